@@ -1,8 +1,7 @@
 // A stress of the front's threads: two network threads, a loopback, clients that ask and leave, models that come and
 // go, a reader of what is counted, and one that answers the long way. Bounded by its number of requests.
 //
-//   g++ -std=c++20 -g -O1 -fsanitize=thread -I native/src native/fuzz/front_stress.cpp -o front_stress -pthread &&
-//   ./front_stress 2000
+// native/fuzz/run.py builds and runs it.
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/in.h>

@@ -1,8 +1,7 @@
 // A stress of the scheduler's thread with real workers' loops: threads hand in calls, alone and many at once, and wait for
 // them to come back; whoever finds nothing under way takes the scheduler's turn. Every call must end well.
 //
-//   g++ -std=c++20 -g -O1 -fsanitize=thread -I native/src native/fuzz/scheduler_stress.cpp -o scheduler_stress -pthread &&
-//   ./scheduler_stress 20000
+// native/fuzz/run.py builds and runs it.
 #include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>

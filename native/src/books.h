@@ -22,16 +22,28 @@ enum Fate : std::int8_t { kRunning = 0, kFinished = 1, kPreempted = 2 };
 // Codes into the list of reasons that the record carries (module.cpp names them).
 enum Reason : std::int8_t { kNone = 0, kExpired = 1, kSacrificed = 2, kUnserved = 3 };
 
+// A column by the ids of requests. Where requests come and go, `data` holds a power of two of them: ids wrap around.
+template <class T>
+class ById {
+ public:
+  ById(const T* data = nullptr, std::int64_t mask = -1) : data_(data), mask_(mask) {}
+  T operator[](std::int64_t id) const { return data_[id & mask_]; }
+  explicit operator bool() const { return data_ != nullptr; }
+
+ private:
+  const T* data_;
+  std::int64_t mask_;
+};
+
 // The requests of a run, as columns sorted by arrival; `work` is empty where every model is static.
 // `application` and `profiled` may be missing (null) where the policy does not listen to the profiler.
 struct Arrivals {
-  const Time* time;
-  const Time* deadline;
-  const std::int32_t* model;
-  const Time* work;
+  ById<Time> time, deadline;
+  ById<std::int32_t> model;
+  ById<Time> work;
   std::int64_t count;
-  const std::int32_t* application = nullptr;
-  const bool* profiled = nullptr;
+  ById<std::int32_t> application = {};
+  ById<bool> profiled = {};
 };
 
 inline void check_arrivals(const Setup& setup, const Arrivals& arrivals) {
@@ -66,15 +78,17 @@ struct Batches {
   std::vector<std::int8_t> fate;
 };
 
-enum class Happened : std::int8_t { kBatchFinished, kBatchPreempted, kRequestProfiled };
+// The last three happen live only.
+enum class Happened : std::int8_t { kBatchFinished, kBatchPreempted, kRequestProfiled, kBatchFailed, kGpuJoined, kGpuLeft };
 
 struct Event {
   Time at;
   std::int64_t sequence;
   Happened what;
-  int gpu;
-  std::int64_t run;  // or the request that was profiled: it took `work` of it alone
-  Time started, stopped;
+  int gpu;           // or the model of a request that was profiled,
+  std::int64_t run;  // its application,
+  Time started;      // and what it took alone
+  Time stopped;
 
   bool operator>(const Event& other) const {
     return at != other.at ? at > other.at : sequence > other.sequence;
@@ -200,6 +214,23 @@ class Books {
  protected:
   Gpu& gpu_at(int id) { return gpus_[static_cast<std::size_t>(id)]; }
 
+  // Vectors of finished batches are used again: a dispatch allocates nothing in the long run.
+  std::vector<std::int64_t> reuse(const std::int64_t* ids, int size) {
+    std::vector<std::int64_t> requests_of_batch;
+    if (!spare_.empty()) {
+      requests_of_batch = std::move(spare_.back());
+      spare_.pop_back();
+    }
+    requests_of_batch.assign(ids, ids + size);
+    return requests_of_batch;
+  }
+
+  // The first one of a GPU.
+  void forget_batch(Gpu& gpu) {
+    spare_.push_back(std::move(gpu.batches.front().requests));
+    gpu.batches.pop_front();
+  }
+
  private:
   Time execution(int gpu, int model, const std::int64_t* ids, int size) const {
     const auto m = static_cast<std::size_t>(model);
@@ -234,13 +265,14 @@ class Books {
     }
     end_batch(event.run, kFinished, event.started, now);
     if (profiler_delay_ > 0) profile(now, gpu.batches.front().requests);
-    spare_.push_back(std::move(gpu.batches.front().requests));
-    gpu.batches.pop_front();
+    forget_batch(gpu);
   }
 
   void profile(Time now, const std::vector<std::int64_t>& finished) {
     for (const std::int64_t id : finished)
-      if (arrivals_.profiled[id]) push({now + profiler_delay_, 0, Happened::kRequestProfiled, -1, id, 0, 0});
+      if (arrivals_.profiled[id])
+        push({now + profiler_delay_, 0, Happened::kRequestProfiled, arrivals_.model[id], arrivals_.application[id],
+              arrivals_.work[id], 0});
   }
 
   void end(std::int64_t request, Outcome outcome, Time done, std::int64_t batch) {
@@ -268,17 +300,6 @@ class Books {
     batches.started[row] = started;
     batches.finished[row] = finished;
     batches.fate[row] = fate;
-  }
-
-  // Vectors of finished batches are used again: a dispatch allocates nothing in the long run.
-  std::vector<std::int64_t> reuse(const std::int64_t* ids, int size) {
-    std::vector<std::int64_t> requests_of_batch;
-    if (!spare_.empty()) {
-      requests_of_batch = std::move(spare_.back());
-      spare_.pop_back();
-    }
-    requests_of_batch.assign(ids, ids + size);
-    return requests_of_batch;
   }
 
   void push(Event event) {

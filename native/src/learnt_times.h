@@ -2,8 +2,11 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
+#include <compare>
 #include <deque>
+#include <iterator>
 #include <utility>
 #include <vector>
 
@@ -23,27 +26,58 @@ struct BatchTime {
 
 inline BatchTime certain(Time time) { return {{time - kNarrowest, time}, {1.0}, time}; }
 
+// A time, and among how many it was the longest.
+struct Sample {
+  Time time;
+  std::int64_t among;
+  auto operator<=>(const Sample&) const = default;
+};
+
 class Memory {
  public:
-  explicit Memory(std::vector<Time> history) : history_(std::move(history)) {}
+  explicit Memory(std::vector<Time> history) : history_(std::move(history)) {
+    for (const Time time : history_) fresh_.push_back({time, 1});
+  }
 
   std::size_t size() const { return history_.size() + heard_.size(); }
-  void add(Time now, Time time) { heard_.push_back({now, time}); }
+  bool by_longest() const { return longest_ > 0; }
+  void begin(Time now) { since_ = now; }
 
-  template <class Visit>
-  void each(Visit visit) const {
-    for (const Time time : history_) visit(time);
-    for (const auto& [when, time] : heard_) visit(time);
+  void add(Time now, Time time, std::int64_t among) {
+    heard_.push_back({now, {time, among}});
+    fresh_.push_back({time, among});
+    longest_ += among != 1;
   }
 
   void forget(Time before) {
-    if (before > 0 && heard_.size() >= kFewest) history_.clear();
-    while (heard_.size() > kFewest && heard_.front().first < before) heard_.pop_front();
+    if (before > since_ && heard_.size() >= kFewest)
+      for (; !history_.empty(); history_.pop_back()) gone_.push_back({history_.back(), 1});
+    for (; heard_.size() > kFewest && heard_.front().first < before; heard_.pop_front()) {
+      gone_.push_back(heard_.front().second);
+      longest_ -= gone_.back().among != 1;
+    }
+  }
+
+  // All that count, in rising order. They are kept so: few come and go between two looks.
+  const std::vector<Sample>& rising() {
+    if (fresh_.empty() && gone_.empty()) return rising_;
+    std::vector<Sample> merged;
+    merged.reserve(rising_.size() + fresh_.size());
+    std::sort(fresh_.begin(), fresh_.end());
+    std::sort(gone_.begin(), gone_.end());
+    std::merge(rising_.begin(), rising_.end(), fresh_.begin(), fresh_.end(), std::back_inserter(merged));
+    rising_.clear();
+    std::set_difference(merged.begin(), merged.end(), gone_.begin(), gone_.end(), std::back_inserter(rising_));
+    fresh_.clear(), gone_.clear();
+    return rising_;
   }
 
  private:
   std::vector<Time> history_;
-  std::deque<std::pair<Time, Time>> heard_;  // (when, what)
+  Time since_ = 0;
+  std::deque<std::pair<Time, Sample>> heard_;  // when, and what
+  std::int64_t longest_ = 0;                   // samples among several
+  std::vector<Sample> rising_, fresh_, gone_;
 };
 
 class Traffic {
@@ -78,19 +112,38 @@ inline std::vector<Time> grid(Time low, Time high, Time bins) {
   return edges;
 }
 
-inline std::vector<double> cdf(const Memory& memory, const std::vector<Time>& edges) {
-  std::vector<std::int64_t> counts(edges.size(), 0);
-  memory.each([&](Time time) {
-    const auto place = std::upper_bound(edges.begin(), edges.end(), time) - edges.begin();
-    ++counts[std::min(edges.size() - 1, static_cast<std::size_t>(place))];
-  });
-  std::vector<double> shares;
-  std::int64_t below = 0;
-  for (const std::int64_t count : counts) {
-    below += count;
-    shares.push_back(static_cast<double>(below) / static_cast<double>(memory.size()));
+inline std::vector<double> cdf_by_longest(const std::vector<Sample>& rising, const std::vector<Time>& edges) {
+  std::int64_t no_longer = 0;
+  for (const Sample& sample : rising) no_longer += sample.among;
+  std::vector<double> below(edges.size(), 1.0);
+  std::size_t place = rising.size();
+  double chance = 1.0;
+  for (std::size_t edge = edges.size() - 1; edge-- > 0;) {
+    for (; place > 0 && rising[place - 1].time >= edges[edge]; --place) {
+      chance *= 1 - 1 / static_cast<double>(no_longer);
+      no_longer -= rising[place - 1].among;
+    }
+    below[edge] = chance;
   }
+  return below;
+}
+
+inline std::vector<double> cdf(const std::vector<Sample>& rising, const std::vector<Time>& edges) {
+  std::vector<double> shares;
+  for (std::size_t edge = 0; edge + 1 < edges.size(); ++edge) {
+    const auto below = std::lower_bound(rising.begin(), rising.end(), Sample{edges[edge], 0}) - rising.begin();
+    shares.push_back(static_cast<double>(below) / static_cast<double>(rising.size()));
+  }
+  shares.push_back(1.0);
   return shares;
+}
+
+inline double quantile(const std::vector<Time>& edges, const std::vector<double>& below, double chance) {
+  const auto place = static_cast<std::size_t>(std::lower_bound(below.begin(), below.end(), chance) - below.begin());
+  if (place == 0 || place == below.size()) return static_cast<double>(edges[std::min(place, edges.size() - 1)]);
+  const double low = below[place - 1], high = below[place];
+  const double width = static_cast<double>(edges[place] - edges[place - 1]);
+  return static_cast<double>(edges[place - 1]) + width * ((chance - low) / (high - low));
 }
 
 inline double power(double base, int exponent) {
@@ -118,6 +171,11 @@ class LearntTimes {
   }
 
   std::size_t applications() const { return std::max<std::size_t>(1, spec_.history.size()); }
+  bool known() const { return !edges_.empty(); }
+
+  void begin(Time now) {
+    for (Memory& memory : memories_) memory.begin(now);
+  }
 
   void arrived(Time now, int application) {
     if (!learns_) return;
@@ -125,9 +183,22 @@ class LearntTimes {
     news_ = true;
   }
 
-  void measured(Time now, int application, Time time) {
-    memories_[static_cast<std::size_t>(application)].add(now, time);
+  void measured(Time now, int application, Time time, std::int64_t among = 1) {
+    memories_.at(static_cast<std::size_t>(application)).add(now, time, among);
     news_ = true;
+  }
+
+  // A batch of these applications took so long.
+  void finished(Time now, const std::vector<int>& applications, Time took, double chance) {
+    std::vector<double> longest;
+    for (const int application : applications) join(longest, application);
+    if (took > kept(longest, static_cast<int>(applications.size()), chance)) due_ = now;
+    const auto differs = [&](int one) { return one != applications[0]; };
+    if (std::any_of(applications.begin(), applications.end(), differs)) return;
+    const double size = static_cast<double>(applications.size());
+    const double single = static_cast<double>(took - spec_.c0) / (spec_.c1 * size);
+    const Time time = static_cast<Time>(std::min(single + 0.5, static_cast<double>(kLongest)));
+    measured(now, applications[0], std::max<Time>(1, time), std::ssize(applications));
   }
 
   bool refreshed(Time now) {
@@ -155,7 +226,48 @@ class LearntTimes {
     return time;
   }
 
+  // The times that batches of 0, 1, 2, ... of these applications do not exceed with that chance.
+  std::vector<Time> table(const std::vector<int>& applications, double chance) const {
+    if (edges_.empty()) return latency_;
+    const std::vector<double> below = mixture(applications);
+    std::vector<Time> times{0};
+    for (int size = 1; size < std::ssize(latency_) - 1; ++size)
+      times.push_back(std::max(times.back(), kept(below, size, std::pow(chance, 1.0 / size))));
+    times.push_back(kForever);
+    return times;
+  }
+
+  // One entry of `table`.
+  Time time(const std::vector<int>& applications, int size, double chance) const {
+    return kept(mixture(applications), size, std::pow(chance, 1.0 / size));
+  }
+
+  // The CDF of the longest request of a batch, once one of an application joins it; empty: it is the first.
+  void join(std::vector<double>& longest, int application) const {
+    const std::vector<double>& own = own_of(application);
+    if (longest.empty()) longest = own;
+    else for (std::size_t edge = 0; edge < own.size(); ++edge) longest[edge] *= own[edge];
+  }
+
+  // Its CDF, or that of the mixture where too little was known of it when they were made.
+  const std::vector<double>& own_of(int application) const {
+    return !own_.empty() && own_[static_cast<std::size_t>(application)] ? cdfs_[static_cast<std::size_t>(application)] : mixture_;
+  }
+
+  Time kept(const std::vector<double>& longest, int size, double chance) const {
+    if (edges_.empty()) return latency_[static_cast<std::size_t>(size)];
+    const double scaled = spec_.c1 * size * quantile(edges_, longest, chance) + 0.5;
+    return std::max<Time>(1, spec_.c0 + static_cast<Time>(std::min(scaled, static_cast<double>(kLongest))));
+  }
+
  private:
+  std::vector<double> mixture(const std::vector<int>& applications) const {
+    std::vector<int> known;
+    for (const int application : applications)
+      if (knows(application)) known.push_back(application);
+    return known.empty() ? mixture_ : mixed(known);
+  }
+
   bool knows(int application) const {
     return application >= 0 && memories_[static_cast<std::size_t>(application)].size() >= kFewest;
   }
@@ -168,27 +280,38 @@ class LearntTimes {
 
   void remake() {
     if (samples() < kFewest) return;
+    std::vector<const std::vector<Sample>*> sorted;
     Time low = kForever, high = 0;
-    for (const Memory& memory : memories_)
-      memory.each([&](Time time) { low = std::min(low, time), high = std::max(high, time); });
+    for (Memory& memory : memories_) {
+      sorted.push_back(&memory.rising());
+      if (sorted.back()->empty()) continue;
+      low = std::min(low, sorted.back()->front().time), high = std::max(high, sorted.back()->back().time);
+    }
     edges_ = grid(low, high, bins_);
-    cdfs_.clear();
-    for (const Memory& memory : memories_)
-      cdfs_.push_back(memory.size() ? cdf(memory, edges_) : std::vector<double>{});
-    mix();
+    cdfs_.clear(), own_.clear();
+    std::vector<int> seen;
+    for (const Memory& memory : memories_) {
+      const std::vector<Sample>& rising = *sorted[cdfs_.size()];
+      if (!rising.empty()) seen.push_back(static_cast<int>(cdfs_.size()));
+      cdfs_.push_back(rising.empty() ? std::vector<double>{} : memory.by_longest() ? cdf_by_longest(rising, edges_) : cdf(rising, edges_));
+      own_.push_back(memory.size() >= kFewest);
+    }
+    mixture_ = mixed(seen);
   }
 
-  void mix() {
-    mixture_.assign(edges_.size(), 0.0);
+  // The mean of the CDFs of these, by their traffic.
+  std::vector<double> mixed(const std::vector<int>& applications) const {
+    std::vector<double> mixture(edges_.size(), 0.0);
     std::int64_t total = 0;
-    for (std::size_t application = 0; application < cdfs_.size(); ++application) {
-      if (cdfs_[application].empty()) continue;
+    for (const int one : applications) {
+      const auto application = static_cast<std::size_t>(one);
       const std::int64_t weight = traffic_.weight(application);
       total += weight;
       for (std::size_t edge = 0; edge < edges_.size(); ++edge)
-        mixture_[edge] += static_cast<double>(weight) * cdfs_[application][edge];
+        mixture[edge] += static_cast<double>(weight) * cdfs_[application][edge];
     }
-    for (double& part : mixture_) part /= static_cast<double>(total);
+    for (double& part : mixture) part /= static_cast<double>(total);
+    return mixture;
   }
 
   std::vector<Time> batch_edges(int size) const {
@@ -214,6 +337,7 @@ class LearntTimes {
   std::vector<Time> edges_;
   std::vector<std::vector<double>> cdfs_;
   std::vector<double> mixture_;
+  std::vector<bool> own_;  // by application: whether enough was known of it
 };
 
 }  // namespace astrarium

@@ -5,16 +5,20 @@
 #include <utility>
 #include <vector>
 
+#include "books.h"
+#include "learnt_times.h"
 #include "model_queue.h"
 #include "pressure.h"
 
 namespace astrarium {
 
+inline constexpr double kSafe = 0.9;
+
 class Line : public ModelQueue {
  public:
-  // A negative patience adapts.
-  Line(const Model& model, const Network& network, double patience, bool lookahead, bool few_gpus)
-      : ModelQueue(model, network, Gather::kWindow), patience_(patience), lookahead_(lookahead), few_gpus_(few_gpus) {
+  // A negative patience adapts; `times` are those of a dynamic model.
+  Line(const Model& model, const Network& network, double patience, bool lookahead, bool few_gpus, const LearntTimes* times)
+      : ModelQueue(model, network, Gather::kWindow), patience_(patience), lookahead_(lookahead), few_gpus_(few_gpus), times_(times) {
     adapt({0.0, 1.0, target_, 0, 0, 1}, {});
   }
 
@@ -53,9 +57,44 @@ class Line : public ModelQueue {
     return lost;
   }
 
+  // Begin with other rates.
+  void measure(const RateMeter& meter) { meter_ = meter; }
+
+  // Plan with other batch times, which make another target, for requests of so many applications.
+  void plan_with(std::vector<Time> latency, std::size_t applications) {
+    table_ = std::move(latency);
+    applications_ = applications;
+    estimate(table_.data());
+    if (meter_.window().first) target_ = staggered_target();
+  }
+
+  // Move all requests, with their deadlines for the end of execution.
+  void clear(std::vector<std::pair<std::int64_t, Time>>& out) {
+    for (int place = 0; place < waiting(); ++place) out.emplace_back(heads()[place], deadline(place));
+    cut(waiting());
+  }
+
+  // The members of a batch of a dynamic model, which come forward; where there are none, the batch stays what it was.
+  void choose(Time now, Time free, const Arrivals& arrivals) {
+    if (!times_) return;
+    Crew& crew = crew_;
+    crew.leave(times_->applications());
+    for (int place = 0; place < waiting() && crew.refusals < applications_; ++place) {
+      const int application = arrivals.application[heads()[place]];
+      if (crew.refused[static_cast<std::size_t>(application)]) continue;
+      const bool joins = may_join(crew, application, now, free);
+      if (joins) bring_forward(place, crew.size++);
+      if (crew.size == 0 || crew.size == model_.max_batch()) break;
+    }
+    if (crew.size) size = crew.size;
+    takes_ = crew.size ? crew.takes : latency(size);
+  }
+
+  Time planned() const { return times_ ? takes_ : ModelQueue::planned(); }
+
   Demand demand(Time now) {
     roll(now);
-    return {rate(), meter_.dispersion(), target_, latency(target_), fixed(), model_.slo};
+    return {meter_.rate(), meter_.dispersion(), target_, latency(target_), fixed(), model_.slo};
   }
 
   void adapt(const Demand& demand, const Climate& climate) {
@@ -68,9 +107,39 @@ class Line : public ModelQueue {
  private:
   static constexpr int kMostGivenUp = 24;
 
-  double rate() const {
-    const auto [count, window] = meter_.window();
-    return window > 0 ? static_cast<double>(count) / static_cast<double>(window) : 0.0;
+  // Who leaves together. As long as nobody joins, whoever is refused speaks for its application.
+  struct Crew {
+    std::vector<double> longest, joined;  // the CDF of the longest member's time, and what it would be with one more
+    Time takes = 0;
+    int size = 0;
+    std::vector<bool> refused;
+    std::size_t refusals = 0;
+
+    void leave(std::size_t applications) {
+      longest.clear(), refused.assign(applications, false);
+      takes = 0, size = 0, refusals = 0;
+    }
+  };
+
+  bool may_join(Crew& crew, int application, Time now, Time free) const {
+    crew.joined = crew.longest;
+    times_->join(crew.joined, application);
+    const Time takes = times_->kept(crew.joined, crew.size + 1, kSafe);
+    const Time start = std::max(now + network_.delay(crew.size + 1), free);
+    if (start + takes > deadline(0) || takes - crew.takes > times_->kept(times_->own_of(application), 1, kSafe)) {
+      crew.refused[static_cast<std::size_t>(application)] = true;
+      ++crew.refusals;
+      return false;
+    }
+    crew.longest.swap(crew.joined), crew.takes = takes;
+    crew.refused.assign(crew.refused.size(), false), crew.refusals = 0;
+    return true;
+  }
+
+  // The others keep their order.
+  void bring_forward(int from, int to) {
+    const auto bring = [&](auto& column) { std::rotate(column.begin() + head_ + to, column.begin() + head_ + from, column.begin() + head_ + from + 1); };
+    bring(requests_), bring(deadlines_);
   }
 
   Time fixed() const {
@@ -114,7 +183,7 @@ class Line : public ModelQueue {
 
   int losses(Time now, int first, const std::vector<Time>& grants) const {
     const int left = waiting() - first;
-    const double per_ns = rate();
+    const double per_ns = meter_.rate();
     int lost = 0, taken = 0;
     for (const Time then : grants) {
       const int present = left + static_cast<int>(per_ns * static_cast<double>(then - now));
@@ -137,6 +206,11 @@ class Line : public ModelQueue {
 
   double patience_;
   bool lookahead_, few_gpus_;
+  const LearntTimes* times_;
+  std::vector<Time> table_;  // learnt
+  std::size_t applications_ = 1;
+  Crew crew_;
+  Time takes_ = 0;
   int first_ = 0;
   Time as_of_ = -1;
   Stance stance_{};

@@ -1,11 +1,12 @@
-// A policy of the window family at work on the wall clock: the books are kept elsewhere (in Python), here are
-// only the decisions. Requests have slots while they wait; what happens to GPUs is told.
+// A policy's twin at work on the wall clock: whoever carries decisions out keeps the books that count; here are only
+// those that the policy reads. Requests have slots while they wait and run; what happens to GPUs is told.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <stdexcept>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -17,100 +18,115 @@ struct Arrival {
   std::int64_t id;  // as the caller numbers them
   int model;
   Time arrival, deadline;
-};
-
-struct GpuNews {
-  int gpu;
-  bool present;
-  int batches;
-  bool recovering;
+  int application = 0;
 };
 
 struct Decision {
   enum Kind { kDispatch, kDrop, kTimer } kind;
   int gpu = 0;
-  Time at = 0;                     // of a start or a timer
+  Time at = 0;                      // of a start or a timer
   std::vector<std::int64_t> ids{};  // of a dispatch, or the one that is dropped
   Reason reason = kNone;
+  std::int64_t run = -1;  // of a dispatch
 };
 
-// Waiting requests by slot. A slot is used again once its request has left.
+// Requests that wait or run, by ids of our own that only grow: policies sort by them. A slot is used again once its
+// request has left; where one is still taken when its turn comes round, ids skip it.
 class Waiting {
  public:
-  explicit Waiting(std::size_t slots = 4096) { grow(slots); }
+  explicit Waiting(std::int64_t slots = 4096) { resize(slots); }  // a power of two
 
-  // Neighbouring slots for these; returns the first.
+  // Neighbouring ids for these; returns the first.
   std::int64_t place(const std::vector<Arrival>& arrivals) {
     const auto count = static_cast<std::int64_t>(arrivals.size());
     const std::int64_t first = room_for(count);
-    for (std::int64_t i = 0; i < count; ++i) {
-      const auto slot = static_cast<std::size_t>(first + i);
-      const Arrival& one = arrivals[static_cast<std::size_t>(i)];
-      id_[slot] = one.id, time_[slot] = one.arrival, deadline_[slot] = one.deadline, model_[slot] = one.model;
-      taken_[slot] = true;
-    }
+    for (std::int64_t i = 0; i < count; ++i) set(first + i, arrivals[static_cast<std::size_t>(i)]);
     next_ = first + count;
     return first;
   }
 
-  std::int64_t leave(std::int64_t slot) {
-    taken_[static_cast<std::size_t>(slot)] = false;
-    return id_[static_cast<std::size_t>(slot)];
-  }
+  std::int64_t caller_id(std::int64_t id) const { return caller_[slot(id)]; }
+  void leave(std::int64_t id) { taken_[slot(id)] = false; }
 
   Arrivals columns() const {
-    return {time_.data(), deadline_.data(), model_.data(), nullptr, static_cast<std::int64_t>(id_.size())};
+    return {{time_.data(), mask_}, {deadline_.data(), mask_}, {model_.data(), mask_}, {}, mask_ + 1, {application_.data(), mask_}};
   }
 
  private:
+  std::size_t slot(std::int64_t id) const { return static_cast<std::size_t>(id & mask_); }
+
+  void set(std::int64_t id, const Arrival& one) {
+    const std::size_t at = slot(id);
+    id_[at] = id, caller_[at] = one.id, taken_[at] = true;
+    time_[at] = one.arrival, deadline_[at] = one.deadline, model_[at] = one.model, application_[at] = one.application;
+  }
+
   std::int64_t room_for(std::int64_t count) {
     if (count == 0) return next_;
-    const auto slots = static_cast<std::int64_t>(id_.size());
-    for (int round = 0; round < 2; ++round, next_ = 0) {
-      std::int64_t free = 0;
-      for (std::int64_t slot = next_; slot < slots; ++slot) {
-        free = taken_[static_cast<std::size_t>(slot)] ? 0 : free + 1;
-        if (free == count) return slot + 1 - count;
-      }
+    std::int64_t free = 0;
+    for (std::int64_t id = next_; id <= next_ + mask_; ++id) {
+      free = taken_[slot(id)] ? 0 : free + 1;
+      if (free == count) return id + 1 - count;
     }
-    grow(id_.size() * 2 + static_cast<std::size_t>(count));
-    return slots;
+    grow();
+    return room_for(count);
   }
 
-  void grow(std::size_t slots) {
-    id_.resize(slots), time_.resize(slots), deadline_.resize(slots), model_.resize(slots), taken_.resize(slots);
+  void grow() {
+    Waiting wider(2 * (mask_ + 1));
+    for (std::size_t at = 0; at < id_.size(); ++at)
+      if (taken_[at]) wider.set(id_[at], {caller_[at], model_[at], time_[at], deadline_[at], application_[at]});
+    wider.next_ = next_;
+    *this = std::move(wider);
   }
 
-  std::vector<std::int64_t> id_;
+  void resize(std::int64_t slots) {
+    const auto size = static_cast<std::size_t>(slots);
+    mask_ = slots - 1;
+    id_.resize(size), caller_.resize(size), time_.resize(size), deadline_.resize(size);
+    model_.resize(size), application_.resize(size), taken_.resize(size);
+  }
+
+  std::int64_t mask_ = 0, next_ = 0;
+  std::vector<std::int64_t> id_, caller_;
   std::vector<Time> time_, deadline_;
-  std::vector<std::int32_t> model_;
+  std::vector<std::int32_t> model_, application_;
   std::vector<bool> taken_;
-  std::int64_t next_ = 0;
 };
 
-inline const Arrivals kNobody{nullptr, nullptr, nullptr, nullptr, 0};
+inline const Arrivals kNobody{{}, {}, {}, {}, 0};
 inline const Truth kUnknown{};
 
 class LiveBooks final : public Books {
  public:
   LiveBooks(const Setup& setup, Waiting& waiting) : Books(setup, kNobody, kUnknown), waiting_(waiting) {}
 
-  void hear(const GpuNews& news) {
-    Gpu& gpu = gpu_at(news.gpu);
-    gpu.present = news.present;
-    gpu.recovering = news.recovering ? 0 : -1;
-    gpu.batches.resize(static_cast<std::size_t>(news.batches));
+  void hear(const Event& event) {
+    if (event.what == Happened::kRequestProfiled) return;
+    Gpu& gpu = gpu_at(event.gpu);
+    switch (event.what) {
+      case Happened::kGpuJoined: gpu.present = true; break;
+      case Happened::kGpuLeft:
+        gpu.present = false;
+        while (!gpu.batches.empty()) end_first(gpu);
+        break;
+      default:
+        if (!gpu.batches.empty() && gpu.batches.front().run == event.run) end_first(gpu);
+    }
   }
 
-  void dispatch(Time, int gpu, const std::int64_t* slots, int size, Time start) override {
+  void dispatch(Time, int gpu, const std::int64_t* ids, int size, Time start) override {
     Decision made{Decision::kDispatch, gpu, start};
-    for (int i = 0; i < size; ++i) made.ids.push_back(waiting_.leave(slots[i]));
-    gpu_at(gpu).batches.emplace_back();
+    made.ids.reserve(static_cast<std::size_t>(size));
+    for (int i = 0; i < size; ++i) made.ids.push_back(waiting_.caller_id(ids[i]));
+    made.run = runs_++;
+    gpu_at(gpu).batches.push_back({made.run, start, reuse(ids, size)});
     decisions.push_back(std::move(made));
   }
 
-  void drop(Time, std::int64_t slot, Reason reason) override {
-    decisions.push_back({Decision::kDrop, 0, 0, {waiting_.leave(slot)}, reason});
+  void drop(Time, std::int64_t id, Reason reason) override {
+    decisions.push_back({Decision::kDrop, 0, 0, {waiting_.caller_id(id)}, reason});
+    waiting_.leave(id);
   }
 
   std::vector<std::int64_t> preempt(Time, int) override { throw std::logic_error("this policy does not preempt"); }
@@ -122,7 +138,13 @@ class LiveBooks final : public Books {
   std::vector<Decision> decisions;
 
  private:
+  void end_first(Gpu& gpu) {
+    for (const std::int64_t id : gpu.batches.front().requests) waiting_.leave(id);
+    forget_batch(gpu);
+  }
+
   Waiting& waiting_;
+  std::int64_t runs_ = 0;
 };
 
 class LivePolicy {
@@ -133,25 +155,29 @@ class LivePolicy {
     if (!policy_) throw std::invalid_argument("no native twin of policy " + parameters.policy + " decides live");
   }
 
-  std::vector<Decision> decide(Time now, const std::vector<Arrival>& arrivals, const std::vector<GpuNews>& news) {
-    events_.clear();
-    for (const GpuNews& one : news) {
-      books_.hear(one);
-      events_.push_back({now, 0, Happened::kBatchFinished, one.gpu, 0, 0, 0});
-    }
+  bool listens_to_profiler() const { return policy_->listens_to_profiler(); }
+
+  std::vector<Decision> decide(Time now, const std::vector<Arrival>& arrivals, const std::vector<Event>& events) {
+    for (const Arrival& one : arrivals) check(one);
+    for (const Event& one : events) books_.hear(one);
     const std::int64_t first = waiting_.place(arrivals);
     const Arrivals columns = waiting_.columns();
     books_.decisions.clear();
-    policy_->decide({now, first, first + static_cast<std::int64_t>(arrivals.size()), events_, columns}, books_);
+    policy_->decide({now, first, first + static_cast<std::int64_t>(arrivals.size()), events, columns}, books_);
     return std::move(books_.decisions);
   }
 
  private:
+  void check(const Arrival& one) const {
+    const auto& known = setup_.models.at(static_cast<std::size_t>(one.model)).dynamic;
+    if (known && (one.application < 0 || one.application >= std::ssize(known->history)))
+      throw std::invalid_argument("application " + std::to_string(one.application) + ": must be one of the model's");
+  }
+
   Setup setup_;
   Waiting waiting_;
   LiveBooks books_;
   std::unique_ptr<Policy> policy_;
-  std::vector<Event> events_;
 };
 
 }  // namespace astrarium

@@ -1,9 +1,10 @@
-// The native twins that can decide on the wall clock too: those of the window family.
+// The native twins that can decide on the wall clock too: they know GPUs that leave and join, and cancel no batch.
 #pragma once
 
 #include <memory>
 
 #include "astrarium.h"
+#include "orloj.h"
 #include "policy.h"
 #include "window.h"
 
@@ -15,6 +16,7 @@ inline std::unique_ptr<Policy> make_live_policy(const Setup& setup, const Parame
   if (p.policy == "eager") return make_window(setup, Opens::kEager, p);
   if (p.policy == "timeout") return make_window(setup, Opens::kTimeout, p);
   if (p.policy == "astrarium") return make_astrarium(setup, p);
+  if (p.policy == "orloj") return make_orloj(setup, p);
   return nullptr;
 }
 

@@ -19,8 +19,7 @@ class ModelQueue {
   ModelQueue(const Model& model, const Network& network, Gather gather)
       : model_(model), network_(network), gather_(gather), ready_(model.latency.size()),
         target_(std::max(1, model.largest_batch_within(model.slo / 2 - 2 * kMillisecond))) {
-    for (std::size_t size = 0; size < ready_.size(); ++size)
-      ready_[size] = network.delay(static_cast<int>(size)) + model.latency[size];
+    estimate(model.latency.data());
   }
 
   int size = 0;  // of the candidate batch; 0 when nothing waits
@@ -28,7 +27,10 @@ class ModelQueue {
   void push(Time now, std::int64_t request, Time client_deadline) {
     roll(now);
     meter_.count();
-    const Time deadline = client_deadline - network_.response;
+    insert(request, client_deadline - network_.response);
+  }
+
+  void insert(std::int64_t request, Time deadline) {
     if (waiting() == 0 || deadline >= deadlines_.back()) {
       deadlines_.push_back(deadline);
       requests_.push_back(request);
@@ -67,9 +69,16 @@ class ModelQueue {
 
   Time latest() const { return deadline(0) - latency(size); }
   Time frontrun() const { return deadline(0) - latency(size + 1) - network_.data; }
-  Time latency(int batch) const { return model_.latency[static_cast<std::size_t>(batch)]; }
+  Time latency(int batch) const { return latency_[batch]; }
+  Time planned() const { return latency(size); }
 
  protected:
+  // Plan with these times for batches of 0, 1, 2, ... requests; they stay where they are.
+  void estimate(const Time* latency) {
+    latency_ = latency;
+    for (std::size_t size = 0; size < ready_.size(); ++size) ready_[size] = network_.delay(static_cast<int>(size)) + latency[size];
+  }
+
   int waiting() const { return static_cast<int>(static_cast<std::ptrdiff_t>(deadlines_.size()) - head_); }
   Time deadline(int place) const { return deadlines_[static_cast<std::size_t>(head_ + place)]; }
 
@@ -125,6 +134,7 @@ class ModelQueue {
   const Model& model_;
   const Network& network_;
   Gather gather_;
+  const Time* latency_ = nullptr;
   std::vector<Time> ready_;  // network delay plus execution, by batch size
   std::vector<Time> deadlines_;
   std::vector<std::int64_t> requests_;

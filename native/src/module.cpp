@@ -17,7 +17,6 @@
 
 #include "bind_hull.h"
 #include "bind_live.h"
-#include "multicore.h"
 #include "simulate.h"
 #include "timed.h"
 #include "twins.h"
@@ -37,7 +36,9 @@ nb::object column(std::vector<T>&& values) {
   return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(kept->data(), {kept->size()}, owner));
 }
 
-nb::dict columns(Requests&& requests, Batches&& batches) {
+nb::dict record(Books&& books) {
+  Requests& requests = books.requests;
+  Batches& batches = books.batches;
   nb::dict out;  // the columns are moved: nothing is copied
   out["outcome"] = column(std::move(requests.outcome));
   out["reason"] = column(std::move(requests.reason));
@@ -50,11 +51,6 @@ nb::dict columns(Requests&& requests, Batches&& batches) {
   out["batch_started"] = column(std::move(batches.started));
   out["batch_finished"] = column(std::move(batches.finished));
   out["batch_fate"] = column(std::move(batches.fate));
-  return out;
-}
-
-nb::dict record(Books&& books) {
-  nb::dict out = columns(std::move(books.requests), std::move(books.batches));
   out["bad"] = column(std::vector<std::int64_t>(books.bad()));
   return out;
 }
@@ -111,7 +107,7 @@ void check_optional(const char* name, const std::optional<Column<T>>& column, st
 
 // A policy that listens may read the application of every request and the work of profiled ones.
 void listen(const Setup& setup, const Truth& truth, const Arrivals& arrivals, Books& books, Time delay) {
-  require(arrivals.count == 0 || (arrivals.application != nullptr && arrivals.profiled != nullptr),
+  require(arrivals.count == 0 || (arrivals.application && arrivals.profiled),
           "application and profiled must be given: the policy listens to the profiler");
   for (std::int64_t i = 0; i < arrivals.count; ++i) {
     const auto model = static_cast<std::size_t>(arrivals.model[i]);
@@ -158,25 +154,6 @@ nb::dict simulate_serving(const Setup& setup, const Truth& truth, const Paramete
   return out;
 }
 
-nb::dict schedule_multicore(const Setup& setup, bool fcfs, Column<Time> time, Column<Time> deadline,
-                            Column<std::int32_t> model, int model_threads, Time quantum, int lead, bool pin,
-                            bool alone) {
-  const Arrivals arrivals{time.data(), deadline.data(), model.data(), nullptr,
-                          static_cast<std::int64_t>(time.size())};
-  check_setup(setup);
-  check_columns(setup, arrivals, deadline.size(), model.size());
-  MulticoreRun run;
-  {
-    nb::gil_scoped_release release;
-    Multicore scheduler(setup, fcfs ? Gather::kFcfs : Gather::kWindow, arrivals, model_threads, {quantum, lead});
-    run = alone ? scheduler.run_alone() : scheduler.run(pin);
-  }
-  nb::dict out = columns(std::move(run.requests), std::move(run.batches));
-  out["wall_ns"] = run.wall_ns;
-  out["cpu_ns"] = run.cpu_ns;
-  return out;
-}
-
 std::vector<std::string> reasons() { return {"", "expired", "sacrificed", "unserved"}; }
 
 }  // namespace
@@ -201,8 +178,6 @@ NB_MODULE(_native, m) {
         "model"_a, "work"_a, "warmup"_a, "bad_limits"_a, "progress"_a = nb::none(),
         "application"_a = nb::none(), "profiled"_a = nb::none(), "profiler_delay"_a = 0,
         "timed"_a = false);
-  m.def("schedule_multicore", &schedule_multicore, "setup"_a, "fcfs"_a, "time"_a, "deadline"_a, "model"_a,
-        "model_threads"_a, "quantum"_a, "lead"_a, "pin"_a = false, "alone"_a = false);
   m.def("reasons", &reasons);
   bind_hull(m);
   nb::class_<LivePolicy>(m, "LivePolicy")
@@ -210,5 +185,5 @@ NB_MODULE(_native, m) {
         check_setup(setup);
         new (self) LivePolicy(setup, parameters, &make_policy);
       }, "setup"_a, "parameters"_a)
-      .def("decide", &decide, "now"_a, "arrivals"_a, "news"_a);
+      .def("decide", &decide, "now"_a, "arrivals"_a, "events"_a);
 }

@@ -19,7 +19,7 @@ class Orloj : public Policy {
  public:
   Orloj(const Setup& setup, const Parameters& p)
       : rate_(p.reals.at("rate")), farthest_(p.reals.at("farthest")), own_(p.integers.at("own") != 0),
-        gpus_(setup.gpus), touched_(setup.models.size()), drops_(setup.models.size()) {
+        touched_(setup.models.size()), drops_(setup.models.size()), idle_(static_cast<std::size_t>(setup.gpus), 0) {
     const bool latest = p.integers.at("latest") != 0;
     for (const Model& model : setup.models) {
       times_.emplace_back(model, p.integers.at("bins"), p.integers.at("window"), p.integers.at("refresh"));
@@ -37,8 +37,9 @@ class Orloj : public Policy {
     hear(instant);
     rebase(now);
     drop(now, instant.arrivals, books);
-    for (int gpu = 0; gpu < gpus_ && waiting_; ++gpu)
-      if (books.gpu(gpu).idle()) send(now, gpu, instant.arrivals, books);
+    for (const Event& event : instant.events)
+      if (event.what != Happened::kRequestProfiled) idle_.set(event.gpu, books.gpu(event.gpu).idle() ? 0 : kForever);
+    for (int gpu = 0; waiting_ && (gpu = idle_.first_at_most(0)) >= 0;) send(now, gpu, instant.arrivals, books);
     if (drops_.least() != timer_) {
       timer_ = drops_.least();
       books.set_timer(now, timer_);
@@ -51,9 +52,8 @@ class Orloj : public Policy {
     for (std::int64_t id = instant.first; id < instant.last; ++id) push(instant.now, id, arrivals);
     for (const Event& event : instant.events) {
       if (event.what != Happened::kRequestProfiled) continue;
-      const int model = arrivals.model[event.run];
-      times(model).measured(instant.now, arrivals.application[event.run], arrivals.work[event.run]);
-      touched_.add(model);
+      times(event.gpu).measured(instant.now, static_cast<int>(event.run), event.started);
+      touched_.add(event.gpu);
     }
     for (const int model : touched_.members()) {  // in any order: a model touches no other
       if (times(model).refreshed(instant.now)) learn(static_cast<std::size_t>(model));
@@ -99,6 +99,7 @@ class Orloj : public Policy {
     queues(model).pop({now, base_, rate_}, choice, arrivals, batch_);
     waiting_ -= std::ssize(batch_);
     drops_.set(model, queues(model).next_drop());
+    idle_.set(gpu, kForever);
     books.dispatch(now, gpu, batch_.data(), static_cast<int>(batch_.size()), 0);
   }
 
@@ -131,13 +132,12 @@ class Orloj : public Policy {
 
   double rate_, farthest_;
   bool own_;
-  int gpus_;
   Time base_ = 0, timer_ = kForever;
   std::int64_t waiting_ = 0;
   std::vector<LearntTimes> times_;
   std::vector<BatchQueues> queues_;
   IndexSet touched_;
-  MinTree drops_;
+  MinTree drops_, idle_;  // idle_: by GPU, 0 where it is
   std::vector<std::int64_t> batch_;
 };
 

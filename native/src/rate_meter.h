@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <utility>
+#include <vector>
 
 #include "units.h"
 
@@ -37,13 +38,43 @@ class RateMeter {
     return {sum_, std::min<std::int64_t>(complete_, kRateBins) * kRateBin};
   }
 
+  // Requests per nanosecond.
+  double rate() const {
+    const auto [count, length] = window();
+    return length > 0 ? static_cast<double>(count) / static_cast<double>(length) : 0.0;
+  }
+
   double dispersion() const {
     const auto bins = std::min<std::int64_t>(complete_, kRateBins);
     if (bins < 2 || sum_ == 0) return 1.0;
     return static_cast<double>(squares_ * bins - sum_ * sum_) / static_cast<double>(bins * sum_);
   }
 
+  // One that has counted what these of the meters have, which have rolled to the same bin.
+  static RateMeter sum(const std::vector<RateMeter>& meters, const std::vector<int>& these) {
+    RateMeter total;
+    std::int64_t bins = 0;
+    for (const int one : these) {
+      const RateMeter& meter = meters[static_cast<std::size_t>(one)];
+      total.bin_ = std::max(total.bin_, meter.bin_);
+      bins = std::max(bins, std::min<std::int64_t>(meter.complete_, kRateBins));
+    }
+    for (std::int64_t back = bins; back >= 0; --back) {
+      std::int64_t count = 0;
+      for (const int one : these) count += meters[static_cast<std::size_t>(one)].past(back);
+      if (back > 0) total.store(count); else total.filling_ = count;
+    }
+    return total;
+  }
+
  private:
+  // The count of the bin that is `back` bins before the present one.
+  std::int64_t past(std::int64_t back) const {
+    if (back == 0) return filling_;
+    if (back > std::min<std::int64_t>(complete_, kRateBins)) return 0;
+    return counts_[static_cast<std::size_t>((complete_ - back) % kRateBins)];
+  }
+
   void store(std::int64_t count) {
     auto& slot = counts_[static_cast<std::size_t>(complete_ % kRateBins)];
     sum_ += count - slot;

@@ -8,7 +8,6 @@
 #include "clockwork.h"
 #include "live_twins.h"
 #include "nexus.h"
-#include "orloj.h"
 #include "policy.h"
 #include "shepherd.h"
 
@@ -19,7 +18,6 @@ inline std::unique_ptr<Policy> make_policy(const Setup& setup, const Parameters&
   if (p.policy == "clipper") return make_clipper(setup, p);
   if (p.policy == "clockwork") return make_clockwork(setup, p);
   if (p.policy == "nexus") return make_nexus(setup, p);
-  if (p.policy == "orloj") return make_orloj(setup, p);
   if (p.policy == "shepherd") return make_shepherd(setup, p);
   throw std::invalid_argument("no native twin of policy " + p.policy);
 }

@@ -15,25 +15,25 @@ namespace astrarium {
 template <class Queue, class Self>
 class WindowScheduler : public Policy {
  public:
-  explicit WindowScheduler(const Setup& setup)
-      : network_(setup.network), wake_(setup.models.size()), latest_(setup.models.size()),
-        delays_(setup.models.size()), free_(static_cast<std::size_t>(setup.gpus), 0),
-        last_(static_cast<std::size_t>(setup.gpus), 0) {
-    queues_.reserve(setup.models.size());
+  WindowScheduler(const Setup& setup, std::size_t lines)
+      : network_(setup.network), wake_(lines), latest_(lines), delays_(lines),
+        free_(static_cast<std::size_t>(setup.gpus), 0), last_(static_cast<std::size_t>(setup.gpus), 0) {
+    queues_.reserve(lines);
   }
 
   void decide(const Instant& instant, Books& books) override {
     const Time now = instant.now;
     arrivals_ = &instant.arrivals;
     hear(instant, books);
+    self().study(instant);
     self().plan(now, books);
-    for (int model = wake_.first_at_most(now); model >= 0; model = wake_.first_at_most(now)) {
-      wake_.set(model, kForever);
-      changed_.push_back(model);
+    for (int line = wake_.first_at_most(now); line >= 0; line = wake_.first_at_most(now)) {
+      wake_.set(line, kForever);
+      changed_.push_back(line);
     }
     std::sort(changed_.begin(), changed_.end());
     changed_.erase(std::unique(changed_.begin(), changed_.end()), changed_.end());
-    for (const int model : changed_) update(now, model, 0, books);
+    for (const int line : changed_) update(now, line, 0, books);
     changed_.clear();
     // Without a GPU for the one with the longest delay there is none for anybody.
     if (latest_.least() < kForever && free_.least() <= now - delays_.least()) match(now, books);
@@ -42,22 +42,26 @@ class WindowScheduler : public Policy {
 
  protected:
   // What `Self` may have of its own.
+  int line_of(std::int64_t id) const { return arrivals_->model[id]; }
+  void study(const Instant&) {}
   void plan(Time, const Books&) {}
   void gave_up(Time, int) {}
+  void sent(int, const RunningBatch&) {}
 
   // The last word on a batch that has a GPU.
-  void settle(Time now, int model, int gpu, Books& books) {
-    if (free_[gpu] > now) update(now, model, free_[gpu], books);
+  void settle(Time now, int line, int gpu, Books& books) {
+    if (free_[gpu] > now) update(now, line, free_[gpu], books);
   }
 
   void hear(const Instant& instant, const Books& books) {
     const Arrivals& arrivals = instant.arrivals;
     for (std::int64_t id = instant.first; id < instant.last; ++id) {
-      const int model = arrivals.model[id];
-      queue(model).push(instant.now, id, arrivals.deadline[id]);
-      changed_.push_back(model);
+      const int line = self().line_of(id);
+      queue(line).push(instant.now, id, arrivals.deadline[id]);
+      changed_.push_back(line);
     }
-    for (const Event& event : instant.events) see_gpu(instant.now, event.gpu, books.gpu(event.gpu));
+    for (const Event& event : instant.events)
+      if (event.what != Happened::kRequestProfiled) see_gpu(instant.now, event.gpu, books.gpu(event.gpu));
   }
 
   void see_gpu(Time now, int id, const Gpu& gpu) {
@@ -71,19 +75,19 @@ class WindowScheduler : public Policy {
     if (free < end || free >= kForever) free_.set(gpu, end);
   }
 
-  void update(Time now, int model, Time gpu_free, Books& books) {
-    Queue& q = queue(model);
+  void update(Time now, int line, Time gpu_free, Books& books) {
+    Queue& q = queue(line);
     give_up(now, q, q.gather(now, gpu_free), books);
-    if (q.size == 0) return forget(model);
+    if (q.size == 0) return forget(line);
     const Time delay = network_.delay(q.size), open = self().opens(q) - delay;
     if (open > now) {
-      hide(model);
-      wake_.set(model, open);
+      hide(line);
+      wake_.set(line, open);
     } else {
-      open_ += latest_[model] >= kForever;
-      latest_.set(model, q.latest());
-      delays_.set(model, -delay);
-      wake_.set(model, q.latest() - delay + 1);
+      open_ += latest_[line] >= kForever;
+      latest_.set(line, q.latest());
+      delays_.set(line, -delay);
+      wake_.set(line, q.latest() - delay + 1);
     }
   }
 
@@ -97,53 +101,54 @@ class WindowScheduler : public Policy {
     q.cut(count);
   }
 
-  void forget(int model) {
-    hide(model);
-    wake_.set(model, kForever);
+  void forget(int line) {
+    hide(line);
+    wake_.set(line, kForever);
   }
 
-  void hide(int model) {
-    if (latest_[model] >= kForever) return;
+  void hide(int line) {
+    if (latest_[line] >= kForever) return;
     --open_;
-    latest_.set(model, kForever);
-    delays_.set(model, kForever);
+    latest_.set(line, kForever);
+    delays_.set(line, kForever);
   }
 
   void match(Time now, Books& books) {
-    for (int model = latest_.argmin(); model >= 0; model = latest_.argmin()) {
-      const int gpu = claim(now, model, books);
+    for (int line = latest_.argmin(); line >= 0; line = latest_.argmin()) {
+      const int gpu = claim(now, line, books);
       if (gpu < 0) break;
-      if (free_[gpu] > latest_[model]) {
-        too_late_.emplace_back(model, latest_[model]);
-        latest_.set(model, kForever);
+      if (free_[gpu] > latest_[line]) {
+        too_late_.emplace_back(line, latest_[line]);
+        latest_.set(line, kForever);
       } else {
-        grant(now, model, gpu, books);
+        grant(now, line, gpu, books);
       }
     }
-    for (const auto& [model, latest] : too_late_) latest_.set(model, latest);
+    for (const auto& [line, latest] : too_late_) latest_.set(line, latest);
     too_late_.clear();
   }
 
-  int claim(Time now, int model, const Books& books) {
+  int claim(Time now, int line, const Books& books) {
     while (true) {
-      int gpu = free_.first_at_most(now - delays_[model]);
+      int gpu = free_.first_at_most(now - delays_[line]);
       if (gpu < 0 && free_.least() <= now - delays_.least()) gpu = free_.argmin();
       if (gpu < 0 || free_[gpu] > now || books.gpu(gpu).idle()) return gpu;
       free_.set(gpu, kForever);
     }
   }
 
-  void grant(Time now, int model, int gpu, Books& books) {
-    Queue& q = queue(model);
+  void grant(Time now, int line, int gpu, Books& books) {
+    Queue& q = queue(line);
     const Time free = free_[gpu];
-    self().settle(now, model, gpu, books);
+    self().settle(now, line, gpu, books);
     if (q.size == 0) return;
     const Time start = std::max(now + network_.delay(q.size), free);
-    const Time planned = last_[static_cast<std::size_t>(gpu)] = q.latency(q.size);
+    const Time planned = last_[static_cast<std::size_t>(gpu)] = q.planned();
     free_.set(gpu, start + planned);
     books.dispatch(now, gpu, q.heads(), q.size, start);
+    self().sent(gpu, books.gpu(gpu).batches.back());
     q.cut(q.size);
-    update(now, model, 0, books);
+    update(now, line, 0, books);
   }
 
   void set_timer(Time now, Books& books) {
@@ -156,7 +161,7 @@ class WindowScheduler : public Policy {
   }
 
   Self& self() { return static_cast<Self&>(*this); }
-  Queue& queue(int model) { return queues_[static_cast<std::size_t>(model)]; }
+  Queue& queue(int line) { return queues_[static_cast<std::size_t>(line)]; }
 
   Network network_;
   std::vector<Queue> queues_;
@@ -176,7 +181,7 @@ class NamedWindow final : public WindowScheduler<ModelQueue, NamedWindow> {
 
  public:
   NamedWindow(const Setup& setup, Opens opens, Gather gather, std::vector<Time> timeouts)
-      : WindowScheduler(setup), opens_(opens), timeouts_(std::move(timeouts)) {
+      : WindowScheduler(setup, setup.models.size()), opens_(opens), timeouts_(std::move(timeouts)) {
     for (const Model& model : setup.models) queues_.emplace_back(model, network_, gather);
   }
 

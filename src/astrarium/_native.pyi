@@ -56,18 +56,6 @@ def simulate_serving(
     profiler_delay: int = 0,
     timed: bool = False,
 ) -> dict[str, Any]: ...
-def schedule_multicore(
-    setup: Setup,
-    fcfs: bool,
-    time: Ints,
-    deadline: Ints,
-    model: Ints,
-    model_threads: int,
-    quantum: int,
-    lead: int,
-    pin: bool = False,
-    alone: bool = False,
-) -> dict[str, Any]: ...
 def reasons() -> list[str]: ...
 
 class HullQueue:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import count
+from random import Random
 from typing import Any
 
 import pytest
@@ -486,7 +487,7 @@ HAPPENINGS = st.lists(
     ),
     max_size=60,
 )
-NATIVE = ["astrarium", "deferred", "eager"]
+NATIVE = ["astrarium", "deferred", "eager", "orloj"]
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -494,22 +495,23 @@ NATIVE = ["astrarium", "deferred", "eager"]
 def test_whatever_happens_every_call_ends_exactly_once(
     path: str, which: int, happenings: list[tuple[str, int, int]]
 ) -> None:
-    known = NATIVE if path == "native" else [*NATIVE, "shepherd", "orloj"]
-    stage = Stage(gpus=3, models=3, policy=known[which % len(known)], slo_ms=40)
+    known = NATIVE if path == "native" else [*NATIVE, "shepherd"]
+    stage = Stage(gpus=3, models=3, policy=known[which % len(known)], slo_ms=40, applications=which % 3)
     calls = play(stage, happenings)
     assert len(stage.ended) == len(calls)
     stage.check_the_books()
     assert_all_gpus_serve_again(stage)
 
 
-def play(stage: Stage, happenings: list[tuple[str, int, int]]) -> list[Ticket]:
+def play(stage: Stage, happenings: list[tuple[str, int, int]], applications: int = 0) -> list[Ticket]:
     """Let all this happen, and wait until everything has ended."""
-    calls = []
+    calls: list[Ticket] = []
     for what, which, pause in happenings:
         match what:
             case "call" | "rows" | "tight":
                 rows, timeout = 3 if what == "rows" else 1, 8 if what == "tight" else None
-                calls.append(stage.call(which, rows, timeout))
+                application = len(calls) % applications if applications and which % 2 == 0 else 0
+                calls.append(stage.call(which, rows, timeout, application=application))
             case "kill":
                 stage.workers.kill(which)
             case "break":
@@ -529,26 +531,56 @@ def play(stage: Stage, happenings: list[tuple[str, int, int]]) -> list[Ticket]:
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(policy=st.sampled_from(NATIVE), gpus=st.integers(1, 3), happenings=HAPPENINGS)
+@given(
+    policy=st.sampled_from(NATIVE),
+    gpus=st.integers(1, 3),
+    applications=st.integers(0, 3),
+    happenings=HAPPENINGS,
+)
 @pytest.mark.python_path  # it runs both by itself
 def test_both_paths_send_the_same_batches_and_end_calls_alike(
-    policy: str, gpus: int, happenings: list[tuple[str, int, int]]
+    policy: str, gpus: int, applications: int, happenings: list[tuple[str, int, int]]
 ) -> None:
     happenings = [
         (what, which % gpus if what == "kill" else which, pause) for what, which, pause in happenings
     ]
     stories = []
     for Stage.natively in (False, True):
-        stage = Stage(gpus, models=3, policy=policy, slo_ms=40)
-        calls = play(stage, happenings)
-        batches = [
-            (gpu, order.model, order.start, _blocks(order))
-            for gpu, order in stage.workers.orders
-            if isinstance(order, RunBatch)
-        ]
-        ends = [(call.outcome, call.cause, call.retried) for call in calls]
-        stories.append((batches, ends))
+        stage = Stage(gpus, models=3, policy=policy, slo_ms=40, applications=applications)
+        stories.append(story(stage, play(stage, happenings, applications)))
     assert stories[0] == stories[1]
+
+
+@pytest.mark.parametrize("policy", ["astrarium", "orloj"])
+@pytest.mark.parametrize("gpus", [1, 3])
+@pytest.mark.python_path  # it runs both by itself
+def test_both_paths_learn_alike(monkeypatch: pytest.MonkeyPatch, policy: str, gpus: int) -> None:
+    """Seconds of calls from three applications, faster and faster; what is measured changes decisions."""
+    stories, random = {}, Random(1)
+    pauses = [random.expovariate(0.3 * gpus + number / 1500) for number in range(1500 * gpus)]
+    for way in ("python", "native", "untaught"):
+        monkeypatch.setattr(Stage, "natively", way == "native")
+        stage = Stage(gpus, models=2, policy=policy, slo_ms=60, applications=3)
+        stage.workers.tells_own_times = way != "untaught"
+        calls = []
+        for number, pause in enumerate(pauses):
+            calls.append(stage.call(number % 2, application=number // 2 % 3 if number % 2 == 0 else 0))
+            stage.wait(pause)
+        stage.wait(1000)
+        stage.check_the_books()
+        stories[way] = story(stage, calls)
+    assert stories["native"] == stories["python"] != stories["untaught"]
+    assert len({len(blocks) for *_, blocks in stories["python"][0]}) > 3
+    assert len({end for end, *_ in stories["python"][1]}) > 1
+
+
+def story(stage: Stage, calls: list[Ticket]) -> tuple[list[Any], list[Any]]:
+    """The batches that were sent, and how calls ended; whoever reads the clock tells who was late."""
+    orders = [(gpu, order) for gpu, order in stage.workers.orders if isinstance(order, RunBatch)]
+    batches = [(gpu, order.model, order.start, _blocks(order)) for gpu, order in orders]
+    answered = {Outcome.LATE: Outcome.IN_TIME}
+    ends = [(answered.get(call.outcome, call.outcome), call.cause, call.retried) for call in calls]
+    return batches, ends
 
 
 def _blocks(order: RunBatch) -> list[tuple[int, int]]:

@@ -118,6 +118,7 @@ def test_durations_are_said_without_powers_of_ten(time: int, said: str) -> None:
         ("", "", ""),
         ("server: {path: native}", "", ""),
         ("server: {path: python}", "server_path", "server.path says so"),
+        ("policy: {name: orloj}", "", ""),
         ("policy: {name: clockwork}", "", "policy clockwork has no live native twin"),
         ("server: {record: r.jsonl}", "", "what is recorded is decided in Python"),
         ("server: {tls: {cert: c.pem, key: k.pem}}", "tls", ""),

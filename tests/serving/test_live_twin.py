@@ -17,7 +17,7 @@ from astrarium.serving.policies.window import Deferred, Eager
 from astrarium.serving.twin import LiveTwin, faster
 from tests.support.live_fakes import Stage
 
-TWINNED = ("astrarium", "deferred", "eager", "timeout")
+TWINNED = ("astrarium", "deferred", "eager", "orloj", "timeout")
 
 happenings = st.lists(
     st.one_of(
@@ -84,15 +84,15 @@ def test_waiting_requests_keep_their_slots_while_thousands_pass() -> None:
     """Slots are used again, but never one that is taken."""
     setup = Stage(gpus=1).plan.setup
     native = LiveTwin(Eager(setup, Eager.Parameters()), setup)._native
-    native.decide(0, [], [(0, True, 1, False)])  # a batch is running, and does not end
+    native.decide(0, [(-2, 0, 0, 100 * MILLISECOND, 0)], [])  # it runs, and does not end
     patient, now, dropped = 10_000 * MILLISECOND, 1, set()
-    native.decide(now, [(-1, 0, now, patient)], [])
+    native.decide(now, [(-1, 0, now, patient, 0)], [])
     for number in range(20_000):
         now += 1000
-        decisions = native.decide(now, [(number, 0, now, now + 1)], [])
+        decisions = native.decide(now, [(number, 0, now, now + 1, 0)], [])
         dropped |= {ids for kind, ids, _, _ in decisions if kind == 1}
     assert dropped == set(range(20_000))
-    decisions = native.decide(now + 1, [], [(0, True, 0, False)])
+    decisions = native.decide(now + 1, [], [(0, 0, 0, 0)])  # its GPU is free
     assert [one[:3] for one in decisions if one[0] == 0] == [(0, 0, (-1,))]
 
 

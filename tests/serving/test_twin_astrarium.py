@@ -1,4 +1,4 @@
-"""The native twin of our own policy decides as its reference, where every model is static."""
+"""The native twin of our own policy decides as its reference, learning included."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astrarium.core.errors import InputError
-from astrarium.serving import twin
-from astrarium.serving.contract import DynamicSpec, ModelSpec, Setup
 from astrarium.serving.level import run
 from astrarium.serving.policies.astrarium import Astrarium
-from astrarium.serving.scenario import Scenario, build, load, parse
-from astrarium.testing.cases import cluster, linear_model
+from astrarium.serving.scenario import Scenario, load, parse
+from tests.serving.test_twin_orloj import BUSY as ORLOJ_BUSY
+from tests.serving.test_twin_orloj import scenario as orloj_scenario
+from tests.serving.test_twin_orloj import worlds as dynamic_worlds
 from tests.serving.test_twin_rivals import both
 from tests.support.paths import ROOT
 
@@ -154,37 +153,51 @@ def test_the_twin_agrees_on_arrivals_at_one_instant(tmp_path: Path) -> None:
     assert len(set(both(parse(raw)).batches.size.tolist())) > 2
 
 
-# where there is no twin
+# dynamic models
 
-
-def policy_for(*models: ModelSpec) -> Astrarium:
-    setup: Setup = cluster(models, 1)
-    return Astrarium(setup, Astrarium.Parameters())
-
-
-def test_one_dynamic_model_is_enough_to_have_no_twin() -> None:
-    static = linear_model(1, 5, 100)
-    dynamic = ModelSpec(0, "d", 100, static.latency, DynamicSpec(0, 1.0, ((5,),)))
-    assert policy_for(static, static).twinned
-    assert twin.has_twin(policy_for(static))
-    assert not policy_for(static, dynamic).twinned
-    assert not twin.has_twin(policy_for(static, dynamic))
-
-
-def test_asking_for_the_twin_with_dynamic_models_says_what_would_do() -> None:
-    found = load(EXAMPLES / "dynamic.yaml").with_policy("astrarium")
-    with pytest.raises(InputError, match="python: Astrarium has no native twin for this scenario") as caught:
-        run(found, "native")
-    assert caught.value.field == "engine"
-    assert not twin.has_twin(build.policy(found, build.setup(found)))
-
-
-def test_left_to_itself_a_dynamic_scenario_runs_on_the_reference() -> None:
-    dynamic = {"applications": {"only": {"time": {"constant": "3ms"}}}}
-    raw = {
-        "cluster": {"gpus": 1},
-        "models": {"m": {"profile": {"dynamic": dynamic}, "slo": "50ms"}},
-        "policy": {"name": "astrarium"},
-        "workload": {"arrivals": "poisson", "rate": "20/s", "duration": "1s"},
+lessons = st.fixed_dictionaries(
+    {
+        "lines": st.sampled_from(["grouped", "grouped", "application", "model"]),
+        "memory": st.sampled_from(["20ms", "150ms", "10s"]),
+        "lookahead": st.sampled_from([True, True, False]),
+        "patience": st.sampled_from([None, None, 0.3]),
     }
-    assert run(parse(raw)).engine == "python"
+)
+
+
+DYNAMIC = {**ORLOJ_BUSY, "rate": 2000}
+
+
+def dynamic_scenario(policy: dict[str, Any], world: dict[str, Any]) -> Scenario:
+    """Orloj's worlds, with models whose requests take unequal times and one whose requests do not."""
+    return orloj_scenario({}, world).with_policy("astrarium", **policy)
+
+
+@given(policy=lessons, world=dynamic_worlds)
+@settings(max_examples=40)
+def test_the_twin_agrees_where_requests_take_unequal_times(
+    policy: dict[str, Any], world: dict[str, Any]
+) -> None:
+    both(dynamic_scenario(policy, world))
+
+
+@pytest.mark.parametrize("lines", ["grouped", "application", "model"])
+def test_a_busy_dynamic_run_has_everything_to_learn(lines: str) -> None:
+    record = both(dynamic_scenario({"lines": lines, "memory": "100ms"}, DYNAMIC))
+    assert {1, 3} <= set(record.requests.outcome.tolist())
+    assert len(set(record.batches.size.tolist())) > 3
+    untaught = both(dynamic_scenario({"lines": lines, "memory": "100ms"}, {**DYNAMIC, "share": 0.0}))
+    assert not np.array_equal(record.requests.done, untaught.requests.done)
+
+
+def test_lines_are_formed_anew_in_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    formed = []
+    form = Astrarium._form
+    monkeypatch.setattr(Astrarium, "_form", lambda self, model: formed.append(model) or form(self, model))  # type: ignore[func-returns-value]
+    both(dynamic_scenario({"memory": "100ms"}, {**DYNAMIC, "slo": "400ms"}))
+    assert len(formed) > 1
+
+
+def test_the_example_of_dynamic_models_runs_on_the_twin() -> None:
+    found = load(EXAMPLES / "dynamic.yaml").with_policy("astrarium")
+    assert run(found).engine == "native"

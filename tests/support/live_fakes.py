@@ -17,7 +17,7 @@ from astrarium.server.control.native import NativeControl
 from astrarium.server.control.plan import ModelPlan, ServingPlan
 from astrarium.server.control.repository import Repository
 from astrarium.server.control.tickets import InFlightBatch, TensorStore, Ticket
-from astrarium.serving.contract import GpuSpec, ModelSpec, Network, Setup, latency_table
+from astrarium.serving.contract import DynamicSpec, GpuSpec, ModelSpec, Network, Setup, latency_table
 from astrarium.serving.live.backends.contract import ModelFiles, Place
 from astrarium.serving.live.messages import (
     BatchBroken,
@@ -37,6 +37,7 @@ from astrarium.serving.live.messages import (
     WorkerUp,
     decode_order,
     encode,
+    unpacked,
 )
 from astrarium.serving.live.tensors import Tensor, TensorSpec
 from astrarium.serving.live.workers import Listener, WorkerSpec
@@ -91,7 +92,10 @@ class FakeLoop:
 
 
 class FakeWorkers:
-    """Workers that take what the setup's tables say. Tests set `broken`, `stuck` and `refuses`."""
+    """Workers that take what the setup's tables say, and of dynamic models what the members need.
+
+    Tests set `broken`, `stuck` and `refuses`.
+    """
 
     def __init__(self, loop: FakeLoop, listener: Listener, setup: Setup) -> None:
         self._loop, self._listener, self._setup = loop, listener, setup
@@ -103,6 +107,7 @@ class FakeWorkers:
         self.stuck: set[int] = set()  # models that never end
         self.refuses: set[int] = set()  # models that cannot be loaded
         self.slower = 1.0
+        self.tells_own_times = True
         self.orders: list[tuple[int, Order]] = []
 
     def batches(self) -> list[RunBatch]:
@@ -153,16 +158,27 @@ class FakeWorkers:
             return
         size = max(1, order.size)
         start = max(self._loop.now, order.start, self._free[worker])
-        took = round(self._setup.models[order.model].latency[size] * self.slower)
-        end = self._free[worker] = start + took
-        self._say(worker, end - self._loop.now, lambda: self._ended(order, start, end))
+        model, own = self._setup.models[order.model], self._own_times(order)
+        known = model.dynamic
+        takes = known.c0 + known.c1 * size * max(own) if known else model.latency[size]
+        end = self._free[worker] = start + round(takes * self.slower)
+        self._say(worker, end - self._loop.now, lambda: self._ended(order, start, end, own))
 
-    def _ended(self, order: RunBatch, start: Time, end: Time) -> News:
+    def _own_times(self, order: RunBatch) -> list[Time]:
+        """What each member takes alone: the longer, the later its application; else by where it lies."""
+        if self._setup.models[order.model].dynamic is None:
+            return []
+        members = unpacked(order.members)
+        return [(1 + 3 * one.application + (one.block // 64 + one.row) % 3) * MILLISECOND for one in members]
+
+    def _ended(self, order: RunBatch, start: Time, end: Time, own: list[Time]) -> News:
         if order.run in self._cancelled:
             return BatchCancelled(order.run, start, end)
         if order.model in self.broken:
             return BatchBroken(order.run, start, end, "ValueError: no")
-        return BatchDone(order.run, start, start, start, end, end)
+        return BatchDone(
+            order.run, start, start, start, end, end, own_times=own if self.tells_own_times else []
+        )
 
     def _say(self, worker: int, after: Time, news: Callable[[], News]) -> None:
         life = self._life[worker]
@@ -185,6 +201,7 @@ class VirtualScheduler:
         self.waiting, self.retried = self._steps.waiting, self._steps.retried
         self.policy_errors, self.oldest = self._steps.policy_errors, self._steps.oldest
         self.batches = self._steps.batches
+        self.profile = self._steps.profile
         self._ended: list[Any] = []
         self._due = FOREVER
         self.stage: Stage | None = None
@@ -263,11 +280,17 @@ class Stage:
     natively = False  # where a test does not say
 
     def __init__(
-        self, gpus: int = 2, models: int = 1, policy: str = "eager", slo_ms: int = 25, memory: int = 1 << 20
+        self,
+        gpus: int = 2,
+        models: int = 1,
+        policy: str = "eager",
+        slo_ms: int = 25,
+        memory: int = 1 << 20,
+        applications: int = 0,
     ) -> None:
         self.loop = FakeLoop()
         native = self.natively
-        self.plan = make_plan(gpus, models, policy, slo_ms * MILLISECOND, memory)
+        self.plan = make_plan(gpus, models, policy, slo_ms * MILLISECOND, memory, applications)
         self.ended: list[Ticket] = []
         self.tensor_store = TensorStore(memory)
         self.desk = Desk(self.tensor_store, self._ticket_ended)
@@ -301,6 +324,7 @@ class Stage:
         timeout_ms: float | None = None,
         received: Time | None = None,
         made: bool = True,
+        application: int = 0,
     ) -> Ticket:
         """Take a call; its inputs are still being made where they are not *made*."""
         given = Tensor("INPUT", "FP32", (rows, 2), bytes(8 * rows))
@@ -308,7 +332,7 @@ class Stage:
         call = InferCall(name, [given], rows, self.loop.now if received is None else received)
         slo = self.plan.models[model].slo if timeout_ms is None else round(timeout_ms * MILLISECOND)
         tensors = self.repository.entries[model].tensors
-        ticket = Ticket(call, model, tensors, 0, call.received + slo, FakeAnswer())
+        ticket = Ticket(call, model, tensors, application, call.received + slo, FakeAnswer())
         assert self.tensor_store.take_in(ticket, call.inputs)
         self.control.books[model].accepted += 1
         ticket.inputs_ready = made
@@ -340,9 +364,15 @@ class Stage:
         self.desk.release(ticket)
 
 
-def make_plan(gpus: int, models: int, policy: str, slo: Time, memory: int) -> ServingPlan:
+def make_plan(
+    gpus: int, models: int, policy: str, slo: Time, memory: int, applications: int = 0
+) -> ServingPlan:
+    """Of every two models one is dynamic where there are *applications*; only the first has a history."""
     table = latency_table([(5 + size) * MILLISECOND for size in range(1, 9)])
-    specs = tuple(ModelSpec(index, f"m{index}", slo, table) for index in range(models))
+    history = [tuple(range(MILLISECOND, 2 * MILLISECOND, MILLISECOND // 20)), *[()] * (applications - 1)]
+    dynamic = DynamicSpec(MILLISECOND, 0.4, tuple(history)) if applications else None
+    kinds = [dynamic if index % 2 == 0 else None for index in range(models)]
+    specs = tuple(ModelSpec(index, f"m{index}", slo, table, kind) for index, kind in enumerate(kinds))
     setup = Setup(specs, tuple(GpuSpec(gpu) for gpu in range(gpus)), Network())
     factory = serving_policies.get(policy)
     made = (lambda new, chosen: faster(chosen, new)) if Stage.natively else (lambda new, chosen: chosen)

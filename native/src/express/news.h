@@ -31,6 +31,7 @@ struct BatchDone {
   std::int64_t run;
   std::optional<std::vector<std::vector<Written>>> shapes;  // by member; nothing: the model's own say it all
   std::int64_t received = 0, started = 0, computing = 0, computed = 0, finished = 0;
+  std::vector<std::int64_t> own_times{};  // what each member would have taken alone, where the backend knows
 };
 
 struct BatchBroken {
@@ -49,6 +50,7 @@ class NewsScan {
     BatchDone done{pack_.number(), {}};
     for (std::int64_t* time : {&done.received, &done.started, &done.computing, &done.computed, &done.finished}) *time = pack_.number();
     if (!pack_.nothing()) done.shapes = pack_.list([this] { return read_shapes(pack_); });
+    done.own_times = pack_.list([this] { return pack_.number(); });
     return pack_.good() ? std::optional(std::move(done)) : std::nullopt;
   }
 

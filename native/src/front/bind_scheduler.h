@@ -171,14 +171,15 @@ struct BoundSteps {
 inline void bind_steps(nb::module_& m) {
   using namespace nb::literals;
   // (answered, dropped, batches, steps) of so many requests at such a rate, heard every so often.
-  m.def("feed", [](const Setup& setup, const Parameters& parameters, std::int64_t requests, double per_second, Time turn) {
-    const Fed fed = Feed(setup, parameters, &make_live_policy).run(requests, per_second, turn);
+  m.def("feed", [](const Setup& setup, const Parameters& parameters, std::int64_t requests, double per_second, Time turn, double profiled_share) {
+    const Fed fed = Feed(setup, parameters, &make_live_policy, profiled_share).run(requests, per_second, turn);
     return std::tuple(fed.answered, fed.dropped, fed.batches, fed.steps);
-  }, "setup"_a, "parameters"_a, "requests"_a, "per_second"_a, "turn"_a, nb::call_guard<nb::gil_scoped_release>());
+  }, "setup"_a, "parameters"_a, "requests"_a, "per_second"_a, "turn"_a, "profiled_share"_a = 0.0, nb::call_guard<nb::gil_scoped_release>());
   nb::class_<BoundSteps>(m, "Steps")
       .def(nb::init<int, int>(), "models"_a, "gpus"_a)
       .def("begin", [](BoundSteps& self, const Setup& setup, const Parameters& parameters, Time now) { self.scheduler.begin(setup, parameters, now); },
            "setup"_a, "parameters"_a, "now"_a)
+      .def("profile", [](BoundSteps& self, double share, std::uint64_t seed) { self.scheduler.profile(share, seed); }, "share"_a, "seed"_a)
       .def("gpu_joined", [](BoundSteps& self, int gpu, Time now) { self.scheduler.gpu_joined(gpu, now); }, "gpu"_a, "now"_a)
       .def("gpu_left", [](BoundSteps& self, int gpu, const std::string& reason, Time now) { self.scheduler.gpu_left(gpu, reason, now); },
            "gpu"_a, "reason"_a, "now"_a)
@@ -214,6 +215,7 @@ inline void bind_scheduler(nb::module_& m) {
       .def("bell", [](BoundScheduler& self) { return self.exchange.origins.back()->bell.fd(); })
       .def("begin", [](BoundScheduler& self, const Setup& setup, const Parameters& parameters) { self.thread.begin(setup, parameters); },
            "setup"_a, "parameters"_a, Without())
+      .def("profile", [](BoundScheduler& self, double share, std::uint64_t seed) { self.thread.profile(share, seed); }, "share"_a, "seed"_a)
       .def("gpu_joined", [](BoundScheduler& self, int gpu) { self.thread.gpu_joined(gpu); }, "gpu"_a, Without())
       .def("gpu_left", [](BoundScheduler& self, int gpu, const std::string& reason) { self.thread.gpu_left(gpu, reason); },
            "gpu"_a, "reason"_a, Without())

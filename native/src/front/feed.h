@@ -1,8 +1,10 @@
-// Measures the scheduler alone: tickets come through a ring at a given rate, workers take as long as planned, and time
-// is virtual, so that what is left is the work of one core.
+// Measures the scheduler alone: tickets come through a ring at a given rate, workers take as long as planned (of dynamic
+// models, what their histories say), and time is virtual, so that what is left is the work of one core.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <queue>
 #include <string>
 #include <utility>
@@ -18,7 +20,7 @@ struct Fed {
 };
 
 // As a worker would say it.
-inline std::string batch_done(std::int64_t run, Time started, Time finished) {
+inline std::string batch_done(std::int64_t run, Time started, Time finished, const std::vector<Time>& own_times) {
   std::string out;
   PackWriter pack(out);
   pack.array(9);
@@ -26,14 +28,16 @@ inline std::string batch_done(std::int64_t run, Time started, Time finished) {
   pack.number(static_cast<std::uint64_t>(run));
   for (const Time time : {started, started, started, finished, finished}) pack.number(static_cast<std::uint64_t>(time));
   pack.nothing();
-  pack.array(0);
+  pack.array(own_times.size());
+  for (const Time time : own_times) pack.number(static_cast<std::uint64_t>(time));
   return out;
 }
 
 class Feed {
  public:
-  Feed(const Setup& setup, const Parameters& parameters, MakePolicy make)
+  Feed(const Setup& setup, const Parameters& parameters, MakePolicy make, double profiled_share)
       : setup_(setup), admission_(setup.models.size(), 1 << 30), scheduler_(setup.gpus, admission_, make), free_(static_cast<std::size_t>(setup.gpus)) {
+    scheduler_.profile(profiled_share, kSeed);
     for (int gpu = 0; gpu < setup.gpus; ++gpu) scheduler_.gpu_joined(gpu, 0);
     scheduler_.begin(setup, parameters, 0);
   }
@@ -54,6 +58,8 @@ class Feed {
         spare.pop_back();
         ticket->clear();
         ticket->model = static_cast<int>(sent % static_cast<std::int64_t>(setup_.models.size()));
+        if (const auto& known = setup_.models[static_cast<std::size_t>(ticket->model)].dynamic)
+          ticket->application = static_cast<int>(draws_.next() % known->history.size());
         ticket->received = static_cast<Time>(static_cast<double>(sent) * gap);
         ticket->deadline = ticket->received + setup_.models[static_cast<std::size_t>(ticket->model)].slo;
         ring.push(ticket);
@@ -75,6 +81,8 @@ class Feed {
   }
 
  private:
+  static constexpr std::uint64_t kSeed = 1;
+
   struct End {
     Time at;
     int gpu;
@@ -87,8 +95,8 @@ class Feed {
       const OrderScan scan(order.packet);
       Time& free = free_[static_cast<std::size_t>(order.gpu)];
       const Time start = std::max({now, scan.start, free});
-      free = start + setup_.models[static_cast<std::size_t>(scan.model)].latency[scan.members];
-      ends_.push({free, order.gpu, batch_done(scan.run, start, free)});
+      free = start + execution(scan);
+      ends_.push({free, order.gpu, batch_done(scan.run, start, free, own_times_)});
       ++fed.batches;
     }
   }
@@ -102,8 +110,15 @@ class Feed {
       run = number(), model = number();
       ++at_;
       members = bytes(4) / kMemberBytes;
+      first_ = at_;
       at_ += members * kMemberBytes;
       start = number();
+    }
+
+    std::int64_t application(std::size_t member) const {
+      std::int64_t found = 0;
+      std::memcpy(&found, first_ + (member + 1) * kMemberBytes - sizeof found, sizeof found);
+      return found;
     }
 
    private:
@@ -116,13 +131,27 @@ class Feed {
       while (count-- > 0) value = value << 8 | static_cast<unsigned char>(*at_++);
       return value;
     }
-    const char* at_;
+    const char *at_, *first_ = nullptr;
   };
+
+  // What a batch takes; `own_times_` is what its members would have taken alone.
+  Time execution(const OrderScan& scan) {
+    const Model& model = setup_.models[static_cast<std::size_t>(scan.model)];
+    own_times_.clear();
+    if (!model.dynamic) return model.latency[scan.members];
+    for (std::size_t member = 0; member < scan.members; ++member) {
+      const std::vector<Time>& history = model.dynamic->history[static_cast<std::size_t>(scan.application(member))];
+      own_times_.push_back(history[draws_.next() % history.size()]);
+    }
+    const Time longest = *std::max_element(own_times_.begin(), own_times_.end());
+    return model.dynamic->c0 + static_cast<Time>(model.dynamic->c1 * static_cast<double>(scan.members) * static_cast<double>(longest));
+  }
 
   Setup setup_;
   Admission admission_;
   Scheduler scheduler_;
-  std::vector<Time> free_;
+  Draws draws_{kSeed};
+  std::vector<Time> free_, own_times_;
   std::priority_queue<End, std::vector<End>, std::greater<>> ends_;
 };
 

@@ -20,6 +20,7 @@
 #include "../live_policy.h"
 #include "admission.h"
 #include "batch_books.h"
+#include "draws.h"
 #include "order.h"
 #include "ticket.h"
 
@@ -37,6 +38,9 @@ class Scheduler {
   Scheduler(int gpus, Admission& admission, MakePolicy make)
       : admission_(admission), make_(make), gpus_(static_cast<std::size_t>(gpus)) {}
 
+  // Tell policies that listen what this share of the requests would have taken alone.
+  void profile(double share, std::uint64_t seed) { profiled_share_ = share, draws_ = Draws(seed); }
+
   // --- what happened
 
   // A fresh policy decides from now on; a setup that none can be made for changes nothing.
@@ -48,7 +52,7 @@ class Scheduler {
     for (std::size_t gpu = 0; gpu < gpus_.size(); ++gpu) {
       for (Flight& flight : gpus_[gpu].flights) flight.ours = false;
       gpus_[gpu].away = !gpus_[gpu].present || !gpus_[gpu].flights.empty();
-      if (gpus_[gpu].away) news_.push_back({static_cast<int>(gpu), false, 0, false});
+      if (gpus_[gpu].away) tell(Happened::kGpuLeft, static_cast<int>(gpu));
     }
     for (const std::int64_t id : all_waiting()) tell_of(id);
     admission_.plan(setup_, present(), now);
@@ -67,7 +71,7 @@ class Scheduler {
     worker.present = false;
     const std::deque<Flight> flights = std::exchange(worker.flights, {});
     if (!policy_) return;
-    if (!std::exchange(worker.away, true)) news_.push_back({gpu, false, 0, false});
+    if (!std::exchange(worker.away, true)) tell(Happened::kGpuLeft, gpu);
     for (const Flight& flight : flights)
       for (const Part& part : flight.parts) lost(part, gpu, reason, now);
     admission_.plan(setup_, present(), now);
@@ -148,6 +152,7 @@ class Scheduler {
     bool ours;  // of the policy that decides now
     std::vector<Part> parts;
     Time dispatched, planned_end, limit;
+    std::int64_t run;  // as that policy counts them
   };
 
   struct Worker {
@@ -199,8 +204,10 @@ class Scheduler {
 
   void tell_of(std::int64_t id) {
     const Waiting& one = parts_[static_cast<std::size_t>(id)];
-    arrivals_.push_back({id, one.part.ticket->model, one.part.ticket->received - base_, one.deadline - base_});
+    arrivals_.push_back({id, one.part.ticket->model, one.part.ticket->received - base_, one.deadline - base_, one.part.ticket->application});
   }
+
+  void tell(Happened what, int gpu, std::int64_t run = -1, Time started = 0) { news_.push_back({0, 0, what, gpu, run, started, 0}); }
 
   Part leave(std::int64_t id) {
     Waiting& one = parts_[static_cast<std::size_t>(id)];
@@ -263,7 +270,16 @@ class Scheduler {
     }
     books.add({flight->tag, gpu, flight->model, static_cast<int>(flight->parts.size()), flight->dispatched,
                flight->planned_end, done.received, done.started, done.computing, done.computed, done.finished});
-    left(gpu, *flight);
+    left(gpu, *flight, Happened::kBatchFinished, done.started);
+    if (flight->ours) profiled(*flight, done.own_times);
+  }
+
+  void profiled(const Flight& flight, const std::vector<std::int64_t>& own_times) {
+    if (!policy_ || !policy_->listens_to_profiler() || !setup_.models[static_cast<std::size_t>(flight.model)].dynamic) return;
+    for (std::size_t member = 0; member < std::min(own_times.size(), flight.parts.size()); ++member)
+      if (draws_.share() < profiled_share_)
+        tell(Happened::kRequestProfiled, flight.model, flight.parts[member].ticket->application,
+             std::clamp<Time>(own_times[member], 0, kLongest));
   }
 
   static void shape(Ticket& ticket, int row, std::vector<Written> shapes) {
@@ -275,22 +291,21 @@ class Scheduler {
     auto flight = take(gpu, broken.run);
     if (!flight) return;
     for (const Part& part : flight->parts) end(part, Outcome::kFailed, Cause::kModelError, broken.error);
-    left(gpu, *flight);
+    left(gpu, *flight, Happened::kBatchFailed, broken.started);
   }
 
   // A batch has left its GPU: tell the policy, or, where it was an earlier one's, let the GPU join once it is idle.
-  void left(int gpu, const Flight& flight) {
-    Worker& worker = at(gpu);
+  void left(int gpu, const Flight& flight, Happened what, Time started) {
     if (!policy_) return;
     if (!flight.ours) return joins(gpu);
-    news_.push_back({gpu, true, static_cast<int>(worker.flights.size()), false});
+    tell(what, gpu, flight.run, started - base_);
   }
 
   void joins(int gpu) {
     Worker& worker = at(gpu);
     if (!worker.away || !worker.present || !worker.flights.empty()) return;
     worker.away = false;
-    news_.push_back({gpu, true, 0, false});
+    tell(Happened::kGpuJoined, gpu);
   }
 
   // decisions
@@ -319,7 +334,7 @@ class Scheduler {
     // The delay is what the way may take; where it takes less, nobody waits for the rest of it.
     orders.push_back({made.gpu, run_batch(++tag_, model, parts, std::max<Time>(0, start - delay))});
     at(made.gpu).flights.push_back({tag_, model, true, std::move(parts), now, start + estimate,
-                                    std::max(kShortestLimit, kStuckAfter * estimate)});
+                                    std::max(kShortestLimit, kStuckAfter * estimate), made.run});
   }
 
   // What waits is lost with a policy that failed, and a fresh one takes over.
@@ -339,11 +354,13 @@ class Scheduler {
   std::unique_ptr<LivePolicy> policy_;
   Time base_ = 0, timer_ = kForever, look_at_ = 0;
   std::vector<Arrival> arrivals_;
-  std::vector<GpuNews> news_;
+  std::vector<Event> news_;
   std::vector<Waiting> parts_;  // by id
   std::vector<std::int64_t> free_, retried_;
   std::int64_t waiting_ = 0, sequence_ = 0, tag_ = 0, policy_errors_ = 0;
   std::string last_policy_error_;
+  double profiled_share_ = 0;
+  Draws draws_;
 };
 
 }  // namespace astrarium::front

@@ -72,6 +72,11 @@ class SchedulerThread {
     exchange_.bell.ring_aloud();
   }
 
+  void profile(double share, std::uint64_t seed) {
+    const std::lock_guard turn(exchange_.turn);
+    scheduler_.profile(share, seed);
+  }
+
   void gpu_joined(int gpu) {
     const std::lock_guard turn(exchange_.turn);
     scheduler_.gpu_joined(gpu, monotonic_ns());

@@ -18,19 +18,16 @@ from astrarium.core.profiles import Dynamic
 from astrarium.run.experiment import Progress
 from astrarium.serving import contract
 from astrarium.serving.contract import Action, Event, ModelSpec, Setup
-from astrarium.serving.policies import ServingPolicy
+from astrarium.serving.policies import ServingPolicy, listens_to_profiler
 from astrarium.serving.record import BATCHES, Batches, Ints, Requests, ServingRecord, recorded
 from astrarium.serving.scenario import Scenario, build
 from astrarium.serving.state import ServingState
 
 
 def has_twin(policy: Any) -> bool:
-    """Whether a policy has a native twin: it is named in `native`, with `native_parameters()`.
-
-    A policy whose twin does not know every setup says so in `twinned`.
-    """
+    """Whether a policy has a native twin: it is named in `native`, with `native_parameters()`."""
     named = type(policy).__dict__.get("native", "")  # not inherited: a subclass decides otherwise
-    return bool(named) and getattr(policy, "twinned", True) and extension("_native") is not None
+    return bool(named) and extension("_native") is not None
 
 
 def native_setup(module: Any, setup: Setup) -> Any:
@@ -48,7 +45,29 @@ def _model(module: Any, model: ModelSpec) -> Any:
 
 def faster(policy: ServingPolicy, setup: Setup) -> ServingPolicy:
     """Return the twin where it can decide live, else the policy itself."""
-    return LiveTwin(policy, setup) if getattr(policy, "live_twin", False) and has_twin(policy) else policy
+    return LiveTwin(policy, setup) if getattr(policy, "live_twin", "") and has_twin(policy) else policy
+
+
+# As in native/src/books.h.
+_FINISHED, _PREEMPTED, _PROFILED, _FAILED, _JOINED, _LEFT = range(6)
+
+
+def _told(event: Event) -> tuple[int, int, int, int] | None:
+    """Return an event that is no arrival as the twin hears it."""
+    match event:
+        case contract.BatchFinished(gpu, run, started):
+            return _FINISHED, gpu, run, started
+        case contract.BatchPreempted(gpu, run, started, _):
+            return _PREEMPTED, gpu, run, started
+        case contract.RequestProfiled(_, model, application, time):
+            return _PROFILED, model, application, time
+        case contract.BatchFailed(gpu, run, _):
+            return _FAILED, gpu, run, 0
+        case contract.GpuJoined(gpu):
+            return _JOINED, gpu, 0, 0
+        case contract.GpuLeft(gpu):
+            return _LEFT, gpu, 0, 0
+    return None
 
 
 class LiveTwin:
@@ -57,23 +76,23 @@ class LiveTwin:
         assert module is not None
         self.parameters = module.Parameters(policy.native, *policy.native_parameters())
         self._native = module.LivePolicy(native_setup(module, setup), self.parameters)
-        self._reasons = module.reasons()
+        self._reasons, self._timer = module.reasons(), policy.live_twin
+        self.listens_to_profiler = listens_to_profiler(policy)
 
     def decide(self, now: int, events: Sequence[Event], state: ServingState) -> list[Action]:
-        arrivals, news = [], []
+        arrivals, others = [], []
         for event in events:
             if type(event) is contract.RequestArrived:
-                request = event.request
-                arrivals.append((request.id, request.model, request.arrival, request.deadline))
-            elif isinstance(event, contract.GpuEvent):
-                gpu = state.gpus[event.gpu]
-                news.append((event.gpu, gpu.present, len(gpu.batches), gpu.recovering >= 0))
-        return [self._action(*decision) for decision in self._native.decide(now, arrivals, news)]
+                one = event.request
+                arrivals.append((one.id, one.model, one.arrival, one.deadline, one.application))
+            elif told := _told(event):
+                others.append(told)
+        return [self._action(*decision) for decision in self._native.decide(now, arrivals, others)]
 
     def _action(self, kind: int, first: int, second: Any, third: int) -> Action:
         if kind == 0:
             return contract.Dispatch(first, second, third)
-        return contract.Drop(first, self._reasons[second]) if kind == 1 else SetTimer(first, "wake")
+        return contract.Drop(first, self._reasons[second]) if kind == 1 else SetTimer(first, self._timer)
 
 
 # The bridge to the native twin: the same setup, truth and arrivals as arrays, the same record back.

@@ -8,6 +8,7 @@ brought into the books by `sync`.
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Any, NamedTuple, Protocol
@@ -53,6 +54,7 @@ class NativeScheduler(Protocol):
 
     @property
     def admission(self) -> Admission: ...
+    def profile(self, share: float, seed: int) -> None: ...
     def begin(self, setup: Any, parameters: Any) -> None: ...
     def gpu_joined(self, gpu: int) -> None: ...
     def gpu_left(self, gpu: int, reason: str) -> None: ...
@@ -102,6 +104,7 @@ class NativeControl(ControlRoom):
     ) -> None:
         super().__init__(plan, desk, clock, scheduler.admission)
         self._scheduler = scheduler
+        scheduler.profile(plan.profiled_share, random.getrandbits(64))
         self._native = extension("_native")
         self._numbers = count()
         self._tickets: dict[int, Ticket] = {}

@@ -50,7 +50,7 @@ Queue = TypeVar("Queue", bound=ModelQueue)  # or one that gathers in its own way
 
 class WindowScheduler(Generic[Queue]):
     native = ""  # the name of the window in the native twin, where there is one
-    live_twin = True  # where there is a twin, it can decide live too
+    live_twin = "wake"  # where there is a twin, it can decide live too; the name of its timer
 
     def __init__(self, setup: Setup, parameters: Any) -> None:
         self.setup, self.parameters = setup, parameters

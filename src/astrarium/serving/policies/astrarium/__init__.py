@@ -32,6 +32,7 @@ from astrarium.serving.state import Batch, ServingState
 
 PLAN_EVERY: Time = 50 * MILLISECOND
 AHEAD = 2  # grants to simulate: a third changes next to nothing
+LINES = ("grouped", "application", "model")
 BINS, REFRESH = 32, SECOND  # of learnt times, as in `orloj`
 
 
@@ -76,18 +77,15 @@ class Astrarium(WindowScheduler[RequestLine]):
         self._lost = RateMeter()
         self._running: dict[int, Batch] = {}  # by their runs, where there are dynamic models
 
-    @property
-    def twinned(self) -> bool:
-        """The native twin knows static models only."""
-        return not self._crowds
-
     def native_parameters(self) -> NativeParameters:
         given = self.parameters
-        return (
-            {"lookahead": int(given.lookahead), "few_gpus": int(given.prefer == "few-gpus")},
-            {"patience": -1.0 if given.patience is None else given.patience},
-            {},
-        )
+        integers = {
+            "lookahead": int(given.lookahead),
+            "few_gpus": int(given.prefer == "few-gpus"),
+            "lines": LINES.index(given.lines),
+            "memory": given.memory,
+        }
+        return integers, {"patience": -1.0 if given.patience is None else given.patience}, {}
 
     def decide(self, now: Time, events: Sequence[Event], state: ServingState) -> Iterator[Action]:
         return self._watched(now, events, state) if self._crowds else super().decide(now, events, state)

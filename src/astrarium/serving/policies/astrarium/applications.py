@@ -9,6 +9,7 @@ As long as nothing is known of them they stand apart, so that batches tell about
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import fsum
 
 from astrarium.core.units import Time
 from astrarium.serving.contract import ModelSpec, Request
@@ -50,7 +51,7 @@ class Applications:
             meter.roll(now)
         ranked = sorted(range(len(self.meters)), key=lambda place: self.times.time((place,), 1, SAFE))
         found = cheapest_cut(ranked, self._demand)
-        if sum(map(self._demand, found)) >= WORTH_MOVING * sum(map(self._demand, self.groups)):
+        if fsum(map(self._demand, found)) >= WORTH_MOVING * fsum(map(self._demand, self.groups)):
             return False
         self.groups = found
         return True
@@ -61,7 +62,7 @@ class Applications:
 
     def _demand(self, group: Group) -> float:
         """Return how many GPUs the group would keep busy if it gathered for half of the objective."""
-        rate = sum(self.meters[place].rate() for place in group)
+        rate = fsum(self.meters[place].rate() for place in group)
         size = min(self.model.max_batch, max(1, int(rate * self.model.slo / 2)))
         return rate * self.times.time(group, size, SAFE) / size
 

@@ -44,6 +44,7 @@ class Orloj:
     """Serve by a score that weighs each request's distribution of times against its deadline."""
 
     native = "orloj"
+    live_twin = "drop"
     listens_to_profiler = True
     queue: Callable[[], ScoreQueue] = HullQueue
     farthest = 250.0  # what b t may grow to before its base is moved up: exp of it is a finite number
