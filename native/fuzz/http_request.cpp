@@ -78,7 +78,7 @@ class World {
     passed_.clear();
   }
 
-  std::int64_t accepted() const { return thread_.tallies[0].accepted.get() + thread_.tallies[1].accepted.get(); }
+  std::int64_t accepted() const { return exchange_.origins[0]->tallies[0].accepted.get() + exchange_.origins[0]->tallies[1].accepted.get(); }
 
  private:
   void end_calls() {

@@ -161,11 +161,11 @@ inline std::string_view outcome_name(int outcome) {
   return kNames[outcome];
 }
 
-// Of a model, over all threads: (accepted, items, declined, {(outcome, cause): calls}, {kind: refused}, latency,
+// Of a model, over all network threads: (accepted, items, declined, {(outcome, cause): calls}, {kind: refused}, latency,
 // queueing, success, fail, queue); histograms as (counts, nanoseconds), sums as (count, nanoseconds).
-inline nb::tuple tally(BoundNetwork& self, std::size_t model) {
+inline nb::tuple tally(BoundExchange& self, std::size_t model) {
   Totals totals;
-  for (const auto& thread : self.threads) totals.add(thread->tallies.at(model));
+  for (const auto& origin : self.exchange->origins) totals.add(origin->tallies.at(model));
   nb::dict ended, refused;
   for (const auto& [key, count] : totals.ended) {
     const std::string_view outcome = outcome_name(key.first), cause = kCauseNames[key.second];
@@ -177,11 +177,11 @@ inline nb::tuple tally(BoundNetwork& self, std::size_t model) {
                         nb::make_tuple(totals.queueing, totals.queueing_sum), pair(totals.success), pair(totals.fail), pair(totals.queue));
 }
 
-// Calls of a thread that were answered since the *number*-th: the number of the next one, and for each (model, gpu,
+// Calls of an origin that were answered since the *number*-th: the number of the next one, and for each (model, gpu,
 // batch, batch size, in time, (received, admitted, dispatched, started, finished, answered)).
-inline nb::tuple last_calls(BoundNetwork& self, std::size_t thread, std::int64_t number) {
+inline nb::tuple last_calls(BoundExchange& self, std::size_t origin, std::int64_t number) {
   nb::list found;
-  for (const AnsweredCall& call : self.threads.at(thread)->last_calls.since(number))
+  for (const AnsweredCall& call : self.exchange->origins.at(origin)->last_calls.since(number))
     found.append(nb::make_tuple(call.model, call.gpu, call.batch, call.batch_size, call.in_time != 0,
                                 nb::make_tuple(call.received, call.admitted, call.dispatched, call.started, call.finished, call.answered)));
   return nb::make_tuple(number, found);
@@ -282,6 +282,9 @@ inline void bind_network(nb::module_& m) {
       .def(nb::init<nb::handle, std::size_t, std::int64_t, std::size_t>(), "memory"_a, "models"_a, "most_open"_a, "origins"_a)
       .def_prop_rw("response", [](BoundExchange& self) { return self.exchange->response.load(); },
                    [](BoundExchange& self, Time response) { self.exchange->response.store(response); })
+      .def_prop_ro("origins", [](BoundExchange& self) { return self.exchange->origins.size(); })
+      .def("tally", &tally, "model"_a)
+      .def("last_calls", &last_calls, "origin"_a, "since"_a)
       .def_prop_ro("arena", [](BoundExchange& self) -> Arena& { return self.exchange->arena; }, nb::rv_policy::reference_internal)
       .def_prop_ro("admission", [](BoundExchange& self) -> Admission& { return self.exchange->admission; }, nb::rv_policy::reference_internal);
   using N = BoundNetwork;
@@ -310,8 +313,6 @@ inline void bind_network(nb::module_& m) {
       .def("take_back", [](N& self, ConnectionNumber n, std::uint64_t received, nb::bytes data) {
              self.of(n).post([&t = self.of(n), n, received, bytes = std::string(data.c_str(), data.size())] { t.take_back(n, received, bytes); });
            }, "connection"_a, "received"_a, "data"_a)
-      .def("tally", &tally, "model"_a)
-      .def("last_calls", &last_calls, "thread"_a, "since"_a)
       .def("long_way", [](N& self) {
         const auto reasons = self.shared->long_way.reasons();
         return std::map<std::string, std::int64_t>(reasons.begin(), reasons.end());

@@ -23,7 +23,7 @@ from astrarium.server.settings import HttpLimits
 from astrarium.serving.live.tensors import BYTES, TensorSpec
 
 if TYPE_CHECKING:
-    from astrarium._front import Network, Tally
+    from astrarium._front import Network
 
 HIGH_WATER = 64 * 1024  # bytes written before we ask whether the client takes them, as asyncio has it
 log = logging.getLogger(__name__)
@@ -203,7 +203,6 @@ class NativeNetwork:
         self._loop = asyncio.get_running_loop()
         self._cards: dict[int, ModelCard] = {}  # as the threads know them
         self._looked: Time = 0
-        self._returned = [0] * front.threads
         self._protocols: dict[int, NativeProtocol] = {}
         self._new_protocol: Callable[[], NativeProtocol]
         self.connections = AllConnections()
@@ -294,18 +293,6 @@ class NativeNetwork:
         protocol = self._protocols.pop(connection)
         cast(NativeTransport, protocol.transport).lost()
         protocol.connection_lost(OSError(error, os.strerror(error)) if error else None)
-
-    # what was counted
-
-    def tally(self, model: int) -> Tally:
-        """Return what was counted of a model's calls, over all threads."""
-        return self.native.tally(model)
-
-    def new_calls(self) -> Iterable[tuple[int, int, int, int, bool, tuple[Time, ...]]]:
-        """Return the last answered calls that were not returned before, each with its stages."""
-        for thread in range(self._front.threads):
-            self._returned[thread], calls = self.native.last_calls(thread, self._returned[thread])
-            yield from calls
 
 
 def _tensors(specs: Iterable[TensorSpec]) -> list[tuple[str, str, list[int]]]:
