@@ -22,6 +22,9 @@ inline constexpr std::size_t kLongestTag = 256, kMostDimensions = 32;
 // and more) that the long way does it, in a thread.
 inline constexpr std::size_t kMostJson = 1 << 20;
 
+// Of parameters: microseconds, and a level.
+inline constexpr std::int64_t kLongestTimeout = 1'000'000'000'000'000, kLargestPriority = 0xffffffff;
+
 struct Part {
   Shape shape;
   std::string made;       // from JSON; empty where the bytes lie in the request
@@ -43,12 +46,13 @@ struct Call {
   std::int64_t rows = 0;
   std::int64_t timeout_us = 0;  // 0: none was given
   std::int64_t priority = 0;
+  std::int64_t patience = 0;  // nanoseconds for which the client waits, whatever the objective; 0: it did not say
 
   // Makes it as new, for another request of any model, and keeps what memory it has.
   void clear() {
     id.clear(), application.clear(), outputs.clear();
     for (Part& part : inputs) part.shape.clear(), part.made.clear(), part.data = {}, part.given = false;
-    rows = timeout_us = priority = 0;
+    rows = timeout_us = priority = patience = 0;
   }
 
   std::size_t block_bytes() const {
@@ -80,7 +84,6 @@ class BodyReader {
   std::string_view why() const { return why_; }
 
  private:
-  static constexpr std::int64_t kLongestTimeout = 1'000'000'000'000'000, kLargestPriority = 0xffffffff;
   enum Field { kInputs, kOutputs, kId, kParameters, kFields };
   enum Parameter { kTimeout, kPriority, kApplication, kBinary, kParameterCount };
   struct Announced {

@@ -16,6 +16,13 @@
 
 namespace astrarium::front {
 
+// HttpLimits in astrarium.server.settings.
+struct HttpLimits {
+  std::size_t head_bytes, body_bytes, held_bytes;
+  Time request, keep_alive;
+  std::int64_t connections;  // 0: any number
+};
+
 // Bytes of which the first ones go first. An empty one holds next to no memory.
 class Bytes {
  public:

@@ -23,13 +23,6 @@
 
 namespace astrarium::front {
 
-// HttpLimits in astrarium.server.settings.
-struct HttpLimits {
-  std::size_t head_bytes, body_bytes, held_bytes;
-  Time request, keep_alive;
-  std::int64_t connections;  // 0: any number
-};
-
 // What all threads of a network share.
 struct NetworkShared {
   NetworkShared(Exchange& exchange, HttpLimits limits, Keys keys, std::string too_slow)
