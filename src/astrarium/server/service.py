@@ -216,11 +216,14 @@ class LiveService:
         return self._metrics.text()
 
     def timeline(self, last: int) -> bytes:
+        found: list[Any] = []
         for origin in range(self.exchange.origins if self._networks else 0):
             self._timed[origin], calls = self.exchange.last_calls(origin, self._timed[origin])
-            for model, gpu, batch, size, in_time, stages in calls:
-                name = self.plan.models[model].name
-                self._timelines.add(name, gpu, batch, size, in_time, Stages(*stages))
+            found += calls
+        for model, *more, stages in sorted(
+            found, key=lambda call: call[-1][-1]
+        ):  # by when they were answered
+            self._timelines.add(self.plan.models[model].name, *more, Stages(*stages))
         return self._timelines.trace(last)
 
     @property
@@ -372,6 +375,12 @@ class LiveService:
                 return False
             await asyncio.sleep(POLL)
         return True
+
+
+def _answered(call: tuple[Any, ...]) -> Time:
+    """Return when a call that a network thread tells of was answered: the last of its stages."""
+    moment: Time = call[-1][-1]
+    return moment
 
 
 def _loadable(entry: Entry) -> str:

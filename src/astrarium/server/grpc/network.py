@@ -1,6 +1,6 @@
-"""The native network reads plain calls over gRPC in threads of its own; all others go the long way, through here.
+"""The native network reads plain calls over gRPC in threads of its own; others go the long way, through here.
 
-A call that goes the long way keeps its stream: its thread passes on the messages, the same methods answer that
+A call that goes the long way keeps its stream: its thread passes on the messages, the methods answer that
 grpc.aio would call, and what they say goes back to the thread.
 """
 
@@ -21,13 +21,14 @@ from astrarium.core.units import SECOND, Time
 from astrarium.server.contract import NativeFront
 from astrarium.server.grpc.front import GrpcFront
 from astrarium.server.native import NativeThreads, listeners_at
-from astrarium.server.settings import LARGE, Address, HttpLimits, Security
+from astrarium.server.settings import Address, HttpLimits, Security
 
 if TYPE_CHECKING:
     from astrarium._front import Grpc
 
 HIGH_WATER = 64 * 1024  # bytes written before we ask whether the client takes them, as asyncio has it
 POLL = 0.01
+SMALL = 4096  # compressed bytes: they become a thousand times as many at most, in some milliseconds
 _WINDOW_BITS = {b"gzip": 31, b"deflate": 15}
 log = logging.getLogger(__name__)
 Trailing = tuple[tuple[str, str], ...]
@@ -97,9 +98,9 @@ class NativeCall:
             told = f"grpc-encoding: expected gzip or deflate (got {encoding.decode()!r})"
             raise Status(grpc.StatusCode.UNIMPLEMENTED, told)
         reading = data, _WINDOW_BITS[encoding], self._limit
-        return (
-            await to_thread(_decompressed, *reading) if len(data) > LARGE // 64 else _decompressed(*reading)
-        )
+        if len(data) > SMALL:
+            return await to_thread(_decompressed, *reading)
+        return _decompressed(*reading)
 
     def send(self, message: bytes) -> None:
         self._native.send(*self._number, message)
