@@ -57,6 +57,7 @@ class Read(NamedTuple):
     timeout_us: int
     priority: int
     application: str
+    patience: int
 
 
 class Desk:
