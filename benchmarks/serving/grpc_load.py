@@ -1,7 +1,7 @@
 """A small open-loop load over gRPC, as a process: python grpc_load.py PORT RATE SECONDS SEED MODEL...
 
 One channel, calls of bytes that were encoded beforehand; latency from the instant at which a call was due.
-A Python client reaches some hundred calls a second: enough for latencies. `all_out` asks as much as the server
+A Python client reaches some hundred calls a second: enough for latencies. `all_out` asks as much as a server
 answers, by a generator that is compiled.
 """
 

@@ -21,7 +21,7 @@ namespace astrarium::front {
 struct Http2Stream {
   std::uint32_t id = 0;                      // 0: it is no more
   std::int64_t send_window = 0;              // bytes that the client allows us
-  std::int64_t window = 0, received = 0;     // bytes that we allow the client, and that came since we last did
+  std::int64_t window = 0, used = 0;         // bytes that we allow the client, and that came since we last did
   bool client_ended = false;                 // it sends no more
   bool has_head = false;                     // the client has our first headers
   bool ends = false, waits = false;          // once `out` is sent so is `trailers`; it is among those that wait
@@ -102,9 +102,9 @@ class Http2Connection {
 
   // The client may send as much more on a stream as it has sent; told when that is worth a frame.
   void allow_more(Stream& stream) {
-    if (stream.client_ended || stream.received < limits_.window / 2) return;
-    append_window(out_, stream.id, stream.received);
-    stream.window += std::exchange(stream.received, 0);
+    if (stream.client_ended || stream.used < limits_.window / 2) return;
+    append_window(out_, stream.id, stream.used);
+    stream.window += std::exchange(stream.used, 0);
   }
 
   void reset(Stream& stream, Http2Error error) {
@@ -276,7 +276,7 @@ class Http2Connection {
     if (stream == nullptr) return;
     if (stream->client_ended) return reset(*stream, Http2Error::kStreamClosed);
     if (size > stream->window) return reset(*stream, Http2Error::kFlowControl);
-    stream->window -= size, stream->received += size;
+    stream->window -= size, stream->used += size;
     const bool ends = head.flags & kEndStream;
     stream->client_ended = ends;
     service_->data(*stream, body);
