@@ -12,7 +12,7 @@ import grpc
 import numpy as np
 import pytest
 import uvloop
-from tritonclient.grpc import service_pb2, service_pb2_grpc
+from tritonclient.grpc import service_pb2
 
 from astrarium.core.errors import extension
 from astrarium.core.units import MILLISECOND, SECOND
@@ -103,7 +103,8 @@ EXAMPLES: dict[str, tuple[int, list[tuple[str, list[tuple[bytes, bytes]], int]]]
             ("4883 640e ffc1 c0bf", [(b":status", b"307"), *FOUND[1:]], 222),
             (
                 "88c1 6196 d07a be94 1054 d444 a820 0595 040b 8166 e084 a62d 1bff c05a 839b d9ab 77ad 94e7"
-                "821d d7f2 e6c7 b335 dfdf cd5b 3960 d5af 2708 7f36 72c1 ab27 0fb5 291f 9587 3160 65c0 03ed 4ee5 b106 3d50 07",
+                "821d d7f2 e6c7 b335 dfdf cd5b 3960 d5af 2708 7f36 72c1 ab27 0fb5 291f 9587"
+                "3160 65c0 03ed 4ee5 b106 3d50 07",
                 OK,
                 215,
             ),
@@ -224,6 +225,17 @@ class Network:
         self._lines.append(line)
         line.writer.write(greeting)
         return line
+
+    async def popped(self, count: int = 1) -> list[Any]:
+        """That many tickets, which are then ours to end."""
+        found: list[Any] = []
+
+        def enough() -> bool:
+            found.extend(self.loopback.pop())
+            return len(found) >= count
+
+        await until(enough)
+        return found
 
     def tally(self) -> Any:
         self.grpc.settle()
@@ -396,8 +408,7 @@ def test_a_call_whose_stream_is_reset_ends_all_the_same() -> None:
         async with network(PLAIN, answers=False) as server:
             line = await server.line()
             line.writer.write(call(1) + call(3))
-            tickets: list[Any] = []
-            await until(lambda: bool(tickets.extend(server.loopback.pop()) or len(tickets) == 2))
+            tickets = await server.popped(2)
             line.writer.write(frame(RESET, 0, 1, (8).to_bytes(4, "big")) + frame(PING, 0, 0, bytes(8)))
             await line.until(PING)
             for number, *_ in tickets:
@@ -418,8 +429,7 @@ def test_a_client_that_leaves_in_the_middle_leaves_nothing_behind() -> None:
             line.writer.write(
                 call(1) + frame(HEADERS, HEAD_END, 3, head()) + frame(DATA, 0, 3, b"\0\0\0\xff")
             )
-            tickets: list[Any] = []
-            await until(lambda: bool(tickets.extend(server.loopback.pop()) or tickets))
+            tickets = await server.popped()
             await until(lambda: server.grpc.native.held() == 4)
             line.writer.close()
             await until(lambda: server.grpc.native.connections() == 0)
@@ -467,8 +477,7 @@ def test_draining_says_so_first_and_then_answers_what_is_under_way() -> None:
         async with network(PLAIN, answers=False) as server:
             line = await server.line()
             line.writer.write(call(1))
-            tickets: list[Any] = []
-            await until(lambda: bool(tickets.extend(server.loopback.pop()) or tickets))
+            tickets = await server.popped()
             server.grpc.native.drain()
             *_, body = await line.until(GO_AWAY)
             assert int.from_bytes(body[:4], "big") == 2**31 - 1
@@ -476,7 +485,7 @@ def test_draining_says_so_first_and_then_answers_what_is_under_way() -> None:
             line.writer.write(call(3) + frame(PING, 1, 0, asked) + call(5))  # the last one comes too late
             *_, body = await line.until(GO_AWAY)
             assert int.from_bytes(body[:4], "big") == 3
-            await until(lambda: bool(tickets.extend(server.loopback.pop()) or len(tickets) == 2))
+            tickets += await server.popped()
             for number, *_ in tickets:
                 server.loopback.end(number)
             assert (await line.answer(3))[0][b"grpc-status"] == b"0"
@@ -573,8 +582,7 @@ def test_a_deadline_of_the_call_brings_the_objective_forward() -> None:
             reason = b"model echo cannot answer within 10 ms: one request alone takes"
             assert told[b"grpc-message"].startswith(reason)
             line.writer.write(call(3, grpc_timeout="9S"))
-            tickets: list[Any] = []
-            await until(lambda: bool(tickets.extend(server.loopback.pop()) or tickets))
+            tickets = await server.popped()
             _, _, _, _, received, deadline, *_ = tickets[0]
             assert deadline - received == 9 * SECOND
             server.loopback.end(tickets[0][0])

@@ -271,7 +271,12 @@ async def serving(
     http = await serve_http(service, Address(), limits, security, front)
     grpc = await serve_grpc(service, Address(), limits, security, front)
     networks = [each for each in (http.network, grpc) if isinstance(each, NativeThreads)]
-    service.changed = lambda: [each.look() for each in networks] and None
+
+    def look() -> None:
+        for each in networks:
+            each.look()
+
+    service.changed = look
     try:
         yield Served(service, front, asyncio.get_running_loop(), http.port, grpc.port, http)
     finally:

@@ -31,14 +31,14 @@ struct BoundGrpc : BoundThreads<GrpcThread, GrpcShared> {
   }
 };
 
-// What was passed to Python: (kind, connection, stream, bytes, compressed, streams, metadata, peer, why, received, patience).
+// What was passed to Python: (kind, (connection, stream), (bytes, compressed), streams, (metadata, peer, why, received, patience)).
 inline nb::list passed_calls(BoundGrpc& self) {
   auto [all, stalled] = self.shared->long_way.take();
   if (stalled) self.read_on();
   nb::list found;
   for (const PassedCall& one : all)
-    found.append(nb::make_tuple(static_cast<int>(one.kind), one.connection, one.stream, as_bytes(one.bytes), one.compressed, one.streams,
-                                as_bytes(one.metadata), one.peer, one.why, one.received, one.patience));
+    found.append(nb::make_tuple(static_cast<int>(one.kind), nb::make_tuple(one.connection, one.stream), nb::make_tuple(as_bytes(one.bytes), one.compressed),
+                                one.streams, nb::make_tuple(as_bytes(one.metadata), one.peer, one.why, one.received, one.patience)));
   return found;
 }
 

@@ -220,10 +220,9 @@ class LiveService:
         for origin in range(self.exchange.origins if self._networks else 0):
             self._timed[origin], calls = self.exchange.last_calls(origin, self._timed[origin])
             found += calls
-        for model, *more, stages in sorted(
-            found, key=lambda call: call[-1][-1]
-        ):  # by when they were answered
-            self._timelines.add(self.plan.models[model].name, *more, Stages(*stages))
+        for model, gpu, batch, size, in_time, stages in sorted(found, key=_answered):
+            name = self.plan.models[model].name
+            self._timelines.add(name, gpu, batch, size, in_time, Stages(*stages))
         return self._timelines.trace(last)
 
     @property

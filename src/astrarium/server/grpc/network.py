@@ -32,6 +32,7 @@ SMALL = 4096  # compressed bytes: they become a thousand times as many at most, 
 _WINDOW_BITS = {b"gzip": 31, b"deflate": 15}
 log = logging.getLogger(__name__)
 Trailing = tuple[tuple[str, str], ...]
+Message = tuple[bytes, bool]  # and whether it is compressed
 
 
 class Status(Exception):
@@ -50,7 +51,8 @@ class NativeContext:
         self._metadata = list(zip(words[::2], words[1::2], strict=False))
         self._peer, self.long_way = peer, why
         self._end = received + patience if patience else None
-        self.code, self.details, self.trailing = grpc.StatusCode.OK, "", ()
+        self.code, self.details = grpc.StatusCode.OK, ""
+        self.trailing: Trailing = ()
 
     def invocation_metadata(self) -> list[tuple[str, str]]:
         return self._metadata
@@ -65,7 +67,7 @@ class NativeContext:
         return None if self._end is None else (self._end - monotonic_ns()) / SECOND
 
     def set_trailing_metadata(self, trailing: Trailing) -> None:
-        self.trailing: Trailing = trailing
+        self.trailing = trailing
 
     async def abort(self, code: grpc.StatusCode, details: str = "", trailing: Trailing = ()) -> NoReturn:
         self.code, self.details, self.trailing = code, details, trailing
@@ -77,12 +79,12 @@ class NativeCall:
 
     def __init__(self, native: Grpc, number: tuple[int, int], context: NativeContext, limit: int) -> None:
         self._native, self._number, self.context, self._limit = native, number, context, limit
-        self._messages: asyncio.Queue[tuple[bytes, bool] | None] = asyncio.Queue()  # None: there are no more
+        self._messages: asyncio.Queue[Message | None] = asyncio.Queue()  # None: there are no more
         self._unsent = 0  # bytes of which nobody has told that they were sent
         self._sent = asyncio.Event()
         self.task: asyncio.Task[None]
 
-    def heard(self, message: tuple[bytes, bool] | None) -> None:
+    def heard(self, message: Message | None) -> None:
         self._messages.put_nowait(message)
 
     async def messages(self) -> AsyncIterator[bytes]:
@@ -185,21 +187,18 @@ class NativeGrpc(NativeThreads):
 
     def _hear(self) -> None:
         self.look_again()
-        for kind, connection, stream, data, compressed, streams, *about in self.native.passed():
-            number = connection, stream
+        for kind, number, message, streams, about in self.native.passed():
             if kind == self._module.CALL:
-                self._begin(number, NativeContext(*about), None if streams else (data, compressed))
+                self._begin(number, NativeContext(*about), None if streams else message)
             elif (call := self._calls.get(number)) is not None:
-                self._happened(call, kind, (data, compressed))
+                self._happened(call, kind, message)
 
-    def _begin(
-        self, number: tuple[int, int], context: NativeContext, message: tuple[bytes, bool] | None
-    ) -> None:
+    def _begin(self, number: tuple[int, int], context: NativeContext, message: Message | None) -> None:
         call = self._calls[number] = NativeCall(self.native, number, context, self._limit)
         call.task = self._loop.create_task(self._serve(call, message))
         call.task.add_done_callback(lambda _: self._calls.pop(number))
 
-    def _happened(self, call: NativeCall, kind: int, message: tuple[bytes, bool]) -> None:
+    def _happened(self, call: NativeCall, kind: int, message: Message) -> None:
         if kind == self._module.MESSAGE:
             call.heard(message)
         elif kind == self._module.CALL_END:
@@ -209,7 +208,7 @@ class NativeGrpc(NativeThreads):
         elif kind == self._module.LEFT:
             call.task.cancel()
 
-    async def _serve(self, call: NativeCall, message: tuple[bytes, bool] | None) -> None:
+    async def _serve(self, call: NativeCall, message: Message | None) -> None:
         context = call.context
         try:
             async with asyncio.timeout(context.time_remaining()):
@@ -225,7 +224,7 @@ class NativeGrpc(NativeThreads):
             log.exception("a call failed")
             call.finish(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}")
 
-    async def _answer(self, call: NativeCall, message: tuple[bytes, bool] | None) -> None:
+    async def _answer(self, call: NativeCall, message: Message | None) -> None:
         asked = SimpleNamespace(method=call.context.said(":path"), invocation_metadata=())
         method = self._methods.service(asked)
         if method is None:
