@@ -23,7 +23,7 @@ from load import generator
 METHOD = "/inference.GRPCInferenceService/ModelInfer"
 PATIENCE_S = 5.0
 OUTSTANDING = 256
-ALL_OUT = Path(__file__).with_name("grpc_all_out.cpp")
+ALL_OUT = Path(__file__).parent / "parts" / "grpc_all_out.cpp"
 CONNECTIONS, CALLS_OF_EACH = 4, 16  # 64 calls under way, as over HTTP
 
 
