@@ -447,7 +447,7 @@ def test_a_message_that_is_too_large_or_stops_arriving_is_refused() -> None:
             line = await server.line()
             line.writer.write(frame(HEADERS, HEAD_END, 1, head()) + frame(DATA, 0, 1, b"\0\1\0\0\0"))
             told, _ = await line.answer(1)
-            reason = b"Received message larger than max (16777216 vs. 66536)"
+            reason = b"SERVER: Received message larger than max (16777216 vs. 66536)"
             assert (told[b"grpc-status"], told[b"grpc-message"]) == (b"8", reason)
             line.writer.write(frame(HEADERS, HEAD_END, 3, head()) + frame(DATA, 0, 3, b"\0\0\0\0\7x"))
             told, _ = await line.answer(3)
@@ -497,16 +497,18 @@ def test_draining_says_so_first_and_then_answers_what_is_under_way() -> None:
 # The same calls by network threads and by grpc.aio
 
 
-async def told_by_each_way(path: str, data: bytes) -> list[Any]:
+async def told_by_each_way(
+    path: str, data: bytes, limits: HttpLimits | None = None, **more: Any
+) -> list[Any]:
     """What network threads and grpc.aio answer, or why they do not."""
     told: list[Any] = []
     for way in WAYS:
         async with (
-            serving(FakeService(), way=way) as running,
+            serving(FakeService(), limits, way=way) as running,
             grpc.aio.insecure_channel(running.grpc_url) as channel,
         ):
             try:
-                told.append(await channel.unary_unary(path)(data, timeout=30))
+                told.append(await channel.unary_unary(path)(data, timeout=30, **more))
             except grpc.aio.AioRpcError as error:
                 trailing = sorted((str(name), str(value)) for name, value in error.trailing_metadata() or ())
                 told.append((error.code(), error.details(), trailing))
@@ -564,6 +566,17 @@ def test_a_method_that_there_is_not_is_unimplemented(path: str) -> None:
     async def compare() -> None:
         wanted = grpc.StatusCode.UNIMPLEMENTED, "Method not found!"
         assert [told[:2] for told in await told_by_each_way(path, b"")] == [wanted, wanted]
+
+    run(compare())
+
+
+@pytest.mark.parametrize("compression", [grpc.Compression.NoCompression, grpc.Compression.Gzip])
+def test_a_message_beyond_the_limit_is_refused_in_the_same_words(compression: grpc.Compression) -> None:
+    async def compare() -> None:
+        limits = HttpLimits(body_bytes=1000)
+        natively, by_python = await told_by_each_way(INFER, bytes(200_000), limits, compression=compression)
+        assert natively == by_python
+        assert natively[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
 
     run(compare())
 

@@ -331,7 +331,7 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
 
   bool is_small(GrpcStream& stream, std::size_t size) {
     if (size <= shared_.message_bytes) return true;
-    const std::string told = "Received message larger than max (" + std::to_string(size) + " vs. " + std::to_string(shared_.message_bytes) + ")";
+    const std::string told = "SERVER: Received message larger than max (" + std::to_string(size) + " vs. " + std::to_string(shared_.message_bytes) + ")";
     refuse(stream, kExhausted, told);
     return false;
   }

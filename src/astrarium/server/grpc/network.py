@@ -131,8 +131,7 @@ def _decompressed(data: bytes, window_bits: int, limit: int) -> bytes:
     except zlib.error as error:
         raise Status(grpc.StatusCode.INTERNAL, f"the message cannot be decompressed: {error}") from None
     if len(found) > limit:
-        told = f"Received message larger than max ({len(found)} vs. {limit})"
-        raise Status(grpc.StatusCode.RESOURCE_EXHAUSTED, told)
+        raise Status(grpc.StatusCode.RESOURCE_EXHAUSTED, "Decompressed message larger than max")
     if not reader.eof:
         raise Status(grpc.StatusCode.INTERNAL, "the message cannot be decompressed: it is incomplete")
     return found
