@@ -1,7 +1,8 @@
 """A small open-loop load over gRPC, as a process: python grpc_load.py PORT RATE SECONDS SEED MODEL...
 
 One channel, calls of bytes that were encoded beforehand; latency from the instant at which a call was due.
-A Python client reaches some hundred calls a second: enough for latencies and for the server's CPU time.
+A Python client reaches some hundred calls a second: enough for latencies. `all_out` asks as much as a server
+answers, by a generator that is compiled.
 """
 
 from __future__ import annotations
@@ -11,13 +12,19 @@ import json
 import random
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+
+from load import generator
 
 METHOD = "/inference.GRPCInferenceService/ModelInfer"
 PATIENCE_S = 5.0
 OUTSTANDING = 256
+ALL_OUT = Path(__file__).parent / "parts" / "grpc_all_out.cpp"
+CONNECTIONS, CALLS_OF_EACH = 4, 16  # 64 calls under way, as over HTTP
 
 
 @dataclass(frozen=True)
@@ -33,6 +40,26 @@ def offer_grpc(port: int, models: Sequence[str], rate: float, seconds: float, se
     limit = seconds + PATIENCE_S + 20
     told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=limit).stdout
     return GrpcResult(**json.loads(told))
+
+
+@dataclass(frozen=True)
+class AllOut:
+    answered: int
+    failed: int
+    wall_s: float
+
+
+def all_out(port: int, models: Sequence[str], seconds: float) -> AllOut:
+    """Answers of a server that is asked the next call as soon as it has answered one."""
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder) / str(at) for at in range(len(models))]
+        for file, model in zip(files, models, strict=True):
+            file.write_bytes(encoded(model))
+        bounds = [str(port), repr(seconds), str(CONNECTIONS), str(CALLS_OF_EACH)]
+        command = [str(generator(ALL_OUT)), *bounds, *map(str, files)]
+        limit = seconds + PATIENCE_S + 20
+        told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=limit).stdout
+    return AllOut(**json.loads(told))
 
 
 def encoded(model: str) -> bytes:

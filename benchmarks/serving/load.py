@@ -190,14 +190,14 @@ def _result(rate: float, told: dict[str, object]) -> Result:
     return Result(rate=rate, **told)  # type: ignore[arg-type]
 
 
-def generator() -> Path:
+def generator(source: Path = SOURCE) -> Path:
     """The compiled generator of this source; another source makes another file."""
-    text = SOURCE.read_bytes() + " ".join(COMPILER).encode()
-    binary = CACHE / f"open_loop-{hashlib.sha256(text).hexdigest()[:12]}"
+    text = source.read_bytes() + " ".join(COMPILER).encode()
+    binary = CACHE / f"{source.stem}-{hashlib.sha256(text).hexdigest()[:12]}"
     if not binary.exists():
         CACHE.mkdir(parents=True, exist_ok=True)
         unfinished = binary.with_suffix(f".{os.getpid()}")
         print("compiling the load generator ...", file=sys.stderr, flush=True)
-        subprocess.run([*COMPILER, "-o", str(unfinished), str(SOURCE)], check=True)
+        subprocess.run([*COMPILER, "-o", str(unfinished), str(source)], check=True)
         unfinished.rename(binary)
     return binary

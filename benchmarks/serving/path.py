@@ -7,7 +7,7 @@ import time
 from dataclasses import asdict
 
 from _shared import Row, caption, circumstances, keep, parser, say, show
-from grpc_load import offer_grpc
+from grpc_load import all_out, offer_grpc
 from load import Limits, Result, offer
 from peers import Ours, Running, Settings
 
@@ -76,6 +76,11 @@ def measure(
     add("gRPC, 200 requests/s: median", grpc.p50_ms)
     add("gRPC, 200 requests/s: p99", grpc.p99_ms)
     add("gRPC, 200 requests/s: per core of server", grpc.answered / (server.tree.cpu_s() - before))
+    before = server.tree.cpu_s()
+    most = all_out(server.place.grpc_port, ours.model_names(), options.seconds)
+    time.sleep(0.1)
+    add("gRPC, all out: answers a second", most.answered / most.wall_s)
+    add("gRPC, all out: per core of server", most.answered / (server.tree.cpu_s() - before))
 
 
 def costed(server: Running, rate: float, seconds: float, seed: int, limits: Limits) -> tuple[Result, float]:
@@ -95,6 +100,8 @@ def row(name: str, values: list[float]) -> Row:
         return Row(name, "ms", values, bar=1.0, less_is_better=True)
     if name.startswith("HTTP") and ": p99" in name:
         return Row(name, "ms", values, bar=3.0, less_is_better=True)
+    if name.startswith("gRPC, all out: per core"):
+        return Row(name, "requests/CPU-s", values, bar=8000.0)
     if "all out: per core" in name:
         return Row(name, "requests/CPU-s", values, bar=3000.0)
     unit = "ms" if "median" in name or "p99" in name else "requests/CPU-s" if "core" in name else "requests/s"

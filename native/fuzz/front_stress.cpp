@@ -111,15 +111,17 @@ void hear(NetworkShared& shared, Threads& threads, const std::atomic<bool>& stop
   }
 }
 
-void change_models(Threads& threads, const ServedModel& model, const std::atomic<bool>& stopped) {
+void change_models(Exchange& exchange, Threads& threads, const ServedModel& model, const std::atomic<bool>& stopped) {
   std::int64_t next = 0;
   for (int i = 0; !stopped.load(); ++i) {
     for (auto& thread : threads) {
       NetworkThread* one = thread.get();
       if (i % 2) one->post([one, model] { one->serve(model); });
       else one->post([one] { one->withhold("echo", "not_ready"); });
-      one->last_calls.since(next);
-      if (one->tallies[0].accepted.get() < 0) std::abort();
+    }
+    for (const auto& origin : exchange.origins) {
+      origin->last_calls.since(next);
+      if (origin->tallies[0].accepted.get() < 0) std::abort();
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
@@ -145,7 +147,7 @@ int main(int count, char** words) {
   }
   std::atomic<bool> stopped = false;
   std::atomic<long> answers = 0;
-  std::thread hears([&] { hear(*shared, threads, stopped); }), changes([&] { change_models(threads, model, stopped); });
+  std::thread hears([&] { hear(*shared, threads, stopped); }), changes([&] { change_models(exchange, threads, model, stopped); });
   std::vector<std::thread> clients;
   for (int i = 0; i < kClients; ++i) clients.emplace_back([&, i] { client(port, i, requests, answers); });
   for (std::thread& one : clients) one.join();
@@ -155,6 +157,6 @@ int main(int count, char** words) {
   for (auto& thread : threads) thread->stop();
   loopback.stop();
   MUST(exchange.arena.used() == 0 && shared->held.load() == 0);
-  const long calls = threads[0]->tallies[0].accepted.get() + threads[1]->tallies[0].accepted.get();
+  const long calls = exchange.origins[0]->tallies[0].accepted.get() + exchange.origins[1]->tallies[0].accepted.get();
   std::printf("%ld answers, %ld calls of the short way\n", answers.load(), calls);
 }

@@ -80,7 +80,7 @@ class World {
 
   std::int64_t accepted() const {
     std::int64_t sum = 0;
-    for (const ModelTally& tally : thread_.tallies) sum += tally.accepted.get();
+    for (const ModelTally& tally : exchange_.origins[0]->tallies) sum += tally.accepted.get();
     return sum;
   }
 

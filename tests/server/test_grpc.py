@@ -28,15 +28,16 @@ from astrarium.server.grpc.server import serve_grpc
 from astrarium.server.logs import ThrottledWarnings
 from astrarium.server.settings import Address
 from astrarium.serving.live.tensors import BF16, BYTES, DATATYPES, Array
-from tests.support.server_fakes import REFUSALS, FakeService, Served, served, serving, until_closed
+from tests.support.server_fakes import REFUSALS, WAYS, FakeService, Served, served, serving, until_closed
 
 ROWS = np.array([[1.5, -2.0, 3.25], [4.0, 5.5, 6.0]], np.float32)
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Served]:
-    with served() as running:
+@pytest.fixture(scope="module", params=WAYS)
+def server(request: pytest.FixtureRequest) -> Iterator[Served]:
+    with served(way=request.param) as running:
         yield running
+        assert bool(running.taken) is (request.param != "long")
 
 
 @pytest.fixture(scope="module")

@@ -73,7 +73,7 @@ class Running:
     def tally(self) -> Any:
         """What is counted of the first model; an answer is sent before it is."""
         self.network.settle()
-        return self.network.native.tally(0)
+        return self.front.exchange.tally(0)
 
     def bridge(self) -> Any:
         front: Any = extension("_front")
@@ -283,7 +283,7 @@ def test_calls_are_counted_and_the_last_ones_remembered() -> None:
             assert refused == {"deadline": 0, "overloaded": 0}
             assert (sum(latency[0]), sum(queueing[0]), success[0], fail, queue[0]) == (5, 5, 5, (0, 0), 5)
             assert latency[1] == success[1] > 0
-            following, calls = server.network.native.last_calls(0, 2)
+            following, calls = server.front.exchange.last_calls(0, 2)
             assert (following, len(calls)) == (5, 3)
             for model, gpu, _, size, in_time, stages in calls:
                 assert (model, gpu, size, in_time) == (0, 0, 1, True)
@@ -641,7 +641,7 @@ def test_a_call_over_the_bridge_is_answered_with_what_python_says_of_it() -> Non
             status, _, answer = await connection.answer()
             assert (status, answer["outputs"][0]["data"]) == (200, [3, 4, 5])
             assert server.tally()[3] == {("in_time", ""): 1}
-            _, [(_, gpu, tag, size, in_time, stages)] = server.network.native.last_calls(0, 0)
+            _, [(_, gpu, tag, size, in_time, stages)] = server.front.exchange.last_calls(0, 0)
             assert (gpu, tag, size, in_time) == (1, 7, 4, True)
             assert stages[:5] == (received, admitted, received + 10, received + 30, received + 40)
             with pytest.raises(IndexError):

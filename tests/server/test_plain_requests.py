@@ -62,6 +62,7 @@ class Read(NamedTuple):
     timeout_us: int
     priority: int
     application: str
+    patience: int
 
 
 class Desk:

@@ -13,6 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -171,16 +172,18 @@ def test_models_come_and_go_without_losing_a_call(
 def test_a_worker_killed_in_the_middle_of_a_batch_loses_nothing(server: Server) -> None:
     async def with_a_murder() -> list[float]:
         async with GrpcClient(server.grpc) as client:
-            asked = (client.infer("slow", values([float(n)], module=over_grpc)) for n in range(2))
-            calls = [asyncio.create_task(call) for call in asked]
-            await asyncio.to_thread(eventually, in_batches, "both are in batches")
+            calls = []
+            for n in range(2):  # one by one: together they would be one batch, and a GPU idle
+                asked = client.infer("slow", values([float(n)], module=over_grpc))
+                calls.append(asyncio.create_task(asked))
+                await asyncio.to_thread(eventually, partial(in_batches, n + 1), "all are in batches")
             for worker in before:
                 os.kill(worker, signal.SIGKILL)
             return [answer.as_numpy("OUTPUT").item() for answer in await asyncio.gather(*calls)]
 
-    def in_batches() -> bool:
+    def in_batches(calls: int) -> bool:
         open_calls = server.metric("astrarium_open", model="slow")
-        return open_calls == 2 and server.metric("astrarium_waiting_requests") == 0
+        return open_calls == calls and server.metric("astrarium_waiting_requests") == 0
 
     before = server.workers()
     assert len(before) == 2

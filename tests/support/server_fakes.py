@@ -29,6 +29,7 @@ from astrarium.server.contract import (
 )
 from astrarium.server.grpc.server import serve_grpc
 from astrarium.server.http.server import RunningHttp, serve_http
+from astrarium.server.native import NativeThreads
 from astrarium.server.settings import Address, HttpLimits, Security
 from astrarium.serving.live.arena import aligned, tensors_at
 from astrarium.serving.live.tensors import BYTES, DATATYPES, Tensor, TensorSpec, pack_bytes, unpack_bytes
@@ -157,7 +158,7 @@ class FakeFront:
         self._service, self.threads = service, threads
         self._names = list(service.models)
         self._memory = memoryview(mmap.mmap(-1, 1 << 26))
-        self.exchange = native.Exchange(self._memory, len(self._names), most_open=10_000, origins=threads)
+        self.exchange = native.Exchange(self._memory, len(self._names), most_open=10_000, origins=2 * threads)
         self._loopback = native.Loopback(self.exchange)
         self.taken = 0
         self._cards: dict[str, tuple[ModelCard, ModelCard]] = {}
@@ -185,12 +186,13 @@ class FakeFront:
             task.add_done_callback(self._waiting.discard)
 
     async def _answer(self, number: int, model: int, rows: int, *more: Any) -> None:
-        _, received, _, block, replies, room, shapes, timeout_us, priority, application = more
+        _, received, _, block, replies, room, shapes, timeout_us, priority, application, patience = more
         card = self._service.models[self._names[model]]
         found = tensors_at(self._memory, block, card.inputs, shapes)
         given = [Tensor(one[0], one[1], tuple(one[2]), bytes(one.data)) for one in found]
         timeout = timeout_us * 1000 or None
-        call = InferCall(card.name, given, rows, received, timeout, priority, application)
+        wished = timeout, priority, application, patience or None
+        call = InferCall(card.name, given, rows, received, *wished)
         answer = await self._service.infer(call)
         shapes = []
         for row, contents in enumerate(zip(*(_by_row(one, rows) for one in answer.outputs), strict=True)):
@@ -225,7 +227,7 @@ class LoopbackFront:
         native: Any = import_module("astrarium._front")
         self.threads, self.models = threads, list(cards)
         self.memory = memoryview(mmap.mmap(-1, memory))
-        self.exchange = native.Exchange(self.memory, len(cards), most_open, threads)
+        self.exchange = native.Exchange(self.memory, len(cards), most_open, 2 * threads)
         self.loopback = native.Loopback(self.exchange)
 
     def cards(self) -> list[tuple[int, ModelCard, str]]:
@@ -278,9 +280,14 @@ async def serving(
     tls = security is not None and security.certificate is not None
     front = FakeFront(service, threads) if way == "native" and not tls else None
     http = await serve_http(service, Address(), limits, security, front)
-    if http.network is not None:
-        service.changed = http.network.look
-    grpc = await serve_grpc(service, Address(), limits, security)
+    grpc = await serve_grpc(service, Address(), limits, security, front)
+    networks = [each for each in (http.network, grpc) if isinstance(each, NativeThreads)]
+
+    def look() -> None:
+        for each in networks:
+            each.look()
+
+    service.changed = look
     try:
         yield Served(service, front, asyncio.get_running_loop(), http.port, grpc.port, http)
     finally:

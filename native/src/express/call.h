@@ -25,6 +25,9 @@ inline constexpr std::size_t kMostJson = 1 << 20;
 // Bytes of an answer: a larger one is copied, page by page, for longer (60 ms) than others should wait.
 inline constexpr std::size_t kMostAnswer = 32 << 20;
 
+// Of parameters: microseconds, and a level.
+inline constexpr std::int64_t kLongestTimeout = 1'000'000'000'000'000, kLargestPriority = 0xffffffff;
+
 struct Part {
   Shape shape;
   std::string made;       // from JSON; empty where the bytes lie in the request
@@ -49,12 +52,13 @@ struct Call {
   Coding accepts = Coding::kNone;  // how the answer is compressed
   bool closes = false;             // the connection, after the answer
   bool timed = false;              // the answer says how long each stage took
+  std::int64_t patience = 0;  // nanoseconds for which the client waits, whatever the objective; 0: it did not say
 
   // Makes it as new, for another request of any model, and keeps what memory it has.
   void clear() {
     id.clear(), application.clear(), outputs.clear();
     for (Part& part : inputs) part.shape.clear(), part.made.clear(), part.data = {}, part.given = false;
-    rows = timeout_us = priority = 0;
+    rows = timeout_us = priority = patience = 0;
     accepts = Coding::kNone, closes = timed = false;
   }
 
@@ -87,7 +91,6 @@ class BodyReader {
   std::string_view why() const { return why_; }
 
  private:
-  static constexpr std::int64_t kLongestTimeout = 1'000'000'000'000'000, kLargestPriority = 0xffffffff;
   enum Field { kInputs, kOutputs, kId, kParameters, kFields };
   enum Parameter { kTimeout, kPriority, kApplication, kBinary, kParameterCount };
   struct Announced {

@@ -51,11 +51,18 @@ class Desk {
     if (head->coded == Coding::kNone && std::min(head->json.value_or(head->body), head->body) > kMostJson) return std::nullopt;
     why = head->coded != Coding::kNone ? "content-encoding" : "accept-encoding";
     if ((head->coded != Coding::kNone || head->accepts != Coding::kNone) && !Zlib::library()) return std::nullopt;
-    const auto known = models_.find(head->model);
-    if (known == models_.end()) return why = why_withheld(head->model), std::nullopt;
+    const auto* model = find(head->model, why);
+    if (model == nullptr) return std::nullopt;
     why = "version";
-    if (!head->version.empty() && head->version != known->second->version) return std::nullopt;
-    return Asked{*head, known->second};
+    if (!head->version.empty() && head->version != (*model)->version) return std::nullopt;
+    return Asked{*head, *model};
+  }
+
+  // Nothing where calls of a model go the long way, and *why*.
+  const std::shared_ptr<const Model>* find(std::string_view name, std::string_view& why) const {
+    const auto known = models_.find(name);
+    if (known != models_.end()) return &known->second;
+    return why = why_withheld(name), nullptr;
   }
 
   // Fills a call that is as new; where its request goes the long way, says why.

@@ -51,25 +51,23 @@ struct BoundExchange {
 
 // ---- the network
 
-// Its threads live as long as the exchange: their tickets may come back late.
-struct BoundNetwork {
-  std::shared_ptr<NetworkShared> shared;
-  std::vector<std::shared_ptr<NetworkThread>> threads;
+// Threads that read calls, whatever they speak. They live as long as the exchange: their tickets may come back late.
+template <class Thread, class Shared>
+struct BoundThreads {
+  std::shared_ptr<Shared> shared;
+  std::vector<std::shared_ptr<Thread>> threads;
+  std::size_t first;  // origin of theirs
 
-  BoundNetwork(BoundExchange& exchange, const std::vector<int>& listeners, std::size_t head_bytes, std::size_t body_bytes,
-               std::size_t held_bytes, Time request, Time keep_alive, std::int64_t connections, std::vector<std::string> keys,
-               nb::bytes too_slow)
-      : shared(std::make_shared<NetworkShared>(*exchange.exchange, HttpLimits{head_bytes, body_bytes, held_bytes, request, keep_alive, connections},
-                                               Keys(std::move(keys)), std::string(too_slow.c_str(), too_slow.size()))) {
+  BoundThreads(BoundExchange& exchange, std::shared_ptr<Shared> given, const std::vector<int>& listeners, std::size_t first) : shared(std::move(given)), first(first) {
     for (const int listener : listeners) {
       const int fd = ::fcntl(listener, F_DUPFD_CLOEXEC, 0);
       if (fd < 0) throw std::runtime_error("no descriptor for the listener");
       ::fcntl(fd, F_SETFL, O_NONBLOCK);
-      threads.push_back(std::make_shared<NetworkThread>(shared, static_cast<int>(threads.size()), fd));
+      threads.push_back(std::make_shared<Thread>(shared, static_cast<int>(first + threads.size()), fd));
       exchange.exchange->kept.push_back(threads.back());
     }
   }
-  ~BoundNetwork() { stop(); }
+  ~BoundThreads() { stop(); }
 
   void start() {
     for (const auto& thread : threads) thread->start();
@@ -100,8 +98,21 @@ struct BoundNetwork {
   void withhold(const std::string& name, const std::string& why) {
     for (const auto& thread : threads) thread->post([one = thread.get(), name, why] { one->withhold(name, why); });
   }
+  void read_on() {
+    for (const auto& thread : threads) thread->post([one = thread.get()] { one->read_on(); });
+  }
 
-  NetworkThread& of(ConnectionNumber number) { return *threads.at(number >> 48); }
+  Thread& of(ConnectionNumber number) { return *threads.at((number >> 48) - first); }
+};
+
+struct BoundNetwork : BoundThreads<NetworkThread, NetworkShared> {
+  BoundNetwork(BoundExchange& exchange, const std::vector<int>& listeners, std::size_t head_bytes, std::size_t body_bytes,
+               std::size_t held_bytes, Time request, Time keep_alive, std::int64_t connections, std::vector<std::string> keys,
+               nb::bytes too_slow)
+      : BoundThreads(exchange,
+                     std::make_shared<NetworkShared>(*exchange.exchange, HttpLimits{head_bytes, body_bytes, held_bytes, request, keep_alive, connections},
+                                                     Keys(std::move(keys)), std::string(too_slow.c_str(), too_slow.size())),
+                     listeners, 0) {}
 };
 
 inline std::vector<express::Spec> specs_of(nb::list given) {
@@ -115,7 +126,8 @@ inline std::vector<express::Spec> specs_of(nb::list given) {
   return found;
 }
 
-inline void serve(BoundNetwork& self, int index, std::string name, std::string version, nb::list inputs, nb::list outputs,
+template <class Bound>
+void serve(Bound& self, int index, std::string name, std::string version, nb::list inputs, nb::list outputs,
                   std::int64_t max_batch, Time objective, std::map<std::int64_t, Time> priorities, std::vector<std::string> applications) {
   if (index < 0 || static_cast<std::size_t>(index) >= self.shared->exchange.models) throw std::out_of_range("index");
   express::Model model{index, std::move(name), std::move(version), specs_of(inputs), specs_of(outputs), max_batch, objective, std::move(priorities)};
@@ -125,8 +137,7 @@ inline void serve(BoundNetwork& self, int index, std::string name, std::string v
 // What was passed to Python: (kind, connection, bytes, why, received, error).
 inline nb::list passed(BoundNetwork& self) {
   auto [all, stalled] = self.shared->long_way.take();
-  if (stalled)
-    for (const auto& thread : self.threads) thread->post([one = thread.get()] { one->read_on(); });
+  if (stalled) self.read_on();
   nb::list found;
   for (const Passed& one : all)
     found.append(nb::make_tuple(static_cast<int>(one.kind), one.connection, as_bytes(one.bytes), one.why, one.received, one.error));
@@ -161,11 +172,11 @@ inline std::string_view outcome_name(int outcome) {
   return kNames[outcome];
 }
 
-// Of a model, over all threads: (accepted, items, declined, {(outcome, cause): calls}, {kind: refused}, latency,
+// Of a model, over all network threads: (accepted, items, declined, {(outcome, cause): calls}, {kind: refused}, latency,
 // queueing, success, fail, queue); histograms as (counts, nanoseconds), sums as (count, nanoseconds).
-inline nb::tuple tally(BoundNetwork& self, std::size_t model) {
+inline nb::tuple tally(BoundExchange& self, std::size_t model) {
   Totals totals;
-  for (const auto& thread : self.threads) totals.add(thread->tallies.at(model));
+  for (const auto& origin : self.exchange->origins) totals.add(origin->tallies.at(model));
   nb::dict ended, refused;
   for (const auto& [key, count] : totals.ended) {
     const std::string_view outcome = outcome_name(key.first), cause = kCauseNames[key.second];
@@ -177,11 +188,11 @@ inline nb::tuple tally(BoundNetwork& self, std::size_t model) {
                         nb::make_tuple(totals.queueing, totals.queueing_sum), pair(totals.success), pair(totals.fail), pair(totals.queue));
 }
 
-// Calls of a thread that were answered since the *number*-th: the number of the next one, and for each (model, gpu,
+// Calls of an origin that were answered since the *number*-th: the number of the next one, and for each (model, gpu,
 // batch, batch size, in time, (received, admitted, dispatched, started, finished, answered)).
-inline nb::tuple last_calls(BoundNetwork& self, std::size_t thread, std::int64_t number) {
+inline nb::tuple last_calls(BoundExchange& self, std::size_t origin, std::int64_t number) {
   nb::list found;
-  for (const AnsweredCall& call : self.threads.at(thread)->last_calls.since(number))
+  for (const AnsweredCall& call : self.exchange->origins.at(origin)->last_calls.since(number))
     found.append(nb::make_tuple(call.model, call.gpu, call.batch, call.batch_size, call.in_time != 0,
                                 nb::make_tuple(call.received, call.admitted, call.dispatched, call.started, call.finished, call.answered)));
   return nb::make_tuple(number, found);
@@ -213,7 +224,7 @@ struct BoundLoopback {
   }
 
   // (number, model, rows, application's number, received, deadline, block, replies, room, shapes and bytes of inputs,
-  // timeout in microseconds, priority, application)
+  // timeout in microseconds, priority, application, patience)
   nb::list pop() {
     nb::list found;
     for (Pending* one : loopback.pop()) {
@@ -223,7 +234,7 @@ struct BoundLoopback {
         inputs.append(nb::make_tuple(one->call.inputs[at].shape, one->input_bytes(at, exchange.size)));
       }
       found.append(nb::make_tuple(numbers, one->model, one->rows, one->application, one->received, one->deadline, one->block, one->replies,
-                                  one->room, inputs, one->call.timeout_us, one->call.priority, one->call.application));
+                                  one->room, inputs, one->call.timeout_us, one->call.priority, one->call.application, one->call.patience));
     }
     return found;
   }
@@ -274,6 +285,29 @@ inline void bind_shared(nb::module_& m) {
       .def("open_of", [](const Admission& self, int model) { return self.open(model); }, "model"_a);
 }
 
+template <class N>
+nb::class_<N> bind_threads(nb::class_<N> bound) {
+  using namespace nb::literals;
+  return bound.def("start", &N::start)
+      .def("drain", &N::drain)
+      .def("stop", &N::stop)
+      .def("synchronize", &N::synchronize)
+      .def("serve", &serve<N>, "index"_a, "name"_a, "version"_a, "inputs"_a, "outputs"_a, "max_batch"_a, "objective"_a, "priorities"_a, "applications"_a)
+      .def("withhold", &N::withhold, "name"_a, "why"_a)
+      .def("connections", [](N& self) { return self.shared->connections.load(); })
+      .def("held", [](N& self) { return self.shared->held.load(); })
+      .def("fd", [](N& self) { return self.shared->long_way.fd(); })
+      .def("long_way", [](N& self) {
+        const auto reasons = self.shared->long_way.reasons();
+        return std::map<std::string, std::int64_t>(reasons.begin(), reasons.end());
+      })
+      .def("cpu_ns", [](N& self) {
+        std::vector<Time> found;
+        for (const auto& thread : self.threads) found.push_back(thread->cpu_time());
+        return found;
+      });
+}
+
 inline void bind_network(nb::module_& m) {
   using namespace nb::literals;
   bind_shared(m);
@@ -281,23 +315,17 @@ inline void bind_network(nb::module_& m) {
       .def(nb::init<nb::handle, std::size_t, std::int64_t, std::size_t>(), "memory"_a, "models"_a, "most_open"_a, "origins"_a)
       .def_prop_rw("response", [](BoundExchange& self) { return self.exchange->response.load(); },
                    [](BoundExchange& self, Time response) { self.exchange->response.store(response); })
+      .def_prop_ro("origins", [](BoundExchange& self) { return self.exchange->origins.size(); })
+      .def("tally", &tally, "model"_a)
+      .def("last_calls", &last_calls, "origin"_a, "since"_a)
       .def_prop_ro("arena", [](BoundExchange& self) -> Arena& { return self.exchange->arena; }, nb::rv_policy::reference_internal)
       .def_prop_ro("admission", [](BoundExchange& self) -> Admission& { return self.exchange->admission; }, nb::rv_policy::reference_internal);
   using N = BoundNetwork;
-  nb::class_<N>(m, "Network")
+  bind_threads(nb::class_<N>(m, "Network"))
       .def(nb::init<BoundExchange&, const std::vector<int>&, std::size_t, std::size_t, std::size_t, Time, Time, std::int64_t, std::vector<std::string>,
                     nb::bytes>(),
            "exchange"_a, "listeners"_a, "head_bytes"_a, "body_bytes"_a, "held_bytes"_a, "request_ns"_a, "keep_alive_ns"_a, "connections"_a,
            "keys"_a, "too_slow"_a, nb::keep_alive<1, 2>())
-      .def("start", &N::start)
-      .def("drain", &N::drain)
-      .def("stop", &N::stop)
-      .def("synchronize", &N::synchronize)
-      .def("serve", &serve, "index"_a, "name"_a, "version"_a, "inputs"_a, "outputs"_a, "max_batch"_a, "objective"_a, "priorities"_a, "applications"_a)
-      .def("withhold", &N::withhold, "name"_a, "why"_a)
-      .def("connections", [](N& self) { return self.shared->connections.load(); })
-      .def("held", [](N& self) { return self.shared->held.load(); })
-      .def("fd", [](N& self) { return self.shared->long_way.fd(); })
       .def("passed", &passed)
       .def("write", [](N& self, ConnectionNumber n, nb::bytes data) {
              self.of(n).post([&t = self.of(n), n, bytes = std::string(data.c_str(), data.size())] { t.write(n, bytes); });
@@ -308,18 +336,7 @@ inline void bind_network(nb::module_& m) {
       .def("abort", [](N& self, ConnectionNumber n) { self.of(n).post([&t = self.of(n), n] { t.abort(n); }); }, "connection"_a)
       .def("take_back", [](N& self, ConnectionNumber n, std::uint64_t received, nb::bytes data) {
              self.of(n).post([&t = self.of(n), n, received, bytes = std::string(data.c_str(), data.size())] { t.take_back(n, received, bytes); });
-           }, "connection"_a, "received"_a, "data"_a)
-      .def("tally", &tally, "model"_a)
-      .def("last_calls", &last_calls, "thread"_a, "since"_a)
-      .def("long_way", [](N& self) {
-        const auto reasons = self.shared->long_way.reasons();
-        return std::map<std::string, std::int64_t>(reasons.begin(), reasons.end());
-      })
-      .def("cpu_ns", [](N& self) {
-        std::vector<Time> found;
-        for (const auto& thread : self.threads) found.push_back(thread->cpu_time());
-        return found;
-      });
+           }, "connection"_a, "received"_a, "data"_a);
   m.attr("DATA") = static_cast<int>(Passed::kData), m.attr("END") = static_cast<int>(Passed::kEnd);
   m.attr("SENT") = static_cast<int>(Passed::kSent), m.attr("LOST") = static_cast<int>(Passed::kLost);
   using L = BoundLoopback;

@@ -6,33 +6,21 @@
 
 #include <cerrno>
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
-#include "../express/call.h"
+#include "call_desk.h"
 #include "long_way.h"
-#include "ticket.h"
 
 namespace astrarium::front {
 
-struct Connection;
-
-// A call on its way, and whose it is.
-struct Pending : Ticket {
-  express::Call call;
-  Connection* connection = nullptr;  // nothing: its client has gone
-
-  // Of an input, once its bytes lie where workers find them.
-  std::size_t input_bytes(std::size_t at, std::size_t limit) const {
-    return inputs.empty() ? call.model->inputs[at].bytes(call.inputs[at].shape, limit).value_or(0) : inputs[at].bytes;
-  }
-
-  // What one large call needed is not kept for small ones.
-  void trim() {
-    constexpr std::size_t kKept = 1 << 16;
-    for (express::Part& part : call.inputs)
-      if (part.made.capacity() > kKept) part.made = std::string();
-  }
+// HttpLimits in astrarium.server.settings.
+struct HttpLimits {
+  std::size_t head_bytes, body_bytes, held_bytes;
+  Time request, keep_alive;
+  std::int64_t connections;  // 0: any number
 };
 
 // Bytes of which the first ones go first. An empty one holds next to no memory.
@@ -63,9 +51,58 @@ class Bytes {
   std::size_t begin_ = 0;
 };
 
-struct Connection {
+// Connections by their place. A number's parts are the place, how often that was used before, and the thread.
+template <class Connection>
+class Connections {
+ public:
+  Connection& add(int fd, int thread) {
+    if (free_.empty()) {
+      free_.push_back(static_cast<std::uint32_t>(all_.size()));
+      all_.push_back({std::make_unique<Connection>(), 0});
+    }
+    Place& place = all_[free_.back()];
+    const std::uint64_t generation = place.generation++ & 0xffffffu;
+    place.connection->fd = fd;
+    place.connection->number = std::uint64_t{free_.back()} | generation << 24 | static_cast<std::uint64_t>(thread) << 48;
+    free_.pop_back();
+    ++open_;
+    return *place.connection;
+  }
+
+  void remove(Connection& connection) {
+    free_.push_back(static_cast<std::uint32_t>(connection.number & 0xffffffu));
+    connection = Connection{};
+    --open_;
+  }
+
+  // Nothing where it has closed.
+  Connection* find(ConnectionNumber number) {
+    const std::size_t slot = number & 0xffffffu;
+    if (slot >= all_.size()) return nullptr;
+    Connection& connection = *all_[slot].connection;
+    return connection.fd >= 0 && connection.number == number ? &connection : nullptr;
+  }
+
+  template <class Work>
+  void each(Work work) {
+    for (std::size_t slot = 0; slot < all_.size(); ++slot)
+      if (all_[slot].connection->fd >= 0) work(*all_[slot].connection);
+  }
+
+  bool empty() const { return open_ == 0; }
+
+ private:
+  struct Place {
+    std::unique_ptr<Connection> connection;
+    std::uint32_t generation;
+  };
+  std::vector<Place> all_;
+  std::vector<std::uint32_t> free_;
+  std::size_t open_ = 0;
+};
+
+struct Connection : Asker {
   int fd = -1;  // -1: this place is free
-  std::uint32_t slot = 0, generation = 0;
   ConnectionNumber number = 0;
 
   Bytes in;              // begins with the first byte of a request
@@ -73,7 +110,7 @@ struct Connection {
   Bytes out;
   Time since = 0;  // when the first byte of this request came, or something last was sent
 
-  Pending* pending = nullptr;  // the call that waits for its answer; what comes meanwhile waits too
+  // What comes while `pending` waits for its answer waits too.
   bool closes = false;         // as soon as it is idle
   bool closing = false;        // as soon as it has taken what is left for it
   bool encouraged = false;     // to send the body that it asked about

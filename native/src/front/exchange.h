@@ -13,17 +13,22 @@
 #include "admission.h"
 #include "arena.h"
 #include "ring.h"
+#include "tally.h"
 #include "ticket.h"
 
 namespace astrarium::front {
 
 // One that makes tickets: a network thread, or Python.
 struct Origin {
-  explicit Origin(std::size_t most) : sent(most), back(most) {}
+  Origin(std::size_t most, std::size_t models) : sent(most), back(most), tallies(models) {}
 
   Ring<Ticket*> sent;  // to the scheduler, whose bell is the exchange's
   Ring<Ticket*> back;  // ended: the scheduler pushes here and rings
   Bell bell;           // of the origin
+
+  // What a network thread counts.
+  std::vector<ModelTally> tallies;  // by model
+  AnsweredCalls last_calls;
 };
 
 struct Exchange {
@@ -32,7 +37,7 @@ struct Exchange {
       : memory(memory), size(size), models(models), arena(size), admission(models, most_open) {
     if (most_open < 1) throw std::invalid_argument("open calls: at least 1 may be");
     const std::size_t most = static_cast<std::size_t>(most_open) + kRacing;
-    for (std::size_t i = 0; i < origins; ++i) this->origins.push_back(std::make_unique<Origin>(most));
+    for (std::size_t i = 0; i < origins; ++i) this->origins.push_back(std::make_unique<Origin>(most, models));
   }
 
   // By an origin's thread that has sent tickets: the scheduler is to take them. Where it sleeps and no batch is under way,

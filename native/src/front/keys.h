@@ -15,15 +15,15 @@ class Keys {
   Keys() = default;
   explicit Keys(std::vector<std::string> keys) : keys_(std::move(keys)) {}
 
-  // Whether a head shows one of them; without keys anybody may come.
-  bool admit(const express::Head& head) const { return keys_.empty() || known(shown(head)); }
+  // Whether one of them is shown in these headers; without keys anybody may come.
+  bool admit(std::string_view authorization, std::string_view api_key) const { return keys_.empty() || known(shown(authorization, api_key)); }
 
  private:
   // As shown_key in astrarium.server.settings.
-  static std::string_view shown(const express::Head& head) {
-    const auto space = head.authorization.find(' ');
-    if (!express::same_word(head.authorization.substr(0, space), "bearer")) return head.api_key;
-    auto key = space == std::string_view::npos ? std::string_view() : head.authorization.substr(space + 1);
+  static std::string_view shown(std::string_view authorization, std::string_view api_key) {
+    const auto space = authorization.find(' ');
+    if (!express::same_word(authorization.substr(0, space), "bearer")) return api_key;
+    auto key = space == std::string_view::npos ? std::string_view() : authorization.substr(space + 1);
     while (!key.empty() && key.front() == ' ') key.remove_prefix(1);
     return key;
   }

@@ -35,7 +35,8 @@ struct Passed {
   int error = 0;  // what ended the connection; 0: it was closed
 };
 
-// Network threads push, Python's event loop takes all at once when the descriptor is readable.
+// *Passed* has `bytes`. Network threads push, Python's event loop takes all at once when the descriptor is readable.
+template <class Passed>
 class LongWayQueue {
  public:
   LongWayQueue() : fd_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {

@@ -2,12 +2,14 @@
 #include <nanobind/nanobind.h>
 
 #include "bind_bridge.h"
+#include "bind_grpc.h"
 #include "bind_network.h"
 #include "bind_scheduler.h"
 
 NB_MODULE(_front, m) {
   nanobind::set_leak_warnings(false);  // a server holds its threads until the process ends
   astrarium::front::bind_network(m);
+  astrarium::front::bind_grpc(m);
   astrarium::front::bind_scheduler(m);
   astrarium::front::bind_bridge(m);
 }

@@ -5,7 +5,6 @@
 #include <string>
 #include <string_view>
 
-#include "../express/answer.h"
 #include "ticket.h"
 
 namespace astrarium::front {
@@ -43,9 +42,22 @@ inline std::string shown_bytes(std::string_view bytes) {
   return text.size() <= kLongest ? text : text.substr(0, kLongest - 3) + "...";
 }
 
+// The kind of a refusal, as in astrarium.server.contract.
+struct RefusalKind {
+  std::string_view http;  // status and its phrase
+  int grpc;               // status
+};
+
+struct Refusal {
+  RefusalKind kind{};
+  std::string reason;
+  bool retry = false;  // in a second
+};
+
+// Each one is there until the next.
 class Refusals {
  public:
-  explicit Refusals(express::AnswerWriter& writer) : writer_(writer) {}
+  const Refusal& last() const { return last_; }
 
   void too_late(std::string_view model, Time objective, Time needed, Time passed) {
     begin("model ", model) += " cannot answer within " + rounded_duration(objective) + ": one request alone takes " +
@@ -101,9 +113,8 @@ class Refusals {
   }
 
  private:
-  static constexpr std::string_view kDeadline = "504 Gateway Timeout", kOverloaded = "429 Too Many Requests",
-                                    kUnavailable = "503 Service Unavailable", kFailed = "500 Internal Server Error",
-                                    kBad = "400 Bad Request";
+  static constexpr RefusalKind kDeadline{"504 Gateway Timeout", 4}, kOverloaded{"429 Too Many Requests", 8},
+      kUnavailable{"503 Service Unavailable", 14}, kFailed{"500 Internal Server Error", 13}, kBad{"400 Bad Request", 3};
 
   void failed(std::string_view model, std::string_view reason) {
     begin("model ", model) += " failed: ";
@@ -116,10 +127,10 @@ class Refusals {
     return text_ += model;
   }
 
-  void write(std::string_view status, bool retry = false) { writer_.refuse(status, text_, retry); }
+  void write(const RefusalKind& kind, bool retry = false) { last_.kind = kind, last_.retry = retry; }
 
-  express::AnswerWriter& writer_;
-  std::string text_;
+  Refusal last_;
+  std::string& text_ = last_.reason;
 };
 
 }  // namespace astrarium::front

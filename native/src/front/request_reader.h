@@ -30,7 +30,7 @@ class RequestReader {
     std::string_view why;
     const auto asked = desk_.asked(data, why);
     if (!asked) return may_become_plain(data, why) ? part(data.size() + 1) : other(why);
-    if (!keys_.admit(asked->head)) return other("key");  // who shows no key has no body kept either
+    if (!keys_.admit(asked->head.authorization, asked->head.api_key)) return other("key");  // who shows no key has no body kept either
     std::string_view body;
     Reading found = framed(data, asked->head, body);
     found.expects = asked->head.expects;

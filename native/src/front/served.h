@@ -50,6 +50,10 @@ struct ServedModel : express::Model {
 
   // Time for a call; 0: it asks for a priority that there is not.
   Time objective_of(const express::Call& call) const {
+    const Time objective = own_objective(call);
+    return call.patience ? std::min(objective, call.patience) : objective;
+  }
+  Time own_objective(const express::Call& call) const {
     if (call.timeout_us) return 1000 * call.timeout_us;
     if (!call.priority || priorities.empty()) return objective;
     const auto known = priorities.find(call.priority);
@@ -64,7 +68,9 @@ struct ServedModel : express::Model {
   }
 
   // Whether a call allows the model its objective, so that a refusal is not the call's own fault.
-  bool was_promised(const express::Call& call) const { return !call.timeout_us || 1000 * call.timeout_us >= objective; }
+  bool was_promised(const express::Call& call) const {
+    return (!call.timeout_us || 1000 * call.timeout_us >= objective) && (!call.patience || call.patience >= objective);
+  }
 };
 
 }  // namespace astrarium::front

@@ -68,7 +68,10 @@ class NativeFront(Protocol):
 
     @property
     def threads(self) -> int:
-        """Return how many threads read calls; they are the first origins of the exchange."""
+        """Return how many threads read calls over HTTP, the first origins of the exchange.
+
+        As many read calls over gRPC, the origins after them.
+        """
 
     def cards(self) -> Sequence[tuple[int, ModelCard, str]]:
         """Return the models, their numbers, and why requests may not come this way (empty: they may)."""

@@ -18,6 +18,7 @@ from astrarium.core.errors import InputError
 from astrarium.core.quantities import write_bytes
 from astrarium.run.pools import signals_to
 from astrarium.server.control.plan import plan
+from astrarium.server.grpc.network import NativeGrpc
 from astrarium.server.grpc.server import RunningGrpc, serve_grpc
 from astrarium.server.http.server import RunningHttp, serve_http
 from astrarium.server.recording import Header, Recording
@@ -145,7 +146,7 @@ class RunningServer:
 
     service: LiveService
     http: RunningHttp
-    grpc: RunningGrpc | None
+    grpc: RunningGrpc | NativeGrpc | None
 
 
 async def serve(scenario: Scenario, started: Callable[[RunningServer], None]) -> None:
@@ -194,7 +195,9 @@ async def _listen(service: LiveService, options: ServerOptions) -> RunningServer
         service.listen_to(http.network)
     grpc = None
     if options.grpc is not None:
-        grpc = await serve_grpc(service, Address(options.host, options.grpc), limits, security)
+        grpc = await serve_grpc(service, Address(options.host, options.grpc), limits, security, native)
+        if isinstance(grpc, NativeGrpc):
+            service.listen_to(grpc)
     return RunningServer(service, http, grpc)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any, Protocol
 
@@ -47,14 +47,10 @@ NewWorkers = Callable[[SharedMemory, Listener, NativeEars | None], Workers]
 
 
 class NativeNetwork(Protocol):
-    """The native network counts the calls that its threads have read."""
+    """A native network has threads that read calls, and that know which models are ready."""
 
     def look(self) -> None: ...
     def settle(self) -> None: ...
-
-    def tally(self, model: int) -> tuple[Any, ...]: ...
-    def new_calls(self) -> Iterable[tuple[int, int, int, int, bool, tuple[Time, ...]]]:
-        """Return the last answered calls that were not returned before, each with its stages."""
 
 
 class LiveService:
@@ -68,12 +64,13 @@ class LiveService:
         self._tensor_store = TensorStore(plan.memory)
         self.desk = Desk(self._tensor_store, lambda ticket: self.calls.ticket_ended(ticket))
         self.exchange: Any = None  # of calls, where native threads read them or decide on them
-        self._network: NativeNetwork | None = None
+        self._networks: list[NativeNetwork] = []
         self._bridge: Bridge | None = None
         if not plan.uvicorn or not plan.python_scheduler:
             memory = self._tensor_store.memory.view
-            self.exchange = front.Exchange(memory, len(plan.models), plan.queue, origins=plan.threads + 1)
+            self.exchange = front.Exchange(memory, len(plan.models), plan.queue, origins=2 * plan.threads + 1)
             self._tensor_store.arena = self.exchange.arena
+            self._timed = [0] * self.exchange.origins  # calls of network threads that are on the timeline
         self.control: Control | NativeControl
         ears: NativeEars | None = None
         if plan.python_scheduler:
@@ -195,13 +192,14 @@ class LiveService:
 
     def listen_to(self, network: NativeNetwork) -> None:
         """Bring what network threads count into the books, and their calls on the timeline."""
-        self.control.tally, self._network = network.tally, network
+        self.control.tally = self.exchange.tally
+        self._networks.append(network)
 
     def _tell_network(self) -> None:
         """Let network threads know which models are ready, before anything else happens."""
-        if self._network is not None:
-            self._network.look()
-            self._network.settle()
+        for network in self._networks:
+            network.look()
+            network.settle()
 
     # numbers
 
@@ -220,10 +218,13 @@ class LiveService:
         return self._metrics.text()
 
     def timeline(self, last: int) -> bytes:
-        if self._network is not None:
-            for model, gpu, batch, size, in_time, stages in self._network.new_calls():
-                name = self.plan.models[model].name
-                self._timelines.add(name, gpu, batch, size, in_time, Stages(*stages))
+        found: list[Any] = []
+        for origin in range(self.exchange.origins if self._networks else 0):
+            self._timed[origin], calls = self.exchange.last_calls(origin, self._timed[origin])
+            found += calls
+        for model, gpu, batch, size, in_time, stages in sorted(found, key=_answered):
+            name = self.plan.models[model].name
+            self._timelines.add(name, gpu, batch, size, in_time, Stages(*stages))
         return self._timelines.trace(last)
 
     @property
@@ -276,8 +277,7 @@ class LiveService:
     # helpers
 
     def _taken_the_short_way(self) -> int:
-        network = self._network
-        return 0 if network is None else sum(network.tally(one.index)[0] for one in self.plan.models)
+        return sum(self.exchange.tally(one.index)[0] for one in self.plan.models) if self._networks else 0
 
     async def _until_workers_are_up(self) -> None:
         limit = self.plan.start_limit
@@ -377,6 +377,12 @@ class LiveService:
                 return False
             await asyncio.sleep(POLL)
         return True
+
+
+def _answered(call: tuple[Any, ...]) -> Time:
+    """Return when a call that a network thread tells of was answered: the last of its stages."""
+    moment: Time = call[-1][-1]
+    return moment
 
 
 def _loadable(entry: Entry) -> str:

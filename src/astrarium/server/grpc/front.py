@@ -387,15 +387,16 @@ class GrpcFront:
     async def model_infer(self, given: Given, context: Context) -> Any:
         received = monotonic_ns()
         metadata = metadata_of(context)
-        response, line = await self._inferred(given, metadata, received, context.time_remaining())
+        way = getattr(context, "long_way", "grpc")
+        response, line = await self._inferred(given, metadata, received, context.time_remaining(), way)
         if line:
             context.set_trailing_metadata((("x-astrarium-timeline", line),))
         return response
 
     async def _inferred(
-        self, given: Given, metadata: Metadata, received: int, remaining: float | None
+        self, given: Given, metadata: Metadata, received: int, remaining: float | None, way: str
     ) -> tuple[Any, str]:
-        self._service.went_long_way("grpc")
+        self._service.went_long_way(way)
         request = given.request
         card = self._service.card(request.model_name)
         tag = metadata.get(b"x-astrarium-application", b"").decode("latin-1")
@@ -423,8 +424,11 @@ class GrpcFront:
         except Refused as refused:
             await abort(context, refused)
 
+        way = getattr(context, "long_way", "grpc")
+
         async def answering(given: Given) -> Any:
-            response, _ = await self._inferred(given, metadata, monotonic_ns(), context.time_remaining())
+            remaining = context.time_remaining()
+            response, _ = await self._inferred(given, metadata, monotonic_ns(), remaining, way)
             return response
 
         def reading(data: bytes) -> Given:

@@ -6,9 +6,10 @@ from typing import Any
 
 import grpc
 
-from astrarium.core.errors import InputError
-from astrarium.server.contract import Service
+from astrarium.core.errors import InputError, extension
+from astrarium.server.contract import NativeFront, Service
 from astrarium.server.grpc.front import GrpcFront
+from astrarium.server.grpc.network import NativeGrpc
 from astrarium.server.settings import Address, HttpLimits, Keys, Security
 
 _ENVELOPE = 64 * 1024  # bytes of a message beside its tensors
@@ -32,11 +33,16 @@ async def serve_grpc(
     address: Address | None = None,
     limits: HttpLimits | None = None,
     security: Security | None = None,
-) -> RunningGrpc:
-    """Serve gRPC; return once it listens."""
+    native_front: NativeFront | None = None,
+) -> RunningGrpc | NativeGrpc:
+    """Serve gRPC; return once it listens. With a *native_front* network threads serve the connections."""
     address, limits, security = address or Address(), limits or HttpLimits(), security or Security()
+    front = GrpcFront(service, limits, Keys(security.keys))
+    if native_front is not None:
+        given = native_front, front, address, limits, security, limits.body_bytes + _ENVELOPE
+        return NativeGrpc(extension("_front"), *given)
     server = grpc.aio.server(options=_options(limits))
-    server.add_generic_rpc_handlers((GrpcFront(service, limits, Keys(security.keys)).handler(),))
+    server.add_generic_rpc_handlers((front.handler(),))
     port = _bound(server, address, security)
     await server.start()
     return RunningGrpc(server, address.host, port)

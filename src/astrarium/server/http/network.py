@@ -12,18 +12,17 @@ import logging
 import os
 from asyncio import BaseProtocol, Transport
 from collections.abc import Callable, Iterable
-from time import monotonic_ns
 from typing import TYPE_CHECKING, Any, cast
 
-from astrarium.core.units import MILLISECOND, SECOND, Time
-from astrarium.server.contract import ModelCard, NativeFront
+from astrarium.core.units import SECOND, Time
+from astrarium.server.contract import NativeFront
 from astrarium.server.http.protocol import BoundedProtocol, Refusal, last_answer, too_slow
 from astrarium.server.http.routing import RECEIVED
+from astrarium.server.native import NativeThreads
 from astrarium.server.settings import HttpLimits
-from astrarium.serving.live.tensors import TensorSpec
 
 if TYPE_CHECKING:
-    from astrarium._front import Network, Tally
+    from astrarium._front import Network
 
 HIGH_WATER = 64 * 1024  # bytes written before we ask whether the client takes them, as asyncio has it
 log = logging.getLogger(__name__)
@@ -149,17 +148,6 @@ class NativeProtocol(BoundedProtocol):
             cast(NativeTransport, self.transport).give_back()
 
 
-LOOK_AGAIN = 50 * MILLISECOND  # how often a request that went the long way makes us look for changed models
-
-
-def why_long(card: ModelCard) -> str:
-    """Return why no request of the model can go the short way now; empty where they can."""
-    if card.state != "READY":
-        return "not_ready"
-    names = [card.name, *(spec.name for spec in (*card.inputs, *card.outputs))]
-    return "" if card.outputs and all(name.isascii() and name.isprintable() for name in names) else "names"
-
-
 class AllConnections(set[Any]):
     """All connections: those that uvicorn knows are in here, but it is as large as the network's are many."""
 
@@ -169,7 +157,7 @@ class AllConnections(set[Any]):
         return self.count()
 
 
-class NativeNetwork:
+class NativeNetwork(NativeThreads):
     """The native network serves HTTP on *listeners*, one of them for each of its threads.
 
     More of what its threads count is to be had from `native`.
@@ -183,7 +171,7 @@ class NativeNetwork:
         limits: HttpLimits,
         keys: Iterable[str],
     ) -> None:
-        self._module, self._front = native, front
+        self._module = native
         self.native: Network = native.Network(
             exchange=front.exchange,
             listeners=list(listeners),
@@ -196,10 +184,8 @@ class NativeNetwork:
             keys=list(keys),
             too_slow=last_answer(Refusal(*too_slow(limits))),
         )
+        super().__init__(self.native, front)
         self._loop = asyncio.get_running_loop()
-        self._cards: dict[int, ModelCard] = {}  # as the threads know them
-        self._looked: Time = 0
-        self._returned = [0] * front.threads
         self._protocols: dict[int, NativeProtocol] = {}
         self._new_protocol: Callable[[], NativeProtocol]
         self.connections = AllConnections()
@@ -221,46 +207,10 @@ class NativeNetwork:
         self._hear()
         self._loop.remove_reader(self.native.fd())
 
-    # models
-
-    def look(self) -> None:
-        """Tell the threads which models are ready now; to be called when models were loaded or unloaded."""
-        self._looked = monotonic_ns()
-        for index, card, why in self._front.cards():
-            if self._cards.get(index) is not card:
-                self._cards[index] = card
-                self._learn(index, card, why or why_long(card))
-
-    def settle(self) -> None:
-        """Wait until all threads know what they were told: some microseconds."""
-        self.native.synchronize()
-
-    def _learn(self, index: int, card: ModelCard, why: str) -> None:
-        if why:
-            self.native.withhold(card.name, why)
-            return
-        self.native.serve(
-            index,
-            card.name,
-            card.version,
-            _tensors(card.inputs),
-            _tensors(card.outputs),
-            card.max_batch,
-            card.slo,
-            dict(card.priorities),
-            list(card.applications),
-        )
-
-    def always_long(self) -> dict[str, str]:
-        """Return the models of which no request can go the short way, with the reason."""
-        found = {card.name: why or why_long(card) for _, card, why in self._front.cards()}
-        return {name: why for name, why in found.items() if why}
-
     # the long way
 
     def _hear(self) -> None:
-        if monotonic_ns() - self._looked > LOOK_AGAIN:
-            self.look()
+        self.look_again()
         for kind, connection, data, why, received, error in self.native.passed():
             protocol = self._protocols.get(connection) or self._connected(connection)
             try:
@@ -290,22 +240,6 @@ class NativeNetwork:
         protocol = self._protocols.pop(connection)
         cast(NativeTransport, protocol.transport).lost()
         protocol.connection_lost(OSError(error, os.strerror(error)) if error else None)
-
-    # what was counted
-
-    def tally(self, model: int) -> Tally:
-        """Return what was counted of a model's calls, over all threads."""
-        return self.native.tally(model)
-
-    def new_calls(self) -> Iterable[tuple[int, int, int, int, bool, tuple[Time, ...]]]:
-        """Return the last answered calls that were not returned before, each with its stages."""
-        for thread in range(self._front.threads):
-            self._returned[thread], calls = self.native.last_calls(thread, self._returned[thread])
-            yield from calls
-
-
-def _tensors(specs: Iterable[TensorSpec]) -> list[tuple[str, str, list[int]]]:
-    return [(spec.name, spec.datatype, list(spec.shape)) for spec in specs]
 
 
 def native_protocol(limits: HttpLimits) -> type[NativeProtocol]:

@@ -16,9 +16,8 @@ from astrarium.server.contract import NativeFront, Service
 from astrarium.server.http.app import HttpFront
 from astrarium.server.http.network import NativeNetwork, NativeProtocol, native_protocol
 from astrarium.server.http.protocol import BoundedProtocol, bounded_protocol
+from astrarium.server.native import listener_at, listeners_at
 from astrarium.server.settings import Address, HttpLimits, Security
-
-_BACKLOG = 2048
 
 
 class _Server(uvicorn.Server):
@@ -87,7 +86,7 @@ async def serve_http(
         return await _serve_natively(front, native_front, address, limits, security)
     protocol = bounded_protocol(limits, long_way)
     config = _config(front, protocol, limits, security)
-    listener = _listener(address)
+    listener = listener_at(address)
     server = _Server(config)
     task = asyncio.create_task(server.serve(sockets=[listener]), name="http")
     host, port = listener.getsockname()[:2]
@@ -101,7 +100,7 @@ async def _serve_natively(
     """Serve with uvicorn behind the native network: it has no socket of its own."""
     protocol = native_protocol(limits)
     server = _Server(_config(front, protocol, limits, security))
-    listeners = _listeners(address, native_front.threads)
+    listeners = listeners_at(address, native_front.threads)
     host, port = listeners[0].getsockname()[:2]
     descriptors = [listener.fileno() for listener in listeners]
     network = NativeNetwork(extension("_front"), native_front, descriptors, limits, security.keys)
@@ -142,28 +141,6 @@ def _config(
         expected = f"PEM files that match, {files} do not: {error}"
         raise InputError("certificate and private key", None, expected) from None
     return config
-
-
-def _listener(address: Address) -> socket.socket:
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    try:
-        return socket.create_server((address.host, address.port), family=family, backlog=_BACKLOG)
-    except OSError as error:
-        where = f"{address.host}:{address.port}"
-        raise InputError("address", where, f"one that is free here: {error.strerror}") from None
-
-
-def _listeners(address: Address, count: int) -> list[socket.socket]:
-    """Return sockets that share a port, which must be free: nobody else's is joined."""
-    first = _listener(address)
-    host, port = first.getsockname()[:2]
-    first.close()
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-
-    def another() -> socket.socket:
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG, reuse_port=True)
-
-    return [another() for _ in range(count)]
 
 
 async def _until_listening(server: _Server, task: asyncio.Task[None]) -> None:

@@ -1,0 +1,230 @@
+// The call desk of a network thread: calls that were read become tickets, which are handed to the scheduler and come
+// back with an outcome. It does not know what the thread speaks with its clients.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "../express/answer.h"
+#include "../express/call.h"
+#include "clock.h"
+#include "exchange.h"
+#include "refusals.h"
+#include "served.h"
+
+namespace astrarium::front {
+
+struct Pending;
+
+// Who waits for a call's answer.
+struct Asker {
+  Pending* pending = nullptr;  // the call
+};
+
+// A call on its way, and whose it is.
+struct Pending : Ticket {
+  express::Call call;
+  Asker* asker = nullptr;  // nothing: its client has gone
+  std::uint64_t connection = 0;
+
+  // Of an input, once its bytes lie where workers find them.
+  std::size_t input_bytes(std::size_t at, std::size_t limit) const {
+    return inputs.empty() ? call.model->inputs[at].bytes(call.inputs[at].shape, limit).value_or(0) : inputs[at].bytes;
+  }
+
+  // What one large call needed is not kept for small ones.
+  void trim() {
+    constexpr std::size_t kKept = 1 << 16;
+    for (express::Part& part : call.inputs)
+      if (part.made.capacity() > kKept) part.made = std::string();
+  }
+};
+
+class CallDesk {
+ public:
+  CallDesk(Exchange& exchange, int number) : exchange_(exchange), origin_(*exchange.origins.at(static_cast<std::size_t>(number))), number_(number) {}
+
+  // A call is read into this one before anybody knows whether it is taken.
+  Pending& spare() {
+    if (unused_.empty()) {
+      made_.push_back(std::make_unique<Pending>());
+      made_.back()->number = static_cast<std::int64_t>(made_.size()) - 1;
+      unused_.push_back(made_.back().get());
+    }
+    return *unused_.back();
+  }
+
+  // What becomes of the call in `spare`: it is taken, or refused, or goes the long way because of *why*.
+  struct Taking {
+    bool taken;
+    std::string_view why = {};  // empty: it was refused, and `refusal` says so
+  };
+  Taking take(Asker& asker, Time received, std::uint64_t connection = 0) {
+    Pending& pending = spare();
+    const auto& model = static_cast<const ServedModel&>(*pending.call.model);
+    const std::string_view why = fill(pending, model, received);
+    if (!why.empty()) return {false, why};
+    const Time now = monotonic_ns(), objective = pending.deadline - pending.received;
+    const Verdict verdict = exchange_.admission.admit(model.index, objective, pending.received, now);
+    if (verdict == Verdict::kClosed) return {false, "closed"};
+    if (verdict != Verdict::kTaken) return refuse(model, verdict, objective, now - pending.received);
+    if (!place(pending, model)) return refuse_for_memory(model);
+    pending.connection = connection;
+    return hand_over(pending, asker) ? Taking{true} : refuse_as_full(pending, model);
+  }
+  const Refusal& refusal() const { return refusals_.last(); }
+  // In the place of an answer with an element that is no text.
+  const Refusal& no_text(const express::NoText& found) { return refusals_.no_text(found), refusals_.last(); }
+
+  // Lets the scheduler take all calls that were taken here.
+  void send() {
+    if (std::exchange(has_sent_, false)) exchange_.hand_in();
+  }
+
+  // For each ticket that has come back `answer(pending, rooms)`, which returns when the client had it, as far as one can
+  // tell; without rooms there is a refusal. Then, when all is in the books, `then(connection, asker)`.
+  template <class Answer, class Then>
+  void answer_all(Answer answer, Then then) {
+    for (Ticket* ticket = nullptr; origin_.back.pop(ticket);) {
+      Pending& pending = static_cast<Pending&>(*ticket);
+      const auto& model = static_cast<const ServedModel&>(*pending.call.model);
+      const express::Rooms* rooms = answer_of(pending, model);
+      if (pending.asker != nullptr) pending.asker->pending = nullptr;
+      const Time now = answer(pending, rooms);
+      note(pending, model, rooms != nullptr, now);
+      exchange_.admission.ended(pending.model);
+      exchange_.arena.give_back(pending.block);
+      pending.trim();
+      unused_.push_back(&pending);
+      then(pending.connection, std::exchange(pending.asker, nullptr));
+    }
+  }
+
+  // The client of a call has gone; the call ends all the same.
+  static void leave(Asker& asker) {
+    if (asker.pending != nullptr) std::exchange(asker.pending, nullptr)->asker = nullptr;
+  }
+
+ private:
+  // Makes a ticket of a call; where that is not possible, somebody else has to explain why.
+  std::string_view fill(Pending& pending, const ServedModel& model, Time received) {
+    pending.clear();
+    pending.origin = number_, pending.model = model.index, pending.rows = static_cast<int>(pending.call.rows);
+    const Time objective = model.objective_of(pending.call);
+    if (!objective) return "priority";
+    pending.received = received, pending.deadline = received + objective;
+    pending.application = model.application_of(pending.call);
+    if (pending.application < 0) return "application";
+    const std::size_t inputs = pending.call.block_bytes(), rows = static_cast<std::size_t>(pending.rows), most = exchange_.arena.size();
+    pending.room = model.room(inputs, rows);
+    return pending.room > (most - std::min(inputs, most)) / rows ? "memory" : "";
+  }
+
+  // Copies the tensors to where workers find them; false where there is no room now.
+  bool place(Pending& pending, const ServedModel& model) {
+    const std::size_t inputs = pending.call.block_bytes();
+    const std::int64_t block = exchange_.arena.take(inputs + static_cast<std::size_t>(pending.rows) * pending.room);
+    if (block < 0) return false;
+    pending.block = static_cast<std::size_t>(block), pending.replies = pending.block + inputs;
+    pending.call.place(exchange_.memory + pending.block);
+    if (!model.fixed_inputs)
+      for (const express::Part& part : pending.call.inputs) pending.inputs.push_back({part.shape, part.data.size()});
+    for (express::Part& part : pending.call.inputs) part.data = {};  // it lay in the request
+    return true;
+  }
+
+  // False where the scheduler's ring is full, and nothing has happened.
+  bool hand_over(Pending& pending, Asker& asker) {
+    pending.asker = &asker;
+    pending.admitted = monotonic_ns();
+    if (!origin_.sent.push(&pending)) return false;
+    origin_.tallies[static_cast<std::size_t>(pending.model)].accepted.add(1);
+    asker.pending = &pending;
+    unused_.pop_back();
+    return has_sent_ = true;
+  }
+
+  Taking refuse_as_full(Pending& pending, const ServedModel& model) {
+    pending.asker = nullptr;
+    exchange_.arena.give_back(pending.block);
+    exchange_.admission.ended(model.index);
+    return refuse(model, Verdict::kFull, 0, 0);
+  }
+
+  Taking refuse(const ServedModel& model, Verdict verdict, Time objective, Time passed) {
+    if (verdict == Verdict::kTooLate) refusals_.too_late(model.name, objective, exchange_.admission.needed(model.index), passed);
+    else if (verdict == Verdict::kFull) refusals_.full(exchange_.admission.open());
+    else refusals_.backlog(model.name, exchange_.admission.open(model.index), objective);
+    return turn_away(model, verdict == Verdict::kTooLate ? RefusedFor::kDeadline : RefusedFor::kOverloaded);
+  }
+
+  Taking refuse_for_memory(const ServedModel& model) {
+    exchange_.admission.ended(model.index);
+    refusals_.no_memory();
+    return turn_away(model, RefusedFor::kOverloaded);
+  }
+
+  Taking turn_away(const ServedModel& model, RefusedFor kind) {
+    ModelTally& tally = origin_.tallies[static_cast<std::size_t>(model.index)];
+    tally.refused[static_cast<std::size_t>(kind)].add(1);
+    if (model.was_promised(spare().call)) tally.declined.add(1);
+    return {false};
+  }
+
+  // ---- answers
+
+  // Where the answer lies; nothing where there is none, or where the rows' answers do not belong together or cannot be
+  // where they should be: then there is a refusal.
+  const express::Rooms* answer_of(const Pending& pending, const ServedModel& model) {
+    if (pending.outcome != Outcome::kInTime) return refusals_.ended(model.name, pending), nullptr;
+    for (const auto& row : pending.reply_shapes)
+      if (!alike(row, pending.reply_shapes.front())) return refusals_.unequal(model.name), nullptr;
+    const bool varies = !pending.reply_shapes.empty() && !pending.reply_shapes.front().empty();
+    express::Rooms& rooms = !varies && model.reply_bytes ? model.rooms : rooms_of(pending);
+    rooms.first = exchange_.memory + pending.replies;
+    rooms.bytes = pending.room;
+    return fit(model, rooms, pending.rows) ? &rooms : (refusals_.not_there(), nullptr);
+  }
+
+  // By what the worker said.
+  express::Rooms& rooms_of(const Pending& pending) {
+    const std::size_t count = pending.reply_shapes.empty() ? 0 : pending.reply_shapes.front().size();
+    rooms_.shapes.resize(count), rooms_.sizes.clear();
+    for (std::size_t at = 0; at < count; ++at) rooms_.shapes[at] = pending.reply_shapes.front()[at].shape;
+    for (const auto& row : pending.reply_shapes)
+      for (const Written& one : row) rooms_.sizes.push_back(one.bytes);
+    return rooms_;
+  }
+
+  static bool alike(const std::vector<Written>& one, const std::vector<Written>& other) {
+    return std::equal(one.begin(), one.end(), other.begin(), other.end(),
+                      [](const Written& a, const Written& b) { return a.shape == b.shape; });
+  }
+
+  void note(const Pending& pending, const ServedModel& model, bool has_answer, Time now) {
+    ModelTally& tally = origin_.tallies[static_cast<std::size_t>(pending.model)];
+    Outcome outcome = pending.outcome;
+    if (outcome == Outcome::kInTime && now > pending.deadline) outcome = Outcome::kLate;
+    tally.call_ended(outcome, pending.cause, now - pending.received);
+    if (outcome == Outcome::kDropped && pending.cause != Cause::kUnserved && model.was_promised(pending.call)) tally.declined.add(1);
+    if (!has_answer) return;
+    tally.answered(pending.received, pending.started, now, pending.rows);
+    exchange_.admission.answered(pending.model, now - pending.planned_end - exchange_.response.load(std::memory_order_relaxed));
+    origin_.last_calls.add({pending.model, pending.gpu, pending.batch, pending.batch_size, outcome == Outcome::kInTime, pending.received,
+                            pending.admitted, pending.dispatched, pending.started, pending.finished, now});
+  }
+
+  Exchange& exchange_;
+  Origin& origin_;
+  int number_;
+  Refusals refusals_;
+  express::Rooms rooms_{nullptr, 0, {}, {}};
+  std::vector<std::unique_ptr<Pending>> made_;
+  std::vector<Pending*> unused_;
+  bool has_sent_ = false;
+};
+
+}  // namespace astrarium::front

@@ -1,0 +1,123 @@
+// A call over gRPC is a stream of HTTP/2: its metadata, its messages as they arrive, and its status in the end.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "call_desk.h"
+#include "http2_connection.h"
+#include "long_way.h"
+
+namespace astrarium::front {
+
+struct GrpcConnection;
+
+// A piece of the metadata.
+struct Place {
+  std::size_t at = 0, size = 0;
+};
+
+struct GrpcStream : Http2Stream, Asker {
+  enum Mode {
+    kInfer,   // one message, which may be a plain call
+    kUnary,   // one message, for Python
+    kStream,  // messages one by one, for Python
+  };
+
+  GrpcConnection* connection = nullptr;
+  Mode mode = kStream;
+  bool is_long = false;      // Python has it
+  bool has_message = false;  // the one; whatever comes after it is nothing
+  bool tell_sent = false;    // Python wants to hear when all is sent
+  std::string metadata;      // names and values, each before a zero
+  Place method, path, timeout, authorization, api_key, application, timeline, encoding;
+  Time received = 0, progress = 0;  // when the head came, and data last
+  Bytes in;                         // part of a message, with its prefix
+  std::size_t untaken = 0;          // bytes of messages that Python has not taken
+
+  std::string_view view(const Place& place) const { return std::string_view(metadata).substr(place.at, place.size); }
+
+  // Makes it as new, and keeps what memory it has.
+  void clear() {
+    std::string kept = std::move(metadata);
+    kept.clear();
+    *this = GrpcStream{};
+    metadata = std::move(kept);
+  }
+};
+
+using GrpcHttp2 = Http2Connection<GrpcStream>;
+
+// What Python hears of calls that go the long way.
+struct PassedCall {
+  enum Kind {
+    kCall,     // metadata, and if it has but one message that message too
+    kMessage,  // another one
+    kEnd,      // the client sends no more messages
+    kSent,     // the client has taken all that it was sent
+    kLeft,     // the client wants no answer any more
+  };
+  Kind kind;
+  ConnectionNumber connection;
+  std::uint32_t stream;
+  std::string bytes = {};
+  bool compressed = false, streams = false;
+  std::string metadata = {}, peer = {}, why = {};
+  Time received = 0, patience = 0;
+};
+
+// Nanoseconds that a grpc-timeout says, or 0 where it says nothing that we know.
+inline Time timeout_of(std::string_view text) {
+  constexpr std::string_view kUnits = "numSMH";
+  constexpr Time kSizes[] = {1, 1000, 1'000'000, 1'000'000'000, 60'000'000'000, 3'600'000'000'000};
+  constexpr std::size_t kMostDigits = 8;
+  if (text.size() < 2 || text.size() > kMostDigits + 1) return 0;
+  const auto unit = kUnits.find(text.back());
+  std::size_t number = 0;
+  if (unit == std::string_view::npos || !express::whole_number(text.substr(0, text.size() - 1), number)) return 0;
+  constexpr Time kLongest = Time{1'000'000'000} * 1'000'000'000;  // FOREVER in astrarium.core.units
+  return number > static_cast<std::size_t>(kLongest / kSizes[unit]) ? kLongest : static_cast<Time>(number) * kSizes[unit];
+}
+
+// ---- what we answer with
+
+inline const std::string& answer_head() {
+  static const std::string head = [] {
+    std::string made = "\x88";  // :status 200
+    append_field(made, "content-type", "application/grpc");
+    append_field(made, "grpc-accept-encoding", "identity, deflate, gzip");
+    return made;
+  }();
+  return head;
+}
+
+// Any text in the characters that a header may have.
+inline std::string percent_encoded(std::string_view text) {
+  std::string found;
+  for (const char c : text) {
+    if (c >= ' ' && c <= '~' && c != '%') {
+      found += c;
+      continue;
+    }
+    char code[4];
+    std::snprintf(code, sizeof code, "%%%02X", static_cast<unsigned>(static_cast<unsigned char>(c)));
+    found += code;
+  }
+  return found;
+}
+
+inline void append_status(std::string& block, int status, std::string_view details) {
+  append_field(block, "grpc-status", std::to_string(status));
+  if (!details.empty()) append_field(block, "grpc-message", percent_encoded(details));
+}
+
+inline std::string message_prefix(std::size_t size) {
+  std::string prefix(1, '\0');
+  append_number(prefix, static_cast<std::uint32_t>(size), 4);
+  return prefix;
+}
+
+}  // namespace astrarium::front

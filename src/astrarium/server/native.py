@@ -1,0 +1,103 @@
+"""Network threads read plain calls without Python; here they are told which models they may read calls of."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable
+from time import monotonic_ns
+from typing import TYPE_CHECKING
+
+from astrarium.core.errors import InputError
+from astrarium.core.units import MILLISECOND, Time
+from astrarium.server.contract import ModelCard, NativeFront
+from astrarium.server.settings import Address
+from astrarium.serving.live.tensors import TensorSpec
+
+if TYPE_CHECKING:
+    from astrarium._front import Grpc, Network
+
+LOOK_AGAIN = 50 * MILLISECOND  # how often a request that went the long way makes us look for changed models
+
+
+def why_long(card: ModelCard) -> str:
+    """Return why no request of the model can go the short way now; empty where they can."""
+    if card.state != "READY":
+        return "not_ready"
+    names = [card.name, *(spec.name for spec in (*card.inputs, *card.outputs))]
+    return "" if card.outputs and all(name.isascii() and name.isprintable() for name in names) else "names"
+
+
+class NativeThreads:
+    """Native threads of one protocol know the models as they were when somebody last looked."""
+
+    def __init__(self, native: Network | Grpc, front: NativeFront) -> None:
+        self._native, self._front = native, front
+        self._cards: dict[int, ModelCard] = {}  # as the threads know them
+        self._looked: Time = 0
+
+    def look(self) -> None:
+        """Tell the threads which models are ready now; to be called when models were loaded or unloaded."""
+        self._looked = monotonic_ns()
+        for index, card, why in self._front.cards():
+            if self._cards.get(index) is not card:
+                self._cards[index] = card
+                self._learn(index, card, why or why_long(card))
+
+    def look_again(self) -> None:
+        """Look, unless that was a moment ago; to be called when a request went the long way."""
+        if monotonic_ns() - self._looked > LOOK_AGAIN:
+            self.look()
+
+    def settle(self) -> None:
+        """Wait until all threads know what they were told: some microseconds."""
+        self._native.synchronize()
+
+    def _learn(self, index: int, card: ModelCard, why: str) -> None:
+        if why:
+            self._native.withhold(card.name, why)
+            return
+        self._native.serve(
+            index,
+            card.name,
+            card.version,
+            _tensors(card.inputs),
+            _tensors(card.outputs),
+            card.max_batch,
+            card.slo,
+            dict(card.priorities),
+            list(card.applications),
+        )
+
+    def always_long(self) -> dict[str, str]:
+        """Return the models of which no request can go the short way, with the reason."""
+        found = {card.name: why or why_long(card) for _, card, why in self._front.cards()}
+        return {name: why for name, why in found.items() if why}
+
+
+def _tensors(specs: Iterable[TensorSpec]) -> list[tuple[str, str, list[int]]]:
+    return [(spec.name, spec.datatype, list(spec.shape)) for spec in specs]
+
+
+_BACKLOG = 2048
+
+
+def listener_at(address: Address) -> socket.socket:
+    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
+    try:
+        return socket.create_server((address.host, address.port), family=family, backlog=_BACKLOG)
+    except OSError as error:
+        where = f"{address.host}:{address.port}"
+        raise InputError("address", where, f"one that is free here: {error.strerror}") from None
+
+
+def listeners_at(address: Address, count: int) -> list[socket.socket]:
+    """Return sockets that share a port, which must be free: nobody else's is joined."""
+    first = listener_at(address)
+    host, port = first.getsockname()[:2]
+    first.close()
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+
+    def another() -> socket.socket:
+        return socket.create_server((host, port), family=family, backlog=_BACKLOG, reuse_port=True)
+
+    return [another() for _ in range(count)]
