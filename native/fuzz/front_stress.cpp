@@ -1,4 +1,4 @@
-// A stress of the front's threads: two network threads, a loopback, clients that ask and leave, models that come and
+// A stress of the front's threads: two network threads for HTTP and two for gRPC, a loopback, clients that ask and leave, models that come and
 // go, a reader of what is counted, and one that answers the long way. Bounded by its number of requests.
 //
 // native/fuzz/run.py builds and runs it.
@@ -18,6 +18,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "front/grpc_thread.h"
 #include "front/loopback.h"
 #include "front/network.h"
 
@@ -89,6 +90,75 @@ void client(int port, int number, int requests, std::atomic<long>& answers) {
   ::close(fd);
 }
 
+// ---- gRPC
+
+const std::string kMessage = std::string("\x0a\4echo\x2a\x0e\x0a\2IN\x12\4FP32\x1a\2\1\2\x3a\x08", 24) + std::string(8, '\1');
+
+std::string grpc_call(std::uint32_t stream, std::string_view path) {
+  std::string block = "\x83\x86", out, data = message_prefix(kMessage.size()) + kMessage;
+  append_field(block, ":path", path);
+  append_head(out, block.size(), Frame::kHeaders, kEndHeaders, stream), out += block;
+  append_head(out, data.size(), Frame::kData, kEndStream, stream), out += data;
+  return out;
+}
+
+// Until a stream has ended.
+bool grpc_answered(int fd, std::string& got, std::uint32_t stream) {
+  char buffer[4096];
+  while (true) {
+    while (got.size() >= kFrameHead) {
+      const FrameHead head = FrameHead::read(got);
+      if (got.size() < kFrameHead + head.size) break;
+      got.erase(0, kFrameHead + head.size);
+      if (head.stream == stream && head.type == Frame::kHeaders && head.flags & kEndStream) return true;
+    }
+    const ssize_t size = ::recv(fd, buffer, sizeof buffer, 0);
+    if (size <= 0) return false;
+    got.append(buffer, static_cast<std::size_t>(size));
+  }
+}
+
+// Asks, and now and then resets a call or leaves.
+void grpc_client(int port, int number, int requests, std::atomic<long>& answers) {
+  int fd = -1;
+  std::uint32_t stream = 1;
+  std::string got;
+  for (int i = 0; i < requests; ++i, stream += 2) {
+    std::string asked;
+    if (fd < 0) {
+      fd = connected(port), stream = 1, got.clear();
+      asked = kPreface, append_head(asked, 0, Frame::kSettings, 0, 0);
+    }
+    const bool short_way = (i + number) % 5, leaves = i % 17 == number, resets = i % 7 == number;
+    asked += grpc_call(stream, short_way ? "/inference.GRPCInferenceService/ModelInfer" : "/inference.GRPCInferenceService/ServerLive");
+    if (resets) append_reset(asked, stream, Http2Error::kCancel);
+    MUST(::send(fd, asked.data(), asked.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(asked.size()));
+    if (leaves) ::close(std::exchange(fd, -1));
+    else if (!resets && grpc_answered(fd, got, stream)) ++answers;
+  }
+  if (fd >= 0) ::close(fd);
+}
+
+using GrpcThreads = std::vector<std::unique_ptr<GrpcThread>>;
+
+// As Python answers calls.
+void hear_calls(GrpcShared& shared, GrpcThreads& threads, const std::atomic<bool>& stopped) {
+  while (!stopped.load()) {
+    pollfd waits{shared.long_way.fd(), POLLIN, 0};
+    ::poll(&waits, 1, 10);
+    for (const PassedCall& one : shared.long_way.take().first) {
+      if (one.kind != PassedCall::kCall) continue;
+      GrpcThread& thread = *threads[(one.connection >> 48) - kThreads];
+      thread.post([&thread, number = one.connection, stream = one.stream] {
+        thread.send(number, stream, "live");
+        thread.finish(number, stream, 0, "", {});
+      });
+    }
+  }
+}
+
+// ---- HTTP
+
 using Threads = std::vector<std::unique_ptr<NetworkThread>>;
 
 // As Python answers the long way.
@@ -132,7 +202,7 @@ void change_models(Exchange& exchange, Threads& threads, const ServedModel& mode
 int main(int count, char** words) {
   const int requests = count > 1 ? std::atoi(words[1]) : 1000;
   std::vector<char> memory(std::size_t{1} << 20);
-  Exchange exchange(memory.data(), memory.size(), 1, 64, kThreads);
+  Exchange exchange(memory.data(), memory.size(), 1, 64, 2 * kThreads);
   Loopback loopback(exchange);
   loopback.start();
   auto shared = std::make_shared<NetworkShared>(exchange, HttpLimits{65536, 1 << 20, 1 << 20, kHour, kHour, 0}, Keys(), "");
@@ -145,18 +215,30 @@ int main(int count, char** words) {
     thread->post([one = thread.get(), model] { one->serve(model); });
     thread->start();
   }
+  auto grpc = std::make_shared<GrpcShared>(exchange, shared->limits, 1 << 20, Keys());
+  int grpc_port = 0;
+  GrpcThreads grpc_threads;
+  for (int i = 0; i < kThreads; ++i) grpc_threads.push_back(std::make_unique<GrpcThread>(grpc, kThreads + i, listener(grpc_port)));
+  for (auto& thread : grpc_threads) {
+    thread->post([one = thread.get(), model] { one->serve(model); });
+    thread->start();
+  }
   std::atomic<bool> stopped = false;
   std::atomic<long> answers = 0;
+  std::thread hears_calls([&] { hear_calls(*grpc, grpc_threads, stopped); });
   std::thread hears([&] { hear(*shared, threads, stopped); }), changes([&] { change_models(exchange, threads, model, stopped); });
   std::vector<std::thread> clients;
   for (int i = 0; i < kClients; ++i) clients.emplace_back([&, i] { client(port, i, requests, answers); });
+  for (int i = 0; i < kClients; ++i) clients.emplace_back([&, i] { grpc_client(grpc_port, i, requests, answers); });
   for (std::thread& one : clients) one.join();
-  while (exchange.admission.open() || shared->connections.load()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  while (exchange.admission.open() || shared->connections.load() || grpc->connections.load()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   stopped = true;
-  hears.join(), changes.join();
+  hears.join(), changes.join(), hears_calls.join();
   for (auto& thread : threads) thread->stop();
+  for (auto& thread : grpc_threads) thread->stop();
   loopback.stop();
-  MUST(exchange.arena.used() == 0 && shared->held.load() == 0);
-  const long calls = exchange.origins[0]->tallies[0].accepted.get() + exchange.origins[1]->tallies[0].accepted.get();
+  MUST(exchange.arena.used() == 0 && shared->held.load() == 0 && grpc->held.load() == 0);
+  long calls = 0;
+  for (const auto& origin : exchange.origins) calls += origin->tallies[0].accepted.get();
   std::printf("%ld answers, %ld calls of the short way\n", answers.load(), calls);
 }

@@ -472,6 +472,52 @@ def test_more_streams_than_announced_are_refused_and_can_be_tried_again() -> Non
     run(ask())
 
 
+def test_who_resets_its_calls_all_the_time_opens_no_others_before_they_have_ended() -> None:
+    async def ask() -> None:
+        async with network(PLAIN, answers=False) as server:
+            line = await server.line()
+            *_, body = await line.until(SETTINGS)
+            most = dict(struct.iter_unpack(">HI", body))[3]
+            for stream in range(1, 2 * most, 2):
+                line.writer.write(call(stream) + frame(RESET, 0, stream, bytes(4)))
+            line.writer.write(call(2 * most + 1))
+            _, _, stream, body = await line.until(RESET)
+            assert (stream, int.from_bytes(body, "big")) == (2 * most + 1, 7)
+            for number, *_ in await server.popped(most):
+                server.loopback.end(number)
+            await until(lambda: server.front.exchange.admission.open() == 0)
+            line.writer.write(call(2 * most + 3))
+            [(number, *_)] = await server.popped()
+            server.loopback.end(number)
+            assert (await line.answer(2 * most + 3))[0][b"grpc-status"] == b"0"
+
+    run(ask())
+
+
+def test_calls_of_a_real_client_that_gives_up_on_some_are_all_accounted_for() -> None:
+    async def ask() -> None:
+        async with network() as server:
+            async with grpc.aio.insecure_channel(f"127.0.0.1:{server.grpc.port}") as channel:
+                asked = channel.unary_unary(INFER)
+                calls = [asked(message(size=1 + at * 997 % 40_000).SerializeToString()) for at in range(300)]
+                for at, one in enumerate(calls):
+                    if at % 3 == 0:
+                        await asyncio.sleep(0)
+                        one.cancel()
+                answers = await asyncio.gather(*calls, return_exceptions=True)
+                served = {at: answer for at, answer in enumerate(answers) if isinstance(answer, bytes)}
+                assert {at for at in range(300) if at % 3} <= served.keys()
+                for at, answer in served.items():
+                    sizes = [len(one) for one in answered(bytes(5) + answer).raw_output_contents]
+                    assert sizes == [4 * (1 + at * 997 % 40_000)]
+            await until(lambda: server.front.exchange.admission.open() == 0)
+            accepted, _, _, ended, *_ = server.tally()
+            assert accepted == sum(ended.values()) >= len(served)
+            assert server.grpc.native.held() == server.front.exchange.arena.used == 0
+
+    run(ask())
+
+
 def test_draining_says_so_first_and_then_answers_what_is_under_way() -> None:
     async def ask() -> None:
         async with network(PLAIN, answers=False) as server:
