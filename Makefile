@@ -78,7 +78,7 @@ docs-serve: setup
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs serve --dev-addr 127.0.0.1:8010
 
 bench: setup
-	$(BIN)/astrarium bench
+	$(BIN)/python benchmarks/run.py
 
 reproduce: setup
 	$(BIN)/astrarium reproduce all

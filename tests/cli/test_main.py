@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 import astrarium
-from astrarium.cli.bench import find_script
 from astrarium.core.choice import Choice, parse_choice
 from astrarium.core.errors import InputError
 from astrarium.run import folder
@@ -72,7 +71,6 @@ def test_version_and_verbs(call: Any) -> None:
         "reproduce",
         "policies",
         "zoo",
-        "bench",
     ):
         assert f"\n  {verb} " in shown
         assert "--json" in call(verb, "--help").out
@@ -257,25 +255,6 @@ def test_reproduce_alone_lists(call: Any) -> None:
     assert "symphony/table2" in [each["name"] for each in listed]
     assert all(each["title"] for each in listed)
     assert "symphony/table2" in call("reproduce").out
-
-
-def test_bench_runs_the_script_of_a_checkout(
-    call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(InputError, match="checkout"):
-        find_script([tmp_path])
-    (tmp_path / "src" / "astrarium").mkdir(parents=True)
-    (tmp_path / "benchmarks").mkdir()
-    script = tmp_path / "benchmarks" / "run.py"
-    script.write_text("import json, sys\nprint(json.dumps({'given': sys.argv[1:]}))\n")
-    assert find_script([tmp_path / "nowhere", tmp_path]) == script
-    monkeypatch.setattr("astrarium.cli.bench.find_script", lambda _: script)
-    monkeypatch.chdir(tmp_path)
-    told = call("bench", "--quick", "--json", "--out", "b")
-    assert told.json == {"given": ["--quick", "--json"], "folder": "b"}
-    assert (tmp_path / "b" / "output.txt").is_file()
-    script.write_text("raise SystemExit(3)\n")
-    assert call("bench").err == "error: run.py ended with exit code 3\n"
 
 
 def test_policy_specifications() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heappop, heappush
-from typing import Any
+from typing import Any, cast
 
 from astrarium.core.choice import parameters_of
 from astrarium.core.errors import extension
@@ -297,7 +297,7 @@ class Stage:
         self.steps: list[Any] = []
         scheduler = VirtualScheduler(self.loop, models, gpus) if native else None
         self.control: Any = (
-            NativeControl(self.plan, self.desk, scheduler, self.loop.clock)
+            NativeControl(self.plan, self.desk, cast(Any, scheduler), self.loop.clock)
             if scheduler is not None
             else Control(self.plan, self.desk, self.loop, lambda setup: self.steps.append)
         )

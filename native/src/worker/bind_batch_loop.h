@@ -52,12 +52,12 @@ class PythonSurroundings : public Surroundings {
   bool wait(Time until, const std::function<bool()>& heard) override {
     const nb::gil_scoped_acquire lock;
     const auto listens = nb::cpp_function([&heard](Time) { return heard(); });
-    return nb::cast<bool>(watch_(-1, listens, nb::cpp_function([] {}))(until));
+    return nb::cast<bool>(watch_(-1, listens)(until));
   }
   void wait_for(Time expected, const std::function<bool()>& ready, const std::function<void()>& heard) override {
     const nb::gil_scoped_acquire lock;
     const auto listens = nb::cpp_function([&heard](Time) { return heard(), false; });
-    watch_(-1, listens, nb::cpp_function([] {}))(expected, nb::cpp_function([&ready] { return ready(); }));
+    watch_(-1, listens)(expected, nb::cpp_function([&ready] { return ready(); }));
   }
 
  private:

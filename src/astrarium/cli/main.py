@@ -13,7 +13,6 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from astrarium.cli.bench import bench
 from astrarium.cli.cluster.status import status
 from astrarium.cli.cluster.submit import submit, withdraw
 from astrarium.cli.compare import compare
@@ -75,7 +74,6 @@ app = typer.Typer(
 verb: Any
 for verb in (simulate, compare, explain, replay, run, serve, goodput, plan, profile, policies, zoo):
     app.command()(verb)
-app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})(bench)
 cluster = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Talk to a cluster that `astrarium run` has started."
 )

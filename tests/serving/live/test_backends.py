@@ -190,7 +190,7 @@ def test_a_wait_never_ends_early() -> None:
 def test_a_wait_can_be_interrupted_by_what_arrives() -> None:
     reading, writing = os.pipe()
     os.write(writing, b"stop")
-    wait = precise_wait.watching(reading, lambda _: os.read(reading, 4) == b"stop", pytest.fail)
+    wait = precise_wait.watching(reading, lambda _: os.read(reading, 4) == b"stop")
     assert not wait(time.monotonic_ns() + 3600 * 1_000_000_000)
     os.close(reading)
     os.close(writing)
@@ -207,22 +207,9 @@ def test_other_news_does_not_end_a_wait() -> None:
         return False
 
     instant = time.monotonic_ns() + 20 * MS
-    assert precise_wait.watching(reading, interrupted, lambda: None)(instant)
+    assert precise_wait.watching(reading, interrupted)(instant)
     assert time.monotonic_ns() >= instant
     assert heard == [b"go on"]
-    os.close(reading)
-    os.close(writing)
-
-
-@pytest.mark.parametrize(("span", "calls"), [(precise_wait.NEARLY // 2, 0), (20 * precise_wait.NEARLY, 1)])
-def test_the_end_of_a_long_wait_is_announced_once(span: int, calls: int) -> None:
-    reading, writing = os.pipe()
-    announced: list[int] = []
-    instant = time.monotonic_ns() + span
-    wait = precise_wait.watching(reading, lambda _: False, lambda: announced.append(time.monotonic_ns()))
-    assert wait(instant)
-    assert len(announced) == calls
-    assert all(moment >= instant - precise_wait.NEARLY for moment in announced)
     os.close(reading)
     os.close(writing)
 
@@ -263,7 +250,7 @@ def test_what_gets_ready_is_found_soon_and_not_asked_for_all_the_time(
 ) -> None:
     """It is expected after 5 ms, and ready that many microseconds later."""
     clock = VirtualTime(monkeypatch)
-    wait = precise_wait.watching(0, clock.hear, lambda: None) if listens else precise_wait.wait_until
+    wait = precise_wait.watching(0, clock.hear) if listens else precise_wait.wait_until
     end = 5 * MS + late * 1000
     assert wait(5 * MS, clock.ready_at(end))
     assert end <= clock.now <= end + max(2000, late * 1000 // 8 + 2000)
@@ -273,11 +260,10 @@ def test_what_gets_ready_is_found_soon_and_not_asked_for_all_the_time(
 def test_orders_are_heard_while_something_gets_ready_and_do_not_end_the_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    clock, announced = VirtualTime(monkeypatch, [MS, MS, 4 * MS + 970_000]), list[int]()
-    wait = precise_wait.watching(0, clock.hear, lambda: announced.append(clock.now))
+    clock = VirtualTime(monkeypatch, [MS, MS, 4 * MS + 970_000])
+    wait = precise_wait.watching(0, clock.hear)
     assert wait(5 * MS, clock.ready_at(5 * MS))
     assert clock.heard == [MS, MS, 4 * MS + 970_000]
-    assert announced == [5 * MS - precise_wait.NEARLY], "the end is near"
 
 
 # unequal items

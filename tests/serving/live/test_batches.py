@@ -148,19 +148,6 @@ def test_stacked_answers_are_cut_and_laid_side_by_side() -> None:
         assert to_array(z).tolist() == [5 + row]
 
 
-@pytest.mark.parametrize(
-    ("kind", "shape", "times"),
-    [("FP32", (4,), 1), ("FP32", (-1,), 1), ("BYTES", (2,), 1), ("FP32", (3, 224, 224), 0)],
-)
-def test_a_rehearsal_answers_nobody_and_is_left_out_where_it_would_take_long(
-    kind: str, shape: tuple[int, ...], times: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wrote: list[Any] = []
-    monkeypatch.setattr(batches, "write_replies", lambda *given: wrote.append(write_replies(*given)))
-    batches.rehearse((TensorSpec("y", kind, shape),))
-    assert len(wrote) == times
-
-
 def test_nothing_is_told_of_shapes_that_were_known() -> None:
     memory = SharedMemory.create(1 << 17)
     specs = [TensorSpec("y", "FP32", (2,))]

@@ -349,7 +349,7 @@ class Real:
     def __init__(self, world: World, log: Log) -> None:
         self.inputs, self.outputs = FILES.inputs, FILES.outputs
         self.world, self._log = world, log
-        self.wait_until: Wait = world.watch(-1, lambda until: False, lambda: None)
+        self.wait_until: Wait = world.watch(-1, lambda until: False)
 
     def warm_up(self, sizes: Sequence[int]) -> None:
         pass

@@ -78,7 +78,7 @@ class World:
         buffer[: len(packet)] = packet
         return len(packet)
 
-    def watch(self, descriptor: int, heard: Heard, nearly: Callable[[], None]) -> Wait:
+    def watch(self, descriptor: int, heard: Heard) -> Wait:
         def wait(instant: int, ready: Ready | None = None) -> bool:
             if ready is not None:
                 return self._wait_for(ready, lambda: heard(instant))
@@ -86,7 +86,6 @@ class World:
                 if heard(instant):
                     return False
             if self.now < instant:
-                nearly()
                 self.now = instant + self._late
             return True
 

@@ -11,21 +11,23 @@ import logging
 import random
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from astrarium.core.errors import extension
 from astrarium.core.units import Time
-from astrarium.server.control.admission import Admission
 from astrarium.server.control.books import BatchesDone
 from astrarium.server.control.bounds import bounded
 from astrarium.server.control.control_room import ControlRoom
 from astrarium.server.control.desk import INPUTS, Desk
 from astrarium.server.control.plan import ServingPlan
-from astrarium.server.control.tickets import InFlightBatch, KeptGpu, Ticket
+from astrarium.server.control.tickets import InFlightBatch, Ticket
 from astrarium.serving.contract import UNSERVED, Setup
 from astrarium.serving.live.messages import BatchBroken, BatchCancelled, BatchDone, RunBatch, Shapes
 from astrarium.serving.state import Outcome
 from astrarium.serving.twin import LiveTwin, native_setup
+
+if TYPE_CHECKING:
+    from astrarium._front import Scheduler
 
 log = logging.getLogger("astrarium.control")
 
@@ -40,48 +42,6 @@ class EndedBatchFacts(NamedTuple):
     planned_end: Time
     started: Time
     finished: Time
-
-
-# Its number, outcome, cause, reason, shapes of its answers by row, whether it was retried, its batch's facts.
-EndedCall = tuple[int, int, str, str, list[Shapes] | None, bool, tuple[int, ...]]
-
-
-NewBatches = tuple[int, tuple[Any, ...], Sequence[KeptGpu]]  # a model, its `BatchesDone`, the last of them
-
-
-class NativeScheduler(Protocol):
-    """The native scheduler is `_front.Scheduler`; tests have one in virtual time."""
-
-    @property
-    def admission(self) -> Admission: ...
-    def profile(self, share: float, seed: int) -> None: ...
-    def begin(self, setup: Any, parameters: Any) -> None: ...
-    def gpu_joined(self, gpu: int) -> None: ...
-    def gpu_left(self, gpu: int, reason: str) -> None: ...
-    def arrive(
-        self,
-        number: int,
-        model: int,
-        rows: int,
-        application: int,
-        moments: tuple[Time, Time],
-        rooms: tuple[int, int, int],
-        shapes: Shapes | None,
-    ) -> bool:
-        """Hand a call in; false where no more can be."""
-
-    def ended(self) -> Sequence[EndedCall]: ...
-    def batches(self) -> tuple[Sequence[NewBatches], Sequence[tuple[int, Time, Time]]]:
-        """Return what became of batches since the last call: by model, and how busy GPUs were by second."""
-
-    def troubles(self) -> Sequence[tuple[int, str]]:
-        """Return the workers that must be killed, with the reason."""
-
-    def waiting(self) -> int: ...
-    def retried(self, model: int) -> int: ...
-    def policy_errors(self) -> tuple[int, str]: ...
-    def oldest(self, gpu: int) -> tuple[int, Time] | None: ...
-    def close(self) -> None: ...
 
 
 class HearingScheduler:
@@ -100,9 +60,9 @@ class HearingScheduler:
 
 class NativeControl(ControlRoom):
     def __init__(
-        self, plan: ServingPlan, desk: Desk, scheduler: NativeScheduler, clock: Callable[[], Time]
+        self, plan: ServingPlan, desk: Desk, scheduler: Scheduler, clock: Callable[[], Time]
     ) -> None:
-        super().__init__(plan, desk, clock, scheduler.admission)
+        super().__init__(plan, desk, clock, cast(Any, scheduler.admission))
         self._scheduler = scheduler
         scheduler.profile(plan.profiled_share, random.getrandbits(64))
         self._native = extension("_native")

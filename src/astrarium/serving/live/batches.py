@@ -7,8 +7,6 @@ the calls say in Python what it does, and do it where the extension was not buil
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
-from math import prod
 from types import MappingProxyType
 
 import numpy as np
@@ -17,7 +15,7 @@ from astrarium.core.errors import extension
 from astrarium.serving.live.arena import aligned, whole_shapes
 from astrarium.serving.live.backends.answers import stack
 from astrarium.serving.live.backends.contract import Batch
-from astrarium.serving.live.messages import MEMBER_BYTES, BatchMember, Shapes, packed, unpacked
+from astrarium.serving.live.messages import MEMBER_BYTES, BatchMember, Shapes, unpacked
 from astrarium.serving.live.tensors import (
     BYTES,
     DATATYPES,
@@ -113,10 +111,6 @@ def _bytes_of(array: Array) -> memoryview:
 
 Items = Array | Sequence[Array]
 
-_NOWHERE = memoryview(bytearray(1 << 15))
-_NOBODY = packed([BatchMember(0, 1, 0, 0, len(_NOWHERE))] * 2)
-
-
 Reply = tuple[tuple[int, ...], bytes | memoryview]  # of one item: its shape with the batch of one, its bytes
 
 
@@ -135,27 +129,6 @@ def write_replies(
         rooms = zip(unpacked(members), zip(*columns, strict=True), strict=True)
         shapes = [_write(view, member, item) for member, item in rooms]
     return shapes if any(spec.item_bytes is None for spec in specs) else None
-
-
-def rehearse(specs: tuple[TensorSpec, ...]) -> None:
-    """Write the replies of a small batch that nobody asked for, to nowhere.
-
-    Code that has not run for some milliseconds is in no cache any more. Just before it is needed, this brings
-    it back: writing the replies of a batch of 8 then takes 35 us instead of 110.
-    """
-    if (outputs := _made_up(specs)) is not None:
-        write_replies(_NOWHERE, specs, _NOBODY, outputs)
-
-
-@lru_cache(maxsize=64)
-def _made_up(specs: tuple[TensorSpec, ...]) -> dict[str, Array] | None:
-    """Return outputs to rehearse with; None where they would be too large to be worth it."""
-    shapes = [(2, *(1 if length < 0 else length for length in spec.shape)) for spec in specs]
-    if sum(aligned(8 * prod(shape)) for shape in shapes) > len(_NOWHERE):
-        return None
-    kinds = [(b"" if spec.datatype == BYTES else 0, DATATYPES[spec.datatype]) for spec in specs]
-    arrays = [np.full(shape, *kind) for shape, kind in zip(shapes, kinds, strict=True)]
-    return {spec.name: array for spec, array in zip(specs, arrays, strict=True)}
 
 
 def _promised(spec: TensorSpec, outputs: Mapping[str, Items], size: int) -> Items:
@@ -220,8 +193,6 @@ def gathered(
     common = _common_shapes(specs, shapes)
     if common is not None and (staging or not _is_one_call(members)):
         return Batch(size, _joined_items(view, specs, members, common, staging), applications)
-    if common is not None and size == 1:
-        return Batch(size, _one_item(view, specs, unpacked(members)[0], common), applications)
     named = _pieces(view, specs, unpacked(members), shapes or [None] * size)
     unequal = {name: pieces for name, pieces in named.items() if not _alike(pieces)}
     own = {name: [each.shape[1:] for each in pieces for _ in each] for name, pieces in unequal.items()}
@@ -242,17 +213,6 @@ def _is_one_call(members: bytes) -> bool:
     """Whether all members may be rows of one call, which can be read where it lies."""
     size = len(members) // MEMBER_BYTES
     return size == 1 or int.from_bytes(members[8:16], "little") >= size
-
-
-def _one_item(
-    view: memoryview, specs: Sequence[TensorSpec], member: BatchMember, shapes: Shapes
-) -> dict[str, Array]:
-    """Return views on the tensors of a lone item: the way of a batch of one, which is to be short."""
-    starts = _item_places(view, 0, member, [size for _, size in shapes])
-    return {
-        spec.name: np.ndarray((1, *shape), DATATYPES[spec.datatype], view, at)
-        for spec, (shape, _), at in zip(specs, shapes, starts, strict=True)
-    }
 
 
 def _joined_items(

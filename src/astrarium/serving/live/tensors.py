@@ -78,11 +78,6 @@ def to_bfloat16(array: Array) -> Array:
     return np.where(np.isnan(array), 0x7FC0, rounded).astype(np.uint16).view(DATATYPES[BF16])
 
 
-def from_bfloat16(array: Array) -> Array:
-    """Return the numbers that BF16 elements stand for."""
-    return (array.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-
-
 def to_array(tensor: Tensor) -> Array:
     """Return a view on the tensor's bytes; elements of BYTES are copied out."""
     if tensor.datatype == BYTES:

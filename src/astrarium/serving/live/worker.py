@@ -40,7 +40,7 @@ from astrarium.serving.live.backends.contract import (
     Timed,
 )
 from astrarium.serving.live.backends.precise_wait import Ready, Watch, fine_timers, watching
-from astrarium.serving.live.batches import gathered, rehearse, write_replies
+from astrarium.serving.live.batches import gathered, write_replies
 from astrarium.serving.live.garbage import GarbageKeeper
 from astrarium.serving.live.messages import BatchDone, LoadModel, RunBatch, Shapes
 from astrarium.serving.live.tensors import Array, TensorSpec
@@ -104,11 +104,6 @@ class BatchTurn:
         """Write the replies; return their shapes where the model's own do not say them all."""
         return write_replies(self._view, self._loaded().outputs, self.order.members, result.outputs)
 
-    def nearly_over(self) -> None:
-        """Prepare for the end of the batch, which is near."""
-        if self.model is not None and self.order.members:
-            rehearse(self.model.outputs)
-
     def _run(self, model: LoadedModel, clock: Clock) -> tuple[Time, Ran]:
         started = clock()
         batch = self._batch(model)
@@ -154,7 +149,7 @@ class Worker:
         self._native = native
         self._line, self._memory, self._place, self._clock = line, memory, place, clock
         self._packet = memoryview(bytearray(messages.LARGEST_MESSAGE))
-        self._watch = watch(line.fileno(), self._heard, self._nearly)
+        self._watch = watch(line.fileno(), self._heard)
         self._models: dict[int, LoadedModel] = {}
         self._one_load = Lock()
         self._retired: list[LoadedModel] = []  # replaced, and closed once no batch can be using them
@@ -249,10 +244,6 @@ class Worker:
         self._listen()
         self._launch_ahead(until)
         return self._running is not None and self._running.order.run in self._cancelled
-
-    def _nearly(self) -> None:
-        if self._running is not None and self._running.launched:
-            self._running.nearly_over()
 
     def _say(self, news: messages.News) -> None:
         self._line.send(messages.encode(news))

@@ -2,9 +2,9 @@
 
 The kernel wakes a sleeper late: measured on a virtual machine with 2 cores, by 87 us in the median with the
 default timer slack and by 37 us with the finest after 3 ms, by 150 us after 20 ms, when the core has gone to
-sleep deeper. So a wait sleeps twice: first until NEARLY, when somebody may prepare for the end, then until
-SPIN before it; the rest is spent looking at the clock and at what arrives. Batches of 6 to 22 ms are then
-found to have ended 5 to 7 us late in the median; beyond that, it is other processes that want the core.
+sleep deeper. So a wait sleeps twice: first until NEARLY, then until SPIN before it; the rest is spent looking
+at the clock and at what arrives. Batches of 6 to 22 ms are then found to have ended 5 to 7 us late in the
+median; beyond that, it is other processes that want the core.
 
 Of what a real GPU does, nobody knows the end beforehand, only when it can be expected: such a wait asks
 whether it is ready, all the time around that instant, and less and less often afterwards.
@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 SPIN = 80_000  # nanoseconds
-NEARLY = 450_000  # time to wake up late, and to prepare with cold caches
+NEARLY = 450_000  # time to wake up late
 _PR_SET_TIMERSLACK = 29
 
 LONGEST_PAUSE = 1_000_000  # between two questions whether something is ready
@@ -37,7 +37,7 @@ class Wait(Protocol):
 
 
 Heard = Callable[[int], bool]  # told until when the wait lasts; True ends it
-Watch = Callable[[int, Heard, Callable[[], None]], Wait]
+Watch = Callable[[int, Heard], Wait]
 
 
 def fine_timers() -> bool:
@@ -48,14 +48,10 @@ def fine_timers() -> bool:
         return False
 
 
-def watching(
-    descriptor: int | None = None,
-    heard: Heard = lambda until: False,
-    nearly: Callable[[], None] = lambda: None,
-) -> Wait:
+def watching(descriptor: int | None = None, heard: Heard = lambda until: False) -> Wait:
     """Return a wait that listens meanwhile: whenever *descriptor* can be read, *heard* is asked.
 
-    It must read what is there; True ends the wait. *nearly* is called NEARLY before the end of a longer wait.
+    It must read what is there; True ends the wait.
     """
     watched = [] if descriptor is None else [descriptor]
 
@@ -68,20 +64,14 @@ def watching(
             if select.select(watched, [], [], max(0, rest - early) / 1e9)[0] and heard(instant):
                 return False
             rest = instant - time.monotonic_ns()
-            if early == NEARLY >= rest:
+            if rest <= NEARLY:
                 early = SPIN
-                nearly()
-                rest = instant - time.monotonic_ns()
         return True
 
     def wait_for(instant: int, ready: Ready) -> bool:
-        prepared = False
         while not ready():
             rest = instant - time.monotonic_ns()
-            if not prepared and rest <= NEARLY:
-                prepared = True
-                nearly()
-            pause = _pause(rest) if prepared else rest - NEARLY
+            pause = rest - NEARLY if rest > NEARLY else _pause(rest)
             if select.select(watched, [], [], pause / 1e9)[0]:
                 heard(instant)
         return True
