@@ -1,11 +1,7 @@
 // A fuzzer of HTTP/2, HPACK and messages of gRPC, and of a network thread's connections that speak them: bytes in any
 // pieces, calls of both ways, clients that leave. Whatever comes, nothing may be held in the end.
 //
-// With clang:     clang++ -std=c++20 -g -O1 -fsanitize=fuzzer,address,undefined -I native/src native/fuzz/grpc_request.cpp
-//                 -o fuzz_grpc && ./fuzz_grpc -max_len=4096
-// Without libFuzzer, as a program that changes calls at random (as many times as it is told):
-//                 g++ -std=c++20 -g -O1 -DALONE -fsanitize=address,undefined -I native/src native/fuzz/grpc_request.cpp
-//                 -o fuzz_grpc -pthread && ./fuzz_grpc 100000
+// native/fuzz/run.py builds and runs it.
 #include <fcntl.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
@@ -22,6 +18,8 @@
 
 #include "front/grpc_thread.h"
 #include "front/loopback.h"
+
+#include "drive.h"
 
 namespace {
 
@@ -126,7 +124,6 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t siz
   return 0;
 }
 
-#ifdef ALONE
 namespace {
 
 void sized(std::string& out, int number, std::string_view data) {
@@ -208,14 +205,3 @@ std::string made(std::mt19937& random) {
 }
 
 }  // namespace
-
-int main(int count, char** words) {
-  const long times = count > 1 ? std::atol(words[1]) : 10'000;
-  std::mt19937 random(count > 2 ? static_cast<unsigned>(std::atol(words[2])) : 1);
-  for (long i = 0; i < times; ++i) {
-    const std::string data = made(random);
-    LLVMFuzzerTestOneInput(reinterpret_cast<const unsigned char*>(data.data()), data.size());
-  }
-  std::printf("%ld lives of clients with %ld calls, and nothing was held in the end\n", times, static_cast<long>(world().accepted()));
-}
-#endif

@@ -16,6 +16,7 @@
 #include "front/scheduler_thread.h"
 #include "live_twins.h"
 #include "worker/line.h"
+#include "worker/timed_model.h"
 
 namespace {
 
@@ -34,7 +35,7 @@ void work(int socket, char* memory, std::size_t size) {
   worker::BatchLoop loop(line, {memory, size});
   const express::Datatype* type = express::datatype("FP32");
   for (int model = 0; model < kModels; ++model)
-    loop.know(model, std::make_shared<const worker::TimedModel>(std::vector<Time>{0, 1000, 2000, 3000, 4000}, std::vector<express::Spec>{{"IN", type, {2}}},
+    loop.know(model, std::make_shared<worker::TimedModel>(std::vector<Time>{0, 1000, 2000, 3000, 4000}, std::vector<express::Spec>{{"IN", type, {2}}},
                                                                 std::vector<express::Spec>{{"OUT", type, {2}}}, std::vector<int>{0}));
   bool gone = false;
   while (!gone) loop.serve(0, [&gone](std::string_view packet, Time) { return gone = packet.empty(); });

@@ -46,16 +46,18 @@ def test_help_is_light() -> None:
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
 
 
-def test_help_takes_under_300_ms_of_cpu() -> None:
-    code = "from astrarium.cli.main import main; main(['--help'])"
-    best = 9.0
-    for _ in range(3):
-        before = os.times()
-        subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
-        after = os.times()
-        used = after.children_user - before.children_user + after.children_system - before.children_system
-        best = min(best, used)
-    assert best < 0.3
+def test_help_takes_little_more_cpu_than_the_library_that_prints_it() -> None:
+    """Measured side by side: no machine is too slow for it."""
+    codes = "import typer.main", "from astrarium.cli.main import main; main(['--help'])"
+    library, help_ = (min(cpu_of(code) for _ in range(3)) for code in codes)
+    assert help_ < 2.5 * library
+
+
+def cpu_of(code: str) -> float:
+    before = os.times()
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    after = os.times()
+    return after.children_user - before.children_user + after.children_system - before.children_system
 
 
 def test_version_and_verbs(call: Any) -> None:
