@@ -68,7 +68,7 @@ void play(std::string_view input, bool orloj) {
     }
     if (what % 4 == 3) scheduler.hear(gpu, input.substr(at), now);
     scheduler.step(now);
-    scheduler.orders.clear(), scheduler.records.clear();
+    scheduler.orders.clear();
   }
   scheduler.close();
   ended += scheduler.ended.size();
