@@ -9,7 +9,7 @@ NATIVE := $(shell find native -type f 2>/dev/null)
 # Tests start many processes: what one has compiled, the next need not, nor what nobody imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup serve demo test test-thorough native-here test-gpu bench-gpu lint hooks docs docs-serve bench reproduce clean
+.PHONY: setup serve demo test test-thorough fuzz native-here test-gpu bench-gpu lint hooks docs docs-serve bench reproduce clean
 
 setup: $(READY)
 
@@ -38,9 +38,14 @@ test: setup lint
 	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 # Real processes and a real Ray where `test` has a quicker look at the same, and the papers' tables and figures.
-test-thorough: setup
+test-thorough: setup fuzz
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m thorough
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not gpu' papers/tests
+
+# Native code that reads bytes from outside, for so long each, and threads, with sanitizers on; by hand for hours.
+FUZZ_SECONDS ?= 20
+fuzz:
+	$(PYTHON) native/fuzz/run.py --seconds $(FUZZ_SECONDS)
 
 # On a machine with a GPU, with the Python and the torch that it has: native code is built beside the package,
 # and nothing is installed. It needs cmake, ninja and nanobind.

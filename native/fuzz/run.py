@@ -1,0 +1,106 @@
+"""Fuzzes the native code that reads bytes from outside, and stresses its threads, with sanitizers on.
+
+    make fuzz                      # 20 s for each target
+    make fuzz FUZZ_SECONDS=3600    # an hour for each
+
+A file here with LLVMFuzzerTestOneInput is a target for libFuzzer, with the address and undefined behaviour
+sanitizers; it needs clang, which is installed where that is allowed, and is else replaced by the file's own
+random changes, built with g++. The others stress threads and run under the thread sanitizer. What was found
+interesting is kept in build/fuzz and is where the next run begins; so is an input that breaks something.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+HERE = Path(__file__).resolve().parent
+BUILD = HERE.parents[1] / "build" / "fuzz"
+COMMON = ["-std=c++20", "-g", "-O1", "-fno-omit-frame-pointer", "-I", str(HERE.parent / "src"), "-pthread"]
+CLANG = ["clang", "libclang-rt-14-dev"]  # packages of Debian
+ALONE = 20_000  # inputs, where there is no libFuzzer
+LONGEST = 4096  # bytes of an input
+
+
+class Target(NamedTuple):
+    name: str
+    is_fuzzer: bool
+    command: list[str]
+
+
+class Ended(NamedTuple):
+    target: Target
+    code: int
+    output: str
+
+    @property
+    def told(self) -> str:
+        """Return what libFuzzer counted, or the last line."""
+        counted = re.findall(r"stat::number_of_executed_units:\s*(\d+)", self.output)
+        covered = re.findall(r"cov: (\d+)", self.output)
+        if counted and covered:
+            return f"{int(counted[-1]):,} inputs, {covered[-1]} places reached"
+        return (self.output.strip().splitlines() or [""])[-1]
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    options.add_argument("--seconds", type=int, default=20, help="for each target, 20 unless given")
+    options.add_argument("targets", nargs="*", help="names of files, all unless given")
+    given = options.parse_args()
+    clang = found_clang()
+    sources = [
+        source for source in sorted(HERE.glob("*.cpp")) if source.stem in (given.targets or source.stem)
+    ]
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        targets = list(pool.map(lambda source: built(source, clang, given.seconds), sources))
+        ended = list(pool.map(run, targets))
+    for one in ended:
+        print(f"{'ok    ' if not one.code else 'BROKEN'} {one.target.name}: {one.told}")
+    broken = [one for one in ended if one.code]
+    for one in broken:
+        print(f"\n{one.target.name}: {' '.join(one.target.command)}\n{one.output[-6000:]}")
+    sys.exit(bool(broken))
+
+
+def found_clang() -> str | None:
+    """Return clang, installed where that is allowed."""
+    if shutil.which("clang++") is None and shutil.which("apt-get") and os.geteuid() == 0:
+        subprocess.run(["apt-get", "install", "-y", "-q", *CLANG], stdout=subprocess.DEVNULL)
+    found = shutil.which("clang++")
+    if found is None:
+        print("no clang: the targets change inputs at random, without being led by what these reach")
+    return found
+
+
+def built(source: Path, clang: str | None, seconds: int) -> Target:
+    is_fuzzer = "LLVMFuzzerTestOneInput" in source.read_text(encoding="utf-8")
+    program, corpus = BUILD / source.stem, BUILD / f"{source.stem}-corpus"
+    corpus.mkdir(parents=True, exist_ok=True)
+    if is_fuzzer and clang:
+        compiler = [clang, "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all"]
+        limits = [f"-max_total_time={seconds}", f"-max_len={LONGEST}", "-timeout=10", "-print_final_stats=1"]
+        command = [str(program), *limits, f"-artifact_prefix={BUILD}/{source.stem}-", str(corpus)]
+    elif is_fuzzer:
+        compiler = ["g++", "-DALONE", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+        command = [str(program), str(ALONE)]
+    else:
+        compiler, command = ["g++", "-fsanitize=thread", "-Wno-tsan"], [str(program)]
+    subprocess.run([*compiler, *COMMON, str(source), "-o", str(program), "-ldl"], check=True)
+    return Target(source.stem, is_fuzzer, command)
+
+
+def run(target: Target) -> Ended:
+    done = subprocess.run(target.command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
+    return Ended(target, done.returncode, done.stdout.decode(errors="replace"))
+
+
+if __name__ == "__main__":
+    main()
