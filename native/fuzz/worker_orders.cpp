@@ -43,7 +43,7 @@ class Script : public Surroundings {
   }
   void say(const std::string& packet) override {
     const auto done = express::NewsScan(packet).batch_done();
-    MUST(done || packet.find("BatchCancelled") != std::string::npos);
+    MUST(done || packet.find("BatchCancelled") != std::string::npos || packet.find("Pong") != std::string::npos);
     ++said;
     if (!done) return;
     MUST(done->started >= free_ && done->computed >= done->started);

@@ -84,7 +84,7 @@ class Scheduler {
 
   // What a worker said; false where it is not about a batch, and others must hear it.
   bool hear(int gpu, std::string_view packet, Time now) {
-    if (const auto done = express::NewsScan(packet).batch_done()) return finished(gpu, *done, now), true;
+    if (auto done = express::NewsScan(packet).batch_done()) return believe(*done, now), finished(gpu, *done), true;
     if (const auto broken = express::NewsScan(packet).batch_broken()) return failed(gpu, *broken), true;
     return false;
   }
@@ -254,7 +254,12 @@ class Scheduler {
     return flight;
   }
 
-  void finished(int gpu, const express::BatchDone& done, Time) {
+  // Nothing that a worker tells of can have happened later than now.
+  static void believe(express::BatchDone& done, Time now) {
+    for (Time* time : {&done.received, &done.started, &done.computing, &done.computed, &done.finished}) *time = std::clamp<Time>(*time, 0, now);
+  }
+
+  void finished(int gpu, const express::BatchDone& done) {
     auto flight = take(gpu, done.run);
     if (!flight) return;
     const bool told = done.shapes && done.shapes->size() == flight->parts.size();
