@@ -101,6 +101,9 @@ class Limits:
     lag_max_ms: float = 10.0
 
 
+USUAL = Limits()
+
+
 class Records(NamedTuple):
     """What a file of records holds: an entry for each request, warm-up included."""
 
@@ -127,7 +130,7 @@ def offer(
     warmup: float = 1.0,
     window_ms: float = 1000.0,
     records: Path | None = None,
-    limits: Limits = Limits(),  # noqa: B008 (frozen)
+    limits: Limits = USUAL,
 ) -> Result:
     """Poisson arrivals at *rate* for *seconds* after a warm-up; *records* receives one line per request."""
     arrivals = ["--rate", repr(rate), "--seconds", repr(seconds), "--seed", str(seed)]
@@ -145,7 +148,7 @@ def offer_arrivals(
     warmup: float = 0.0,
     window_ms: float = 1000.0,
     records: Path | None = None,
-    limits: Limits = Limits(),  # noqa: B008 (frozen)
+    limits: Limits = USUAL,
 ) -> Result:
     """Requests due at these instants; `kinds[i]` says which template the i-th is (the first unless given)."""
     last = arrivals_ns[-1] / 1e9

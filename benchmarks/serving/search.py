@@ -25,6 +25,9 @@ class Plan:
     slo_ms: float = 25.0
 
 
+USUAL = Plan()
+
+
 @dataclass(frozen=True)
 class Goodput:
     rates: list[float]  # one for each repetition
@@ -40,7 +43,7 @@ class Goodput:
         return sum(not run.usable for run in self.runs)
 
 
-def goodput(server: Running, guess: float, plan: Plan = Plan()) -> Goodput:  # noqa: B008 (frozen)
+def goodput(server: Running, guess: float, plan: Plan = USUAL) -> Goodput:
     """Each repetition has arrivals of its own, and begins where the last one ended."""
     rates: list[float] = []
     runs: list[Result] = []

@@ -62,7 +62,7 @@ Rank = tuple[float, ...]
 class Turns:
     """A subclass says which job comes first (`rank`, the smaller the sooner) and where it goes (`place`)."""
 
-    def __init__(self, parameters: NoParameters = NoParameters()) -> None:  # noqa: B008
+    def __init__(self, parameters: NoParameters | None = None) -> None:
         self._returns = ReturningJobs()
         self._awaited: dict[int, Time] = {}  # jobs that come straight back, and until when
 

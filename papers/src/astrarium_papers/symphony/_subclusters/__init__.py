@@ -61,6 +61,9 @@ class Effort(msgspec.Struct, frozen=True):
     swaps: int = 5_000
 
 
+USUAL = Effort()
+
+
 class Subclusters(msgspec.Struct, frozen=True):
     """The question: models to divide into sub-clusters, and the limits."""
 
@@ -107,7 +110,7 @@ class Chance(Protocol):
     def permutation(self, x: Any) -> Any: ...
 
 
-def divide(task: Subclusters, effort: Effort = Effort()) -> Division:  # noqa: B008 (frozen)
+def divide(task: Subclusters, effort: Effort = USUAL) -> Division:
     """Return a division; InputError, with what would make it possible, where there is none."""
     from astrarium_papers.symphony._subclusters import limits
     from astrarium_papers.symphony._subclusters import program as milp
