@@ -52,17 +52,19 @@ class BatchLoop : private Waiting {
     models_.erase(model);
   }
 
-  // Serves until Python wants its turn, or nothing was heard for a while. *free* is when the GPU is done with what it was
-  // given; so is what this returns.
+  // Serves until Python wants its turn, or nothing but pings was heard for a while. *free* is when the GPU is done with what
+  // it was given; so is what this returns.
   Time serve(Time free, const PassOn& pass_on) {
     free_ = free, pass_on_ = &pass_on, python_waits_ = false;
     while (true) {
       if (!turns_.empty()) take();
-      else if (python_waits_ || !listen()) return free_;
+      else if (python_waits_ || !listen() || std::exchange(quiet_, false)) return free_;
     }
   }
 
  private:
+  static constexpr Time kQuiet = 1'000'000'000;
+
   struct Turn {
     std::int64_t run;
     Time received, not_before;
@@ -77,11 +79,19 @@ class BatchLoop : private Waiting {
   }
 
   void obey(std::string_view packet, Time received) {
+    if (const auto sent = OrderScan(packet).ping()) return answer_ping(*sent, received);
+    heard_ = received;
     if (!python_waits_ && queue(packet, received)) return;
-    if (const auto sent = OrderScan(packet).ping()) return around_.say(pong(*sent, received));
     if (const auto order = OrderScan(packet).cancel_batch())
       if (cancel(*order)) return;
     python_waits_ |= (*pass_on_)(packet, received);
+  }
+
+  // The server pings an idle worker all the time: that is no reason for Python not to look around.
+  void answer_ping(Time sent, Time received) {
+    around_.say(pong(sent, received));
+    quiet_ = turns_.empty() && received - std::max(heard_, free_) >= kQuiet;
+    if (quiet_) heard_ = received;
   }
 
   // False where it is no batch, or one for Python.
@@ -217,8 +227,8 @@ class BatchLoop : private Waiting {
   Surroundings& around_;
   const Memory memory_;
   const PassOn* pass_on_ = nullptr;
-  bool python_waits_ = false;
-  Time free_ = 0;
+  bool python_waits_ = false, quiet_ = false;
+  Time free_ = 0, heard_ = 0;
   std::deque<Turn> turns_;
   std::mutex mutex_;  // for the models
   std::unordered_map<std::int64_t, std::shared_ptr<NativeModel>> models_;

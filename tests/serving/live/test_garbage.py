@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from astrarium.core.units import SECOND, Time
 from astrarium.server.control.tickets import Ticket
 from astrarium.serving.live.garbage import TOO_MANY, WORTH_IT, GarbageKeeper
+from astrarium.serving.live.messages import Ping, Stop
+from tests.serving.live.world import World
 from tests.support.live_fakes import Stage
 from tests.support.live_server import PATIENCE, Server, eventually, serving
 
@@ -91,6 +94,18 @@ def test_calls_leave_no_cycles(slower: float) -> None:
     tickets = [one for one in gc.get_objects() if isinstance(one, Ticket)]
     assert ended == 50
     assert len(tickets) <= 1, "only the last call may still be known to somebody"
+
+
+def test_a_worker_that_is_only_pinged_settles_its_garbage(
+    keeper: Keeper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(World, "natively", True)
+    settled: list[Time] = []
+    monkeypatch.setattr(keeper, "settle", lambda: settled.append(world.now))
+    world = World([*((at * SECOND // 10, Ping(0)) for at in range(1, 40)), (4 * SECOND, Stop())])
+    pongs = world.serve(keeper)
+    assert len(pongs) == 39
+    assert settled == [SECOND]
 
 
 SCENARIO = """

@@ -11,6 +11,7 @@ from astrarium.core.errors import extension
 from astrarium.serving.live.arena import SharedMemory
 from astrarium.serving.live.backends.contract import Place
 from astrarium.serving.live.backends.precise_wait import Heard, Ready, Wait
+from astrarium.serving.live.garbage import GarbageKeeper
 from astrarium.serving.live.messages import (
     LARGEST_MESSAGE,
     LoadModel,
@@ -40,11 +41,11 @@ class World:
         self.news: list[News] = []
         self.gpu_free = 0  # when a real GPU has done all that it was given
 
-    def serve(self) -> list[News]:
+    def serve(self, garbage: GarbageKeeper | None = None) -> list[News]:
         """Everything that is said about batches and models once they are loaded."""
         line = cast(socket.socket, self)
         native = self._native() if self.natively else None
-        Worker(line, self.memory, Place(), self.clock, self.watch, native=native).serve()
+        Worker(line, self.memory, Place(), self.clock, self.watch, garbage, native).serve()
         return [news for news in self.news[1:] if not isinstance(news, ModelLoaded)]
 
     def _native(self) -> Any:

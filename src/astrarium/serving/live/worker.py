@@ -124,7 +124,7 @@ class BatchTurn:
 
 
 _PR_SET_PDEATHSIG = 1
-_QUIET = 0.1  # seconds without an order: nobody is in a hurry
+_QUIET = 0.05  # seconds without an order, or a ping (see LOOK_EVERY): nobody is in a hurry
 _FIRST_SPARE = 1_000_000  # nanoseconds: what launching ahead may take, as long as nobody has measured it
 
 
@@ -169,18 +169,21 @@ class Worker:
         while self._turns or not self._leaving:
             if self._turns:
                 self._take(self._turns.popleft())
-            else:
+            elif self._await_turn():
                 self._tidy_up()
-                self._await_turn()
             self._close_retired()
 
     # listening
 
-    def _await_turn(self) -> None:
-        if self._native is None:
-            self._listen()
-        else:
+    def _await_turn(self) -> bool:
+        """Hear orders; return whether none came for a while."""
+        if self._native is not None:
             self._free = self._native.serve(self._free, self._heard_natively)
+            return not (self._turns or self._retired or self._leaving)
+        if self._untidy and not select.select([self._line], [], [], _QUIET)[0]:
+            return True
+        self._listen()
+        return False
 
     def _heard_natively(self, packet: bytes, received: int) -> bool:
         """Obey an order that native code has heard; return whether it must wait for something here."""
@@ -201,18 +204,15 @@ class Worker:
         if self._garbage is not None:
             self._garbage.hold()
 
+    @property
+    def _untidy(self) -> bool:
+        return self._garbage is not None and (self._unsettled or self._garbage.worth_it)
+
     def _tidy_up(self) -> None:
-        """Collect garbage, where there is some and no order comes for a while."""
-        garbage = self._garbage
-        if garbage is None or not (self._unsettled or garbage.worth_it):
-            return
-        if select.select([self._line], [], [], _QUIET)[0]:
-            return
-        if self._unsettled:
-            self._unsettled = False
-            garbage.settle()
-        else:
-            garbage.idle_moment()
+        if self._garbage is not None and self._untidy:
+            tidy = self._garbage.settle if self._unsettled else self._garbage.idle_moment
+            self._unsettled = False  # before: a thread may load a model meanwhile
+            tidy()
 
     def _obey(self, order: messages.Order, received: int) -> None:
         match order:
