@@ -1,4 +1,4 @@
-"""Workers killed in the middle of their batches, and a long overload: what clients see, and for how long."""
+"""Workers killed or stopped under load, a server that pauses, a long overload: what clients see of it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import signal
 import tempfile
 import threading
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -21,14 +22,17 @@ from search import TARGET
 
 GPUS = 4
 WINDOW_MS = 100.0
-STEADY_S = 3.0  # before the first kill
+STEADY_S = 3.0  # before the first fault
 WARMUP_S = 1.0
 RECOVERY_S, KEPT = 2.0, 0.95
 
 
+PAUSE_S = 1.0  # of the server itself
+
+
 @dataclass(frozen=True)
-class Kill:
-    worker: int  # its number
+class Fault:
+    name: str
     at: float  # seconds since the load began
     back: float  # seconds from there until as many workers were up as before
 
@@ -38,7 +42,15 @@ def main() -> None:
     load_before = circumstances(options.date, 0.0)["load_after"]
     with Ours().running(GPUS, Settings()) as server:
         goodput = reached(server, GPUS, options.goodput)
-        rows, windows = killed(server, 0.7 * goodput, options.apart)
+        rows: list[Row] = []
+        windows: dict[str, object] = {}
+        for name, cause in (
+            ("killed", kill_in_turn),
+            ("stopped", stop_in_turn),
+            ("paused", pause_the_server),
+        ):
+            found, windows[name] = disturbed(server, name, cause, 0.7 * goodput, options.apart)
+            rows += found
         rows += overloaded(server, goodput, options.seconds)
     facts = circumstances(options.date, load_before)
     keep("faults", {**facts, "goodput": goodput, "rows": [asdict(one) for one in rows], "windows": windows})
@@ -49,44 +61,75 @@ def main() -> None:
 def arguments() -> argparse.Namespace:
     made = parser(__doc__)
     made.add_argument("--goodput", type=float, help="requests/s with 4 GPUs; searched for unless given")
-    made.add_argument("--apart", type=float, default=5.0, help="seconds from kill to kill, 5 unless given")
+    made.add_argument("--apart", type=float, default=5.0, help="seconds from fault to fault, 5 unless given")
     made.add_argument(
         "--seconds", type=float, default=15.0, help="of overload, 15 unless given; 60 is what counts"
     )
     return made.parse_args()
 
 
-def killed(server: Running, rate: float, apart: float) -> tuple[list[Row], dict[str, list[float]]]:
-    say(f"killing {GPUS} workers in turn at {rate:.0f} requests/s ...")
+Cause = Callable[[Running, float], Iterator[Fault]]
+
+
+def disturbed(
+    server: Running, name: str, cause: Cause, rate: float, apart: float
+) -> tuple[list[Row], dict[str, list[float]]]:
+    say(f"{name} at {rate:.0f} requests/s ...")
     until_quiet(server)
-    kills: list[Kill] = []
+    faults: list[Fault] = []
     with tempfile.TemporaryDirectory() as folder:
         records = Path(folder) / "records.csv"
-        killer = threading.Thread(target=kill_in_turn, args=(server, apart, kills))
-        killer.start()
+        disturber = threading.Thread(target=lambda: faults.extend(cause(server, apart)))
+        disturber.start()
         seconds = STEADY_S + GPUS * apart
         run = offer(server.url, server.templates, rate, seconds, warmup=WARMUP_S, records=records)
-        killer.join()
+        disturber.join()
         shares = share_by_window(records)
     until_quiet(server)
-    rows = [*accounted("kills", server, run), Row("kills: all of it in time", "%", [100 * run.in_time_share])]
+    rows = [*accounted(name, server, run), Row(f"{name}: all of it in time", "%", [100 * run.in_time_share])]
     per_second = int(1000 / WINDOW_MS)
     before = float(np.nanmean(shares[int(WARMUP_S) * per_second : int(WARMUP_S + STEADY_S) * per_second]))
-    rows.append(Row("kills: in time before the first", "%", [100 * before]))
-    for kill in kills:
-        rows += about_kill(kill, shares, min(TARGET, TARGET * before))
-    return rows, {"in_time_share": shares, "kills_s": [kill.at for kill in kills]}
+    rows.append(Row(f"{name}: in time before the first", "%", [100 * before]))
+    for fault in faults:
+        rows += about_fault(fault, shares, min(TARGET, TARGET * before))
+    return rows, {"in_time_share": shares, "faults_s": [fault.at for fault in faults]}
 
 
-def kill_in_turn(server: Running, apart: float, kills: list[Kill]) -> None:
+def kill_in_turn(server: Running, apart: float) -> Iterator[Fault]:
+    return signal_in_turn(server, apart, signal.SIGKILL, "killed")
+
+
+def stop_in_turn(server: Running, apart: float) -> Iterator[Fault]:
+    """Workers that no longer do anything, but are there: the server takes them for stuck, and ends them."""
+    return signal_in_turn(server, apart, signal.SIGSTOP, "stopped")
+
+
+def signal_in_turn(server: Running, apart: float, what: signal.Signals, name: str) -> Iterator[Fault]:
     """Always the oldest: one that was restarted is the youngest, so each has its turn."""
     began = time.monotonic()
     for number in range(GPUS):
         time.sleep(max(0.0, began + WARMUP_S + STEADY_S + number * apart - time.monotonic()))
         restarts = metrics(server.url)["astrarium_worker_restarts_total"]
         at = time.monotonic()
-        os.kill(workers(server)[0].pid, signal.SIGKILL)
-        kills.append(Kill(number, at - began, until_all_are_up(server, restarts, at, apart)))
+        os.kill(workers(server)[0].pid, what)
+        back = until_all_are_up(server, restarts, at, apart)
+        yield Fault(f"worker {number + 1} {name}", at - began, back)
+
+
+def pause_the_server(server: Running, apart: float) -> Iterator[Fault]:
+    """Its clients and its workers go on meanwhile; none of the workers may be blamed afterwards."""
+    began = time.monotonic()
+    for number in range(GPUS):
+        time.sleep(max(0.0, began + WARMUP_S + STEADY_S + number * apart - time.monotonic()))
+        restarts = metrics(server.url)["astrarium_worker_restarts_total"]
+        process = workers(server)[0].parent
+        os.kill(process, signal.SIGSTOP)
+        time.sleep(PAUSE_S)
+        os.kill(process, signal.SIGCONT)
+        continued = time.monotonic()
+        time.sleep(RECOVERY_S)
+        blamed = metrics(server.url)["astrarium_worker_restarts_total"] - restarts
+        yield Fault(f"server paused for {PAUSE_S:g} s", continued - began, float("inf") if blamed else 0.0)
 
 
 def until_all_are_up(server: Running, restarts: float, since: float, patience: float) -> float:
@@ -108,27 +151,21 @@ def share_by_window(records: Path) -> list[float]:
         return [float(share) for share in in_time / offered]
 
 
-def about_kill(kill: Kill, shares: list[float], enough: float) -> list[Row]:
-    name = f"worker {kill.worker + 1} killed"
-    first = int(kill.at * 1000 / WINDOW_MS)
+def about_fault(fault: Fault, shares: list[float], enough: float) -> list[Row]:
+    first = int(fault.at * 1000 / WINDOW_MS)
     worst = min(share for share in shares[first : first + 20])
     recovered = recovery_s(shares, first, enough)
+    healthy = max(fault.back, recovered)
     return [
-        Row(f"{name}: worst 100 ms", "% in time", [100 * worst]),
-        Row(f"{name}: all workers up again after", "s", [kill.back]),
-        Row(f"{name}: goodput back after", "s", [recovered]),
-        Row(
-            f"{name}: goodput back after the restart",
-            "s",
-            [max(0.0, recovered - kill.back)],
-            RECOVERY_S,
-            True,
-        ),
+        Row(f"{fault.name}: worst 100 ms", "% in time", [100 * worst]),
+        Row(f"{fault.name}: all workers up again after", "s", [fault.back]),
+        Row(f"{fault.name}: goodput back after", "s", [recovered]),
+        Row(f"{fault.name}: healthy again after", "s", [healthy], RECOVERY_S, True),
     ]
 
 
 def recovery_s(shares: list[float], first: int, enough: float) -> float:
-    """From the kill to the beginning of the first half second in which enough is in time again."""
+    """From the fault to the beginning of the first half second in which enough is in time again."""
     for start in range(first + 1, len(shares) - 5):
         if np.nanmean(shares[start : start + 5]) >= enough:
             return (start - first) * WINDOW_MS / 1000

@@ -446,6 +446,7 @@ def test_stopping_waits_no_longer_than_it_may_and_leaves_nobody_waiting() -> Non
 # The long way is what it is without native threads
 
 INFER = "POST /v2/models/echo/infer HTTP/1.1\r\n"
+OFFER = "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA"
 CHUNKED = "Transfer-Encoding: chunked\r\n\r\n"
 
 
@@ -509,6 +510,12 @@ UNUSUAL = {
     "unknown fields": request(
         BODY[:-1] + ', "more": "\\n", "less": null, "parameters": {"x": 1.5}}'
     ).decode(),
+    "an offer to upgrade": request(BODY, "echo", *OFFER).decode(),
+    "an offer to upgrade, and the end": request(
+        BODY, "echo", "Connection: Upgrade, close", OFFER[1]
+    ).decode(),
+    "an offer to upgrade, the long way": request(LONG, "echo", *OFFER).decode(),
+    "a body that offers an upgrade": texts(b"\1\0\0\0a\x13\0\0\0a: b\r\nUpgrade: h2c\r\n"),
     "an unknown field twice": request(BODY[:-1] + ', "more": 1, "more": 2}').decode(),
 }
 UPGRADE = b"GET /v2 HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n"
@@ -529,7 +536,7 @@ async def said(port: int, sent: bytes) -> bytes:
 SHORT = {
     *("expect", "http 1.0", "close", "chunks", "a charset", "an answer in gzip", "an answer in deflate"),
     *("a body in gzip", "a body in deflate", "texts", "texts in binary", "no UTF-8 in the answer", "BF16"),
-    *("an id in another alphabet", "unknown fields"),
+    *("an id in another alphabet", "unknown fields", "an offer to upgrade"),
 }
 
 
@@ -567,6 +574,7 @@ def test_an_upgrade_is_not_made() -> None:
             return status, answer
 
     assert asyncio.run(run("native")) == asyncio.run(run("long"))
+    assert asyncio.run(run("native"))[0] == 200
 
 
 def test_a_half_closed_connection_is_closed() -> None:

@@ -405,7 +405,7 @@ LINES = {
     "Content-Encoding: gzip": "content-encoding",
     "Content-Encoding: br": "content-encoding",
     "Expect: something": "expect",
-    "Connection: upgrade": "connection",
+    "Proxy-Connection: keep-alive": "proxy-connection",
     "Content-Length: 5": "content-length",
     "Content-Type: text/plain": "content-type",
     "Inference-Header-Content-Length: 99999999": "body",

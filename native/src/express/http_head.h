@@ -67,7 +67,7 @@ class HeadReader {
       "x-api-key",      "content-type",                    "connection",              "accept-encoding",
       "content-encoding", "transfer-encoding", "expect", "x-astrarium-timeline"};
   // What these ask for, the short way does not do.
-  static constexpr std::string_view kUnusual[] = {"upgrade", "proxy-connection"};
+  static constexpr std::string_view kUnusual[] = {"proxy-connection"};
 
   // Empty where all is well.
   std::string_view lines(std::string_view all) {
@@ -138,11 +138,14 @@ class HeadReader {
     std::size_t colon = 0;
     while (colon < line.size() && kToken[static_cast<unsigned char>(line[colon])]) ++colon;
     if (colon == 0 || colon == line.size() || line[colon] != ':') return false;
-    auto value = line.substr(colon + 1);
-    if (!visible(value)) return false;
+    const auto value = line.substr(colon + 1);
+    return visible(value) && meant(line.substr(0, colon), trimmed(value));
+  }
+
+  static std::string_view trimmed(std::string_view value) {
     while (!value.empty() && value.front() == ' ') value.remove_prefix(1);
     while (!value.empty() && value.back() == ' ') value.remove_suffix(1);
-    return meant(line.substr(0, colon), value);
+    return value;
   }
 
   // Whether a name may be one of those that matter, by its length.
@@ -168,7 +171,7 @@ class HeadReader {
       case kLength: return whole_number(value, head_.body);
       case kJson: return whole_number(value, head_.json.emplace());
       case kType: return known_type(value);
-      case kConnection: return (same_word(value, "close") && (head_.closes = true)) || same_word(value, "keep-alive");
+      case kConnection: return options(value), true;
       case kAccepts: return coding(value, head_.accepts), true;  // a list is what a library can read: it need not be
       case kCoded: return value.empty() || coding(value, head_.coded);
       case kTransfer: return head_.chunked = !is_old_ && same_word(value, "chunked");
@@ -181,6 +184,15 @@ class HeadReader {
     }
   }
 
+  // Of the connection. An upgrade is an offer, of which nothing need come.
+  void options(std::string_view value) {
+    while (!value.empty()) {
+      const auto comma = value.find(',');
+      head_.closes |= same_word(trimmed(value.substr(0, comma)), "close");
+      value.remove_prefix(comma == std::string_view::npos ? value.size() : comma + 1);
+    }
+  }
+
   static bool coding(std::string_view value, Coding& found) {
     for (const Coding one : {Coding::kNone, Coding::kGzip, Coding::kDeflate})
       if (same_word(value, kCodings[static_cast<std::size_t>(one)])) return found = one, true;
@@ -189,8 +201,7 @@ class HeadReader {
 
   // What follows a semicolon, such as a charset, changes nothing.
   static bool known_type(std::string_view value) {
-    value = value.substr(0, value.find(';'));
-    while (!value.empty() && value.back() == ' ') value.remove_suffix(1);
+    value = trimmed(value.substr(0, value.find(';')));
     return same_word(value, "application/json") || same_word(value, "application/octet-stream") ||
            same_word(value, "application/x-www-form-urlencoded");
   }

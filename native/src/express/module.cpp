@@ -8,6 +8,7 @@
 
 NB_MODULE(_express, m) {
   using namespace astrarium::express;
+  nanobind::set_leak_warnings(false);  // a worker holds its loop until the process ends
   m.attr("ALIGNMENT") = kAlignment;
   bind_tensors(m);
   astrarium::worker::bind_graph_runner(m);

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from asyncio import TimerHandle
 from time import monotonic_ns
@@ -15,6 +16,9 @@ from astrarium.server.settings import HttpLimits
 from astrarium.server.wire import ErrorAnswer
 
 _AROUND_A_HEADER = 4  # bytes: a colon, a space and the end of the line
+
+# An offer to upgrade is nothing to us, and an end of the request to the parser: it would never see the body.
+_UPGRADE = re.compile(rb"\A((?:[^\r\n]+\r\n)+?)upgrade:", re.IGNORECASE)
 
 
 class _HeadTooLarge(Exception):
@@ -43,7 +47,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._last_words is not None:
             return  # after what was no request, nobody knows where the next one begins
-        super().data_received(data)
+        super().data_received(data if self._arriving else _UPGRADE.sub(rb"\1x-upgrade:", data))
         if self._arriving:
             self._part_received(len(data))
         elif self._deadline is not None:
@@ -52,13 +56,11 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _part_received(self, size: int) -> None:
         if self._deadline is None:
-            self._deadline = self.loop.call_later(self.limits.request_seconds, self._too_slow)
+            late = too_slow(self.limits)
+            self._deadline = self.loop.call_later(self.limits.request_seconds, self.refuse, *late)
         self._received += size if self._in_head else 0  # a line that never ends is in no header yet
         if self._received > self.limits.head_bytes:
             self.refuse(*self._head_too_large())
-
-    def _too_slow(self) -> None:
-        self.refuse(*too_slow(self.limits))
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
