@@ -121,12 +121,21 @@ class Interrupted(RandomSampler):
         return super().ask()
 
 
-def test_an_interrupt_before_the_first_trial_comes_through_and_leaves_nothing(tmp_path: Path) -> None:
-    before = signal.getsignal(signal.SIGINT)
+@pytest.fixture
+def interruptible() -> Iterator[Any]:
+    """The handler that Python has, also where whoever started the tests ignores interrupts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield signal.default_int_handler
+    signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupt_before_the_first_trial_comes_through_and_leaves_nothing(
+    tmp_path: Path, interruptible: Any
+) -> None:
     with pytest.raises(KeyboardInterrupt):
         search(sampler=Interrupted(space_of(SPACE), 0), folder=tmp_path / "runs" / "first")
     assert not list(tmp_path.iterdir())
-    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(signal.SIGINT) is interruptible
 
 
 def test_what_others_put_beside_a_search_that_never_began_stays(tmp_path: Path) -> None:
