@@ -101,8 +101,8 @@ def test_a_worker_that_is_only_pinged_settles_its_garbage(
 ) -> None:
     monkeypatch.setattr(World, "natively", True)
     settled: list[Time] = []
-    monkeypatch.setattr(keeper, "settle", lambda: settled.append(world.now))
     world = World([*((at * SECOND // 10, Ping(0)) for at in range(1, 40)), (4 * SECOND, Stop())])
+    monkeypatch.setattr(keeper, "settle", lambda: settled.append(world.now))
     pongs = world.serve(keeper)
     assert len(pongs) == 39
     assert settled == [SECOND]
