@@ -22,6 +22,8 @@
 #include "front/loopback.h"
 #include "front/network.h"
 
+#include "must.h"
+
 using namespace astrarium;
 using namespace astrarium::front;
 
@@ -29,9 +31,6 @@ namespace {
 
 constexpr int kThreads = 2, kClients = 4;
 constexpr Time kHour = Time{3600} * 1'000'000'000;
-
-#define MUST(condition) \
-  if (!(condition)) std::perror(#condition), std::abort()
 
 int listener(int& port) {
   const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), yes = 1;

@@ -2,114 +2,44 @@
 // pieces, calls of both ways, clients that leave. Whatever comes, nothing may be held in the end.
 //
 // native/fuzz/run.py builds and runs it.
-#include <fcntl.h>
-#include <sys/eventfd.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
-#include <algorithm>
-#include <cstdio>
-#include <cstdlib>
-#include <memory>
 #include <random>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "front/grpc_thread.h"
-#include "front/loopback.h"
 
+#include "client_world.h"
 #include "drive.h"
 
 namespace {
 
-using namespace astrarium;
-using namespace astrarium::front;
-
-#define MUST(condition) \
-  if (!(condition)) std::fprintf(stderr, "broken: %s (line %d)\n", #condition, __LINE__), std::abort()
-
-constexpr Time kHour = Time{3600} * 1'000'000'000;
-
-express::Model model(int index, std::string name, express::Shape item) {
-  const express::Datatype* type = express::datatype("FP32");
-  return {index, std::move(name), "1", {{"IN", type, item}}, {{"OUT", type, item}}, 4, kHour, {{2, kHour}}};
-}
-
-// A network thread that takes its turns when it is told, with a loopback behind it.
-class World {
+class World : public ClientWorld<GrpcThread, GrpcShared> {
  public:
-  World()
-      : memory_(std::size_t{1} << 20),
-        exchange_(memory_.data(), memory_.size(), 2, 8, 1),
-        loopback_(exchange_),
-        shared_(std::make_shared<GrpcShared>(exchange_, HttpLimits{1024, 65536, 1 << 20, kHour, kHour, 0}, 65536 + 1024, Keys())),
-        thread_(shared_, 0, ::eventfd(0, EFD_NONBLOCK)) {
-    thread_.serve(ServedModel(model(0, "fixed", {2}), {"a", "b"}));
-    thread_.serve(ServedModel(model(1, "open", {-1}), {}));
-    thread_.withhold("absent", "not_ready");
-  }
-
-  // One client's life: each piece has its length before it; some say something else.
-  void live(std::string_view data) {
-    int ends[2];
-    MUST(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends) == 0);
-    thread_.adopt(ends[0]);
-    while (!data.empty()) {
-      const auto what = static_cast<unsigned char>(data[0]);
-      const std::size_t size = std::min<std::size_t>(data.size() - 1, std::size_t{what} * what / 8);
-      [[maybe_unused]] const auto sent = ::send(ends[1], data.data() + 1, size, MSG_NOSIGNAL);
-      data.remove_prefix(1 + size);
-      thread_.turn(false);
-      if (what % 3) end_calls();
-      if (what % 5) hear();
-      if (what % 7) drink(ends[1]);
-      if (what % 31 == 0) thread_.drain();
-      thread_.turn(false);
-    }
-    ::close(ends[1]);
-    for (int i = 0; i < 4; ++i) end_calls(), thread_.turn(false), hear(), thread_.turn(false);
-    MUST(shared_->connections.load() == 0);
-    MUST(shared_->held.load() == 0);
-    MUST(exchange_.admission.open() == 0);
-    MUST(exchange_.arena.used() == 0);
-  }
-
-  std::int64_t accepted() const { return exchange_.origins[0]->tallies[0].accepted.get() + exchange_.origins[0]->tallies[1].accepted.get(); }
+  World() : ClientWorld(2, std::size_t{65536 + 1024}, Keys()) {}
 
  private:
-  void end_calls() {
-    for (Pending* call : loopback_.pop()) {
-      loopback_.echo(*call);
-      loopback_.end(*call, call->rows == 3 ? Ending{Outcome::kFailed, Cause::kModelError, "%\n"} : Ending{});
-    }
+  void happen(unsigned char what) override {
+    ClientWorld::happen(what);
+    if (what % 31 == 0) thread().drain();
   }
 
-  // As Python might: it answers, asks whether that was sent, takes messages or ends a call.
-  void hear() {
-    for (const PassedCall& one : shared_->long_way.take().first) {
+  Ending ending(const Pending& call) override {
+    return call.rows == 3 ? Ending{Outcome::kFailed, Cause::kModelError, "%\n"} : Ending{};
+  }
+
+  // It answers, asks whether that was sent, takes messages or ends a call.
+  void hear() override {
+    for (const PassedCall& one : passed()) {
       if (one.kind == PassedCall::kLeft || one.kind == PassedCall::kSent) continue;
-      if (one.kind == PassedCall::kMessage) thread_.taken(one.connection, one.stream, one.bytes.size());
+      if (one.kind == PassedCall::kMessage) thread().taken(one.connection, one.stream, one.bytes.size());
       switch (one.bytes.size() % 4) {
-        case 0: thread_.finish(one.connection, one.stream, 5, "no such thing", {{"retry-after", "1"}}); break;
-        case 1: thread_.tell_when_sent(one.connection, one.stream); break;
-        default: thread_.send(one.connection, one.stream, one.bytes);
+        case 0: thread().finish(one.connection, one.stream, 5, "no such thing", {{"retry-after", "1"}}); break;
+        case 1: thread().tell_when_sent(one.connection, one.stream); break;
+        default: thread().send(one.connection, one.stream, one.bytes);
       }
-      if (!one.streams) thread_.finish(one.connection, one.stream, 0, "", {});
+      if (!one.streams) thread().finish(one.connection, one.stream, 0, "", {});
     }
   }
-
-  void drink(int fd) {
-    char buffer[65536];
-    while (::recv(fd, buffer, sizeof buffer, MSG_DONTWAIT) > 0) {
-    }
-  }
-
-  std::vector<char> memory_;
-  Exchange exchange_;
-  Loopback loopback_;
-  std::shared_ptr<GrpcShared> shared_;
-  GrpcThread thread_;
 };
 
 World& world() {
@@ -184,24 +114,8 @@ std::string made(std::mt19937& random) {
   append_head(whole, 0, Frame::kSettings, 0, 0);
   std::uint32_t stream = 1;
   for (auto left = random() % 8 + 1; left > 0; --left, stream += random() % 8 ? 2 : 0) whole += frames(random, stream);
-  for (auto left = random() % 4; left > 0; --left) {
-    const std::size_t at = random() % 16 ? std::min(whole.size() - 1, kPreface.size() + random() % whole.size()) : random() % whole.size();
-    switch (random() % 3) {
-      case 0: whole[at] = static_cast<char>(random()); break;
-      case 1: whole.erase(at, random() % 9); break;
-      default: whole.insert(at, whole.substr(at, random() % 9));
-    }
-    if (whole.empty()) return whole;
-  }
-  std::string pieces;
-  for (std::size_t at = 0; at < whole.size();) {
-    const auto what = static_cast<unsigned char>(random() % 256);
-    const std::size_t size = std::size_t{what} * what / 8;
-    pieces += static_cast<char>(what);
-    pieces += whole.substr(at, size);
-    at += size;
-  }
-  return pieces;
+  const auto another = [&] { return static_cast<char>(random()); };
+  return World::pieces(with_accidents(std::move(whole), random, another, kPreface.size()), random);
 }
 
 }  // namespace

@@ -18,13 +18,12 @@
 #include "worker/line.h"
 #include "worker/timed_model.h"
 
+#include "must.h"
+
 namespace {
 
 using namespace astrarium;
 using namespace astrarium::front;
-
-#define MUST(condition) \
-  if (!(condition)) std::fprintf(stderr, "broken: %s (line %d)\n", #condition, __LINE__), std::abort()
 
 constexpr int kThreads = 2, kGpus = 2, kModels = 3;
 constexpr Time kSlo = Time{600} * 1'000'000'000;

@@ -16,14 +16,12 @@
 #include "worker/timed_model.h"
 
 #include "drive.h"
+#include "must.h"
 
 namespace {
 
 using namespace astrarium;
 using namespace astrarium::worker;
-
-#define MUST(condition) \
-  if (!(condition)) std::fprintf(stderr, "broken: %s (line %d)\n", #condition, __LINE__), std::abort()
 
 constexpr Time kMillisecond = 1'000'000;
 
