@@ -2,8 +2,6 @@
 // policy learns from them. Whatever comes, every ticket ends.
 //
 // native/fuzz/run.py builds and runs it.
-#include <cstdio>
-#include <cstdlib>
 #include <deque>
 #include <random>
 #include <string>
@@ -16,6 +14,7 @@ using namespace astrarium;
 using namespace astrarium::front;
 
 #include "drive.h"
+#include "must.h"
 
 namespace {
 
@@ -34,52 +33,68 @@ Parameters make_parameters(bool orloj) {
           {{"rate", 1e-10}, {"farthest", 250.0}}, {{"batch_sizes", {}}}};
 }
 
-[[noreturn]] void fail(const char* what) {
-  std::fprintf(stderr, "%s\n", what);
-  std::abort();
-}
-
-// Each byte of the input says what happens next; words that are changed take the bytes after it.
-void play(std::string_view input, bool orloj) {
-  Admission admission(2, 1 << 20);
-  Scheduler scheduler(2, admission, &make_live_policy);
-  scheduler.profile(1.0, 1);
-  for (int gpu = 0; gpu < 2; ++gpu) scheduler.gpu_joined(gpu, 0);
-  scheduler.begin(make_setup(), make_parameters(orloj), 0);
-  std::deque<Ticket> tickets;
-  std::size_t ended = 0;
-  Time now = 0;
-  for (std::size_t at = 0; at < input.size(); ++at) {
-    const auto what = static_cast<unsigned char>(input[at]);
-    const int gpu = what >> 2 & 1;
-    now += kMillisecond * (what >> 4);
-    if (what % 4 == 0) {
-      Ticket& ticket = tickets.emplace_back();
-      ticket.model = gpu, ticket.rows = 1 + (what >> 6), ticket.application = gpu == 0 ? what >> 3 & 1 : 0;
-      ticket.received = now, ticket.deadline = now + 100 * kMillisecond;
-      scheduler.arrive(&ticket, now);
-    } else if (const auto oldest = scheduler.oldest(gpu)) {
-      std::string words = batch_done(oldest->first, now - kMillisecond, now, std::vector<Time>(1 + (what >> 5), what * kMillisecond / 8));
-      if (what % 4 == 1 && at + 2 < input.size()) {
-        words[static_cast<unsigned char>(input[at + 1]) % words.size()] = input[at + 2];
-        at += 2;
-      }
-      scheduler.hear(gpu, words, now);
-    }
-    if (what % 4 == 3) scheduler.hear(gpu, input.substr(at), now);
-    scheduler.step(now);
-    scheduler.orders.clear();
+// Two GPUs whose scheduler is fed by an input: each byte says what happens next; words that are changed take those after it.
+class Life {
+ public:
+  Life(std::string_view input, bool orloj) : rest_(input.substr(0, kLongest)), admission_(2, 1 << 20), scheduler_(2, admission_, &make_live_policy) {
+    scheduler_.profile(1.0, 1);
+    for (int gpu = 0; gpu < 2; ++gpu) scheduler_.gpu_joined(gpu, 0);
+    scheduler_.begin(make_setup(), make_parameters(orloj), 0);
   }
-  scheduler.close();
-  ended += scheduler.ended.size();
-  if (ended != tickets.size()) fail("not every ticket has ended once");
-  if (scheduler.policy_errors()) fail(scheduler.last_policy_error().c_str());
-}
+
+  void live() {
+    while (!rest_.empty()) {
+      const auto what = static_cast<unsigned char>(next());
+      const int gpu = what >> 2 & 1;
+      now_ += kMillisecond * (what >> 4);
+      if (what % 4 == 0) arrive(gpu, what);
+      else if (const auto oldest = scheduler_.oldest(gpu)) tell(gpu, oldest->first, what);
+      if (what % 4 == 3) scheduler_.hear(gpu, rest_, now_);
+      scheduler_.step(now_);
+      scheduler_.orders.clear();
+    }
+    scheduler_.close();
+    MUST(scheduler_.ended.size() == tickets_.size());
+    std::fputs(scheduler_.last_policy_error().c_str(), stderr);
+    MUST(scheduler_.policy_errors() == 0);
+  }
+
+ private:
+  static constexpr std::size_t kLongest = 100;  // events: a policy that learns takes its time, and many lives show more than long ones
+
+  char next() {
+    const char first = rest_.front();
+    rest_.remove_prefix(1);
+    return first;
+  }
+
+  void arrive(int model, unsigned char what) {
+    Ticket& ticket = tickets_.emplace_back();
+    ticket.model = model, ticket.rows = 1 + (what >> 6), ticket.application = model == 0 ? what >> 3 & 1 : 0;
+    ticket.received = now_, ticket.deadline = now_ + 100 * kMillisecond;
+    scheduler_.arrive(&ticket, now_);
+  }
+
+  void tell(int gpu, std::int64_t run, unsigned char what) {
+    std::string words = batch_done(run, now_ - kMillisecond, now_, std::vector<Time>(1 + (what >> 5), what * kMillisecond / 8));
+    if (what % 4 == 1 && rest_.size() >= 2) {
+      const auto at = static_cast<unsigned char>(next()) % words.size();
+      words[at] = next();
+    }
+    scheduler_.hear(gpu, words, now_);
+  }
+
+  std::string_view rest_;
+  Admission admission_;
+  Scheduler scheduler_;
+  std::deque<Ticket> tickets_;
+  Time now_ = 0;
+};
 
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
-  if (size > 0) play({reinterpret_cast<const char*>(data) + 1, size - 1}, data[0] % 2);
+  if (size > 0) Life({reinterpret_cast<const char*>(data) + 1, size - 1}, data[0] % 2).live();
   return 0;
 }
 
