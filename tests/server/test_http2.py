@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -22,7 +22,7 @@ from astrarium.server.grpc.server import serve_grpc
 from astrarium.server.settings import HttpLimits
 from astrarium.serving.live.tensors import TensorSpec
 from tests.server.test_network import OPEN, PLAIN
-from tests.support.server_fakes import WAYS, FakeService, LoopbackFront, serving
+from tests.support.server_fakes import WAYS, FakeService, LoopbackFront, serving, until
 
 pytestmark = pytest.mark.skipif(extension("_front") is None, reason="needs the native extension")
 
@@ -226,17 +226,6 @@ class Network:
         line.writer.write(greeting)
         return line
 
-    async def popped(self, count: int = 1) -> list[Any]:
-        """That many tickets, which are then ours to end."""
-        found: list[Any] = []
-
-        def enough() -> bool:
-            found.extend(self.loopback.pop())
-            return len(found) >= count
-
-        await until(enough)
-        return found
-
     def tally(self) -> Any:
         self.grpc.settle()
         return self.front.exchange.tally(0)
@@ -262,11 +251,6 @@ async def network(
         found.leave()
         await running.stop(1.0)
         given.loopback.stop()
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    while not holds():
-        await asyncio.sleep(0.001)
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:
@@ -408,7 +392,7 @@ def test_a_call_whose_stream_is_reset_ends_all_the_same() -> None:
         async with network(PLAIN, answers=False) as server:
             line = await server.line()
             line.writer.write(call(1) + call(3))
-            tickets = await server.popped(2)
+            tickets = await server.front.popped(2)
             line.writer.write(frame(RESET, 0, 1, (8).to_bytes(4, "big")) + frame(PING, 0, 0, bytes(8)))
             await line.until(PING)
             for number, *_ in tickets:
@@ -429,7 +413,7 @@ def test_a_client_that_leaves_in_the_middle_leaves_nothing_behind() -> None:
             line.writer.write(
                 call(1) + frame(HEADERS, HEAD_END, 3, head()) + frame(DATA, 0, 3, b"\0\0\0\xff")
             )
-            tickets = await server.popped()
+            tickets = await server.front.popped()
             await until(lambda: server.grpc.native.held() == 4)
             line.writer.close()
             await until(lambda: server.grpc.native.connections() == 0)
@@ -483,11 +467,11 @@ def test_who_resets_its_calls_all_the_time_opens_no_others_before_they_have_ende
             line.writer.write(call(2 * most + 1))
             _, _, stream, body = await line.until(RESET)
             assert (stream, int.from_bytes(body, "big")) == (2 * most + 1, 7)
-            for number, *_ in await server.popped(most):
+            for number, *_ in await server.front.popped(most):
                 server.loopback.end(number)
             await until(lambda: server.front.exchange.admission.open() == 0)
             line.writer.write(call(2 * most + 3))
-            [(number, *_)] = await server.popped()
+            [(number, *_)] = await server.front.popped()
             server.loopback.end(number)
             assert (await line.answer(2 * most + 3))[0][b"grpc-status"] == b"0"
 
@@ -523,7 +507,7 @@ def test_draining_says_so_first_and_then_answers_what_is_under_way() -> None:
         async with network(PLAIN, answers=False) as server:
             line = await server.line()
             line.writer.write(call(1))
-            tickets = await server.popped()
+            tickets = await server.front.popped()
             server.grpc.native.drain()
             *_, body = await line.until(GO_AWAY)
             assert int.from_bytes(body[:4], "big") == 2**31 - 1
@@ -531,7 +515,7 @@ def test_draining_says_so_first_and_then_answers_what_is_under_way() -> None:
             line.writer.write(call(3) + frame(PING, 1, 0, asked) + call(5))  # the last one comes too late
             *_, body = await line.until(GO_AWAY)
             assert int.from_bytes(body[:4], "big") == 3
-            tickets += await server.popped()
+            tickets += await server.front.popped()
             for number, *_ in tickets:
                 server.loopback.end(number)
             assert (await line.answer(3))[0][b"grpc-status"] == b"0"
@@ -641,7 +625,7 @@ def test_a_deadline_of_the_call_brings_the_objective_forward() -> None:
             reason = b"model echo cannot answer within 10 ms: one request alone takes"
             assert told[b"grpc-message"].startswith(reason)
             line.writer.write(call(3, grpc_timeout="9S"))
-            tickets = await server.popped()
+            tickets = await server.front.popped()
             _, _, _, _, received, deadline, *_ = tickets[0]
             assert deadline - received == 9 * SECOND
             server.loopback.end(tickets[0][0])

@@ -8,7 +8,7 @@ import json
 import resource
 import socket
 import zlib
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -29,7 +29,7 @@ from astrarium.server.settings import HttpLimits
 from astrarium.serving.live.tensors import TensorSpec
 from astrarium.serving.state import Outcome
 from tests.support.http_connection import BODY, LONG, Connection, request
-from tests.support.server_fakes import HOUR, FakeService, LoopbackFront, Way, serving
+from tests.support.server_fakes import HOUR, FakeService, LoopbackFront, Way, serving, until
 
 pytestmark = pytest.mark.skipif(extension("_front") is None, reason="needs the native extension")
 
@@ -58,17 +58,6 @@ class Running:
     async def connect(self) -> Connection:
         self._connections.append(await Connection.to(self.port))
         return self._connections[-1]
-
-    async def popped(self, count: int = 1) -> list[Any]:
-        """That many tickets, which are then ours to end."""
-        found: list[Any] = []
-
-        def enough() -> bool:
-            found.extend(self.loopback.pop())
-            return len(found) >= count
-
-        await until(enough)
-        return found
 
     def tally(self) -> Any:
         """What is counted of the first model; an answer is sent before it is."""
@@ -100,12 +89,6 @@ async def running(
         found.leave()
         await http.stop(grace=1.0)
         front.loopback.stop()
-
-
-async def until(true: Callable[[], Any]) -> None:
-    async with asyncio.timeout(60):
-        while not true():
-            await asyncio.sleep(0.001)
 
 
 def asking(values: Iterable[float], model: str = "echo", **parameters: Any) -> bytes:
@@ -169,7 +152,7 @@ def test_no_more_calls_are_taken_than_may_be_open() -> None:
         async with running(by_hand=True, most_open=1) as server:
             first, second = await server.connect(), await server.connect()
             first.writer.write(request())
-            [(number, *_)] = await server.popped()
+            [(number, *_)] = await server.front.popped()
             status, headers, answer = await second.ask(request())
             assert (status, answer) == overloaded("1 calls are open already, the most that may be")
             assert (headers["retry-after"], headers["x-astrarium-retry-after-ms"]) == ("1", "1000")
@@ -186,7 +169,7 @@ def test_a_model_with_too_many_open_calls_refuses_more() -> None:
             server.loopback.plan([(HOUR, [0, HOUR // 3, 1 << 60])], gpus=1)
             for _ in range(4):
                 (await server.connect()).writer.write(request())
-            open_calls = await server.popped(4)
+            open_calls = await server.front.popped(4)
             status, _, answer = await (await server.connect()).ask(request())
             reason = f"model echo has 4 calls open, more than can be answered in {HOUR / MILLISECOND:g} ms"
             assert (status, answer) == overloaded(reason)
@@ -219,7 +202,7 @@ def test_full_memory_is_told_from_memory_that_is_too_small() -> None:
         async with running(OPEN, by_hand=True, memory=1 << 16) as server:
             first, second = await server.connect(), await server.connect()
             first.writer.write(binary(np.zeros((1, 8192), np.float32)))
-            [(number, *_)] = await server.popped()
+            [(number, *_)] = await server.front.popped()
             status, _, answer = await second.ask(request())
             assert (status, answer) == overloaded("the shared memory for tensors is full")
             assert server.front.exchange.admission.open() == 1
@@ -243,7 +226,7 @@ def test_answers_of_unequal_shapes_and_answers_that_are_not_there_are_failures()
             ]:
                 two_rows = {"name": "IN", "shape": [2, 1], "datatype": "FP32", "data": [1, 2]}
                 connection.writer.write(request(json.dumps({"inputs": [two_rows]})))
-                [(number, *_)] = await server.popped()
+                [(number, *_)] = await server.front.popped()
                 server.loopback.end(number, shapes=shapes)
                 status, _, answer = await connection.answer()
                 assert (status, said in answer["error"]) == (500, True)
@@ -364,7 +347,7 @@ def test_a_client_that_leaves_gives_back_what_it_held() -> None:
             connection, another = await server.connect(), await server.connect()
             connection.writer.write(request())
             another.writer.write(request()[:-1])
-            [(number, *_)] = await server.popped()
+            [(number, *_)] = await server.front.popped()
             await until(lambda: server.network.native.held() == len(request()) - 1)
             server.leave()
             await until(lambda: len(server.network.connections) == 0)
@@ -383,7 +366,7 @@ def test_what_comes_too_early_waits_and_is_not_read_without_end() -> None:
         async with running(by_hand=True) as server:
             connection = await server.connect()
             connection.writer.write(request() * 5_000)
-            [(number, *_)] = await server.popped()
+            [(number, *_)] = await server.front.popped()
             await until(lambda: server.network.native.held() > 0)
             assert server.network.native.held() < 1 << 20
             server.loopback.start()

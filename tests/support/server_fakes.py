@@ -233,6 +233,17 @@ class LoopbackFront:
     def cards(self) -> list[tuple[int, ModelCard, str]]:
         return [(index, card, "") for index, card in enumerate(self.models)]
 
+    async def popped(self, count: int = 1) -> list[Any]:
+        """That many tickets, which are then ours to end."""
+        found: list[Any] = []
+
+        def enough() -> bool:
+            found.extend(self.loopback.pop())
+            return len(found) >= count
+
+        await until(enough)
+        return found
+
 
 def _refuses(model: str) -> str:
     return "refuses" if model in REFUSALS or model == "buggy" else ""
@@ -326,6 +337,12 @@ def served(
     finally:
         both.loop.call_soon_threadsafe(stop.set)
         thread.join(timeout=20)
+
+
+async def until(holds: Callable[[], Any]) -> None:
+    async with asyncio.timeout(60):
+        while not holds():
+            await asyncio.sleep(0.001)
 
 
 async def until_closed(port: Port) -> None:

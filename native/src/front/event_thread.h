@@ -65,6 +65,13 @@ class EventThread {
     origin_.bell.ring();
   }
 
+  // A connection that was accepted, also by somebody else; posted.
+  void adopt(int fd) {
+    const int yes = 1;
+    ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+    open(fd);
+  }
+
   // Nanoseconds of CPU time that this thread has had.
   Time cpu_time() {
     clockid_t clock{};
@@ -104,7 +111,7 @@ class EventThread {
   void accept_all() {
     while (listener_ >= 0) {
       const int fd = ::accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
-      if (fd >= 0) accepted(fd);
+      if (fd >= 0) adopt(fd);
       else if (errno == EAGAIN || errno == EWOULDBLOCK) return;
       else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) return rest_from_accepting();
       else if (errno != EINTR && errno != ECONNABORTED && errno != EPROTO) return;
@@ -113,12 +120,6 @@ class EventThread {
   void stop_listening() {
     if (listener_ >= 0) ::close(std::exchange(listener_, -1));
   }
-  void accepted(int fd) {
-    const int yes = 1;
-    ::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
-    open(fd);
-  }
-
   bool watch(int fd, std::uint64_t what, std::uint32_t events, int operation) {
     epoll_event event{};
     event.events = events;

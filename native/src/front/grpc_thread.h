@@ -68,9 +68,6 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
 
   // What follows is posted.
 
-  // A connection that somebody else has accepted.
-  void adopt(int fd) { accepted(fd); }
-
   void serve(const ServedModel& model) { desk_.serve(std::make_shared<const ServedModel>(model)); }
   void withhold(const std::string& name, const std::string& why) { desk_.withhold(name, why); }
 

@@ -54,9 +54,6 @@ class NetworkThread : public EventThread {
 
   // What follows is posted.
 
-  // A connection that somebody else has accepted.
-  void adopt(int fd) { accepted(fd); }
-
   void serve(const ServedModel& model) { desk_.serve(std::make_shared<const ServedModel>(model)); }
   void withhold(const std::string& name, const std::string& why) { desk_.withhold(name, why); }
 
