@@ -3,40 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import count
 from random import Random
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from astrarium.core.engine import Engine
 from astrarium.core.errors import InputError
 from astrarium.core.trace import Step
-from astrarium.core.units import MILLISECOND, SECOND, Time
+from astrarium.core.units import MILLISECOND, SECOND
 from astrarium.run.replay import replay
-from astrarium.server.control.bounds import alone, bounded
-from astrarium.server.control.bridge import Bridge
 from astrarium.server.control.control_room import MODEL_ERROR, POLICY_ERROR, WORKER_LOST
 from astrarium.server.control.fleet import FIRST_PAUSE, LATE_FOR, LONGEST_PAUSE, LOOK_EVERY
 from astrarium.server.control.tickets import InFlightBatch, Ticket
-from astrarium.server.control.watches import EVERY, FEWEST, DriftWatch
-from astrarium.serving.contract import Dispatch, GpuSpec, ModelSpec, Network, Preempt, Setup, latency_table
+from astrarium.serving.contract import Dispatch, Preempt
 from astrarium.serving.live.messages import BatchCancelled, LoadModel, RunBatch, unpacked
-from astrarium.serving.policies import serving_policies
 from astrarium.serving.state import Outcome, ServingState
-from tests.support.live_fakes import Stage
+from tests.support.live_fakes import NATIVE, PATHS, Stage, on_path
 
 
-@pytest.fixture(autouse=True, params=["python", "native"])
+@pytest.fixture(autouse=True, params=PATHS)
 def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both paths keep the same promises; a test marked `python_path` is about what only that one has."""
-    if request.param == "native" and request.node.get_closest_marker("python_path"):
-        pytest.skip("it is about the Python path")
-    monkeypatch.setattr(Stage, "natively", request.param == "native")
-    return str(request.param)
+    return on_path(request, monkeypatch)
 
 
 def test_a_call_is_answered_in_time_and_its_memory_given_back() -> None:
@@ -345,140 +335,6 @@ def test_a_recording_replays_with_the_same_decisions() -> None:
     assert replay(fresh, steps) is None
 
 
-def test_profiles_follow_batches_that_have_become_slower() -> None:
-    stage = Stage(gpus=1, slo_ms=100)
-    watch = DriftWatch(stage.plan.setup, stage.loop.now)
-    stage.control.listeners.append(watch.saw)
-    stage.workers.slower = 1.5
-    for _ in range(FEWEST):
-        stage.call()
-        stage.wait(20)
-    setup = stage.control.setup
-    revised = watch.revised(setup, stage.loop.now + EVERY)
-    assert revised is not None
-    assert revised.models[0].latency[1] == pytest.approx(1.5 * setup.models[0].latency[1], rel=0.01)
-    stage.wait(EVERY / MILLISECOND)
-    stage.call()
-    stage.wait(20)
-    assert watch.revised(revised, stage.loop.now + EVERY) is None
-
-
-def test_a_plan_from_a_profile_alone_is_soon_held_against_reality() -> None:
-    stage = Stage(gpus=1, slo_ms=100)
-    watch, began = DriftWatch(stage.plan.setup, stage.loop.now), stage.loop.now
-    looked = [at for at in range(0, 200 * SECOND, SECOND // 10) if _judges(watch, stage, began + at)]
-    assert looked[:5] == [5 * SECOND, 15 * SECOND, 35 * SECOND, 65 * SECOND, 95 * SECOND]
-
-
-def _judges(watch: DriftWatch, stage: Stage, now: int) -> bool:
-    before = watch._judged
-    watch.revised(stage.plan.setup, now)
-    return watch._judged != before
-
-
-def drifted(stage: Stage, slower: float) -> DriftWatch:
-    """A watch that has twice seen enough batches this much slower, and the plan that follows from it."""
-    watch = DriftWatch(stage.plan.setup, stage.loop.now)
-    stage.control.listeners.append(watch.saw)
-    stage.workers.slower = slower
-    for _ in range(2):  # at most twofold at once
-        for _ in range(FEWEST):
-            stage.call()
-            stage.wait(20 * slower)
-        follow(stage, watch)
-    return watch
-
-
-def follow(stage: Stage, watch: DriftWatch) -> None:
-    """What the server does now and then."""
-    stage.wait(EVERY / MILLISECOND)
-    revised = watch.revised(stage.control.setup, stage.loop.now)
-    if revised is not None:
-        stage.control.begin(revised)
-
-
-def planned_alone(stage: Stage) -> Time:
-    return alone(stage.control.setup.models[0], stage.control.setup.network)
-
-
-@pytest.mark.parametrize("policy", serving_policies.names())
-def test_however_slow_a_model_was_a_lone_request_is_tried_under_every_policy(path: str, policy: str) -> None:
-    if path == "native" and policy not in NATIVE:
-        pytest.skip("it does not decide natively")
-    """The plan has room for the delays and for reading the request, which takes 2 ms here."""
-    stage = Stage(gpus=1, policy=policy)
-    stage.control.begin(replace(stage.control.setup, network=Network(MILLISECOND, 0, MILLISECOND)))
-    watch = drifted(stage, slower=10.0)
-    assert 20 * MILLISECOND < planned_alone(stage) <= 22.5 * MILLISECOND
-    stage.workers.slower = 1.0
-    if policy == "clockwork":  # which keeps 5 ms of every objective for itself: the plan must be forgotten
-        follow(stage, watch)
-        follow(stage, watch)
-    assert lone_outcome(stage, read_in=2 * MILLISECOND) is Outcome.IN_TIME
-
-
-def test_a_model_slower_than_any_plan_may_say_is_not_planned_anew_again_and_again() -> None:
-    stage = Stage(gpus=1)
-    watch = drifted(stage, slower=10.0)
-    for _ in range(3):
-        stage.call()
-        follow(stage, watch)
-    assert watch.revisions == 2
-
-
-def lone_outcome(stage: Stage, read_in: Time) -> Outcome:
-    stage.wait(100)
-    ticket = stage.call(received=stage.loop.now - read_in)
-    stage.wait(100)
-    return ticket.outcome
-
-
-def test_a_model_that_is_fast_again_is_planned_so_after_a_few_batches() -> None:
-    stage = Stage(gpus=1)
-    watch = drifted(stage, slower=2.5)
-    assert planned_alone(stage) == pytest.approx(15 * MILLISECOND)
-    stage.workers.slower = 1.0
-    for _ in range(4):
-        follow(stage, watch)
-        stage.call()
-    assert planned_alone(stage) == 6 * MILLISECOND
-
-
-def test_a_slow_plan_that_nobody_confirms_is_forgotten() -> None:
-    """Clients that allow less than the plan are refused, and nobody runs a batch that would show better."""
-    stage = Stage(gpus=1)
-    watch = drifted(stage, slower=2.0)
-    assert planned_alone(stage) == 12 * MILLISECOND
-    for _ in range(3):
-        follow(stage, watch)
-    assert planned_alone(stage) == 6 * MILLISECOND
-
-
-def test_delays_measured_in_a_bad_moment_are_bounded_and_follow_the_pings() -> None:
-    stage = Stage(gpus=1)
-    pings = [Network(15 * MILLISECOND, 0, 30 * MILLISECOND), Network(MILLISECOND // 5, 0, MILLISECOND // 2)]
-    watch = DriftWatch(stage.plan.setup, stage.loop.now, lambda: pings[0])
-    stage.control.begin(replace(stage.plan.setup, network=pings[0]))
-    assert planned_alone(stage) <= 22.5 * MILLISECOND
-    assert stage.control.setup.network.control == 15 * MILLISECOND  # the response delay yields first
-    del pings[0]
-    follow(stage, watch)
-    assert stage.control.setup.network == pings[0]
-    pings[0] = Network(5 * MILLISECOND, 0, 5 * MILLISECOND)
-    follow(stage, watch)
-    assert watch.revisions == 1  # what comes and goes is for the margins
-
-
-def test_a_profile_that_leaves_little_of_its_objective_leaves_others_their_delays() -> None:
-    """Half of the rest is for the delays, half for reading the request."""
-    tight = ModelSpec(0, "tight", 25 * MILLISECOND, latency_table([24 * MILLISECOND]))
-    stated = Setup((tight,), (GpuSpec(0),))
-    found = bounded(replace(stated, network=Network(MILLISECOND, 0, MILLISECOND)), stated)
-    assert found.models == stated.models
-    assert found.network == Network(MILLISECOND // 2, 0, 0)
-    assert bounded(found, stated) == found
-
-
 HAPPENINGS = st.lists(
     st.tuples(
         st.sampled_from(["call", "call", "call", "rows", "tight", "kill", "break", "mend", "renew", "stick"]),
@@ -487,11 +343,10 @@ HAPPENINGS = st.lists(
     ),
     max_size=60,
 )
-NATIVE = ["astrarium", "deferred", "eager", "orloj"]
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(which=st.integers(0, 4), happenings=HAPPENINGS)
+@given(which=st.integers(0, len(NATIVE)), happenings=HAPPENINGS)
 def test_whatever_happens_every_call_ends_exactly_once(
     path: str, which: int, happenings: list[tuple[str, int, int]]
 ) -> None:
@@ -703,120 +558,3 @@ def test_a_batch_that_is_stopped_before_it_was_sent_frees_its_gpu() -> None:
     stage.fleet.pump_all()
     stage.control.close()
     stage.check_the_books()
-
-
-# Calls that network threads have read
-
-
-class FakeBridge:
-    """Hands calls out and notes how they end; as `_front.Bridge` does."""
-
-    def __init__(self, stage: Stage) -> None:
-        self.stage, self.numbers = stage, count()
-        self.calls, self.ended = list[tuple[Any, ...]](), dict[int, tuple[Any, ...]]()
-        self.bridge = Bridge(self, stage.control, stage.repository)
-
-    def call(self, rows: int = 1) -> int:
-        """Its number; its block holds two numbers for each row, and room for as many."""
-        now, block = self.stage.loop.now, self.stage.tensor_store.arena.take(2 * 64 * rows)
-        assert block is not None
-        moments, number = (now, now, now + 25 * MILLISECOND), next(self.numbers)
-        self.calls.append((number, 0, rows, 0, moments, (block, block + 64 * rows, 64), None))
-        self.bridge.hear()
-        return number
-
-    def pop(self) -> list[tuple[Any, ...]]:
-        calls, self.calls = self.calls, []
-        return calls
-
-    def end(self, number: int, outcome: Outcome, *told: Any) -> None:
-        assert number not in self.ended, "a call ends once"
-        self.ended[number] = outcome, *told
-
-
-@pytest.mark.python_path
-def test_a_bridged_call_goes_home_before_the_policy_hears_of_its_batch() -> None:
-    stage = Stage(gpus=1)
-    bridge = FakeBridge(stage)
-    number, asked = bridge.call(), list[bool]()
-    stage.wait(1)
-    assert not bridge.ended
-    decide = stage.control.scheduler.engine.policy.decide
-
-    def noting(*given: Any) -> Any:
-        asked.append(number in bridge.ended)
-        return decide(*given)
-
-    stage.control.scheduler.engine.policy.decide = noting
-    stage.wait(100)
-    assert asked[0]
-    outcome, cause, reason, shapes, retried, batch = bridge.ended[number]
-    assert (outcome, cause, reason, shapes, retried) == (Outcome.IN_TIME, "", "", [None], False)
-    tag, gpu, size, dispatched, planned_end, started, finished = batch
-    assert (gpu, size, planned_end - dispatched, finished - started) == (
-        0,
-        1,
-        6 * MILLISECOND,
-        6 * MILLISECOND,
-    )
-    assert tag == stage.workers.batches()[0].run
-
-
-@pytest.mark.python_path
-def test_bridged_calls_are_counted_by_their_network_thread_alone() -> None:
-    stage = Stage(gpus=1)
-    bridge = FakeBridge(stage)
-    bridge.call()
-    bridge.call(rows=3)
-    stage.wait(100)
-    assert [told[0] for told in bridge.ended.values()] == [Outcome.IN_TIME] * 2
-    assert stage.desk.open == 0
-    assert not stage.ended
-    assert (stage.control.books[0].accepted, stage.control.books[0].ended_in_all) == (0, 0)
-    assert stage.tensor_store.arena.used, "the network thread gives it back"
-
-
-@pytest.mark.python_path
-def test_a_bridged_call_without_an_answer_says_why() -> None:
-    stage = Stage(gpus=1)
-    bridge = FakeBridge(stage)
-    stage.workers.broken.add(0)
-    failed = bridge.call()
-    stage.wait(20)
-    assert bridge.ended[failed][:3] == (Outcome.FAILED, "model_error", "ValueError: no")
-    assert bridge.ended[failed][-1] is None
-    stage.workers.kill(0)
-    stage.wait(1)
-    unserved = bridge.call()
-    stage.control.close()
-    assert bridge.ended[unserved][:2] == (Outcome.DROPPED, "unserved")
-
-
-@pytest.mark.python_path
-def test_a_bridged_call_goes_home_only_when_no_worker_writes_for_it_any_more() -> None:
-    stage = Stage(gpus=1)
-    bridge = FakeBridge(stage)
-    stage.workers.stuck.add(0)
-    number = bridge.call()
-    stage.wait(1)
-    flight = next(iter(stage.control._in_flight[0]))
-    stage.control.close()
-    assert not bridge.ended, "the books have ended it, and its worker may still write"
-    stage.desk.returned(flight, None)
-    assert bridge.ended[number][0] is Outcome.FAILED
-
-
-@pytest.mark.python_path
-def test_a_call_that_cannot_go_home_keeps_nothing_from_the_books() -> None:
-    stage = Stage(gpus=1)
-    bridge = FakeBridge(stage)
-
-    def trouble(*_: Any) -> None:
-        raise RuntimeError("no")
-
-    bridge.end = trouble  # type: ignore[method-assign, assignment]
-    bridge.call()
-    ticket = stage.call()
-    stage.wait(100)
-    assert ticket.outcome is Outcome.IN_TIME
-    assert stage.desk.open == 0

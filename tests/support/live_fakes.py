@@ -6,6 +6,8 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from typing import Any, cast
 
+import pytest
+
 from astrarium.core.choice import parameters_of
 from astrarium.core.errors import extension
 from astrarium.core.units import FOREVER, MILLISECOND, Time
@@ -362,6 +364,18 @@ class Stage:
         assert ticket.answer is not None
         ticket.answer.set_result(None)
         self.desk.release(ticket)
+
+
+PATHS = ["python", "native"]
+NATIVE = [name for name in serving_policies.names() if getattr(serving_policies.get(name), "live_twin", "")]
+
+
+def on_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Both paths keep the same promises; a test marked `python_path` is about what only that one has."""
+    if request.param == "native" and request.node.get_closest_marker("python_path"):
+        pytest.skip("it is about the Python path")
+    monkeypatch.setattr(Stage, "natively", request.param == "native")
+    return str(request.param)
 
 
 def make_plan(
