@@ -123,6 +123,7 @@ class GraphRunner {
     if (size < 1 || graph == graphs_.end()) throw std::invalid_argument("size: there is no graph for a batch of " + std::to_string(size));
     const std::size_t slot = next();
     const auto& milestones = milestones_[turn_++ % milestones_.size()];
+    if (milestones == seen_) seen_ = nullptr;  // those in between were cancelled before their turn
     streams_->enter();
     give(size, graph->first, graph->second, slots_[slot], *milestones);
     busy_[slot] = milestones;

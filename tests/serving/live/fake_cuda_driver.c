@@ -76,6 +76,7 @@ int cuEventQuery(Event *event) { return event->recorded && event->at > now ? NOT
 int cuEventSynchronize(Event *event) { return event->at > now ? (now = event->at, 0) : 0; }
 int cuEventElapsedTime(float *milliseconds, Event *first, Event *second) {
     if (!first->recorded || !second->recorded) return FAILED;
+    if (first->at > now || second->at > now) return NOT_READY;
     return *milliseconds = (float)(second->at - first->at) / 1e6f, 0;
 }
 int cuGetErrorString(int error, const char **text) { return *text = error == FAILED ? "the fake GPU failed" : 0, 0; }

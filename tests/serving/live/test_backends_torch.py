@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -318,6 +318,7 @@ class FakeCuda:
             Stream=self._new_stream,
             Event=lambda enable_timing=False: Event(self),
             stream=self._on,
+            device=nullcontext,
             CUDAGraph=Graph,
             graph=self._capture,
             graph_pool_handle=lambda: None,

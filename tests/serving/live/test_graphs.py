@@ -9,7 +9,7 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ from astrarium.serving.live.messages import (
     packed,
 )
 from astrarium.serving.live.tensors import TensorSpec
-from astrarium.serving.live.worker import RepeatedOrder
+from astrarium.serving.live.worker import RepeatedOrder, measured_lead
 from tests.serving.live.world import MS, US, World
 
 ITEM, LARGEST, TAKES = 64, 8, 5 * MS
@@ -61,7 +61,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Gpu:
-    """A model of one input and one output, whose graphs negate bytes and take *takes*."""
+    """Two models of one input and one output, whose graphs negate bytes and take *takes*."""
 
     def __init__(self, library: Path, takes: int = TAKES) -> None:
         self.driver = ctypes.CDLL(str(library))
@@ -76,10 +76,11 @@ class Gpu:
         self.static, self.left = self._memory(), self._memory()
         slots = [tuple([self._memory()] for _ in range(4)) for _ in range(2)]
         self.streams = express.GpuStreams(str(library), *addresses)
-        self.runner = express.GraphRunner(self.streams, [(self.static, ITEM)], [ITEM], slots)
         self.graphs = [Graph(self.static, self.left, room * ITEM, takes, 0) for room in ROOMS]
-        for room, graph in zip(ROOMS, self.graphs, strict=True):
-            self.runner.add(room, ctypes.addressof(graph), [self.left])
+        self.runners = [express.GraphRunner(self.streams, [(self.static, ITEM)], [ITEM], slots) for _ in "ab"]
+        for runner in self.runners:
+            for room, graph in zip(ROOMS, self.graphs, strict=True):
+                runner.add(room, ctypes.addressof(graph), [self.left])
 
     def log(self) -> list[str]:
         told: bytes = self.driver.fake_log()
@@ -113,13 +114,14 @@ class GpuWorld(World):
 
     def _native(self) -> Any:
         native = super()._native()
-        native.know_graphs(0, self.gpu.runner)
+        for number, runner in enumerate(self.gpu.runners):
+            native.know_graphs(number, runner)
         return native
 
 
-def run(number: int, size: int = 1, start: int = 0, room: int = ITEM) -> RunBatch:
+def run(number: int, size: int = 1, start: int = 0, room: int = ITEM, model: int = 0) -> RunBatch:
     members = [BatchMember(i * 512, 1, 0, i * 512 + 256, room) for i in range(size)]
-    return RunBatch(number, 0, packed(members), start)
+    return RunBatch(number, model, packed(members), start)
 
 
 def done(news: Any) -> BatchDone:
@@ -206,6 +208,18 @@ def test_a_batch_is_stopped_before_its_start_and_dropped_after_it(library: Path)
     assert done(second).started >= dropped.stopped
 
 
+def test_batches_that_were_launched_and_cancelled_do_not_confuse_the_clock(library: Path) -> None:
+    """Both wait on the GPU behind another model's batch, and nobody looks when they end."""
+    ahead = [(20 * MS, run(2, model=1)), (20 * MS, run(3)), (20 * MS, run(4))]
+    dropped = [(21 * MS, CancelBatch(3, 0)), (21 * MS, CancelBatch(4, 0))]
+    script = [(8 * MS, run(1)), *ahead, *dropped, (22 * MS, run(5)), (22 * MS, run(6)), (22 * MS, run(7))]
+    news = GpuWorld(Gpu(library), script).serve()
+    assert [one.run for one in news if isinstance(one, BatchCancelled)] == [3, 4]
+    finished = [done(one) for one in news if not isinstance(one, BatchCancelled)]
+    assert [one.run for one in finished] == [1, 2, 5, 6, 7]
+    assert all(one.computed - one.started == pytest.approx(TAKES, abs=US) for one in finished)
+
+
 def test_a_graph_that_fails_breaks_its_batch_and_no_other(library: Path) -> None:
     gpu = Gpu(library)
     gpu.graphs[1].fails = 1
@@ -274,9 +288,37 @@ def test_graphs_that_were_handed_over_run_without_python(library: Path) -> None:
     handed.runner.finish()
 
 
+class Launched(NamedTuple):
+    """A batch that Python launched on a GPU which takes no time."""
+
+    began: int
+
+    def wait(self, free: int) -> Launched:
+        return self
+
+
+def test_a_batch_beyond_the_largest_graph_is_measured_as_python_runs_it(library: Path) -> None:
+    graphs, gpu = captured(), Gpu(library)  # which hold the memory
+    handed = graphs.handed_over(extension("_express"), gpu.streams, LARGEST)
+    by_python: list[int] = []
+
+    def launch(batch: Batch, now: int) -> Launched:
+        by_python.append(batch.size)
+        return Launched(now)
+
+    model: Any = SimpleNamespace(
+        inputs=[INPUT], outputs=[OUTPUT], graphs=handed.runner, launch=launch, staging=lambda size: {}
+    )
+    assert measured_lead(model, LARGEST + 1, lambda: 0) >= (0, 0)
+    assert set(by_python) == {LARGEST + 1}
+
+
 def test_graphs_that_need_python_say_why() -> None:
     assert captured(offsets=(0, 4)).needs_python() == "it draws random numbers"
     other = captured(output=TensorSpec("OUTPUT", "FP16", (ITEM,)))
     assert "something else than the output OUTPUT of FP16" in other.needs_python()
+    short = captured()
+    short.graphs[1].outputs["OUTPUT"].resize_(0, ITEM)
+    assert "something else" in short.needs_python()
     old = captured()._replace(graphs={LARGEST: Captured(OldGraph(), {})})
     assert "does not tell where its graphs are" in old.needs_python()

@@ -145,7 +145,7 @@ def by_application(
 
 
 def _timed(model: LoadedModel, batch: Batch, care: Care) -> list[Time]:
-    if getattr(model, "graphs", None) is not None:
+    if (graphs := getattr(model, "graphs", None)) is not None and graphs.takes(batch.size):
         return _repeated(_natively(model, batch), care, _IN_A_ROW)
     if hasattr(model, "launch") and not any(spec.datatype == BYTES for spec in model.inputs):
         return _repeated(_back_to_back(model, batch), care, _IN_A_ROW)

@@ -385,7 +385,7 @@ def measured_lead(model: LoadedModel, largest: int, clock: Clock) -> tuple[Time,
 
 def _lead(model: Any, size: int, clock: Clock) -> Time:
     batch = examples.batch(model.inputs, size, np.random.default_rng(0))
-    if getattr(model, "graphs", None) is not None:
+    if (graphs := getattr(model, "graphs", None)) is not None and graphs.takes(size):
         (done,) = RepeatedOrder(model, batch).carried_out(1)
         return max(0, done.started - done.received)
     given, started = batch.inputs, clock()

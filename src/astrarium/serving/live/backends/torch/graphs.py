@@ -7,6 +7,7 @@ flight (native/src/worker/graph_runner.h says what for). Whoever holds a `Handed
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -25,6 +26,9 @@ class GraphRunner(Protocol):
     """A graph runner is native: a worker's native loop runs the batches of its graphs."""
 
     def add(self, room: int, graph: int, outputs: Sequence[int]) -> None: ...
+
+    def takes(self, size: int) -> bool:
+        """Return whether there is a graph for a batch of this size."""
 
     def rehearse(self, memory: memoryview, order: bytes, times: int) -> list[bytes]:
         """Return what a worker says about an order that is carried out so many times in a row."""
@@ -65,8 +69,8 @@ class CapturedGraphs(NamedTuple):
         largest = self.graphs[max(self.graphs)]
         if not hasattr(largest.graph, "raw_cuda_graph_exec"):
             return "this PyTorch does not tell where its graphs are"
-        for spec in self.outputs:
-            if not self._is_as_promised(largest.outputs.get(spec.name), spec):
+        for (size, captured), spec in product(self.graphs.items(), self.outputs):
+            if not self._is_as_promised(captured.outputs.get(spec.name), size, spec):
                 return f"the graphs leave something else than the output {spec.name} of {spec.datatype}"
         return "it draws random numbers" if self._draws(largest) else ""
 
@@ -82,10 +86,11 @@ class CapturedGraphs(NamedTuple):
         for size, captured in self.graphs.items():
             left = [captured.outputs[spec.name].data_ptr() for spec in self.outputs]
             runner.add(size, captured.graph.raw_cuda_graph_exec(), left)
+        self.torch.cuda.synchronize(self.device)  # other streams do not wait until the new memory is zero
         return HandedOver(runner, slots)
 
-    def _is_as_promised(self, tensor: Any, spec: TensorSpec) -> bool:
-        if tensor is None or spec.datatype == BYTES or tuple(tensor.shape[1:]) != spec.shape:
+    def _is_as_promised(self, tensor: Any, size: int, spec: TensorSpec) -> bool:
+        if tensor is None or spec.datatype == BYTES or tuple(tensor.shape) != (size, *spec.shape):
             return False
         return bool(tensor.dtype == kind(self.torch, spec) and tensor.is_contiguous())
 

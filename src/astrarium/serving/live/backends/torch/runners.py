@@ -245,10 +245,11 @@ class CudaRunner:
         if not self._graphs or (express := extension("_express")) is None:
             return None
         graphs = CapturedGraphs(self._torch, self._device, self._graphs, self._static, self._specs, outputs)
-        if why := graphs.needs_python():
-            warnings.warn(f"{model}: its batches are launched by Python, since {why}", stacklevel=2)
-            return None
-        self._handed_over = graphs.handed_over(express, self._streams.native(express), self._largest)
+        with self._torch.cuda.device(self._device):  # native code takes the context that it finds
+            if why := graphs.needs_python():
+                warnings.warn(f"{model}: its batches are launched by Python, since {why}", stacklevel=2)
+                return None
+            self._handed_over = graphs.handed_over(express, self._streams.native(express), self._largest)
         return self._handed_over.runner
 
     def capture(self, sizes: Sequence[int], model: str) -> None:
@@ -277,10 +278,6 @@ class CudaRunner:
         self._static, self._slots, self._handed_over = [], [], None
         del self._call
 
-    def _pinned(self, spec: TensorSpec) -> Any:
-        shape = (self._largest, *spec.shape)
-        return self._torch.zeros(shape, dtype=kind(self._torch, spec), pin_memory=True)
-
     def _learn(self, room: int, took: Time) -> None:
         known = self._takes.get(room, took)
         self._takes[room] = min(took, known + known // 8)  # expecting it too early costs less than too late
@@ -293,7 +290,8 @@ class CudaRunner:
         """Return an input's buffers for the largest batch; None where its size is open."""
         if spec.item_bytes is None:
             return None
-        pinned = self._pinned(spec)
+        shape = (self._largest, *spec.shape)
+        pinned = self._torch.zeros(shape, dtype=kind(self._torch, spec), pin_memory=True)
         return InputBuffers(pinned, array_of(self._torch, pinned), self._on_gpu(self._torch.empty, spec))
 
     def _on_gpu(self, make: Callable[..., Any], spec: TensorSpec) -> Any:
@@ -371,11 +369,7 @@ class CudaRunner:
         return pinned[:size].copy_(tensor[:size], non_blocking=True)
 
 
-def _fill(buffers: InputBuffers, array: Array, size: int) -> None:
+def _sent(buffers: InputBuffers, array: Array, size: int) -> Any:
     if array.ctypes.data != buffers.array.ctypes.data:  # else it was gathered there
         buffers.array[:size] = array
-
-
-def _sent(buffers: InputBuffers, array: Array, size: int) -> Any:
-    _fill(buffers, array, size)
     return buffers.staged[:size].copy_(buffers.pinned[:size], non_blocking=True)
