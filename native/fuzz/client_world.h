@@ -94,6 +94,7 @@ class ClientWorld {
   }
 
   Thread& thread() { return thread_; }
+  Shared& shared() { return *shared_; }
   auto passed() { return shared_->long_way.take().first; }
 
  private:

@@ -30,6 +30,7 @@ class World : public ClientWorld<GrpcThread, GrpcShared> {
   // It answers, asks whether that was sent, takes messages or ends a call.
   void hear() override {
     for (const PassedCall& one : passed()) {
+      if (one.kind == PassedCall::kCall) shared().held.fetch_sub(call_cost(one.metadata.size()));
       if (one.kind == PassedCall::kLeft || one.kind == PassedCall::kSent) continue;
       if (one.kind == PassedCall::kMessage) thread().taken(one.connection, one.stream, one.bytes.size());
       switch (one.bytes.size() % 4) {

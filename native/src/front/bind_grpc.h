@@ -77,6 +77,8 @@ inline void bind_grpc(nb::module_& m) {
       .def("taken", [](G& self, ConnectionNumber n, std::uint32_t stream, std::size_t bytes) {
              self.tell(n, [=](GrpcThread& thread) { thread.taken(n, stream, bytes); });
            }, "connection"_a, "stream"_a, "bytes"_a)
+      // Python has nothing of a call any more, whose metadata had so many bytes.
+      .def("forgotten", [](G& self, std::size_t metadata) { self.shared->held.fetch_sub(call_cost(metadata), std::memory_order_relaxed); }, "metadata"_a)
       .def("tell_when_sent", [](G& self, ConnectionNumber n, std::uint32_t stream) {
              self.tell(n, [=](GrpcThread& thread) { thread.tell_when_sent(n, stream); });
            }, "connection"_a, "stream"_a);

@@ -10,6 +10,7 @@
 
 #include "../express/answer.h"
 #include "../express/call.h"
+#include "../express/trim.h"
 #include "clock.h"
 #include "exchange.h"
 #include "refusals.h"
@@ -39,7 +40,8 @@ struct Pending : Ticket {
   void trim() {
     constexpr std::size_t kKept = 1 << 16;
     for (express::Part& part : call.inputs)
-      if (part.made.capacity() > kKept) part.made = std::string();
+      if (part.made.capacity() > kKept) express::trim(part.made);
+    if (call.id.capacity() > kKept) express::trim(call.id);
   }
 };
 

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "../express/trim.h"
 #include "call_desk.h"
 #include "long_way.h"
 
@@ -40,8 +41,7 @@ class Bytes {
 
   void clear() {
     begin_ = 0;
-    if (text_.capacity() > kKept) text_ = std::string();
-    else text_.clear();
+    express::trim(text_, kKept);
   }
 
  private:
@@ -71,7 +71,7 @@ class Connections {
 
   void remove(Connection& connection) {
     free_.push_back(static_cast<std::uint32_t>(connection.number & 0xffffffu));
-    connection = Connection{};
+    std::destroy_at(&connection), std::construct_at(&connection);  // assigning would keep the memory of texts
     --open_;
   }
 

@@ -3,10 +3,12 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include "../express/trim.h"
 #include "call_desk.h"
 #include "http2_connection.h"
 #include "long_way.h"
@@ -34,17 +36,18 @@ struct GrpcStream : Http2Stream, Asker {
   bool tell_sent = false;    // Python wants to hear when all is sent
   std::string metadata;      // names and values, each before a zero
   Place method, path, timeout, authorization, api_key, application, timeline, encoding;
-  Time received = 0, progress = 0;  // when the head came, and data last
-  Bytes in;                         // part of a message, with its prefix
-  std::size_t untaken = 0;          // bytes of messages that Python has not taken
+  Time received = 0, since = 0;  // when the head came, and the message that arrives began to
+  Bytes in;                      // part of a message, with its prefix
+  std::size_t untaken = 0;       // bytes of messages that Python has not taken, with what each one costs
 
   std::string_view view(const Place& place) const { return std::string_view(metadata).substr(place.at, place.size); }
 
-  // Makes it as new, and keeps what memory it has.
+  // Makes it as new, and keeps the memory that most metadata needs.
   void clear() {
+    constexpr std::size_t kKept = 1024;
     std::string kept = std::move(metadata);
-    kept.clear();
-    *this = GrpcStream{};
+    express::trim(kept, kKept);
+    std::destroy_at(this), std::construct_at(this);
     metadata = std::move(kept);
   }
 };
@@ -67,7 +70,14 @@ struct PassedCall {
   bool compressed = false, streams = false;
   std::string metadata = {}, peer = {}, why = {};
   Time received = 0, patience = 0;
+
+  std::size_t cost() const { return sizeof *this + bytes.size() + metadata.size() + peer.size() + why.size(); }  // bytes of memory
 };
+
+// What a call costs in Python while it goes the long way, with all its metadata, and each message that waits there: bytes,
+// rather more than less.
+inline std::size_t call_cost(std::size_t metadata) { return 4096 + 16 * metadata; }
+inline std::size_t message_cost(std::size_t bytes) { return 512 + bytes; }
 
 // Nanoseconds that a grpc-timeout says, or 0 where it says nothing that we know.
 inline Time timeout_of(std::string_view text) {
@@ -111,7 +121,8 @@ inline std::string percent_encoded(std::string_view text) {
 
 inline void append_status(std::string& block, int status, std::string_view details) {
   append_field(block, "grpc-status", std::to_string(status));
-  if (!details.empty()) append_field(block, "grpc-message", percent_encoded(details));
+  constexpr std::size_t kMost = 4096;  // bytes: clients take no more, and would tell of that in its place
+  if (!details.empty()) append_field(block, "grpc-message", percent_encoded(details.substr(0, kMost)));
 }
 
 inline std::string message_prefix(std::size_t size) {

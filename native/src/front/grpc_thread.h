@@ -35,7 +35,7 @@ struct GrpcShared {
   const Keys keys;
   LongWayQueue<PassedCall> long_way;
   std::atomic<std::int64_t> connections = 0;
-  std::atomic<std::size_t> held = 0;  // bytes of messages that are not whole
+  std::atomic<std::size_t> held = 0;  // bytes of messages that are not whole, and of what waits in Python
 };
 
 struct GrpcConnection {
@@ -44,7 +44,8 @@ struct GrpcConnection {
   std::unique_ptr<GrpcHttp2> http2;
   Bytes in;              // part of a frame
   std::size_t sent = 0;  // bytes of http2->out()
-  Time since = 0;        // when something came, or the client last took something
+  Time since = 0;        // when the client last took something of what waits for it, or nothing waited
+  std::size_t moved = 0; // bytes of http2->moved() then
   bool stalled = false;  // because too much waits for Python
   bool marked = false;   // it is looked at when the round ends
   std::uint32_t armed = 0;
@@ -108,7 +109,9 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
   // Python has read a message of so many bytes: the client may send more.
   void taken(ConnectionNumber number, std::uint32_t id, std::size_t bytes) {
     with(number, id, [&](GrpcHttp2& http2, GrpcStream& stream) {
-      stream.untaken -= std::min(bytes, stream.untaken);
+      const std::size_t less = std::min(message_cost(bytes), stream.untaken);
+      stream.untaken -= less;
+      hold_less(less);
       http2.allow_more(stream);
     });
   }
@@ -168,7 +171,7 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
     if (size <= 0) return lose(connection);
     const std::string_view data(buffer_.get(), kept + static_cast<std::size_t>(size));
     connection.in.clear();
-    connection.since = began_;
+    if (connection.http2->greeted() && !connection.unsent() && !connection.http2->unsent()) connection.since = began_;
     reads_ = &connection;
     const std::size_t used = connection.http2->receive(data);
     connection.in.append(data.substr(used));
@@ -208,18 +211,24 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
       if (sent < 0 && errno == EINTR) continue;
       if (sent < 0) break;
       connection.sent += static_cast<std::size_t>(sent);
-      connection.since = began_;
+      note_taken(connection);
     }
     if (connection.sent < out.size() && errno != EAGAIN && errno != EWOULDBLOCK) return false;
     forget_sent(connection, out);
     return true;
   }
 
+  // Whoever keeps its windows closed takes nothing, whatever else it says and hears.
+  void note_taken(GrpcConnection& connection) {
+    const std::size_t moved = connection.http2->moved();
+    if (connection.http2->unsent() && moved == connection.moved) return;
+    connection.moved = moved, connection.since = began_;
+  }
+
   static void forget_sent(GrpcConnection& connection, std::string& out) {
     constexpr std::size_t kKept = 1 << 14;  // bytes of memory, for the next time
     if (connection.sent == out.size()) {
-      if (out.capacity() > kKept) out = std::string();
-      out.clear();
+      express::trim(out, kKept);
     } else if (connection.sent > out.size() / 2) {
       out.erase(0, connection.sent);
     } else {
@@ -250,7 +259,7 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
   }
 
   void begin(GrpcStream& stream) {
-    if (stream.connection == nullptr) stream.connection = reads_, stream.received = stream.progress = arrived_;
+    if (stream.connection == nullptr) stream.connection = reads_, stream.received = stream.since = arrived_;
   }
 
   static Place* known(GrpcStream& stream, std::string_view name) {
@@ -270,8 +279,13 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
     const std::string_view path = stream.view(stream.path);
     if (stream.view(stream.method) != "POST" || path.empty()) return stream.connection->http2->reset(stream, Http2Error::kProtocol);
     stream.mode = path == kInfer ? GrpcStream::kInfer : path != kStreams && path.substr(0, kService.size()) == kService ? GrpcStream::kUnary : GrpcStream::kStream;
-    if (stream.mode == GrpcStream::kStream) go_long(stream, "stream", {}, false);
+    if (stream.mode == GrpcStream::kStream) return go_long(stream, "stream", {}, false);
+    if (has_key(stream)) return;
+    stream.has_message = true;  // who shows no key has none kept
+    go_long(stream, "key", {}, false);
   }
+
+  bool has_key(const GrpcStream& stream) const { return shared_.keys.admit(stream.view(stream.authorization), stream.view(stream.api_key)); }
 
   struct Message {
     bool compressed = false;
@@ -281,7 +295,7 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
   void data(GrpcStream& stream, std::string_view body) override {
     const std::uint32_t id = stream.id;
     GrpcHttp2& http2 = *stream.connection->http2;
-    stream.progress = began_;
+    if (stream.mode == GrpcStream::kStream && stream.in.empty()) stream.since = began_;
     Message found;
     while (!stream.has_message && gather(stream, body, found)) {
       message(stream, found);
@@ -312,18 +326,27 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
   // Keeps bytes of a message until it has so many.
   bool fill(GrpcStream& stream, std::string_view& body, std::size_t size) {
     const std::size_t more = std::min(size - std::min(size, stream.in.size()), body.size());
-    if (more && shared_.held.load(std::memory_order_relaxed) + more > shared_.limits.held_bytes) {
+    if (!hold(more)) {
       body = {};
-      refuse(stream, kExhausted, "overloaded: calls that are not whole hold all memory that there is for them");
+      refuse_to_hold(stream);
       return false;
     }
     stream.in.append(body.substr(0, more));
-    shared_.held.fetch_add(more, std::memory_order_relaxed);
     body.remove_prefix(more);
     return stream.in.size() >= size;
   }
+
+  // False where nothing more can be held.
+  bool hold(std::size_t more) {
+    if (more && shared_.held.load(std::memory_order_relaxed) + more > shared_.limits.held_bytes) return false;
+    shared_.held.fetch_add(more, std::memory_order_relaxed);
+    return true;
+  }
   void hold_less(std::size_t less) {
     if (less) shared_.held.fetch_sub(less, std::memory_order_relaxed);
+  }
+  void refuse_to_hold(GrpcStream& stream) {
+    refuse(stream, kExhausted, "overloaded: calls that are not whole hold all memory that there is for them");
   }
 
   bool is_small(GrpcStream& stream, std::size_t size) {
@@ -342,7 +365,9 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
   }
 
   void next_message(GrpcStream& stream, const Message& message) {
-    stream.untaken += message.bytes.size();
+    const std::size_t cost = message_cost(message.bytes.size());
+    if (!hold(cost)) return refuse_to_hold(stream);
+    stream.untaken += cost;
     pass(stream, {PassedCall::kMessage, stream.connection->number, stream.id, std::string(message.bytes), message.compressed});
   }
 
@@ -352,7 +377,7 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
   }
 
   void closed(GrpcStream& stream) override {
-    hold_less(stream.in.size());
+    hold_less(stream.in.size() + stream.untaken);
     if (stream.connection == nullptr) return;
     if (stream.pending != nullptr) ++stream.connection->http2->abandoned;
     CallDesk::leave(stream);
@@ -384,7 +409,6 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
 
   // What the metadata asks for.
   std::string_view why_long(const GrpcStream& stream, express::Call& call) const {
-    if (!shared_.keys.admit(stream.view(stream.authorization), stream.view(stream.api_key))) return "key";
     if (stream.timeline.size && stream.view(stream.timeline) != "0") return "x-astrarium-timeline";
     call.application = stream.view(stream.application);
     if (call.application.size() > express::kLongestTag) return "x-astrarium-application";
@@ -450,6 +474,7 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
   void go_long(GrpcStream& stream, std::string_view why, std::string_view message, bool compressed) {
     const bool streams = stream.mode == GrpcStream::kStream;
     if (stream.mode == GrpcStream::kInfer) shared_.long_way.counted(why);
+    if (!hold(call_cost(stream.metadata.size()))) return refuse_to_hold(stream);
     stream.is_long = true;
     pass(stream, {PassedCall::kCall, stream.connection->number, stream.id, std::string(message), compressed, streams, stream.metadata,
                   peer(stream.connection->fd), std::string(why), stream.received, timeout_of(stream.view(stream.timeout))});
@@ -486,8 +511,8 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
       const bool waits = connection.unsent() || http2.unsent();
       if (quiet > (http2.greeted() ? shared_.limits.keep_alive : shared_.limits.request) && (waits || !http2.greeted())) return lose(connection);
       http2.each([&](GrpcStream& stream) {
-        const bool arrives = !stream.has_message && stream.mode != GrpcStream::kStream;
-        if (arrives && began_ - stream.progress > shared_.limits.request) too_slow(stream);
+        const bool arrives = stream.mode == GrpcStream::kStream ? !stream.in.empty() : !stream.has_message;
+        if (arrives && began_ - stream.since > shared_.limits.request) too_slow(stream);
       });
     });
     return false;
@@ -496,7 +521,7 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
   void too_slow(GrpcStream& stream) {
     constexpr int kDeadline = 4;
     mark(*stream.connection);
-    refuse(stream, kDeadline, "request: expected the rest of the message, of which nothing came for " + rounded_duration(shared_.limits.request));
+    refuse(stream, kDeadline, "request: expected each message whole within " + rounded_duration(shared_.limits.request));
   }
 
   std::shared_ptr<GrpcShared> kept_;

@@ -20,7 +20,7 @@ namespace astrarium::front {
 // What every stream has; a protocol's own streams have more.
 struct Http2Stream {
   std::uint32_t id = 0;                      // 0: it is no more
-  std::int64_t send_window = 0;              // bytes that the client allows us
+  std::int64_t send_window = 0;              // bytes that the client allows us, beyond what it allows every stream
   std::int64_t window = 0, used = 0;         // bytes that we allow the client, and that came since we last did
   bool client_ended = false;                 // it sends no more
   bool has_head = false;                     // the client has our first headers
@@ -73,6 +73,7 @@ class Http2Connection {
       take(head, data.substr(kFrameHead, head.size));
       data.remove_prefix(kFrameHead + head.size);
     }
+    if (std::exchange(has_window_, false) && !broken_) send_waiting();  // once, however many frames said so
     return broken_ ? before : before - data.size();
   }
 
@@ -136,6 +137,7 @@ class Http2Connection {
   bool gone() const { return gone_ && streams_.empty(); }     // so is this one
   std::size_t streams() const { return streams_.size(); }
   std::size_t unsent() const { return unsent_; }
+  std::size_t moved() const { return moved_; }                // bytes of data that the client's windows have let pass
   std::string& out() { return out_; }                         // what is to be sent, for the owner to take
   template <class Work>
   void each(Work work) {
@@ -222,7 +224,7 @@ class Http2Connection {
     block_ += body;
     if (!(head.flags & kEndHeaders)) return;
     block(std::exchange(block_stream_, 0), block_);
-    block_ = std::string();
+    express::trim(block_);
   }
 
   // A whole header block: of a new stream, of the end of one, or of one that is no more.
@@ -260,7 +262,6 @@ class Http2Connection {
     made = std::move(spare_.back());
     spare_.pop_back();
     made->id = id;
-    made->send_window = client_window_;
     made->window = limits_.window;
     return *made;
   }
@@ -293,12 +294,12 @@ class Http2Connection {
   std::size_t send_now(Stream& stream, std::string_view data) {
     std::size_t sent = 0;
     while (sent < data.size()) {
-      const std::int64_t window = std::min(send_window_, stream.send_window);
+      const std::int64_t window = std::min(send_window_, client_window_ + stream.send_window);
       if (window <= 0) break;
       const std::size_t size = std::min({data.size() - sent, static_cast<std::size_t>(window), largest_});
       append_head(out_, size, Frame::kData, 0, stream.id);
       out_ += data.substr(sent, size);
-      sent += size;
+      sent += size, moved_ += size;
       send_window_ -= static_cast<std::int64_t>(size), stream.send_window -= static_cast<std::int64_t>(size);
     }
     return sent;
@@ -378,7 +379,7 @@ class Http2Connection {
       setting(static_cast<Setting>(read_number(body, at, 2)), read_number(body, at + 2, 4));
     if (broken_) return;
     append_head(out_, 0, Frame::kSettings, kAck, 0);
-    send_waiting();
+    has_window_ = true;
   }
 
   void setting(Setting setting, std::uint32_t value) {
@@ -387,11 +388,7 @@ class Http2Connection {
       largest_ = value;
     } else if (setting == Setting::kWindow) {
       if (value > kLargestWindow) return break_off(Http2Error::kFlowControl, "a window is larger than it can be");
-      const std::int64_t more = value - std::exchange(client_window_, value);
-      for (auto& [id, stream] : streams_) {
-        stream->send_window += more;
-        if (stream->send_window > kLargestWindow) return break_off(Http2Error::kFlowControl, "a window is larger than it can be");
-      }
+      client_window_ = value;
     }
   }
 
@@ -411,12 +408,13 @@ class Http2Connection {
     Stream* stream = head.stream ? find(head.stream) : nullptr;
     if (head.stream && stream == nullptr) return;
     std::int64_t& window = stream != nullptr ? stream->send_window : send_window_;
-    if (more == 0 || window + more > kLargestWindow) {
+    const std::int64_t least = stream != nullptr ? client_window_ : 0;
+    if (more == 0 || least + window + more > kLargestWindow) {
       if (stream != nullptr) return reset(*stream, more ? Http2Error::kFlowControl : Http2Error::kProtocol);
       return more ? break_off(Http2Error::kFlowControl, "a window is larger than it can be") : break_off();
     }
     window += more;
-    if (stream == nullptr) send_waiting();
+    if (stream == nullptr) has_window_ = true;
     else send_rest(*stream);
   }
 
@@ -428,9 +426,10 @@ class Http2Connection {
   std::vector<std::unique_ptr<Stream>> spare_;
   std::vector<std::uint32_t> waiting_;
   std::uint32_t last_ = 0, block_stream_ = 0;
+  bool has_window_ = false;  // the client allows more than when we last sent what waits
   bool block_ends_ = false, greeted_ = false, broken_ = false, leaving_ = false, gone_ = false;
   std::int64_t send_window_ = kFirstWindow, client_window_ = kFirstWindow, window_ = kWindow, received_ = 0;
-  std::size_t largest_ = kSmallestFrame, unsent_ = 0;
+  std::size_t largest_ = kSmallestFrame, unsent_ = 0, moved_ = 0;
 };
 
 }  // namespace astrarium::front

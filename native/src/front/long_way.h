@@ -33,9 +33,11 @@ struct Passed {
   std::string why = {};  // it goes the long way
   Time received = 0;
   int error = 0;  // what ended the connection; 0: it was closed
+
+  std::size_t cost() const { return sizeof *this + bytes.size() + why.size(); }  // bytes of memory
 };
 
-// *Passed* has `bytes`. Network threads push, Python's event loop takes all at once when the descriptor is readable.
+// *Passed* has a `cost`. Network threads push, Python's event loop takes all at once when the descriptor is readable.
 template <class Passed>
 class LongWayQueue {
  public:
@@ -52,7 +54,7 @@ class LongWayQueue {
   bool push(Passed passed) {
     const std::lock_guard lock(mutex_);
     if (waiting_.empty()) ring();
-    bytes_ += passed.bytes.size();
+    bytes_ += passed.cost();
     waiting_.push_back(std::move(passed));
     if (bytes_ <= kMostBytes) return true;
     stalled_ = true;

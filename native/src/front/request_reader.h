@@ -8,6 +8,7 @@
 
 #include "../express/chunks.h"
 #include "../express/desk.h"
+#include "../express/trim.h"
 #include "keys.h"
 
 namespace astrarium::front {
@@ -62,7 +63,7 @@ class RequestReader {
     const auto found = chunks_.find(rest, desk_.largest_body());
     if (found == express::Chunks::kPart) return part(head + chunks_.need);
     if (found == express::Chunks::kOther) return other("transfer-encoding");
-    trim(joined_);
+    express::trim(joined_, kKept);
     chunks_.join(joined_);
     body = joined_;
     return {Reading::kWhole, head + chunks_.size};
@@ -70,19 +71,16 @@ class RequestReader {
 
   bool unpack(const express::Head& head, std::string_view& body) {
     if (head.coded == express::Coding::kNone) return true;
-    trim(inflated_);
+    express::trim(inflated_, kKept);
     if (!inflater_.inflate(body, std::min(kMostInflated, desk_.largest_body()), inflated_)) return false;
     body = inflated_;
     return true;
   }
 
-  static void trim(std::string& kept) {
-    if (kept.capacity() > kKept) kept = std::string();
-  }
-
   bool may_become_plain(std::string_view data, std::string_view why) const {
     constexpr std::string_view kStart = "POST /v2/models/";
-    const auto both = std::min(data.size(), kStart.size());
+    const auto both = std::min(data.size(), kStart.size()), line = data.find('\n');
+    if (line != std::string_view::npos && (line == 0 || data[line - 1] != '\r')) return false;  // no head has such lines
     return why == express::kInPieces && data.size() < largest_head_ && data.substr(0, both) == kStart.substr(0, both);
   }
 

@@ -16,6 +16,7 @@ from astrarium.serving.live.tensors import TensorSpec
 if TYPE_CHECKING:
     from astrarium._front import Grpc, Network
 
+HIGH_WATER = 64 * 1024  # bytes written before we ask whether the client takes them, as asyncio has it
 LOOK_AGAIN = 50 * MILLISECOND  # how often a request that went the long way makes us look for changed models
 
 

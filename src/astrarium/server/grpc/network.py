@@ -20,15 +20,14 @@ import grpc
 from astrarium.core.units import SECOND, Time
 from astrarium.server.contract import NativeFront
 from astrarium.server.grpc.front import GrpcFront
-from astrarium.server.native import NativeThreads, listeners_at
+from astrarium.server.native import HIGH_WATER, NativeThreads, listeners_at
 from astrarium.server.settings import Address, HttpLimits, Security
 
 if TYPE_CHECKING:
     from astrarium._front import Grpc
 
-HIGH_WATER = 64 * 1024  # bytes written before we ask whether the client takes them, as asyncio has it
 POLL = 0.01
-SMALL = 4096  # compressed bytes: they become a thousand times as many at most, in some milliseconds
+SMALL = 256  # compressed bytes: they become a thousand times as many at most, in some .1 ms
 _WINDOW_BITS = {b"gzip": 31, b"deflate": 15}
 log = logging.getLogger(__name__)
 Trailing = tuple[tuple[str, str], ...]
@@ -188,14 +187,18 @@ class NativeGrpc(NativeThreads):
         self.look_again()
         for kind, number, message, streams, about in self.native.passed():
             if kind == self._module.CALL:
-                self._begin(number, NativeContext(*about), None if streams else message)
+                self._begin(number, about, None if streams else message)
             elif (call := self._calls.get(number)) is not None:
                 self._happened(call, kind, message)
 
-    def _begin(self, number: tuple[int, int], context: NativeContext, message: Message | None) -> None:
-        call = self._calls[number] = NativeCall(self.native, number, context, self._limit)
+    def _begin(self, number: tuple[int, int], about: Any, message: Message | None) -> None:
+        call = self._calls[number] = NativeCall(self.native, number, NativeContext(*about), self._limit)
         call.task = self._loop.create_task(self._serve(call, message))
-        call.task.add_done_callback(lambda _: self._calls.pop(number))
+        call.task.add_done_callback(lambda _: self._end(number, len(about[0])))
+
+    def _end(self, number: tuple[int, int], metadata: int) -> None:
+        del self._calls[number]
+        self.native.forgotten(metadata)
 
     def _happened(self, call: NativeCall, kind: int, message: Message) -> None:
         if kind == self._module.MESSAGE:

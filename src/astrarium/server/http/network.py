@@ -18,13 +18,12 @@ from astrarium.core.units import SECOND, Time
 from astrarium.server.contract import NativeFront
 from astrarium.server.http.protocol import BoundedProtocol, Refusal, last_answer, too_slow
 from astrarium.server.http.routing import RECEIVED
-from astrarium.server.native import NativeThreads
+from astrarium.server.native import HIGH_WATER, NativeThreads
 from astrarium.server.settings import HttpLimits
 
 if TYPE_CHECKING:
     from astrarium._front import Network
 
-HIGH_WATER = 64 * 1024  # bytes written before we ask whether the client takes them, as asyncio has it
 log = logging.getLogger(__name__)
 
 

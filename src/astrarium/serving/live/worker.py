@@ -317,9 +317,7 @@ class Worker:
                 self._launch(turn)
 
     def _may_launch(self, turn: BatchTurn, until: int) -> bool:
-        if (
-            not turn.in_flight
-        ):  # it begins in time if it is launched later; what runs must be answered in time
+        if not turn.in_flight:  # it begins in time if launched later; what runs must be answered in time
             return self._clock() + self._spare < until
         given = [one for one in (self._running, *self._turns) if one and one.launched]
         if not given and turn.not_before > self._clock():
