@@ -52,7 +52,7 @@ fuzz:
 native-here:
 	cmake -S native -B build/here -G Ninja -DCMAKE_BUILD_TYPE=Release -DPython_EXECUTABLE=$(shell command -v $(PYTHON))
 	cmake --build build/here
-	cp build/here/_*.so build/here/libastrarium_gate.so src/astrarium/
+	install build/here/_*.so build/here/libastrarium_gate.so src/astrarium/  # new files: who runs keeps the old ones
 
 test-gpu: native-here
 	PYTHONPATH=src:$$PYTHONPATH $(PYTHON) -m pytest -m gpu --confcutdir=tests/gpu tests/gpu

@@ -146,6 +146,7 @@ void hear_calls(GrpcShared& shared, GrpcThreads& threads, const std::atomic<bool
     pollfd waits{shared.long_way.fd(), POLLIN, 0};
     ::poll(&waits, 1, 10);
     for (const PassedCall& one : shared.long_way.take().first) {
+      if (one.kind == PassedCall::kCall) shared.held.fetch_sub(call_cost(one.metadata.size()));
       if (one.kind != PassedCall::kCall) continue;
       GrpcThread& thread = *threads[(one.connection >> 48) - kThreads];
       thread.post([&thread, number = one.connection, stream = one.stream] {

@@ -12,12 +12,7 @@ from astrarium.core.errors import InputError, one_of, read_from
 from astrarium.core.level import Level, Scenario
 
 # Sections that only one level's files have.
-SECTIONS = {
-    "serving": ("models",),
-    "device": ("jobs",),
-    "tuning": ("task", "train"),
-    "cluster": ("apps",),
-}
+SECTIONS = {"serving": ("models",), "device": ("jobs",), "tuning": ("task", "train"), "cluster": ("apps",)}
 SUBJECTS = {
     "serving": "cluster, models and workload (requests to serve)",
     "device": "gpu and jobs (jobs on one GPU)",

@@ -19,7 +19,7 @@ from astrarium.core.units import MILLISECOND, SECOND
 from astrarium.server.contract import Kind
 from astrarium.server.grpc.network import NativeGrpc
 from astrarium.server.grpc.server import serve_grpc
-from astrarium.server.settings import HttpLimits
+from astrarium.server.settings import HttpLimits, Security
 from astrarium.serving.live.tensors import TensorSpec
 from tests.server.test_network import OPEN, PLAIN
 from tests.support.server_fakes import WAYS, FakeService, LoopbackFront, serving, until
@@ -145,6 +145,7 @@ DATA, HEADERS, PRIORITY, RESET, SETTINGS, PUSH, PING, GO_AWAY, WINDOW, CONTINUAT
 END, HEAD_END, PADDED = 1, 4, 8
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 INFER = "/inference.GRPCInferenceService/ModelInfer"
+STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
 
 
 def frame(kind: int, flags: int = 0, stream: int = 0, body: bytes = b"", size: int | None = None) -> bytes:
@@ -237,12 +238,16 @@ class Network:
 
 @asynccontextmanager
 async def network(
-    *cards: Any, limits: HttpLimits | None = None, answers: bool = True, **more: Any
+    *cards: Any,
+    limits: HttpLimits | None = None,
+    answers: bool = True,
+    security: Security | None = None,
+    **more: Any,
 ) -> AsyncIterator[Network]:
     given = LoopbackFront(*(cards or (OPEN,)), **more)
     if answers:
         given.loopback.start()
-    running = await serve_grpc(FakeService(), limits=limits, native_front=given)
+    running = await serve_grpc(FakeService(), limits=limits, security=security, native_front=given)
     assert isinstance(running, NativeGrpc)
     found = Network(given, running)
     try:
@@ -437,6 +442,106 @@ def test_a_message_that_is_too_large_or_stops_arriving_is_refused() -> None:
             told, _ = await line.answer(3)
             assert (told[b"grpc-status"], b"whole within 50 ms" in told[b"grpc-message"]) == (b"4", True)
             assert server.grpc.native.held() == 0
+
+    run(ask())
+
+
+def test_what_waits_in_python_is_held_and_bounded() -> None:
+    async def ask() -> None:
+        async with network(limits=HttpLimits(held_bytes=20_000)) as server:
+            line = await server.line()
+            opened = frame(HEADERS, HEAD_END, 1, head(STREAM))
+            line.writer.write(b"".join(opened[:5] + n.to_bytes(4, "big") + opened[9:] for n in (1, 3, 5, 7)))
+            told, _ = await line.answer(7)
+            assert told[b"grpc-status"] == b"8"
+            assert server.grpc.native.held() > 3 * 4096
+            line.writer.write(b"".join(frame(RESET, 0, n, (8).to_bytes(4, "big")) for n in (1, 3, 5)))
+            await until(lambda: server.grpc.native.held() == 0)
+
+    run(ask())
+
+
+def test_messages_without_content_are_held_too() -> None:
+    async def ask() -> None:
+        async with network(limits=HttpLimits(held_bytes=50_000)) as server:
+            line = await server.line()
+            line.writer.write(
+                frame(HEADERS, HEAD_END, 1, head(STREAM)) + frame(DATA, 0, 1, 1000 * prefixed(b""))
+            )
+            told, _ = await line.answer(1)
+            assert (told[b"grpc-status"], told[b"grpc-message"][:11]) == (b"8", b"overloaded:")
+            await until(lambda: server.grpc.native.held() == 0)
+
+    run(ask())
+
+
+def test_who_shows_no_key_has_no_message_kept() -> None:
+    async def ask() -> None:
+        async with network(security=Security(keys=("secret",))) as server:
+            line = await server.line()
+            line.writer.write(frame(HEADERS, HEAD_END, 1, head()) + frame(DATA, 0, 1, b"\0\0\0\xff"))
+            told, _ = await line.answer(1)
+            assert told[b"grpc-status"] == b"16"
+            line.writer.write(call(3, x_api_key="secret"))
+            assert (await line.answer(3))[0][b"grpc-status"] == b"0"
+            await until(lambda: server.grpc.native.held() == 0)
+
+    run(ask())
+
+
+@pytest.mark.parametrize("path", [INFER, STREAM])
+def test_a_message_that_trickles_is_refused_in_time(path: str) -> None:
+    async def ask() -> None:
+        async with network(limits=HttpLimits(request_seconds=0.2)) as server:
+            line = await server.line()
+            line.writer.write(frame(HEADERS, HEAD_END, 1, head(path)) + frame(DATA, 0, 1, b"\0\0\0\xff"))
+            answer = asyncio.create_task(line.answer(1))
+            while not answer.done():
+                line.writer.write(frame(DATA, 0, 1, b"x"))
+                await asyncio.sleep(0.02)
+            assert answer.result()[0][b"grpc-status"] == b"4"
+
+    run(ask())
+
+
+def test_a_client_that_keeps_its_window_closed_is_left_though_it_pings() -> None:
+    async def ask() -> None:
+        no_window = frame(SETTINGS, 0, 0, b"\0\4" + bytes(4))
+        async with network(PLAIN, limits=HttpLimits(keep_alive_seconds=1)) as server:
+            line = await server.line(PREFACE + no_window)
+            line.writer.write(call(1))
+            await until(lambda: server.tally()[3] == {("in_time", ""): 1})
+            while not line.reader.at_eof():
+                line.writer.write(frame(PING, 0, 0, bytes(8)))
+                await asyncio.wait({asyncio.create_task(line.reader.read(1 << 16))}, timeout=0.1)
+            assert server.grpc.native.connections() == 0
+
+    run(ask())
+
+
+def test_many_frames_about_windows_are_one_reason_to_send() -> None:
+    async def ask() -> None:
+        async with network(PLAIN) as server:
+            line = await server.line(PREFACE + frame(SETTINGS, 0, 0, b"\0\4" + bytes(4)))
+            line.writer.write(call(1))
+            await until(lambda: server.tally()[3] == {("in_time", ""): 1})
+            some = b"".join(b"\0\4" + size.to_bytes(4, "big") for size in (0, 70_000, 0, 5))
+            line.writer.write(frame(SETTINGS, 0, 0, some) + 500 * frame(WINDOW, 0, 0, b"\0\0\0\1"))
+            assert len((await line.until(DATA, 1))[3]) == 5
+            line.writer.write(frame(SETTINGS, 0, 0, b"\0\4" + (70_000).to_bytes(4, "big")))
+            told, _ = await line.answer(1)
+            assert told[b"grpc-status"] == b"0"
+
+    run(ask())
+
+
+def test_a_reason_is_no_longer_than_clients_take() -> None:
+    async def ask() -> None:
+        async with network() as server:
+            line = await server.line()
+            line.writer.write(call(1, message("m" * 8000)))
+            told, _ = await line.answer(1)
+            assert (told[b"grpc-status"], len(told[b"grpc-message"])) == (b"5", 4096)
 
     run(ask())
 

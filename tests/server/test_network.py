@@ -459,6 +459,7 @@ UNUSUAL = {
     "http 1.0": f"POST /v2/models/echo/infer HTTP/1.0\r\nContent-Length: {len(BODY)}\r\n\r\n{BODY}",
     "close": f"{INFER}Connection: close\r\nContent-Length: {len(BODY)}\r\n\r\n{BODY}",
     "head": "HEAD /v2 HTTP/1.1\r\n\r\n",
+    "lines that end with half an end": request(BODY).decode().replace("\r\n", "\n"),
     "in turns": (request(LONG) + request() + b"GET /v2 HTTP/1.1\r\n\r\n" + request()).decode(),
     "no length": f"{INFER}\r\n",
     "close, then more": f"{INFER}Connection: close\r\nContent-Length: {len(BODY)}\r\n\r\n{BODY}"

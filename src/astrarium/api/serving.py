@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import re
@@ -44,7 +45,7 @@ class ServerError(AstrariumError):
 
 
 class Server:
-    """A server answers in child processes, at its *url*, until its block ends or `close` is called."""
+    """A server answers in child processes, at its *url*, until its block or Python ends, or `close`."""
 
     def __init__(self, process: subprocess.Popen[str], home: tempfile.TemporaryDirectory[str]) -> None:
         self._process, self._home = process, home
@@ -55,6 +56,7 @@ class Server:
         self._readers = [threading.Thread(target=self._read, args=(pipe,), daemon=True) for pipe in pipes]
         for reader in self._readers:
             reader.start()
+        atexit.register(self.close)  # nobody else would end it after a script that forgot to
 
     def infer(
         self,
@@ -120,6 +122,7 @@ class Server:
         for reader in self._readers:
             reader.join(ENDING)
         self._home.cleanup()
+        atexit.unregister(self.close)
 
     def __enter__(self) -> Self:
         return self
@@ -142,11 +145,12 @@ class Server:
                 raise ServerError(f"the server was not ready within {seconds:g} s\n{self.log}")
 
     def _read(self, pipe: Any) -> None:
-        for line in pipe:
-            self._said.append(line.rstrip("\n"))
-            if (found := _ADDRESS.search(line)) is not None:
-                self.url = found[1]
-                self._ready.set()
+        with pipe:
+            for line in pipe:
+                self._said.append(line.rstrip("\n"))
+                if (found := _ADDRESS.search(line)) is not None:
+                    self.url = found[1]
+                    self._ready.set()
 
     def _ask(
         self, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None

@@ -405,8 +405,14 @@ def test_checkpoints_that_a_trial_ended_with_stay(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["build", ":build", "nowhere.py:build", "astrarium.tuning:nothing"])
 def test_a_build_that_is_not_there_is_named(text: str) -> None:
-    with pytest.raises(InputError, match="build"):
+    with pytest.raises(InputError, match="objective"):
         named(text)
+
+
+@pytest.mark.parametrize("text", ["build", "nowhere.py:build"])
+def test_a_file_that_is_not_there_is_told_before_anything_is_started(text: str) -> None:
+    with pytest.raises(InputError, match=r"objective: expected .* of a file that is there"):
+        packed(text)
 
 
 def test_builds_travel() -> None:

@@ -37,18 +37,18 @@ def named(text: str) -> Callable[..., Any]:
     """Return the function of that name. Imports of a file search its folder, as a script's do."""
     where, colon, name = text.rpartition(":")
     if not colon or not where or not name:
-        raise InputError("build", text, FORM)
+        raise InputError("objective", text, FORM)
     module = _from_file(Path(where)) if where.endswith(".py") else importlib.import_module(where)
     found = getattr(module, name, None)
     if not callable(found):
-        raise InputError("build", text, f"a function {name!r} in {where}")
+        raise InputError("objective", text, f"a function {name!r} in {where}")
     return cast("Callable[..., Any]", found)
 
 
 def _from_file(path: Path) -> Any:
     path = path.absolute()
     if not path.is_file():
-        raise InputError("build", str(path), "a Python file that is there")
+        raise InputError("objective", str(path), "a Python file that is there")
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
     spec = importlib.util.spec_from_file_location(path.stem, path)
@@ -61,14 +61,16 @@ def _from_file(path: Path) -> Any:
 
 
 def packed(build: Callable[..., Any] | str) -> bytes:
-    """Pack a build into a parcel. A name is checked only where the parcel is opened: only there its imports
-    must be possible."""
+    """Pack a build into a parcel. What a name leads to is checked where the parcel is opened: only there its
+    imports must be possible."""
     if isinstance(build, str):
         where, _, name = build.rpartition(":")
+        if not where or not name or (where.endswith(".py") and not Path(where).is_file()):
+            raise InputError("objective", build, f"{FORM} of a file that is there")
         whole = f"{Path(where).absolute()}:{name}" if where.endswith(".py") else build
         return pickle.dumps(("named", whole))
     if not callable(build):
-        raise InputError("build", build, f"a function of values and workers, or {FORM}")
+        raise InputError("objective", build, f"a function of values and workers, or {FORM}")
     return pickle.dumps(("pickled", _pickled(build)))
 
 
@@ -82,7 +84,7 @@ def _pickled(build: Callable[..., Any]) -> bytes:
         return bytes(cloudpickle.dumps(build))
     except Exception as error:
         told = f"a function that can be pickled with all that it refers to: {error}"
-        raise InputError("build", build, told) from error
+        raise InputError("objective", build, told) from error
 
 
 def opened(parcel: bytes) -> Callable[..., Any]:
