@@ -47,6 +47,6 @@ def state_folder(given: Path | None) -> Path:
     named = given or (Path(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None)
     found = [named] if named else sorted(path.parent for path in Path().glob(f"*.state/{FILE}"))
     if len(found) != 1 or not (found[0] / FILE).is_file():
-        told = "the state folder of a cluster that `astrarium run` has begun"
+        told = f"the state folder of one cluster that `astrarium run` has begun, here or in {VARIABLE}"
         raise InputError("--state", ", ".join(map(str, found)) or None, told)
     return found[0]

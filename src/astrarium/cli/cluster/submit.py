@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from astrarium.cli.cluster.state import State, disk_errors, state_folder
-from astrarium.core.errors import InputError
+from astrarium.core.errors import AstrariumError, InputError
 
 AppFile = Annotated[
     Path | None, typer.Argument(metavar="[FILE]", help="YAML: one app as in a cluster file, or several.")
@@ -126,6 +126,6 @@ def _send(kind: str, body: dict[str, Any], home: Path, wait: float, name: str) -
     if answer is None:
         print(f"{name}: left for the arbiter, which has not answered; is it running?", file=sys.stderr)
     elif answer != "accepted":
-        raise InputError("", None, answer.removeprefix("refused: "), shlex.quote(name))
+        raise AstrariumError(f"{shlex.quote(name)}: {answer}")
     else:
         print(f"{name}: accepted")
