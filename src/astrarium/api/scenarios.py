@@ -43,7 +43,7 @@ def read(source: str | Path | Mapping[str, Any]) -> tuple[Any, Path]:
     if isinstance(source, Mapping):
         return plain(source), Path("scenario.yaml")
     if not isinstance(source, str | Path):
-        told = "a file, or a mapping such as a file holds; change a loaded one where it is loaded"
+        told = "a file, a mapping such as a file holds, or a scenario"
         raise InputError("scenario", type(source).__name__, told)
     return read_yaml(Path(source)), Path(source)
 
