@@ -3,6 +3,8 @@
 #pragma once
 
 #include <algorithm>
+#include <deque>
+#include <numeric>
 #include <vector>
 
 #include "min_tree.h"
@@ -17,7 +19,7 @@ class WindowScheduler : public Policy {
  public:
   WindowScheduler(const Setup& setup, std::size_t lines)
       : network_(setup.network), wake_(lines), latest_(lines), delays_(lines),
-        free_(static_cast<std::size_t>(setup.gpus), 0), last_(static_cast<std::size_t>(setup.gpus), 0) {
+        free_(static_cast<std::size_t>(setup.gpus), 0), planned_(static_cast<std::size_t>(setup.gpus)) {
     queues_.reserve(lines);
   }
 
@@ -65,13 +67,16 @@ class WindowScheduler : public Policy {
   }
 
   void see_gpu(Time now, int id, const Gpu& gpu) {
+    std::deque<Time>& planned = planned_[static_cast<std::size_t>(id)];
+    while (planned.size() > gpu.batches.size()) planned.pop_front();
     if (gpu.idle()) free_.set(id, now);
     else if (!gpu.present) free_.set(id, kForever);
-    else if (gpu.batches.size() == 1) start_late(now, id);
+    else start_late(now, id);
   }
 
   void start_late(Time now, int gpu) {
-    const Time end = now + last_[static_cast<std::size_t>(gpu)], free = free_[gpu];
+    const std::deque<Time>& planned = planned_[static_cast<std::size_t>(gpu)];
+    const Time end = std::accumulate(planned.begin(), planned.end(), now), free = free_[gpu];
     if (free < end || free >= kForever) free_.set(gpu, end);
   }
 
@@ -143,8 +148,8 @@ class WindowScheduler : public Policy {
     self().settle(now, line, gpu, books);
     if (q.size == 0) return;
     const Time start = std::max(now + network_.delay(q.size), free);
-    const Time planned = last_[static_cast<std::size_t>(gpu)] = q.planned();
-    free_.set(gpu, start + planned);
+    planned_[static_cast<std::size_t>(gpu)].push_back(q.planned());
+    free_.set(gpu, start + q.planned());
     books.dispatch(now, gpu, q.heads(), q.size, start);
     self().sent(gpu, books.gpu(gpu).batches.back());
     q.cut(q.size);
@@ -166,7 +171,7 @@ class WindowScheduler : public Policy {
   Network network_;
   std::vector<Queue> queues_;
   MinTree wake_, latest_, delays_, free_;
-  std::vector<Time> last_;
+  std::vector<std::deque<Time>> planned_;  // by GPU: of the batches that it has
   int open_ = 0;
   Time timer_ = kForever;
   const Arrivals* arrivals_ = nullptr;

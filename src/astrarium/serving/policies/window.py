@@ -20,6 +20,7 @@ Everything here is a moment at which to decide, that is, a start less the delay 
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Generic, Literal, TypeVar, cast
 
@@ -60,7 +61,7 @@ class WindowScheduler(Generic[Queue]):
         self._latest = MinTree(len(self._queues))  # for the lines whose candidate may leave now
         self._delays = MinTree(len(self._queues))  # minus the delay of those, to find the longest
         self._free = MinTree(len(setup.gpus), 0)  # when each GPU is expected to be free
-        self._last = [0] * len(setup.gpus)  # what the batch sent to each GPU last is planned with
+        self._planned = [deque[Time]() for _ in setup.gpus]  # what each batch that a GPU has is planned with
         self._open = 0  # how many lines have a candidate that may leave
         self._timer: Time = FOREVER
 
@@ -103,19 +104,22 @@ class WindowScheduler(Generic[Queue]):
         return changed
 
     def _see_gpu(self, now: Time, gpu: int, state: ServingState) -> None:
-        if state.gpus[gpu].idle:
+        planned, books = self._planned[gpu], state.gpus[gpu]
+        while len(planned) > len(books.batches):
+            planned.popleft()
+        if books.idle:
             self._free.set(gpu, now)
-        elif not state.gpus[gpu].present:
+        elif not books.present:
             self._free.set(gpu, FOREVER)
-        elif len(state.gpus[gpu].batches) == 1:
+        else:
             self._start_late(now, gpu)
 
     def _start_late(self, now: Time, gpu: int) -> None:
-        """Move the GPU's expected end when a batch that was sent ahead starts only now.
+        """Move the GPU's expected end when the first of the batches that were sent ahead starts only now.
 
         The time by which the batch before it overran must not add up from batch to batch.
         """
-        end, free = now + self._last[gpu], self._free[gpu]
+        end, free = now + sum(self._planned[gpu]), self._free[gpu]
         if free < end or free >= FOREVER:
             self._free.set(gpu, end)
 
@@ -190,8 +194,8 @@ class WindowScheduler(Generic[Queue]):
         if not queue.size:
             return
         start = max(now + self._network.delay(queue.size), free)
-        planned = self._last[gpu] = queue.planned()
-        self._free.set(gpu, start + planned)
+        self._planned[gpu].append(queue.planned())
+        self._free.set(gpu, start + queue.planned())
         yield contract.Dispatch(gpu, tuple([request.id for request in queue.pop_batch()]), start)
         yield from self._update(now, line)
 
