@@ -297,6 +297,15 @@ def test_a_gpu_that_overruns_its_estimate_gets_nothing_until_it_is_free() -> Non
     assert [time / UNIT for time in ledger.batch_started] == [0, 12]
 
 
+@pytest.mark.parametrize("kind", [Astrarium, Deferred, Eager, Timeout])
+def test_overruns_of_batches_sent_ahead_do_not_add_up(kind: type[Any]) -> None:
+    """Several batches are on their way at once, and each takes a fifth longer than planned."""
+    setup = cluster([linear_model(0, UNIT, units(30), 8)], 1, Network(units(5), 0, 0))
+    case = Case(setup, at(*(0.5 * i for i in range(1000)), slo=30), truth=UnevenTruth(setup, [120]))
+    run = run_case(case, make(kind, setup))
+    assert set(run.state.ledger.outcome) == {Outcome.IN_TIME}
+
+
 class OnePerGpu(ServingState):
     """Books that complain when a GPU is sent a batch while it holds another."""
 
