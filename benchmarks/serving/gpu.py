@@ -314,7 +314,7 @@ def line(run: Result) -> str:
     return (
         f"{run.rate:.0f}/s: {run.in_time_share:.4f} in time, p50 {took.p50:.2f} p90 {took.p90:.2f} "
         f"p99 {took.p99:.2f} max {took.max:.1f} ms, refused {run.refused}, late {run.late}, "
-        f"lag p99 {lag.p99:.2f} max {lag.max:.1f} ms"
+        f"lag p99 {lag.p99:.2f} max {lag.max:.1f} ms, generator busy {run.busiest:.2f}"
     )
 
 

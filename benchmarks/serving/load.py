@@ -21,7 +21,8 @@ import numpy.typing as npt
 HERE = Path(__file__).resolve().parent
 SOURCE = HERE / "open_loop.cpp"
 CACHE = HERE.parents[1] / "build" / "serving"
-COMPILER = ("g++", "-std=c++20", "-O2", "-Wall", "-Wextra")
+COMPILER = ("g++", "-std=c++20", "-O2", "-pthread", "-Wall", "-Wextra")
+THREAD_BYTES = 1e9  # a second: what one thread of the generator sends with ease
 
 SLO_MS = 25.0
 GIVE_UP_S = 5.0  # how long a client waits for an answer
@@ -80,6 +81,7 @@ class Result:
     retries: int  # kept-alive connections that the server had closed
     realtime: bool  # whether the system let it run ahead of everything else
     cpu_s: float  # of the generator
+    busiest: float  # of its threads: the share of the time in which it had a core
     wall_s: float
 
     @property
@@ -175,7 +177,7 @@ def _run(
     bounds = ["--timeout-s", repr(limits.give_up_s), "--outstanding", str(limits.outstanding)]
     lags = ["--lag-p99-ms", repr(limits.lag_p99_ms), "--lag-max-ms", repr(limits.lag_max_ms)]
     command = [str(generator()), "--host", str(address.hostname), "--port", str(address.port)]
-    command += [*options, *bounds, *lags]
+    command += [*options, *bounds, *lags, "--threads", str(threads(rate, templates))]
     if records:
         command += ["--records", str(records)]
     with tempfile.TemporaryDirectory() as folder:
@@ -185,6 +187,13 @@ def _run(
             command += ["--request", str(path), "--weight", repr(template.weight)]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=longest + 30)
     return _result(rate, json.loads(done.stdout))
+
+
+def threads(rate: float, templates: Sequence[Template]) -> int:
+    """How many threads send these requests in time; two thirds of the cores are the server's."""
+    weights = [template.weight for template in templates]
+    size = float(np.average([len(template.body) for template in templates], weights=weights))
+    return max(1, min(math.ceil(rate * size / THREAD_BYTES), (os.cpu_count() or 1) // 3))
 
 
 def _result(rate: float, told: dict[str, object]) -> Result:

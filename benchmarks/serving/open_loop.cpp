@@ -1,8 +1,9 @@
 // An open-loop HTTP/1.1 load generator: requests leave at instants fixed beforehand, whatever the server does.
 //
 // A latency is counted from the instant at which the request was due, so time that the generator or a full
-// connection lost is part of it. One thread, epoll, one request at a time on each kept-alive connection.
-// How far the generator itself fell behind its plan is reported: a run in which it did says nothing.
+// connection lost is part of it. Epoll, one request at a time on each kept-alive connection; large requests need
+// several threads, which take turns in the plan. How far the generator itself fell behind its plan is reported, and how
+// busy its busiest thread was: a run in which it fell behind says nothing.
 //
 //   open_loop --port N --request FILE (--rate R --seconds S [--seed N] | --arrivals FILE)
 //
@@ -37,16 +38,19 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 using Nanoseconds = std::int64_t;
 constexpr Nanoseconds MILLISECOND = 1'000'000, SECOND = 1'000'000'000;
 
-static Nanoseconds now() {
+static Nanoseconds time_of(clockid_t clock) {
   timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
+  clock_gettime(clock, &t);
   return t.tv_sec * SECOND + t.tv_nsec;
 }
+
+static Nanoseconds now() { return time_of(CLOCK_MONOTONIC); }
 
 static Nanoseconds nanoseconds(double amount, Nanoseconds unit) {
   return static_cast<Nanoseconds>(std::llround(amount * static_cast<double>(unit)));
@@ -62,7 +66,7 @@ struct Options {
   double rate = 0, seconds = 0, warmup = 0, slo_ms = 25, timeout_s = 5, window_ms = 1000;
   double lag_p99_ms = 1, lag_max_ms = 10;
   std::uint64_t seed = 1;
-  std::size_t outstanding = 4096;
+  std::size_t outstanding = 4096, threads = 1;
 };
 
 static Options read_options(int count, char** words) {
@@ -83,6 +87,7 @@ static Options read_options(int count, char** words) {
     else if (name == "--port") o.port = std::stoi(value);
     else if (name == "--seed") o.seed = std::stoull(value);
     else if (name == "--outstanding") o.outstanding = std::stoull(value);
+    else if (name == "--threads") o.threads = std::stoull(value);
     else if (name == "--request") o.requests.emplace_back(value), o.weights.push_back(1);
     else if (name == "--weight" && !o.weights.empty()) o.weights.back() = number(value);
     else throw std::invalid_argument("there is no option " + std::string(name) + " (here)");
@@ -90,7 +95,8 @@ static Options read_options(int count, char** words) {
   if (o.port <= 0 || o.requests.empty()) throw std::invalid_argument("--port and --request are needed");
   if (o.arrivals.empty() && (o.rate <= 0 || o.seconds <= 0))
     throw std::invalid_argument("--rate and --seconds, or --arrivals, are needed");
-  if (o.window_ms <= 0 || o.outstanding == 0) throw std::invalid_argument("--window-ms, --outstanding: above 0");
+  if (o.window_ms <= 0 || o.outstanding == 0 || o.threads == 0)
+    throw std::invalid_argument("--window-ms, --outstanding, --threads: above 0");
   return o;
 }
 
@@ -269,7 +275,7 @@ struct Connection {
 class Generator {
  public:
   Generator(const Options& options, std::vector<Request> plan)
-      : plan(std::move(plan)), o_(options), connections_(options.outstanding) {
+      : plan(std::move(plan)), o_(options), connections_(std::max<std::size_t>(1, options.outstanding / options.threads)) {
     for (const std::string& path : o_.requests) texts_.push_back(contents(path));
     for (std::size_t i = connections_.size(); i-- > 0;) free_.push_back(static_cast<int>(i));
     address_.sin_family = AF_INET;
@@ -277,14 +283,11 @@ class Generator {
     if (inet_pton(AF_INET, o_.host.c_str(), &address_.sin_addr) != 1)
       throw std::invalid_argument("--host: an IPv4 address, not " + o_.host);
     epoll_ = epoll_create1(EPOLL_CLOEXEC);
-    prctl(PR_SET_TIMERSLACK, 1);
-    sched_param priority{};
-    priority.sched_priority = 1;
-    realtime = sched_setscheduler(0, SCHED_FIFO, &priority) == 0;  // where we may: it stands for other machines
   }
 
-  void run() {
-    start_ = now() + 10 * MILLISECOND;
+  void run(Nanoseconds start) {
+    start_ = start;
+    prefer_this_thread();
     const Nanoseconds timeout = nanoseconds(o_.timeout_s, SECOND);
     const Nanoseconds hard_end = start_ + (plan.empty() ? 0 : plan.back().due) + timeout + SECOND;
     while (finished_ < plan.size()) {
@@ -298,11 +301,12 @@ class Generator {
     for (std::size_t i = 0; i < plan.size(); ++i)
       if (plan[i].outcome == PENDING) finish(i, TIMED_OUT);
     wall = now() - start_;
+    cpu = time_of(CLOCK_THREAD_CPUTIME_ID);
   }
 
   std::vector<Request> plan;
   std::size_t most_outstanding = 0, connects = 0, retries = 0;
-  Nanoseconds wall = 0;
+  Nanoseconds wall = 0, cpu = 0;
   bool realtime = false;
 
  private:
@@ -314,6 +318,14 @@ class Generator {
   int epoll_ = -1;
   Nanoseconds start_ = 0;
   std::size_t next_ = 0, oldest_ = 0, finished_ = 0;
+
+  // Where we may: it stands for other machines.
+  void prefer_this_thread() {
+    prctl(PR_SET_TIMERSLACK, 1);
+    sched_param priority{};
+    priority.sched_priority = 1;
+    realtime = sched_setscheduler(0, SCHED_FIFO, &priority) == 0;
+  }
 
   void submit_due(Nanoseconds time) {
     for (; next_ < plan.size() && start_ + plan[next_].due <= time; ++next_) {
@@ -404,7 +416,7 @@ class Generator {
   }
 
   void receive(int i) {
-    static char buffer[65536];
+    static thread_local char buffer[65536];
     Connection& c = connections_[i];
     while (c.state == Connection::BUSY || c.state == Connection::IDLE) {
       const ssize_t n = recv(c.fd, buffer, sizeof buffer, 0);
@@ -469,6 +481,39 @@ class Generator {
   }
 };
 
+// All of a plan, by one thread or by several that take turns in it.
+struct Whole {
+  std::vector<Request> plan;
+  std::size_t most_outstanding = 0, connects = 0, retries = 0;  // the first is the sum of each one's most
+  Nanoseconds wall = 0;
+  double busiest = 0;  // share of the time in which a thread had a core
+  bool realtime = true;
+};
+
+static std::vector<Generator> divided(const Options& o, const std::vector<Request>& plan) {
+  std::vector<std::vector<Request>> parts(o.threads);
+  for (std::size_t i = 0; i < plan.size(); ++i) parts[i % o.threads].push_back(plan[i]);
+  std::vector<Generator> generators;
+  for (auto& part : parts) generators.emplace_back(o, std::move(part));
+  return generators;
+}
+
+static Whole offered(const Options& o, std::vector<Request> plan) {
+  std::vector<Generator> generators = divided(o, plan);
+  std::vector<std::thread> threads;
+  const Nanoseconds start = now() + 10 * MILLISECOND;
+  for (Generator& one : generators) threads.emplace_back([&one, start] { one.run(start); });
+  for (std::thread& thread : threads) thread.join();
+  Whole whole{std::move(plan)};
+  for (std::size_t i = 0; i < whole.plan.size(); ++i) whole.plan[i] = generators[i % o.threads].plan[i / o.threads];
+  for (const Generator& one : generators) {
+    whole.most_outstanding += one.most_outstanding, whole.connects += one.connects, whole.retries += one.retries;
+    whole.wall = std::max(whole.wall, one.wall), whole.realtime = whole.realtime && one.realtime;
+    whole.busiest = std::max(whole.busiest, static_cast<double>(one.cpu) / static_cast<double>(one.wall));
+  }
+  return whole;
+}
+
 // ---- what came of it ------------------------------------------------------------------------------------
 
 static double milliseconds(Nanoseconds t) { return static_cast<double>(t) / MILLISECOND; }
@@ -502,7 +547,7 @@ static double cpu_seconds() {
   return seconds(used.ru_utime) + seconds(used.ru_stime);
 }
 
-static void report(const Options& o, const Generator& g) {
+static void report(const Options& o, const Whole& g) {
   const Nanoseconds warmup = nanoseconds(o.warmup, SECOND), slo = nanoseconds(o.slo_ms, MILLISECOND);
   const Nanoseconds window = nanoseconds(o.window_ms, MILLISECOND);
   long offered = 0, in_time = 0, late = 0, refused = 0;
@@ -531,12 +576,12 @@ static void report(const Options& o, const Generator& g) {
   std::printf(R"({"seconds":%.6f,"offered":%ld,"in_time":%ld,"late":%ld,"refused":%ld,"timeouts":%ld,)"
               R"("network_errors":%ld,"unsent":%ld,"codes":{%s},"latency_ms":%s,"refusal_ms":%s,)"
               R"("window_ms":%.3f,"offered_in":%s,"in_time_in":%s,"lag_ms":%s,"usable":%s,)"
-              R"("most_outstanding":%zu,"connects":%zu,"retries":%zu,"realtime":%s,"cpu_s":%.4f,"wall_s":%.4f})" "\n",
+              R"("most_outstanding":%zu,"connects":%zu,"retries":%zu,"realtime":%s,"cpu_s":%.4f,"busiest":%.3f,"wall_s":%.4f})" "\n",
               seconds, offered, in_time, late, refused, outcomes[TIMED_OUT], outcomes[NETWORK], outcomes[UNSENT],
               codes.c_str(), spread(latencies).c_str(), spread(refusals).c_str(), o.window_ms,
               list(offered_in).c_str(), list(in_time_in).c_str(), lag.c_str(), usable ? "true" : "false",
               g.most_outstanding, g.connects, g.retries, g.realtime ? "true" : "false",
-              cpu_seconds(), static_cast<double>(g.wall) / SECOND);
+              cpu_seconds(), g.busiest, static_cast<double>(g.wall) / SECOND);
 }
 
 static void write_records(const std::string& path, const std::vector<Request>& plan) {
@@ -550,10 +595,9 @@ static void write_records(const std::string& path, const std::vector<Request>& p
 int main(int count, char** words) {
   try {
     const Options options = read_options(count, words);
-    Generator generator(options, options.arrivals.empty() ? poisson(options) : from_file(options));
-    generator.run();
-    if (!options.records.empty()) write_records(options.records, generator.plan);
-    report(options, generator);
+    const Whole whole = offered(options, options.arrivals.empty() ? poisson(options) : from_file(options));
+    if (!options.records.empty()) write_records(options.records, whole.plan);
+    report(options, whole);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "open_loop: %s\n", error.what());
     return 2;

@@ -41,7 +41,7 @@ class ClientWorld {
       : memory_(std::size_t{1} << 20),
         exchange_(memory_.data(), memory_.size(), models, 8, 1),
         loopback_(exchange_),
-        shared_(std::make_shared<Shared>(exchange_, HttpLimits{1024, 65536, 1 << 20, kHour, kHour, 0}, std::move(given)...)),
+        shared_(std::make_shared<Shared>(exchange_, HttpLimits{1024, 65536, 1 << 20, kHour, kHour, 0, 8}, std::move(given)...)),
         thread_(shared_, 0, ::eventfd(0, EFD_NONBLOCK)) {
     thread_.serve(ServedModel(model(0, "fixed", {2}), {"a", "b"}));
     thread_.serve(ServedModel(model(1, "open", {-1}), {}));
@@ -70,6 +70,7 @@ class ClientWorld {
     MUST(shared_->held.load() == 0);
     MUST(exchange_.admission.open() == 0);
     MUST(exchange_.arena.used() == 0);
+    MUST(exchange_.arriving.load() == 0);
   }
 
   // A client's bytes, in pieces.

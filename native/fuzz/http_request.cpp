@@ -75,6 +75,10 @@ const std::string kTwoTexts = R"({"inputs":[{"name":"IN","shape":[2,1],"datatype
 const std::string kBrain =
     R"({"inputs":[{"name":"IN","shape":[1,2],"datatype":"BF16","parameters":{"binary_data_size":4}}],"parameters":{"binary_data_output":true}})";
 
+const std::string kMany = R"({"inputs":[{"name":"IN","shape":[1,1000],"datatype":"FP32","parameters":{"binary_data_size":4000}}]})";
+const std::string kHurried =
+    R"({"parameters":{"timeout":1},"inputs":[{"name":"IN","shape":[1,1000],"datatype":"FP32","parameters":{"binary_data_size":4000}}]})";
+
 std::string with_binary(std::string_view name, const std::string& json, const std::string& data) {
   return request(name, json + data, "Inference-Header-Content-Length: " + std::to_string(json.size()) + "\r\n");
 }
@@ -113,6 +117,8 @@ const std::vector<std::string> kSeeds = {
     request("texts", kTexts),
     with_binary("texts", kTwoTexts, std::string("\1\0\0\0a\2\0\0\0\xff\xfe", 11)),
     with_binary("brain", kBrain, "1234"),
+    with_binary("open", kMany, std::string(4000, '\2')),
+    with_binary("open", kHurried, std::string(4000, '\3')),
     chunked("open", kBody, 20),
     chunked("texts", kTexts, 1),
     request("fixed", packed(kBody, express::Coding::kGzip), "Content-Encoding: gzip\r\n"),

@@ -22,10 +22,14 @@ class Connection:
         self.reader, self.writer = reader, writer
 
     async def answer(self) -> tuple[int, dict[str, str], Any]:
+        status, headers, body = await self.answer_bytes()
+        return status, headers, json.loads(body)
+
+    async def answer_bytes(self) -> tuple[int, dict[str, str], bytes]:
         head = (await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 20)).decode().split("\r\n")
         headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:-2])}
         body = await self.reader.readexactly(int(headers["content-length"]))
-        return int(head[0].split()[1]), headers, json.loads(body)
+        return int(head[0].split()[1]), headers, body
 
     async def ask(self, data: bytes) -> tuple[int, dict[str, str], Any]:
         self.writer.write(data)

@@ -70,10 +70,13 @@ class Desk {
     const std::size_t json = asked.head.json.value_or(body.size());
     if (json > body.size()) return "body";
     if (json > kMostJson) return "large_json";
+    return fill(call, asked, body.substr(0, json), body.substr(json));
+  }
+  std::string_view fill(Call& call, const Asked& asked, std::string_view json, std::string_view binary) const {
     call.model = asked.model;
     call.accepts = asked.head.accepts, call.closes = asked.head.closes, call.timed = asked.head.timed;
     call.application = asked.head.application;
-    BodyReader reader(call, body.substr(0, json), body.substr(json), largest_body_);
+    BodyReader reader(call, json, binary, largest_body_);
     return reader.read() ? std::string_view() : reader.why();
   }
 

@@ -78,16 +78,22 @@ class Admission {
  public:
   Admission(std::size_t models, std::int64_t most_open) : gates_(models), most_open_(most_open) {}
 
-  // By any thread. A call that is taken counts as open until `ended`.
-  Verdict admit(int model, Time objective, Time received, Time now) {
+  // By any thread: what would become of a call now.
+  Verdict judge(int model, Time objective, Time received, Time now) {
     if (closed_.load(std::memory_order_relaxed)) return Verdict::kClosed;
     Gate& gate = at(model);
     if (now + gate.needed.load(std::memory_order_relaxed) > received + objective) return Verdict::kTooLate;
     if (open_.load(std::memory_order_relaxed) >= most_open_) return Verdict::kFull;
     if (gate.limit.too_many(gate.open.load(std::memory_order_relaxed), objective)) return Verdict::kBacklog;
-    gate.open.fetch_add(1, std::memory_order_relaxed);
-    open_.fetch_add(1, std::memory_order_relaxed);
     return Verdict::kTaken;
+  }
+  // A call that is taken counts as open until `ended`.
+  Verdict admit(int model, Time objective, Time received, Time now) {
+    const Verdict verdict = judge(model, objective, received, now);
+    if (verdict != Verdict::kTaken) return verdict;
+    at(model).open.fetch_add(1, std::memory_order_relaxed);
+    open_.fetch_add(1, std::memory_order_relaxed);
+    return verdict;
   }
   void ended(int model) {
     at(model).open.fetch_sub(1, std::memory_order_relaxed);

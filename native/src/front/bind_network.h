@@ -318,6 +318,7 @@ inline void bind_network(nb::module_& m) {
       .def_prop_ro("origins", [](BoundExchange& self) { return self.exchange->origins.size(); })
       .def("tally", &tally, "model"_a)
       .def("last_calls", &last_calls, "origin"_a, "since"_a)
+      .def("arriving", [](const BoundExchange& self) { return self.exchange->arriving.load(); })
       .def_prop_ro("arena", [](BoundExchange& self) -> Arena& { return self.exchange->arena; }, nb::rv_policy::reference_internal)
       .def_prop_ro("admission", [](BoundExchange& self) -> Admission& { return self.exchange->admission; }, nb::rv_policy::reference_internal);
   using N = BoundNetwork;

@@ -13,6 +13,7 @@
 #include "../express/trim.h"
 #include "clock.h"
 #include "exchange.h"
+#include "incoming.h"
 #include "refusals.h"
 #include "served.h"
 
@@ -75,7 +76,48 @@ class CallDesk {
     if (verdict != Verdict::kTaken) return refuse(model, verdict, objective, now - pending.received);
     if (!place(pending, model)) return refuse_for_memory(model);
     pending.connection = connection;
+    unused_.pop_back();
     return hand_over(pending, asker) ? Taking{true} : refuse_as_full(pending, model);
+  }
+
+  // The call in `spare` was read as if its tensors lay in *room*, but they are on their way.
+  enum class Beginning {
+    kWaits,    // until all of it is here
+    kRefused,  // nobody needs its tensors, and `refusal` says so
+    kBegun,    // they have their places
+  };
+  Beginning begin(Time received, std::string_view room, Incoming& incoming) {
+    Pending& pending = spare();
+    const auto& model = static_cast<const ServedModel&>(*pending.call.model);
+    if (!fill(pending, model, received).empty()) return Beginning::kWaits;
+    const Time now = monotonic_ns(), objective = pending.deadline - received;
+    const Verdict verdict = exchange_.admission.judge(model.index, objective, received, now);
+    if (verdict == Verdict::kClosed) return Beginning::kWaits;
+    if (verdict != Verdict::kTaken) return refuse(model, verdict, objective, now - received), Beginning::kRefused;
+    if (!take_arriving(pending)) return Beginning::kWaits;
+    incoming.places = places_of(pending, room);
+    placed(pending, model);
+    incoming.pending = &pending;
+    unused_.pop_back();
+    return Beginning::kBegun;
+  }
+
+  // All tensors of a call that was begun are here; it is taken or refused. *is_served*: its model is still what it was.
+  Taking finish(Asker& asker, Incoming& incoming, bool is_served) {
+    Pending& pending = arrived(incoming);
+    const auto& model = static_cast<const ServedModel&>(*pending.call.model);
+    const Time now = monotonic_ns(), objective = pending.deadline - pending.received;
+    const Verdict verdict = is_served ? exchange_.admission.admit(model.index, objective, pending.received, now) : Verdict::kClosed;
+    if (verdict == Verdict::kTaken) return hand_over(pending, asker) ? Taking{true} : refuse_as_full(pending, model);
+    put_back(pending);
+    if (verdict != Verdict::kClosed) return refuse(model, verdict, objective, now - pending.received);
+    is_served ? refusals_.closed(model.name) : refusals_.changed(model.name);
+    return turn_away(model, RefusedFor::kOverloaded);
+  }
+
+  // Its client has gone before all of it was here.
+  void abandon(Incoming& incoming) {
+    if (!incoming.is_refused()) put_back(arrived(incoming));
   }
   const Refusal& refusal() const { return refusals_.last(); }
   // In the place of an answer with an element that is no text.
@@ -127,15 +169,56 @@ class CallDesk {
 
   // Copies the tensors to where workers find them; false where there is no room now.
   bool place(Pending& pending, const ServedModel& model) {
+    if (!take_block(pending)) return false;
+    pending.call.place(exchange_.memory + pending.block);
+    return placed(pending, model), true;
+  }
+
+  bool take_block(Pending& pending) {
     const std::size_t inputs = pending.call.block_bytes();
     const std::int64_t block = exchange_.arena.take(inputs + static_cast<std::size_t>(pending.rows) * pending.room);
     if (block < 0) return false;
     pending.block = static_cast<std::size_t>(block), pending.replies = pending.block + inputs;
-    pending.call.place(exchange_.memory + pending.block);
+    return true;
+  }
+
+  void placed(Pending& pending, const ServedModel& model) {
     if (!model.fixed_inputs)
       for (const express::Part& part : pending.call.inputs) pending.inputs.push_back({part.shape, part.data.size()});
     for (express::Part& part : pending.call.inputs) part.data = {};  // it lay in the request
-    return true;
+  }
+
+  // Clients may send slowly: only so much of the memory waits for them.
+  bool take_arriving(Pending& pending) {
+    const std::size_t bytes = pending.call.block_bytes();
+    if (exchange_.arriving.fetch_add(bytes, std::memory_order_relaxed) + bytes <= exchange_.arena.size() / 4 && take_block(pending)) return true;
+    exchange_.arriving.fetch_sub(bytes, std::memory_order_relaxed);
+    return false;
+  }
+  Pending& arrived(Incoming& incoming) {
+    Pending& pending = *std::exchange(incoming.pending, nullptr);
+    exchange_.arriving.fetch_sub(pending.replies - pending.block, std::memory_order_relaxed);
+    return pending;
+  }
+  void put_back(Pending& pending) {
+    exchange_.arena.give_back(pending.block);
+    unused_.push_back(&pending);
+  }
+
+  // Where tensors that were read as if they lay in *room* go, in their order there; those that came as JSON go there now.
+  std::vector<Incoming::Place> places_of(const Pending& pending, std::string_view room) const {
+    std::vector<std::pair<const char*, Incoming::Place>> found;
+    char* to = exchange_.memory + pending.block;
+    for (const express::Part& part : pending.call.inputs) {
+      const bool follows = part.data.data() >= room.data() && part.data.data() < room.data() + room.size();
+      if (!follows) std::copy(part.data.begin(), part.data.end(), to);
+      else if (!part.data.empty()) found.push_back({part.data.data(), {to, part.data.size()}});
+      to += express::aligned(part.data.size());
+    }
+    std::sort(found.begin(), found.end(), [](const auto& one, const auto& other) { return one.first < other.first; });
+    std::vector<Incoming::Place> places;
+    for (const auto& [_, place] : found) places.push_back(place);
+    return places;
   }
 
   // False where the scheduler's ring is full, and nothing has happened.
@@ -145,13 +228,12 @@ class CallDesk {
     if (!origin_.sent.push(&pending)) return false;
     origin_.tallies[static_cast<std::size_t>(pending.model)].accepted.add(1);
     asker.pending = &pending;
-    unused_.pop_back();
     return has_sent_ = true;
   }
 
   Taking refuse_as_full(Pending& pending, const ServedModel& model) {
     pending.asker = nullptr;
-    exchange_.arena.give_back(pending.block);
+    put_back(pending);
     exchange_.admission.ended(model.index);
     return refuse(model, Verdict::kFull, 0, 0);
   }

@@ -13,6 +13,7 @@
 
 #include "../express/trim.h"
 #include "call_desk.h"
+#include "incoming.h"
 #include "long_way.h"
 
 namespace astrarium::front {
@@ -22,6 +23,7 @@ struct HttpLimits {
   std::size_t head_bytes, body_bytes, held_bytes;
   Time request, keep_alive;
   std::int64_t connections;  // 0: any number
+  std::size_t straight = 32 << 10;  // from so many bytes that are missing on, tensors are received where workers find them
 };
 
 // Bytes of which the first ones go first. An empty one holds next to no memory.
@@ -107,6 +109,8 @@ struct Connection : Asker {
 
   Bytes in;              // begins with the first byte of a request
   std::size_t need = 0;  // it is of no use to look at `in` before it has so many bytes
+  std::unique_ptr<Incoming> incoming;  // the rest of a large request; `in` is empty then
+  bool large = false;                  // the last request was: another may be
   Bytes out;
   Time since = 0;  // when the first byte of this request came, or something last was sent
 
@@ -126,14 +130,15 @@ struct Connection : Asker {
 
   std::uint32_t armed = 0;  // what epoll waits for
 
-  bool idle() const { return !is_long && pending == nullptr && in.empty() && out.empty(); }
-  bool arriving() const { return !is_long && pending == nullptr && !in.empty() && out.empty(); }
+  bool idle() const { return !is_long && pending == nullptr && !incoming && in.empty() && out.empty(); }
+  bool arriving() const { return !is_long && pending == nullptr && (incoming || !in.empty()) && out.empty(); }
 
   // Whether anything may be read from it now. What comes while a call waits for its answer is read once, so that we
   // hear of clients that leave.
   bool reads() const {
     if (deaf) return false;
     if (is_long) return !paused && !stalled;
+    if (incoming) return true;
     return out.empty() && (pending == nullptr || in.empty());
   }
 

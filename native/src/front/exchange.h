@@ -62,6 +62,7 @@ struct Exchange {
   std::mutex turn;                               // for whoever lets the scheduler do something
   std::function<void()> take_turn;               // by that; nothing where no scheduler runs
   std::atomic<bool> at_rest = false;             // whether no batch is under way
+  std::atomic<std::size_t> arriving = 0;         // bytes of blocks whose tensors are on their way
   std::atomic<Time> response = 0;                // the setup's network.response, for Admission::answered
   std::vector<std::shared_ptr<void>> kept;       // those whose tickets may still be on their way
 };

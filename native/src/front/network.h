@@ -118,6 +118,8 @@ class NetworkThread : public EventThread {
 
  private:
   static constexpr std::size_t kRead = 1 << 18;  // bytes at once, as the event loop's transports do
+  static constexpr std::size_t kLook = 1 << 14;  // bytes of a request that may be large: where its tensors go is not known yet
+  static constexpr std::size_t kTurn = 1 << 20;  // bytes of a large request before others have their turn
 
   // ---- connections
 
@@ -133,6 +135,7 @@ class NetworkThread : public EventThread {
     if (connection.fd < 0) return;
     if (connection.is_known) pass({Passed::kLost, connection.number, {}, {}, 0, error});
     CallDesk::leave(connection);
+    if (connection.incoming) calls_.abandon(*connection.incoming);
     hold_less(connection.in.size());
     ::close(connection.fd);
     connections_.remove(connection);
@@ -160,7 +163,7 @@ class NetworkThread : public EventThread {
     if (connection.out.empty()) {
       if (std::exchange(connection.tell_sent, false)) pass({Passed::kSent, connection.number});
       if (connection.closing || (connection.closes && connection.idle())) return lose(connection, 0);
-      if (connection.arriving() && connection.in.size() >= connection.need) return read_kept(connection);
+      if (connection.arriving() && !connection.incoming && connection.in.size() >= connection.need) return read_kept(connection);
     }
     arm(connection);
   }
@@ -180,7 +183,9 @@ class NetworkThread : public EventThread {
   // ---- reading
 
   void receive(Connection& connection) {
-    const ssize_t size = ::recv(connection.fd, buffer_.get(), kRead, MSG_DONTWAIT);
+    if (connection.incoming) return receive_body(connection);
+    const bool looks = connection.large && connection.in.empty() && connection.pending == nullptr && !connection.is_long;
+    const ssize_t size = ::recv(connection.fd, buffer_.get(), looks ? kLook : kRead, MSG_DONTWAIT);
     if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (size < 0) return lose(connection, errno);
     if (size == 0) return end(connection);
@@ -212,12 +217,14 @@ class NetworkThread : public EventThread {
       if (found.found == Reading::kOther) return go_long(connection, data, found.why);
       encourage(connection, found);
       if (found.found == Reading::kPart) {
+        if (begin_body(connection, data, found.size)) return;
         if (!may_hold(data.size())) return go_long(connection, data, "held");
         connection.need = found.size;
         break;
       }
       const std::string_view why = take(connection);
       if (!why.empty()) return go_long(connection, data, why);
+      connection.large = found.size > kLook;
       data.remove_prefix(found.size);
       connection.need = 0;
       if (connection.closing) return settle(connection);
@@ -246,6 +253,59 @@ class NetworkThread : public EventThread {
     }
     if (connection.closes && connection.idle()) return lose(connection, 0);
     arm_after_reading(connection);
+  }
+
+  // ---- large requests
+
+  // The rest of a request of this *size* goes where it belongs, if its beginning says where; false: it is kept as it comes.
+  bool begin_body(Connection& connection, std::string_view data, std::size_t size) {
+    connection.large = false;
+    if (size < data.size() + shared_.limits.straight || is_full_house()) return false;
+    const std::string_view room(exchange_.memory, exchange_.size);
+    const std::size_t before = reader_.preview(data, room, calls_.spare().call);
+    if (before == 0) return false;
+    auto incoming = std::make_unique<Incoming>();
+    const CallDesk::Beginning begun = calls_.begin(connection.since, room, *incoming);
+    if (begun == CallDesk::Beginning::kWaits) return false;
+    incoming->left = size - before;
+    incoming->land(data.substr(before));
+    connection.incoming = std::move(incoming);
+    connection.large = true;
+    if (begun == CallDesk::Beginning::kRefused) tell_refusal(connection);
+    receive_body(connection);
+    return true;
+  }
+
+  void receive_body(Connection& connection) {
+    Incoming& body = *connection.incoming;
+    for (std::size_t got = 0; body.left > 0 && got < kTurn;) {
+      const ssize_t size = receive_some(connection.fd, body);
+      if (size < 0 && errno == EINTR) continue;
+      if (size < 0 && errno == EAGAIN) break;
+      if (size <= 0) return lose(connection, size < 0 ? errno : 0);
+      body.came(static_cast<std::size_t>(size));
+      got += static_cast<std::size_t>(size);
+    }
+    if (body.left == 0) return end_body(connection);
+    arm_after_reading(connection);
+  }
+
+  ssize_t receive_some(int fd, const Incoming& body) {
+    if (!body.is_refused()) return ::recv(fd, body.next().to, body.next().size, MSG_DONTWAIT);
+    return ::recv(fd, buffer_.get(), std::min(body.left, kRead), MSG_DONTWAIT | MSG_TRUNC);  // TCP throws them away
+  }
+
+  void end_body(Connection& connection) {
+    const std::unique_ptr<Incoming> body = std::move(connection.incoming);
+    if (!body->is_refused() && !finish(connection, *body)) tell_refusal(connection);
+    settle(connection);
+  }
+
+  bool finish(Connection& connection, Incoming& body) {
+    const std::shared_ptr<const express::Model> model = body.pending->call.model;
+    std::string_view why;
+    const auto* known = desk_.find(model->name, why);
+    return calls_.finish(connection, body, known != nullptr && *known == model).taken;
   }
 
   // Tells a client that waits for it to send the body.
@@ -284,15 +344,21 @@ class NetworkThread : public EventThread {
 
   // Takes the call that was read, or refuses it; else says why it goes the long way.
   std::string_view take(Connection& connection) {
-    writer_.about(calls_.spare().call);
     if (is_full_house()) return "busy";
     const CallDesk::Taking taking = calls_.take(connection, connection.since);
     if (taking.taken || !taking.why.empty()) return taking.why;
+    tell_refusal(connection);
+    return {};
+  }
+
+  // Of the call in `spare`.
+  void tell_refusal(Connection& connection) {
+    writer_.about(calls_.spare().call);
     refuse(calls_.refusal());
     connection.since = monotonic_ns();
-    if (calls_.spare().call.closes) connection.closing = connection.deaf = true;
+    if (calls_.spare().call.closes) (connection.incoming ? connection.closes : connection.closing) = true;
+    connection.deaf |= connection.closing;
     send_written(connection);
-    return {};
   }
 
   bool is_full_house() const {
@@ -389,6 +455,8 @@ class NetworkThread : public EventThread {
   }
 
   void too_slow(Connection& connection) {
+    if (connection.incoming && connection.incoming->is_refused()) return lose(connection, 0);  // it has been told something else
+    if (connection.incoming) calls_.abandon(*connection.incoming), connection.incoming.reset();
     hold_less(connection.in.size());
     connection.in.clear();
     connection.out.append(shared_.too_slow);

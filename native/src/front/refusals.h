@@ -74,6 +74,14 @@ class Refusals {
     begin("overloaded: model ", model) += " has " + std::to_string(open) + " calls open, more than can be answered in " + within + " ms";
     write(kOverloaded, true);
   }
+  void changed(std::string_view model) {
+    begin("model ", model) += " was loaded anew or unloaded while the call arrived";
+    write(kUnavailable, true);
+  }
+  void closed(std::string_view model) {
+    begin("model ", model) += ": the server stopped before it came to this call";
+    write(kUnavailable);
+  }
   void no_memory() {
     text_ = "overloaded: the shared memory for tensors is full";
     write(kOverloaded, true);
@@ -86,8 +94,7 @@ class Refusals {
       begin("model ", model) += ": the deadline can no longer be met";
       write(kDeadline);
     } else if (ticket.cause == Cause::kUnserved) {
-      begin("model ", model) += ": the server stopped before it came to this call";
-      write(kUnavailable);
+      closed(model);
     } else {
       begin("overloaded: model ", model) += " dropped the call so that others are in time (";
       text_ += ticket.cause == Cause::kOther ? std::string_view(ticket.reason) : name_of(ticket.cause);
