@@ -23,8 +23,8 @@ inline nanobind::tuple told(const Decision& decision) {
   }
 }
 
-// Arrivals are (id, model, arrival, deadline, application). Events are (what happened, GPU, run, when it began), or of
-// a profiled request (what happened, model, application, what it took alone).
+// Arrivals are (id, model, arrival, deadline, application). Events are (what happened, GPU, run, when it began and ended),
+// or of a profiled request (what happened, model, application, what it took alone, 0).
 inline nanobind::list decide(LivePolicy& self, Time now, nanobind::list arrivals, nanobind::list events) {
   namespace nb = nanobind;
   std::vector<Arrival> came;
@@ -34,7 +34,7 @@ inline nanobind::list decide(LivePolicy& self, Time now, nanobind::list arrivals
   std::vector<Event> heard;
   for (nb::handle one : events)
     heard.push_back({now, 0, static_cast<Happened>(nb::cast<int>(one[0])), nb::cast<int>(one[1]),
-                     nb::cast<std::int64_t>(one[2]), nb::cast<Time>(one[3]), 0});
+                     nb::cast<std::int64_t>(one[2]), nb::cast<Time>(one[3]), nb::cast<Time>(one[4])});
   nb::list decisions;
   for (const Decision& one : self.decide(now, came, heard)) decisions.append(told(one));
   return decisions;

@@ -88,7 +88,7 @@ struct Event {
   int gpu;           // or the model of a request that was profiled,
   std::int64_t run;  // its application,
   Time started;      // and what it took alone
-  Time stopped;
+  Time stopped;      // when the GPU was done with the batch; 0: just now
 
   bool operator>(const Event& other) const {
     return at != other.at ? at > other.at : sequence > other.sequence;

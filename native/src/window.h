@@ -63,20 +63,21 @@ class WindowScheduler : public Policy {
       changed_.push_back(line);
     }
     for (const Event& event : instant.events)
-      if (event.what != Happened::kRequestProfiled) see_gpu(instant.now, event.gpu, books.gpu(event.gpu));
+      if (event.what != Happened::kRequestProfiled) see_gpu(instant.now, event, books.gpu(event.gpu));
   }
 
-  void see_gpu(Time now, int id, const Gpu& gpu) {
+  void see_gpu(Time now, const Event& event, const Gpu& gpu) {
+    const int id = event.gpu;
     std::deque<Time>& planned = planned_[static_cast<std::size_t>(id)];
     while (planned.size() > gpu.batches.size()) planned.pop_front();
     if (gpu.idle()) free_.set(id, now);
     else if (!gpu.present) free_.set(id, kForever);
-    else start_late(now, id);
+    else start_late(event.what == Happened::kBatchFinished && event.stopped ? event.stopped : now, id);
   }
 
-  void start_late(Time now, int gpu) {
+  void start_late(Time began, int gpu) {
     const std::deque<Time>& planned = planned_[static_cast<std::size_t>(gpu)];
-    const Time end = std::accumulate(planned.begin(), planned.end(), now), free = free_[gpu];
+    const Time end = std::accumulate(planned.begin(), planned.end(), began), free = free_[gpu];
     if (free < end || free >= kForever) free_.set(gpu, end);
   }
 

@@ -92,7 +92,7 @@ def test_waiting_requests_keep_their_slots_while_thousands_pass() -> None:
         decisions = native.decide(now, [(number, 0, now, now + 1, 0)], [])
         dropped |= {ids for kind, ids, _, _ in decisions if kind == 1}
     assert dropped == set(range(20_000))
-    decisions = native.decide(now + 1, [], [(0, 0, 0, 0)])  # its GPU is free
+    decisions = native.decide(now + 1, [], [(0, 0, 0, 0, 0)])  # its GPU is free
     assert [one[:3] for one in decisions if one[0] == 0] == [(0, 0, (-1,))]
 
 

@@ -207,7 +207,9 @@ class Scheduler {
     arrivals_.push_back({id, one.part.ticket->model, one.part.ticket->received - base_, one.deadline - base_, one.part.ticket->application});
   }
 
-  void tell(Happened what, int gpu, std::int64_t run = -1, Time started = 0) { news_.push_back({0, 0, what, gpu, run, started, 0}); }
+  void tell(Happened what, int gpu, std::int64_t run = -1, Time started = 0, Time ended = 0) {
+    news_.push_back({0, 0, what, gpu, run, started, std::max<Time>(ended, 0)});
+  }
 
   Part leave(std::int64_t id) {
     Waiting& one = parts_[static_cast<std::size_t>(id)];
@@ -275,7 +277,7 @@ class Scheduler {
     }
     books.add({flight->tag, gpu, flight->model, static_cast<int>(flight->parts.size()), flight->dispatched,
                flight->planned_end, done.received, done.started, done.computing, done.computed, done.finished});
-    left(gpu, *flight, Happened::kBatchFinished, done.started);
+    left(gpu, *flight, Happened::kBatchFinished, done.started, done.computed);
     if (flight->ours) profiled(*flight, done.own_times);
   }
 
@@ -296,14 +298,14 @@ class Scheduler {
     auto flight = take(gpu, broken.run);
     if (!flight) return;
     for (const Part& part : flight->parts) end(part, Outcome::kFailed, Cause::kModelError, broken.error);
-    left(gpu, *flight, Happened::kBatchFailed, broken.started);
+    left(gpu, *flight, Happened::kBatchFailed, broken.started, broken.finished);
   }
 
   // A batch has left its GPU: tell the policy, or, where it was an earlier one's, let the GPU join once it is idle.
-  void left(int gpu, const Flight& flight, Happened what, Time started) {
+  void left(int gpu, const Flight& flight, Happened what, Time started, Time ended) {
     if (!policy_) return;
     if (!flight.ours) return joins(gpu);
-    tell(what, gpu, flight.run, started - base_);
+    tell(what, gpu, flight.run, started - base_, ended - base_);
   }
 
   void joins(int gpu) {

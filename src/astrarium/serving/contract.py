@@ -128,6 +128,7 @@ class BatchFinished(msgspec.Struct, frozen=True, tag=True, gc=False):
     gpu: int
     run: int
     started: Time
+    ended: Time = 0  # when the GPU was done with it: the news may take a while. 0: just now
 
 
 class BatchFailed(msgspec.Struct, frozen=True, tag=True, gc=False):

@@ -52,21 +52,21 @@ def faster(policy: ServingPolicy, setup: Setup) -> ServingPolicy:
 _FINISHED, _PREEMPTED, _PROFILED, _FAILED, _JOINED, _LEFT = range(6)
 
 
-def _told(event: Event) -> tuple[int, int, int, int] | None:
+def _told(event: Event) -> tuple[int, int, int, int, int] | None:
     """Return an event that is no arrival as the twin hears it."""
     match event:
-        case contract.BatchFinished(gpu, run, started):
-            return _FINISHED, gpu, run, started
-        case contract.BatchPreempted(gpu, run, started, _):
-            return _PREEMPTED, gpu, run, started
+        case contract.BatchFinished(gpu, run, started, ended):
+            return _FINISHED, gpu, run, started, ended
+        case contract.BatchPreempted(gpu, run, started, stopped):
+            return _PREEMPTED, gpu, run, started, stopped
         case contract.RequestProfiled(_, model, application, time):
-            return _PROFILED, model, application, time
+            return _PROFILED, model, application, time, 0
         case contract.BatchFailed(gpu, run, _):
-            return _FAILED, gpu, run, 0
+            return _FAILED, gpu, run, 0, 0
         case contract.GpuJoined(gpu):
-            return _JOINED, gpu, 0, 0
+            return _JOINED, gpu, 0, 0, 0
         case contract.GpuLeft(gpu):
-            return _LEFT, gpu, 0, 0
+            return _LEFT, gpu, 0, 0, 0
     return None
 
 

@@ -306,6 +306,14 @@ def test_overruns_of_batches_sent_ahead_do_not_add_up(kind: type[Any]) -> None:
     assert set(run.state.ledger.outcome) == {Outcome.IN_TIME}
 
 
+def test_the_next_batch_leaves_by_when_the_last_one_ended_and_not_by_when_that_was_heard() -> None:
+    step = Stepper(Eager, example(gpus=1, network=Network(control=4 * UNIT), slo=100, max_batch=1))
+    step(0, *(arrived(id_, 0, slo=100) for id_ in range(3)))  # the first begins at 4 and is planned until 10,
+    assert step(6, TimerFired("wake"))[0] == Dispatch(0, (1,), units(10))  # the second until 16
+    step(11.9, BatchFinished(0, 0, units(4), units(11)))  # a unit late: now the second is expected until 17
+    assert step(13, TimerFired("wake"))[0] == Dispatch(0, (2,), units(17))
+
+
 class OnePerGpu(ServingState):
     """Books that complain when a GPU is sent a batch while it holds another."""
 

@@ -266,7 +266,7 @@ class Control(ControlRoom):
             case BatchDone() | BatchBroken() if flight.cancelled:  # it ended before the order to stop came
                 flight.scheduler.preempted(flight, news.started, news.finished)
             case BatchDone():
-                flight.scheduler.finished(flight, news.started)
+                flight.scheduler.finished(flight, news.started, news.computed)
                 self._count(flight, news)
             case BatchBroken(_, _, _, error):
                 flight.scheduler.broken(flight, error)

@@ -158,8 +158,9 @@ class Scheduler:
         for flight in [one for one in self._flights.values() if one.gpu == gpu and one.cancelled]:
             del self._flights[flight.run]  # nobody will report that it has recovered
 
-    def finished(self, flight: InFlightBatch, started: Time) -> None:
-        self._driver.post(BatchFinished(flight.gpu, flight.run, started - self.base))
+    def finished(self, flight: InFlightBatch, started: Time, ended: Time) -> None:
+        moments = started - self.base, max(0, ended - self.base)
+        self._driver.post(BatchFinished(flight.gpu, flight.run, *moments))
 
     def broken(self, flight: InFlightBatch, error: str) -> None:
         self._driver.post(BatchFailed(flight.gpu, flight.run, error))

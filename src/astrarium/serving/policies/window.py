@@ -100,10 +100,11 @@ class WindowScheduler(Generic[Queue]):
                 self._queues[line].push(now, event.request)
                 changed.add(line)
             elif isinstance(event, contract.GpuEvent):
-                self._see_gpu(now, event.gpu, state)
+                ended = event.ended if type(event) is contract.BatchFinished else 0
+                self._see_gpu(now, event.gpu, ended or now, state)
         return changed
 
-    def _see_gpu(self, now: Time, gpu: int, state: ServingState) -> None:
+    def _see_gpu(self, now: Time, gpu: int, ended: Time, state: ServingState) -> None:
         planned, books = self._planned[gpu], state.gpus[gpu]
         while len(planned) > len(books.batches):
             planned.popleft()
@@ -112,14 +113,14 @@ class WindowScheduler(Generic[Queue]):
         elif not books.present:
             self._free.set(gpu, FOREVER)
         else:
-            self._start_late(now, gpu)
+            self._start_late(ended, gpu)
 
-    def _start_late(self, now: Time, gpu: int) -> None:
-        """Move the GPU's expected end when the first of the batches that were sent ahead starts only now.
+    def _start_late(self, began: Time, gpu: int) -> None:
+        """Move the GPU's expected end when the first of the batches that were sent ahead began only then.
 
         The time by which the batch before it overran must not add up from batch to batch.
         """
-        end, free = now + sum(self._planned[gpu]), self._free[gpu]
+        end, free = began + sum(self._planned[gpu]), self._free[gpu]
         if free < end or free >= FOREVER:
             self._free.set(gpu, end)
 
