@@ -15,6 +15,7 @@ import yaml
 from astrarium.cli import main as command_line
 from astrarium.serving import scenario
 from astrarium.serving.live import profiling
+from astrarium.serving.live.backends import examples
 from astrarium.serving.live.backends.contract import Batch, Ran, Result
 from astrarium.serving.live.profiling import Care, MeasuredTimes, measuring
 from astrarium.serving.live.tensors import TensorSpec
@@ -87,9 +88,10 @@ def never(found: MeasuredTimes) -> bool:
 
 
 def test_sizes_at_most_double_and_end_at_the_largest() -> None:
-    assert profiling.sizes_up_to(1) == [1]
-    assert profiling.sizes_up_to(10) == [1, 2, 3, 4, 6, 8, 10]
-    sizes = profiling.sizes_up_to(512)
+    assert examples.sizes(1) == [1]
+    assert examples.sizes(10) == [1, 2, 3, 4, 6, 8, 10]
+    assert examples.sizes(10, rooms=[1, 4, 10]) == [1, 2, 3, 4, 5, 6, 8, 10]
+    sizes = examples.sizes(512)
     assert sizes[-1] == 512
     assert all(high <= 2 * low for low, high in pairwise(sizes))
 

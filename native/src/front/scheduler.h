@@ -275,9 +275,10 @@ class Scheduler {
       if (done.shapes && !told) end(part, Outcome::kFailed, Cause::kModelError, "the worker's answer is not what it said it is");
       else end(part, Outcome::kInTime, Cause::kNone, "");
     }
-    books.add({flight->tag, gpu, flight->model, static_cast<int>(flight->parts.size()), flight->dispatched,
-               flight->planned_end, done.received, done.started, done.computing, done.computed, done.finished});
-    left(gpu, *flight, Happened::kBatchFinished, done.started, done.computed);
+    const BatchRecord record{flight->tag, gpu, flight->model, static_cast<int>(flight->parts.size()), flight->dispatched,
+                             flight->planned_end, done.received, done.started, done.computing, done.computed, done.finished};
+    books.add(record);
+    left(gpu, *flight, Happened::kBatchFinished, done.started, done.started + record.kept_gpu());
     if (flight->ours) profiled(*flight, done.own_times);
   }
 

@@ -17,7 +17,7 @@ from astrarium.core.errors import InputError, one_of, written_in
 from astrarium.core.quantities import write_duration
 from astrarium.run.waiting import waiting
 from astrarium.serving.live import profiling
-from astrarium.serving.live.backends import backends, placed
+from astrarium.serving.live.backends import backends, examples, placed
 from astrarium.serving.live.backends.contract import LoadedModel, ModelFiles, Place, package
 from astrarium.serving.live.profiling import Care, Fit, MeasuredTimes
 from astrarium.serving.live.tensors import DATATYPES, TensorSpec
@@ -104,9 +104,9 @@ class Outcome(NamedTuple):
 
 
 def by_size(model: LoadedModel, specs: Sequence[TensorSpec], care: Care, wanted: Wanted) -> Outcome:
-    sizes = profiling.sizes_up_to(wanted.largest)
     with waiting(f"warming up {wanted.name}"):
         model.warm_up([1])
+    sizes = examples.sizes(wanted.largest, getattr(model, "rooms", ()))
     measure, measured = profiling.measuring(model, specs, care), list[MeasuredTimes]()
 
     def enough(found: MeasuredTimes) -> bool:

@@ -266,7 +266,9 @@ class Control(ControlRoom):
             case BatchDone() | BatchBroken() if flight.cancelled:  # it ended before the order to stop came
                 flight.scheduler.preempted(flight, news.started, news.finished)
             case BatchDone():
-                flight.scheduler.finished(flight, news.started, news.computed)
+                moments = news.started, news.computing, news.computed, news.finished
+                _, _, kept = kept_gpu(flight.size, *moments)
+                flight.scheduler.finished(flight, news.started, news.started + kept)
                 self._count(flight, news)
             case BatchBroken(_, _, _, error):
                 flight.scheduler.broken(flight, error)

@@ -50,16 +50,6 @@ class MeasuredTimes:
 Measure = Callable[[int], MeasuredTimes]  # of a batch size
 
 
-def sizes_up_to(largest: int) -> list[int]:
-    """Return the sizes 1, 2, 3, 4, 6, 8, 12, ...: close enough for straight lines between them."""
-    sizes = {1, largest}
-    power = 2
-    while power <= largest:
-        sizes |= {power, power * 3 // 2}
-        power *= 2
-    return sorted(size for size in sizes if size <= largest)
-
-
 def measuring(model: LoadedModel, specs: Sequence[TensorSpec], care: Care) -> Measure:
     """Return what measures a batch size of a model."""
 

@@ -12,6 +12,16 @@ from astrarium.serving.live.tensors import BF16, BYTES, DATATYPES, Array, Tensor
 _WORDS = (b"the quick brown fox", b"jumps over", b"the lazy dog")
 
 
+def sizes(largest: int, rooms: Sequence[int] = ()) -> list[int]:
+    """Return the sizes 1, 2, 3, 4, 6, 8, 12, ...: close enough for straight lines between them.
+
+    A batch takes as long as the largest one that fits in its *room*: one more takes as long as the next room.
+    """
+    powers = [1 << power for power in range(largest.bit_length())]
+    found = {*powers, *(power * 3 // 2 for power in powers), *(room + 1 for room in rooms), largest}
+    return sorted(size for size in found if size <= largest)
+
+
 def batch(specs: Sequence[TensorSpec], size: int, generator: np.random.Generator) -> Batch:
     return Batch(size, {spec.name: tensor(spec, size, generator) for spec in specs})
 

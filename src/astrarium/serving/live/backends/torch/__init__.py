@@ -8,7 +8,7 @@
 | model | .pt2 (torch.export.save), .pt (torch.jit.save), or FILE:NAME of what makes an nn.Module |
 | arguments | of what makes the module |
 | dtype | fp32, fp16 or bf16: parameters and floating inputs are converted; outputs come back as declared |
-| graphs | on a GPU: true (sizes 1, 2, 4, ... are captured as CUDA graphs), false, or the sizes |
+| graphs | on a GPU: true (sizes 1, 2, 3, 4, 6, 8, ... are captured as CUDA graphs), false, or the sizes |
 | compile | true: through torch.compile first |
 | threads | on a processor: how many it uses (1) |
 
@@ -55,14 +55,14 @@ class TorchModel:
         self.inputs = program.inputs
         self._runner = _runner(torch, program, files, place)
         self.outputs = files.outputs or programs.tried_outputs(self._runner, self.inputs)
-        self._name, self._sizes = files.name, graph_sizes(files)
+        self._name, self.rooms = files.name, graph_sizes(files) if place.device != "cpu" else []
         self.wait_until: Wait = wait_until
         self.graphs: GraphRunner | None = None
         if isinstance(self._runner, CudaRunner):
             self.launch, self.in_flight = self._launching(self._runner), IN_FLIGHT
 
     def warm_up(self, sizes: Sequence[int]) -> None:
-        self._runner.capture(self._sizes, self._name)
+        self._runner.capture(self.rooms, self._name)
         self.graphs = self._runner.hand_over(self._name, self.outputs)
         for size in sizes:
             self.run(examples.batch(self.inputs, size, np.random.default_rng(0)))
@@ -123,15 +123,10 @@ def graph_sizes(files: ModelFiles) -> list[int]:
     """Return the batch sizes that become CUDA graphs."""
     wanted = files.options.get("graphs", True)
     if isinstance(wanted, bool):
-        return _powers(files.max_batch) if wanted else []
+        return examples.sizes(files.max_batch) if wanted else []
     if not isinstance(wanted, list | tuple) or not all(options.is_count(size) for size in wanted):
         raise InputError("graphs", wanted, "true, false, or a list of batch sizes such as [1, 8, 32]")
     return sorted(set(wanted))
-
-
-def _powers(largest: int) -> list[int]:
-    """Return 1, 2, 4, ... and the largest itself."""
-    return sorted({1 << power for power in range(largest.bit_length())} | {largest})
 
 
 def _runner(torch: Any, program: programs.Program, files: ModelFiles, place: Place) -> CpuRunner | CudaRunner:
