@@ -23,8 +23,9 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from itertools import product
 from pathlib import Path
@@ -37,6 +38,8 @@ from peers.peer import APPS, Peer, Place, Running, Settings, until_quiet
 from search import Plan, goodput, usable
 
 from run import cpu
+
+Measure = Callable[[Path], dict[str, Any]]  # in a folder of its own
 
 COMMAND = [sys.executable, "-m", "astrarium"]
 SLO_MS = 25.0
@@ -117,10 +120,6 @@ class OnGpu(Peer):
     def templates(self) -> tuple[Template, ...]:
         return tuple(request(name, model, weight) for name, (model, weight) in self._models.items())
 
-    def variables(self, place: Place) -> dict[str, str]:
-        """A GPU machine may have our packages on its path only, not installed."""
-        return {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
-
     def versions(self) -> dict[str, str]:
         import torch
 
@@ -152,9 +151,6 @@ class LitServe(Peer):
 
     def template(self) -> Template:
         return Template("/predict", json.dumps({"tokens": [0] * 128}).encode())
-
-    def variables(self, place: Place) -> dict[str, str]:
-        return {"PYTHONPATH": os.environ.get("PYTHONPATH", "")}
 
     def versions(self) -> dict[str, str]:
         return {"litserve": version("litserve")}
@@ -345,19 +341,26 @@ def main() -> None:
             with tempfile.TemporaryDirectory() as folder:
                 at_rates(Path(folder), model, given.rates, plan)
         return
-    for model, graphs, policy in product(chosen, given.graphs, given.policies):
+    for measure in plans(given, chosen, plan):
         with tempfile.TemporaryDirectory() as folder:
-            results.append(measured(Path(folder), model, graphs == "graphs", policy, plan))
-    if given.twelve:
-        with tempfile.TemporaryDirectory() as folder:
-            results.append(twelve(Path(folder), plan))
-    if given.litserve:
-        with tempfile.TemporaryDirectory() as folder:
-            facts = {"model": "encoder", "server": "litserve, four API servers, batches of up to 64, 2 ms"}
-            results.append({**facts, **served(LitServe(Path(folder)), 2000.0, plan)})
-    path = keep("serving-gpu" + given.suffix, {**circumstances(given.date), "results": results})
+            results.append(measure(Path(folder)))
+        path = keep("serving-gpu" + given.suffix, {**circumstances(given.date), "results": results})
     show(results)
     print(path)
+
+
+def plans(given: argparse.Namespace, chosen: Sequence[Model], plan: Plan) -> list[Measure]:
+    made: list[Measure] = [
+        partial(measured, model=model, graphs=graphs == "graphs", policy=policy, plan=plan)
+        for model, graphs, policy in product(chosen, given.graphs, given.policies)
+    ]
+    made += [partial(twelve, plan=plan)] * given.twelve
+    return made + [partial(beside, plan=plan)] * given.litserve
+
+
+def beside(folder: Path, plan: Plan) -> dict[str, Any]:
+    facts = {"model": "encoder", "server": "litserve, four API servers, batches of up to 64, 2 ms"}
+    return {**facts, **served(LitServe(folder), 2000.0, plan)}
 
 
 def arguments() -> argparse.Namespace:

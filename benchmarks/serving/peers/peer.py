@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import socket
 import sys
 import tempfile
@@ -105,7 +106,9 @@ class Peer(ABC):
         with tempfile.TemporaryDirectory(prefix=f"bench-{self.name}-") as folder:
             place = Place(free_port(), free_port(), Path(folder))
             command = self.command(place, gpus, settings)
-            variables = {"PYTHONPATH": str(APPS), "PYTHONUNBUFFERED": "1", **self.variables(place)}
+            # a GPU machine may have our packages on its path only, not installed
+            path = os.pathsep.join([str(APPS), *filter(None, [os.environ.get("PYTHONPATH")])])
+            variables = {"PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **self.variables(place)}
             tree = Tree(command, variables, Path(folder) / "log.txt")
             try:
                 url = f"http://127.0.0.1:{place.port}"
