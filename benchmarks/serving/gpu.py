@@ -354,8 +354,8 @@ def plans(given: argparse.Namespace, chosen: Sequence[Model], plan: Plan) -> lis
         partial(measured, model=model, graphs=graphs == "graphs", policy=policy, plan=plan)
         for model, graphs, policy in product(chosen, given.graphs, given.policies)
     ]
-    made += [partial(twelve, plan=plan)] * given.twelve
-    return made + [partial(beside, plan=plan)] * given.litserve
+    made += [partial(beside, plan=plan)] * given.litserve
+    return made + [partial(twelve, plan=plan)] * given.twelve
 
 
 def beside(folder: Path, plan: Plan) -> dict[str, Any]:

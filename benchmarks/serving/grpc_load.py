@@ -63,9 +63,9 @@ def all_out(port: int, models: Sequence[str], seconds: float) -> AllOut:
 
 
 def encoded(model: str) -> bytes:
-    from tritonclient.grpc import service_pb2  # type: ignore[import-untyped]
+    from astrarium.server.grpc.messages import message
 
-    request = service_pb2.ModelInferRequest(model_name=model, raw_input_contents=[b"\0\0\x80?"])
+    request = message("ModelInferRequest")(model_name=model, raw_input_contents=[b"\0\0\x80?"])
     request.inputs.add(name="INPUT", datatype="FP32", shape=[1, 1])
     return bytes(request.SerializeToString())
 

@@ -129,6 +129,16 @@ def test_a_worker_that_holds_a_batch_too_long_is_killed() -> None:
     stage.check_the_books()
 
 
+def test_a_worker_that_was_stopped_is_killed_sooner() -> None:
+    looks = []
+    for stopped in (set[int](), {0}):
+        stage = Stage(gpus=1)
+        stage.workers.stuck, stage.workers.stopped = {0}, stopped
+        stage.call()
+        looks.append(looks_until_killed(stage))
+    assert looks == [11, 4]
+
+
 def looks_until_killed(stage: Stage, gap_ms: float = 100) -> int:
     """How many looks *gap_ms* apart pass before the only worker is taken for stuck."""
     for look in range(100):

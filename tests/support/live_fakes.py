@@ -96,7 +96,7 @@ class FakeLoop:
 class FakeWorkers:
     """Workers that take what the setup's tables say, and of dynamic models what the members need.
 
-    Tests set `broken`, `stuck` and `refuses`.
+    Tests set `broken`, `stuck`, `stopped` and `refuses`.
     """
 
     def __init__(self, loop: FakeLoop, listener: Listener, setup: Setup) -> None:
@@ -107,6 +107,7 @@ class FakeWorkers:
         self.alive = [False] * len(setup.gpus)
         self.broken: set[int] = set()  # models that raise
         self.stuck: set[int] = set()  # models that never end
+        self.stopped: set[int] = set()  # workers whose process somebody has stopped
         self.refuses: set[int] = set()  # models that cannot be loaded
         self.slower = 1.0
         self.tells_own_times = True
@@ -154,6 +155,9 @@ class FakeWorkers:
 
     def pids(self) -> dict[int, int]:
         return {}
+
+    def is_stopped(self, worker: int) -> bool:
+        return worker in self.stopped
 
     def _run(self, worker: int, order: RunBatch) -> None:
         if order.model in self.stuck:

@@ -40,6 +40,7 @@ from astrarium.serving.live.workers import Workers, WorkerSpec
 FIRST_PAUSE, LONGEST_PAUSE = 100 * MILLISECOND, 10 * SECOND
 GOOD_LIFE = 30 * SECOND  # after this a death counts as the first
 LOOK_EVERY = 100 * MILLISECOND  # between two calls of `check_for_stuck`, as planned
+STOPPED_LIMIT = 300 * MILLISECOND  # for a batch whose worker was stopped: it will not go on by itself
 LATE_FOR = 30 * SECOND  # how long a late look is remembered
 _NO_BATCH = -1, FOREVER
 Oldest = Callable[[int], tuple[int, Time] | None]  # of a worker: the batch it has held longest, and its limit
@@ -167,10 +168,13 @@ class Fleet:
             tag, limit = self.oldest(entry.spec.worker) or _NO_BATCH
             if tag != entry.oldest:
                 entry.oldest, entry.held = tag, 0
-            elif entry.held > limit + self._late:
+            elif entry.held > self._late + (limit if self._may_go_on(entry) else STOPPED_LIMIT):
                 reason = f"was stuck: it held a batch for {entry.held / SECOND:.1f} s"
                 self._workers.kill(entry.spec.worker, reason)
             entry.held += passed
+
+    def _may_go_on(self, entry: _WorkerEntry) -> bool:
+        return entry.held <= STOPPED_LIMIT or not self._workers.is_stopped(entry.spec.worker)
 
     def _oldest_sent(self, worker: int) -> tuple[int, Time] | None:
         sent = self._entries[worker].sent

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Protocol
 
 from astrarium.serving.live.arena import SharedMemory
@@ -69,6 +70,9 @@ class Workers(Protocol):
 
     def pids(self) -> dict[int, int]:
         """Return the process ids of the workers that run."""
+
+    def is_stopped(self, worker: int) -> bool:
+        """Return whether somebody has stopped the worker's process (SIGSTOP), as far as the system tells."""
 
 
 log = logging.getLogger("astrarium.engine")
@@ -153,6 +157,13 @@ class LocalWorkers:
 
     def pids(self) -> dict[int, int]:
         return {worker: running.process.pid for worker, running in self._running.items()}
+
+    def is_stopped(self, worker: int) -> bool:
+        try:
+            told = Path(f"/proc/{self._running[worker].process.pid}/stat").read_text()
+        except (KeyError, OSError):
+            return False
+        return told.rpartition(")")[2].split()[0] in "Tt"
 
     def _spawn(self, spec: WorkerSpec, fd: int) -> subprocess.Popen[bytes]:
         place = spec.place
