@@ -158,7 +158,7 @@ def test_no_more_calls_are_taken_than_may_be_open() -> None:
             assert (headers["retry-after"], headers["x-astrarium-retry-after-ms"]) == ("1", "1000")
             server.loopback.end(number)
             assert (await first.answer())[0] == 200
-            assert server.tally()[4] == {"deadline": 0, "overloaded": 1}
+            assert server.tally()[4] == {"deadline": 0, "overloaded": 1, "unavailable": 0}
 
     asyncio.run(run())
 
@@ -192,7 +192,7 @@ def test_a_call_that_cannot_be_in_time_is_refused() -> None:
             assert headers.keys() == {"date", "content-type", "content-length"}
             assert (await connection.ask(request()))[0] == 200
             _, _, declined, _, refused, *_ = server.tally()
-            assert (declined, refused) == (0, {"deadline": 1, "overloaded": 0})
+            assert (declined, refused) == (0, {"deadline": 1, "overloaded": 0, "unavailable": 0})
 
     asyncio.run(run())
 
@@ -263,7 +263,7 @@ def test_calls_are_counted_and_the_last_ones_remembered() -> None:
                 server.tally()
             )
             assert (accepted, items, declined, ended) == (5, 5, 0, {("in_time", ""): 5})
-            assert refused == {"deadline": 0, "overloaded": 0}
+            assert refused == {"deadline": 0, "overloaded": 0, "unavailable": 0}
             assert (sum(latency[0]), sum(queueing[0]), success[0], fail, queue[0]) == (5, 5, 5, (0, 0), 5)
             assert latency[1] == success[1] > 0
             following, calls = server.front.exchange.last_calls(0, 2)
@@ -369,6 +369,7 @@ THREE = replace(
     outputs=tuple(TensorSpec(name, "FP32", (-1,)) for name in "XYZ"),
 )
 LARGE = np.arange(1 << 18, dtype=np.float32)[None]
+HELD = 2 * LARGE.nbytes  # with room for an answer
 
 
 def three(*order: str) -> tuple[bytes, dict[str, list[float]]]:
@@ -419,7 +420,10 @@ def test_a_large_call_is_refused_before_its_tensors_have_come() -> None:
             connection = await server.connect()
             sent = binary(LARGE)
             server.loopback.plan([(HOUR, [0, 2 * HOUR, 1 << 60])], gpus=1)
-            connection.writer.write(sent[:1000])
+            head = sent.index(b"\r\n\r\n") + 4
+            for part in (sent[:head], sent[head:1000]):  # as many clients send it
+                connection.writer.write(part)
+                await asyncio.sleep(0.05)
             status, _, answer = await connection.answer()
             assert (status, "model echo cannot answer within" in answer["error"]) == (504, True)
             server.loopback.plan([(HOUR, [0, 1, 1 << 60])], gpus=1)
@@ -427,7 +431,7 @@ def test_a_large_call_is_refused_before_its_tensors_have_come() -> None:
                 sent[1000:] + request()
             )  # what belongs to the refused call is thrown away
             assert (await connection.answer())[0] == 200
-            assert server.tally()[4] == {"deadline": 1, "overloaded": 0}
+            assert server.tally()[4] == {"deadline": 1, "overloaded": 0, "unavailable": 0}
             assert server.front.exchange.arena.used == 0
 
     asyncio.run(run())
@@ -437,7 +441,7 @@ def test_a_client_that_leaves_in_the_middle_of_a_large_call_gives_back_its_memor
     async def run() -> None:
         async with running(OPEN) as server:
             (await server.connect()).writer.write(binary(LARGE)[:-1])
-            await until(lambda: server.front.exchange.arriving() == LARGE.nbytes)
+            await until(lambda: server.front.exchange.arriving() == HELD)
             server.leave()
             await until(lambda: server.front.exchange.arriving() == 0)
             assert server.front.exchange.arena.used == 0
@@ -448,12 +452,12 @@ def test_a_client_that_leaves_in_the_middle_of_a_large_call_gives_back_its_memor
 
 def test_slow_clients_hold_no_more_than_a_part_of_the_memory() -> None:
     async def run() -> None:
-        async with running(OPEN, memory=8 << 20) as server:
+        async with running(OPEN, memory=16 << 20) as server:
             slow = [await server.connect() for _ in range(3)]
             for connection in slow:
                 connection.writer.write(binary(LARGE)[:-1])
             await until(lambda: server.network.native.held() > LARGE.nbytes)  # the third waits elsewhere
-            assert server.front.exchange.arriving() == 2 * LARGE.nbytes
+            assert server.front.exchange.arriving() == server.front.exchange.arena.used == 2 * HELD
             for connection in slow:
                 connection.writer.write(binary(LARGE)[-1:])
             for connection in slow:
@@ -467,7 +471,7 @@ def test_a_model_that_goes_while_a_large_call_arrives_is_told() -> None:
         async with running(OPEN) as server:
             connection = await server.connect()
             connection.writer.write(binary(LARGE)[:-1])
-            await until(lambda: server.front.exchange.arriving() == LARGE.nbytes)
+            await until(lambda: server.front.exchange.arriving() == HELD)
             server.front.models[0] = replace(OPEN, state="UNAVAILABLE")
             server.network.look()
             server.network.settle()
@@ -478,6 +482,51 @@ def test_a_model_that_goes_while_a_large_call_arrives_is_told() -> None:
                 "model echo was loaded anew or unloaded while the call arrived",
             )
             assert server.front.exchange.arena.used == 0
+            assert server.tally()[4] == {"deadline": 0, "overloaded": 0, "unavailable": 1}
+            assert server.tally()[2] == 0  # nobody broke a promise
+
+    asyncio.run(run())
+
+
+def test_a_large_call_may_arrive_while_other_things_of_its_model_change() -> None:
+    async def run() -> None:
+        async with running(OPEN) as server:
+            connection = await server.connect()
+            connection.writer.write(binary(LARGE)[:-1])
+            await until(lambda: server.front.exchange.arriving() == HELD)
+            server.front.models[0] = replace(OPEN, reason="it refuses everybody")
+            server.network.look()
+            server.network.settle()
+            connection.writer.write(binary(LARGE)[-1:])
+            assert (await connection.answer_bytes())[0] == 200
+
+    asyncio.run(run())
+
+
+def test_a_large_call_that_arrives_while_none_are_taken_is_told() -> None:
+    async def run() -> None:
+        async with running(OPEN) as server:
+            connection = await server.connect()
+            connection.writer.write(binary(LARGE)[:-1])
+            await until(lambda: server.front.exchange.arriving() == HELD)
+            server.front.exchange.admission.close(True)
+            connection.writer.write(binary(LARGE)[-1:])
+            status, _, answer = await connection.answer()
+            assert (status, "took no calls when this one had arrived" in answer["error"]) == (503, True)
+
+    asyncio.run(run())
+
+
+def test_a_large_call_that_is_too_late_gives_back_its_memory_before_it_has_arrived() -> None:
+    async def run() -> None:
+        async with running(replace(OPEN, slo=100 * MILLISECOND)) as server:
+            connection = await server.connect()
+            connection.writer.write(binary(LARGE)[:-1])
+            status, _, answer = await connection.answer()
+            assert (status, "model echo cannot answer within 100 ms" in answer["error"]) == (504, True)
+            assert server.front.exchange.arriving() == server.front.exchange.arena.used == 0
+            connection.writer.write(binary(LARGE)[-1:] + request())
+            assert (await connection.answer())[0] == 200
 
     asyncio.run(run())
 

@@ -45,6 +45,8 @@ struct Spec {
   const Datatype* type;
   Shape item;  // of one item, without the batch; -1 is any size
 
+  bool operator==(const Spec&) const = default;
+
   // The protocol has no BF16 in JSON.
   bool speaks_json() const { return type->kind != Kind::kBF16; }
 

@@ -31,6 +31,9 @@ class Arena {
     return used_;
   }
 
+  // What a block of at least *bytes* takes.
+  static std::size_t rounded(std::size_t bytes) { return kSmallest << order_of(bytes); }
+
   // The offset of a block of at least *bytes*, or kNone where there is no room.
   std::int64_t take(std::size_t bytes) {
     const int order = order_of(bytes);

@@ -182,7 +182,7 @@ inline nb::tuple tally(BoundExchange& self, std::size_t model) {
     const std::string_view outcome = outcome_name(key.first), cause = kCauseNames[key.second];
     ended[nb::make_tuple(nb::str(outcome.data(), outcome.size()), nb::str(cause.data(), cause.size()))] = count;
   }
-  refused["deadline"] = totals.refused[0], refused["overloaded"] = totals.refused[1];
+  refused["deadline"] = totals.refused[0], refused["overloaded"] = totals.refused[1], refused["unavailable"] = totals.refused[2];
   const auto pair = [](const std::int64_t* sum) { return nb::make_tuple(sum[0], sum[1]); };
   return nb::make_tuple(totals.accepted, totals.items, totals.declined, ended, refused, nb::make_tuple(totals.latency, totals.latency_sum),
                         nb::make_tuple(totals.queueing, totals.queueing_sum), pair(totals.success), pair(totals.fail), pair(totals.queue));

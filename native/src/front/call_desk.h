@@ -89,7 +89,7 @@ class CallDesk {
   Beginning begin(Time received, std::string_view room, Incoming& incoming) {
     Pending& pending = spare();
     const auto& model = static_cast<const ServedModel&>(*pending.call.model);
-    if (!fill(pending, model, received).empty()) return Beginning::kWaits;
+    if (!is_light(pending.call) || !fill(pending, model, received).empty()) return Beginning::kWaits;
     const Time now = monotonic_ns(), objective = pending.deadline - received;
     const Verdict verdict = exchange_.admission.judge(model.index, objective, received, now);
     if (verdict == Verdict::kClosed) return Beginning::kWaits;
@@ -112,7 +112,18 @@ class CallDesk {
     put_back(pending);
     if (verdict != Verdict::kClosed) return refuse(model, verdict, objective, now - pending.received);
     is_served ? refusals_.closed(model.name) : refusals_.changed(model.name);
-    return turn_away(model, RefusedFor::kOverloaded);
+    origin_.tallies[static_cast<std::size_t>(model.index)].refused[static_cast<std::size_t>(RefusedFor::kUnavailable)].add(1);
+    return {false};
+  }
+
+  // Refuses a call that was begun and can no longer be in time; false where it can.
+  bool expire(Incoming& incoming, Time now) {
+    if (incoming.is_refused() || now <= incoming.pending->deadline) return false;
+    Pending& pending = arrived(incoming);
+    put_back(pending);
+    const auto& model = static_cast<const ServedModel&>(*pending.call.model);
+    refuse(model, Verdict::kTooLate, pending.deadline - pending.received, now - pending.received);
+    return true;
   }
 
   // Its client has gone before all of it was here.
@@ -188,20 +199,32 @@ class CallDesk {
     for (express::Part& part : pending.call.inputs) part.data = {};  // it lay in the request
   }
 
+  // What a call holds while it arrives is counted by its block; one with a long id or much JSON is kept as it comes.
+  static bool is_light(const express::Call& call) {
+    constexpr std::size_t kMost = 4096;
+    std::size_t size = call.id.size();
+    for (const express::Part& part : call.inputs) size += part.made.size();
+    return size <= kMost;
+  }
+
   // Clients may send slowly: only so much of the memory waits for them.
   bool take_arriving(Pending& pending) {
-    const std::size_t bytes = pending.call.block_bytes();
+    const std::size_t bytes = block_size(pending, pending.call.block_bytes());
     if (exchange_.arriving.fetch_add(bytes, std::memory_order_relaxed) + bytes <= exchange_.arena.size() / 4 && take_block(pending)) return true;
     exchange_.arriving.fetch_sub(bytes, std::memory_order_relaxed);
     return false;
   }
   Pending& arrived(Incoming& incoming) {
     Pending& pending = *std::exchange(incoming.pending, nullptr);
-    exchange_.arriving.fetch_sub(pending.replies - pending.block, std::memory_order_relaxed);
+    exchange_.arriving.fetch_sub(block_size(pending, pending.replies - pending.block), std::memory_order_relaxed);
     return pending;
+  }
+  static std::size_t block_size(const Pending& pending, std::size_t inputs) {
+    return Arena::rounded(inputs + static_cast<std::size_t>(pending.rows) * pending.room);
   }
   void put_back(Pending& pending) {
     exchange_.arena.give_back(pending.block);
+    pending.trim();
     unused_.push_back(&pending);
   }
 

@@ -119,7 +119,6 @@ class NetworkThread : public EventThread {
  private:
   static constexpr std::size_t kRead = 1 << 18;  // bytes at once, as the event loop's transports do
   static constexpr std::size_t kLook = 1 << 14;  // bytes of a request that may be large: where its tensors go is not known yet
-  static constexpr std::size_t kTurn = 1 << 20;  // bytes of a large request before others have their turn
 
   // ---- connections
 
@@ -217,9 +216,9 @@ class NetworkThread : public EventThread {
       if (found.found == Reading::kOther) return go_long(connection, data, found.why);
       encourage(connection, found);
       if (found.found == Reading::kPart) {
-        if (begin_body(connection, data, found.size)) return;
+        if (begin_body(connection, data, found)) return;
         if (!may_hold(data.size())) return go_long(connection, data, "held");
-        connection.need = found.size;
+        connection.need = next_look(data, found);
         break;
       }
       const std::string_view why = take(connection);
@@ -241,7 +240,8 @@ class NetworkThread : public EventThread {
       if (found.found == Reading::kOther) return go_long_kept(connection, found.why);
       encourage(connection, found);
       if (found.found == Reading::kPart) {
-        connection.need = found.size;
+        if (begin_body(connection, data, found)) return;
+        connection.need = next_look(data, found);
         break;
       }
       const std::string_view why = take(connection);
@@ -257,19 +257,26 @@ class NetworkThread : public EventThread {
 
   // ---- large requests
 
-  // The rest of a request of this *size* goes where it belongs, if its beginning says where; false: it is kept as it comes.
-  bool begin_body(Connection& connection, std::string_view data, std::size_t size) {
+  // How many bytes must be here before it is of use to look again: the beginning of a large request tells much.
+  std::size_t next_look(std::string_view data, const Reading& found) const {
+    const bool tells = found.before > data.size() && found.size >= found.before + shared_.limits.straight;
+    return tells ? found.before : found.size;
+  }
+
+  // The rest of a request goes where it belongs, if its beginning says where; false: it is kept as it comes.
+  bool begin_body(Connection& connection, std::string_view data, const Reading& found) {
     connection.large = false;
-    if (size < data.size() + shared_.limits.straight || is_full_house()) return false;
+    if (found.size < data.size() + shared_.limits.straight || is_full_house()) return false;
     const std::string_view room(exchange_.memory, exchange_.size);
     const std::size_t before = reader_.preview(data, room, calls_.spare().call);
     if (before == 0) return false;
     auto incoming = std::make_unique<Incoming>();
     const CallDesk::Beginning begun = calls_.begin(connection.since, room, *incoming);
     if (begun == CallDesk::Beginning::kWaits) return false;
-    incoming->left = size - before;
+    incoming->left = found.size - before;
     incoming->land(data.substr(before));
     connection.incoming = std::move(incoming);
+    forget_kept(connection);
     connection.large = true;
     if (begun == CallDesk::Beginning::kRefused) tell_refusal(connection);
     receive_body(connection);
@@ -278,7 +285,7 @@ class NetworkThread : public EventThread {
 
   void receive_body(Connection& connection) {
     Incoming& body = *connection.incoming;
-    for (std::size_t got = 0; body.left > 0 && got < kTurn;) {
+    for (std::size_t got = 0; body.left > 0 && got < kRead;) {
       const ssize_t size = receive_some(connection.fd, body);
       if (size < 0 && errno == EINTR) continue;
       if (size < 0 && errno == EAGAIN) break;
@@ -302,10 +309,22 @@ class NetworkThread : public EventThread {
   }
 
   bool finish(Connection& connection, Incoming& body) {
-    const std::shared_ptr<const express::Model> model = body.pending->call.model;
+    const express::Model& model = *body.pending->call.model;
     std::string_view why;
-    const auto* known = desk_.find(model->name, why);
-    return calls_.finish(connection, body, known != nullptr && *known == model).taken;
+    const auto* known = desk_.find(model.name, why);
+    return calls_.finish(connection, body, known != nullptr && takes_calls_of(**known, model)).taken;
+  }
+
+  // Whether calls that were read for one model are right for the other, which has its name.
+  static bool takes_calls_of(const express::Model& one, const express::Model& other) {
+    return one.index == other.index && one.version == other.version && one.max_batch == other.max_batch && one.inputs == other.inputs &&
+           one.outputs == other.outputs;
+  }
+
+  void forget_kept(Connection& connection) {
+    hold_less(connection.in.size());
+    connection.in.clear();
+    connection.need = 0;
   }
 
   // Tells a client that waits for it to send the body.
@@ -410,9 +429,7 @@ class NetworkThread : public EventThread {
 
   void go_long_kept(Connection& connection, std::string_view why) {
     const std::string data(connection.in.view());
-    hold_less(data.size());
-    connection.in.clear();
-    connection.need = 0;
+    forget_kept(connection);
     go_long(connection, data, why);
   }
 
@@ -439,6 +456,7 @@ class NetworkThread : public EventThread {
     bool arriving = false;
     connections_.each([&](Connection& connection) {
       if (connection.arriving()) {
+        if (connection.incoming && calls_.expire(*connection.incoming, now)) tell_refusal(connection), arm(connection);
         if (now - connection.since > shared_.limits.request) too_slow(connection);
         else arriving = true;
       } else if (now - connection.since > shared_.limits.keep_alive && is_left_alone(connection)) {

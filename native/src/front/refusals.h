@@ -79,8 +79,8 @@ class Refusals {
     write(kUnavailable, true);
   }
   void closed(std::string_view model) {
-    begin("model ", model) += ": the server stopped before it came to this call";
-    write(kUnavailable);
+    begin("model ", model) += " took no calls when this one had arrived: the server drains, or no worker is up";
+    write(kUnavailable, true);
   }
   void no_memory() {
     text_ = "overloaded: the shared memory for tensors is full";
@@ -94,7 +94,8 @@ class Refusals {
       begin("model ", model) += ": the deadline can no longer be met";
       write(kDeadline);
     } else if (ticket.cause == Cause::kUnserved) {
-      closed(model);
+      begin("model ", model) += ": the server stopped before it came to this call";
+      write(kUnavailable);
     } else {
       begin("overloaded: model ", model) += " dropped the call so that others are in time (";
       text_ += ticket.cause == Cause::kOther ? std::string_view(ticket.reason) : name_of(ticket.cause);

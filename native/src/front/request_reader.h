@@ -19,6 +19,7 @@ struct Reading {
   std::size_t size = 0;       // of a whole request; of a part: it is of no use to look again before so many bytes are here
   std::string_view why = {};  // another goes the long way
   bool expects = false;       // its client waits for 100 Continue
+  std::size_t before = 0;     // bytes before the tensors of a part, if those are all that is missing then
 };
 
 class RequestReader {
@@ -35,6 +36,7 @@ class RequestReader {
     std::string_view body;
     Reading found = framed(data, asked->head, body);
     found.expects = asked->head.expects;
+    found.before = asked->head.size + asked->head.json.value_or(0);
     if (found.found != Reading::kWhole) return found;
     if (!unpack(asked->head, body)) return other("content-encoding");
     call.clear();

@@ -18,7 +18,7 @@ def sizes(largest: int, rooms: Sequence[int] = ()) -> list[int]:
     A batch takes as long as the largest one that fits in its *room*: one more takes as long as the next room.
     """
     powers = [1 << power for power in range(largest.bit_length())]
-    found = {*powers, *(power * 3 // 2 for power in powers), *(room + 1 for room in rooms), largest}
+    found = {*powers, *(power * 3 // 2 for power in powers), *rooms, *(room + 1 for room in rooms), largest}
     return sorted(size for size in found if size <= largest)
 
 
