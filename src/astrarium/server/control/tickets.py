@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from astrarium.core.units import Time
 from astrarium.server.contract import InferCall
@@ -67,23 +67,16 @@ class Decider(Protocol):
     def close(self) -> None: ...
 
 
-class EndedBatch(Protocol):
-    """An ended batch is what a call remembers of the batch that carried its last part."""
+class EndedBatchFacts(NamedTuple):
+    """These facts of a batch come back from the native scheduler with the calls that it carried."""
 
-    @property
-    def tag(self) -> int: ...
-    @property
-    def gpu(self) -> int: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def dispatched(self) -> Time: ...
-    @property
-    def planned_end(self) -> Time: ...
-    @property
-    def started(self) -> Time: ...
-    @property
-    def finished(self) -> Time: ...
+    tag: int
+    gpu: int
+    size: int
+    dispatched: Time
+    planned_end: Time
+    started: Time
+    finished: Time
 
 
 # Of a batch that ended well: when, its size, and for how long no other batch could have its GPU.
@@ -140,6 +133,9 @@ class InFlightBatch:
         return self.done
 
 
+EndedBatch = InFlightBatch | EndedBatchFacts  # what a call remembers of the batch that carried its last part
+
+
 @dataclass(slots=True, eq=False)
 class Ticket:
     """A ticket has a part for each row of its call, and has ended when they all have.
@@ -177,22 +173,11 @@ class Ticket:
         self.reply_shapes = [None] * self.call.rows
 
 
-class Blocks(Protocol):
-    """Blocks of shared memory are handed out by an arena: ours, or its native twin."""
-
-    @property
-    def size(self) -> int: ...
-    @property
-    def used(self) -> int: ...
-    def take(self, size: int) -> int | None: ...
-    def give_back(self, offset: int) -> None: ...
-
-
 class TensorStore:
     """The tensor store gives each call a block: its inputs first, then a reply room for each of its rows."""
 
     def __init__(self, size: int) -> None:
-        self.arena: Blocks = Arena(size)
+        self.arena = Arena(size)  # or its native twin
         self.memory = SharedMemory.create(self.arena.size)
 
     def take_in(self, ticket: Ticket, given: Sequence[Tensor]) -> bool:

@@ -17,6 +17,7 @@ import msgspec
 
 from astrarium.core.errors import extension
 from astrarium.core.units import FOREVER, SECOND, Time
+from astrarium.server import wire
 from astrarium.server.checking import (
     CheckedTensor,
     bad,
@@ -44,13 +45,6 @@ from astrarium.server.http.json_tensors import packed
 from astrarium.server.logs import ThrottledWarnings
 from astrarium.server.settings import HttpLimits, Keys
 from astrarium.server.timelines import stage_line
-from astrarium.server.wire import (
-    index_entries,
-    model_config,
-    model_metadata,
-    server_metadata,
-    statistics_answer,
-)
 from astrarium.serving.live.tensors import Tensor
 
 # One inference over gRPC: a message becomes a call, its answer becomes a message.
@@ -86,8 +80,7 @@ def read_call(
     tensors = _tensors(card, given, limit)
     options = request_options(_plain(request.parameters), tag, card.name)
     rows = tensors[0].shape[0] if tensors else 1
-    wished = options.timeout, options.priority, options.application
-    call = InferCall(card.name, tensors, rows, received, *wished, _patience(remaining, card.name))
+    call = InferCall(card.name, tensors, rows, received, *options, _patience(remaining, card.name))
     return GrpcCall(call, _wanted(card, request))
 
 
@@ -210,11 +203,6 @@ async def abort(context: Context, refused: Refused) -> NoReturn:
     raise AssertionError("abort returned")
 
 
-async def abort_by_our_fault(context: Context, error: Exception) -> NoReturn:
-    await context.abort(grpc.StatusCode.INTERNAL, our_fault(error))
-    raise AssertionError("abort returned")
-
-
 def our_fault(error: Exception) -> str:
     """Return what a client is told of a defect of ours: its kind; the log has the rest."""
     return f"the server failed, not the request: {type(error).__name__}"
@@ -281,7 +269,6 @@ async def _cancel_all(reader: asyncio.Task[None], under_way: _Queue) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-log = logging.getLogger(__name__)
 Answering = Callable[[Any, Context], Awaitable[Any]]
 OPEN_METHODS = frozenset({"ServerLive", "ServerReady"})
 
@@ -330,7 +317,7 @@ class GrpcFront:
                 raise
             except Exception as error:
                 log.exception("%s failed", name)
-                await abort_by_our_fault(context, error)
+                await context.abort(grpc.StatusCode.INTERNAL, our_fault(error))
 
         return grpc.unary_unary_rpc_method_handler(call, response_serializer=_serialized)
 
@@ -355,23 +342,23 @@ class GrpcFront:
         return message("ModelReadyResponse")(ready=card.health[0] == "READY")
 
     async def server_metadata(self, _: Any, __: Context) -> Any:
-        return _message("ServerMetadataResponse", server_metadata())
+        return _message("ServerMetadataResponse", wire.server_metadata())
 
     async def model_metadata(self, request: Any, _: Context) -> Any:
         card = self._card(request.name, request.version)
-        return _message("ModelMetadataResponse", model_metadata(card))
+        return _message("ModelMetadataResponse", wire.model_metadata(card))
 
     async def model_config(self, request: Any, _: Context) -> Any:
         card = self._card(request.name, request.version)
-        return _message("ModelConfigResponse", {"config": model_config(card)})
+        return _message("ModelConfigResponse", {"config": wire.model_config(card)})
 
     async def model_statistics(self, request: Any, _: Context) -> Any:
         asked = [self._card(request.name, request.version)] if request.name else self._service.cards()
-        answer = statistics_answer(self._service.statistics(card.name) for card in asked)
+        answer = wire.StatisticsAnswer([self._service.statistics(card.name) for card in asked])
         return _message("ModelStatisticsResponse", answer)
 
     async def repository_index(self, request: Any, _: Context) -> Any:
-        models = index_entries(self._service.cards(), request.ready)
+        models = wire.index_entries(self._service.cards(), request.ready)
         return _message("RepositoryIndexResponse", {"models": models})
 
     async def repository_model_load(self, request: Any, _: Context) -> Any:

@@ -24,7 +24,6 @@ from astrarium.server.http.bodies import (
 from astrarium.server.http.handlers import Handlers
 from astrarium.server.http.routing import RECEIVED, HttpRequest, Route, Router, described
 from astrarium.server.settings import HttpLimits, Keys, Security
-from astrarium.server.wire import ErrorAnswer
 
 # Every operation over HTTP, in the order in which the description lists them.
 
@@ -127,7 +126,9 @@ class HttpFront:
             raise
         except Exception as error:
             log.exception("%s %s failed", scope["method"], scope["path"])
-            return json_reply(ErrorAnswer(f"the server failed, not the request: {type(error).__name__}"), 500)
+            return json_reply(
+                wire.ErrorAnswer(f"the server failed, not the request: {type(error).__name__}"), 500
+            )
 
     async def _handled(self, scope: Scope, receive: Receive) -> Reply:
         received = scope.get(RECEIVED) or monotonic_ns()

@@ -48,18 +48,6 @@ from astrarium.server.http.json_tensors import (
 from astrarium.server.http.routing import LONG_WAY, HttpRequest
 from astrarium.server.settings import LARGE
 from astrarium.server.timelines import stage_line
-from astrarium.server.wire import (
-    InferRequest,
-    InferResponse,
-    InputTensor,
-    OutputTensor,
-    Parameters,
-    index_entries,
-    model_config,
-    model_metadata,
-    server_metadata,
-    statistics_answer,
-)
 from astrarium.serving.live.tensors import BYTES, Tensor
 
 # One inference over HTTP: a body becomes a call, its answer becomes a body.
@@ -69,7 +57,7 @@ HEADER_LENGTH = b"inference-header-content-length"
 APPLICATION = b"x-astrarium-application"
 TIMELINE = b"x-astrarium-timeline"
 _BINARY = (b"content-type", b"application/octet-stream")
-_decode = msgspec.json.Decoder(InferRequest).decode
+_decode = msgspec.json.Decoder(wire.InferRequest).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -91,9 +79,7 @@ def read_call(
     tag = headers.get(APPLICATION, b"").decode("latin-1")
     options = request_options(request.parameters, tag, card.name)
     rows = tensors[0].shape[0] if tensors else 1
-    call = InferCall(
-        card.name, tensors, rows, received, options.timeout, options.priority, options.application
-    )
+    call = InferCall(card.name, tensors, rows, received, *options)
     wanted = _wanted(card, request)
     for spec in card.outputs:
         if wanted.get(spec.name) is False:
@@ -124,7 +110,7 @@ def _json_size(headers: Mapping[bytes, bytes], body: Body) -> int:
     return int(given)
 
 
-def _request(body: Body, size: int) -> InferRequest:
+def _request(body: Body, size: int) -> wire.InferRequest:
     """Read a request's JSON; of a large one, only what is beside the elements of its tensors."""
     json = body if size == len(body) else memoryview(body)[:size]
     try:
@@ -133,13 +119,13 @@ def _request(body: Body, size: int) -> InferRequest:
         raise bad("body", None, "JSON that is not nested this deep") from None
 
 
-def _small(json: Json) -> InferRequest:
+def _small(json: Json) -> wire.InferRequest:
     request = _decoded(json)
     check_keys(outline(json).text)
     return request
 
 
-def _large(json: Json) -> InferRequest:
+def _large(json: Json) -> wire.InferRequest:
     text, pieces = outline(json)
     request = _decoded(text)
     check_keys(text)
@@ -149,14 +135,14 @@ def _large(json: Json) -> InferRequest:
     return request
 
 
-def _decoded(json: Json) -> InferRequest:
+def _decoded(json: Json) -> wire.InferRequest:
     try:
         return _decode(json)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise not_json(json, error) from None
 
 
-def _tensors(card: ModelCard, request: InferRequest, binary: memoryview, limit: int) -> list[Tensor]:
+def _tensors(card: ModelCard, request: wire.InferRequest, binary: memoryview, limit: int) -> list[Tensor]:
     tensors, at = [], 0
     for placed, given in zip(placed_inputs(card, request.inputs, limit), request.inputs, strict=True):
         size = _binary_size(given, placed, card.name) if given.parameters else None
@@ -171,7 +157,7 @@ def _tensors(card: ModelCard, request: InferRequest, binary: memoryview, limit: 
     return in_card_order(card, tensors)
 
 
-def _binary_size(given: InputTensor, placed: CheckedTensor, model: str) -> int | None:
+def _binary_size(given: wire.InputTensor, placed: CheckedTensor, model: str) -> int | None:
     check_tensor_parameters(placed.field, given.parameters, model)
     size = given.parameters.get("binary_data_size")
     if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 0):
@@ -179,20 +165,20 @@ def _binary_size(given: InputTensor, placed: CheckedTensor, model: str) -> int |
     return size
 
 
-def _json_data(given: InputTensor, placed: CheckedTensor, model: str) -> bytes:
+def _json_data(given: wire.InputTensor, placed: CheckedTensor, model: str) -> bytes:
     if given.data is UNSET:
         raise bad(placed.field, "neither", "either data or parameters.binary_data_size", model)
     return from_json(given.data, placed, model)
 
 
-def _binary_data(given: InputTensor, placed: CheckedTensor, data: memoryview, model: str) -> memoryview:
+def _binary_data(given: wire.InputTensor, placed: CheckedTensor, data: memoryview, model: str) -> memoryview:
     if given.data is not UNSET:
         raise bad(placed.field, "both", "either data or parameters.binary_data_size", model)
     check_size(placed, data, model)  # fewer bytes than binary_data_size says are also fewer than the shape
     return data
 
 
-def _wanted(card: ModelCard, request: InferRequest) -> dict[str, bool]:
+def _wanted(card: ModelCard, request: wire.InferRequest) -> dict[str, bool]:
     default = _flag(request.parameters, "binary_data_output", False, "parameters", card.name)
     if not request.outputs:
         return {spec.name: default for spec in card.outputs}
@@ -205,7 +191,7 @@ def _wanted(card: ModelCard, request: InferRequest) -> dict[str, bool]:
     }
 
 
-def _flag(parameters: Parameters, name: str, default: bool, field: str, model: str) -> bool:
+def _flag(parameters: wire.Parameters, name: str, default: bool, field: str, model: str) -> bool:
     value = parameters.get(name, default)
     if not isinstance(value, bool):
         raise bad(f"{field}.{name}", value, "true or false", model)
@@ -217,19 +203,19 @@ def written_answer(card: ModelCard, asked: HttpCall, answer: InferAnswer) -> tup
     given = {tensor.name: tensor for tensor in answer.outputs}
     binary = [given[name].data for name, is_binary in asked.outputs.items() if is_binary]
     outputs = [_output(given[name], is_binary) for name, is_binary in asked.outputs.items()]
-    json = _encode(InferResponse(card.name, card.version, outputs, asked.id))
+    json = _encode(wire.InferResponse(card.name, card.version, outputs, asked.id))
     if not binary:
         return [JSON], json
     return [_BINARY, (HEADER_LENGTH, b"%d" % len(json))], b"".join([json, *binary])
 
 
-def _output(tensor: Tensor, binary: bool) -> OutputTensor:
+def _output(tensor: Tensor, binary: bool) -> wire.OutputTensor:
     shape = list(tensor.shape)
     if binary:
-        return OutputTensor(
+        return wire.OutputTensor(
             tensor.name, tensor.datatype, shape, parameters={"binary_data_size": len(tensor.data)}
         )
-    return OutputTensor(tensor.name, tensor.datatype, shape, to_json(tensor))
+    return wire.OutputTensor(tensor.name, tensor.datatype, shape, to_json(tensor))
 
 
 def timeline_header(headers: Mapping[bytes, bytes], answer: InferAnswer) -> Headers:
@@ -259,7 +245,7 @@ class Handlers:
         return json_reply(wire.Pointers(about, look))
 
     async def server(self, _: HttpRequest) -> Reply:
-        return json_reply(server_metadata())
+        return json_reply(wire.server_metadata())
 
     async def live(self, _: HttpRequest) -> Reply:
         return json_reply(wire.Live(True))
@@ -275,7 +261,7 @@ class Handlers:
         return card
 
     async def model(self, request: HttpRequest) -> Reply:
-        return json_reply(model_metadata(self._card(request)))
+        return json_reply(wire.model_metadata(self._card(request)))
 
     async def model_ready(self, request: HttpRequest) -> Reply:
         card = self._card(request)
@@ -286,14 +272,14 @@ class Handlers:
         return json_reply(wire.Ready(True))
 
     async def config(self, request: HttpRequest) -> Reply:
-        return json_reply(model_config(self._card(request)))
+        return json_reply(wire.model_config(self._card(request)))
 
     async def statistics(self, request: HttpRequest) -> Reply:
-        return json_reply(statistics_answer([self._service.statistics(self._card(request).name)]))
+        return json_reply(wire.StatisticsAnswer([self._service.statistics(self._card(request).name)]))
 
     async def all_statistics(self, _: HttpRequest) -> Reply:
         cards = self._service.cards()
-        return json_reply(statistics_answer(self._service.statistics(card.name) for card in cards))
+        return json_reply(wire.StatisticsAnswer([self._service.statistics(card.name) for card in cards]))
 
     async def infer(self, request: HttpRequest) -> Reply:
         if reason := request.scope.get(LONG_WAY):
@@ -358,7 +344,7 @@ class Handlers:
 
     async def index(self, request: HttpRequest) -> Reply:
         form = await self._form(request, wire.IndexRequest)
-        return json_reply(index_entries(self._service.cards(), form.ready))
+        return json_reply(wire.index_entries(self._service.cards(), form.ready))
 
     async def load(self, request: HttpRequest) -> Reply:
         form, card = await self._form(request, wire.ChangeRequest), self._card(request)
