@@ -123,15 +123,10 @@ def graph_sizes(files: ModelFiles) -> list[int]:
     """Return the batch sizes that become CUDA graphs."""
     wanted = files.options.get("graphs", True)
     if isinstance(wanted, bool):
-        return _powers(files.max_batch) if wanted else []
+        return contract.powers_to(files.max_batch) if wanted else []
     if not isinstance(wanted, list | tuple) or not all(options.is_count(size) for size in wanted):
         raise InputError("graphs", wanted, "true, false, or a list of batch sizes such as [1, 8, 32]")
     return sorted(set(wanted))
-
-
-def _powers(largest: int) -> list[int]:
-    """Return 1, 2, 4, ... and the largest itself."""
-    return sorted({1 << power for power in range(largest.bit_length())} | {largest})
 
 
 def _runner(torch: Any, program: programs.Program, files: ModelFiles, place: Place) -> CpuRunner | CudaRunner:
