@@ -15,7 +15,7 @@ from astrarium.core.errors import InputError, extension
 from astrarium.core.quantities import rounded_duration, write_duration
 from astrarium.core.units import MILLISECOND, SECOND, Time
 from astrarium.server.contract import InferAnswer, InferCall, ModelCard, Refused, Stages, StatisticsOfModel
-from astrarium.server.control.books import LastMinute, ModelBooks
+from astrarium.server.control.books import ModelBooks
 from astrarium.server.control.bounds import around, tightest
 from astrarium.server.control.bridge import Bridge
 from astrarium.server.control.calls import Calls, Preprocessor
@@ -90,7 +90,7 @@ class LiveService:
         self._calibration = self.control.calibration = Calibration(self._ping, loop.clock)
         self._preprocessor = Preprocessor(self._tensor_store, self.control.inputs_made)
         self._timelines = Timelines()
-        self._metrics = Metrics(self)
+        self._metrics = Metrics(self.control, self)
         pinged = self._measured_delays if plan.measured_delays else None
         self._drift = DriftWatch(plan.setup, loop.clock(), pinged)
         self.control.listeners.append(self._drift.saw)
@@ -230,14 +230,6 @@ class LiveService:
     @property
     def books(self) -> Sequence[ModelBooks]:
         return self.control.books
-
-    @property
-    def recent(self) -> LastMinute:
-        return self.control.recent
-
-    @property
-    def gpu_busy(self) -> Sequence[Time]:
-        return self.control.gpu_busy
 
     def gauges(self) -> dict[str, tuple[str, float]]:
         unaccounted = sum(books.open for books in self.books) - self.control.admission.open()
