@@ -68,7 +68,8 @@ def fit(
     given. *metric* is what candidates are worth, by its name in reports. *spread*: GPUs for a trial at most;
     above one, the trainable must ask for `astrarium.tuning.workers()`. All else is that of `astrarium.tune`.
     """
-    spec = specified(search, policy, mode, target, longest, seed, folder, resume, progress)
+    own = {"goal": mode, "target": target, "seed": seed, "resume": resume}
+    spec = specified(search, policy, longest, folder, progress, space={}, **own)
     space = split(param_space)
     build = trainable_build(trainable, metric, space.fixed)
     spec = replace(
