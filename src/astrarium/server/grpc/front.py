@@ -17,19 +17,8 @@ import msgspec
 
 from astrarium.core.errors import extension
 from astrarium.core.units import FOREVER, SECOND, Time
-from astrarium.server import wire
-from astrarium.server.checking import (
-    CheckedTensor,
-    bad,
-    check_load_parameters,
-    check_size,
-    check_tensor_parameters,
-    check_version,
-    in_card_order,
-    placed_inputs,
-    request_options,
-    wanted_outputs,
-)
+from astrarium.server import checking, wire
+from astrarium.server.checking import CheckedTensor, bad
 from astrarium.server.contract import InferAnswer, InferCall, Kind, ModelCard, Refused, Service
 from astrarium.server.grpc.messages import (
     SERVICE,
@@ -76,9 +65,9 @@ def read_call(
 ) -> GrpcCall:
     """Read a call; the client's deadline leaves *remaining* seconds, a tensor has at most *limit* bytes."""
     request = given.request
-    check_version(card, request.model_version)
+    checking.check_version(card, request.model_version)
     tensors = _tensors(card, given, limit)
-    options = request_options(_plain(request.parameters), tag, card.name)
+    options = checking.request_options(_plain(request.parameters), tag, card.name)
     rows = tensors[0].shape[0] if tensors else 1
     call = InferCall(card.name, tensors, rows, received, *options, _patience(remaining, card.name))
     return GrpcCall(call, _wanted(card, request))
@@ -95,15 +84,15 @@ def _patience(remaining: float | None, model: str) -> Time | None:
 
 def _tensors(card: ModelCard, given: Given, limit: int) -> list[Tensor]:
     inputs = given.request.inputs
-    placed = placed_inputs(card, inputs, limit)
+    placed = checking.placed_inputs(card, inputs, limit)
     for each, one in zip(placed, inputs, strict=True):
-        check_tensor_parameters(each.field, one.parameters, card.name)
+        checking.check_tensor_parameters(each.field, one.parameters, card.name)
     data = _raw(placed, given, card.name) if given.raw else _typed(placed, given, card.name)
     tensors = [
         Tensor(each.spec.name, each.spec.datatype, each.shape, content)
         for each, content in zip(placed, data, strict=True)
     ]
-    return in_card_order(card, tensors)
+    return checking.in_card_order(card, tensors)
 
 
 def _raw(placed: Sequence[CheckedTensor], given: Given, model: str) -> Sequence[Data]:
@@ -114,7 +103,7 @@ def _raw(placed: Sequence[CheckedTensor], given: Given, model: str) -> Sequence[
     for each, contents, data in zip(placed, typed, raw, strict=True):
         if contents is not None:
             raise bad(f"{each.field}.contents", "both", "either contents or raw_input_contents", model)
-        check_size(each, data, model)
+        checking.check_size(each, data, model)
     return raw
 
 
@@ -163,8 +152,8 @@ def _plain(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 def _wanted(card: ModelCard, request: Any) -> list[str]:
     for at, output in enumerate(request.outputs):
-        check_tensor_parameters(f"outputs[{at}]", output.parameters, card.name)
-    return wanted_outputs(card, [output.name for output in request.outputs])
+        checking.check_tensor_parameters(f"outputs[{at}]", output.parameters, card.name)
+    return checking.wanted_outputs(card, [output.name for output in request.outputs])
 
 
 def written_answer(card: ModelCard, asked: GrpcCall, request_id: str, answer: InferAnswer) -> Any:
@@ -328,7 +317,7 @@ class GrpcFront:
 
     def _card(self, name: str, version: str) -> ModelCard:
         card = self._service.card(name)
-        check_version(card, version)
+        checking.check_version(card, version)
         return card
 
     async def server_live(self, _: Any, __: Context) -> Any:
@@ -363,7 +352,7 @@ class GrpcFront:
 
     async def repository_model_load(self, request: Any, _: Context) -> Any:
         card = self._service.card(request.model_name)
-        check_load_parameters(request.parameters, card.name)
+        checking.check_load_parameters(request.parameters, card.name)
         await self._service.load(card.name)
         return message("RepositoryModelLoadResponse")()
 

@@ -11,40 +11,12 @@ import msgspec
 from msgspec import UNSET
 
 from astrarium.core.units import Time
-from astrarium.server import wire
-from astrarium.server.checking import (
-    CheckedTensor,
-    bad,
-    check_load_parameters,
-    check_size,
-    check_tensor_parameters,
-    check_version,
-    in_card_order,
-    placed_inputs,
-    request_options,
-    wanted_outputs,
-)
+from astrarium.server import checking, wire
+from astrarium.server.checking import CheckedTensor, bad
 from astrarium.server.contract import InferAnswer, InferCall, Kind, ModelCard, Refused, Service
-from astrarium.server.http.bodies import (
-    JSON,
-    Body,
-    BodyReader,
-    Headers,
-    HttpRefusal,
-    Reply,
-    asked_encoding,
-    compressed,
-    json_reply,
-)
-from astrarium.server.http.json_tensors import (
-    Json,
-    check_in_json,
-    check_keys,
-    from_json,
-    not_json,
-    outline,
-    to_json,
-)
+from astrarium.server.http import bodies, json_tensors
+from astrarium.server.http.bodies import JSON, Body, BodyReader, Headers, HttpRefusal, Reply, json_reply
+from astrarium.server.http.json_tensors import Json, check_keys, not_json, outline
 from astrarium.server.http.routing import LONG_WAY, HttpRequest
 from astrarium.server.settings import LARGE
 from astrarium.server.timelines import stage_line
@@ -77,13 +49,13 @@ def read_call(
     request = _request(body, json_size)
     tensors = _tensors(card, request, memoryview(body)[json_size:], limit)
     tag = headers.get(APPLICATION, b"").decode("latin-1")
-    options = request_options(request.parameters, tag, card.name)
+    options = checking.request_options(request.parameters, tag, card.name)
     rows = tensors[0].shape[0] if tensors else 1
     call = InferCall(card.name, tensors, rows, received, *options)
     wanted = _wanted(card, request)
     for spec in card.outputs:
         if wanted.get(spec.name) is False:
-            check_in_json(spec, card.name)
+            json_tensors.check_in_json(spec, card.name)
     return HttpCall(call, request.id, wanted)
 
 
@@ -143,8 +115,8 @@ def _decoded(json: Json) -> wire.InferRequest:
 
 
 def _tensors(card: ModelCard, request: wire.InferRequest, binary: memoryview, limit: int) -> list[Tensor]:
-    tensors, at = [], 0
-    for placed, given in zip(placed_inputs(card, request.inputs, limit), request.inputs, strict=True):
+    tensors, at, inputs = [], 0, request.inputs
+    for placed, given in zip(checking.placed_inputs(card, inputs, limit), inputs, strict=True):
         size = _binary_size(given, placed, card.name) if given.parameters else None
         if size is None:
             data: bytes | memoryview = _json_data(given, placed, card.name)
@@ -154,11 +126,11 @@ def _tensors(card: ModelCard, request: wire.InferRequest, binary: memoryview, li
         tensors.append(Tensor(placed.spec.name, placed.spec.datatype, placed.shape, data))
     if at != len(binary):
         raise bad("body", f"{len(binary)} bytes after the JSON", f"{at}, as binary_data_size says", card.name)
-    return in_card_order(card, tensors)
+    return checking.in_card_order(card, tensors)
 
 
 def _binary_size(given: wire.InputTensor, placed: CheckedTensor, model: str) -> int | None:
-    check_tensor_parameters(placed.field, given.parameters, model)
+    checking.check_tensor_parameters(placed.field, given.parameters, model)
     size = given.parameters.get("binary_data_size")
     if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 0):
         raise bad(f"{placed.field}.parameters.binary_data_size", size, "a whole number of bytes", model)
@@ -168,13 +140,14 @@ def _binary_size(given: wire.InputTensor, placed: CheckedTensor, model: str) -> 
 def _json_data(given: wire.InputTensor, placed: CheckedTensor, model: str) -> bytes:
     if given.data is UNSET:
         raise bad(placed.field, "neither", "either data or parameters.binary_data_size", model)
-    return from_json(given.data, placed, model)
+    return json_tensors.from_json(given.data, placed, model)
 
 
 def _binary_data(given: wire.InputTensor, placed: CheckedTensor, data: memoryview, model: str) -> memoryview:
     if given.data is not UNSET:
         raise bad(placed.field, "both", "either data or parameters.binary_data_size", model)
-    check_size(placed, data, model)  # fewer bytes than binary_data_size says are also fewer than the shape
+    # Fewer bytes than binary_data_size says are also fewer than the shape.
+    checking.check_size(placed, data, model)
     return data
 
 
@@ -182,9 +155,9 @@ def _wanted(card: ModelCard, request: wire.InferRequest) -> dict[str, bool]:
     default = _flag(request.parameters, "binary_data_output", False, "parameters", card.name)
     if not request.outputs:
         return {spec.name: default for spec in card.outputs}
-    names = wanted_outputs(card, [output.name for output in request.outputs])
+    names = checking.wanted_outputs(card, [output.name for output in request.outputs])
     for at, output in enumerate(request.outputs):
-        check_tensor_parameters(f"outputs[{at}]", output.parameters, card.name)
+        checking.check_tensor_parameters(f"outputs[{at}]", output.parameters, card.name)
     return {
         name: _flag(output.parameters, "binary_data", default, f"outputs[{at}].parameters", card.name)
         for at, (name, output) in enumerate(zip(names, request.outputs, strict=True))
@@ -215,7 +188,7 @@ def _output(tensor: Tensor, binary: bool) -> wire.OutputTensor:
         return wire.OutputTensor(
             tensor.name, tensor.datatype, shape, parameters={"binary_data_size": len(tensor.data)}
         )
-    return wire.OutputTensor(tensor.name, tensor.datatype, shape, to_json(tensor))
+    return wire.OutputTensor(tensor.name, tensor.datatype, shape, json_tensors.to_json(tensor))
 
 
 def timeline_header(headers: Mapping[bytes, bytes], answer: InferAnswer) -> Headers:
@@ -257,7 +230,7 @@ class Handlers:
 
     def _card(self, request: HttpRequest) -> ModelCard:
         card = self._service.card(request.names["model"])
-        check_version(card, request.names.get("version", ""))
+        checking.check_version(card, request.names.get("version", ""))
         return card
 
     async def model(self, request: HttpRequest) -> Reply:
@@ -304,11 +277,11 @@ class Handlers:
             answer.release()
         described_by += timeline_header(headers, answer)
         accepted = headers.get(b"accept-encoding")
-        wanted = asked_encoding(accepted) if accepted else ""
+        wanted = bodies.asked_encoding(accepted) if accepted else ""
         if not wanted:
             return Reply(200, described_by, content)
         described_by.append((b"content-encoding", wanted.encode()))
-        return Reply(200, described_by, await compressed(content, wanted))
+        return Reply(200, described_by, await bodies.compressed(content, wanted))
 
     async def _asked(self, card: ModelCard, request: HttpRequest, body: Body) -> HttpCall:
         given = card, body, request.headers, request.received, self._bodies.limits.body_bytes
@@ -348,7 +321,7 @@ class Handlers:
 
     async def load(self, request: HttpRequest) -> Reply:
         form, card = await self._form(request, wire.ChangeRequest), self._card(request)
-        check_load_parameters(form.parameters, card.name)
+        checking.check_load_parameters(form.parameters, card.name)
         await self._service.load(card.name)
         return json_reply({})
 

@@ -15,15 +15,8 @@ from astrarium.core.errors import extension
 from astrarium.server.checking import CheckedTensor, bad
 from astrarium.server.contract import Kind, Refused
 from astrarium.server.settings import LARGE
-from astrarium.serving.live.tensors import (
-    BF16,
-    BYTES,
-    DATATYPES,
-    Tensor,
-    TensorSpec,
-    pack_bytes,
-    unpack_bytes,
-)
+from astrarium.serving.live import tensors
+from astrarium.serving.live.tensors import BF16, BYTES, DATATYPES, Tensor, TensorSpec
 
 # Large JSON, read and written by native code: Python's lock is free meanwhile, so others are served.
 
@@ -103,7 +96,7 @@ def write_elements(writer: Any, tensor: Tensor) -> msgspec.Raw:
         data, datatype = np.frombuffer(data, np.float16).astype(np.float32).data, "FP32"
     found = writer.to_json(data, datatype)
     if isinstance(found, int):  # which element is no text
-        raise _no_text(tensor.name, found, unpack_bytes(tensor.data)[found])
+        raise _no_text(tensor.name, found, tensors.unpack_bytes(tensor.data)[found])
     return msgspec.Raw(found)
 
 
@@ -148,7 +141,7 @@ def packed(placed: CheckedTensor, values: Any, model: str) -> bytes:
     """Return the binary layout of a flat list, refused where an element does not fit the datatype."""
     datatype = placed.spec.datatype
     if datatype == BYTES:
-        return pack_bytes([value.encode() if isinstance(value, str) else value for value in values])
+        return tensors.pack_bytes([value.encode() if isinstance(value, str) else value for value in values])
     try:
         return struct.pack(f"<{len(values)}{_CODES[datatype]}", *values)
     except (struct.error, OverflowError):
@@ -160,7 +153,8 @@ def to_json(tensor: Tensor) -> list[Any] | msgspec.Raw:
     if len(tensor.data) > LARGE and (writer := extension("_express")) is not None:
         return write_elements(writer, tensor)
     if tensor.datatype == BYTES:
-        return [_text(tensor.name, at, element) for at, element in enumerate(unpack_bytes(tensor.data))]
+        elements = enumerate(tensors.unpack_bytes(tensor.data))
+        return [_text(tensor.name, at, element) for at, element in elements]
     values: list[Any] = np.frombuffer(tensor.data, DATATYPES[tensor.datatype]).tolist()
     return values
 

@@ -19,18 +19,8 @@ import uvicorn
 from astrarium.core.errors import InputError, extension
 from astrarium.server import wire
 from astrarium.server.contract import NativeFront, Refused, Service
-from astrarium.server.http.bodies import (
-    BodyReader,
-    Disconnected,
-    HttpRefusal,
-    Receive,
-    Reply,
-    Send,
-    http_refusal,
-    json_reply,
-    refusal,
-    send_reply,
-)
+from astrarium.server.http import bodies
+from astrarium.server.http.bodies import BodyReader, Disconnected, HttpRefusal, Receive, Reply, Send
 from astrarium.server.http.handlers import Handlers
 from astrarium.server.http.network import NativeNetwork, NativeProtocol, native_protocol
 from astrarium.server.http.protocol import BoundedProtocol, bounded_protocol
@@ -126,20 +116,20 @@ class HttpFront:
             reply = await self._answer(scope, receive)
         except Disconnected:
             return
-        await send_reply(send, reply)
+        await bodies.send_reply(send, reply)
 
     async def _answer(self, scope: Scope, receive: Receive) -> Reply:
         try:
             return await self._handled(scope, receive)
         except Refused as refused:
-            return refusal(refused)
+            return bodies.refusal(refused)
         except HttpRefusal as refused:
-            return http_refusal(refused)
+            return bodies.http_refusal(refused)
         except Disconnected:
             raise
         except Exception as error:
             log.exception("%s %s failed", scope["method"], scope["path"])
-            return json_reply(
+            return bodies.json_reply(
                 wire.ErrorAnswer(f"the server failed, not the request: {type(error).__name__}"), 500
             )
 
