@@ -20,14 +20,13 @@ from astrarium.cli.gate import policy, top
 from astrarium.cli.gate import profile as gate_profile
 from astrarium.cli.gate import run as gate_run
 from astrarium.cli.policies import policies
-from astrarium.cli.replay import replay
 from astrarium.cli.run import run
 from astrarium.cli.serving.goodput import goodput
 from astrarium.cli.serving.plan import plan
 from astrarium.cli.serving.profile import profile
 from astrarium.cli.serving.serve import serve
 from astrarium.cli.serving.zoo import zoo
-from astrarium.cli.simulate import compare, simulate
+from astrarium.cli.simulate import compare, replay, simulate
 from astrarium.core.errors import AstrariumError
 
 BAD_INPUT, INTERRUPTED, TERMINATED = 2, 130, 143

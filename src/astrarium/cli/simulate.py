@@ -1,13 +1,14 @@
-"""astrarium simulate FILE [-p POLICY], astrarium compare FILE -p POLICY -p POLICY"""
+"""astrarium simulate FILE [-p POLICY], astrarium compare FILE -p POLICY -p POLICY, astrarium replay PATH"""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from astrarium.cli import options, output
-from astrarium.cli.opening import Asked, engine_option, opened, refuse, seeded, told_bar, variants
+from astrarium.cli.opening import Asked, engine_option, opened, refuse, seeded, tell, told_bar, variants
 from astrarium.cli.serving.plan_options import Interference, RouterWait, Stages
 from astrarium.core.errors import InputError, read_from
 
@@ -26,6 +27,14 @@ Policies = Annotated[
 ]
 Seeds = Annotated[
     int, typer.Option("--seeds", min=1, help="Run each policy with so many seeds, from the file's own on.")
+]
+DIVERGED = 1
+Recorded = Annotated[
+    Path,
+    typer.Argument(
+        metavar="PATH",
+        help="What `serve --record` wrote, or a run folder with a trace (`simulate --trace`, a live search).",
+    ),
 ]
 
 
@@ -126,3 +135,19 @@ def _compared(asked: Asked, policy: list[str] | None, seeds: int) -> output.Resu
         ]
     title = f"{file.name}: {level.title(runs[0])}, the same for each policy"
     return output.Results(runs, title, shown=output.by_policy(runs))
+
+
+def replay(path: Recorded, policy: options.OnePolicy = None) -> None:
+    """Feed a recorded run, of any level, through a fresh policy: does it decide the same?"""
+    from astrarium.api.runs import replay_file
+
+    try:
+        found = replay_file(path, policy, tell)
+    except InputError as error:
+        field = "PATH" if error.field == "source" else error.field
+        of_policy = policy is not None and field.startswith("policy")
+        source = error.source or (f"-p {policy}" if of_policy else "")
+        raise InputError(field, error.value, error.expected, source) from None
+    print(f"{path}: {found}" + (f" of {found.parts} part(s)" if found else ""))
+    if not found:
+        raise typer.Exit(DIVERGED)

@@ -9,8 +9,7 @@ import typer
 
 from astrarium.cli.opening import check_served, given
 from astrarium.cli.options import Json, Overrides, Seed, ServingFile
-from astrarium.cli.output import emit
-from astrarium.cli.progress import status
+from astrarium.cli.output import emit, status
 from astrarium.cli.serving import plan_options as options
 from astrarium.core.errors import read_from
 

@@ -13,14 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from astrarium.core.units import MILLISECOND, Time
-from astrarium.server.contract import (
-    BatchStatistics,
-    Duration,
-    InferStatistics,
-    ModelCard,
-    Stages,
-    StatisticsOfModel,
-)
+from astrarium.server import contract
+from astrarium.server.contract import Duration, Stages
 from astrarium.serving.state import Outcome
 
 # Upper bounds in seconds: from a fast path to an objective of seconds.
@@ -147,22 +141,22 @@ class ModelBooks:
         self.outputs.add(new.writing, count)
         self.last_ms = now_ms
 
-    def statistics(self) -> StatisticsOfModel:
+    def statistics(self) -> contract.StatisticsOfModel:
         sums = self.success, self.fail, self.queue, self.inputs, self.compute, self.outputs
-        return StatisticsOfModel(
+        return contract.StatisticsOfModel(
             self.name,
-            ModelCard.version,
+            contract.ModelCard.version,
             last_inference=self.last_ms,
             inference_count=self.items,
             execution_count=self.compute.count,
-            inference_stats=InferStatistics(*(each.duration() for each in sums)),
+            inference_stats=contract.InferStatistics(*(each.duration() for each in sums)),
             batch_stats=[_batches(size, spent) for size, spent in sorted(self.by_size.items())],
         )
 
 
-def _batches(size: int, spent: _Sum) -> BatchStatistics:
+def _batches(size: int, spent: _Sum) -> contract.BatchStatistics:
     moved = Duration(spent.count, 0)  # not told apart by batch size
-    return BatchStatistics(size, moved, spent.duration(), moved)
+    return contract.BatchStatistics(size, moved, spent.duration(), moved)
 
 
 Histogram = tuple[Sequence[int], int]  # counts by upper bound, and nanoseconds

@@ -9,15 +9,8 @@ from typing import NamedTuple, Protocol
 from astrarium.core.units import Time
 from astrarium.server.contract import InferCall
 from astrarium.serving.contract import Request, Setup
-from astrarium.serving.live.arena import (
-    Arena,
-    SharedMemory,
-    aligned,
-    block_bytes,
-    fixed_bytes,
-    tensors_at,
-    whole_shapes,
-)
+from astrarium.serving.live import arena
+from astrarium.serving.live.arena import Arena, SharedMemory, aligned
 from astrarium.serving.live.messages import BatchDone, Shapes
 from astrarium.serving.live.tensors import Tensor, TensorSpec
 from astrarium.serving.state import Outcome
@@ -35,8 +28,8 @@ class Tensors:
     reply_bytes: int | None = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "fixed_inputs", fixed_bytes(self.inputs) is not None)
-        object.__setattr__(self, "reply_bytes", fixed_bytes(self.outputs))
+        object.__setattr__(self, "fixed_inputs", arena.fixed_bytes(self.inputs) is not None)
+        object.__setattr__(self, "reply_bytes", arena.fixed_bytes(self.outputs))
 
     def room(self, input_bytes: int) -> int:
         """Return the bytes for the answer to one item: as much as its input where its size is not known."""
@@ -183,7 +176,7 @@ class TensorStore:
     def take_in(self, ticket: Ticket, given: Sequence[Tensor]) -> bool:
         """Copy the inputs, in the model's order, where workers find them. False where there is no room."""
         shapes: Shapes = [(tensor.shape, len(tensor.data)) for tensor in given]
-        if not self._take(ticket, block_bytes(shapes)):
+        if not self._take(ticket, arena.block_bytes(shapes)):
             return False
         ticket.shapes = None if ticket.tensors.fixed_inputs else shapes
         self._write(ticket.block, given)
@@ -232,9 +225,9 @@ class TensorStore:
 
     def _row(self, ticket: Ticket, row: int) -> list[Tensor]:
         specs = ticket.tensors.outputs
-        shapes = ticket.reply_shapes[row] or whole_shapes(specs, 1)
+        shapes = ticket.reply_shapes[row] or arena.whole_shapes(specs, 1)
         at = ticket.replies + row * ticket.room
-        return list(tensors_at(self.memory.view, at, specs, shapes))
+        return list(arena.tensors_at(self.memory.view, at, specs, shapes))
 
 
 def _joined(rows: Sequence[Tensor]) -> Tensor:

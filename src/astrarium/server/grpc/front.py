@@ -20,16 +20,8 @@ from astrarium.core.units import FOREVER, SECOND, Time
 from astrarium.server import checking, wire
 from astrarium.server.checking import CheckedTensor, bad
 from astrarium.server.contract import InferAnswer, InferCall, Kind, ModelCard, Refused, Service
-from astrarium.server.grpc.messages import (
-    SERVICE,
-    Data,
-    Given,
-    Unreadable,
-    filled,
-    message,
-    read_infer,
-    read_message,
-)
+from astrarium.server.grpc import messages
+from astrarium.server.grpc.messages import Data, Given, message
 from astrarium.server.http.json_tensors import packed
 from astrarium.server.logs import ThrottledWarnings
 from astrarium.server.settings import HttpLimits, Keys
@@ -273,7 +265,7 @@ class GrpcFront:
         methods["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
             self.model_stream_infer, response_serializer=_serialized
         )
-        return grpc.method_handlers_generic_handler(SERVICE, methods)
+        return grpc.method_handlers_generic_handler(messages.SERVICE, methods)
 
     def _methods(self) -> dict[str, Answering]:
         return {
@@ -292,7 +284,8 @@ class GrpcFront:
 
     def _unary(self, name: str, answering: Answering) -> Any:
         guarded = self._keys and name not in OPEN_METHODS
-        read = read_infer if name == "ModelInfer" else partial(read_message, f"{name}Request")
+        with_tensors = name == "ModelInfer"
+        read = messages.read_infer if with_tensors else partial(messages.read_message, f"{name}Request")
 
         async def call(data: bytes, context: Context) -> Any:
             try:
@@ -312,7 +305,7 @@ class GrpcFront:
 
     def _tell_of(self, refused: Refused, method: str, context: Context) -> None:
         """Log a client that sends what is no message, now and then: it is broken, or no client at all."""
-        if isinstance(refused, Unreadable):
+        if isinstance(refused, messages.Unreadable):
             self._unreadable.warning("%s from %s: %s", method, context.peer(), refused.reason)
 
     def _card(self, name: str, version: str) -> ModelCard:
@@ -409,7 +402,7 @@ class GrpcFront:
 
         def reading(data: bytes) -> Given:
             try:
-                return read_infer(data)
+                return messages.read_infer(data)
             except Refused as refused:
                 self._tell_of(refused, "ModelStreamInfer", context)
                 raise
@@ -424,4 +417,4 @@ def _serialized(response: Any) -> bytes:
 
 
 def _message(name: str, content: object) -> Any:
-    return filled(name, msgspec.to_builtins(content))
+    return messages.filled(name, msgspec.to_builtins(content))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -36,10 +36,9 @@ from astrarium.tuning.report.files import CANDIDATES
 from astrarium.tuning.report.summary import TuningSummary, summarize
 from astrarium.tuning.samplers import Goal, Sampler
 from astrarium.tuning.scenario.read import DEFAULT_POLICY, TuningScenario, check_search
-from astrarium.tuning.scenario.schema import LiveSection
+from astrarium.tuning.scenario.schema import EngineName, LiveSection
 from astrarium.tuning.search.contract import Search
 
-EngineName = Literal["local", "ray"]
 Progress = bool | Callable[[LiveTuning], None]
 DEFAULT_SEARCH = "successive-halving"
 
