@@ -9,7 +9,7 @@ import typer
 
 from astrarium.cli import options, output
 from astrarium.cli.opening import Asked, engine_option, opened, refuse, seeded, tell, told_bar, variants
-from astrarium.cli.serving.plan_options import Interference, RouterWait, Stages
+from astrarium.cli.serving.plan import Interference, RouterWait, Stages
 from astrarium.core.errors import InputError, read_from
 
 Trace = Annotated[

@@ -108,9 +108,6 @@ class ModelBooks:
     declined_because: str = ""  # the last of them
     refusing: str = ""  # why the model is said to refuse everybody; empty where it is not
 
-    def total(self, outcome: str) -> int:
-        return sum(number for (ended, _), number in self.ended.items() if ended == outcome)
-
     @property
     def open(self) -> int:
         return self.accepted - self.ended_in_all
