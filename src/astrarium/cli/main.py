@@ -23,9 +23,8 @@ from astrarium.cli.policies import policies
 from astrarium.cli.run import run
 from astrarium.cli.serving.goodput import goodput
 from astrarium.cli.serving.plan import plan
-from astrarium.cli.serving.profile import profile
+from astrarium.cli.serving.profile import profile, zoo
 from astrarium.cli.serving.serve import serve
-from astrarium.cli.serving.zoo import zoo
 from astrarium.cli.simulate import compare, replay, simulate
 from astrarium.core.errors import AstrariumError
 
