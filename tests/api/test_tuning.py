@@ -20,7 +20,7 @@ SPACE = {"rate": {"low": 0.1, "high": 1.0}}
 
 
 def spec(search: Any = "random", policy: Any = "fifo") -> SearchSpec:
-    return specified(search, policy, "min", None, None, 0, None, False, False)
+    return specified(search, policy, None, None, False, space={})
 
 
 def test_every_search_and_policy_of_ours_can_be_configured_by_keywords() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astrarium.core.decode import read_yaml
+from astrarium.core.decode import Decoder, read_yaml
 from astrarium.core.errors import InputError
 from astrarium.core.streams import stream
 from astrarium.core.units import FOREVER, MILLISECOND, SECOND, Time
@@ -47,7 +47,7 @@ from astrarium.placement.problem import (
     Problem,
 )
 from astrarium.placement.worker_queues import Batching
-from astrarium.serving.planning.known import decoded, v100
+from astrarium.serving.planning.known import interference_named, v100
 from astrarium_papers.elvinger._world import poisson
 from tests.support.placement.igniter_cases import NOTES, form_of, placed, predictions, problem_of, uniform
 
@@ -173,7 +173,7 @@ def test_a_table_is_read(tmp_path: Path) -> None:
         "pairs: [{model: alexnet, beside: vgg19, slowdown: 1.3}]\n"
         "sums: {of: sm_utilization, points: [{sum: 1, slowdown: 1}, {sum: 2, slowdown: 1.9}]}\n"
     )
-    table = decoded(SlowdownTable, read_yaml(path), str(path))
+    table = Decoder().decode_struct(SlowdownTable, read_yaml(path), "")
     assert table.pairs == (Pair("alexnet", "vgg19", 1.3),)
     assert table.sums is not None
     assert table.sums.at(1.5) == pytest.approx(1.45)
@@ -205,7 +205,7 @@ def test_a_table_that_cannot_be_used_says_where(tmp_path: Path, text: str, told:
     path = tmp_path / "slow.yaml"
     path.write_text(text)
     with pytest.raises(InputError, match=rf"slow\.yaml: .*{told}|{told}") as caught:
-        decoded(SlowdownTable, read_yaml(path), str(path))
+        interference_named(str(path))
     assert str(caught.value).startswith(str(path))
 
 

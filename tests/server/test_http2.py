@@ -17,8 +17,7 @@ from tritonclient.grpc import service_pb2
 from astrarium.core.errors import extension
 from astrarium.core.units import MILLISECOND, SECOND
 from astrarium.server.contract import Kind
-from astrarium.server.grpc.network import NativeGrpc
-from astrarium.server.grpc.server import serve_grpc
+from astrarium.server.grpc.server import NativeGrpc, serve_grpc
 from astrarium.server.settings import HttpLimits, Security
 from astrarium.serving.live.tensors import TensorSpec
 from tests.server.test_network import OPEN, PLAIN

@@ -14,7 +14,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from astrarium.server.http.app import HttpFront
+from astrarium.server.http.server import HttpFront
 from tests.support.server_fakes import FakeService
 
 CHECKS = [

@@ -17,15 +17,17 @@ from typing import Any, Literal
 import uvloop
 
 from astrarium.server.contract import (
+    BatchStatistics,
+    Duration,
     InferAnswer,
     InferCall,
+    InferStatistics,
     Kind,
     ModelCard,
     ModelState,
-    ModelStatistics,
     Refused,
     Stages,
-    TimedCount,
+    StatisticsOfModel,
 )
 from astrarium.server.grpc.server import serve_grpc
 from astrarium.server.http.server import RunningHttp, serve_http
@@ -131,14 +133,14 @@ class FakeService:
         self._state(model, "UNAVAILABLE", "unloaded")
         self.changed()
 
-    def statistics(self, model: str) -> ModelStatistics:
+    def statistics(self, model: str) -> StatisticsOfModel:
         rows = self.rows[model]
-        tally = TimedCount(rows.total(), 5000 * rows.total())
+        spent = {size: Duration(count, 5000 * count) for size, count in sorted(rows.items())}
+        tally = Duration(rows.total(), 5000 * rows.total())
         items = sum(size * count for size, count in rows.items())
-        batches = {size: TimedCount(count, 5000 * count) for size, count in rows.items()}
-        return ModelStatistics(
-            model, "1", 1234, items, tally.count, tally, TimedCount(1, 7), tally, tally, tally, tally, batches
-        )
+        stages = InferStatistics(tally, Duration(1, 7), tally, tally, tally, tally)
+        batches = [BatchStatistics(size, one, one, one) for size, one in spent.items()]
+        return StatisticsOfModel(model, "1", 1234, items, tally.count, stages, batches)
 
     def metrics(self) -> bytes:
         return b"# TYPE fake_up gauge\nfake_up 1\n"

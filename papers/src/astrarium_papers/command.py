@@ -94,7 +94,7 @@ def _check_page(page: Path | None) -> None:
 
 
 def _run(name: str, quick: bool, jobs: int) -> Reproduction:
-    from astrarium.cli.progress import status
+    from astrarium.cli.output import status
     from astrarium_papers import registry
     from astrarium_papers.findings import Effort
 

@@ -15,20 +15,17 @@ from typer.core import TyperGroup
 
 from astrarium.cli.cluster.status import status
 from astrarium.cli.cluster.submit import submit, withdraw
-from astrarium.cli.compare import compare
 from astrarium.cli.explain import explain
 from astrarium.cli.gate import policy, top
 from astrarium.cli.gate import profile as gate_profile
 from astrarium.cli.gate import run as gate_run
 from astrarium.cli.policies import policies
-from astrarium.cli.replay import replay
 from astrarium.cli.run import run
 from astrarium.cli.serving.goodput import goodput
 from astrarium.cli.serving.plan import plan
-from astrarium.cli.serving.profile import profile
+from astrarium.cli.serving.profile import profile, zoo
 from astrarium.cli.serving.serve import serve
-from astrarium.cli.serving.zoo import zoo
-from astrarium.cli.simulate import simulate
+from astrarium.cli.simulate import compare, replay, simulate
 from astrarium.core.errors import AstrariumError
 
 BAD_INPUT, INTERRUPTED, TERMINATED = 2, 130, 143
@@ -41,7 +38,8 @@ class Verbs(TyperGroup):
         try:
             return super().invoke(ctx)
         except AstrariumError as error:
-            _leave(BAD_INPUT, f"error: {' '.join(str(error).split())}")
+            print(f"error: {' '.join(str(error).split())}", file=sys.stderr)
+            raise SystemExit(BAD_INPUT) from None
         except KeyboardInterrupt:
             print("interrupted", file=sys.stderr)
             _leave_threads_behind(INTERRUPTED)
@@ -56,11 +54,6 @@ def _leave_threads_behind(code: int) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
-
-
-def _leave(code: int, message: str) -> None:
-    print(message, file=sys.stderr)
-    raise SystemExit(code)
 
 
 # Plain help: rich markup would be imported before the first letter is printed.

@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from astrarium.cli.cluster.state import State
-from astrarium.cli.compare import Seeds
 from astrarium.cli.opening import opened, refuse, tell, variants
 from astrarium.cli.options import Json, NoFolder, Out, Overrides, Overwrite, ScenarioFile, Seed
+from astrarium.cli.simulate import Seeds
 from astrarium.core.errors import InputError
 
 Policies = Annotated[

@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,9 +62,8 @@ def search(
         told = "a train function: this file has a task alone, which `astrarium simulate` runs"
         raise InputError("train", None, told, scenario.source)
     at = _target(wanted)
-    place = LivePlace(at.path, wanted.resume)
     with _told_how_to_go_on(at.path):
-        runs = _run_all(level, chosen, wanted.seeds, place)
+        runs = _run_all(level, chosen, wanted, at.path)
     tables, shown = level.report.tables(runs), {**level.report.shown(runs), "live": True}
     if at.path is not None:
         with _filled(at) as draft:
@@ -75,39 +75,24 @@ def search(
     _leave(runs, at.path)
 
 
-class LivePlace(NamedTuple):
-    """The run folder, which keeps checkpoints while trials train; None: they are lost with the run."""
-
-    folder: Path | None
-    resume: bool
-
-    def state(self, label: str, seed: int) -> Path | None:
-        return None if self.folder is None else self.folder / LIVE_STATE / f"{file_name(label)}-{seed}"
-
-
 def _run_all(
     level: Level[TuningScenario, TuningRecord],
     chosen: Mapping[str, TuningScenario],
-    seeds: int,
-    place: LivePlace,
+    wanted: Wanted,
+    folder: Path | None,
 ) -> list[SearchRun]:
-    wanted = [(label, each, each.seed + more) for label, each in chosen.items() for more in range(seeds)]
+    """Run all that is wanted. *folder* keeps checkpoints while trials train; None: they go with the run."""
     found: list[SearchRun] = []
-    for label, scenario, seed in wanted:
-        found.append(_one(level, label, scenario.with_seed(seed), place))
-        if found[-1].record.over == CUT_SHORT:
+    for label, more in product(chosen, range(wanted.seeds)):
+        scenario = chosen[label].with_seed(chosen[label].seed + more)
+        state = None if folder is None else folder / LIVE_STATE / f"{file_name(label)}-{scenario.seed}"
+        with read_from(scenario.source):
+            record = _live(label, scenario, state, wanted.resume)
+        summary = with_checkpoint(level.summarize(scenario, record), state)
+        found.append(Run(level, scenario, label, record, summary))
+        if record.over == CUT_SHORT:
             break
     return found
-
-
-def _one(
-    level: Level[TuningScenario, TuningRecord], label: str, scenario: TuningScenario, place: LivePlace
-) -> SearchRun:
-    state = place.state(label, scenario.seed)
-    with read_from(scenario.source):
-        record = _live(label, scenario, state, place.resume)
-    summary = level.summarize(scenario, record)
-    return Run(level, scenario, label, record, with_checkpoint(summary, state))
 
 
 def _live(label: str, scenario: TuningScenario, state: Path | None, resume: bool) -> TuningRecord:

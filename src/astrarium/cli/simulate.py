@@ -1,18 +1,40 @@
-"""astrarium simulate FILE [-p POLICY]"""
+"""astrarium simulate FILE [-p POLICY], astrarium compare FILE -p POLICY -p POLICY, astrarium replay PATH"""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from astrarium.cli import options, output
-from astrarium.cli.opening import Asked, engine_option, opened, refuse, told_bar
-from astrarium.cli.serving.plan_options import Interference, RouterWait, Stages
+from astrarium.cli.opening import Asked, engine_option, opened, refuse, seeded, tell, told_bar, variants
+from astrarium.cli.serving.plan import Interference, RouterWait, Stages
 from astrarium.core.errors import InputError, read_from
 
 Trace = Annotated[
     bool, typer.Option("--trace", help="Keep every event and decision in the folder, for `replay`.")
+]
+Policies = Annotated[
+    list[str] | None,
+    typer.Option(
+        "-p",
+        "--policy",
+        metavar="POLICY",
+        help="A policy, with parameters if any: timeout or timeout:timeout=10%,gather=fcfs. Repeat it. All "
+        "policies unless given.",
+    ),
+]
+Seeds = Annotated[
+    int, typer.Option("--seeds", min=1, help="Run each policy with so many seeds, from the file's own on.")
+]
+DIVERGED = 1
+Recorded = Annotated[
+    Path,
+    typer.Argument(
+        metavar="PATH",
+        help="What `serve --record` wrote, or a run folder with a trace (`simulate --trace`, a live search).",
+    ),
 ]
 
 
@@ -69,3 +91,63 @@ def _simulated(asked: Asked, policy: str | None, stages: bool, trace: bool) -> o
 
     told = staged(run)
     return found._replace(more=[told.table], shown={"stages": told.plain})
+
+
+def compare(
+    context: typer.Context,
+    file: options.ScenarioFile,
+    policy: Policies = None,
+    plan: options.PlanFile = None,
+    interference: Interference = "none",
+    override: options.Overrides = None,
+    seed: options.Seed = None,
+    seeds: Seeds = 1,
+    engine: options.EngineOption = "auto",
+    json: options.Json = False,
+    out: options.Out = None,
+    overwrite: options.Overwrite = False,
+    no_outcomes: options.NoOutcomes = False,
+    no_folder: options.NoFolder = False,
+) -> None:
+    """Run several policies on the same scenario, of any level."""
+    at = output.target("compare", file.stem, out, overwrite, no_folder)
+    asked = Asked(file, override, seed, engine)
+    if plan is not None or interference != "none":
+        from astrarium.cli.serving.planned import compare_planned
+
+        found = compare_planned(asked, policy, plan, interference, seeds)
+    else:
+        found = _compared(asked, policy, seeds)
+    output.finish(context, at, found, json, not no_outcomes)
+
+
+def _compared(asked: Asked, policy: list[str] | None, seeds: int) -> output.Results:
+    from astrarium.run.experiment import simulate as run_one
+
+    file, override, seed, engine = asked
+    level, scenario = opened(file, override, seed)
+    chosen = variants(level, scenario, policy or ["all"])
+    shown = told_bar(file, level)
+    with read_from(file), engine_option():
+        runs = [
+            run_one(level, each, label=label, engine=engine, bar=shown)
+            for label, each in seeded(chosen, seeds)
+        ]
+    title = f"{file.name}: {level.title(runs[0])}, the same for each policy"
+    return output.Results(runs, title, shown=output.by_policy(runs))
+
+
+def replay(path: Recorded, policy: options.OnePolicy = None) -> None:
+    """Feed a recorded run, of any level, through a fresh policy: does it decide the same?"""
+    from astrarium.api.runs import replay_file
+
+    try:
+        found = replay_file(path, policy, tell)
+    except InputError as error:
+        field = "PATH" if error.field == "source" else error.field
+        of_policy = policy is not None and field.startswith("policy")
+        source = error.source or (f"-p {policy}" if of_policy else "")
+        raise InputError(field, error.value, error.expected, source) from None
+    print(f"{path}: {found}" + (f" of {found.parts} part(s)" if found else ""))
+    if not found:
+        raise typer.Exit(DIVERGED)

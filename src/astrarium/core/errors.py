@@ -42,7 +42,7 @@ class InputError(AstrariumError):
 
     def at(self, prefix: str) -> InputError:
         """The same error seen from one level further out."""
-        field = f"{prefix}.{self.field}" if self.field else prefix
+        field = ".".join(part for part in (prefix, self.field) if part)
         return InputError(field, self.value, self.expected, self.source)
 
 

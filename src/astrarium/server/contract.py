@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Literal, NamedTuple, Protocol
 
+from msgspec import Struct
+
 from astrarium.core.errors import AstrariumError
 from astrarium.core.units import Time
 from astrarium.serving.live.tensors import Tensor, TensorSpec
@@ -127,31 +129,40 @@ class ModelCard:
         return ("UNAVAILABLE", self.refusing) if refuses else (self.state, self.reason)
 
 
-@dataclass(frozen=True)
-class TimedCount:
-    """A timed count is a count and the nanoseconds that it took in all."""
+# A model's statistics, in the protocol's own words: both protocols answer with these structures.
 
+
+class Duration(Struct, frozen=True):
     count: int = 0
-    ns: int = 0
+    ns: int = 0  # that all of them took
 
 
-NO_TALLY = TimedCount()
+class InferStatistics(Struct):
+    success: Duration
+    fail: Duration
+    queue: Duration
+    compute_input: Duration
+    compute_infer: Duration
+    compute_output: Duration
+    cache_hit: Duration = Duration()  # there is no cache
+    cache_miss: Duration = Duration()
 
 
-@dataclass(frozen=True)
-class ModelStatistics:
+class BatchStatistics(Struct):
+    batch_size: int
+    compute_input: Duration
+    compute_infer: Duration
+    compute_output: Duration
+
+
+class StatisticsOfModel(Struct):
     name: str
-    version: str = "1"
-    last_inference_ms: int = 0  # since the epoch, 0 if there was none
-    inferences: int = 0  # items
-    executions: int = 0  # batches
-    success: TimedCount = NO_TALLY
-    fail: TimedCount = NO_TALLY
-    queue: TimedCount = NO_TALLY
-    compute_input: TimedCount = NO_TALLY
-    compute_infer: TimedCount = NO_TALLY
-    compute_output: TimedCount = NO_TALLY
-    batches: dict[int, TimedCount] = field(default_factory=dict)  # executions by batch size
+    version: str
+    last_inference: int  # milliseconds since the epoch, 0 if there was none
+    inference_count: int  # items
+    execution_count: int  # batches
+    inference_stats: InferStatistics
+    batch_stats: list[BatchStatistics]
 
 
 class Service(Protocol):
@@ -181,7 +192,7 @@ class Service(Protocol):
     def went_long_way(self, reason: str) -> None:
         """Note in the books a call that did not go the short way."""
 
-    def statistics(self, model: str) -> ModelStatistics: ...
+    def statistics(self, model: str) -> StatisticsOfModel: ...
 
     def metrics(self) -> bytes:
         """Return the Prometheus exposition text."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import Protocol
 
@@ -11,9 +11,9 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from astrarium.core.units import SECOND, Time
-from astrarium.server.control.books import LastMinute, ModelBooks, PrometheusHistogram
-from astrarium.server.control.control_room import MODEL_ERROR, POLICY_ERROR, WORKER_LOST
+from astrarium.core.units import SECOND
+from astrarium.server.control.books import LastMinute, PrometheusHistogram
+from astrarium.server.control.control_room import MODEL_ERROR, POLICY_ERROR, WORKER_LOST, ControlRoom
 from astrarium.server.control.desk import INPUTS
 from astrarium.serving.autoscale import advise
 from astrarium.serving.contract import EXPIRED, SACRIFICED, UNSERVED
@@ -28,14 +28,8 @@ _ALWAYS_SHOWN = {
 
 
 class Sources(Protocol):
-    """Sources are where the metrics' numbers come from."""
+    """Sources are where numbers come from that the control room does not have."""
 
-    @property
-    def books(self) -> Sequence[ModelBooks]: ...
-    @property
-    def recent(self) -> LastMinute: ...
-    @property
-    def gpu_busy(self) -> Sequence[Time]: ...
     def gauges(self) -> dict[str, tuple[str, float]]:
         """Return other values of now: name to explanation and value."""
 
@@ -48,13 +42,11 @@ class Sources(Protocol):
     def facts(self) -> dict[str, tuple[str, Mapping[str, str]]]:
         """Return what holds as long as the server runs: name to explanation and labels."""
 
-    def clock(self) -> Time: ...
-
 
 class Metrics(Collector):
-    def __init__(self, sources: Sources) -> None:
-        self._sources = sources
-        self._started = sources.clock()
+    def __init__(self, control: ControlRoom, sources: Sources) -> None:
+        self._control, self._sources = control, sources
+        self._started = control.clock()
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
@@ -97,7 +89,7 @@ class Metrics(Collector):
             "astrarium_refuses_all", "1 while the model turns away all calls.", labels=["model"]
         )
         still = GaugeMetricFamily("astrarium_open", "Accepted calls that have not ended.", labels=["model"])
-        for books in self._sources.books:
+        for books in self._control.books:
             accepted.add_metric([books.name], books.accepted)
             retried.add_metric([books.name], books.retried)
             still.add_metric([books.name], books.open)
@@ -116,24 +108,24 @@ class Metrics(Collector):
         )
         for name, explanation in shown:
             family = HistogramMetricFamily(f"astrarium_{name}_seconds", explanation, labels=["model"])
-            for books in self._sources.books:
+            for books in self._control.books:
                 _add(family, books.name, getattr(books, name))
             yield family
         sizes = HistogramMetricFamily("astrarium_batch_size", "Requests in a batch.", labels=["model"])
-        for books in self._sources.books:
+        for books in self._control.books:
             _add(sizes, books.name, books.batch_size)
         yield sizes
 
     def _gpus(self) -> Iterator[Metric]:
         busy = CounterMetricFamily("astrarium_gpu_busy_seconds", "Time spent on batches.", labels=["gpu"])
-        for gpu, spent in enumerate(self._sources.gpu_busy):
+        for gpu, spent in enumerate(self._control.gpu_busy):
             busy.add_metric([str(gpu)], spent / SECOND)
         yield busy
 
     def _advice(self) -> Iterator[Metric]:
-        now = self._sources.clock()
-        ended, good, busy = self._sources.recent.totals(now)
-        gpus = len(self._sources.gpu_busy)
+        now = self._control.clock()
+        ended, good, busy = self._control.recent.totals(now)
+        gpus = len(self._control.gpu_busy)
         span = min(now - self._started, LastMinute.SECONDS * SECOND) or 1
         idle = min(1.0, max(0.0, 1 - busy / (span * gpus)))
         advice = advise(gpus, 1 - good / ended if ended else 0.0, idle)

@@ -60,10 +60,6 @@ class Recording:
         self._write(Section(setup))
         return self._step
 
-    def flush(self) -> None:
-        if self._file is not None:
-            self._file.flush()
-
     def close(self) -> None:
         if self._file is not None:
             self._file.close()

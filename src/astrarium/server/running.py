@@ -18,8 +18,7 @@ from astrarium.core.errors import InputError
 from astrarium.core.quantities import write_bytes
 from astrarium.run.pools import signals_to
 from astrarium.server.control.plan import plan
-from astrarium.server.grpc.network import NativeGrpc
-from astrarium.server.grpc.server import RunningGrpc, serve_grpc
+from astrarium.server.grpc.server import NativeGrpc, RunningGrpc, serve_grpc
 from astrarium.server.http.server import RunningHttp, serve_http
 from astrarium.server.recording import Header, Recording
 from astrarium.server.service import LiveService

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 from astrarium.core.errors import InputError, extension
 from astrarium.core.quantities import rounded_duration, write_duration
 from astrarium.core.units import MILLISECOND, SECOND, Time
-from astrarium.server.contract import InferAnswer, InferCall, ModelCard, ModelStatistics, Refused, Stages
-from astrarium.server.control.books import LastMinute, ModelBooks
+from astrarium.server.contract import InferAnswer, InferCall, ModelCard, Refused, Stages, StatisticsOfModel
+from astrarium.server.control.books import ModelBooks
 from astrarium.server.control.bounds import around, tightest
 from astrarium.server.control.bridge import Bridge
 from astrarium.server.control.calls import Calls, Preprocessor
@@ -90,7 +90,7 @@ class LiveService:
         self._calibration = self.control.calibration = Calibration(self._ping, loop.clock)
         self._preprocessor = Preprocessor(self._tensor_store, self.control.inputs_made)
         self._timelines = Timelines()
-        self._metrics = Metrics(self)
+        self._metrics = Metrics(self.control, self)
         pinged = self._measured_delays if plan.measured_delays else None
         self._drift = DriftWatch(plan.setup, loop.clock(), pinged)
         self.control.listeners.append(self._drift.saw)
@@ -209,7 +209,7 @@ class LiveService:
     def went_long_way(self, reason: str) -> None:
         self.long_way[reason] += 1
 
-    def statistics(self, model: str) -> ModelStatistics:
+    def statistics(self, model: str) -> StatisticsOfModel:
         self.control.sync()
         return self.books[self.repository.find(model).plan.index].statistics()
 
@@ -230,14 +230,6 @@ class LiveService:
     @property
     def books(self) -> Sequence[ModelBooks]:
         return self.control.books
-
-    @property
-    def recent(self) -> LastMinute:
-        return self.control.recent
-
-    @property
-    def gpu_busy(self) -> Sequence[Time]:
-        return self.control.gpu_busy
 
     def gauges(self) -> dict[str, tuple[str, float]]:
         unaccounted = sum(books.open for books in self.books) - self.control.admission.open()
@@ -284,7 +276,8 @@ class LiveService:
         up = await self._until(lambda: len(self.control.present) == len(self.plan.workers), limit / SECOND)
         for entry in self.repository.entries:
             if entry.plan.loaded and entry.state == "UNAVAILABLE":
-                raise InputError(f"models.{entry.plan.name}.backend", entry.plan.backend, _loadable(entry))
+                expected = f"a model that can be loaded; {entry.reason}"
+                raise InputError(f"models.{entry.plan.name}.backend", entry.plan.backend, expected)
         if not up:
             raise InputError("server.start_limit", write_duration(limit), self._late_start())
 
@@ -383,7 +376,3 @@ def _answered(call: tuple[Any, ...]) -> Time:
     """Return when a call that a network thread tells of was answered: the last of its stages."""
     moment: Time = call[-1][-1]
     return moment
-
-
-def _loadable(entry: Entry) -> str:
-    return f"a model that can be loaded; {entry.reason}"

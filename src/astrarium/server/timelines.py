@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from astrarium.core.units import MICROSECOND, Time
+from astrarium.run.timeline import Entry, process, slice_of, timeline
 from astrarium.server.contract import InferAnswer, Stages
 
 # An answered call's stages on one line, for a header or metadata.
@@ -33,7 +34,6 @@ def stage_line(answer: InferAnswer) -> str:
 
 KEPT = 5_000
 _GPUS, _CALLS = 1, 2  # process numbers in the trace
-Entry = dict[str, Any]
 
 
 class AnsweredCall(NamedTuple):
@@ -64,12 +64,11 @@ class Timelines:
         shown = list(self._passed)[-last:] if last > 0 else []
         events = [*_names(shown), *_batches(shown), *(event for call in shown for event in _call(call))]
         meta = {"calls_answered": self._count, "calls_shown": len(shown)}
-        return msgspec.json.encode({"traceEvents": events, "displayTimeUnit": "ms", "metadata": meta})
+        return msgspec.json.encode(timeline(events, meta))
 
 
 def _names(shown: list[AnsweredCall]) -> Iterator[Entry]:
-    for process, name in ((_GPUS, "GPUs"), (_CALLS, "Calls")):
-        yield {"ph": "M", "name": "process_name", "pid": process, "args": {"name": name}}
+    yield from (process(_GPUS, "GPUs"), process(_CALLS, "Calls"))
     for gpu in sorted({call.gpu for call in shown}):
         thread = {"ph": "M", "pid": _GPUS, "tid": gpu, "name": "thread_name"}
         yield {**thread, "args": {"name": f"GPU {gpu}"}}
@@ -79,7 +78,7 @@ def _batches(shown: list[AnsweredCall]) -> Iterator[Entry]:
     for call in {call.batch: call for call in shown}.values():
         begin, end = call.stages.started, call.stages.finished
         name = f"{call.model} ×{call.batch_size}"
-        yield {"ph": "X", "name": name, "cat": call.model, "pid": _GPUS, "tid": call.gpu, **_span(begin, end)}
+        yield slice_of(name, _GPUS, call.gpu, begin, max(begin, end), cat=call.model)
 
 
 def _call(call: AnsweredCall) -> Iterator[Entry]:
@@ -95,7 +94,3 @@ def _slice(call: AnsweredCall, name: str, begin: Time, end: Time, about: Entry) 
     track = {"cat": call.model, "id": call.number, "pid": _CALLS, "tid": 0, "name": name}
     yield {**track, "ph": "b", "ts": begin / MICROSECOND, "args": about}
     yield {**track, "ph": "e", "ts": end / MICROSECOND}
-
-
-def _span(begin: Time, end: Time) -> Entry:
-    return {"ts": begin / MICROSECOND, "dur": max(0, end - begin) / MICROSECOND}

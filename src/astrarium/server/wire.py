@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from astrarium import __version__
-from astrarium.server.contract import ModelCard, ModelStatistics, TimedCount
+from astrarium.server.contract import ModelCard, StatisticsOfModel
 from astrarium.serving.live.tensors import BYTES, TensorSpec
 
 Parameters = dict[str, Any]
@@ -127,39 +127,6 @@ class ModelConfig(Struct):
     model_transaction_policy: TransactionPolicy
 
 
-class Duration(Struct, frozen=True):
-    count: int = 0
-    ns: int = 0
-
-
-class InferStatistics(Struct):
-    success: Duration
-    fail: Duration
-    queue: Duration
-    compute_input: Duration
-    compute_infer: Duration
-    compute_output: Duration
-    cache_hit: Duration = Duration()  # there is no cache
-    cache_miss: Duration = Duration()
-
-
-class BatchStatistics(Struct):
-    batch_size: int
-    compute_input: Duration
-    compute_infer: Duration
-    compute_output: Duration
-
-
-class StatisticsOfModel(Struct):
-    name: str
-    version: str
-    last_inference: int
-    inference_count: int
-    execution_count: int
-    inference_stats: InferStatistics
-    batch_stats: list[BatchStatistics]
-
-
 class StatisticsAnswer(Struct):
     model_stats: list[StatisticsOfModel]
 
@@ -193,7 +160,7 @@ class Pointers(Struct):
 Last = Annotated[int, Meta(ge=1, le=100_000)]
 
 
-# Cards and statistics in the protocol's words: the same structures answer over HTTP and gRPC.
+# Cards in the protocol's words: the same structures answer over HTTP and gRPC.
 
 
 EXTENSIONS = [
@@ -235,42 +202,6 @@ def model_config(card: ModelCard) -> ModelConfig:
 def _tensor_config(spec: TensorSpec) -> TensorConfig:
     data_type = "TYPE_STRING" if spec.datatype == BYTES else f"TYPE_{spec.datatype}"
     return TensorConfig(spec.name, data_type, list(spec.shape))
-
-
-def statistics_answer(statistics: Iterable[ModelStatistics]) -> StatisticsAnswer:
-    return StatisticsAnswer([_statistics(one) for one in statistics])
-
-
-def _statistics(one: ModelStatistics) -> StatisticsOfModel:
-    return StatisticsOfModel(
-        one.name,
-        one.version,
-        one.last_inference_ms,
-        one.inferences,
-        one.executions,
-        _infer_statistics(one),
-        [_batch_statistics(size, tally) for size, tally in sorted(one.batches.items())],
-    )
-
-
-def _infer_statistics(one: ModelStatistics) -> InferStatistics:
-    return InferStatistics(
-        _duration(one.success),
-        _duration(one.fail),
-        _duration(one.queue),
-        _duration(one.compute_input),
-        _duration(one.compute_infer),
-        _duration(one.compute_output),
-    )
-
-
-def _batch_statistics(size: int, tally: TimedCount) -> BatchStatistics:
-    moved = Duration(tally.count, 0)  # not told apart by batch size
-    return BatchStatistics(size, moved, _duration(tally), moved)
-
-
-def _duration(tally: TimedCount) -> Duration:
-    return Duration(tally.count, tally.ns)
 
 
 def index_entries(cards: Iterable[ModelCard], only_ready: bool) -> list[IndexEntry]:

@@ -326,7 +326,7 @@ def test_a_job_interrupted_while_it_waits_holds_up_nobody(case: str, monkeypatch
         try:
             with gpu.job("stopped", backend.needs) as job:
                 gate = _interrupted_gate(after=case == "told")
-                monkeypatch.setattr("astrarium.device.live.shared_gpu.SimpleQueue", gate)
+                monkeypatch.setattr("astrarium.device.live.jobs.SimpleQueue", gate)
                 job.begin()
         except KeyboardInterrupt:
             outcomes.append("interrupted")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from astrarium.core.units import FOREVER, Time
 from astrarium.serving.policies._queue import Backlog
-from astrarium.serving.policies.astrarium.lookahead import (
+from astrarium.serving.policies.astrarium.line import (
     MOST_GIVEN_UP,
     LineProspect,
     due,

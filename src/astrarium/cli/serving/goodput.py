@@ -9,7 +9,7 @@ import typer
 from astrarium.cli import output
 from astrarium.cli.opening import check_served, opened, tell
 from astrarium.cli.options import Json, NoFolder, NoOutcomes, Out, Overrides, Overwrite, Seed, ServingFile
-from astrarium.cli.progress import bar, status
+from astrarium.cli.output import bar, status
 
 if TYPE_CHECKING:
     from astrarium.serving.goodput import Goodput

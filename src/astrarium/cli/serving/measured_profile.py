@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import yaml
 
 from astrarium.cli import output
-from astrarium.cli.progress import bar
+from astrarium.cli.output import bar
 from astrarium.core.decode import parse_yaml, read_yaml
 from astrarium.core.errors import InputError, one_of, written_in
 from astrarium.core.quantities import write_duration

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, cast
 
 from astrarium.cli import output
 from astrarium.cli.opening import Asked, given, refuse, seeded, tell, variant, variants
-from astrarium.cli.progress import bar
-from astrarium.cli.serving.plan_options import router_wait
+from astrarium.cli.output import bar
+from astrarium.cli.serving.plan import router_wait
 from astrarium.core.decode import read_yaml
 from astrarium.core.errors import InputError
 from astrarium.core.level import Level, Run

@@ -1,17 +1,21 @@
-"""astrarium profile MODEL"""
+"""astrarium profile MODEL, astrarium zoo"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from astrarium.cli.options import Json
-from astrarium.cli.output import emit
+from astrarium.cli.output import emit, table
 from astrarium.core.errors import InputError, one_of
 from astrarium.core.quantities import duration_in
+from astrarium.core.units import to_ms
 from astrarium.run.waiting import waiting
+
+if TYPE_CHECKING:
+    from astrarium.serving.zoo import ZooModel
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "max": 1.0}
 
@@ -48,6 +52,7 @@ Quantile = Annotated[
 Slack = Annotated[float, typer.Option("--slack", min=0, max=100, help="Share to add to every time: 0.1.")]
 Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write the profile (YAML) there.")]
 Write = Annotated[bool, typer.Option("--write", help="Put the profile into the scenario file.")]
+GpuFilter = Annotated[str | None, typer.Option("--gpu", metavar="KIND", help="Only the models on this GPU.")]
 
 
 def profile(
@@ -87,15 +92,15 @@ def profile(
     wanted, care = measured.Wanted(target.name, largest, limit, chance, slack), Care(warm_up, repeats)
     try:
         if getattr(loaded, "applications", None):
-            found, table = measured.by_application(loaded, care, wanted)
+            found, times = measured.by_application(loaded, care, wanted)
         else:
-            found, table = measured.by_size(loaded, measured.shaped(loaded, specs), care, wanted)
+            found, times = measured.by_size(loaded, measured.shaped(loaded, specs), care, wanted)
     finally:
         loaded.close()
     told = f"{quantile} of {repeats} runs" if "table" in found else f"{repeats} requests of each application"
     about = f"{target.files.backend} model {target.name}: {told}"
     places = measured.write_profile(target, found, about, out, write)
-    emit(json, {"model": target.name, "profile": found, "written": places}, [table], None)
+    emit(json, {"model": target.name, "profile": found, "written": places}, [times], None)
     if not json:
         measured.show(found, places)
 
@@ -104,3 +109,36 @@ def _chance(quantile: str) -> float:
     if quantile not in QUANTILES:
         raise InputError("--quantile", quantile, one_of(list(QUANTILES), quantile))
     return QUANTILES[quantile]
+
+
+def zoo(gpu: GpuFilter = None, json: Json = False) -> None:
+    """List the model profiles that come along.
+
+    The latency of a batch of b requests is alpha b + beta.
+    """
+    from astrarium.serving import zoo as shelf
+
+    kinds = shelf.gpus()
+    if gpu is not None and gpu not in kinds:
+        raise InputError("--gpu", gpu, one_of(kinds, gpu))
+    chosen = kinds if gpu is None else [gpu]
+    shown = {kind: {name: _shown(shelf.lookup(kind, name)) for name in shelf.models(kind)} for kind in chosen}
+    emit(json, {"gpus": shown}, [_table(shown)], None)
+
+
+def _shown(model: ZooModel) -> dict[str, Any]:
+    return {
+        "profile": f"zoo:{model.gpu}/{model.model}",
+        "alpha_ms": to_ms(model.alpha),
+        "beta_ms": to_ms(model.beta),
+        "slo_ms": to_ms(model.slo),
+    }
+
+
+def _table(shown: dict[str, dict[str, Any]]) -> Any:
+    models = [model for kind in shown.values() for model in kind.values()]
+    rows = [
+        (each["profile"], f"{each['alpha_ms']:.3f}", f"{each['beta_ms']:.3f}", f"{each['slo_ms']:g}")
+        for each in models
+    ]
+    return table("profile", right=("alpha ms", "beta ms", "SLO ms"), rows=rows)

@@ -1,19 +1,14 @@
-"""A live job runs its iterations one after the other, and is charged for the memory that they need."""
+"""A shared GPU keeps account of its jobs: the memory that each is charged, and the turns they wait for."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
-from threading import current_thread, get_ident, local
-from types import TracebackType
-from typing import Protocol, TypeVar
+import math
+from collections.abc import Mapping
+from queue import SimpleQueue
 
-from astrarium.core.errors import AstrariumError
-from astrarium.core.units import Time
-from astrarium.device import contract
-from astrarium.device.contract import Event, Job, NeedsChanged
-from astrarium.device.live.backend import Excess, LaneBackend, Needs, Reading, Turn
+from astrarium.core.errors import AstrariumError, InputError
+from astrarium.device.contract import NeedsChanged
+from astrarium.device.live.backend import Excess, Needs, Reading, Turn
 
 MEASURED = 3  # iterations of a job that does not say what it needs; the first makes what stays
 KEEP = "keep numbers (loss.item()) or copies off the GPU (output.detach().cpu()) instead"
@@ -87,9 +82,6 @@ def _leak(excess: Excess) -> str:
     )
 
 
-Kept = TypeVar("Kept")
-
-
 class JobEnded(AstrariumError):
     """The job is over: it was refused or withdrawn, or has failed."""
 
@@ -102,190 +94,136 @@ class MemoryWarning(UserWarning):
     """A job keeps more memory, or takes more of its lane, than was known of it."""
 
 
-class Host(Protocol):
-    """A host is the GPU that a live job shares, as far as the job needs it."""
-
-    backend: LaneBackend
-    inside: local
-
-    def now(self) -> Time: ...
-    def arrive(self, job: Job, charges: Charges, *events: Event) -> None: ...
-    def estimate(self, job: int, owned: int, allocated: int) -> int: ...
-    def owns(self, job: int, owned: int) -> None: ...
-    def await_turn(self, job: int) -> Turn: ...
-    def turn_over(self, job: int, *events: Event) -> None: ...
-    def abandon(self, job: int, error: str) -> None: ...
-    def leave(self, job: int, error: str) -> None: ...
-    def failed(self, job: int) -> bool: ...
-    def ended(self, job: int) -> str: ...
-    def alone(self) -> AbstractContextManager[Callable[[], Reading]]: ...
-
-
-class LiveJob:
-    """A live job is used by the thread that made it: `with job.iteration():`, or `begin` and `end` where
-    there is no block. *about*: its iterations, priority and demand."""
-
-    def __init__(self, gpu: Host, id_: int, name: str, about: tuple[int, int, float], owned: int = 0) -> None:
-        self._gpu, self.id, self.name = gpu, id_, name
-        self._about, self._owned = about, owned
-        self._thread = get_ident()
-        self._charges = Charges(id_)
-        self._arrived = False
-        self._turn: Turn | None = None
-        self._started: Time = 0
-        self._alone: AbstractContextManager[Callable[[], Reading]] | None = None
-        self._block = _Iteration(self)
-
-    def iteration(self) -> AbstractContextManager[None]:
-        return self._block
-
-    @property
-    def under_way(self) -> bool:
-        return self._turn is not None or self._alone is not None
-
-    def keep(self, value: Kept) -> Kept:
-        """Keep, in an iteration, what is read only afterwards, such as the output of a model."""
-        if self._turn is not None:
-            self._gpu.backend.keep(value)
-        return value
-
-    def begin(self) -> None:
-        """Wait for the job's turn."""
-        self._check_thread()
-        if self._arrived:
-            self._begin_turn()
-        else:
-            alone = self._gpu.alone()
-            self._reading = alone.__enter__()
-            self._alone = alone
-        self._gpu.inside.job = self
-
-    def end(self, error: BaseException | None = None, survives: bool = False) -> None:
-        """End an iteration. An error in it ends the job, unless it *survives*: the loop may handle it."""
-        if not self.under_way:
-            return
-        self._check_owner()
-        self._gpu.inside.job = None
-        if self._turn is not None:
-            self._end_turn(self._turn, error, survives)
-        else:
-            self._end_alone(error)
-
-    def life(self, needs: Needs | None) -> Iterator[LiveJob]:
-        """Run the job's block. An iteration that is still under way at the end of the block ends with it."""
-        self._gpu.owns(self.id, self._owned)
-        if needs is not None:
-            self._arrive(needs)
-        try:
-            yield self
-        except BaseException as error:
-            self.end(error)
-            raise
-        self.end()
-
-    def leave(self, error: str = "") -> None:
-        """Remove the job. A job that ended while it was measured has its row in the books too, with its own
-        error: in one step, since the policy might refuse it."""
-        if not self._arrived:
-            self._arrive(self._charges.so_far(), contract.JobWithdrawn(self.id, error))
-        self._gpu.leave(self.id, error)
-
-    def _begin_turn(self) -> None:
-        """Begin a turn. If that is interrupted anywhere, the turn is given back."""
-        try:
-            turn = self._turn = self._gpu.await_turn(self.id)
-            self._gpu.backend.begin(turn)
-        except JobEnded:
-            raise
-        except BaseException as error:
-            self._turn = None
-            self._gpu.abandon(self.id, told(error))
-            raise
-        self._started = self._gpu.now()
-
-    def _end_turn(self, turn: Turn, error: BaseException | None, survives: bool) -> None:
-        self._turn = None
-        try:
-            excess = self._gpu.backend.end(turn, error)
-        except BaseException as failure:
-            self._gpu.turn_over(self.id, contract.IterationFailed(self.id, turn.run, told(failure)))
-            raise
-        if error is not None and not survives:
-            self._gpu.turn_over(self.id, contract.IterationFailed(self.id, turn.run, told(error)))
-        elif excess is None:
-            self._gpu.turn_over(self.id, self._finished(turn))
-        else:
-            self._exceeded(turn, excess)
-
-    def _finished(self, turn: Turn) -> contract.IterationFinished:
-        took = self._gpu.backend.took()
-        started = self._started if took is None else self._gpu.now() - took
-        return contract.IterationFinished(self.id, turn.run, started)
-
-    def _exceeded(self, turn: Turn, excess: Excess) -> None:
-        """Charge the excess in the same step, before another job can be given the memory."""
-        changed = self._charges.exceeded(turn, excess)
-        self._gpu.turn_over(self.id, self._finished(turn), *changed)
-        if warning := self._charges.warning(turn, excess):
-            warnings.warn(f"job {self.name}: {warning}", MemoryWarning, stacklevel=2)
-        if changed and self._gpu.failed(self.id):
-            self._gpu.backend.renew(turn.lane)
-            raise JobEnded(self._gpu.ended(self.id))
-
-    def _end_alone(self, error: BaseException | None) -> None:
-        alone, self._alone = self._alone, None
-        assert alone is not None
-        if error is not None:
-            alone.__exit__(type(error), error, error.__traceback__)
-            return
-        alone.__exit__(None, None, None)
-        found = self._reading()
-        persistent = self._gpu.estimate(self.id, self._owned, found.after)
-        needs = self._charges.measured(persistent, found, self._about[0])
-        if needs is not None:
-            self._arrive(needs)
-
-    def _arrive(self, needs: Needs, *events: Event) -> None:
-        self._arrived = True
-        self._charges.known(needs)
-        self._gpu.arrive(Job(self.id, self.name, *needs, *self._about), self._charges, *events)
-
-    def _check_thread(self) -> None:
-        """Refuse other threads, and iterations inside others: threads would wait for one another for ever."""
-        self._check_owner()
-        inside: LiveJob | None = getattr(self._gpu.inside, "job", None)
-        if inside is self:
-            raise OutOfTurn(f"job {self.name}: an iteration begins inside another one")
-        if inside is not None:
-            raise OutOfTurn(
-                f"job {self.name}: this thread is in an iteration of job {inside.name}; where one loop has "
-                "several models, make it one job, and wrap its iterations in `with job.iteration():`"
-            )
-
-    def _check_owner(self) -> None:
-        if get_ident() != self._thread:
-            raise OutOfTurn(
-                f"job {self.name}: it is used by the thread {current_thread().name!r}, "
-                "and belongs to the one that made it"
-            )
-
-
-class _Iteration:
-    """An iteration is a block of a job's turn: a class and no generator, as that would be slower."""
-
-    __slots__ = ("_job",)
-
-    def __init__(self, job: LiveJob) -> None:
-        self._job = job
-
-    def __enter__(self) -> None:
-        self._job.begin()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._job.end(error)
-
-
 def told(error: BaseException) -> str:
     return "; ".join([f"{type(error).__name__}: {error}", *getattr(error, "__notes__", ())])
+
+
+class PersistentEstimates:
+    """The estimates say how much persistent memory a live job has, by what was read while it was measured."""
+
+    def __init__(self) -> None:
+        self._guessed: dict[int, int] = {}  # of jobs that are not in the books yet
+        self._surplus: dict[int, int] = {}  # beyond what a measured job was known to own, in order of time
+
+    def guess(self, job: int, owned: int, allocated: int, booked: int) -> int:
+        """Estimate a job's persistent memory. *booked* is that of all jobs in the books."""
+        others = booked + sum(size for other, size in self._guessed.items() if other != job)
+        self._guessed[job] = max(owned, allocated - others)
+        self._surplus[job] = self._guessed[job] - owned
+        return self._guessed[job]
+
+    def booked(self, job: int, measured: bool) -> None:
+        self._guessed.pop(job, None)
+        if not measured:
+            self._surplus.pop(job, None)
+
+    def left(self, job: int) -> None:
+        self._guessed.pop(job, None)
+        self._surplus.pop(job, None)
+
+    def mistaken(self, owned: int, allocated: int, persistent: Mapping[int, int]) -> dict[int, int]:
+        """Return by how much jobs in the books are charged too much, when a job comes that owned this much
+        before.
+
+        *persistent* is the memory of jobs in the books. Those that said what they need are not counted: more
+        than they have may be booked for them. What iterations have allocated just now makes it less, too.
+        """
+        measured = {job: size for job, size in persistent.items() if job in self._surplus}
+        left = min(owned, sum(measured.values()) + sum(self._guessed.values()) + owned - allocated)
+        cuts: dict[int, int] = {}
+        for job in reversed(list(measured)):  # the last one was most likely measured meanwhile
+            cut = min(max(0, left), self._surplus[job])
+            if cut:
+                cuts[job] = cut
+                self._surplus[job] -= cut
+                left -= cut
+        return cuts
+
+
+class TurnGrants:
+    """Jobs wait here until they are granted a turn, or told why they will have none. While grants are
+    *paused*, since a job is measured, turns are held back. All but the waiting itself is called with the
+    driver's lock held."""
+
+    def __init__(self) -> None:
+        self.paused = False
+        self.under_way: dict[int, Turn] = {}  # by job
+        self._waiting: dict[int, SimpleQueue[Turn | str]] = {}  # by job
+        self._held: list[Turn] = []
+
+    def wait(self, job: int) -> SimpleQueue[Turn | str]:
+        answer = self._waiting[job] = SimpleQueue()
+        return answer
+
+    @property
+    def waiting(self) -> list[int]:
+        return list(self._waiting)
+
+    def grant(self, turn: Turn) -> None:
+        if self.paused:
+            self._held.append(turn)
+        else:
+            self._start(turn)
+
+    def resume(self) -> None:
+        self.paused = False
+        held, self._held = self._held, []
+        for turn in held:
+            self._start(turn)
+
+    def refuse(self, job: int, reason: str) -> None:
+        self._waiting.pop(job).put(reason)
+
+    def refuse_all(self, reason: str) -> None:
+        self._held.clear()
+        for job in self.waiting:
+            self.refuse(job, reason)
+
+    def over(self, job: int) -> None:
+        self.under_way.pop(job, None)
+
+    def abandon(self, job: int) -> Turn | None:
+        """Stop waiting; return the turn that the job had, or was to have."""
+        self._waiting.pop(job, None)
+        held = next((turn for turn in self._held if turn.job == job), None)
+        self._held = [turn for turn in self._held if turn.job != job]
+        return self.under_way.pop(job, held)
+
+    def _start(self, turn: Turn) -> None:
+        self.under_way[turn.job] = turn
+        self._waiting.pop(turn.job).put(turn)
+
+
+# What a user says of a job is checked before any other job is affected.
+
+
+UNKNOWN = 1 << 40  # iterations of a job that does not say how many
+
+About = tuple[int, int, float]  # iterations, priority, demand
+
+
+def checked(name: str, needs: Needs | None, iterations: int | None, priority: int, demand: float) -> About:
+    source = f"job {name}"
+    if iterations is not None and not _whole(iterations, 1):
+        raise InputError("iterations", iterations, "at least 1, or None if it is not known", source)
+    if not _whole(priority):
+        raise InputError("priority", priority, "a whole number; the higher, the more important", source)
+    if isinstance(demand, bool) or not isinstance(demand, int | float) or not 0 < demand <= 1:
+        raise InputError("demand", demand, "a share of the GPU: above 0, at most 1", source)
+    if needs is not None:
+        _check_needs(needs, source)
+    return UNKNOWN if iterations is None else iterations, priority, float(demand)
+
+
+def _check_needs(needs: Needs, source: str) -> None:
+    if not isinstance(needs, tuple) or len(needs) != len(Needs._fields):
+        raise InputError("needs", needs, "Needs(persistent, ephemeral, iteration), or None", source)
+    for field, value in zip(Needs._fields, needs, strict=True):
+        unit = "nanoseconds" if field == "iteration" else "bytes"
+        least = 1 if field == "iteration" else 0
+        if not _whole(value, least):
+            raise InputError(f"needs.{field}", value, f"a whole number of {unit}, at least {least}", source)
+
+
+def _whole(value: object, least: float = -math.inf) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least

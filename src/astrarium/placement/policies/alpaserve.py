@@ -20,16 +20,10 @@ import numpy as np
 from astrarium.placement.groups import GroupRuntime, Score, score
 from astrarium.placement.plan import Plan
 from astrarium.placement.policies import Search, placement_policies
+from astrarium.placement.policies import _selection as selection
 from astrarium.placement.policies._bucket_search import BucketLimits, BucketSearch, Positive, Select
 from astrarium.placement.policies._search_context import Counting, SearchContext, plan_of
-from astrarium.placement.policies._selection import (
-    GroupAssignment,
-    Selected,
-    assignment_of,
-    fast,
-    whole,
-    with_idle,
-)
+from astrarium.placement.policies._selection import GroupAssignment, Selected
 from astrarium.placement.problem import Problem
 
 # Models with the most unserved requests, and replicas that may make room on a group, those that are missed
@@ -44,7 +38,7 @@ def refined(context: SearchContext, start: Selected, tries: int, search: Search)
 
     The first exchange that is better is taken.
     """
-    assignment = assignment_of(context, start.groups)
+    assignment = selection.assignment_of(context, start.groups)
     found = score(assignment.layout, context.workload)
     left = tries
     for look in LOOKS:
@@ -140,8 +134,9 @@ class AlpaServe:
             if better.served > best.served:
                 best = better
                 report(best)
-        best = with_idle(context, best)
+        best = selection.with_idle(context, best)
         return plan_of("alpaserve", context, best.groups, best.served)
 
     def _select(self) -> Select:
-        return fast if self.parameters.selection == "fast" else partial(whole, beam=self.parameters.beam)
+        chosen = self.parameters
+        return selection.fast if chosen.selection == "fast" else partial(selection.whole, beam=chosen.beam)

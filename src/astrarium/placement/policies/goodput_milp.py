@@ -22,16 +22,8 @@ import msgspec
 from astrarium.core.errors import from_extra
 from astrarium.placement.plan import Plan, Replica
 from astrarium.placement.policies import Search, placement_policies
-from astrarium.placement.policies._requirements import (
-    METRIC_NAMES,
-    MICRO,
-    WHOLE,
-    BatchOption,
-    Metric,
-    ModelNeeds,
-    all_needs,
-    why_unusable,
-)
+from astrarium.placement.policies import _requirements as requirements
+from astrarium.placement.policies._requirements import MICRO, WHOLE, BatchOption, Metric, ModelNeeds
 from astrarium.placement.problem import Problem
 
 # The thesis's mixed-integer program: which models run with which batch sizes, and together with whom.
@@ -289,7 +281,7 @@ class GoodputMilp:
         self.parameters = parameters
 
     def place(self, problem: Problem, search: Search) -> Plan:
-        needs = all_needs(problem, self.metric)
+        needs = requirements.all_needs(problem, self.metric)
         usable = [each for each in needs if each.usable]
         contents = self._contents(problem, usable, search) if usable else {}
         plan = self._plan(problem, needs, usable, contents)
@@ -332,13 +324,13 @@ class GoodputMilp:
     def _replica(self, needs: ModelNeeds, batch: int, gpu: int) -> Replica:
         option = next(option for option in needs.usable if option.batch == batch)
         serves, uses = option.goodput / MICRO, 100 * option.compute / WHOLE
-        what = METRIC_NAMES[self.metric]
+        what = requirements.METRIC_NAMES[self.metric]
         why = f"{serves:.1f} of {needs.model.rate:g} requests/s, for {uses:.1f} % {what}"
         return Replica(needs.model.index, (gpu,), batch=batch, why=why)
 
     def _why(self, problem: Problem, needs: ModelNeeds) -> str:
         if not needs.usable:
-            return why_unusable(needs, self.metric, problem.gpus)
+            return requirements.why_unusable(needs, self.metric, problem.gpus)
         if not needs.rate:
             return "a load: the program places models for the requests that they answer"
         fewest = min(needs.replicas(option) for option in needs.usable)

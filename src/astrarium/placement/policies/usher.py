@@ -28,15 +28,8 @@ import msgspec
 from astrarium.core.errors import InputError, from_extra, one_of
 from astrarium.placement.plan import Plan, Replica
 from astrarium.placement.policies import Search, placement_policies
-from astrarium.placement.policies._requirements import (
-    MICRO,
-    WHOLE,
-    BatchOption,
-    Metric,
-    ModelNeeds,
-    all_needs,
-    why_unusable,
-)
+from astrarium.placement.policies import _requirements as requirements
+from astrarium.placement.policies._requirements import MICRO, WHOLE, BatchOption, Metric, ModelNeeds
 from astrarium.placement.problem import Problem
 
 HEAVY = 1.2  # times the other resource
@@ -246,7 +239,7 @@ class Usher:
         self.parameters = parameters
 
     def place(self, problem: Problem, search: Search) -> Plan:
-        needs = all_needs(problem, self.metric)
+        needs = requirements.all_needs(problem, self.metric)
         limit = len(problem.gpus) if self.parameters.cluster == "fixed" else None
         members = [choices(each, limit) for each in needs]
         capacity, placed = FreeCapacity(self._memory(problem, members)), Placed()
@@ -294,7 +287,7 @@ class Usher:
 
     def _why(self, problem: Problem, needs: ModelNeeds, placed: Placed) -> str:
         if not needs.usable:
-            return why_unusable(needs, self.metric, problem.gpus)
+            return requirements.why_unusable(needs, self.metric, problem.gpus)
         fewest, there = fewest_replicas(needs), len(problem.gpus)
         if self.parameters.cluster == "open":
             last = max(max(gpus, default=0) for choice, gpus in placed if choice.needs is needs)

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from astrarium.core.units import MILLISECOND, Time
-from astrarium.server.contract import ModelStatistics, Stages, TimedCount
+from astrarium.server import contract
+from astrarium.server.contract import Duration, Stages
 from astrarium.serving.state import Outcome
 
 # Upper bounds in seconds: from a fast path to an objective of seconds.
@@ -61,8 +62,8 @@ class _Sum:
         self.count += count
         self.ns += ns
 
-    def tally(self) -> TimedCount:
-        return TimedCount(self.count, self.ns)
+    def duration(self) -> Duration:
+        return Duration(self.count, self.ns)
 
 
 class BatchesDone(NamedTuple):
@@ -107,9 +108,6 @@ class ModelBooks:
     declined_because: str = ""  # the last of them
     refusing: str = ""  # why the model is said to refuse everybody; empty where it is not
 
-    def total(self, outcome: str) -> int:
-        return sum(number for (ended, _), number in self.ended.items() if ended == outcome)
-
     @property
     def open(self) -> int:
         return self.accepted - self.ended_in_all
@@ -140,20 +138,22 @@ class ModelBooks:
         self.outputs.add(new.writing, count)
         self.last_ms = now_ms
 
-    def statistics(self) -> ModelStatistics:
-        return ModelStatistics(
-            name=self.name,
-            last_inference_ms=self.last_ms,
-            inferences=self.items,
-            executions=self.compute.count,
-            success=self.success.tally(),
-            fail=self.fail.tally(),
-            queue=self.queue.tally(),
-            compute_input=self.inputs.tally(),
-            compute_infer=self.compute.tally(),
-            compute_output=self.outputs.tally(),
-            batches={size: spent.tally() for size, spent in sorted(self.by_size.items())},
+    def statistics(self) -> contract.StatisticsOfModel:
+        sums = self.success, self.fail, self.queue, self.inputs, self.compute, self.outputs
+        return contract.StatisticsOfModel(
+            self.name,
+            contract.ModelCard.version,
+            last_inference=self.last_ms,
+            inference_count=self.items,
+            execution_count=self.compute.count,
+            inference_stats=contract.InferStatistics(*(each.duration() for each in sums)),
+            batch_stats=[_batches(size, spent) for size, spent in sorted(self.by_size.items())],
         )
+
+
+def _batches(size: int, spent: _Sum) -> contract.BatchStatistics:
+    moved = Duration(spent.count, 0)  # not told apart by batch size
+    return contract.BatchStatistics(size, moved, spent.duration(), moved)
 
 
 Histogram = tuple[Sequence[int], int]  # counts by upper bound, and nanoseconds

@@ -27,16 +27,7 @@ from astrarium.server.control.scheduler import Scheduler, SchedulerLoop
 from astrarium.server.control.tickets import EndedBatch, InFlightBatch, KeptGpu, Ticket, kept_gpu
 from astrarium.server.control.watches import Calibration
 from astrarium.serving.contract import Setup
-from astrarium.serving.live.messages import (
-    BatchBroken,
-    BatchCancelled,
-    BatchDone,
-    ModelLoaded,
-    ModelRefused,
-    ModelUnloaded,
-    Pong,
-    RunBatch,
-)
+from astrarium.serving.live.messages import BatchBroken, BatchCancelled, BatchDone, ModelNews, Pong, RunBatch
 from astrarium.serving.policies import ServingPolicy
 from astrarium.serving.state import Fate, Outcome
 from astrarium.serving.twin import native_setup
@@ -88,7 +79,7 @@ class ControlRoom:
 
     # news and books
 
-    def model_news(self, gpu: int, news: ModelLoaded | ModelRefused | ModelUnloaded) -> None:
+    def model_news(self, gpu: int, news: ModelNews) -> None:
         assert self.repository is not None
         self.repository.heard(gpu, news)
 

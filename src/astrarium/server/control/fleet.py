@@ -18,22 +18,9 @@ from typing import Protocol
 
 from astrarium.core.units import FOREVER, MILLISECOND, SECOND, Time
 from astrarium.server.control.tickets import InFlightBatch
-from astrarium.serving.live.backends.contract import ModelFiles
-from astrarium.serving.live.messages import (
-    BatchBroken,
-    BatchCancelled,
-    BatchDone,
-    CancelBatch,
-    LoadModel,
-    ModelLoaded,
-    ModelRefused,
-    ModelUnloaded,
-    News,
-    Pong,
-    RunBatch,
-    UnloadModel,
-    WorkerUp,
-)
+from astrarium.serving.live import messages
+from astrarium.serving.live.backends.contract import ModelFiles, powers_to
+from astrarium.serving.live.messages import BatchBroken, BatchCancelled, BatchDone, ModelNews, Pong, RunBatch
 from astrarium.serving.live.worker import files_to
 from astrarium.serving.live.workers import Workers, WorkerSpec
 
@@ -55,7 +42,7 @@ class FleetController(Protocol):
     def worker_ready(self, gpu: int) -> None: ...
     def worker_lost(self, gpu: int, flights: Sequence[InFlightBatch], reason: str) -> None: ...
     def returned(self, flight: InFlightBatch, news: BatchDone | BatchBroken | BatchCancelled) -> None: ...
-    def model_news(self, gpu: int, news: ModelLoaded | ModelRefused | ModelUnloaded) -> None: ...
+    def model_news(self, gpu: int, news: ModelNews) -> None: ...
     def pong(self, gpu: int, news: Pong) -> None: ...
 
 
@@ -143,7 +130,7 @@ class Fleet:
             news = BatchCancelled(flight.tag, now, now)
             self._later(recovery, lambda: self._controller.returned(flight, news))
         else:
-            self._order(flight.gpu, CancelBatch(flight.tag, recovery))
+            self._order(flight.gpu, messages.CancelBatch(flight.tag, recovery))
 
     def load(self, model: int, files: Mapping[str, ModelFiles]) -> None:
         self.models[model] = files
@@ -155,7 +142,7 @@ class Fleet:
         del self.models[model]
         for entry in self._entries:
             if entry.ready:
-                self._order(entry.spec.worker, UnloadModel(model))
+                self._order(entry.spec.worker, messages.UnloadModel(model))
 
     def check_for_stuck(self) -> None:
         """Kill workers that were over their limit at the last look already.
@@ -192,19 +179,19 @@ class Fleet:
 
     # news
 
-    def heard(self, worker: int, news: News) -> None:
+    def heard(self, worker: int, news: messages.News) -> None:
         entry = self._entries[worker]
         match news:
             case BatchDone(run) | BatchBroken(run) | BatchCancelled(run):
                 if (flight := self._take(entry, run)) is not None:
                     self._controller.returned(flight, news)
-            case WorkerUp():
+            case messages.WorkerUp():
                 entry.loading = set(self.models)
                 for model in self.models:
                     self._load(entry, model)
                 self._maybe_ready(entry)
-            case ModelLoaded(model) | ModelRefused(model) | ModelUnloaded(model):
-                entry.loading.discard(model)
+            case messages.ModelLoaded() | messages.ModelRefused() | messages.ModelUnloaded():
+                entry.loading.discard(news.model)
                 self._controller.model_news(worker, news)
                 self._maybe_ready(entry)
             case Pong():
@@ -229,7 +216,7 @@ class Fleet:
         assert self.workers is not None, "start the fleet first"
         return self.workers
 
-    def _order(self, worker: int, order: RunBatch | CancelBatch | LoadModel | UnloadModel) -> None:
+    def _order(self, worker: int, order: messages.Order) -> None:
         self._workers.send(worker, order)
 
     def _start(self, entry: _WorkerEntry) -> None:
@@ -250,7 +237,10 @@ class Fleet:
 
     def _load(self, entry: _WorkerEntry, model: int) -> None:
         files = self.models[model][entry.spec.place.kind]
-        self._order(entry.spec.worker, LoadModel(model, files_to(files), _warm_sizes(files.max_batch)))
+        order = messages.LoadModel(
+            model, files_to(files), powers_to(files.max_batch)
+        )  # sizes to warm up with
+        self._order(entry.spec.worker, order)
 
     def _maybe_ready(self, entry: _WorkerEntry) -> None:
         if not entry.ready and not entry.loading:
@@ -265,8 +255,3 @@ class Fleet:
         if not entry.sent or entry.sent[0].tag != tag:
             return None
         return entry.sent.popleft()
-
-
-def _warm_sizes(largest: int) -> list[int]:
-    """Return the batch sizes to warm up with: powers of two, and the largest."""
-    return [*(1 << power for power in range((largest - 1).bit_length())), largest]

@@ -11,7 +11,7 @@ import logging
 import random
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from astrarium.core.errors import extension
 from astrarium.core.units import Time
@@ -20,7 +20,7 @@ from astrarium.server.control.bounds import bounded
 from astrarium.server.control.control_room import ControlRoom
 from astrarium.server.control.desk import INPUTS, Desk
 from astrarium.server.control.plan import ServingPlan
-from astrarium.server.control.tickets import InFlightBatch, Ticket
+from astrarium.server.control.tickets import EndedBatchFacts, InFlightBatch, Ticket
 from astrarium.serving.contract import UNSERVED, Setup
 from astrarium.serving.live.messages import BatchBroken, BatchCancelled, BatchDone, RunBatch, Shapes
 from astrarium.serving.state import Outcome
@@ -30,18 +30,6 @@ if TYPE_CHECKING:
     from astrarium._front import Scheduler
 
 log = logging.getLogger("astrarium.control")
-
-
-class EndedBatchFacts(NamedTuple):
-    """These facts of a batch come back with the calls that it carried."""
-
-    tag: int
-    gpu: int
-    size: int
-    dispatched: Time
-    planned_end: Time
-    started: Time
-    finished: Time
 
 
 class HearingScheduler:

@@ -12,7 +12,7 @@ from astrarium.server.contract import Kind, ModelCard, ModelState, Refused
 from astrarium.server.control.fleet import Fleet
 from astrarium.server.control.plan import ModelPlan
 from astrarium.server.control.tickets import Tensors
-from astrarium.serving.live.messages import ModelLoaded, ModelRefused, ModelUnloaded
+from astrarium.serving.live.messages import ModelLoaded, ModelNews, ModelRefused, ModelUnloaded
 from astrarium.serving.live.tensors import TensorSpec
 
 
@@ -100,7 +100,7 @@ class Repository:
         await self._answers(entry, lambda: self._fleet.unload(entry.plan.index))
         entry.state, entry.reason = "UNAVAILABLE", "it was unloaded"
 
-    def heard(self, gpu: int, news: ModelLoaded | ModelRefused | ModelUnloaded) -> None:
+    def heard(self, gpu: int, news: ModelNews) -> None:
         entry = self.entries[news.model]
         match news:
             case ModelLoaded(_, inputs, outputs, lead):

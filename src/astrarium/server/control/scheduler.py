@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from time import monotonic_ns
 from typing import Any, Protocol
@@ -18,19 +18,8 @@ from astrarium.core.trace import Step
 from astrarium.core.units import SECOND, Time
 from astrarium.run.live import Alarm, KernelAlarm, LiveDriver
 from astrarium.server.control.tickets import InFlightBatch
-from astrarium.serving.contract import (
-    BatchFailed,
-    BatchFinished,
-    BatchPreempted,
-    Dispatch,
-    GpuJoined,
-    GpuLeft,
-    Preempt,
-    Request,
-    RequestArrived,
-    RequestProfiled,
-    Setup,
-)
+from astrarium.serving import contract
+from astrarium.serving.contract import Request, Setup
 from astrarium.serving.policies import ServingPolicy, listens_to_profiler
 from astrarium.serving.state import Batch, Fate, Ledger, Outcome, ServingState
 
@@ -94,11 +83,6 @@ class LiveLedger(Ledger):
         self._batch_ended(batch, fate, started, finished)
 
 
-def sent_since(state: ServingState, gpu: int, last: int) -> Iterator[Batch]:
-    """Yield the batches on a GPU that are newer than number *last*, in the order they were sent."""
-    return (batch for batch in state.gpus[gpu].batches if batch.run > last)
-
-
 _tags = count(1)
 log = logging.getLogger("astrarium.scheduler")
 _STUCK_AFTER, _SHORTEST_LIMIT = 10, SECOND  # times its estimate, and never sooner than this
@@ -148,29 +132,29 @@ class Scheduler:
 
     def arrived(self, request: int, model: int, received: Time, deadline: Time, application: int) -> None:
         moments = received - self.base, deadline - self.base
-        self._driver.post(RequestArrived(Request(request, model, *moments, application)))
+        self._driver.post(contract.RequestArrived(Request(request, model, *moments, application)))
 
     def gpu_joined(self, gpu: int) -> None:
-        self._driver.post(GpuJoined(gpu))
+        self._driver.post(contract.GpuJoined(gpu))
 
     def gpu_left(self, gpu: int) -> None:
-        self._driver.post(GpuLeft(gpu))
+        self._driver.post(contract.GpuLeft(gpu))
         for flight in [one for one in self._flights.values() if one.gpu == gpu and one.cancelled]:
             del self._flights[flight.run]  # nobody will report that it has recovered
 
     def finished(self, flight: InFlightBatch, started: Time, ended: Time) -> None:
         moments = started - self.base, max(0, ended - self.base)
-        self._driver.post(BatchFinished(flight.gpu, flight.run, *moments))
+        self._driver.post(contract.BatchFinished(flight.gpu, flight.run, *moments))
 
     def broken(self, flight: InFlightBatch, error: str) -> None:
-        self._driver.post(BatchFailed(flight.gpu, flight.run, error))
+        self._driver.post(contract.BatchFailed(flight.gpu, flight.run, error))
 
     def preempted(self, flight: InFlightBatch, started: Time, stopped: Time) -> None:
         moments = started - self.base, stopped - self.base
-        self._driver.post(BatchPreempted(flight.gpu, flight.run, *moments))
+        self._driver.post(contract.BatchPreempted(flight.gpu, flight.run, *moments))
 
     def profiled(self, request: Request, time: Time) -> None:
-        self._driver.post(RequestProfiled(request.id, request.model, request.application, time))
+        self._driver.post(contract.RequestProfiled(request.id, request.model, request.application, time))
 
     # its end
 
@@ -227,9 +211,9 @@ class Scheduler:
     def _carry_out(self, now: Time, actions: Sequence[Any]) -> None:
         """Launch batches first, since GPUs wait for them; then tell how requests ended."""
         for action in actions:
-            if type(action) is Dispatch:
+            if type(action) is contract.Dispatch:
                 self._launch_new(now, action.gpu)
-            elif type(action) is Preempt:
+            elif type(action) is contract.Preempt:
                 self._executor.cancel(self._flights[self.state.gpus[action.gpu].recovering])
         self._tell()
 
@@ -242,7 +226,7 @@ class Scheduler:
                 log.exception("the end of request %d could not be told", request)
 
     def _launch_new(self, now: Time, gpu: int) -> None:
-        for batch in sent_since(self.state, gpu, self._last_run[gpu]):
+        for batch in [one for one in self.state.gpus[gpu].batches if one.run > self._last_run[gpu]]:
             self._last_run[gpu] = batch.run
             flight = self._flights[batch.run] = self._flight(now, batch)
             self._executor.launch(flight)

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from astrarium.core.units import Time
 from astrarium.server.contract import InferCall
 from astrarium.serving.contract import Request, Setup
-from astrarium.serving.live.arena import (
-    Arena,
-    SharedMemory,
-    aligned,
-    block_bytes,
-    fixed_bytes,
-    tensors_at,
-    whole_shapes,
-)
+from astrarium.serving.live import arena
+from astrarium.serving.live.arena import Arena, SharedMemory, aligned
 from astrarium.serving.live.messages import BatchDone, Shapes
 from astrarium.serving.live.tensors import Tensor, TensorSpec
 from astrarium.serving.state import Outcome
@@ -35,8 +28,8 @@ class Tensors:
     reply_bytes: int | None = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "fixed_inputs", fixed_bytes(self.inputs) is not None)
-        object.__setattr__(self, "reply_bytes", fixed_bytes(self.outputs))
+        object.__setattr__(self, "fixed_inputs", arena.fixed_bytes(self.inputs) is not None)
+        object.__setattr__(self, "reply_bytes", arena.fixed_bytes(self.outputs))
 
     def room(self, input_bytes: int) -> int:
         """Return the bytes for the answer to one item: as much as its input where its size is not known."""
@@ -67,23 +60,16 @@ class Decider(Protocol):
     def close(self) -> None: ...
 
 
-class EndedBatch(Protocol):
-    """An ended batch is what a call remembers of the batch that carried its last part."""
+class EndedBatchFacts(NamedTuple):
+    """These facts of a batch come back from the native scheduler with the calls that it carried."""
 
-    @property
-    def tag(self) -> int: ...
-    @property
-    def gpu(self) -> int: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def dispatched(self) -> Time: ...
-    @property
-    def planned_end(self) -> Time: ...
-    @property
-    def started(self) -> Time: ...
-    @property
-    def finished(self) -> Time: ...
+    tag: int
+    gpu: int
+    size: int
+    dispatched: Time
+    planned_end: Time
+    started: Time
+    finished: Time
 
 
 # Of a batch that ended well: when, its size, and for how long no other batch could have its GPU.
@@ -140,6 +126,9 @@ class InFlightBatch:
         return self.done
 
 
+EndedBatch = InFlightBatch | EndedBatchFacts  # what a call remembers of the batch that carried its last part
+
+
 @dataclass(slots=True, eq=False)
 class Ticket:
     """A ticket has a part for each row of its call, and has ended when they all have.
@@ -177,28 +166,17 @@ class Ticket:
         self.reply_shapes = [None] * self.call.rows
 
 
-class Blocks(Protocol):
-    """Blocks of shared memory are handed out by an arena: ours, or its native twin."""
-
-    @property
-    def size(self) -> int: ...
-    @property
-    def used(self) -> int: ...
-    def take(self, size: int) -> int | None: ...
-    def give_back(self, offset: int) -> None: ...
-
-
 class TensorStore:
     """The tensor store gives each call a block: its inputs first, then a reply room for each of its rows."""
 
     def __init__(self, size: int) -> None:
-        self.arena: Blocks = Arena(size)
+        self.arena = Arena(size)  # or its native twin
         self.memory = SharedMemory.create(self.arena.size)
 
     def take_in(self, ticket: Ticket, given: Sequence[Tensor]) -> bool:
         """Copy the inputs, in the model's order, where workers find them. False where there is no room."""
         shapes: Shapes = [(tensor.shape, len(tensor.data)) for tensor in given]
-        if not self._take(ticket, block_bytes(shapes)):
+        if not self._take(ticket, arena.block_bytes(shapes)):
             return False
         ticket.shapes = None if ticket.tensors.fixed_inputs else shapes
         self._write(ticket.block, given)
@@ -247,9 +225,9 @@ class TensorStore:
 
     def _row(self, ticket: Ticket, row: int) -> list[Tensor]:
         specs = ticket.tensors.outputs
-        shapes = ticket.reply_shapes[row] or whole_shapes(specs, 1)
+        shapes = ticket.reply_shapes[row] or arena.whole_shapes(specs, 1)
         at = ticket.replies + row * ticket.room
-        return list(tensors_at(self.memory.view, at, specs, shapes))
+        return list(arena.tensors_at(self.memory.view, at, specs, shapes))
 
 
 def _joined(rows: Sequence[Tensor]) -> Tensor:

@@ -17,40 +17,15 @@ import msgspec
 
 from astrarium.core.errors import extension
 from astrarium.core.units import FOREVER, SECOND, Time
-from astrarium.server.checking import (
-    CheckedTensor,
-    bad,
-    check_load_parameters,
-    check_size,
-    check_tensor_parameters,
-    check_version,
-    in_card_order,
-    placed_inputs,
-    request_options,
-    wanted_outputs,
-)
+from astrarium.server import checking, wire
+from astrarium.server.checking import CheckedTensor, bad
 from astrarium.server.contract import InferAnswer, InferCall, Kind, ModelCard, Refused, Service
-from astrarium.server.grpc.messages import (
-    SERVICE,
-    Data,
-    Given,
-    Unreadable,
-    filled,
-    message,
-    read_infer,
-    read_message,
-)
+from astrarium.server.grpc import messages
+from astrarium.server.grpc.messages import Data, Given, message
 from astrarium.server.http.json_tensors import packed
 from astrarium.server.logs import ThrottledWarnings
 from astrarium.server.settings import HttpLimits, Keys
 from astrarium.server.timelines import stage_line
-from astrarium.server.wire import (
-    index_entries,
-    model_config,
-    model_metadata,
-    server_metadata,
-    statistics_answer,
-)
 from astrarium.serving.live.tensors import Tensor
 
 # One inference over gRPC: a message becomes a call, its answer becomes a message.
@@ -82,12 +57,11 @@ def read_call(
 ) -> GrpcCall:
     """Read a call; the client's deadline leaves *remaining* seconds, a tensor has at most *limit* bytes."""
     request = given.request
-    check_version(card, request.model_version)
+    checking.check_version(card, request.model_version)
     tensors = _tensors(card, given, limit)
-    options = request_options(_plain(request.parameters), tag, card.name)
+    options = checking.request_options(_plain(request.parameters), tag, card.name)
     rows = tensors[0].shape[0] if tensors else 1
-    wished = options.timeout, options.priority, options.application
-    call = InferCall(card.name, tensors, rows, received, *wished, _patience(remaining, card.name))
+    call = InferCall(card.name, tensors, rows, received, *options, _patience(remaining, card.name))
     return GrpcCall(call, _wanted(card, request))
 
 
@@ -102,15 +76,15 @@ def _patience(remaining: float | None, model: str) -> Time | None:
 
 def _tensors(card: ModelCard, given: Given, limit: int) -> list[Tensor]:
     inputs = given.request.inputs
-    placed = placed_inputs(card, inputs, limit)
+    placed = checking.placed_inputs(card, inputs, limit)
     for each, one in zip(placed, inputs, strict=True):
-        check_tensor_parameters(each.field, one.parameters, card.name)
+        checking.check_tensor_parameters(each.field, one.parameters, card.name)
     data = _raw(placed, given, card.name) if given.raw else _typed(placed, given, card.name)
     tensors = [
         Tensor(each.spec.name, each.spec.datatype, each.shape, content)
         for each, content in zip(placed, data, strict=True)
     ]
-    return in_card_order(card, tensors)
+    return checking.in_card_order(card, tensors)
 
 
 def _raw(placed: Sequence[CheckedTensor], given: Given, model: str) -> Sequence[Data]:
@@ -121,7 +95,7 @@ def _raw(placed: Sequence[CheckedTensor], given: Given, model: str) -> Sequence[
     for each, contents, data in zip(placed, typed, raw, strict=True):
         if contents is not None:
             raise bad(f"{each.field}.contents", "both", "either contents or raw_input_contents", model)
-        check_size(each, data, model)
+        checking.check_size(each, data, model)
     return raw
 
 
@@ -170,8 +144,8 @@ def _plain(parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 def _wanted(card: ModelCard, request: Any) -> list[str]:
     for at, output in enumerate(request.outputs):
-        check_tensor_parameters(f"outputs[{at}]", output.parameters, card.name)
-    return wanted_outputs(card, [output.name for output in request.outputs])
+        checking.check_tensor_parameters(f"outputs[{at}]", output.parameters, card.name)
+    return checking.wanted_outputs(card, [output.name for output in request.outputs])
 
 
 def written_answer(card: ModelCard, asked: GrpcCall, request_id: str, answer: InferAnswer) -> Any:
@@ -207,11 +181,6 @@ async def abort(context: Context, refused: Refused) -> NoReturn:
         # The first is what gRPC's own retries obey.
         trailing = (("grpc-retry-pushback-ms", f"{wait}"), ("retry-after", f"{max(1, ceil(wait / 1000))}"))
     await context.abort(grpc.StatusCode[refused.kind.grpc], refused.reason, trailing)
-    raise AssertionError("abort returned")
-
-
-async def abort_by_our_fault(context: Context, error: Exception) -> NoReturn:
-    await context.abort(grpc.StatusCode.INTERNAL, our_fault(error))
     raise AssertionError("abort returned")
 
 
@@ -281,7 +250,6 @@ async def _cancel_all(reader: asyncio.Task[None], under_way: _Queue) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-log = logging.getLogger(__name__)
 Answering = Callable[[Any, Context], Awaitable[Any]]
 OPEN_METHODS = frozenset({"ServerLive", "ServerReady"})
 
@@ -297,7 +265,7 @@ class GrpcFront:
         methods["ModelStreamInfer"] = grpc.stream_stream_rpc_method_handler(
             self.model_stream_infer, response_serializer=_serialized
         )
-        return grpc.method_handlers_generic_handler(SERVICE, methods)
+        return grpc.method_handlers_generic_handler(messages.SERVICE, methods)
 
     def _methods(self) -> dict[str, Answering]:
         return {
@@ -316,7 +284,8 @@ class GrpcFront:
 
     def _unary(self, name: str, answering: Answering) -> Any:
         guarded = self._keys and name not in OPEN_METHODS
-        read = read_infer if name == "ModelInfer" else partial(read_message, f"{name}Request")
+        with_tensors = name == "ModelInfer"
+        read = messages.read_infer if with_tensors else partial(messages.read_message, f"{name}Request")
 
         async def call(data: bytes, context: Context) -> Any:
             try:
@@ -330,18 +299,18 @@ class GrpcFront:
                 raise
             except Exception as error:
                 log.exception("%s failed", name)
-                await abort_by_our_fault(context, error)
+                await context.abort(grpc.StatusCode.INTERNAL, our_fault(error))
 
         return grpc.unary_unary_rpc_method_handler(call, response_serializer=_serialized)
 
     def _tell_of(self, refused: Refused, method: str, context: Context) -> None:
         """Log a client that sends what is no message, now and then: it is broken, or no client at all."""
-        if isinstance(refused, Unreadable):
+        if isinstance(refused, messages.Unreadable):
             self._unreadable.warning("%s from %s: %s", method, context.peer(), refused.reason)
 
     def _card(self, name: str, version: str) -> ModelCard:
         card = self._service.card(name)
-        check_version(card, version)
+        checking.check_version(card, version)
         return card
 
     async def server_live(self, _: Any, __: Context) -> Any:
@@ -355,28 +324,28 @@ class GrpcFront:
         return message("ModelReadyResponse")(ready=card.health[0] == "READY")
 
     async def server_metadata(self, _: Any, __: Context) -> Any:
-        return _message("ServerMetadataResponse", server_metadata())
+        return _message("ServerMetadataResponse", wire.server_metadata())
 
     async def model_metadata(self, request: Any, _: Context) -> Any:
         card = self._card(request.name, request.version)
-        return _message("ModelMetadataResponse", model_metadata(card))
+        return _message("ModelMetadataResponse", wire.model_metadata(card))
 
     async def model_config(self, request: Any, _: Context) -> Any:
         card = self._card(request.name, request.version)
-        return _message("ModelConfigResponse", {"config": model_config(card)})
+        return _message("ModelConfigResponse", {"config": wire.model_config(card)})
 
     async def model_statistics(self, request: Any, _: Context) -> Any:
         asked = [self._card(request.name, request.version)] if request.name else self._service.cards()
-        answer = statistics_answer(self._service.statistics(card.name) for card in asked)
+        answer = wire.StatisticsAnswer([self._service.statistics(card.name) for card in asked])
         return _message("ModelStatisticsResponse", answer)
 
     async def repository_index(self, request: Any, _: Context) -> Any:
-        models = index_entries(self._service.cards(), request.ready)
+        models = wire.index_entries(self._service.cards(), request.ready)
         return _message("RepositoryIndexResponse", {"models": models})
 
     async def repository_model_load(self, request: Any, _: Context) -> Any:
         card = self._service.card(request.model_name)
-        check_load_parameters(request.parameters, card.name)
+        checking.check_load_parameters(request.parameters, card.name)
         await self._service.load(card.name)
         return message("RepositoryModelLoadResponse")()
 
@@ -433,7 +402,7 @@ class GrpcFront:
 
         def reading(data: bytes) -> Given:
             try:
-                return read_infer(data)
+                return messages.read_infer(data)
             except Refused as refused:
                 self._tell_of(refused, "ModelStreamInfer", context)
                 raise
@@ -448,4 +417,4 @@ def _serialized(response: Any) -> bytes:
 
 
 def _message(name: str, content: object) -> Any:
-    return filled(name, msgspec.to_builtins(content))
+    return messages.filled(name, msgspec.to_builtins(content))

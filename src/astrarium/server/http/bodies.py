@@ -153,7 +153,7 @@ def _part(message: MutableMapping[str, Any]) -> bytes:
 
 async def decompressed(body: Body, encoding: str, limit: int) -> Body:
     """Decompress *body* by its Content-Encoding, as long as that stays within *limit* bytes."""
-    if encoding in ("", "identity"):
+    if encoding == "identity":
         return body
     if encoding not in ENCODINGS:
         expected = f"{', '.join(ENCODINGS)} or identity"
@@ -185,8 +185,6 @@ def asked_encoding(accepted: bytes) -> str:
 
 
 async def compressed(body: Body, encoding: str) -> Body:
-    if not encoding:
-        return body
     if len(body) > _IN_A_THREAD:
         return await asyncio.to_thread(_deflate, body, encoding)
     return _deflate(body, encoding)

@@ -11,55 +11,15 @@ import msgspec
 from msgspec import UNSET
 
 from astrarium.core.units import Time
-from astrarium.server import wire
-from astrarium.server.checking import (
-    CheckedTensor,
-    bad,
-    check_load_parameters,
-    check_size,
-    check_tensor_parameters,
-    check_version,
-    in_card_order,
-    placed_inputs,
-    request_options,
-    wanted_outputs,
-)
+from astrarium.server import checking, wire
+from astrarium.server.checking import CheckedTensor, bad
 from astrarium.server.contract import InferAnswer, InferCall, Kind, ModelCard, Refused, Service
-from astrarium.server.http.bodies import (
-    JSON,
-    Body,
-    BodyReader,
-    Headers,
-    HttpRefusal,
-    Reply,
-    asked_encoding,
-    compressed,
-    json_reply,
-)
-from astrarium.server.http.json_tensors import (
-    Json,
-    check_in_json,
-    check_keys,
-    from_json,
-    not_json,
-    outline,
-    to_json,
-)
+from astrarium.server.http import bodies, json_tensors
+from astrarium.server.http.bodies import JSON, Body, BodyReader, Headers, HttpRefusal, Reply, json_reply
+from astrarium.server.http.json_tensors import Json, check_keys, not_json, outline
 from astrarium.server.http.routing import LONG_WAY, HttpRequest
 from astrarium.server.settings import LARGE
 from astrarium.server.timelines import stage_line
-from astrarium.server.wire import (
-    InferRequest,
-    InferResponse,
-    InputTensor,
-    OutputTensor,
-    Parameters,
-    index_entries,
-    model_config,
-    model_metadata,
-    server_metadata,
-    statistics_answer,
-)
 from astrarium.serving.live.tensors import BYTES, Tensor
 
 # One inference over HTTP: a body becomes a call, its answer becomes a body.
@@ -69,7 +29,7 @@ HEADER_LENGTH = b"inference-header-content-length"
 APPLICATION = b"x-astrarium-application"
 TIMELINE = b"x-astrarium-timeline"
 _BINARY = (b"content-type", b"application/octet-stream")
-_decode = msgspec.json.Decoder(InferRequest).decode
+_decode = msgspec.json.Decoder(wire.InferRequest).decode
 _encode = msgspec.json.Encoder().encode
 
 
@@ -89,15 +49,13 @@ def read_call(
     request = _request(body, json_size)
     tensors = _tensors(card, request, memoryview(body)[json_size:], limit)
     tag = headers.get(APPLICATION, b"").decode("latin-1")
-    options = request_options(request.parameters, tag, card.name)
+    options = checking.request_options(request.parameters, tag, card.name)
     rows = tensors[0].shape[0] if tensors else 1
-    call = InferCall(
-        card.name, tensors, rows, received, options.timeout, options.priority, options.application
-    )
+    call = InferCall(card.name, tensors, rows, received, *options)
     wanted = _wanted(card, request)
     for spec in card.outputs:
         if wanted.get(spec.name) is False:
-            check_in_json(spec, card.name)
+            json_tensors.check_in_json(spec, card.name)
     return HttpCall(call, request.id, wanted)
 
 
@@ -124,7 +82,7 @@ def _json_size(headers: Mapping[bytes, bytes], body: Body) -> int:
     return int(given)
 
 
-def _request(body: Body, size: int) -> InferRequest:
+def _request(body: Body, size: int) -> wire.InferRequest:
     """Read a request's JSON; of a large one, only what is beside the elements of its tensors."""
     json = body if size == len(body) else memoryview(body)[:size]
     try:
@@ -133,13 +91,13 @@ def _request(body: Body, size: int) -> InferRequest:
         raise bad("body", None, "JSON that is not nested this deep") from None
 
 
-def _small(json: Json) -> InferRequest:
+def _small(json: Json) -> wire.InferRequest:
     request = _decoded(json)
     check_keys(outline(json).text)
     return request
 
 
-def _large(json: Json) -> InferRequest:
+def _large(json: Json) -> wire.InferRequest:
     text, pieces = outline(json)
     request = _decoded(text)
     check_keys(text)
@@ -149,16 +107,16 @@ def _large(json: Json) -> InferRequest:
     return request
 
 
-def _decoded(json: Json) -> InferRequest:
+def _decoded(json: Json) -> wire.InferRequest:
     try:
         return _decode(json)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise not_json(json, error) from None
 
 
-def _tensors(card: ModelCard, request: InferRequest, binary: memoryview, limit: int) -> list[Tensor]:
-    tensors, at = [], 0
-    for placed, given in zip(placed_inputs(card, request.inputs, limit), request.inputs, strict=True):
+def _tensors(card: ModelCard, request: wire.InferRequest, binary: memoryview, limit: int) -> list[Tensor]:
+    tensors, at, inputs = [], 0, request.inputs
+    for placed, given in zip(checking.placed_inputs(card, inputs, limit), inputs, strict=True):
         size = _binary_size(given, placed, card.name) if given.parameters else None
         if size is None:
             data: bytes | memoryview = _json_data(given, placed, card.name)
@@ -168,44 +126,45 @@ def _tensors(card: ModelCard, request: InferRequest, binary: memoryview, limit: 
         tensors.append(Tensor(placed.spec.name, placed.spec.datatype, placed.shape, data))
     if at != len(binary):
         raise bad("body", f"{len(binary)} bytes after the JSON", f"{at}, as binary_data_size says", card.name)
-    return in_card_order(card, tensors)
+    return checking.in_card_order(card, tensors)
 
 
-def _binary_size(given: InputTensor, placed: CheckedTensor, model: str) -> int | None:
-    check_tensor_parameters(placed.field, given.parameters, model)
+def _binary_size(given: wire.InputTensor, placed: CheckedTensor, model: str) -> int | None:
+    checking.check_tensor_parameters(placed.field, given.parameters, model)
     size = given.parameters.get("binary_data_size")
     if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 0):
         raise bad(f"{placed.field}.parameters.binary_data_size", size, "a whole number of bytes", model)
     return size
 
 
-def _json_data(given: InputTensor, placed: CheckedTensor, model: str) -> bytes:
+def _json_data(given: wire.InputTensor, placed: CheckedTensor, model: str) -> bytes:
     if given.data is UNSET:
         raise bad(placed.field, "neither", "either data or parameters.binary_data_size", model)
-    return from_json(given.data, placed, model)
+    return json_tensors.from_json(given.data, placed, model)
 
 
-def _binary_data(given: InputTensor, placed: CheckedTensor, data: memoryview, model: str) -> memoryview:
+def _binary_data(given: wire.InputTensor, placed: CheckedTensor, data: memoryview, model: str) -> memoryview:
     if given.data is not UNSET:
         raise bad(placed.field, "both", "either data or parameters.binary_data_size", model)
-    check_size(placed, data, model)  # fewer bytes than binary_data_size says are also fewer than the shape
+    # Fewer bytes than binary_data_size says are also fewer than the shape.
+    checking.check_size(placed, data, model)
     return data
 
 
-def _wanted(card: ModelCard, request: InferRequest) -> dict[str, bool]:
+def _wanted(card: ModelCard, request: wire.InferRequest) -> dict[str, bool]:
     default = _flag(request.parameters, "binary_data_output", False, "parameters", card.name)
     if not request.outputs:
         return {spec.name: default for spec in card.outputs}
-    names = wanted_outputs(card, [output.name for output in request.outputs])
+    names = checking.wanted_outputs(card, [output.name for output in request.outputs])
     for at, output in enumerate(request.outputs):
-        check_tensor_parameters(f"outputs[{at}]", output.parameters, card.name)
+        checking.check_tensor_parameters(f"outputs[{at}]", output.parameters, card.name)
     return {
         name: _flag(output.parameters, "binary_data", default, f"outputs[{at}].parameters", card.name)
         for at, (name, output) in enumerate(zip(names, request.outputs, strict=True))
     }
 
 
-def _flag(parameters: Parameters, name: str, default: bool, field: str, model: str) -> bool:
+def _flag(parameters: wire.Parameters, name: str, default: bool, field: str, model: str) -> bool:
     value = parameters.get(name, default)
     if not isinstance(value, bool):
         raise bad(f"{field}.{name}", value, "true or false", model)
@@ -217,19 +176,19 @@ def written_answer(card: ModelCard, asked: HttpCall, answer: InferAnswer) -> tup
     given = {tensor.name: tensor for tensor in answer.outputs}
     binary = [given[name].data for name, is_binary in asked.outputs.items() if is_binary]
     outputs = [_output(given[name], is_binary) for name, is_binary in asked.outputs.items()]
-    json = _encode(InferResponse(card.name, card.version, outputs, asked.id))
+    json = _encode(wire.InferResponse(card.name, card.version, outputs, asked.id))
     if not binary:
         return [JSON], json
     return [_BINARY, (HEADER_LENGTH, b"%d" % len(json))], b"".join([json, *binary])
 
 
-def _output(tensor: Tensor, binary: bool) -> OutputTensor:
+def _output(tensor: Tensor, binary: bool) -> wire.OutputTensor:
     shape = list(tensor.shape)
     if binary:
-        return OutputTensor(
+        return wire.OutputTensor(
             tensor.name, tensor.datatype, shape, parameters={"binary_data_size": len(tensor.data)}
         )
-    return OutputTensor(tensor.name, tensor.datatype, shape, to_json(tensor))
+    return wire.OutputTensor(tensor.name, tensor.datatype, shape, json_tensors.to_json(tensor))
 
 
 def timeline_header(headers: Mapping[bytes, bytes], answer: InferAnswer) -> Headers:
@@ -259,7 +218,7 @@ class Handlers:
         return json_reply(wire.Pointers(about, look))
 
     async def server(self, _: HttpRequest) -> Reply:
-        return json_reply(server_metadata())
+        return json_reply(wire.server_metadata())
 
     async def live(self, _: HttpRequest) -> Reply:
         return json_reply(wire.Live(True))
@@ -271,11 +230,11 @@ class Handlers:
 
     def _card(self, request: HttpRequest) -> ModelCard:
         card = self._service.card(request.names["model"])
-        check_version(card, request.names.get("version", ""))
+        checking.check_version(card, request.names.get("version", ""))
         return card
 
     async def model(self, request: HttpRequest) -> Reply:
-        return json_reply(model_metadata(self._card(request)))
+        return json_reply(wire.model_metadata(self._card(request)))
 
     async def model_ready(self, request: HttpRequest) -> Reply:
         card = self._card(request)
@@ -286,14 +245,14 @@ class Handlers:
         return json_reply(wire.Ready(True))
 
     async def config(self, request: HttpRequest) -> Reply:
-        return json_reply(model_config(self._card(request)))
+        return json_reply(wire.model_config(self._card(request)))
 
     async def statistics(self, request: HttpRequest) -> Reply:
-        return json_reply(statistics_answer([self._service.statistics(self._card(request).name)]))
+        return json_reply(wire.StatisticsAnswer([self._service.statistics(self._card(request).name)]))
 
     async def all_statistics(self, _: HttpRequest) -> Reply:
         cards = self._service.cards()
-        return json_reply(statistics_answer(self._service.statistics(card.name) for card in cards))
+        return json_reply(wire.StatisticsAnswer([self._service.statistics(card.name) for card in cards]))
 
     async def infer(self, request: HttpRequest) -> Reply:
         if reason := request.scope.get(LONG_WAY):
@@ -318,11 +277,11 @@ class Handlers:
             answer.release()
         described_by += timeline_header(headers, answer)
         accepted = headers.get(b"accept-encoding")
-        wanted = asked_encoding(accepted) if accepted else ""
+        wanted = bodies.asked_encoding(accepted) if accepted else ""
         if not wanted:
             return Reply(200, described_by, content)
         described_by.append((b"content-encoding", wanted.encode()))
-        return Reply(200, described_by, await compressed(content, wanted))
+        return Reply(200, described_by, await bodies.compressed(content, wanted))
 
     async def _asked(self, card: ModelCard, request: HttpRequest, body: Body) -> HttpCall:
         given = card, body, request.headers, request.received, self._bodies.limits.body_bytes
@@ -358,11 +317,11 @@ class Handlers:
 
     async def index(self, request: HttpRequest) -> Reply:
         form = await self._form(request, wire.IndexRequest)
-        return json_reply(index_entries(self._service.cards(), form.ready))
+        return json_reply(wire.index_entries(self._service.cards(), form.ready))
 
     async def load(self, request: HttpRequest) -> Reply:
         form, card = await self._form(request, wire.ChangeRequest), self._card(request)
-        check_load_parameters(form.parameters, card.name)
+        checking.check_load_parameters(form.parameters, card.name)
         await self._service.load(card.name)
         return json_reply({})
 

@@ -15,15 +15,8 @@ from astrarium.core.errors import extension
 from astrarium.server.checking import CheckedTensor, bad
 from astrarium.server.contract import Kind, Refused
 from astrarium.server.settings import LARGE
-from astrarium.serving.live.tensors import (
-    BF16,
-    BYTES,
-    DATATYPES,
-    Tensor,
-    TensorSpec,
-    pack_bytes,
-    unpack_bytes,
-)
+from astrarium.serving.live import tensors
+from astrarium.serving.live.tensors import BF16, BYTES, DATATYPES, Tensor, TensorSpec
 
 # Large JSON, read and written by native code: Python's lock is free meanwhile, so others are served.
 
@@ -31,10 +24,6 @@ from astrarium.serving.live.tensors import (
 Json = bytes | bytearray | memoryview
 _SHOWN = 40  # bytes of what is wrong
 _NOT_JSON = f"{BF16} has no form in JSON"
-
-
-def native() -> Any | None:
-    return extension("_express")
 
 
 class Outline(NamedTuple):
@@ -46,7 +35,7 @@ class Outline(NamedTuple):
 
 def outline(body: Json) -> Outline:
     """Return the outline of a body; Refused where it is large beside its elements, or no JSON."""
-    cutter = native()
+    cutter = extension("_express")
     found = cutter.outline(body) if cutter is not None else None
     if isinstance(found, int):
         raise bad("body", None, f"JSON: it makes no sense from byte {found} on")
@@ -100,13 +89,15 @@ def _wrong_element(placed: CheckedTensor, element: int, got: object, model: str)
     return bad(f"{placed.field}.data, element {element}", got, f"{placed.elements} elements: {form}", model)
 
 
-def write_elements(writer: Any, tensor: Tensor) -> msgspec.Raw | int:
-    """Return a JSON list of a large tensor's elements, by *writer*; or which of them is no text."""
+def write_elements(writer: Any, tensor: Tensor) -> msgspec.Raw:
+    """Return a JSON list of a large tensor's elements, by *writer*, the native code."""
     data, datatype = tensor.data, tensor.datatype
     if datatype == "FP16":
         data, datatype = np.frombuffer(data, np.float16).astype(np.float32).data, "FP32"
     found = writer.to_json(data, datatype)
-    return found if isinstance(found, int) else msgspec.Raw(found)
+    if isinstance(found, int):  # which element is no text
+        raise _no_text(tensor.name, found, tensors.unpack_bytes(tensor.data)[found])
+    return msgspec.Raw(found)
 
 
 _CODES = {
@@ -132,7 +123,7 @@ def from_json(raw: msgspec.Raw, placed: CheckedTensor, model: str) -> bytes:
     """Return the binary layout of a JSON list, refused where it is not exactly what was announced."""
     if placed.spec.datatype == BF16:
         raise bad(f"{placed.field}.data", None, f"parameters.binary_data_size: {_NOT_JSON}", model)
-    if len(memoryview(raw)) > LARGE and (reader := native()) is not None:
+    if len(memoryview(raw)) > LARGE and (reader := extension("_express")) is not None:
         return read_elements(reader, raw, placed, model)
     depth = len(placed.shape) if _NESTED.match(raw) else 1
     try:
@@ -150,7 +141,7 @@ def packed(placed: CheckedTensor, values: Any, model: str) -> bytes:
     """Return the binary layout of a flat list, refused where an element does not fit the datatype."""
     datatype = placed.spec.datatype
     if datatype == BYTES:
-        return pack_bytes([value.encode() if isinstance(value, str) else value for value in values])
+        return tensors.pack_bytes([value.encode() if isinstance(value, str) else value for value in values])
     try:
         return struct.pack(f"<{len(values)}{_CODES[datatype]}", *values)
     except (struct.error, OverflowError):
@@ -159,10 +150,11 @@ def packed(placed: CheckedTensor, values: Any, model: str) -> bytes:
 
 def to_json(tensor: Tensor) -> list[Any] | msgspec.Raw:
     """Return a tensor as a flat list; NaN and the infinities, which JSON cannot write, become null."""
-    if len(tensor.data) > LARGE and (writer := native()) is not None:
-        return _written(tensor, writer)
+    if len(tensor.data) > LARGE and (writer := extension("_express")) is not None:
+        return write_elements(writer, tensor)
     if tensor.datatype == BYTES:
-        return [_text(tensor.name, at, element) for at, element in enumerate(unpack_bytes(tensor.data))]
+        elements = enumerate(tensors.unpack_bytes(tensor.data))
+        return [_text(tensor.name, at, element) for at, element in elements]
     values: list[Any] = np.frombuffer(tensor.data, DATATYPES[tensor.datatype]).tolist()
     return values
 
@@ -171,13 +163,6 @@ def check_in_json(spec: TensorSpec, model: str) -> None:
     """Refuse an output that is wanted in JSON and cannot be written there."""
     if spec.datatype == BF16:
         raise bad(f"output {spec.name}", None, f"the parameter binary_data: true: {_NOT_JSON}", model)
-
-
-def _written(tensor: Tensor, writer: Any) -> msgspec.Raw:
-    found = write_elements(writer, tensor)
-    if not isinstance(found, int):
-        return found
-    raise _no_text(tensor.name, found, unpack_bytes(tensor.data)[found])
 
 
 @cache

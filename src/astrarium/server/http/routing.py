@@ -1,4 +1,4 @@
-"""The router finds the handler of a path in a tree of path segments: literals first, then `{names}`."""
+"""The router finds the handler of a path: of several routes that fit, the first counts."""
 
 from __future__ import annotations
 
@@ -48,63 +48,38 @@ class Route:
     query: Mapping[str, type] = field(default_factory=dict)
 
 
-@dataclass
-class _Node:
-    literals: dict[str, _Node] = field(default_factory=dict)
-    named: dict[str, _Node] = field(default_factory=dict)
-    methods: dict[str, Route] = field(default_factory=dict)
-
-
 _REMEMBERED, _SHORT = 1024, 256  # paths, and characters of each: what strangers ask for must stay small
 
 
 class Router:
     def __init__(self, routes: list[Route]) -> None:
-        self.routes, self._root = routes, _Node()
+        self.routes = routes
         self._remembered = lru_cache(_REMEMBERED)(self._found)
+        self._methods: dict[str, dict[str, Route]] = {}  # by path
         for route in routes:
-            self._add(route)
-
-    def _add(self, route: Route) -> None:
-        node = self._root
-        for segment in route.path.split("/")[1:]:
-            named = segment.startswith("{")
-            children, key = (node.named, segment[1:-1]) if named else (node.literals, segment)
-            node = children.setdefault(key, _Node())
-        node.methods[route.method] = route
+            self._methods.setdefault(route.path, {})[route.method] = route
+        self._forms = {path: _form(path) for path in self._methods}
 
     def find(self, method: str, path: str) -> tuple[Route, Mapping[str, str]]:
         return (self._remembered if len(path) <= _SHORT else self._found)(method, path)
 
     def _found(self, method: str, path: str) -> tuple[Route, Mapping[str, str]]:
-        names: dict[str, str] = {}
-        node = _descend(self._root, path.split("/"), 1, names)
-        if node is None:
-            raise HttpRefusal(404, f"path: expected one that GET /openapi.json lists (got {path[:200]!r})")
-        route = node.methods.get("GET" if method == "HEAD" else method)
-        if route is None:
-            raise _wrong_method(node, method, path)
-        return route, names
+        for written, form in self._forms.items():
+            if (fitting := form.fullmatch(path)) is not None:
+                methods = self._methods[written]
+                route = methods.get("GET" if method == "HEAD" else method)
+                if route is None:
+                    raise _wrong_method(methods, method, path)
+                return route, fitting.groupdict()
+        raise HttpRefusal(404, f"path: expected one that GET /openapi.json lists (got {path[:200]!r})")
 
 
-def _descend(node: _Node, segments: list[str], at: int, names: dict[str, str]) -> _Node | None:
-    if at == len(segments):
-        return node if node.methods else None
-    literal = node.literals.get(segments[at])
-    found = _descend(literal, segments, at + 1, names) if literal else None
-    if found is not None or not segments[at]:
-        return found
-    for name, child in node.named.items():
-        found = _descend(child, segments, at + 1, names)
-        if found is not None:
-            names[name] = segments[at]
-            return found
-    return None
+def _form(path: str) -> re.Pattern[str]:
+    return re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]+)", re.escape(path)))
 
 
-def _wrong_method(node: _Node, method: str, path: str) -> HttpRefusal:
-    allowed = sorted({*node.methods, "HEAD"} if "GET" in node.methods else {*node.methods})
-    allow = ", ".join(allowed)
+def _wrong_method(methods: Mapping[str, Route], method: str, path: str) -> HttpRefusal:
+    allow = ", ".join(sorted({*methods, "HEAD"} if "GET" in methods else methods))
     return HttpRefusal(405, f"{path[:200]}: expected {allow} (got {method[:20]})", {b"allow": allow.encode()})
 
 

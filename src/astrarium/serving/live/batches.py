@@ -12,20 +12,12 @@ from types import MappingProxyType
 import numpy as np
 
 from astrarium.core.errors import extension
+from astrarium.serving.live import tensors
 from astrarium.serving.live.arena import aligned, whole_shapes
 from astrarium.serving.live.backends.answers import stack
 from astrarium.serving.live.backends.contract import Batch
 from astrarium.serving.live.messages import MEMBER_BYTES, BatchMember, Shapes, unpacked
-from astrarium.serving.live.tensors import (
-    BYTES,
-    DATATYPES,
-    Array,
-    Tensor,
-    TensorSpec,
-    datatype_of,
-    to_array,
-    to_bytes,
-)
+from astrarium.serving.live.tensors import BYTES, DATATYPES, Array, Tensor, TensorSpec
 
 # Items that are alike, copied between shared memory and arrays.
 
@@ -147,7 +139,7 @@ def _write_alike(
     """Write stacked items, which all have the same shapes; return these."""
     shapes = []
     for spec, array in zip(specs, arrays, strict=True):
-        _check(spec, array.shape[1:], datatype_of(array))
+        _check(spec, array.shape[1:], tensors.datatype_of(array))
         shapes.append(((1, *array.shape[1:]), array.nbytes // len(array)))
     scatter_items(view, members, [size for _, size in shapes], list(map(np.ascontiguousarray, arrays)))
     return shapes
@@ -163,8 +155,8 @@ def _write(view: memoryview, member: BatchMember, items: Sequence[Reply]) -> Sha
 
 
 def _item(spec: TensorSpec, item: Array) -> Reply:
-    _check(spec, item.shape, datatype_of(item))
-    return (1, *item.shape), to_bytes(item)
+    _check(spec, item.shape, tensors.datatype_of(item))
+    return (1, *item.shape), tensors.to_bytes(item)
 
 
 def _check(spec: TensorSpec, shape: tuple[int, ...], datatype: str) -> None:
@@ -252,7 +244,7 @@ def _pieces(
 
 def _array(view: memoryview, spec: TensorSpec, at: int, shape: tuple[int, ...], size: int) -> Array:
     if spec.datatype == BYTES:
-        return to_array(Tensor(spec.name, BYTES, shape, view[at : at + size]))
+        return tensors.to_array(Tensor(spec.name, BYTES, shape, view[at : at + size]))
     return np.ndarray(shape, DATATYPES[spec.datatype], view, at)
 
 

@@ -134,6 +134,9 @@ class ModelUnloaded(Message, frozen=True):
     model: int
 
 
+ModelNews: TypeAlias = ModelLoaded | ModelRefused | ModelUnloaded
+
+
 class BatchDone(Message, frozen=True):
     """A batch is done; its answers lie in the members' reply rooms.
 
@@ -170,9 +173,7 @@ class Pong(Message, frozen=True):
     heard: Time = 0  # when it came back, where native code has noted that
 
 
-News: TypeAlias = (
-    WorkerUp | ModelLoaded | ModelRefused | ModelUnloaded | BatchDone | BatchBroken | BatchCancelled | Pong
-)
+News: TypeAlias = WorkerUp | ModelNews | BatchDone | BatchBroken | BatchCancelled | Pong
 
 _encoder = msgspec.msgpack.Encoder()
 encode = _encoder.encode

@@ -30,15 +30,7 @@ from astrarium.core.units import Time
 from astrarium.serving.live import messages
 from astrarium.serving.live.arena import SharedMemory, aligned, fixed_bytes
 from astrarium.serving.live.backends import backends, contract, examples
-from astrarium.serving.live.backends.contract import (
-    Batch,
-    Launched,
-    LoadedModel,
-    ModelFiles,
-    Place,
-    Ran,
-    Timed,
-)
+from astrarium.serving.live.backends.contract import Batch, LoadedModel, ModelFiles, Place
 from astrarium.serving.live.backends.precise_wait import Ready, Watch, fine_timers, watching
 from astrarium.serving.live.batches import gathered, write_replies
 from astrarium.serving.live.garbage import GarbageKeeper
@@ -57,9 +49,9 @@ class BatchTurn:
     def __init__(self, order: RunBatch, received: Time, model: LoadedModel | None, view: memoryview) -> None:
         self.order, self.received, self.model, self._view = order, received, model, view
         self.not_before = max(received, order.start)
-        self._launch: Callable[[Batch, Time], Launched] | None = getattr(model, "launch", None)
+        self._launch: Callable[[Batch, Time], contract.Launched] | None = getattr(model, "launch", None)
         self.in_flight: int = getattr(model, "in_flight", 0)  # batches that its model takes at once; 0: any
-        self._launched: Launched | None = None
+        self._launched: contract.Launched | None = None
         self._error: Exception | None = None
 
     @property
@@ -88,7 +80,7 @@ class BatchTurn:
         except Exception as error:
             self._error = error
 
-    def take(self, free: Time, clock: Clock) -> tuple[Time, Ran]:
+    def take(self, free: Time, clock: Clock) -> tuple[Time, contract.Ran]:
         """Run the batch, or wait until it has run; return when it started, and what ran.
 
         *free* is when the batch before left the GPU.
@@ -104,12 +96,12 @@ class BatchTurn:
         """Write the replies; return their shapes where the model's own do not say them all."""
         return write_replies(self._view, self._loaded().outputs, self.order.members, result.outputs)
 
-    def _run(self, model: LoadedModel, clock: Clock) -> tuple[Time, Ran]:
+    def _run(self, model: LoadedModel, clock: Clock) -> tuple[Time, contract.Ran]:
         started = clock()
         batch = self._batch(model)
         began = clock()
         result = model.run(batch)
-        return started, Ran(result, began, clock())
+        return started, contract.Ran(result, began, clock())
 
     def _batch(self, model: LoadedModel) -> Batch:
         order = self.order
@@ -271,7 +263,7 @@ class Worker:
         """Let native code run the model's batches, where it can."""
         if self._native is None:
             return
-        timed: Timed | None = getattr(model, "timed", None)
+        timed: contract.Timed | None = getattr(model, "timed", None)
         if timed is not None:
             tensors = _plain(model.inputs), _plain(model.outputs)
             self._native.know(number, list(timed.table), *tensors, list(timed.sources))

@@ -31,9 +31,6 @@ from astrarium.placement.problem import ALONE, Form, PlacedModel, Problem
 # What is known of models that share a GPU, read from files: iGniter's profiles, measured slowdowns.
 
 
-S = TypeVar("S", bound=msgspec.Struct)
-
-
 class Colocation(msgspec.Struct, frozen=True):
     """Colocation is iGniter's coefficients of a kind of GPU, and of models on it by name."""
 
@@ -49,16 +46,9 @@ def v100() -> Colocation:
 
 def fitted(raw: Any, source: str) -> Colocation:
     """Return the coefficients from a profile in the form of `placement/igniter.json`."""
-    profile = decoded(IgniterProfile, raw, source)
     with read_from(source):
+        profile = Decoder().decode_struct(IgniterProfile, raw, "")
         return Colocation(fit_gpu(profile.gpu), fit_models(profile))
-
-
-def decoded(kind: type[S], raw: Any, source: str) -> S:
-    try:
-        return Decoder().decode_struct(kind, raw, "")
-    except InputError as error:  # what a whole file is wrong about has no field above it
-        raise InputError(error.field.lstrip("."), error.value, error.expected, source) from None
 
 
 T = TypeVar("T")
@@ -88,7 +78,8 @@ def interference_named(name: str) -> tuple[Known, Slowing | None]:
     raw = read_yaml(Path(name))
     if isinstance(raw, dict) and "gpu" in raw:
         return _by_igniter(fitted(raw, name), name)
-    slowdowns = decoded(SlowdownTable, raw, name)
+    with read_from(name):
+        slowdowns = Decoder().decode_struct(SlowdownTable, raw, "")
     return measured_on_v100s, lambda problem: MeasuredInterference(problem, slowdowns)
 
 

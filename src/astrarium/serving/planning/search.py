@@ -54,7 +54,7 @@ def placement_policy(choice: Choice, option: str = "--policy") -> PlacementPolic
     try:
         policy: PlacementPolicy = made(kind, choice.parameters, field="")
     except InputError as error:
-        raise InputError(f"-p {error.field.lstrip('.')}", error.value, error.expected, choice.name) from None
+        raise InputError(f"-p {error.field}", error.value, error.expected, choice.name) from None
     return policy
 
 

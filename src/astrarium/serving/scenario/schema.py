@@ -10,7 +10,6 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Union, get_arg
 
 import msgspec
 
-from astrarium.core import popularity
 from astrarium.core.choice import DEFAULT_SEED, Choice, Seed
 from astrarium.core.decode import bare
 from astrarium.core.distributions import Constant, Distribution, Modes, Samples
@@ -429,7 +428,7 @@ def spans(workload: Workload, names: Sequence[str]) -> list[Span]:
     assert workload.rate is not None, "a trace has no rates"
     assert workload.duration is not None
     rates = _initial(workload.rate, workload, names)
-    shares = _shares(rates, popularity.equal(len(names)))
+    shares = _shares(rates, zipf(len(names), 0))
     schedule: list[tuple[Time, tuple[float, ...]]] = [(0, rates)]
     for change in (change for change in workload.changes if change.at < workload.duration):
         rates = _changed(change.rate, rates, shares, names)
@@ -486,9 +485,15 @@ def _check_names(field: str, rates: dict[str, Rate], names: Sequence[str]) -> No
 def _initial(rates: Rates, workload: Workload, names: Sequence[str]) -> tuple[float, ...]:
     if isinstance(rates, dict):
         return tuple(rates[name] for name in names)
-    if isinstance(workload.popularity, Zipf):
-        return tuple(rates * share for share in popularity.zipf(len(names), workload.popularity.zipf))
-    return tuple(rates * share for share in popularity.equal(len(names)))
+    exponent = workload.popularity.zipf if isinstance(workload.popularity, Zipf) else 0
+    return tuple(rates * share for share in zipf(len(names), exponent))
+
+
+def zipf(models: int, exponent: float) -> list[float]:
+    """The i-th model gets a share in proportion to 1 / i^exponent: 0 makes all equal."""
+    weights = [rank**-exponent for rank in range(1, models + 1)]
+    total = math.fsum(weights)
+    return [weight / total for weight in weights]
 
 
 def _changed(

@@ -81,10 +81,6 @@ class ForkServer:
     def _ask_for(self, role: SlotSetup | RendezvousSetup, theirs: socket.socket) -> None:
         socket.send_fds(self._control, [msgspec.json.encode(role)], [theirs.fileno()])
 
-    @property
-    def alive(self) -> bool:
-        return self._process.poll() is None
-
     def close(self) -> None:
         """Kill the fork server at once: it has nothing to save, and its slots end with it."""
         self._control.close()

@@ -7,10 +7,10 @@ Where a name will do an object will, and the other way round: `search=Hyperband(
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -36,10 +36,9 @@ from astrarium.tuning.report.files import CANDIDATES
 from astrarium.tuning.report.summary import TuningSummary, summarize
 from astrarium.tuning.samplers import Goal, Sampler
 from astrarium.tuning.scenario.read import DEFAULT_POLICY, TuningScenario, check_search
-from astrarium.tuning.scenario.schema import LiveSection
+from astrarium.tuning.scenario.schema import EngineName, LiveSection
 from astrarium.tuning.search.contract import Search
 
-EngineName = Literal["local", "ray"]
 Progress = bool | Callable[[LiveTuning], None]
 DEFAULT_SEARCH = "successive-halving"
 
@@ -163,37 +162,25 @@ def tune(
     Ctrl-C ends the search, and what it found so far is returned; while processes start, it is a
     KeyboardInterrupt.
     """
-    spec = specified(search, policy, goal, target, longest, seed, folder, resume, progress)
-    spec = replace(spec, space=space, sampler=sampler)
+    own = {"space": space, "sampler": sampler, "goal": goal, "target": target, "seed": seed, "resume": resume}
+    spec = specified(search, policy, longest, folder, progress, **own)
     record = trained(objective, spec, engine, live, gpus, emulated)
     return finished(record, spec, engine)
 
 
 def specified(
-    search: Any,
-    policy: Any,
-    goal: Goal,
-    target: float | None,
-    longest: str | None,
-    seed: int,
-    folder: Path | str | None,
-    resume: bool,
-    progress: Progress,
+    search: Any, policy: Any, longest: str | None, folder: Path | str | None, progress: Progress, **own: Any
 ) -> SearchSpec:
-    """Return a search specification without its space; every part is checked before anything is started."""
-    look = SearchProgress().show if progress is True else None if progress is False else progress
-    kept = None if folder is None else Path(folder)
+    """Return a search specification; every part is checked before anything is started.
+
+    *own* are the fields of a specification that are taken as they are."""
     return SearchSpec(
-        space={},
         search=_search(search),
         policy=_policy(policy),
-        goal=goal,
-        target=target,
-        seed=seed,
-        folder=kept,
-        resume=resume,
-        progress=look,
+        folder=None if folder is None else Path(folder),
+        progress=SearchProgress().show if progress is True else progress or None,
         options=options(longest),
+        **own,
     )
 
 

@@ -44,7 +44,8 @@ def optimize(
     rung. *spread*: GPUs for a trial at most; above one, the objective must ask for
     `astrarium.tuning.workers()`. All else is that of `astrarium.tune`.
     """
-    spec = specified(search, policy, "min", target, longest, seed, folder, resume, progress)
+    own = {"target": target, "seed": seed, "resume": resume}
+    spec = specified(search, policy, longest, folder, progress, space={}, **own)
     build = ObjectiveBuild(objective)
     sampler = OptunaSampler(study, build.suggest, n_trials, pruning)
     goal = sampler.goal or spec.goal

@@ -10,20 +10,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from astrarium.core.errors import InputError, from_extra
 from astrarium.tuning.live.run import bounded_spread
 from astrarium.tuning.live.training import Emulated
-from astrarium.tuning.live.tune import (
-    DEFAULT_SEARCH,
-    EngineName,
-    Live,
-    Progress,
-    Tuned,
-    finished,
-    specified,
-    trained,
-)
+from astrarium.tuning.live.tune import DEFAULT_SEARCH, Live, Progress, Tuned, finished, specified, trained
 from astrarium.tuning.ray_tune.sampler import RayTuneSampler
 from astrarium.tuning.ray_tune.trainables import trainable_build
 from astrarium.tuning.samplers import Goal
 from astrarium.tuning.scenario.read import DEFAULT_POLICY
+from astrarium.tuning.scenario.schema import EngineName
 from astrarium.tuning.spaces import Choice, Range, space_of
 
 if TYPE_CHECKING:
@@ -68,7 +60,8 @@ def fit(
     given. *metric* is what candidates are worth, by its name in reports. *spread*: GPUs for a trial at most;
     above one, the trainable must ask for `astrarium.tuning.workers()`. All else is that of `astrarium.tune`.
     """
-    spec = specified(search, policy, mode, target, longest, seed, folder, resume, progress)
+    own = {"goal": mode, "target": target, "seed": seed, "resume": resume}
+    spec = specified(search, policy, longest, folder, progress, space={}, **own)
     space = split(param_space)
     build = trainable_build(trainable, metric, space.fixed)
     spec = replace(

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from astrarium.core.units import SECOND, Time
+from astrarium.core.units import SECOND, Time, counted
 from astrarium.run.report import as_it_is, plain_table, unit_of
 from astrarium.tuning.record import TuningRecord
 from astrarium.tuning.report.summary import WINDOWS, CandidateSummary, TuningSummary
@@ -74,13 +74,9 @@ def best_line(summary: TuningSummary, whose: str = "") -> Text:
     if best is None:
         return as_it_is(f"no candidate has a value: {summary.over}", no_wrap=True)
     number = f"candidate {best.candidate}" + (f" of {whose}" if whose else "")
-    told = f"best: {_value(best.value)} after {_iterations(best.iterations)}, {number}: "
+    told = f"best: {_value(best.value)} after {counted(best.iterations, 'iteration')}, {number}: "
     where = "" if best.checkpoint is None else f"\nits checkpoint: {best.checkpoint}"
     return as_it_is(told + configuration(best.configuration) + where, no_wrap=True)
-
-
-def _iterations(count: int) -> str:
-    return f"{count} iteration" if count == 1 else f"{count} iterations"
 
 
 def configuration(values: Mapping[str, Any]) -> str:

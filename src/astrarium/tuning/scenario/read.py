@@ -24,14 +24,7 @@ from astrarium.core.errors import InputError, one_of
 from astrarium.tuning.live.training import Emulated
 from astrarium.tuning.policies import searches, tuning_policies
 from astrarium.tuning.samplers import Goal
-from astrarium.tuning.scenario.schema import (
-    CostsSection,
-    EngineName,
-    Gpus,
-    LiveSection,
-    SamplerSection,
-    sampler_section,
-)
+from astrarium.tuning.scenario import schema
 from astrarium.tuning.scenario.tasks import Task, check_fits, goal_of, named_or_written
 from astrarium.tuning.spaces import Space, space_of
 
@@ -132,13 +125,13 @@ class TuningScenario(WrittenScenario, frozen=True, kw_only=True):
     goal: Goal
     target: float | None
     gpus: int
-    sampler: SamplerSection = SamplerSection("random")
-    costs: CostsSection = CostsSection()
+    sampler: schema.SamplerSection = schema.SamplerSection("random")
+    costs: schema.CostsSection = schema.CostsSection()
     task: Task | None = None
     train: str | None = None
     emulated: Emulated | None = None
-    engine: EngineName = "local"
-    live: LiveSection = LiveSection()
+    engine: schema.EngineName = "local"
+    live: schema.LiveSection = schema.LiveSection()
 
     @property
     def good(self) -> float | None:
@@ -166,19 +159,19 @@ def parse(raw: Any, path: Path = Path()) -> TuningScenario:
     policy = read_policy(raw.get("policy"), tuning_policies, DEFAULT_POLICY)
     scenario = TuningScenario(
         search=search,
-        sampler=sampler_section(raw.get("sampler"), search.name),
+        sampler=schema.sampler_section(raw.get("sampler"), search.name),
         space=dict(space),
         goal=goal,
         target=decode(float | None, raw.get("target"), "target"),
-        gpus=decode(Gpus, raw.get("gpus", 8), "gpus"),
+        gpus=decode(schema.Gpus, raw.get("gpus", 8), "gpus"),
         policy=policy,
         seed=decode(Seed, raw.get("seed", DEFAULT_SEED), "seed"),
-        costs=decode(CostsSection, given.get("costs", {}), "costs"),
+        costs=decode(schema.CostsSection, given.get("costs", {}), "costs"),
         task=task,
         train=raw.get("train"),
         emulated=emulated,
-        engine=decode(EngineName, raw.get("engine", "local"), "engine"),
-        live=decode(LiveSection, given.get("live", {}), "live"),
+        engine=decode(schema.EngineName, raw.get("engine", "local"), "engine"),
+        live=decode(schema.LiveSection, given.get("live", {}), "live"),
         raw=raw,
         source=str(path),
     )

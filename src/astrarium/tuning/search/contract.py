@@ -157,7 +157,7 @@ class Search(Protocol):
     def run(self, pool: Pool) -> Course: ...
 
 
-def drawn(pool: Pool, count: int) -> list[int]:
+def drawn(pool: Pool, count: float) -> list[int]:
     """Draw new candidates: fewer where the sampler has no more."""
     found: list[int] = []
     while len(found) < count and (candidate := pool.new()) is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from math import inf
 from typing import Annotated
 
 import msgspec
@@ -23,7 +23,7 @@ class Grid:
         self.parameters = parameters
 
     def run(self, pool: Pool) -> Course:
-        return successive_halving(pool, list(_all(pool)), [self.parameters.iterations], eta=2)
+        return successive_halving(pool, drawn(pool, inf), [self.parameters.iterations], eta=2)
 
 
 @searches.register("random")
@@ -41,8 +41,3 @@ class Random:
         return successive_halving(
             pool, drawn(pool, self.parameters.candidates), [self.parameters.iterations], eta=2
         )
-
-
-def _all(pool: Pool) -> Iterator[int]:
-    while (candidate := pool.new()) is not None:
-        yield candidate

@@ -13,11 +13,11 @@ import numpy as np
 import numpy.typing as npt
 
 from astrarium.core.errors import InputError, one_of
-from astrarium.core.popularity import equal, zipf
 from astrarium.core.processes import Floats, Times, merged
 from astrarium.core.units import SECOND
 from astrarium.placement.measured import alpaserve_forms
 from astrarium.placement.problem import ALONE, Form, Shape
+from astrarium.serving.scenario.schema import zipf
 
 GPU_MEMORY = 13 * 2**30  # of 16 GB, what is left for weights
 SKEW = 0.5  # of the power law over models
@@ -55,7 +55,7 @@ def alone(model: str) -> Form | None:
 
 def rates(total: float, models: int, split: Split = "power-law") -> list[float]:
     """Divide a total rate among models; return the requests a second of each."""
-    shares = equal(models) if split == "uniform" else zipf(models, SKEW)
+    shares = zipf(models, 0 if split == "uniform" else SKEW)
     return [total * share for share in shares]
 
 

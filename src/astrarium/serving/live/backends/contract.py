@@ -63,6 +63,11 @@ def package(name: str, extra: str) -> Any:
         raise InputError("backend", extra, expected) from error
 
 
+def powers_to(largest: int) -> list[int]:
+    """Return batch sizes: 1, 2, 4, ... and the largest itself."""
+    return [*(1 << power for power in range((largest - 1).bit_length())), largest]
+
+
 @dataclass(frozen=True)
 class Place:
     """A place is where a model is loaded: the GPU's number and kind, and a device for real ones."""

@@ -50,14 +50,9 @@ def chosen(side: str, declared: Specs, found: Specs, all_needed: bool) -> Specs:
 def _check_alike(field: str, spec: TensorSpec, found: TensorSpec) -> None:
     if spec.datatype != found.datatype:
         raise InputError(f"{field}.datatype", spec.datatype, f"{found.datatype}, as in the model file")
-    if not _fits(spec.shape, found.shape):
+    if not found.admits(spec.shape):
         expected = f"{list(found.shape)}, as in the model file (without the batch)"
         raise InputError(f"{field}.shape", list(spec.shape), expected)
-
-
-def _fits(declared: Sequence[int], found: Sequence[int]) -> bool:
-    pairs = zip(declared, found, strict=False)
-    return len(declared) == len(found) and all(known in (-1, size) for size, known in pairs)
 
 
 _DATATYPES = {
