@@ -124,7 +124,7 @@ class Astrarium final : public WindowScheduler<Line, Astrarium> {
     const Running batch = std::move(running.front());
     running.pop_front();
     if (!crowd(batch.model)) return;
-    crowd(batch.model)->times.finished(now, batch.applications, now - event.started, kSafe);
+    crowd(batch.model)->times.finished(now, batch.applications, (event.stopped ? event.stopped : now) - event.started, kSafe);
     touched_.add(batch.model);
   }
 

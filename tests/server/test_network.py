@@ -437,6 +437,31 @@ def test_a_large_call_is_refused_before_its_tensors_have_come() -> None:
     asyncio.run(run())
 
 
+def test_a_connection_that_closes_after_an_early_refusal_closes_after_the_rest() -> None:
+    async def run() -> None:
+        async with running(OPEN) as server:
+            connection = await server.connect()
+            sent = binary(LARGE).replace(b"Host: x", b"Host: x\r\nConnection: close", 1)
+            server.loopback.plan([(HOUR, [0, 2 * HOUR, 1 << 60])], gpus=1)
+            connection.writer.write(sent[:1000])
+            assert (await connection.answer())[0] == 504
+            connection.writer.write(sent[1000:])
+            assert await asyncio.wait_for(connection.reader.read(), 20) == b""
+
+    asyncio.run(run())
+
+
+def test_a_large_request_that_is_not_whole_in_time_is_refused() -> None:
+    async def run() -> None:
+        async with running(OPEN, limits=HttpLimits(request_seconds=0.05)) as server:
+            connection = await server.connect()
+            connection.writer.write(binary(LARGE)[:-1])
+            assert (await connection.answer())[0] == 408
+            assert server.front.exchange.arriving() == server.front.exchange.arena.used == 0
+
+    asyncio.run(run())
+
+
 def test_a_client_that_leaves_in_the_middle_of_a_large_call_gives_back_its_memory() -> None:
     async def run() -> None:
         async with running(OPEN) as server:

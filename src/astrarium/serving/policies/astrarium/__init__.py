@@ -186,7 +186,8 @@ class Astrarium(WindowScheduler[RequestLine]):
         if type(event) is contract.BatchFinished and event.run in self._running:
             batch = self._running.pop(event.run)
             if batch.model in self._crowds:
-                self._crowds[batch.model].finished(now, batch.requests, now - event.started)
+                took = (event.ended or now) - event.started
+                self._crowds[batch.model].finished(now, batch.requests, took)
             return batch.model
         if isinstance(event, contract.BatchFailed | contract.GpuLeft):
             self._running = {run: batch for run, batch in self._running.items() if batch.gpu != event.gpu}
