@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from astrarium.cluster.policies import cluster_policies
+from astrarium.run.plots import color_of
 
 pytest_plugins = ("tests.support.cli_fixtures",)
 
@@ -69,6 +70,21 @@ def test_several_policies_are_run_side_by_side(call: Any, file: Path) -> None:
     assert found["tiresias (lease=5min)"]["waited_s"] != found["tiresias"]["waited_s"]
     assert (Path("both") / "fifo" / "apps.csv").is_file()
     assert "the run of fifo" in (Path("both") / "README.txt").read_text()
+
+
+def test_a_picture_of_all_policies_has_names_and_colors_for_all_apps(call: Any, file: Path) -> None:
+    """Panels stand side by side: the picture is no strip that nobody can read."""
+    from matplotlib.colors import to_hex
+    from matplotlib.image import imread
+
+    file.write_text(TEXT.replace("count: 2, every: 5min", "count: 13, every: 5min"))
+    call("compare", str(file), "-p", "all", "--out", "all")
+    picture = imread("all/plots/holders.png")
+    height, width = picture.shape[:2]
+    assert 0.5 < width / height < 2
+    legend = {to_hex(each) for each in picture[-70:].reshape(-1, 4)}  # below the panels
+    assert legend >= {color_of(app).lower() for app in range(14)}
+    assert len({color_of(app) for app in range(14)}) == 14
 
 
 def test_every_policy_runs_every_app(call: Any, file: Path) -> None:

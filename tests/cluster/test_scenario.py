@@ -146,6 +146,13 @@ def test_slowdowns_are_told_or_learnt() -> None:
         ("apps: {trace: x.csv, format: filly}", "apps.format: expected one of philly"),
         ("apps: {trace: none.csv, format: philly}", "a trace file that can be read"),
         ("apps: [{length: 1h}]", "apps[0].name: expected a value"),
+        ("apps: [{name: ' ', length: 1h}]", "apps[0].name: expected text that could name a file"),
+        (
+            "apps: [{name: a/../../b, length: 1h}]",
+            "without / and line breaks, and not . or .. (got 'a/../../b')",
+        ),
+        ("apps: [{name: .., length: 1h}]", "apps[0].name: expected text that could name a file"),
+        ('apps: [{name: "a\\nb", length: 1h}]', "apps[0].name: expected text that could name a file"),
         ("apps: [{name: a}]", "apps[0].length: expected how long a job takes on its GPUs"),
         ("apps: [{name: a, length: 1}]", "apps[0].length: expected a duration with its unit"),
         ("apps: [{name: a, length: 0s}]", "apps[0].length: expected a duration above 0"),

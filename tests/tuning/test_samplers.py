@@ -67,7 +67,8 @@ def test_a_space_may_be_defined_by_running_it() -> None:
     assert all("more" not in trial.params for trial in mine.trials)
 
 
-def test_failed_and_withdrawn_candidates_fail_in_the_study() -> None:
+def test_candidates_fail_in_the_study_of_errors_only() -> None:
+    """Those that are withdrawn, with a value or without one, are pruned."""
     mine = study()
     sampler = OptunaSampler(mine, SPACE)
     one, two, three = (sampler.ask() for _ in range(3))
@@ -78,7 +79,7 @@ def test_failed_and_withdrawn_candidates_fail_in_the_study() -> None:
     sampler.tell(one.id, None, Standing.WITHDRAWN)
     sampler.tell(two.id, 0.5, Standing.WITHDRAWN)
     sampler.tell(three.id, None, Standing.FAILED)
-    assert [trial.state.name for trial in mine.trials] == ["FAIL", "PRUNED", "FAIL"]
+    assert [trial.state.name for trial in mine.trials] == ["PRUNED", "PRUNED", "FAIL"]
 
 
 def test_the_same_study_is_asked_the_same_under_every_policy() -> None:
@@ -234,4 +235,4 @@ def test_a_searcher_hears_of_failures() -> None:
     sampler.report(one.id, 1, 0.5)
     sampler.tell(one.id, 0.5, Standing.FAILED)
     sampler.tell(two.id, None, Standing.WITHDRAWN)
-    assert [error for _, error in mine.ended.values()] == [True, True]
+    assert [error for _, error in mine.ended.values()] == [True, False]

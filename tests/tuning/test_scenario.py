@@ -224,6 +224,7 @@ def test_mistakes_are_told(raw: Any, field: str, expected: str) -> None:
     [
         ("train=train.py:biuld", "train", "did you mean 'build'"),
         ("train=empty.py:build", "train", "there is none"),
+        ("train=obj.py:objective", "train", "astrarium.tuning.optuna.optimize(study, objective)"),
         ("train=broken.py:build", "train", "a Python file that can be read"),
         ("goal=null", "goal", "min or max"),
         ("space=null", "space", "what may be chosen"),
@@ -237,6 +238,7 @@ def test_mistakes_are_told(raw: Any, field: str, expected: str) -> None:
 )
 def test_mistakes_of_live_files_are_told(live: Path, override: str, field: str, expected: str) -> None:
     (live.parent / "empty.py").write_text("1\n")
+    (live.parent / "obj.py").write_text("def objective(trial):\n    return trial.suggest_float('x', 0, 1)\n")
     (live.parent / "broken.py").write_text("def build(:\n")
     with pytest.raises(InputError) as found:
         load(live, [override])

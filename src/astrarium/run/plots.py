@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6BB1", "#666666", "#A6761D")
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#8C6BB1", "#666666", "#A6761D",
+          "#F0E442", "#882255", "#B2DF8A", "#332288", "#FB9A99", "#1B4D3E", "#999933", "#000000")  # fmt: skip
 INK = "#333333"
 _STYLE: Any = {
     "font.size": 9.5,

@@ -105,7 +105,7 @@ def test_letters_that_were_left_while_nobody_read_them(house: House) -> None:
     house.go(2)
     answers = [house.office.store.answer(letter) for letter in (same, gone, again)]
     assert answers == [
-        "refused: name: expected a name that no other app has had here (got 'a')",
+        "refused: name: expected one that no other app has had here (got 'a')",
         "accepted",
         "refused: app: expected the name of an app that has not ended (got 'b')",
     ]

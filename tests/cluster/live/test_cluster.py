@@ -183,6 +183,17 @@ def test_a_job_that_fails_is_begun_again_and_not_for_ever() -> None:
     assert len(play.backend.started) == 3
 
 
+def test_a_command_that_is_not_found_fails_at_once() -> None:
+    play = Play(policy("fifo"), [single(0, "a", 20 * SECOND)], options=Options(retries=5))
+    play.go(1)
+    [run] = play.backend.runs.values()
+    run.ended, run.error = "not found", "exit code 127, train: not found"
+    play.go(1)
+    row = play.live.state.ledger.rows[0]
+    assert (row.outcome, row.reason) == (Outcome.FAILED, "job 0 failed: exit code 127, train: not found")
+    assert len(play.backend.started) == 1
+
+
 def test_failures_are_forgiven_where_the_job_gets_further() -> None:
     play = Play(policy("fifo"), [single(0, "a", 20 * SECOND)], options=Options(retries=1))
     for _ in range(4):

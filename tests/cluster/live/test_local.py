@@ -18,6 +18,9 @@ pytestmark = pytest.mark.long
 pytest_plugins = ("tests.support.cli_fixtures", "tests.support.cluster.fixtures")
 
 
+APP = {"name": "b", "length": "1s"}
+
+
 def cluster_file(tmp_path: Path, script: Path, **changes: Any) -> Path:
     python = sys.executable
     apps: list[dict[str, Any]] = [
@@ -135,7 +138,11 @@ def test_apps_are_submitted_asked_about_and_withdrawn(
         assert call(*submit, "--command", long, "--name", "mine", "--gpus", "3").out == "mine: accepted\n"
         told = call(*submit, "--command", long, "--name", "mine")
         assert told.code == 2
-        assert "a name that no other app has had here (got 'mine')" in told.err
+        assert "mine: refused: name: expected one that no other app has had here (got 'mine')" in told.err
+        told = call(*submit, "--command", "no-such-program 5", "--name", "lost")
+        assert told.code == 2
+        assert "refused: app.command: expected a program that is in PATH" in told.err
+        assert "(got 'no-such-program')" in told.err
         told = call(*submit, "--command", long, "--name", "huge", "--gpus", "99")
         assert "app.gpus: expected at most 4 GPUs" in told.err
         one.waited(lambda: len(one.query("SELECT * FROM apps WHERE outcome = 'finished'")) == 3, "others end")
@@ -184,6 +191,39 @@ def test_who_waits_learns_why(call: Any, home: Path, script: Path, tmp_path: Pat
         assert any("first running 0-3" in line for line in shown)
 
 
+def test_logs_are_printed_and_followed(call: Any, home: Path, script: Path, tmp_path: Path) -> None:
+    """Each run has a log; who follows hears all until the app ends."""
+    code = "import pathlib, sys, time; print('hello'); go = pathlib.Path('go')\n"
+    wait = "while not go.exists(): time.sleep(0.05)\nprint('bye')"
+    apps = [
+        {"name": "talks", "length": "1s", "command": [sys.executable, "-uc", code + wait]},
+        {"name": "twins", "length": "1s", "jobs": 2, "command": "sh -c 'echo job $ASTRARIUM_JOB'"},
+        {"name": "silent", "length": "1s", "command": "true"},
+    ]
+    file = cluster_file(
+        tmp_path, script, apps=apps, live={"jobs": str(tmp_path / "elsewhere"), "look": "50ms"}
+    )
+    state = ("--state", str(home))
+    with arbiter(file, home) as one:
+        one.start()
+        one.waited(lambda: one.query("SELECT * FROM runs WHERE outcome = 'open'"), "it runs")
+        one.waited(lambda: call("cluster", "logs", "talks", *state).out == "hello\n", "its first words")
+        follows = subprocess.Popen(
+            [sys.executable, "-m", "astrarium", "cluster", "logs", "talks", "-f", *state],
+            stdout=subprocess.PIPE,
+        )
+        assert follows.stdout is not None
+        assert follows.stdout.readline() == b"hello\n"
+        (tmp_path / "go").touch()
+        assert follows.communicate(timeout=60) == (b"bye\n", None)
+        one.end()
+        told = "==> job-0/run-1/part-0/log-0.txt <==\njob 0\n==> job-1/run-1/part-0/log-0.txt <==\njob 1\n"
+        assert call("cluster", "logs", "twins", *state).out == told
+        assert call("cluster", "logs", "silent", *state).err == "silent: it has written nothing yet\n"
+        told = "APP: expected an app of this cluster, such as talks, twins, silent; did you mean 'twins'?"
+        assert told in call("cluster", "logs", "twin", *state).error
+
+
 def test_only_one_arbiter_at_a_time(home: Path, script: Path, tmp_path: Path) -> None:
     file = cluster_file(tmp_path, script)
     with arbiter(file, home) as one:
@@ -214,7 +254,7 @@ def test_a_job_that_fails_is_told_at_once_and_in_the_end(home: Path, script: Pat
         assert one.query("SELECT DISTINCT outcome FROM jobs") == [("abandoned",)]
         assert one.query("SELECT DISTINCT outcome FROM runs") == [("failed",)]
         one.start()
-        assert one.process.wait(60) == 1
+        one.end()  # with 0: it failed in another run
         assert "here before, and taken as they were then: bad" in one.words.read_text()
 
 
@@ -274,6 +314,18 @@ def test_a_state_folder_that_cannot_be_written_is_named(call: Any, script: Path,
             {"apps": [{"name": "a", "length": "1s", "command": "x", "env": {"A=B": "y"}}]},
             "apps[0].env: expected a name without =",
         ),
+        (
+            {
+                "apps": [
+                    {"name": "a", "length": "1s", "command": "true"},
+                    {**APP, "command": "no-such-program 5"},
+                ]
+            },
+            "apps[1].command: expected a program that is in PATH",
+        ),
+        ({"apps": [{**APP, "command": "./sum.sh"}]}, "(got './sum.sh')"),
+        ({"apps": [{**APP, "command": "true", "env": {"PATH": "/nowhere"}}]}, "(got 'true')"),
+        ({"apps": [{**APP, "command": "true", "directory": "none"}]}, "apps[0].directory: expected a folder"),
         ({"live": {"grace": "0s"}}, "live.grace"),
         ({"live": {"retries": -1}}, "live.retries"),
         (
@@ -303,6 +355,12 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (("submit", "--name", "x"), "--command: expected a command"),
         (("submit", "some.yaml", "--gpus", "2"), "--gpus: expected to be left out beside a file"),
         (("submit", "--command", "x", "--gpus", "0"), "app.gpus"),
+        (
+            ("submit", "--command", "x", "--name", "a/../../b"),
+            "app.name: expected text that could name a file",
+        ),
+        (("submit", "--command", "x", "--name", ""), "app.name: expected text that could name a file"),
+        (("logs", "x", "--state", "nowhere"), "--state"),
         (("submit", "--command", "x", "--on-stop", "y"), "app.on_stop"),
         (("submit", "--command", "x", "--length", "5"), "app.length"),
         (("withdraw", "x", "--state", "nowhere"), "--state"),

@@ -102,20 +102,37 @@ def test_a_job_that_fails_has_last_words(home: Path, code: str, told: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("task", "told"),
+    ("task", "ended", "told"),
     [
-        (JobCommand(("no-such-program",)), "no-such-program"),
-        (JobCommand(("true",), directory="/no/such/folder"), "/no/such/folder"),
-        (JobCommand(("true",), env={"A=B": "x"}), "illegal environment variable name"),
-        (JobCommand(("true", "zero\0byte")), "embedded null byte"),
+        (
+            JobCommand(("no-such-program",)),
+            "not found",
+            "exit code 127, [Errno 2] No such file or directory: 'no-su",
+        ),
+        (JobCommand(("sh", "-c", "no-such-program")), "not found", "no-such-program"),
+        (JobCommand(("true",), directory="/no/such/folder"), "not found", "/no/such/folder"),
+        (JobCommand(("true",), env={"A=B": "x"}), "failed", "illegal environment variable name"),
+        (JobCommand(("true", "zero\0byte")), "failed", "embedded null byte"),
     ],
 )
-def test_a_command_that_cannot_be_started_fails(home: Path, task: JobCommand, told: str) -> None:
+def test_a_command_that_cannot_be_started_fails(home: Path, task: JobCommand, ended: str, told: str) -> None:
     one = backend(home)
     one.start(order(1, task))
     found = seen(one, 1)
-    assert found.ended == "failed"
+    assert found.ended == ended
     assert told in found.error
+
+
+def test_a_command_that_is_not_found_fails_where_nothing_else_is_found_either(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its keeper says so, whatever PATH is, and was not killed."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    one = backend(home)
+    one.start(order(1, JobCommand(("true",), processes="gpu"), (0, 1)))
+    found = seen(one, 1)
+    assert found.ended == "not found"
+    assert "'true'" in found.error
 
 
 def test_of_a_gang_the_words_are_those_of_who_failed_first(home: Path) -> None:

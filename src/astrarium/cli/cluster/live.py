@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,11 @@ import typer
 from astrarium.cli.cluster.state import disk_errors
 from astrarium.cli.cluster.status import told
 from astrarium.cli.output import command_line, emit
-from astrarium.cluster.contract import MachineJoined
 from astrarium.cluster.live.arbiter import ANY, ArbiterProcess, ArbiterSetup, ChosenPolicy, PlannedApp
 from astrarium.cluster.live.backend import Backend, MachineStatus, Options
 from astrarium.cluster.live.fleet import LocalBackend
 from astrarium.cluster.policies import cluster_policies
-from astrarium.cluster.scenario.build import build, live_apps, slowdowns
+from astrarium.cluster.scenario.build import first_machines, live_apps, slowdowns
 from astrarium.cluster.scenario.read import ClusterScenario
 from astrarium.cluster.state import AppRow
 from astrarium.core.choice import chosen
@@ -45,7 +46,9 @@ def arbitrate(
         # Who is interrupted before leaves all as it is: agents that have not answered may have jobs to keep.
         closing.callback(getattr(backend, "close", lambda: None))  # not all backends hold something
         closing.callback(arbiter.close)
+        arbiter.store.put("jobs", scenario.live.jobs and str(jobs))  # where logs are
         drain = _Drain()
+        ended_before = {row.app.name for row in arbiter.state.ledger.rows.values() if not row.open}
         with signals_to(drain.ask):
             _announce(scenario, home, arbiter)
             _turns(arbiter, stay, scenario.live.look / 1e9, drain)
@@ -53,24 +56,27 @@ def arbitrate(
     emit(json, status, told(status), None)
     if drain.asked:
         print(f"drained; `{command_line(context)}` goes on", file=sys.stderr)
-    elif any(app["outcome"] == "failed" for app in status["apps"]):
+    elif any(app["outcome"] == "failed" and app["app"] not in ended_before for app in status["apps"]):
         raise typer.Exit(1)
 
 
 def settings(scenario: ClusterScenario) -> ArbiterSetup:
     """All that an arbiter needs of a file; every app is checked before the first is started."""
-    live, home = scenario.live, Path(scenario.source).parent
-    written = scenario.raw["apps"] if isinstance(scenario.raw["apps"], list) else []
-    planned = []
-    for place, (entry, raw) in enumerate(zip(_listed(scenario), written, strict=True)):
-        _checked(raw, scenario, home, f"apps[{place}]")
+    if not isinstance(scenario.apps, tuple):
+        told = "a list of apps with commands: what is drawn, or comes from a trace, can only be simulated"
+        raise InputError("apps", None, told, scenario.source)
+    live, read, planned = scenario.live, partial(_runnable_apps, scenario), list[PlannedApp]()
+    largest = ANY if live.backend == "ray" else sum(each.gpus for each in machines_of(scenario).values())
+    for place, (entry, raw) in enumerate(zip(scenario.apps, scenario.raw["apps"], strict=True)):
+        with read_from(scenario.source):
+            read(raw, largest, f"apps[{place}]")
         for number, name in enumerate(entry.names):
             body = {key: value for key, value in raw.items() if key not in ("count", "every", "arrival")}
             planned.append(PlannedApp(entry.arrival + number * entry.every, name, {**body, "name": name}))
     spec = msgspec.json.encode(scenario.policy.plain()).decode()
     return ArbiterSetup(
         policy=ChosenPolicy(spec, chosen(cluster_policies, scenario.policy)),
-        read=lambda body, largest: live_apps(body, largest, home),
+        read=read,
         wall=time.time_ns,
         clock=time.monotonic_ns,
         slowdowns=slowdowns(scenario, believed=True),
@@ -80,30 +86,26 @@ def settings(scenario: ClusterScenario) -> ArbiterSetup:
     )
 
 
-def _listed(scenario: ClusterScenario) -> Any:
-    if not isinstance(scenario.apps, tuple):
-        told = "a list of apps with commands: what is drawn, or comes from a trace, can only be simulated"
-        raise InputError("apps", None, told, scenario.source)
-    return scenario.apps
-
-
-def _checked(raw: dict[str, Any], scenario: ClusterScenario, home: Path, field: str) -> None:
-    ray = scenario.live.backend == "ray"
-    largest = ANY if ray else sum(machine.gpus for machine in machines_of(scenario).values())
-    with read_from(scenario.source):
-        live_apps(raw, largest, home, field)
+def _runnable_apps(scenario: ClusterScenario, raw: dict[str, Any], largest: int, field: str = "app") -> Any:
+    """Read an app, and refuse one whose folder or program is not there. On machines of Ray only starting it
+    tells; an app of the file was checked before the first was started, and comes with ANY."""
+    found = live_apps(raw, largest, Path(scenario.source).parent, field)
+    for _, task in found if scenario.live.backend == "local" and largest != ANY else ():
+        if not Path(task.directory).is_dir():
+            raise InputError(f"{field}.directory", task.directory, "a folder that is there")
+        name = task.command[0]
+        path = str(Path(task.directory, name)) if "/" in name else name
+        if shutil.which(path, path=task.env.get("PATH")) is None:
+            told = f"a program that is in PATH, or a path to one from {task.directory}"
+            raise InputError(f"{field}.command", name, told)
+    return found
 
 
 def machines_of(scenario: ClusterScenario) -> dict[str, Any]:
     """Those of the file, by names that they keep."""
-    first = [
-        event.machine
-        for at, event in build(scenario).arrivals
-        if at == 0 and isinstance(event, MachineJoined)
-    ]
-    return {
-        f"machine-{each.id}": MachineStatus(each.gpus, each.rack, each.slot, each.network) for each in first
-    }
+    with read_from(scenario.source):
+        first = first_machines(scenario)
+    return {f"machine-{one.id}": MachineStatus(one.gpus, one.rack, one.slot, one.network) for one in first}
 
 
 def backend_of(scenario: ClusterScenario, home: Path) -> Backend:
@@ -119,9 +121,8 @@ def backend_of(scenario: ClusterScenario, home: Path) -> Backend:
 
 def _announce(scenario: ClusterScenario, home: Path, arbiter: ArbiterProcess) -> None:
     how = "begins" if arbiter.epoch == 1 else f"goes on (arbiter {arbiter.epoch})"
-    print(
-        f"{scenario.policy.label} on {scenario.live.backend} machines {how}; state in {home}", file=sys.stderr
-    )
+    machines = f"{scenario.policy.label} on {scenario.live.backend} machines"
+    print(f"{machines} {how}; state in {home}", file=sys.stderr)
     if arbiter.known_before:
         names = ", ".join(arbiter.known_before)
         print(f"here before, and taken as they were then: {names}", file=sys.stderr)
@@ -178,7 +179,7 @@ class Lines:
     def _of_runs(self) -> Iterator[str]:
         """Those that did not end as they should have."""
         for (app, job, run), seen in self._office.live.ended:
-            if seen.ended in ("failed", "lost"):
+            if seen.ended in ("failed", "not found", "lost"):
                 why = f": {seen.error}" if seen.error else ""
                 yield f"{self._office.state.ledger.rows[app].app.name} job {job}, run {run} {seen.ended}{why}"
 

@@ -13,6 +13,7 @@ import typer
 from astrarium.core.errors import AstrariumError, InputError
 
 VARIABLE = "ASTRARIUM_STATE"
+App = Annotated[str, typer.Argument(metavar="APP", help="Its name.")]
 State = Annotated[
     Path | None,
     typer.Option(

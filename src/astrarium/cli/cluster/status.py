@@ -1,8 +1,11 @@
-"""astrarium cluster status"""
+"""astrarium cluster status, astrarium cluster logs"""
 
 from __future__ import annotations
 
+import re
+import shutil
 import sqlite3
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -11,14 +14,16 @@ from typing import Annotated, Any
 
 import typer
 
-from astrarium.cli.cluster.state import State, disk_errors, state_folder
+from astrarium.cli.cluster.state import App, State, disk_errors, state_folder
 from astrarium.cli.options import Json
 from astrarium.cli.output import emit
 from astrarium.core.errors import InputError, did_you_mean
 from astrarium.core.units import FOREVER
 
 AppName = Annotated[str | None, typer.Option("--app", metavar="NAME", help="All about one app.")]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on with what it writes, until it ends.")]
 SILENT = 10  # seconds after which an arbiter is taken to be gone
+LOOK = 0.2  # seconds between looks at logs that are followed
 
 
 def status(state: State = None, app: AppName = None, json: Json = False) -> None:
@@ -36,15 +41,59 @@ def about(home: Path, found: dict[str, Any], name: str) -> dict[str, Any]:
     """One app: every decision with its reason, and its runs."""
     from astrarium.cluster.live.store import rows
 
-    names = [each["app"] for each in found["apps"]]
-    if name not in names:
-        raise InputError("--app", name, f"an app of this cluster{did_you_mean(names, name)}")
+    _check_app("--app", name, [each["app"] for each in found["apps"]])
     of = "WHERE app = (SELECT id FROM apps WHERE name = ?)"
     decisions = f"SELECT at, what, gpus, until, why FROM decisions {of} ORDER BY n"
     runs = f"SELECT job, run, gpus, ordered, ended, outcome, error FROM runs {of} ORDER BY ordered"
     with _reading(home) as db:
         one = next(each for each in found["apps"] if each["app"] == name)
         return {"app": one, "decisions": rows(db, decisions, name), "runs": rows(db, runs, name)}
+
+
+def _check_app(field: str, name: str, names: list[str]) -> None:
+    if name not in names:
+        latest = ", ".join(names[-20:]) or "there is none yet"
+        raise InputError(field, name, f"an app of this cluster, such as {latest}{did_you_mean(names, name)}")
+
+
+def logs(app: App, follow: Follow = False, state: State = None) -> None:
+    """Print what the jobs of an app have written, run after run."""
+    printed: dict[Path, int] = {}
+    while True:
+        folder, ended = _logs_of(state_folder(state), app)
+        _print_new(folder, printed)
+        if ended or not follow:
+            break
+        time.sleep(LOOK)
+    if not printed:
+        print(f"{app}: it has written nothing yet", file=sys.stderr)
+
+
+def _logs_of(home: Path, name: str) -> tuple[Path, bool]:
+    """The folder of an app, and whether it has ended: then all that it wrote is there."""
+    from astrarium.cluster.live.session import job_folder
+
+    with _reading(home) as db:
+        found = db.execute("SELECT name, id, ended IS NOT NULL FROM apps ORDER BY id")
+        apps = {each: (number, bool(ended)) for each, number, ended in found}
+        jobs = db.execute("SELECT value FROM meta WHERE key = 'jobs'").fetchone()
+    _check_app("APP", name, list(apps))
+    number, ended = apps[name]
+    return job_folder(Path(jobs[0]) if jobs and jobs[0] else home, number, name, 0).parent, ended
+
+
+def _print_new(folder: Path, printed: dict[Path, int]) -> None:
+    """Print what each log has beyond the bytes that were *printed*; where there are several, say which."""
+    found = list(folder.glob("job-*/run-*/part-*/log-*.txt"))
+    for path in sorted(found, key=lambda each: [int(number) for number in re.findall(r"\d+", str(each))]):
+        if path.stat().st_size > printed.get(path, 0):
+            if len(found) > 1:
+                print(f"==> {path.relative_to(folder)} <==", flush=True)
+            with path.open("rb") as log:
+                log.seek(printed.get(path, 0))
+                shutil.copyfileobj(log, sys.stdout.buffer)
+                printed[path] = log.tell()
+            sys.stdout.flush()
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from astrarium.cli.cluster.state import State, disk_errors, state_folder
+from astrarium.cli.cluster.state import App, State, disk_errors, state_folder
 from astrarium.core.errors import AstrariumError, InputError
 
 AppFile = Annotated[
@@ -48,15 +48,9 @@ def submit(
     wait: Wait = 5.0,
 ) -> None:
     """Hand an app to a live cluster."""
-    given = {
-        "command": command,
-        "name": name,
-        "gpus": gpus,
-        "most": most,
-        "length": length,
-        "on_stop": on_stop,
-    }
-    options = {field: value for field, value in given.items() if value is not None}
+    fields = ("command", "name", "gpus", "most", "length", "on_stop")
+    given = zip(fields, (command, name, gpus, most, length, on_stop), strict=True)
+    options = {field: value for field, value in given if value is not None}
     bodies = [_of_options(options)] if file is None else _of_file(file, options)
     for body in bodies:
         _check(body)
@@ -64,11 +58,7 @@ def submit(
         _send("app", body, state_folder(state), wait, str(body["name"]))
 
 
-def withdraw(
-    app: Annotated[str, typer.Argument(metavar="APP", help="Its name.")],
-    state: State = None,
-    wait: Wait = 5.0,
-) -> None:
+def withdraw(app: App, state: State = None, wait: Wait = 5.0) -> None:
     """Take an app back: it is stopped, and not begun again."""
     _send("withdraw", {"app": app}, state_folder(state), wait, app)
 
@@ -93,9 +83,8 @@ def _of_file(file: Path, options: dict[str, Any]) -> list[dict[str, Any]]:
     from astrarium.core.decode import read_yaml
 
     for field, value in options.items():
-        raise InputError(
-            f"--{field.replace('_', '-')}", value, f"to be left out beside a file: {file} says it"
-        )
+        option = f"--{field.replace('_', '-')}"
+        raise InputError(option, value, f"to be left out beside a file: {file} says it")
     raw = read_yaml(file)
     apps = raw.get("apps", [raw]) if isinstance(raw, dict) else raw
     if not isinstance(apps, list) or not all(isinstance(each, dict) for each in apps) or not apps:

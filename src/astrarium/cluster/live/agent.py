@@ -42,8 +42,9 @@ def ending(outcome: Outcome | None, folder: Path) -> tuple[Ending, str]:
         return "finished", ""
     if outcome.asked or not codes or all(code in (0, STOPPED) for code in codes):
         return "stopped", ""
-    words = _last_words(folder, outcome.first)
-    return "failed", f"{_exit(codes[outcome.first])}{f', {words}' if words else ''}"
+    code, words = codes[outcome.first], _last_words(folder, outcome.first)
+    ended: Ending = "not found" if code == keeper_script.NOT_FOUND else "failed"
+    return ended, f"{_exit(code)}{f', {words}' if words else ''}"
 
 
 def _exit(code: int) -> str:
@@ -203,13 +204,8 @@ def _processes(home: Path, part: PartOrder) -> Iterator[dict[str, Any]]:
     groups = [(gpu,) for gpu in here.gpus] if each_gpu else [here.gpus]
     for local, gpus in enumerate(groups):
         rank = sum(counts[: part.place]) + local
-        ranks = {
-            "RANK": rank,
-            "LOCAL_RANK": local,
-            "WORLD_SIZE": sum(counts),
-            "LOCAL_WORLD_SIZE": len(groups),
-        }
-        master = {"MASTER_ADDR": part.address, "MASTER_PORT": part.port}
+        ranks = {"RANK": rank, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": len(groups)}
+        gang = {"WORLD_SIZE": sum(counts), "MASTER_ADDR": part.address, "MASTER_PORT": part.port}
         ours = {
             "CUDA_VISIBLE_DEVICES": ",".join(str(part.device_base + gpu) for gpu in gpus),
             "ASTRARIUM_APP": order.app,
@@ -220,7 +216,7 @@ def _processes(home: Path, part: PartOrder) -> Iterator[dict[str, Any]]:
             "ASTRARIUM_FOLDER": run_folder(home, order),
             "ASTRARIUM_RESUME": part.resume,
         }
-        values = {name: str(value) for name, value in {**ranks, **master, **ours}.items()}
+        values = {name: str(value) for name, value in {**ranks, **gang, **ours}.items()}
         yield {"env": {**order.task.env, **part.extra, **values}, "log": f"log-{rank}.txt"}
 
 

@@ -218,9 +218,8 @@ class ArbiterProcess:
         for each in due:
             yield from self._submitted(now, each.body, ANY)
         for message in self.store.inbox():
-            if (
-                message.kind != "withdraw" or message.body.get("app") not in self._coming
-            ):  # else: the next turn
+            comes_only_now = message.kind == "withdraw" and message.body.get("app") in self._coming
+            if not comes_only_now:  # else it is withdrawn in the next turn
                 yield from self._answered(now, message)
 
     def _answered(self, now: Time, message: InboxMessage) -> Iterator[Event]:
@@ -251,7 +250,7 @@ class ArbiterProcess:
         names = self._names()
         for app, _ in found:
             if app.name in names:
-                raise InputError("name", app.name, "a name that no other app has had here")
+                raise InputError("name", app.name, "one that no other app has had here")
         for app, task in found:
             number = self._coming[app.name] = len(self._tasks)
             self._tasks[number] = task

@@ -15,7 +15,7 @@ from astrarium.cluster.machines import Slowdowns
 from astrarium.core.trace import Step
 from astrarium.core.units import SECOND, Time
 
-Ending = Literal["", "finished", "stopped", "failed", "lost", "unstarted"]
+Ending = Literal["", "finished", "stopped", "failed", "not found", "lost", "unstarted"]
 OnStop = Literal["checkpoint", "restart", "never"]
 Processes = Literal["machine", "gpu", "job"]
 
@@ -39,8 +39,8 @@ class MachineStatus(msgspec.Struct, frozen=True):
 
 class RunStatus(msgspec.Struct, frozen=True):
     """A run as it was seen: *progress* of its work is done, and *kept* in a checkpoint, in parts of 1.
-    *ended*: "" while it lives; `lost` with its machine, or `unstarted` because it was given up before its
-    GPUs were out of use."""
+    *ended*: "" while it lives; `not found` where there is no such command; `lost` with its machine, or
+    `unstarted` because it was given up before its GPUs were out of use."""
 
     gpus: tuple[int, ...]
     ended: Ending = ""

@@ -195,7 +195,7 @@ class LiveCluster:
 
     def _failed(self, key: RunKey, status: RunStatus) -> str:
         """Return why a run has failed, or ""; a job that leaves again and again unasked fails too."""
-        if status.ended == "failed":
+        if status.ended in ("failed", "not found"):
             return status.error or "without a word"
         left = status.ended == "stopped" and key in self._ours and key not in self._asked
         return "it left with exit code 75, and was not asked to" if left else ""
@@ -204,6 +204,8 @@ class LiveCluster:
         job = JobKey(key.app, key.job)
         times, far = self.memory.failures.get(job, (0, 0.0))
         times = 1 if status.kept > far else times + 1
+        if status.ended == "not found":  # another try would find it no more than this one
+            return True
         self.memory.failures[job] = times, max(far, status.kept)
         return times > self._options.retries
 

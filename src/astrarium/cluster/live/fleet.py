@@ -17,7 +17,7 @@ from astrarium.cluster.live.backend import Ending, MachineStatus, Order, RunKey,
 from astrarium.cluster.live.keeper import STOP
 from astrarium.cluster.live.session import newest_checkpoint
 
-_WORST: tuple[Ending, ...] = ("lost", "failed", "stopped", "finished")
+_WORST: tuple[Ending, ...] = ("lost", "not found", "failed", "stopped", "finished")
 GONE = "its machine is gone"
 
 
@@ -111,7 +111,7 @@ class MachineFleet:
         ]
         progress, kept = max(part.progress for part in found), max(part.kept for part in found)
         ended = _together(part.ended for part in found)
-        if not ended and any(part.ended in ("lost", "failed") for part in found):
+        if not ended and any(part.ended in _WORST[:3] for part in found):
             self.stop(order.key)
         error = next((part.error for part in found if part.ended == ended and part.error), "")
         return RunStatus(order.gpus, ended, progress, kept, error)

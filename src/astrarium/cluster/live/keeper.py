@@ -27,6 +27,7 @@ from typing import Any
 ORDER, OUTCOME, ALIVE, STOP = "order.json", "outcome.json", "alive", "stop"
 TICK = 0.05  # seconds between looks
 PATIENCE = 2.0  # that the rest of a gang has to leave by itself when one of it has failed
+NOT_STARTED, NOT_FOUND = 126, 127  # the exit codes that a shell gives to commands that it cannot start
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
@@ -44,6 +45,7 @@ class Keeper:
         self.asked_at: float | None = None
         self.failed_at: float | None = None
         self.first = 0  # of its processes: the one that failed first
+        self.unstarted = 0  # the exit code of a process that could not be started
         self.told = False
         self.children: list[subprocess.Popen[bytes]] = []
         self._logs: list[Any] = []
@@ -58,6 +60,9 @@ class Keeper:
             time.sleep(TICK)
         self._sweep()
         codes = [child.returncode for child in self.children]
+        if self.unstarted:
+            self.first = len(codes)
+            codes.append(self.unstarted)
         outcome = {"codes": codes, "asked": self.asked_at is not None, "first": self.first}
         write_whole(self.folder / OUTCOME, outcome)
 
@@ -113,7 +118,9 @@ class Keeper:
             except (OSError, ValueError) as error:  # not there, no folder, a name that no variable can have
                 log.write(f"{error}\n".encode())
                 log.flush()
-                child = subprocess.Popen(["false"], start_new_session=True)
+                self.unstarted = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_STARTED
+                self._kill()
+                break
             self.children.append(child)
 
     def _lives(self) -> bool:

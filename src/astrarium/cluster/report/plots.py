@@ -10,13 +10,14 @@ import numpy as np
 
 from astrarium.cluster.record import ClusterRecord
 from astrarium.cluster.report.summary import DEFINITIONS
+from astrarium.cluster.state import AppRow
 from astrarium.core.level import Run
 from astrarium.core.units import SECOND, Time
-from astrarium.run.plots import color_of, draw_six, margins, picture
+from astrarium.run.plots import COLORS, color_of, draw_six, margins, picture
 from astrarium.run.report import unit_of
 
 _MOST_BARS = 20_000  # times that a GPU was held
-_MOST_NAMED = 12
+_LONGEST_NAME = 22  # in legends
 
 
 Drawn = Run[Any, ClusterRecord]
@@ -53,9 +54,8 @@ def _gpu_time(ax: Any, runs: Sequence[Drawn]) -> None:
     ax.barh(rows, [run.summary.gpu_hours for run in runs], 0.6, color=[color_of(place) for place in rows])
     ax.axvline(runs[0].summary.work_gpu_hours, color="#333333", lw=1, ls="--")
     ax.set_yticks(rows, [run.label for run in runs], fontsize=8.5)
-    ax.set(
-        title="GPU time leased (dashed: the work itself)", xlabel="GPU-hours", ylim=(len(runs) - 0.4, -0.6)
-    )
+    ax.set(title="GPU time leased (dashed: the work itself)", xlabel="GPU-hours")
+    ax.set(ylim=(len(runs) - 0.4, -0.6))
     ax.grid(axis="y", visible=False)
 
 
@@ -89,21 +89,24 @@ def _cdf(ax: Any, values: Sequence[float], place: int) -> None:
 
 
 def draw_holders(runs: Sequence[Drawn], path: Path) -> None:
-    """A panel for each policy, a line for each GPU, a color for each app."""
-    gpus = max(len(run.record.machines) for run in runs)
+    """A panel for each policy, a line for each GPU, a color for each app. Many panels stand side by side."""
+    columns = 1 + (len(runs) > 3) + (len(runs) > 8)
+    lines, width = -(-len(runs) // columns), 6 * max(2, columns)
     unit, size = unit_of(max(run.record.end for run in runs) / SECOND)
-    panel = min(5.0, 1.0 + 0.12 * gpus)
-    with picture(path, 12, 0.9 + (panel + 0.4) * len(runs), len(runs), 1, sharex=True) as (figure, axes):
-        margins(figure, left=0.7, right=1.6, bottom=0.5, top=0.3, w=0, h=0.4)
-        for run, ax in zip(runs, axes.flat, strict=True):
+    panel = min(5.0, 1.0 + 0.12 * max(len(run.record.machines) for run in runs))
+    apps = max((run.record.rows for run in runs), key=len)
+    named = apps if len(apps) <= len(COLORS) else ()  # else several apps have the same color
+    below = 0.55 - 0.2 * (-len(named) // (width // 2))
+    with picture(path, width, below + (panel + 0.4) * lines, lines, columns, sharex=True) as (figure, axes):
+        margins(figure, left=0.6, right=0.2, bottom=below, top=0.3, w=0.65, h=0.4)
+        for run, ax in zip(runs, axes.flat, strict=False):
             _holders(ax, run, size * SECOND)
-            cut = len(run.record.held) - _MOST_BARS
-            ax.set(
-                title=f"{run.label}: who held which GPU"
-                + (f" ({cut} later ones left out)" if cut > 0 else "")
-            )
-        end = max(_last_end(run) for run in runs) / SECOND / size
-        axes.flat[-1].set(xlabel=f"time ({unit})", xlim=(0, end))
+        for ax in axes.flat[len(runs) :]:
+            ax.set_visible(False)
+        for ax in axes.flat[max(0, len(runs) - columns) : len(runs)]:  # nothing stands below them
+            ax.tick_params(labelbottom=True)
+            ax.set(xlabel=f"time ({unit})", xlim=(0, max(map(_last_end, runs)) / SECOND / size))
+        _names(figure, named, width // 2)
 
 
 def _holders(ax: Any, run: Drawn, size: float) -> None:
@@ -117,17 +120,18 @@ def _holders(ax: Any, run: Drawn, size: float) -> None:
     first = {machine: gpu for gpu, machine in reversed(run.record.machines.items())}
     for gpu in first.values():
         ax.axhline(gpu - 0.5, color="#999999", lw=0.5)
-    ax.set(ylabel="GPU", ylim=(len(run.record.machines) - 0.4, -0.6))
+    cut = len(run.record.held) - _MOST_BARS
+    told = f" ({cut} later ones left out)" if cut > 0 else ""
+    ax.set(title=f"{run.label}: who held which GPU{told}", ylabel="GPU")
+    ax.set(ylim=(len(run.record.machines) - 0.4, -0.6))
     ax.yaxis.get_major_locator().set_params(integer=True)
     ax.grid(axis="y", visible=False)
-    if len(run.record.rows) <= _MOST_NAMED:
-        _names(ax, run)
 
 
-def _names(ax: Any, run: Drawn) -> None:
+def _names(figure: Any, apps: Sequence[AppRow], columns: int) -> None:
     from matplotlib.patches import Patch
 
-    patches = [
-        Patch(color=color_of(row.app.id), label=row.app.name.replace("$", r"\$")) for row in run.record.rows
-    ]
-    ax.legend(handles=patches, loc="upper left", bbox_to_anchor=(1.0, 1.02))
+    names = [row.app.name[:_LONGEST_NAME].replace("$", r"\$") for row in apps]
+    patches = [Patch(color=color_of(row.app.id), label=name) for row, name in zip(apps, names, strict=True)]
+    if patches:
+        figure.legend(handles=patches, loc="lower center", ncols=columns)

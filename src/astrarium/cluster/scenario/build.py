@@ -192,7 +192,7 @@ def _by_spread(of: schema.Unknown) -> dict[Spread, float]:
 
 
 def _built(scenario: ClusterScenario) -> Built:
-    first = _machines(scenario)
+    first = first_machines(scenario)
     changes, machines, largest = _changes(scenario.changes, first)
     arrivals = app_arrivals(scenario, largest)
     events: list[tuple[Time, Event]] = [(0, MachineJoined(machine)) for machine in first]
@@ -205,7 +205,7 @@ def _built(scenario: ClusterScenario) -> Built:
     return Built(events, {app.name: app for _, app in arrivals}, machines, largest, ends)
 
 
-def _machines(scenario: ClusterScenario) -> list[Machine]:
+def first_machines(scenario: ClusterScenario) -> list[Machine]:
     if isinstance(scenario.machines, str):
         return list(themis.MACHINES[scenario.machines])
     found: list[Machine] = []

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from astrarium.cluster.live.backend import JobCommand, OnStop, Processes
-from astrarium.core.decode import Decoder, check_keys
+from astrarium.core.decode import Decoder, check_keys, check_name
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import Duration, write_duration
 from astrarium.core.units import MILLISECOND, SECOND
@@ -84,8 +84,7 @@ class AppEntry(msgspec.Struct, frozen=True):
     phases: tuple[tuple[PhaseJob, ...], ...] | None = None
 
     def __post_init__(self) -> None:
-        if not self.name.strip():
-            raise InputError("name", self.name, "a name")
+        check_name(self.name)
         if self.every and self.count == 1:
             told = "a count of several apps with it, such as count: 3"
             raise InputError("every", write_duration(self.every), told)

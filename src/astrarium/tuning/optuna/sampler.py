@@ -1,8 +1,8 @@
 """The sampler takes configurations from an Optuna study, with any sampler and any storage.
 
-The study sees every candidate as a trial of its own, which ends as COMPLETE, PRUNED (others were better) or
-FAIL. The values of candidates after each rung are its intermediate values, by iterations: samplers such as
-TPE learn from those of pruned trials too.
+The study sees every candidate as a trial of its own, which ends as COMPLETE, PRUNED (others were better, or
+the search ended before it did) or FAIL (of an error). The values of candidates after each rung are its
+intermediate values, by iterations: samplers such as TPE learn from those of pruned trials too.
 """
 
 from __future__ import annotations
@@ -82,9 +82,8 @@ class OptunaSampler:
         from optuna.trial import TrialState
 
         trial = self._trials.pop(id)
-        complete = standing is Standing.COMPLETE
-        failed = standing is Standing.FAILED or value is None
-        state = TrialState.FAIL if failed else TrialState.COMPLETE if complete else TrialState.PRUNED
+        final = {Standing.COMPLETE: TrialState.COMPLETE, Standing.FAILED: TrialState.FAIL}
+        state = final.get(standing, TrialState.PRUNED)
         try:
             self._study.tell(trial, value if state is TrialState.COMPLETE else None, state=state)
         except RuntimeError:

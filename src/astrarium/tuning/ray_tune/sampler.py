@@ -65,10 +65,10 @@ class RayTuneSampler(CountingSampler):
         return False
 
     def tell(self, id: int, value: float | None, standing: Standing) -> None:
-        """Tell the searcher how a trial ended; a trial that never had a value counts as failed."""
+        """Tell the searcher how a trial ended; one that was withdrawn early has no result, and no error."""
         if id not in self._own:
             result = self._last.pop(id, None)
-            failed = standing is Standing.FAILED or result is None
+            failed = standing is Standing.FAILED
             self._searcher.on_trial_complete(_name(id), None if failed else result, error=failed)
 
 

@@ -89,16 +89,20 @@ def train_function(raw: Any, home: Path) -> str:
     if function not in names and "*" not in names:
         known = one_of(sorted(names), function) if names else "but there is none"
         raise InputError("train", raw, f"a function of {place.name}: {known}")
+    found = names.get(function)
+    if isinstance(found, ast.FunctionDef) and [each.arg for each in found.args.args[:1]] == ["trial"]:
+        told = "a function of values and workers; an objective of Optuna goes through Python"
+        raise InputError("train", raw, f"{told}: astrarium.tuning.optuna.optimize(study, {function})")
     return f"{place}:{function}"
 
 
-def _names(place: Path, raw: str) -> set[str]:
-    """What the file's own lines define; `*` where it takes all of another module."""
+def _names(place: Path, raw: str) -> dict[str, ast.stmt]:
+    """What the file's own lines define, with these lines; `*` where it takes all of another module."""
     try:
         tree = ast.parse(place.read_text(encoding="utf-8"), str(place))
     except (SyntaxError, ValueError, OSError) as error:
         raise InputError("train", raw, f"a Python file that can be read: {error}") from None
-    return {name for line in tree.body for name in _defined(line)}
+    return {name: line for line in tree.body for name in _defined(line)}
 
 
 def _defined(line: ast.stmt) -> Iterator[str]:
