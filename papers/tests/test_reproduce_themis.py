@@ -12,6 +12,10 @@ from papers.tests.reproductions import parameters
 from tests.support.cluster.workload_facts import facts, task
 from tests.support.paths import ROOT
 
+from astrarium.cluster.contract import App, Job
+from astrarium.cluster.fairness import rho
+from astrarium.cluster.report.summary import DEFINITIONS
+from astrarium.cluster.state import Contention
 from astrarium.cluster.workloads import themis
 from astrarium.cluster.workloads.apps import HOUR, read_trace
 from astrarium.core.errors import InputError
@@ -102,7 +106,20 @@ def test_on_a_larger_cluster_they_come_as_much_faster() -> None:
 def test_themis_bids_by_the_definition_that_it_is_measured_by() -> None:
     asked = tasks(Drawing())
     assert asked[THEMIS, "equation-1"].parameters == (("definition", "equation-1"),)
+    assert asked[THEMIS, "demand"].parameters == (("definition", "demand"),)
     assert all(asked[name, "share"] == asked[name, "equation-1"] for name in RIVALS)
+
+
+def test_table_5_can_be_by_demand_and_not_where_n_counts_apps() -> None:
+    """The short app of Table 5 as fast as it can be, among 20 apps that want twice the 64 GPUs."""
+    facts, crowd = table5.KINDS["short"], Contention(apps=20.0, gpus=128.0)
+    job = Job(0, facts.gpu_minutes * table5.MINUTE, 1, facts.gpus)
+    app, took = App(0, "short", ((job,),)), facts.gpu_minutes * table5.MINUTE // facts.gpus
+    rhos = {name: rho(took, app, 64, crowd, name) for name in DEFINITIONS}
+    assert rhos == pytest.approx({"share": 1.0, "equation-1": 0.05, "demand": 0.5})
+    data: dict[str, Any] = {name: {"short": {THEMIS: [1.2], "Tiresias": [1.9]}} for name in rhos}
+    papers = {row.what.split(":")[0]: row.paper for row in table5._rows(data) if THEMIS in row.what}
+    assert papers == {"share": 1.2, "equation-1": None, "demand": 1.2}
 
 
 def test_ratios_are_taken_seed_by_seed() -> None:
@@ -148,8 +165,9 @@ def test_a_lie_of_nothing_is_none() -> None:
     assert mine == pytest.approx(others, rel=0.2)
 
 
-def test_in_instance_1_each_has_a_machine_of_its_own() -> None:
-    assert figure5._rhos("instance 1", "themis") == pytest.approx([1.0, 1.0])
+@pytest.mark.parametrize("instance", figure5.INSTANCES)
+def test_in_figure_5_each_has_what_it_cares_for(instance: str) -> None:
+    assert figure5._rhos(instance, "themis") == pytest.approx([1.0, 1.0])
 
 
 # recorded runs
