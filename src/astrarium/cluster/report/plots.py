@@ -87,10 +87,8 @@ def draw_holders(runs: Sequence[Drawn], path: Path) -> None:
         for run, ax in zip(runs, axes.flat, strict=True):
             _holders(ax, run, size * SECOND)
             cut = len(run.record.held) - _MOST_BARS
-            ax.set(
-                title=f"{run.label}: who held which GPU"
-                + (f" ({cut} later ones left out)" if cut > 0 else "")
-            )
+            left_out = f" ({cut} later ones left out)" if cut > 0 else ""
+            ax.set(title=f"{run.label}: who held which GPU{left_out}")
         end = max(_last_end(run) for run in runs) / SECOND / size
         axes.flat[-1].set(xlabel=f"time ({unit})", xlim=(0, end))
 

@@ -106,11 +106,8 @@ def _waiting(case: Case, seen: explain.ClusterView, seat: explain.AppView) -> It
         yield "It wants no more than it has."
         return
     rank = apps.index(seat.app)
-    how = (
-        "as the policy ranks them"
-        if seen.standing is not None
-        else "in the order in which they are served next"
-    )
+    served = "in the order in which they are served next"
+    how = served if seen.standing is None else "as the policy ranks them"
     more = f" {_free(seen, seat)}" if seat.holds else ""
     own = f" ({places[rank].told})" if places[rank].told else ""
     yield f"It wants {counted(seat.wants, 'more GPU' if seat.holds else 'GPU')}.{more}"

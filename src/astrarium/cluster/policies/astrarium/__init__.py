@@ -185,7 +185,8 @@ class Astrarium:
             elif again:
                 yield Grant(each.app, tuple(sorted(again)), until, explanations.GOES_ON)
         for each in line:
-            yield from self._moved(now, each, allotments[each.app], state)
+            if each.prospect.row.leases:
+                yield from self._moved(now, each, allotments[each.app], state)
 
     def _moved(
         self, now: Time, each: RankedApp, mine: Allotment, state: ClusterState

@@ -145,7 +145,7 @@ def _by_arrival(line: list[RankedApp]) -> list[RankedApp]:
     places: dict[int, list[int]] = {}
     for place, each in enumerate(line):
         places.setdefault(each.prospect.same, []).append(place)
-    for own in places.values():
+    for own in (each for each in places.values() if len(each) > 1):
         first = sorted((line[place].prospect for place in own), key=lambda each: (each.row.arrived, each.app))
         for place, prospect in zip(own, first, strict=True):
             line[place] = line[place]._replace(prospect=prospect)

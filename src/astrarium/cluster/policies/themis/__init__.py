@@ -19,8 +19,7 @@ What the paper leaves open, and what we do:
 - GPUs that nobody outside can use go to bidders, the worst first: no GPU is idle that somebody could use.
 - Who has had nothing for `patience` leases, one at a time, gets a gang before the auction; where too few GPUs
   are free for it, all leases end together so that they will be.
-- With enough for all who ask there is an auction only where one would be faster on the GPUs of another: all
-  bid, and nobody pays.
+- With enough for all who ask there is no auction: those to whom a bad place costs most choose first.
 - With few apps 1 - f of them is a single bidder, who takes turns with others on the whole cluster.
 """
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from itertools import islice
-from math import ceil, floor
+from itertools import islice, product
+from math import ceil, floor, inf
 from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 
 from astrarium.cluster.agents.participants import Participant
-from astrarium.cluster.arrange import closest
+from astrarium.cluster.arrange import closest, cost_of_spread
 from astrarium.cluster.auction.goods import FreeMachine, free_machines
 from astrarium.cluster.auction.partial import AuctionResult, Share, auction, kept
 from astrarium.cluster.contract import Grant
@@ -42,6 +42,33 @@ def settled(state: ClusterState, shares: Mapping[int, int]) -> dict[int, tuple[i
             free.difference_update(new)
             found[app] = (*own, *new)
     return found
+
+
+def preferred(now: Time, state: ClusterState, shares: Mapping[int, int]) -> dict[int, tuple[int, ...]]:
+    """Return so many free GPUs for each app, where there are enough for all. Those choose first to whom a bad
+    place costs most, of GPUs where nobody stood or, if they are better, of all."""
+    free, found = set(state.free), dict[int, tuple[int, ...]]()
+    own = {app: _own(state.apps[app], free, count) for app, count in shares.items() if count}
+    stood = {gpu for gpus in own.values() for gpu in gpus}
+    for app in sorted(own, key=lambda app: cost_of_spread(state.apps[app], shares[app], state), reverse=True):
+        here = [gpu for gpu in own[app] if gpu in free]
+        found[app] = _best_place(now, state, state.apps[app], shares[app], here, (free - stood, free))
+        free.difference_update(found[app])
+    return found
+
+
+def _best_place(
+    now: Time, state: ClusterState, row: AppRow, count: int, here: list[int], pools: Sequence[set[int]]
+) -> tuple[int, ...]:
+    """Return GPUs of a pool on which an app ends soonest. To leave those where it stands takes a start."""
+    best, least = tuple[int, ...](), inf
+    for stays, pool in product((here, []), pools):
+        pool = {*pool, *here}.difference(stays)
+        gpus = (*stays, *closest(pool, count - len(stays), state.floor, (*row.leases, *stays)))
+        takes = time_left(now, row, (*row.leases, *gpus), state) + (0 if stays else state.startup)
+        if len(gpus) == count and (takes < least or not best):
+            best, least = gpus, takes
+    return best
 
 
 def _own(row: AppRow, free: Collection[int], count: int) -> tuple[int, ...]:
@@ -176,30 +203,16 @@ class Round:
 
     def grants(self) -> Iterator[Grant]:
         free = len(self._state.free)
-        self._plenty = sum(each.most - len(each.row.leases) for each in self._wanting) <= free
-        if self._plenty:
+        if sum(each.most - len(each.row.leases) for each in self._wanting) <= free:
             wants = {each.app: each.wants(free) for each in self._wanting}
-            places = settled(self._state, wants)
-            if not self._contested(places):
-                yield from self._granted(places, ENOUGH)
-                return
+            yield from self._granted(preferred(self._now, self._state, wants), ENOUGH)
+            return
         ranked = self._ranked()
         yield from self._overdue(ranked)
         bidders = self._bidders(ranked)
         if bidders:
             yield from self._auctioned(bidders, ranked)
             yield from self._left_over(bidders, ranked)
-
-    def _contested(self, places: Mapping[int, Sequence[int]]) -> bool:
-        """Return whether an app would end sooner on other free GPUs, by more than it takes to start there."""
-        now, state, free = self._now, self._state, sorted(self._state.free)
-        for app, gpus in places.items():
-            row = state.apps[app]
-            best = closest(free, len(gpus), state.floor, row.leases)
-            here, there = (time_left(now, row, [*row.leases, *each], state) for each in (gpus, best))
-            if here > there + state.startup:
-                return True
-        return False
 
     # visibility
 
@@ -214,9 +227,8 @@ class Round:
 
     def _bidders(self, ranked: Sequence[RankedParticipant]) -> list[RankedParticipant]:
         """Return the worst of the apps that could use something of what is offered."""
-        mine, free = self._parameters, len(self._state.free)
-        part = 1.0 if self._plenty else 1.0 - mine.f
-        count = max(1, ceil(part * len(self._state.apps) - HAIR))
+        count = max(1, ceil((1.0 - self._parameters.f) * len(self._state.apps) - HAIR))
+        free = len(self._state.free)
         able = (each for each in ranked if free and each.participant.wants(free))
         return list(islice(able, count))
 
@@ -252,8 +264,6 @@ class Round:
 
     def _keeps(self, participant: Participant, share: Share, goods: Sequence[FreeMachine]) -> tuple[int, ...]:
         """Return what a winner keeps: less the payment, rounded by chance to what its jobs can use."""
-        if self._plenty:  # what was paid would come back to those who paid it
-            return share.won
         due, demand = share.fraction * len(share.won), participant.demand
         count = demand.more(floor(due + HAIR))
         step = demand.smallest_step(count, len(share.won) - count)
