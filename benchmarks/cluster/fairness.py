@@ -36,6 +36,7 @@ class Found(NamedTuple):
 
     share: list[float]
     equation_1: list[float]
+    demand: list[float]
     gpu_hours: float
     life: float  # hours, of the median app
     apps: float  # at a time
@@ -45,6 +46,7 @@ def main() -> None:
     chosen = _arguments()
     print(
         f"{'policy':28} {'worst share (spread)':>24} {'p90':>6} {'median':>7} {'worst eq. 1 (spread)':>24}"
+        f" {'worst demand (spread)':>24}"
         f" {'GPU-h':>6} {'life h':>7} {'apps':>5}"
     )
     for policy in chosen.policy or ["themis", *RIVALS]:
@@ -75,6 +77,7 @@ def played(named: str, apps: Sequence[DrawnApp], chosen: argparse.Namespace) -> 
     return Found(
         _rhos(rows, size, "share"),
         _rhos(rows, size, "equation-1"),
+        _rhos(rows, size, "demand"),
         sum(row.service for row in rows) / HOUR,
         median(lives) / HOUR,
         sum(lives) / max(row.ended for row in rows),
@@ -111,9 +114,10 @@ def _rhos(rows: Sequence[AppRow], size: int, definition: Definition) -> list[flo
 def _line(policy: str, found: Sequence[Found]) -> str:
     p90 = median(each.share[int(0.9 * len(each.share))] for each in found)
     middle = median(median(each.share) for each in found)
-    share, equation_1 = ([each[kind][-1] for each in found] for kind in (0, 1))
+    share, equation_1, demand = ([each[kind][-1] for each in found] for kind in range(3))
     return (
         f"{policy:28} {_spread(share):>24} {p90:6.2f} {middle:7.2f} {_spread(equation_1):>24}"
+        f" {_spread(demand):>24}"
         f" {mean(each.gpu_hours for each in found):6.0f}"
         f" {median(each.life for each in found):7.2f} {mean(each.apps for each in found):5.1f}"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -12,6 +13,11 @@ from papers.tests.reproductions import parameters
 from tests.support.cluster.workload_facts import facts, task
 from tests.support.paths import ROOT
 
+from astrarium.cluster.contract import App, Job
+from astrarium.cluster.fairness import rho
+from astrarium.cluster.machines import Machine
+from astrarium.cluster.report.summary import DEFINITIONS
+from astrarium.cluster.state import Contention
 from astrarium.cluster.workloads import themis
 from astrarium.cluster.workloads.apps import HOUR, read_trace
 from astrarium.core.errors import InputError
@@ -22,9 +28,9 @@ from astrarium_papers.markdown import page
 from astrarium_papers.merging import main, merged
 from astrarium_papers.registry import Reproduction
 from astrarium_papers.shockwave import reference
-from astrarium_papers.themis import figure5, figure18, table5
-from astrarium_papers.themis._fairness import ratios, tasks
+from astrarium_papers.themis import authors, figure5, figure18, table5
 from astrarium_papers.themis._runs import RIVALS, THEMIS, Task, jain, measure, over
+from astrarium_papers.themis._testbed.fairness import ratios, tasks
 from astrarium_papers.themis._workloads import (
     TESTBED,
     TESTBED_HOURS,
@@ -33,11 +39,13 @@ from astrarium_papers.themis._workloads import (
     drawn,
     on_testbed,
 )
+from astrarium_papers.themis.authors import setting
+from astrarium_papers.themis.authors.rivals import OneByOne, attained
 
 pytest.importorskip("scipy")
 QUICK = Effort(quick=True)
 FIGURES = ["figure5", *(f"figure{number}" for number in range(9, 20))]
-NAMES = ["table3", "table5", "overheads", *FIGURES]
+NAMES = ["table3", "table5", "overheads", "authors", *FIGURES]
 PARAMETERS = parameters(NAMES, "figure14", "figure15", "figure18", "figure19")
 DATA = ROOT.parent / "shared" / "data" / "cluster"
 
@@ -102,7 +110,20 @@ def test_on_a_larger_cluster_they_come_as_much_faster() -> None:
 def test_themis_bids_by_the_definition_that_it_is_measured_by() -> None:
     asked = tasks(Drawing())
     assert asked[THEMIS, "equation-1"].parameters == (("definition", "equation-1"),)
+    assert asked[THEMIS, "demand"].parameters == (("definition", "demand"),)
     assert all(asked[name, "share"] == asked[name, "equation-1"] for name in RIVALS)
+
+
+def test_table_5_can_be_by_demand_and_not_where_n_counts_apps() -> None:
+    """The short app of Table 5 as fast as it can be, among 20 apps that want twice the 64 GPUs."""
+    facts, crowd = table5.KINDS["short"], Contention(apps=20.0, gpus=128.0)
+    job = Job(0, facts.gpu_minutes * table5.MINUTE, 1, facts.gpus)
+    app, took = App(0, "short", ((job,),)), facts.gpu_minutes * table5.MINUTE // facts.gpus
+    rhos = {name: rho(took, app, 64, crowd, name) for name in DEFINITIONS}
+    assert rhos == pytest.approx({"share": 1.0, "equation-1": 0.05, "demand": 0.5})
+    data: dict[str, Any] = {name: {"short": {THEMIS: [1.2], "Tiresias": [1.9]}} for name in rhos}
+    papers = {row.what.split(":")[0]: row.paper for row in table5._rows(data) if THEMIS in row.what}
+    assert papers == {"share": 1.2, "equation-1": None, "demand": 1.2}
 
 
 def test_ratios_are_taken_seed_by_seed() -> None:
@@ -148,8 +169,58 @@ def test_a_lie_of_nothing_is_none() -> None:
     assert mine == pytest.approx(others, rel=0.2)
 
 
-def test_in_instance_1_each_has_a_machine_of_its_own() -> None:
-    assert figure5._rhos("instance 1", "themis") == pytest.approx([1.0, 1.0])
+@pytest.mark.parametrize("instance", figure5.INSTANCES)
+def test_in_figure_5_each_has_what_it_cares_for(instance: str) -> None:
+    assert figure5._rhos(instance, "themis") == pytest.approx([1.0, 1.0])
+
+
+# the setting of the authors' simulator
+
+
+def test_a_drawn_workload_has_the_facts_of_theirs() -> None:
+    jobs = setting.drawn(3)
+    assert len(jobs) == 113
+    assert {job.most for job in jobs} == {2, 4}
+    assert {job.start // setting.MINUTE for job in jobs} == set(setting.STARTS)
+    assert sum(job.work for job in jobs) / HOUR == pytest.approx(561, rel=0.1)
+    assert {job.speeds for job in setting.drawn(3, network=0.0)} == {setting.SPEEDS["light"]}
+    unequal = setting.more_unequal(jobs, 2.0)
+    assert sum(job.work for job in unequal) == pytest.approx(sum(job.work for job in jobs))
+    assert max(job.work for job in unequal) > max(job.work for job in jobs)
+
+
+def test_blind_rivals_deal_gpus_one_by_one_to_who_has_had_least() -> None:
+    """Two jobs of up to 2 GPUs take turns, so that both lie on both machines; one alone does not."""
+    job = setting.SpreadJob(0, 40 * setting.MINUTE, 2, (1.0, 0.5, 0.5))
+    machines = [Machine(number, 2) for number in range(2)]
+    two, one = (setting.outcome([job] * count, lambda: OneByOne(attained), machines) for count in (2, 1))
+    assert (two.score, one.score) == (0.5, 1.0)
+    assert two.gpu_hours * two.score == pytest.approx(80 / 60)
+
+
+def test_the_runs_of_their_simulator_are_read_and_set_beside_ours(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    header = "job,group,start_min,serial_min,iterations,most_gpus,speed_across_slots,speed_across_machines"
+    (tmp_path / "online_tiny.csv").write_text(
+        f"{header},speed_across_racks,loss\n1,1,20,100.0,5000,4,1,0.7,0.5,sublinear\n"
+    )
+    theirs = {"rho_b_max": 1.0, "mean_jct_min": 20.0, "gpu_hours": 1.3, "placement_score": 1.0}
+    recorded = {f"online_workload_tiny|64|20|{name}": theirs for name in authors.THEIRS}
+    (tmp_path / "reference.json").write_text(json.dumps(recorded))
+    monkeypatch.setenv(authors.FOLDER, str(tmp_path))
+    monkeypatch.setattr(authors, "WORKLOADS", ("tiny",))
+    rows = {row.what: row for row in registry.run("themis/authors", Effort()).rows}
+    found = rows["tiny, Tiresias: mean completion"]
+    assert found.paper == 20.0
+    assert found.ours == pytest.approx(100 * setting.WORK / 4 / 0.7)  # blind: on two machines of 2
+    assert rows["tiny, Themis: largest rho"].verdict == "agrees"
+    assert rows["tiny, astrarium: largest rho"].paper is None
+
+
+def test_without_their_runs_the_setting_is_skipped(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(authors.FOLDER, str(tmp_path))
+    assert "reference.json is not at hand" in registry.run("themis/authors", Effort()).skipped
 
 
 # recorded runs

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from astrarium.cluster.agents import HONEST, AppAgent, Ideal, erring, lying
+from astrarium.cluster.agents import HONEST, AppAgent, erring, lying
 from astrarium.cluster.agents.remaining_work import (
     MachineGpus,
     RemainingJob,
@@ -20,9 +20,9 @@ from astrarium.cluster.arrange import arrangements
 from astrarium.cluster.auction.goods import Bid, free_machines
 from astrarium.cluster.contract import App, AppArrived, Grant, Job, JobFinished, MachineJoined, Run, single
 from astrarium.cluster.demand import GpuDemand, spare, usable
-from astrarium.cluster.fairness import Definition, ideal
+from astrarium.cluster.fairness import Definition, Ideal
 from astrarium.cluster.machines import Machine, Slowdowns, Spread
-from astrarium.cluster.state import ClusterState
+from astrarium.cluster.state import ClusterState, Contention
 from astrarium.core.units import SECOND
 
 ITERATION_TIMES = (80, 100, 100, 120)
@@ -84,7 +84,9 @@ def test_the_median_job_is_found_anew_in_every_phase() -> None:
     for number in range(4):
         state.apply(1, JobFinished(0, number, 1))
     row = state.apps[0]
-    left = AppAgent(app, "equation-1").rho(1, row, state) * Ideal(app, "equation-1")(4, 1.0) - 1
+    left = (
+        AppAgent(app, "equation-1").rho(1, row, state) * Ideal(app, "equation-1")(4, Contention(1.0, 1.0)) - 1
+    )
     assert row.phase == 1
     assert left == pytest.approx((120 * 16 / 2 + 120 * 36 / 4) * SECOND)
 
@@ -141,13 +143,15 @@ def some_jobs(chance: random.Random) -> tuple[Job, ...]:
     )
 
 
-@pytest.mark.parametrize("definition", ["share", "equation-1"])
-def test_the_ideal_is_that_of_fairness(definition: Definition) -> None:
+@pytest.mark.parametrize("definition", ["share", "equation-1", "demand"])
+def test_a_report_of_more_work_makes_the_ideal_as_much_longer(definition: Definition) -> None:
     chance = random.Random(4)
     for _ in range(50):
         phases = tuple(some_jobs(chance) for _ in range(chance.randint(1, 3)))
-        app, size, crowd = App(0, "a", phases), chance.randint(1, 64), chance.uniform(1, 20)
-        assert Ideal(app, definition)(size, crowd) == pytest.approx(ideal(app, size, crowd, definition))
+        app, size = App(0, "a", phases), chance.randint(1, 64)
+        crowd = Contention(chance.uniform(1, 20), chance.uniform(1, 200))
+        plain = Ideal(app, definition)(size, crowd)
+        assert Ideal(app, definition, lambda job: 1.5 * job.work)(size, crowd) == pytest.approx(1.5 * plain)
 
 
 def test_a_curve_is_taken_for_as_long_as_it_may_get() -> None:

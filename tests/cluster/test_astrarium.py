@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from astrarium.cluster.contract import App, AppArrived, Grant, Job, MachineJoined, Revoke, Run, single
 from astrarium.cluster.explain import view
@@ -186,6 +188,43 @@ def test_an_elastic_app_gets_what_it_can_use() -> None:
     wide = App(0, "wide", (tuple(Job(n, 100 * SECOND) for n in range(6)),))
     played = run(policy(), [Machine(0, 4)], (0, wide))
     assert ends(played) == {"wide": 200}
+
+
+@settings(max_examples=40, deadline=None, derandomize=True, database=None)
+@given(
+    size=st.integers(1, 6),
+    lengths=st.lists(st.integers(1, 40), min_size=1, max_size=3),
+    gaps=st.lists(st.integers(0, 1200), min_size=3, max_size=9),
+    gpus=st.integers(1, 3),
+)
+def test_of_identical_claims_the_earlier_arrival_goes_first(
+    size: int, lengths: list[int], gaps: list[int], gpus: int
+) -> None:
+    """Gangs of few lengths come one after another; of those that are the same, none overtakes another."""
+    at, apps = 0, list[tuple[float, App]]()
+    for number, gap in enumerate(gaps):
+        at += gap
+        length = lengths[number % len(lengths)]
+        apps.append((at, single(number, f"{number}", length * MINUTE, min(gpus, size))))
+    rows = run(policy(), [Machine(0, size)], *apps).state.ledger.rows
+    for kind in range(len(lengths)):
+        alike = [row for app, row in rows.items() if app % len(lengths) == kind]
+        assert [row.started for row in alike] == sorted(row.started for row in alike)
+        same = [row for row in alike if lengths.count(lengths[kind]) == 1]
+        assert [row.ended for row in same] == sorted(row.ended for row in same)
+
+
+def test_three_alike_end_in_the_order_in_which_they_came() -> None:
+    """Three gangs of 3 on 4 GPUs, and who waits is told apart from who waits behind it."""
+    apps = [(2.0 * number, single(number, f"{number}", 100 * SECOND, 3)) for number in range(3)]
+    played = run(policy(), [Machine(0, 4)], *apps)
+    assert list(ends(played)) == ["0", "1", "2"]
+    assert ends(played) == {"0": 100, "1": 200, "2": 300}
+    state, allocator = books(*(single(number, f"{number}", HOUR) for number in range(3)))
+    (first, told), (second, behind) = allocator.standing(0, state)
+    assert (first, second) == (1, 2)
+    assert "came before it" not in told
+    assert "1 is the same and came before it" in behind
 
 
 # places

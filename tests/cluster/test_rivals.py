@@ -164,6 +164,25 @@ def test_gandiva_serves_who_fits_best_and_moves_to_better_places() -> None:
     assert grant.gpus == (2, 3)
 
 
+@pytest.mark.parametrize("name", ["gandiva", "drf"])
+def test_the_standing_puts_who_has_waited_longer_before_equals(name: str) -> None:
+    """Both came with equal claims; the one that came first has just had its turn."""
+    state = ClusterState()
+    state.apply(0, MachineJoined(Machine(0, 1)))
+    for number in range(2):
+        state.apply(0, AppArrived(single(number, f"{number}", 100 * SECOND)))
+    state.commit(0, Grant(0, (0,), 10))
+    state.apply(10, LeaseExpired(0, (0,), 10))
+    assert [app for app, _ in policy(name).standing(10, state)] == [1, 0]  # type: ignore[attr-defined]
+
+
+def test_gandiva_lets_equals_take_turns() -> None:
+    """Both lie as well as can be: by arrival, the second would wait until the first has ended."""
+    apps = [(0, single(number, f"{number}", 100 * SECOND)) for number in range(2)]
+    played = run(policy("gandiva", lease=10 * SECOND), ONE, *apps)
+    assert ends(played) == {"0": 190, "1": 200}
+
+
 def test_drf_evens_out_shares_and_stops_nobody() -> None:
     early = many(0, "early", 4, 1000)
     played = run(policy("drf"), FOUR, (0, early), (1, many(1, "late", 2, 10)))

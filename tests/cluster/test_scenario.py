@@ -238,7 +238,7 @@ def test_numbers_of_a_run() -> None:
     assert (found.apps, found.outcomes, found.gpus) == (3, {"finished": 3}, 8)
     assert found.makespan_s == pytest.approx(78 * 60 + 600)  # two racks: 1.3 times as long
     assert found.busy == pytest.approx((8 * 78 + 2 * 10) / (8 * 88))
-    assert apps[0].rho["share"] == pytest.approx(78 / (60 * record.rows[0].contention))
+    assert apps[0].rho["share"] == pytest.approx(78 / (60 * record.rows[0].contention.apps))
     assert apps[1].waited_s == 73 * 60
     assert found.rho["share"].worst == max(app.rho["share"] for app in apps)
 

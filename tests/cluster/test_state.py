@@ -19,10 +19,10 @@ from astrarium.cluster.contract import (
     Stop,
     single,
 )
-from astrarium.cluster.fairness import alone, ideal
+from astrarium.cluster.fairness import Ideal, rho
 from astrarium.cluster.machines import Floor, Machine, Slowdowns, Spread
 from astrarium.cluster.policies import Arbiter, cluster_policies
-from astrarium.cluster.state import ClusterState, Outcome
+from astrarium.cluster.state import ClusterState, Contention, Outcome
 from astrarium.cluster.world import ClusterWorld
 from astrarium.core.engine import Engine
 from astrarium.core.errors import InvalidAction
@@ -70,8 +70,8 @@ def test_growth_is_shared_out_and_contention_is_counted() -> None:
     apps = [(0, App(number, f"app {number}", ((Job(0, 40 * SECOND, 1, 8),),))) for number in range(2)]
     rows = played(apps).ledger.rows
     assert rows[0].ended < rows[1].ended
-    assert rows[0].contention == 2.0
-    assert 1.0 < rows[1].contention < 2.0
+    assert rows[0].contention.apps == 2.0
+    assert 1.0 < rows[1].contention.apps < 2.0
 
 
 def test_a_machine_that_dies_takes_what_was_done_since_the_checkpoint() -> None:
@@ -121,10 +121,31 @@ def test_slowdowns_are_learnt_from_how_jobs_run() -> None:
 def test_by_itself_an_app_is_as_fast_as_its_part_of_the_cluster() -> None:
     """A gang of 8 with 4 GPUs runs half of the time; 4 jobs of one GPU cannot use 8."""
     gang, many = single(0, "gang", 10 * SECOND, 8), App(1, "many", (tuple(Job(n, SECOND) for n in range(4)),))
-    assert alone(gang, 8) == 10 * SECOND
-    assert ideal(gang, 8, 2.0, "share") == 20 * SECOND
-    assert ideal(many, 8, 2.0, "share") == SECOND
-    assert ideal(many, 8, 2.0, "equation-1") == 2 * SECOND
+    assert Ideal(gang, "share")(8, Contention(1.0, 8.0)) == 10 * SECOND
+    two = Contention(apps=2.0, gpus=12.0)
+    assert Ideal(gang, "share")(8, two) == 20 * SECOND
+    assert Ideal(many, "share")(8, two) == SECOND
+    assert Ideal(many, "equation-1")(8, two) == 2 * SECOND
+
+
+def test_by_demand_all_are_slowed_down_as_much_as_the_cluster_is_too_small() -> None:
+    gang, many = single(0, "gang", 10 * SECOND, 8), App(1, "many", (tuple(Job(n, SECOND) for n in range(4)),))
+    assert Ideal(gang, "demand")(8, Contention(2.0, 12.0)) == 15 * SECOND
+    assert Ideal(many, "demand")(8, Contention(2.0, 12.0)) == 1.5 * SECOND
+    assert Ideal(many, "demand")(16, Contention(2.0, 12.0)) == SECOND  # at least 1
+    assert rho(30 * SECOND, gang, 8, Contention(2.0, 12.0), "demand") == 2.0
+
+
+def test_gpus_that_apps_could_use_are_counted_over_their_lives() -> None:
+    """On 8 GPUs: 4 jobs of 8 s, then one of up to 4 GPUs that takes 2 s; beside it 4 GPUs from 4 s to 9 s."""
+    phases = (tuple(Job(n, 8 * SECOND) for n in range(4)), (Job(0, 8 * SECOND, 1, 4),))
+    halving, gang = App(0, "halving", phases, kind="halving"), single(1, "gang", 5 * SECOND, 4)
+    rows = played([(0, halving), (4 * SECOND, gang)]).ledger.rows
+    assert rows[0].ended == 10 * SECOND
+    assert rows[0].contention.gpus == pytest.approx((4 * 10 + 4 * 5) / 10)
+    assert rows[1].contention.gpus == pytest.approx(8)
+    short = App(0, "short", ((Job(0, 4 * SECOND), Job(1, 8 * SECOND)),))
+    assert played([(0, short)]).ledger.rows[0].contention.gpus == pytest.approx((2 * 4 + 1 * 4) / 8)
 
 
 def granted(app: App, gpus: tuple[int, ...], until: int = 50) -> ClusterState:

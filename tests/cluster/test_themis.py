@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 
+from astrarium.cluster.agents import HONEST
+from astrarium.cluster.agents.participants import Participants
 from astrarium.cluster.contract import App, AppArrived, Event, Grant, Job, MachineJoined, MachineLost, single
 from astrarium.cluster.demand import GpuDemand
 from astrarium.cluster.machines import Machine
 from astrarium.cluster.policies import Arbiter
 from astrarium.cluster.policies._leased import lease_end
 from astrarium.cluster.policies.themis import Themis
+from astrarium.cluster.policies.themis.round import Round
 from astrarium.cluster.state import ClusterState, Outcome
 from astrarium.cluster.world import ClusterWorld
 from astrarium.core.engine import Engine
@@ -139,12 +142,38 @@ def test_a_grant_says_what_decided() -> None:
 def test_the_worst_bid_and_at_least_one_does() -> None:
     apps = [(0, App(number, "a", ((Job(0, 60 * SECOND, 1, 8),),))) for number in range(10)]
 
-    def auctioned(f: float, bidders: int = 24) -> set[int]:
-        _, steps = played([Machine(0, 8)], apps, f=f, bidders=bidders)
+    def auctioned(f: float) -> set[int]:
+        _, steps = played([Machine(0, 8)], apps, f=f)
         return {grant.app for grant in grants(steps[:1]) if "auction gave" in grant.why}
 
     assert [len(auctioned(f)) for f in (1.0, 0.9, 0.8, 0.5)] == [1, 1, 2, 5]
-    assert len(auctioned(0.0, bidders=3)) == 3
+
+
+def test_with_f_0_every_app_bids_however_many_there_are() -> None:
+    apps = [(0, single(number, "a", 60 * SECOND)) for number in range(40)]
+    _, steps = played([Machine(number, 8) for number in range(4)], apps, f=0.0)
+    told = [grant.why for grant in grants(steps[:1])]
+    assert sum("of 40; the auction gave" in why for why in told) == 32
+
+
+def test_payments_are_rounded_by_chance_so_that_on_average_all_that_is_due_is_kept() -> None:
+    """Six alike hold one GPU each and bid for the other six: rounded down, none would keep what it won."""
+    chances, kept, due = [(step + 0.5) / 20 for step in range(20)], 0, 0.0
+    for chance in chances:
+        state = ClusterState()
+        state.apply(0, MachineJoined(Machine(0, 12)))
+        for number in range(6):
+            state.apply(0, AppArrived(App(number, "a", ((Job(0, 600 * SECOND, 1, 8),),))))
+            state.commit(0, Grant(number, (number,), 9))
+        wanting = Participants("share", lambda app: HONEST).wanting(0, state)
+        one = Round(0, state, wanting, Themis.Parameters(f=0.0), range(6), iter([chance] * 6))
+        for grant in one.grants():
+            state.commit(0, grant)
+            kept += len(grant.gpus) if "auction" in grant.why and "left" not in grant.why else 0
+        assert one.outcome is not None
+        due += sum(share.fraction * len(share.won) for share in one.outcome.shares)
+    assert 0 < due < 6 * len(chances)
+    assert kept == pytest.approx(due, abs=6)
 
 
 def test_what_is_left_over_goes_by_chance_or_to_the_worst_first() -> None:
@@ -171,15 +200,29 @@ def test_with_enough_for_all_there_is_no_auction() -> None:
     assert {row.ended for row in state.ledger.rows.values()} == {30 * SECOND + SECOND // 10}  # never stopped
 
 
-def test_placement_goes_to_those_whom_it_helps() -> None:
-    """Instance 2 of Figure 5: one machine of 4 and two of 2; one app does not care."""
+def test_with_enough_gpus_places_go_to_those_whom_they_help() -> None:
+    """Instance 2 of Figure 5, and each would have had enough GPUs anywhere."""
+    apps = [single(0, "a", 600 * SECOND, 4, "inception"), single(1, "b", 600 * SECOND, 4, "vgg")]
+    state = placed(apps, Themis.Parameters())
+    assert sorted(state.apps[1].leases) == [0, 1, 2, 3]
+    assert len(state.apps[0].leases) == 4
+
+
+def placed(apps: list[App], parameters: Any) -> ClusterState:
+    """One machine of 4 and two of 2; inception does not care where it runs."""
     state = ClusterState()
     state.slowdowns.known["inception", ""] = dict.fromkeys(state.slowdowns.guess, 1.0)
-    engine = Engine(state, Arbiter(Themis(Themis.Parameters(f=0.0))), validate=True)
+    engine = Engine(state, Arbiter(Themis(parameters)), validate=True)
     machines = [MachineJoined(Machine(number, size)) for number, size in enumerate((4, 2, 2))]
+    engine.step(0, [*machines, *(AppArrived(app) for app in apps)])
+    return state
+
+
+def test_placement_goes_to_those_whom_it_helps() -> None:
+    """Instance 2 of Figure 5, with a third app, so that GPUs are not enough."""
     apps = [single(0, "a", 600 * SECOND, 4, "inception"), single(1, "b", 600 * SECOND, 4, "vgg"),
             single(2, "c", 600 * SECOND, 4, "inception")]  # fmt: skip
-    engine.step(0, [*machines, *(AppArrived(app) for app in apps)])
+    state = placed(apps, Themis.Parameters(f=0.0))
     assert sorted(state.apps[1].leases) == [0, 1, 2, 3]
     assert len(state.holder) == 8
 

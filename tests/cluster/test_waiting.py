@@ -77,12 +77,12 @@ def test_the_first_of_each_kind_is_asked_and_others_follow() -> None:
     line = WaitingLine()
     for rank, each in ((3.0, row(1)), (1.0, row(2)), (1.0, row(3)), (2.0, row(4, gpus=2))):
         line.put(rank, each)
-    queue = RankedQueue(line, [(1.5, 0, 9)])
+    queue = RankedQueue(line, [(1.5, 0, 0, 9)])
     assert len(queue) == 3
-    assert queue.pop()[2] == 2
+    assert queue.pop()[-1] == 2
     queue.follow(2)
     queue.follow(2)  # once
-    assert [queue.pop()[2] for _ in range(len(queue))] == [3, 9, 4]
+    assert [queue.pop()[-1] for _ in range(len(queue))] == [3, 9, 4]
 
 
 def test_who_leaves_the_line_is_not_asked() -> None:
@@ -91,7 +91,7 @@ def test_who_leaves_the_line_is_not_asked() -> None:
     line.put(2.0, row(2))
     line.drop(1)
     line.drop(7)  # was never in it
-    assert [entry[2] for entry in line.heads()] == [2]
+    assert [entry[-1] for entry in line.heads()] == [2]
     assert 1 not in line
     assert len(line) == 1
     line.drop(2)

@@ -27,11 +27,12 @@ draws but prints nothing: so in figures 5, 7, 8 and 17, in rows that say so. Wha
 with is printed; its setting is from that code. *Fair* rows are judged by requests that plans were not made
 with. Rows *as published* go the authors' ways: plans are judged by the requests that they were made with.
 
-In `themis/...` rho is told under both of the paper's definitions: `share` (section 3.2: against being alone
-on an equal part of the cluster) and `equation-1` (sections 4.3.1 and 4.3.2: against the whole cluster, times
-the number of apps). Themis bids by `share`, or by the one that it is measured by where a row says so. Its
-traces are not public: apps are drawn anew, several times, and a number is the median over these seeds, with
-its range in the note. How apps were made as small as in the paper is said in `reproduce.themis._workloads`.
+In `themis/...` rho is told under three definitions: `share` (section 3.2: against being alone on an equal
+part of the cluster), `equation-1` (sections 4.3.1 and 4.3.2: against the whole cluster, times the number of
+apps) and `demand` (as the authors' simulator has it: against the whole cluster, times the GPUs wanted over
+those there). Themis bids by `share`, or by the one that it is measured by where a row says so. Apps are drawn
+anew, several times, and a number is the median over these seeds, with its range in the note. How apps were
+made as small as in the paper is said in `reproduce.themis._workloads`.
 `shockwave/reference` needs a trace that is not part of this repository, and is skipped where it is absent.
 
 In `fluid/...` tasks are ours, made after what the text says of them; budgets are those of the authors' public

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from astrarium.cluster.contract import Run, Stop
-from astrarium.cluster.machines import Floor
+from astrarium.cluster.machines import Floor, Spread
 from astrarium.cluster.state import AppRow, ClusterState, JobRow
 
 Plan = dict[int, tuple[int, ...]]  # the GPUs of each job
@@ -128,3 +128,11 @@ def _smallest_rack(of: dict[int, list[int]], count: int, floor: Floor) -> set[in
 def _rank(gpus: list[int], count: int, elsewhere: bool) -> tuple[bool, bool, int, int]:
     enough = len(gpus) >= count
     return elsewhere, not enough, len(gpus) if enough else -len(gpus), gpus[0]
+
+
+def cost_of_spread(row: AppRow, count: int, state: ClusterState) -> tuple[float, int]:
+    """Return how many of *count* GPUs would be wasted if the jobs of an app lay on several machines."""
+    network = next((machine.network for machine in state.floor.machines.values()), "")
+    wide = (job.job.model for job in row.unfinished() if job.job.most > 1)
+    slower = max((state.slowdowns.of(model, network, Spread.RACK) for model in wide), default=1.0)
+    return (slower - 1.0) * count, count

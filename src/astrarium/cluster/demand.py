@@ -6,6 +6,9 @@ started now. `GpuDemand` counts as `arrange` does: jobs that run keep their GPUs
 
 from __future__ import annotations
 
+from heapq import heappop, heappush
+from math import inf
+
 from astrarium.cluster.state import AppRow, JobRow
 
 
@@ -104,6 +107,23 @@ def idle_first(row: AppRow) -> tuple[int, ...]:
 def just_expired(row: AppRow) -> list[int]:
     """Return the GPUs that the app's jobs still run on and whose lease has just ended."""
     return [gpu for job in row.jobs.values() for gpu in job.gpus if gpu not in row.leases]
+
+
+def soonest(frees: list[tuple[float, int]], count: int) -> float | None:
+    """Take so many GPUs from a heap of those that are free from an instant on, and return when all are;
+    None where there are never so many."""
+    taken, at = list[tuple[float, int]](), 0.0
+    while count > 0 and frees:
+        at, there = heappop(frees)
+        taken.append((at, there))
+        count -= there
+    if count > 0 or at == inf:
+        for each in taken:
+            heappush(frees, each)
+        return None
+    if count < 0:
+        heappush(frees, (at, -count))
+    return at
 
 
 def _goes_on_with(row: AppRow, job: JobRow) -> int:

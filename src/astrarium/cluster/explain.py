@@ -12,11 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from heapq import heapify, heappop, heappush
-from math import inf
+from heapq import heapify, heappush
 from typing import Any, NamedTuple
 
-from astrarium.cluster.demand import most_usable, wanted
+from astrarium.cluster.demand import most_usable, soonest, wanted
 from astrarium.cluster.fairness import time_left, work_left
 from astrarium.cluster.record import ClusterRecord, Decision
 from astrarium.cluster.state import AppRow, ClusterState, Outcome
@@ -36,7 +35,7 @@ def expected(now: Time, state: ClusterState, allocator: Any, line: Sequence[int]
     found: dict[int, Time] = {}
     for app in line:
         row = state.apps[app]
-        at = _served(frees, _gang(row))
+        at = soonest(frees, _gang(row))
         if at is not None:
             found[app] = round(at)
             takes = work_left(now, row, state) / max(1, most_usable(row))
@@ -55,22 +54,6 @@ def _given_back(now: Time, row: AppRow, state: ClusterState) -> list[tuple[float
 def _gang(row: AppRow) -> int:
     """Return the fewest GPUs with which more of an app would run."""
     return min((job.job.least for job in row.unfinished() if not job.gpus), default=1)
-
-
-def _served(frees: list[tuple[float, int]], count: int) -> float | None:
-    """Take so many GPUs and return when they are free; None where there are never so many."""
-    taken, at = list[tuple[float, int]](), 0.0
-    while count > 0 and frees:
-        at, there = heappop(frees)
-        taken.append((at, there))
-        count -= there
-    if count > 0 or at == inf:
-        for each in taken:
-            heappush(frees, each)
-        return None
-    if count < 0:
-        heappush(frees, (at, -count))
-    return at
 
 
 class AppView(NamedTuple):

@@ -1,13 +1,16 @@
 """Finish-time fairness (rho of Themis) is how long an app takes, over how long it would have taken by itself.
 
-The papers do not agree on the second. Two are offered, by name:
+The paper has two forms of the second, and its authors' simulator a third. All are offered, by name:
 
 - `share` (section 3.2): by itself on its part of the cluster, as many GPUs as there are for each app;
 - `equation-1` (sections 4.3.1 and 4.3.2): all of its work on as much of the cluster as it can ever use, times
-  the number of apps.
+  the number of apps;
+- `demand` (the simulator): by itself on the cluster, times the GPUs that all apps could use over those that
+  there are, at least 1.
 
-They differ where an app could not use the whole cluster: then the second is larger, and rho smaller. The
-second also asks for less where jobs of a phase are unlike: it waits for nobody.
+They differ where an app could not use the whole cluster: then the second is the largest, and rho smallest. It
+also asks for less where jobs of a phase are unlike: it waits for nobody. By the third an app is compared with
+itself in an empty cluster, slowed down as all are: it does not matter how many it shares with.
 """
 
 from __future__ import annotations
@@ -17,45 +20,61 @@ from typing import Literal
 
 from astrarium.cluster.arrange import planned
 from astrarium.cluster.contract import App, Job
-from astrarium.cluster.state import AppRow, ClusterState, JobRow
+from astrarium.cluster.state import AppRow, ClusterState, Contention, JobRow
 from astrarium.core.units import Time
 
-Definition = Literal["share", "equation-1"]
-Forecast = Callable[[Job], Time]
+Definition = Literal["share", "equation-1", "demand"]
+Forecast = Callable[[Job], float]
 
 
-def alone(app: App, gpus: float) -> Time:
-    """Return how long an app takes on so many GPUs of its own, close together and divided at will."""
-    return sum(phase_alone(phase, gpus, lambda job: job.work) for phase in app.phases)
+def forecast(job: Job) -> float:
+    return job.forecast
 
 
-def phase_alone(jobs: Sequence[Job], gpus: float, work: Forecast) -> Time:
-    """Return how long a phase takes on so many GPUs of its own. It is no faster than its longest job, nor
-    than all GPUs at work all the time. Gangs that are larger than what it has take turns with nobody: they
-    run for a part of the time."""
-    longest = max(work(job) / min(job.most, max(gpus, 1e-9)) for job in jobs)
-    together = sum(work(job) for job in jobs) / min(gpus, sum(job.most for job in jobs))
-    return round(max(longest, together))
+class PhaseWork:
+    """The work of a phase, with sums done once."""
+
+    def __init__(self, jobs: Sequence[Job], work: Forecast) -> None:
+        self.total, self.most = sum(map(work, jobs)), sum(job.most for job in jobs)
+        longest: dict[int, float] = {}
+        for job in jobs:
+            longest[job.most] = max(longest.get(job.most, 0.0), work(job))
+        self._longest = list(longest.items())
+
+    def alone(self, gpus: float) -> float:
+        """Return how long the phase takes on so many GPUs of its own. It is no faster than its longest job,
+        nor than all GPUs at work all the time. Gangs that are larger than what it has take turns with nobody:
+        they run for a part of the time."""
+        together = self.total / min(gpus, self.most)
+        return max(together, *(work / min(width, gpus) for width, work in self._longest))
 
 
-def ideal(app: App, size: int, contention: float, definition: Definition) -> Time:
-    """Return T_id of an app, in a cluster of *size* GPUs that so many apps shared on average."""
-    if definition == "share":
-        return alone(app, size / max(1.0, contention))
-    demand = max(sum(job.most for job in phase) for phase in app.phases)  # GPUs that it can use at most
-    return round(app.work / min(size, demand) * contention)  # T_cluster of Equations 1 and 2, shared
+class Ideal:
+    """T_id of one app by size and contention of the cluster; *work* is what its jobs are taken to need."""
+
+    def __init__(self, app: App, definition: Definition, work: Forecast = forecast) -> None:
+        self._definition = definition
+        self._phases = [PhaseWork(phase, work) for phase in app.phases]
+
+    def __call__(self, size: int, contention: Contention) -> float:
+        if self._definition == "share":
+            return max(1.0, self._alone(size / max(1.0, contention.apps)))
+        if self._definition == "demand":
+            return max(1.0, self._alone(size) * max(1.0, contention.gpus / size))
+        widest = max(phase.most for phase in self._phases)
+        total = sum(phase.total for phase in self._phases)
+        return max(1.0, total / min(size, widest) * contention.apps)
+
+    def _alone(self, gpus: float) -> float:
+        return sum(phase.alone(gpus) for phase in self._phases)
 
 
-def rho(took: Time, app: App, size: int, contention: float, definition: Definition) -> float:
+def rho(took: Time, app: App, size: int, contention: Contention, definition: Definition) -> float:
     """Return the finish-time fairness of an app that took so long from its arrival to its end."""
-    return took / max(1, ideal(app, size, contention, definition))
+    return took / Ideal(app, definition, lambda job: job.work)(size, contention)
 
 
 # What is left to do, as far as anybody may know: policies that put the short before the long go by it.
-
-
-def forecast(job: Job) -> Time:
-    return job.forecast
 
 
 def job_left(now: Time, row: AppRow, job: JobRow, state: ClusterState) -> Time:
@@ -64,13 +83,14 @@ def job_left(now: Time, row: AppRow, job: JobRow, state: ClusterState) -> Time:
     many there are."""
     if row.app.kind == "curve":
         return max(1, job.job.forecast - state.done(now, job))
-    return max(1, round(job.job.forecast * (1 - _part_done(now, job, state))))
+    return max(1, round(job.job.forecast * (1 - part_done(now, job, state))))
 
 
-def _part_done(now: Time, job: JobRow, state: ClusterState) -> float:
-    done = job.done
+def part_done(now: Time, job: JobRow, state: ClusterState) -> float:
+    """Return how much of its iterations a job has done, from 0 to 1."""
+    done: float = job.done
     if job.gpus:
-        done += round(max(0, now - job.since) * state.pace(job.job, job.gpus))
+        done += max(0, now - job.since) * state.pace(job.job, job.gpus)
     return min(1.0, done / max(1, job.job.work))
 
 
@@ -87,8 +107,8 @@ def time_left(now: Time, row: AppRow, gpus: Collection[int], state: ClusterState
     if not speed:
         return float("inf")
     left = {job.job.id: job_left(now, row, job, state) for job in row.unfinished()}
-    present = phase_alone([job.job for job in row.unfinished()], used, lambda job: left[job.id])
-    later = sum(phase_alone(phase, len(gpus), forecast) for phase in _to_come(row))
+    present = PhaseWork([job.job for job in row.unfinished()], lambda job: left[job.id]).alone(used)
+    later = sum(PhaseWork(phase, forecast).alone(len(gpus)) for phase in _to_come(row))
     return present * used / speed + later
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import NamedTuple
 
 from astrarium.cluster import contract
 from astrarium.cluster.contract import App, Job
@@ -38,6 +39,16 @@ class JobRow:
     finished: bool = False
 
 
+class Contention(NamedTuple):
+    """How many *apps* there are, and how many *gpus* they could use: on the mean, or summed up over time."""
+
+    apps: float
+    gpus: float
+
+
+NOBODY = Contention(0.0, 0.0)
+
+
 @dataclass(eq=False)
 class AppRow:
     """An app in the books. Instants are -1 until they come; *service* is the GPU time leased to it."""
@@ -54,8 +65,8 @@ class AppRow:
     service: Time = 0  # up to *counted*
     counted: Time = 0
     ran: Time = 0  # GPU time in which its jobs made progress, in runs that have ended
-    crowd: float = 0.0  # what the integral of contention was at its arrival, and is at its end
-    contention: float = 0.0  # the mean number of apps in its life, when it has ended
+    crowd: Contention = NOBODY  # the integral of contention at its arrival
+    contention: Contention = NOBODY  # the mean in its life, when it has ended
 
     @property
     def open(self) -> bool:
@@ -103,7 +114,8 @@ class ClusterState(LevelState[contract.Event, contract.Action]):
         self.unsettled: dict[
             int, None
         ] = {}  # apps whose GPUs or jobs have changed: what runs is to be arranged
-        self._crowd, self._crowd_at = 0.0, 0  # the integral of the number of apps
+        self._crowd, self._crowd_at = NOBODY, 0  # the integral of contention until then
+        self._asked = 0  # GPUs that all apps could use
         events: Handlers = {
             contract.MachineJoined: self._joined,
             contract.MachineLost: self._lost,
@@ -159,14 +171,20 @@ class ClusterState(LevelState[contract.Event, contract.Action]):
                 ran += since(now, job)
         return ran
 
-    def contention(self, now: Time, row: AppRow) -> float:
-        """Return the mean number of apps in the cluster since an app came."""
-        lived = now - row.arrived
-        return (self.crowd_until(now) - row.crowd) / lived if lived else float(len(self.apps))
+    def contention(self, now: Time, row: AppRow) -> Contention:
+        """Return the mean contention in the cluster since an app came."""
+        lived, (apps, gpus) = now - row.arrived, self._crowd_until(now)
+        if not lived:
+            return Contention(len(self.apps), self._asked)
+        return Contention((apps - row.crowd.apps) / lived, (gpus - row.crowd.gpus) / lived)
 
-    def crowd_until(self, now: Time) -> float:
-        """Return the integral of the number of apps over time."""
-        return self._crowd + len(self.apps) * (now - self._crowd_at)
+    def _crowd_until(self, now: Time) -> Contention:
+        (apps, gpus), more = self._crowd, now - self._crowd_at
+        return Contention(apps + len(self.apps) * more, gpus + self._asked * more)
+
+    def _ask(self, now: Time, more: int) -> None:
+        """Note that apps come, go or could use more GPUs from now on."""
+        self._crowd, self._crowd_at, self._asked = self._crowd_until(now), now, self._asked + more
 
     # events
 
@@ -182,8 +200,8 @@ class ClusterState(LevelState[contract.Event, contract.Action]):
 
     def _arrived(self, now: Time, event: contract.AppArrived) -> None:
         app = event.app
-        row = AppRow(app, now, _phase_rows(app.phases[0]), counted=now, crowd=self.crowd_until(now))
-        self._crowd, self._crowd_at = row.crowd, now
+        self._ask(now, sum(job.most for job in app.phases[0]))
+        row = AppRow(app, now, _phase_rows(app.phases[0]), counted=now, crowd=self._crowd)
         self.apps[app.id] = self.ledger.rows[app.id] = row
         self.unsettled[app.id] = None
 
@@ -223,6 +241,7 @@ class ClusterState(LevelState[contract.Event, contract.Action]):
         self._learn(now, row, row.job.work)
         self._end_run(now, event.app, row)
         row.done, row.finished = row.job.work, True
+        self._ask(now, -row.job.most)
         self.unsettled[event.app] = None
         self._next_phase(now, self.apps[event.app])
 
@@ -306,13 +325,14 @@ class ClusterState(LevelState[contract.Event, contract.Action]):
             self._end(now, row.app.id, Outcome.FINISHED)
         else:
             row.jobs = _phase_rows(row.app.phases[row.phase])
+            self._ask(now, sum(job.most for job in row.app.phases[row.phase]))
 
     def _end(self, now: Time, app: int, outcome: Outcome, reason: str = "") -> None:
         row = self.apps[app]
         row.ran = self.ran(now, row)
         self._take(now, row, tuple(row.leases))
         row.contention = self.contention(now, row)
-        self._crowd, self._crowd_at = self.crowd_until(now), now
+        self._ask(now, -sum(job.job.most for job in row.unfinished()))
         del self.apps[app]
         self.unsettled.pop(app, None)
         row.ended, row.outcome, row.reason = now, outcome, reason

@@ -77,7 +77,7 @@ def measured(policy: str, arrivals: Sequence[tuple[Time, App]]) -> tuple[float, 
 
 def _rho(row: AppRow, jobs: int, shared: bool) -> float:
     job = row.app.phases[0][0]
-    crowd = row.contention * job.least / GPUS if shared else jobs / GPUS
+    crowd = row.contention.apps * job.least / GPUS if shared else jobs / GPUS
     return (row.ended - row.arrived) / (job.work / job.least * max(1.0, crowd))
 
 

@@ -14,8 +14,8 @@ from msgspec.structs import replace
 
 from astrarium.cluster.report.summary import DEFINITIONS
 from astrarium_papers.findings import Effort
-from astrarium_papers.themis._gpu_time import BIDS
 from astrarium_papers.themis._runs import COLORS, RIVALS, THEMIS, Parameters, Task, measured, over
+from astrarium_papers.themis._testbed.gpu_time import BIDS
 from astrarium_papers.themis._workloads import Drawing
 
 SHARES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)

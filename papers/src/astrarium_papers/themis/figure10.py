@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from astrarium_papers.findings import Effort, Findings
-from astrarium_papers.themis._fairness import draw, findings
+from astrarium_papers.themis._testbed.fairness import draw, findings
 
 __all__ = ["TITLE", "draw", "run"]
 

@@ -8,8 +8,8 @@ from typing import Any
 from msgspec.structs import replace
 
 from astrarium_papers.findings import Claim, Effort, Findings, Row
-from astrarium_papers.themis._gpu_time import BIDS
 from astrarium_papers.themis._runs import COLORS, RIVALS, THEMIS, Measured, Task, measured, over
+from astrarium_papers.themis._testbed.gpu_time import BIDS
 from astrarium_papers.themis._workloads import Drawing
 
 TITLE = "Placement scores of workload 2 on 64 GPUs (Figure 13)"

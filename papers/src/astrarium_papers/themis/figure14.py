@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from astrarium.cluster.report.summary import DEFINITIONS
 from astrarium_papers.findings import Claim, Effort, Findings, Row
-from astrarium_papers.themis._gpu_time import BIDS
 from astrarium_papers.themis._runs import COLORS, RIVALS, THEMIS, Task, measured, over
+from astrarium_papers.themis._testbed.gpu_time import BIDS
 from astrarium_papers.themis._workloads import Drawing
 
 TITLE = "The largest rho with more contention, workload 1 (Figure 14)"

@@ -24,7 +24,7 @@ def run(effort: Effort) -> Findings:
     knobs, leases = effort.pick(((0.0, 0.8, 1.0), (5, 20)), (KNOBS, LEASES))
     settings: list[dict[str, Any]] = [{"f": knob} for knob in knobs]
     settings += [{"f": 0.8, "lease": f"{lease}min"} for lease in leases]
-    found = over_settings(settings, effort, seeds=1)
+    found = over_settings(settings, effort, seeds=5)
     data = {
         what: {
             "f": {f"{knob:g}": each[what] for knob, each in zip(knobs, found, strict=False)},

@@ -36,7 +36,8 @@ PAPER = {("long", THEMIS): 1.0, ("long", "Tiresias"): 0.9, ("short", THEMIS): 1.
 SYSTEMS = {THEMIS: "themis", "Tiresias": "tiresias"}
 WHICH = "both are apps of a run that is not public; with another crowd rho is another"
 NOT_BY_EQUATION_1 = (
-    "a job that can use 2 or 4 GPUs cannot come near 1 by this definition: the paper's are not by it"
+    "where N counts apps, a job that can use 2 or 4 of 64 GPUs cannot come near 1: these are not by that; "
+    "in the authors' code N is the GPUs wanted over those there, which is `demand`"
 )
 
 
@@ -84,8 +85,8 @@ def _rows(data: dict[str, Any]) -> list[Row]:
         for kind, systems in kinds.items():
             for name, rhos in systems.items():
                 found = over(rhos)
-                by_share = definition == "share"
-                paper, why = (PAPER[kind, name], WHICH) if by_share else (None, NOT_BY_EQUATION_1)
+                near = definition != "equation-1"
+                paper, why = (PAPER[kind, name], WHICH) if near else (None, NOT_BY_EQUATION_1)
                 note = f"{found.least:.2f} to {found.most:.2f} over {found.seeds} such apps; {why}"
                 what = f"{definition}: rho of the {kind} app, {name}"
                 rows.append(Row(what, found.median, paper, tolerance=0.2, note=note))

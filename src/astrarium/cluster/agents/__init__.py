@@ -1,7 +1,7 @@
 """The agent of an app (Themis, section 4.3) bids: it says what rho would be with the GPUs that are offered.
 
 rho = T_sh / T_id. T_sh is the time since the app came, and what is left on these GPUs and those it has, as if
-it kept them to its end; T_id is that of `fairness`, under either name.
+it kept them to its end; T_id is that of `fairness`, under any name.
 
 With no GPUs an app would never end. `UNSERVED` is what stands for it: ten times as bad as with the fewest
 GPUs that it can run on, so that a first GPU is always worth more than one more.
@@ -27,9 +27,9 @@ from astrarium.cluster.agents.remaining_work import (
     sizes,
 )
 from astrarium.cluster.auction.goods import Bid, BidOption, FreeMachine, GpuPiece
-from astrarium.cluster.contract import App, Job
+from astrarium.cluster.contract import App
 from astrarium.cluster.demand import GpuDemand, just_expired
-from astrarium.cluster.fairness import Definition
+from astrarium.cluster.fairness import Definition, Ideal
 from astrarium.cluster.machines import Floor
 from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.core.units import Time
@@ -161,34 +161,6 @@ def lying(report: SelfReport, lie: float, near: bool = False) -> SelfReport:
     return report._replace(apart=report.apart * (1.0 + lie))
 
 
-class Ideal:
-    """T_id of one app by size and contention of the cluster: `fairness.ideal`, with sums done once."""
-
-    def __init__(self, app: App, definition: Definition, work: float = 1.0) -> None:
-        self._definition = definition
-        self._phases = [
-            (
-                work * sum(job.forecast for job in phase),
-                sum(job.most for job in phase),
-                _longest({job.most: 0.0 for job in phase}, phase, work),
-            )
-            for phase in app.phases
-        ]
-        self._one: tuple[float, int] | None = None  # a single job: its work, and the GPUs that it can use
-        if definition == "share" and len(app.phases) == len(app.phases[0]) == 1:
-            self._one = self._phases[0][:2]
-
-    def __call__(self, size: int, contention: float) -> float:
-        if self._one is not None:  # as most apps are: asked of all of them at every auction
-            left, most = self._one
-            return max(1.0, left / min(size / max(1.0, contention), most))
-        if self._definition == "equation-1":
-            widest = max(most for _, most, _ in self._phases)
-            return max(1.0, sum(total for total, _, _ in self._phases) / min(size, widest) * contention)
-        gpus = size / max(1.0, contention)
-        return max(1.0, sum(_alone(gpus, *phase) for phase in self._phases))
-
-
 class _FinishEstimate(NamedTuple):
     """What the visibility phase knows of an app: when it would end with what it has, or how much is left."""
 
@@ -200,7 +172,7 @@ class AppAgent:
     """The agent speaks for one app: it says how the app fares, and bids for it."""
 
     def __init__(self, app: App, definition: Definition = "share", report: SelfReport = HONEST) -> None:
-        self.report, self._ideal = report, Ideal(app, definition, report.work)
+        self.report, self._ideal = report, Ideal(app, definition, lambda job: report.work * job.forecast)
         self._estimate: _FinishEstimate | None = None
 
     def changed(self) -> None:
@@ -277,13 +249,3 @@ def _finish_estimate(
     has = held(state.floor, gpus)
     left = remaining.left(gpu_layout(has.values(), closest_slot(state.floor, has)))
     return _FinishEstimate(now + round(left), left)
-
-
-def _longest(longest: dict[int, float], phase: tuple[Job, ...], work: float) -> list[tuple[int, float]]:
-    for job in phase:
-        longest[job.most] = max(longest[job.most], work * job.forecast)
-    return list(longest.items())
-
-
-def _alone(gpus: float, total: float, most: int, longest: list[tuple[int, float]]) -> float:
-    return max(total / min(gpus, most), *(left / min(width, gpus) for width, left in longest))

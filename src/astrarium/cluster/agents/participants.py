@@ -72,25 +72,13 @@ class Participants:
             if row is None:
                 self._participants.pop(app, None)
                 continue
-            self._participant(row).changed(now)
-
-    def _participant(self, row: AppRow) -> Participant:
-        app = row.app
-        participant = self._participants.get(app.id)
-        if participant is None:
-            participant = self._participants[app.id] = Participant(
-                row, AppAgent(app, self._definition, self._report(app.id))
-            )
-        return participant
+            if app not in self._participants:
+                agent = AppAgent(row.app, self._definition, self._report(app))
+                self._participants[app] = Participant(row, agent)
+            self._participants[app].changed(now)
 
     def wanting(self, now: Time, state: ClusterState) -> list[Participant]:
         """Return the apps that could use more than they have, in order of arrival."""
-        found = []
-        for app, row in state.apps.items():
-            participant = self._participants.get(app)
-            if participant is None:
-                self.changed(now, (app,), state)
-                participant = self._participants[app]
-            if participant.most > len(row.leases):
-                found.append(participant)
-        return found
+        self.changed(now, state.apps.keys() - self._participants.keys(), state)
+        known = ((self._participants[app], row) for app, row in state.apps.items())
+        return [participant for participant, row in known if participant.most > len(row.leases)]

@@ -1,9 +1,8 @@
 """The partial allocation auction is the proportionally fair assignment, less a hidden payment (Pseudocode 1).
 
 Bidder i keeps the fraction c_i of what it has won: by what factor the others' product of 1/rho is smaller
-because i is there. GPUs are indivisible, so whoever holds the auction rounds c_i x GPUs; the rest is left
-over. Rounding down leaves nothing of a lot of one GPU that anybody else wanted: where there are more bidders
-than GPUs, all of them may be left over.
+because i is there. GPUs are indivisible, so whoever holds the auction rounds c_i x GPUs (down, nothing would
+be left of a lot of one GPU that anybody else wanted); the rest is left over.
 
 What holds, and is tested:
 - The assignment before payments is Pareto efficient among the options bid. After them it is not: GPUs are

@@ -15,7 +15,7 @@ import msgspec
 
 from astrarium.cluster.contract import App, AppArrived, AppWithdrawn, Event
 from astrarium.cluster.explain import AppView, ClusterView, view
-from astrarium.cluster.fairness import forecast, phase_alone, rho
+from astrarium.cluster.fairness import PhaseWork, forecast, rho
 from astrarium.cluster.live.backend import Backend, FixedSlowdowns, JobCommand, Options
 from astrarium.cluster.live.cluster import LiveCluster
 from astrarium.cluster.live.policy import NonPreemptibleAllocator, TakeoverAllocator
@@ -79,9 +79,9 @@ def _rho(now: Time, row: AppRow, state: ClusterState) -> float | None:
         finished = row.outcome.name == "FINISHED"
         return rho(row.ended - row.arrived, row.app, size, row.contention, "share") if finished else None
     left = {job.job.id: max(1, job.job.forecast - state.done(now, job)) for job in row.unfinished()}
-    present = phase_alone([job.job for job in row.unfinished()], size, lambda job: left[job.id])
-    later = sum(phase_alone(phase, size, forecast) for phase in row.app.phases[row.phase + 1 :])
-    took = now - row.arrived + present + later
+    present = PhaseWork([job.job for job in row.unfinished()], lambda job: left[job.id]).alone(size)
+    later = sum(PhaseWork(phase, forecast).alone(size) for phase in row.app.phases[row.phase + 1 :])
+    took = now - row.arrived + round(present + later)
     return rho(took, row.app, size, state.contention(now, row), "share")
 
 

@@ -1,8 +1,9 @@
 """The rivals of Themis (its section 6.1) lease free GPUs to the apps that rank best.
 
-Whenever GPUs are free, apps that want some are ranked, and the best get what they can use. A gang runs whole
-or not at all. GPUs are kept for the first in line until its gang is whole, which takes no longer than a
-lease; a policy that `skips` lets those pass who fit, and large gangs may wait as long as small ones come.
+Whenever GPUs are free, apps that want some are ranked, and the best get what they can use. Of equals who has
+fewest goes first, then who has had so few for longest: by arrival, equals would be served one by one. A gang
+runs whole or not at all. GPUs are kept for the first in line until its gang is whole, which takes no longer
+than a lease; a policy that `skips` lets those pass who fit, and large gangs may wait while small ones come.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ import msgspec
 
 from astrarium.cluster import contract
 from astrarium.cluster.arrange import closest
-from astrarium.cluster.demand import idle_first, most_usable, usable
+from astrarium.cluster.demand import idle_first, most_usable, spare, usable
 from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.core.quantities import Duration, check_above_zero
 from astrarium.core.units import FOREVER, SECOND, Time
 
-Entry = tuple[float, Time, int]  # rank, arrival, app
+Entry = tuple[float, int, Time, int]  # rank, GPUs, since when it has had so many, app
 
 
 def idle(row: AppRow) -> bool:
@@ -53,7 +54,7 @@ class WaitingLine:
         return app in self._places
 
     def put(self, rank: float, row: AppRow) -> None:
-        like, entry = kind(row), (rank, row.arrived, row.app.id)
+        like, entry = kind(row), (rank, 0, row.counted, row.app.id)
         insort(self._alike.setdefault(like, []), entry)
         self._places[row.app.id] = like, entry
 
@@ -190,8 +191,12 @@ class Leased:
         """Return who wants GPUs, first in line first."""
         offer = Offer(state)
         wanting = [row for row in state.apps.values() if most_usable(row) > len(row.leases)]
-        ranked = sorted((self.rank(now, row, offer), row.arrived, row.app.id) for row in wanting)
-        return [(app, self.rank_in_words(rank)) for rank, _, app in ranked]
+        ranked = sorted(self._entry(now, row, offer) for row in wanting)
+        return [(app, self.rank_in_words(rank)) for rank, _, _, app in ranked]
+
+    def _entry(self, now: Time, row: AppRow, offer: Offer) -> Entry:
+        """Return the place of an app in the queue: of equal ranks, who has fewest GPUs for longest."""
+        return self.rank(now, row, offer), offer.count(row), row.counted, row.app.id
 
     def portion(self, row: AppRow, offer: Offer) -> int:
         """Return how many GPUs an app gets at a time: all that it can use, unless said otherwise."""
@@ -272,10 +277,11 @@ class Leased:
     def _fill(self, now: Time, offer: Offer) -> None:
         queue = self._queue(now, offer)
         while queue and offer:
-            rank, arrived, app = queue.pop()
+            entry = queue.pop()
+            app = entry[-1]
             row = offer.state.apps[app]
-            if not self.fixed and (again := self.rank(now, row, offer)) > rank:
-                queue.push((again, arrived, app))
+            if not self.fixed and (again := self._entry(now, row, offer)) > entry:
+                queue.push(again)
                 if not self.in_order and self.portion(row, offer) > 0:
                     queue.follow(app)
                 continue
@@ -284,7 +290,7 @@ class Leased:
                 queue.follow(app)
                 offer.take(row, self.pick(now, row, count, offer))
                 if offer and most_usable(row) > offer.count(row) and offer.wants(row) > 0:
-                    queue.push((self.rank(now, row, offer), arrived, app))
+                    queue.push(self._entry(now, row, offer))
             elif not self._skips and _could_run(row, offer):
                 return  # and else, none of its kind can use what is left
 
@@ -298,7 +304,7 @@ class Leased:
                 del self._wanting[app]
                 self._line.put(self.at_best(now, row, offer.state), row)
             else:
-                ranked.append((self.rank(now, row, offer), row.arrived, app))
+                ranked.append(self._entry(now, row, offer))
         return RankedQueue(self._line, ranked)
 
 
@@ -308,6 +314,14 @@ def lease_end(now: Time, lease: Time, grid: int) -> Time:
         return now + lease
     step = max(1, lease // grid)
     return -(-(now + lease - step // 2) // step) * step
+
+
+def spared(apps: Iterable[int], state: ClusterState) -> Iterator[contract.Revoke]:
+    """Take back what apps have a lease for and no use any more."""
+    for app in apps:
+        gpus = spare(state.apps[app]) if app in state.apps else ()
+        if gpus:
+            yield contract.Revoke(app, gpus, SPARE)
 
 
 def stood_on(event: contract.LeaseExpired, state: ClusterState) -> bool:

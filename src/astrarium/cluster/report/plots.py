@@ -24,8 +24,8 @@ Drawn = Run[Any, ClusterRecord]
 
 
 def draw_fairness(runs: Sequence[Drawn], path: Path, title: str = "") -> None:
-    """How fair, how fast, at what price, how close together, how full: one line or bar for each run."""
-    panels = (*(_rho_panel(name) for name in DEFINITIONS), _completion, _gpu_time, _scores, _utilization)
+    """How fair, how fast, how close together, how full: one line for each run."""
+    panels = (*(_rho_panel(name) for name in DEFINITIONS), _completion, _scores, _utilization)
     draw_six(path, panels, runs, [run.label for run in runs], title)
 
 
@@ -47,16 +47,6 @@ def _completion(ax: Any, runs: Sequence[Drawn]) -> None:
         _cdf(ax, [app.took_s / size for app in ended], place)
     ax.set(title="Completion times", xlabel=f"from arrival to end ({unit})", ylabel="apps (%)")
     ax.set(ylim=(0, 102), xlim=(0, None))
-
-
-def _gpu_time(ax: Any, runs: Sequence[Drawn]) -> None:
-    rows = range(len(runs))
-    ax.barh(rows, [run.summary.gpu_hours for run in runs], 0.6, color=[color_of(place) for place in rows])
-    ax.axvline(runs[0].summary.work_gpu_hours, color="#333333", lw=1, ls="--")
-    ax.set_yticks(rows, [run.label for run in runs], fontsize=8.5)
-    ax.set(title="GPU time leased (dashed: the work itself)", xlabel="GPU-hours")
-    ax.set(ylim=(len(runs) - 0.4, -0.6))
-    ax.grid(axis="y", visible=False)
 
 
 def _scores(ax: Any, runs: Sequence[Drawn]) -> None:

@@ -1,6 +1,6 @@
 """Apps on a cluster: the numbers of a run, by app and in all.
 
-rho is told under both definitions of `cluster.fairness`, of apps that finished. Where machines came or went,
+rho is told under all definitions of `cluster.fairness`, of apps that finished. Where machines came or went,
 the size of the cluster is its mean over the app's life.
 """
 
@@ -128,7 +128,7 @@ def _app(row: AppRow, runs: Sequence[Ran], sizes: Sequence[Level]) -> AppSummary
         gpu_hours=row.service / HOUR,
         ran_gpu_hours=row.ran / HOUR,
         work_gpu_hours=row.app.work / HOUR,
-        contention=row.contention,
+        contention=row.contention.apps,
         rho=_rho(row, sizes),
         score=_mean_score(runs),
         runs=len(runs),

@@ -21,7 +21,7 @@ APP_COLUMNS = ("app", "team", "kind", "arrived_s", "waited_s", "ended_s", "took_
 def overview_table(summaries: Mapping[str, ClusterSummary]) -> Table:
     """One row for each policy; times in hours where they are long."""
     unit, size = unit_of(max(each.makespan_s for each in summaries.values()))
-    rho = (f"{what} {name}" for name in DEFINITIONS for what in ("rho", "median"))
+    rho = (*(f"rho {name}" for name in DEFINITIONS), f"median {DEFINITIONS[0]}")
     times = (f"makespan {unit}", f"completion {unit}", f"wait {unit}")
     table = plain_table("policy", "finished", *rho, *times, "GPU-hours", "score", "busy", "runs")
     explained = "rho: of the app that fared worst, and the median; completion and wait: means"
@@ -29,8 +29,12 @@ def overview_table(summaries: Mapping[str, ClusterSummary]) -> Table:
     table.caption = as_it_is("\n".join((explained, *told)))
     for label, each in summaries.items():
         finished = f"{each.outcomes.get('finished', 0)}/{each.apps}"
-        rhos = [_number(value) for name in DEFINITIONS for value in _worst_and_median(each, name)]
-        table.add_row(label, finished, *rhos, *_times(each, size), *_use(each))
+        found = [each.rho.get(name) for name in DEFINITIONS]
+        rhos = [
+            *(spread.worst if spread else None for spread in found),
+            found[0].median if found[0] else None,
+        ]
+        table.add_row(label, finished, *map(_number, rhos), *_times(each, size), *_use(each))
     return table
 
 
@@ -42,11 +46,6 @@ def auctions_told(tally: AuctionTally) -> str:
         f"{held}, {tally.unsolved:,} not solved to the end, where the sum of log(1/rho) "
         f"could be larger by at most {tally.largest_gap:.2g}"
     )
-
-
-def _worst_and_median(summary: ClusterSummary, name: str) -> tuple[float | None, float | None]:
-    found = summary.rho.get(name)
-    return (found.worst, found.median) if found else (None, None)
 
 
 def _times(each: ClusterSummary, size: float) -> list[str]:

@@ -106,11 +106,8 @@ def _waiting(case: Case, seen: explain.ClusterView, seat: explain.AppView) -> It
         yield "It wants no more than it has."
         return
     rank = apps.index(seat.app)
-    how = (
-        "as the policy ranks them"
-        if seen.standing is not None
-        else "in the order in which they are served next"
-    )
+    served = "in the order in which they are served next"
+    how = served if seen.standing is None else "as the policy ranks them"
     more = f" {_free(seen, seat)}" if seat.holds else ""
     own = f" ({places[rank].told})" if places[rank].told else ""
     yield f"It wants {counted(seat.wants, 'more GPU' if seat.holds else 'GPU')}.{more}"
@@ -185,13 +182,8 @@ def line_table(places: Sequence[explain.LinePosition], app: int) -> Table:
     for rank, place in enumerate(shown, 1):
         seat, served = place.app_view, place.served
         at = "-" if served is None else moment(served.at)
-        cells = (
-            str(len(seat.holds)),
-            str(seat.wants),
-            str(seat.needs),
-            f"{seat.service / SECOND / 3600:.1f}",
-            at,
-        )
+        counts = map(str, (len(seat.holds), seat.wants, seat.needs))
+        cells = (*counts, f"{seat.service / SECOND / 3600:.1f}", at)
         told = place.told or (served.why if served is not None else "")
         table.add_row(as_it_is(f"{rank} {seat.name}"), *cells, as_it_is(told))
     return table
@@ -258,12 +250,6 @@ def _plain_decision(decision: Decision) -> dict[str, Any]:
 
 def _plain_place(place: explain.LinePosition) -> dict[str, Any]:
     seat, served = place.app_view, place.served
-    return {
-        "app": seat.name,
-        "holds": len(seat.holds),
-        "wants": seat.wants,
-        "needs": seat.needs,
-        "service_s": seat.service / SECOND,
-        "told": place.told,
-        "given_more_s": None if served is None else served.at / SECOND,
-    }
+    told = {"app": seat.name, "holds": len(seat.holds), "wants": seat.wants, "needs": seat.needs}
+    given = None if served is None else served.at / SECOND
+    return {**told, "service_s": seat.service / SECOND, "told": place.told, "given_more_s": given}

@@ -217,15 +217,9 @@ def first_machines(scenario: ClusterScenario) -> list[Machine]:
 
 
 def _of_kind(kind: schema.MachineKind, first: int) -> list[Machine]:
+    racks = [place % kind.racks if kind.racks else kind.rack or 0 for place in range(kind.count)]
     return [
-        Machine(
-            first + place,
-            kind.gpus,
-            place % kind.racks if kind.racks else kind.rack or 0,
-            kind.slot,
-            kind.network,
-        )
-        for place in range(kind.count)
+        Machine(number, kind.gpus, rack, kind.slot, kind.network) for number, rack in enumerate(racks, first)
     ]
 
 

@@ -1,4 +1,4 @@
-"""The workloads of Themis (Mahajan et al., NSDI 2020) are drawn anew: the traces are not public.
+"""The workloads of Themis (Mahajan et al., NSDI 2020) are drawn anew, from what it prints.
 
 Printed (section 2.2): 85 apps of a hyper-parameter tuner in two weeks; one in ten has a single job, others
 have up to 100, with a median of 75; half of the tasks take longer than 3.75 hours, half of the apps more than

@@ -25,9 +25,9 @@ import msgspec
 
 from astrarium.cluster.agents.participants import touched
 from astrarium.cluster.contract import Allocations, Event, Grant, LeaseExpired, Revoke
-from astrarium.cluster.demand import spare, usable, wanted
+from astrarium.cluster.demand import usable, wanted
 from astrarium.cluster.policies import cluster_policies
-from astrarium.cluster.policies._leased import lease_end, stood_on
+from astrarium.cluster.policies._leased import lease_end, spared, stood_on
 from astrarium.cluster.policies._time_shares import Rounds
 from astrarium.cluster.policies.astrarium import allotments as allotting
 from astrarium.cluster.policies.astrarium import explanations
@@ -94,7 +94,8 @@ class Astrarium:
                 assert isinstance(event, LeaseExpired)
                 yield Grant(event.app, event.gpus, self._until(now), explanations.GOES_ON)
             return
-        yield from self._spared(events, state)
+        expired = {event.app for event in events if type(event) is LeaseExpired}
+        yield from spared(sorted(touched(events, state) - expired), state)
         if state.apps:
             yield from self._decided(now, state)
         self._since = {gpu: self._from(now, gpu, app) for gpu, app in state.holder.items()}
@@ -106,11 +107,12 @@ class Astrarium:
     def standing(self, now: Time, state: ClusterState) -> list[tuple[int, str]]:
         """Return who wants GPUs, in the order in which they would get them."""
         line = copy(self._line)  # to be asked is no decision
-        return [
-            (each.app, explanations.standing(each, line.bound, now))
-            for each in self._ranked(now, line, state)
-            if wanted(each.prospect.row)
-        ]
+        found, first = list[tuple[int, str]](), dict[int, str]()
+        for each in self._ranked(now, line, state):
+            if wanted(each.prospect.row):
+                before = first.setdefault(each.prospect.same, each.prospect.row.app.name)
+                found.append((each.app, explanations.standing(each, line.bound, now, before)))
+        return found
 
     def expects(self, now: Time, state: ClusterState) -> dict[int, Time]:
         """Return when those who want GPUs can expect some, if nobody else comes and owners are right."""
@@ -131,7 +133,7 @@ class Astrarium:
             allotting.choose_kept(now, mine, state)
         yield from self._taken(line, allotments)
         yield from self._given(now, line, allotments, state)
-        yield from self._unused(line, state)
+        yield from spared((each.app for each in line if each.prospect.row.leases), state)
         self._wakes = self._promise_ends(now, line, state)
         self._review = self._next_review(now, line, state)
 
@@ -155,7 +157,7 @@ class Astrarium:
         waiting = [each for each in line if len(each.prospect.row.leases) < usable(each.prospect.row, size)]
         if not waiting:
             return FOREVER
-        if self._promise_ends(now, line, state) < FOREVER:
+        if self._wakes < FOREVER:
             return now + 1
         pressed = min(self._line.pressed_in(now, each) for each in waiting)
         return now + max(1, min(round(pressed), LEASES * self._parameters.lease))
@@ -183,7 +185,8 @@ class Astrarium:
             elif again:
                 yield Grant(each.app, tuple(sorted(again)), until, explanations.GOES_ON)
         for each in line:
-            yield from self._moved(now, each, allotments[each.app], state)
+            if each.prospect.row.leases:
+                yield from self._moved(now, each, allotments[each.app], state)
 
     def _moved(
         self, now: Time, each: RankedApp, mine: Allotment, state: ClusterState
@@ -193,19 +196,6 @@ class Astrarium:
             gone, new = set(mine.row.leases) - set(there), set(there) - set(mine.row.leases)
             yield Revoke(each.app, tuple(sorted(gone)), explanations.CLOSER)
             yield Grant(each.app, tuple(sorted(new)), self._until(now), explanations.CLOSER)
-
-    def _spared(self, events: Sequence[Event], state: ClusterState) -> Iterator[Revoke]:
-        expired = {event.app for event in events if type(event) is LeaseExpired}
-        for app in sorted((touched(events, state) - expired) & state.apps.keys()):
-            gpus = spare(state.apps[app])
-            if gpus:
-                yield Revoke(app, gpus, explanations.SPARE)
-
-    def _unused(self, line: Sequence[RankedApp], state: ClusterState) -> Iterator[Revoke]:
-        for each in line:
-            gpus = spare(each.prospect.row) if each.prospect.row.leases else ()
-            if gpus:
-                yield Revoke(each.app, gpus, explanations.SPARE)
 
     def _from(self, now: Time, gpu: int, app: int) -> tuple[int, Time]:
         before = self._since.get(gpu)

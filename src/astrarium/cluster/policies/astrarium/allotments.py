@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from astrarium.cluster.arrange import closest
+from astrarium.cluster.arrange import closest, cost_of_spread
 from astrarium.cluster.demand import just_expired, usable
 from astrarium.cluster.machines import Spread
 from astrarium.cluster.policies.astrarium.line import RankedApp, Reason
@@ -94,7 +94,8 @@ def new_places(
     missing = {each.app: allotments[each.app].count - len(allotments[each.app].kept) for each in line}
     found: dict[int, list[int]] = {}
     short = [app for app, count in missing.items() if count > 0]
-    for app in sorted(short, key=lambda app: _cost(allotments[app], state), reverse=True):
+    costs = {app: cost_of_spread(allotments[app].row, allotments[app].count, state) for app in short}
+    for app in sorted(short, key=lambda app: costs[app], reverse=True):
         found[app] = list(closest(free, missing[app], state.floor, allotments[app].kept))
         free.difference_update(found[app])
     return found
@@ -113,11 +114,3 @@ def better_place(
     slower = state.pace(job.job, job.gpus) / state.pace(job.job, there)
     cost = lost_by_stopping(now, job, state)
     return list(there) if ranked.prospect.span * (1 - slower) > WORTH * cost and slower < 1 else []
-
-
-def _cost(mine: Allotment, state: ClusterState) -> tuple[float, int]:
-    """Return the GPUs that would be wasted if the jobs of an app lay on several machines."""
-    network = next((machine.network for machine in state.floor.machines.values()), "")
-    wide = (job.job.model for job in mine.row.unfinished() if job.job.most > 1)
-    slower = max((state.slowdowns.of(model, network, Spread.RACK) for model in wide), default=1.0)
-    return (slower - 1.0) * mine.count, mine.count

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from heapq import heappop, heappush
+from heapq import heappush
 
-from astrarium.cluster.demand import usable, wanted
+from astrarium.cluster.demand import soonest, usable, wanted
 from astrarium.cluster.policies.astrarium.line import RankedApp, Reason
 from astrarium.cluster.state import ClusterState
 from astrarium.core.units import SECOND, Time
@@ -21,9 +21,9 @@ def starts(now: Time, line: Sequence[RankedApp], state: ClusterState, lease: Tim
     for each in line:
         row, has = each.prospect.row, len(each.prospect.row.leases)
         count = has or usable(row, state.floor.size)
-        if not count:  # a gang that is larger than the cluster
+        start = soonest(free_at, count) if count else None
+        if start is None:  # a gang that is larger than the cluster
             continue
-        start = _taken(free_at, count)
         if wanted(row):
             expected = start if not has else min(free_at, default=(start, 0))[0]
             found[row.app.id] = round(min(expected, now + max(0.0, each.slack) + lease))
@@ -31,18 +31,6 @@ def starts(now: Time, line: Sequence[RankedApp], state: ClusterState, lease: Tim
     return found
 
 
-def _taken(free_at: list[tuple[float, int]], count: int) -> float:
-    """Take so many GPUs from the heap, and return when the last of them is free."""
-    at = 0.0
-    while count:
-        at, there = heappop(free_at)
-        if there > count:
-            heappush(free_at, (at, there - count))
-        count -= min(count, there)
-    return at
-
-
-SPARE = "it has no use for them any more"
 GOES_ON = "it goes on: nobody who waits comes before it"
 CLOSER = "its GPUs lie closer together there, which gains more than the move costs"
 HOUR = 3600 * SECOND
@@ -75,10 +63,12 @@ def why_taken(victim: RankedApp, winner: RankedApp | None) -> str:
     return f"{name} has only {left} left, this one {hours(each.left)}; {loses}"
 
 
-def standing(ranked: RankedApp, bound: float, now: Time) -> str:
-    """Return in words where an app stands that wants more GPUs than it has."""
+def standing(ranked: RankedApp, bound: float, now: Time, before: str) -> str:
+    """Return in words where an app stands that wants GPUs; *before*: the first of the same apps."""
     each = ranked.prospect
     left = f"{hours(each.left)} left"
+    if before != each.row.app.name:
+        left += f"; {before} is the same and came before it"
     if ranked.reason is Reason.FAIRNESS:
         return f"pressed: {left}, for a rho of {bound:.2f} it has to run now"
     until = about(now + ranked.slack)

@@ -102,7 +102,8 @@ class PriorityLine:
             self._done_by = max(self._done_by, now + drain * (1 + self._tail))
         self._done_by = max(self._done_by, now + drain)
         ranked = [self._ranked(now, each, drain, gpus) for each in prospects]
-        return sorted(ranked, key=lambda each: (each.reason, _key(each), each.prospect.row.arrived, each.app))
+        ranked.sort(key=lambda each: (each.reason, _key(each), each.prospect.row.arrived, each.app))
+        return _by_arrival(ranked)
 
     def _hear(self, prospects: Sequence[AppProspect]) -> bool:
         """Return whether an app has come."""
@@ -136,6 +137,19 @@ class PriorityLine:
     def _quiet(self, now: Time) -> bool:
         first, last = self._came
         return (now - last) * (self._count - 1) > QUIET * (last - first)
+
+
+def _by_arrival(line: list[RankedApp]) -> list[RankedApp]:
+    """Let apps that are the same go by arrival: the first of them takes the first of their places, and so on.
+    Otherwise the last of them would be pressed first, as it has the fewest beside it in the end."""
+    places: dict[int, list[int]] = {}
+    for place, each in enumerate(line):
+        places.setdefault(each.prospect.same, []).append(place)
+    for own in (each for each in places.values() if len(each) > 1):
+        first = sorted((line[place].prospect for place in own), key=lambda each: (each.row.arrived, each.app))
+        for place, prospect in zip(own, first, strict=True):
+            line[place] = line[place]._replace(prospect=prospect)
+    return line
 
 
 def _drain(prospects: Sequence[AppProspect], gpus: int) -> float:

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from statistics import median_high
 from typing import Literal
 
-from astrarium.cluster.agents import Ideal
-from astrarium.cluster.state import AppRow, ClusterState, JobRow
+from astrarium.cluster.demand import most_usable
+from astrarium.cluster.fairness import Definition, Ideal, part_done
+from astrarium.cluster.state import AppRow, ClusterState, Contention, JobRow
 from astrarium.core.units import Time
 
-RhoDefinition = Literal["share", "equation-1", "both"]
+RhoDefinition = Definition | Literal["both"]
 
 
 @dataclass(eq=False)
@@ -30,6 +31,7 @@ class AppProspect:
     span: float
     loss: float
     ideal: float = 1.0
+    same: int = 0  # equal for apps that are the same, whenever they came
 
     @property
     def app(self) -> int:
@@ -54,20 +56,22 @@ class Prospects:
 
     def __init__(self, definition: RhoDefinition) -> None:
         self._definition = definition
-        self._ideals: dict[int, list[Ideal]] = {}
+        self._known: dict[int, tuple[list[Ideal], int]] = {}
 
     def of(self, now: Time, state: ClusterState) -> list[AppProspect]:
-        self._ideals = {app: self._ideals.get(app) or self._alone(row) for app, row in state.apps.items()}
+        self._known = {app: self._known.get(app) or self._new(row) for app, row in state.apps.items()}
         found = [_prospect(now, row, state) for row in state.apps.values()]
         size = max(1, state.floor.size)
         for each, crowd in zip(found, _crowds(now, found, state), strict=True):
-            each.ideal = min(alone(size, crowd) for alone in self._ideals[each.app])
+            ideals, each.same = self._known[each.app]
+            each.ideal = min(ideal(size, crowd) for ideal in ideals)
         return found
 
-    def _alone(self, row: AppRow) -> list[Ideal]:
-        if self._definition == "both":
-            return [Ideal(row.app, "share"), Ideal(row.app, "equation-1")]
-        return [Ideal(row.app, self._definition)]
+    def _new(self, row: AppRow) -> tuple[list[Ideal], int]:
+        """Return T_id of an app by each definition, and a number that is equal for apps that are the same."""
+        both: tuple[Definition, ...] = ("share", "equation-1")
+        names = both if self._definition == "both" else (self._definition,)
+        return [Ideal(row.app, name) for name in names], hash(row.app.phases)
 
 
 def _prospect(now: Time, row: AppRow, state: ClusterState) -> AppProspect:
@@ -92,11 +96,8 @@ def job_left(now: Time, row: AppRow, job: JobRow, state: ClusterState) -> float:
     ends, nobody knows how many there are."""
     if row.app.kind == "curve":
         return max(1.0, job.job.forecast - state.done(now, job))
-    done: float = job.done
-    if job.gpus:
-        done += max(0, now - job.since) * state.pace(job.job, job.gpus)
-    part = min(1.0, done / max(1, job.job.work))
-    return max(1.0, (job.job.forecast * (1 - part) + done) * (1 - part))
+    part = part_done(now, job, state)
+    return max(1.0, (job.job.forecast * (1 - part) + part * job.job.work) * (1 - part))
 
 
 def lost_by_stopping(now: Time, job: JobRow, state: ClusterState) -> Time:
@@ -117,17 +118,21 @@ def _later(row: AppRow) -> list[tuple[int, float, int]]:
     return [(len(jobs), median_high(job.forecast for job in jobs), jobs[0].most) for jobs in phases]
 
 
-def _crowds(now: Time, prospects: Sequence[AppProspect], state: ClusterState) -> list[float]:
-    """Return, for each app, the mean number of apps in its life, if nobody else comes and the short end
-    first. What it was so far would be too kind: a long app that came in a crowd is alone in the end."""
+def _crowds(now: Time, prospects: Sequence[AppProspect], state: ClusterState) -> list[Contention]:
+    """Return, for each app, the mean contention in its life, if nobody else comes and the short end first.
+    What it was so far would be too kind: a long app that came in a crowd is alone in the end."""
     size, total, ends = max(1, state.floor.size), 0.0, list[tuple[float, int]]()
     for place in sorted(range(len(prospects)), key=lambda place: prospects[place].left):
         total += prospects[place].left
         ends.append((max(prospects[place].span, total / size), place))
-    area, before, found = 0.0, 0.0, [1.0] * len(prospects)
-    for gone, (end, place) in enumerate(sorted(ends)):
-        area, before = area + (end - before) * (len(ends) - gone), end
+    widths = [most_usable(each.row) for each in prospects]
+    apps, gpus, before, found = 0.0, 0.0, 0.0, [Contention(1.0, 1.0)] * len(prospects)
+    there, asked = len(prospects), sum(widths)
+    for end, place in sorted(ends):
+        apps, gpus, before = apps + (end - before) * there, gpus + (end - before) * asked, end
+        there, asked = there - 1, asked - widths[place]
         row = prospects[place].row
-        lived = now - row.arrived
-        found[place] = (state.contention(now, row) * lived + area) / (lived + end)
+        lived, past = now - row.arrived, state.contention(now, row)
+        whole = lived + end
+        found[place] = Contention((past.apps * lived + apps) / whole, (past.gpus * lived + gpus) / whole)
     return found

@@ -11,17 +11,16 @@ does.
 What the paper leaves open, and what we do:
 - Leases end on a `grid` of instants, so that auctions see machines and not splinters. The finer it is, the
   sooner a newcomer finds GPUs free. With 0, every lease counts from its grant.
-- A payment of a part of a gang is a payment of all. So a winner that could run nothing otherwise keeps its
-  smallest gang (unless `gang_first` is off), whatever the payment.
+- Payments are rounded by chance to GPUs that jobs can use: right on average, where rounding down would take
+  small lots whole. A winner that could run nothing otherwise keeps its smallest gang, whatever the payment.
 - Payments go to apps outside the auction, in turns, in an order of chance: the paper's. With `leftovers` by
   rho the worst come first. That is fairer, but gives an app a reason to overstate its rho, as long as it is
   not so much that it has to bid.
 - GPUs that nobody outside can use go to bidders, the worst first: no GPU is idle that somebody could use.
 - Who has had nothing for `patience` leases, one at a time, gets a gang before the auction; where too few GPUs
   are free for it, all leases end together so that they will be.
-- With enough for all who ask there is no auction.
-- With few apps 1 - f of them is a single bidder, who takes turns with others on the whole cluster. `fewest`
-  lets more bid, who then share it. It is 1 unless said otherwise, as in the paper.
+- With enough for all who ask there is no auction: those to whom a bad place costs most choose first.
+- With few apps 1 - f of them is a single bidder, who takes turns with others on the whole cluster.
 """
 
 from __future__ import annotations
@@ -33,9 +32,8 @@ from astrarium.cluster.agents.participants import Participants, touched
 from astrarium.cluster.agents.remaining_work import SelfReport
 from astrarium.cluster.auction.partial import AuctionTally
 from astrarium.cluster.contract import Allocations, Event, Grant, LeaseExpired, Revoke
-from astrarium.cluster.demand import spare
 from astrarium.cluster.policies import cluster_policies
-from astrarium.cluster.policies._leased import SPARE
+from astrarium.cluster.policies._leased import spared
 from astrarium.cluster.policies.themis.round import Round, ThemisParameters
 from astrarium.cluster.state import ClusterState
 from astrarium.core.streams import stream
@@ -77,8 +75,10 @@ class Themis:
             return
         wanting = self._participants.wanting(now, state)
         if wanting:
-            order = stream(self._parameters.seed, "themis", "leftovers", now).permutation(len(wanting))
-            one = Round(now, state, wanting, self._parameters, [int(place) for place in order])
+            mine, count = self._parameters, len(wanting)
+            order = stream(mine.seed, "themis", "leftovers", now).permutation(count).tolist()
+            chance = iter(stream(mine.seed, "themis", "payments", now).random(count).tolist())
+            one = Round(now, state, wanting, mine, order, chance)
             for grant in one.grants():
                 yield grant
                 self._participants.changed(now, (grant.app,), state)
@@ -86,11 +86,9 @@ class Themis:
                 self.tally = self.tally.after(one.outcome)
 
     def _spared(self, now: Time, apps: set[int], state: ClusterState) -> Iterator[Revoke]:
-        for app in sorted(apps & state.apps.keys()):
-            gpus = spare(state.apps[app])
-            if gpus:
-                yield Revoke(app, gpus, SPARE)
-                self._participants.changed(now, (app,), state)
+        for revoke in spared(sorted(apps), state):
+            yield revoke
+            self._participants.changed(now, (revoke.app,), state)
 
     def _report(self, app: int) -> SelfReport:
         """Return what an app says of itself, at every auction the same."""

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from math import ceil, floor
+from itertools import islice, product
+from math import ceil, floor, inf
 from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 
 from astrarium.cluster.agents.participants import Participant
-from astrarium.cluster.arrange import closest
+from astrarium.cluster.arrange import closest, cost_of_spread
 from astrarium.cluster.auction.goods import FreeMachine, free_machines
 from astrarium.cluster.auction.partial import AuctionResult, Share, auction, kept
 from astrarium.cluster.contract import Grant
 from astrarium.cluster.demand import just_expired
-from astrarium.cluster.fairness import Definition
+from astrarium.cluster.fairness import Definition, time_left
 from astrarium.cluster.policies._leased import lease_end
 from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.core.quantities import Duration, check_above_zero
@@ -30,7 +31,7 @@ ByMachine = Mapping[int, Mapping[int, int]]  # GPUs of each app, by machine
 
 def settled(state: ClusterState, shares: Mapping[int, int]) -> dict[int, tuple[int, ...]]:
     """Return so many free GPUs for each app; all take what they ran on before anybody takes others."""
-    free = set(state.free)
+    free, shares = set(state.free), {app: count for app, count in shares.items() if count}
     found = {app: _own(state.apps[app], free, count) for app, count in shares.items()}
     free.difference_update(*found.values())
     for app, count in shares.items():
@@ -41,6 +42,33 @@ def settled(state: ClusterState, shares: Mapping[int, int]) -> dict[int, tuple[i
             free.difference_update(new)
             found[app] = (*own, *new)
     return found
+
+
+def preferred(now: Time, state: ClusterState, shares: Mapping[int, int]) -> dict[int, tuple[int, ...]]:
+    """Return so many free GPUs for each app, where there are enough for all. Those choose first to whom a bad
+    place costs most, of GPUs where nobody stood or, if they are better, of all."""
+    free, found = set(state.free), dict[int, tuple[int, ...]]()
+    own = {app: _own(state.apps[app], free, count) for app, count in shares.items() if count}
+    stood = {gpu for gpus in own.values() for gpu in gpus}
+    for app in sorted(own, key=lambda app: cost_of_spread(state.apps[app], shares[app], state), reverse=True):
+        here = [gpu for gpu in own[app] if gpu in free]
+        found[app] = _best_place(now, state, state.apps[app], shares[app], here, (free - stood, free))
+        free.difference_update(found[app])
+    return found
+
+
+def _best_place(
+    now: Time, state: ClusterState, row: AppRow, count: int, here: list[int], pools: Sequence[set[int]]
+) -> tuple[int, ...]:
+    """Return GPUs of a pool on which an app ends soonest. To leave those where it stands takes a start."""
+    best, least = tuple[int, ...](), inf
+    for stays, pool in product((here, []), pools):
+        pool = {*pool, *here}.difference(stays)
+        gpus = (*stays, *closest(pool, count - len(stays), state.floor, (*row.leases, *stays)))
+        takes = time_left(now, row, (*row.leases, *gpus), state) + (0 if stays else state.startup)
+        if len(gpus) == count and (takes < least or not best):
+            best, least = gpus, takes
+    return best
 
 
 def _own(row: AppRow, free: Collection[int], count: int) -> tuple[int, ...]:
@@ -121,14 +149,9 @@ class ThemisParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     grid: Annotated[
         int, msgspec.Meta(ge=0, description="leases end at so many instants in a lease; 0: at any")
     ] = 4
-    fewest: Annotated[int, msgspec.Meta(ge=1, description="at least so many apps bid, if there are")] = 1
-    bidders: Annotated[int, msgspec.Meta(ge=1, description="at most so many apps bid at a time")] = 24
     definition: Annotated[Definition, msgspec.Meta(description="what finish times are compared with")] = (
         "share"
     )
-    gang_first: Annotated[
-        bool, msgspec.Meta(description="a winner with nothing else keeps a gang, whatever the payment")
-    ] = True
     leftovers: Annotated[
         Literal["chance", "worst"],
         msgspec.Meta(description="which apps outside the auction come first for what it has left over"),
@@ -146,7 +169,7 @@ class ThemisParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lie_near: Annotated[
         bool, msgspec.Meta(description="liars understate what being on one machine costs instead")
     ] = False
-    seed: Annotated[int, msgspec.Meta(ge=0, description="of all chance: errors, and who gets leftovers")] = 0
+    seed: Annotated[int, msgspec.Meta(ge=0, description="of all chance: errors, roundings, leftovers")] = 0
 
     def __post_init__(self) -> None:
         check_above_zero("lease", self.lease)
@@ -161,7 +184,8 @@ class RankedParticipant(NamedTuple):
 
 
 class Round:
-    """One round of grants; *order* is the chance by which apps outside the auction get what is left."""
+    """One round of grants. Of all chance, *order* says in which order apps outside the auction get what is
+    left, and *chance* (numbers from 0 to 1, one for each winner) how payments are rounded."""
 
     def __init__(
         self,
@@ -170,16 +194,18 @@ class Round:
         wanting: Sequence[Participant],
         parameters: ThemisParameters,
         order: Sequence[int],
+        chance: Iterator[float],
     ) -> None:
         self._now, self._state, self._parameters = now, state, parameters
-        self._wanting, self._order = wanting, order
+        self._wanting, self._order, self._chance = wanting, order, chance
         self._until = lease_end(now, parameters.lease, parameters.grid)
         self.outcome: AuctionResult | None = None  # of the auction, once there was one
 
     def grants(self) -> Iterator[Grant]:
         free = len(self._state.free)
         if sum(each.most - len(each.row.leases) for each in self._wanting) <= free:
-            yield from self._granted({each.app: each.wants(free) for each in self._wanting}, ENOUGH)
+            wants = {each.app: each.wants(free) for each in self._wanting}
+            yield from self._granted(preferred(self._now, self._state, wants), ENOUGH)
             return
         ranked = self._ranked()
         yield from self._overdue(ranked)
@@ -201,14 +227,10 @@ class Round:
 
     def _bidders(self, ranked: Sequence[RankedParticipant]) -> list[RankedParticipant]:
         """Return the worst of the apps that could use something of what is offered."""
-        count = max(self._parameters.fewest, ceil((1.0 - self._parameters.f) * len(self._state.apps) - HAIR))
-        free, found = len(self._state.free), list[RankedParticipant]()
-        for each in ranked if free else ():
-            if len(found) == min(count, self._parameters.bidders):
-                break
-            if each.participant.wants(free):
-                found.append(each)
-        return found
+        count = max(1, ceil((1.0 - self._parameters.f) * len(self._state.apps) - HAIR))
+        free = len(self._state.free)
+        able = (each for each in ranked if free and each.participant.wants(free))
+        return list(islice(able, count))
 
     # allocation
 
@@ -241,10 +263,13 @@ class Round:
                 yield Grant(each.app, tuple(sorted(places[each.app])), self._until, told)
 
     def _keeps(self, participant: Participant, share: Share, goods: Sequence[FreeMachine]) -> tuple[int, ...]:
-        """Return what a winner keeps: less the payment, and less a part of a gang, which is of no use."""
-        count = participant.demand.more(floor(share.fraction * len(share.won) + HAIR))
-        if not count and self._parameters.gang_first and not participant.row.leases:
-            count = participant.demand.smallest_step(0, len(share.won))
+        """Return what a winner keeps: less the payment, rounded by chance to what its jobs can use."""
+        due, demand = share.fraction * len(share.won), participant.demand
+        count = demand.more(floor(due + HAIR))
+        step = demand.smallest_step(count, len(share.won) - count)
+        first = not count and not participant.row.leases
+        if first or next(self._chance) * step < due - count - HAIR:
+            count += step
         return kept(share.won, count, goods)
 
     def _left_over(
@@ -256,13 +281,15 @@ class Round:
             participants, who = [each.participant for each in ranked], "its rho"
         outside = [each for each in participants if each.app not in inside]
         why = f"{len(bidders)} who fare worse were asked first; {who} gave it what their auction left over"
-        yield from self._granted(self._dealt(outside), why)
+        yield from self._granted(settled(self._state, self._dealt(outside)), why)
         again = {}
         free = len(self._state.free)
         for each in bidders:
             again[each.app] = each.participant.wants(free)
             free -= again[each.app]
-        yield from self._granted(again, "they were left over, and no other app could use them")
+        yield from self._granted(
+            settled(self._state, again), "they were left over, and no other app could use them"
+        )
 
     def _dealt(self, participants: Sequence[Participant]) -> dict[int, int]:
         """Return GPUs for each app: one step each, again and again, while somebody can use some."""
@@ -295,7 +322,7 @@ class Round:
         gang = first.participant.demand.smallest_step(0, len(self._state.free))
         if gang:
             why = f"it had nothing for {self._parameters.patience} leases: it goes before the auction"
-            yield from self._granted({first.app: gang}, why)
+            yield from self._granted(settled(self._state, {first.app: gang}), why)
         else:
             self._until = min(self._until, self._last_lease())
 
@@ -305,9 +332,8 @@ class Round:
             (end for row in self._state.apps.values() for end in row.leases.values()), default=self._until
         )
 
-    def _granted(self, shares: dict[int, int], why: str) -> Iterator[Grant]:
-        some = {app: count for app, count in shares.items() if count}
-        for app, gpus in settled(self._state, some).items():
+    def _granted(self, places: Mapping[int, Sequence[int]], why: str) -> Iterator[Grant]:
+        for app, gpus in places.items():
             yield Grant(app, tuple(sorted(gpus)), self._until, why)
 
 
