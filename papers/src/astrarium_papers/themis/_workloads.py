@@ -10,8 +10,8 @@ the trace's jobs: that makes 1,000 GPU-hours. They come so fast that half of the
 which makes some 20 at a time. In workload 2 a single job stays one. On other clusters they come as much
 faster as there are more GPUs.
 
-`as_drawn`: what is printed of the trace (section 2.2) in their place, made shorter until it is 1,000 GPU-
-hours. Its shortest apps take seconds, and their rho is how long one start takes.
+`as_drawn`: what is printed of the trace (section 2.2) in their place, made shorter until it is 1,000
+GPU-hours. Its shortest apps take seconds, and their rho is how long one start takes.
 """
 
 from __future__ import annotations
