@@ -1,7 +1,7 @@
 """Themis's apps at the size at which they were run.
 
-The testbed's traces are not public, nor how they were made smaller. `on_testbed` draws apps as the 64 GPUs of the
-paper must have seen them. Section 2.2 tells of the trace: 24,000 GPU-hours at its medians. Figure 11 ends at
+Traces of the testbed are not public, nor how they were made smaller. `on_testbed` draws apps as the 64 GPUs of
+the paper must have seen them. Section 2.2 tells of the trace: 24,000 GPU-hours at its medians. Figure 11 ends at
 1,200. Were tasks made shorter by as much, half of them would end within one lease. But Table 5 has tasks of
 41 and 145 minutes (83 and 580 GPU-minutes on 2 and 4 GPUs), and section 6.2.3 has 35 seconds as 0.2% of the
 median app's life and 50 as 2% at the 95th percentile: lives of 4.9 hours, and of 42 minutes at the short end.
