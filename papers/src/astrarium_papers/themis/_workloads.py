@@ -1,14 +1,14 @@
 """Themis's apps at the size at which they were run.
 
-Traces of the testbed are not public, nor how they were made smaller. `on_testbed` draws apps as the 64 GPUs of
-the paper must have seen them. Section 2.2 tells of the trace: 24,000 GPU-hours at its medians. Figure 11 ends at
-1,200. Were tasks made shorter by as much, half of them would end within one lease. But Table 5 has tasks of
-41 and 145 minutes (83 and 580 GPU-minutes on 2 and 4 GPUs), and section 6.2.3 has 35 seconds as 0.2% of the
-median app's life and 50 as 2% at the 95th percentile: lives of 4.9 hours, and of 42 minutes at the short end.
-So tasks lie between those of Table 5 (lognormal around their geometric mean) and apps have a tenth of the
-trace's jobs: that makes 1,000 GPU-hours. They come so fast that half of the apps live about 4.9 hours, which
-makes some 20 at a time. In workload 2 a single job stays one. On other clusters they come as much faster as
-there are more GPUs.
+Traces of the testbed are not public, nor how they were made smaller. `on_testbed` draws apps as the 64 GPUs
+of the paper must have seen them. Section 2.2 tells of the trace: 24,000 GPU-hours at its medians. Figure 11
+ends at 1,200. Were tasks made shorter by as much, half of them would end within one lease. But Table 5 has
+tasks of 41 and 145 minutes (83 and 580 GPU-minutes on 2 and 4 GPUs), and section 6.2.3 has 35 seconds as 0.2%
+of the median app's life and 50 as 2% at the 95th percentile: lives of 4.9 hours, and of 42 minutes at the
+short end. So tasks lie between those of Table 5 (lognormal around their geometric mean) and apps have a tenth
+of the trace's jobs: that makes 1,000 GPU-hours. They come so fast that half of the apps live about 4.9 hours,
+which makes some 20 at a time. In workload 2 a single job stays one. On other clusters they come as much
+faster as there are more GPUs.
 
 `as_drawn`: what is printed of the trace (section 2.2) in their place, made shorter until it is 1,000
 GPU-hours. Its shortest apps take seconds, and their rho is how long one start takes.
