@@ -82,7 +82,7 @@ def test_a_picture_of_all_policies_has_names_and_colors_for_all_apps(call: Any, 
     picture = imread("all/plots/holders.png")
     height, width = picture.shape[:2]
     assert 0.5 < width / height < 2
-    legend = {to_hex(each) for each in picture[-70:].reshape(-1, 4)}  # below the panels
+    legend = {to_hex(tuple(each)) for each in picture[-70:].reshape(-1, 4)}  # below the panels
     assert legend >= {color_of(app).lower() for app in range(14)}
     assert len({color_of(app) for app in range(14)}) == 14
 
