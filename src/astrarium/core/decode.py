@@ -262,13 +262,6 @@ def check_keys(raw: Any, names: list[str], field: str) -> None:
             raise InputError(joined(field, str(key)), raw[key], expected)
 
 
-def check_name(name: str) -> None:
-    """Refuse the name of an entry that could not be a part of a path, or that tables could not show."""
-    if not name.strip() or name in (".", "..") or "/" in name or not name.isprintable():
-        told = "text that could name a file: not empty, without / and line breaks, and not . or .."
-        raise InputError("name", name, told)
-
-
 def check_names(entries: Iterable[Any], section: str, item: str) -> None:
     """Refuse entries of a list, each with copies by other *names*, that share a name."""
     taken: set[str] = set()

@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar
 import msgspec
 
 from astrarium.core.choice import DEFAULT_SEED, Seed, WrittenScenario, read_policy
-from astrarium.core.decode import Decoder, check_keys, check_name, check_names
+from astrarium.core.decode import Decoder, check_keys, check_names
 from astrarium.core.errors import InputError, written_in
 from astrarium.core.quantities import Bytes, Duration
 from astrarium.core.units import FOREVER, SECOND, Time
@@ -72,7 +72,8 @@ class JobEntry(msgspec.Struct, frozen=True):
     priority: int = 0
 
     def __post_init__(self) -> None:
-        check_name(self.name)
+        if not self.name.strip():
+            raise InputError("name", self.name, "a name")
         if self.every and self.count == 1:
             raise InputError("every", f"{self.every}ns", "a count of several jobs with it, such as count: 3")
         if self.workload is None:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from astrarium.cluster.live.backend import JobCommand, OnStop, Processes
-from astrarium.core.decode import Decoder, check_keys, check_name
+from astrarium.core.decode import Decoder, check_keys
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import Duration, write_duration
 from astrarium.core.units import MILLISECOND, SECOND
@@ -84,7 +84,10 @@ class AppEntry(msgspec.Struct, frozen=True):
     phases: tuple[tuple[PhaseJob, ...], ...] | None = None
 
     def __post_init__(self) -> None:
-        check_name(self.name)
+        name = self.name
+        if not name.strip() or name in (".", "..") or "/" in name or not name.isprintable():
+            told = "text that could name a file: not empty, without / and line breaks, and not . or .."
+            raise InputError("name", name, told)
         if self.every and self.count == 1:
             told = "a count of several apps with it, such as count: 3"
             raise InputError("every", write_duration(self.every), told)
