@@ -550,7 +550,7 @@ def test_a_large_call_that_is_too_late_gives_back_its_memory_before_it_has_arriv
             status, _, answer = await connection.answer()
             assert (status, "model echo cannot answer within 100 ms" in answer["error"]) == (504, True)
             assert server.front.exchange.arriving() == server.front.exchange.arena.used == 0
-            connection.writer.write(binary(LARGE)[-1:] + request())
+            connection.writer.write(binary(LARGE)[-1:] + asking([1, 2], timeout=60_000_000))
             assert (await connection.answer())[0] == 200
 
     asyncio.run(run())
