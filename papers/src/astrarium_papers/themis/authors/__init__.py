@@ -76,8 +76,8 @@ POWER = 1.5  # of serial times, where work is more unequal
 
 
 def run(effort: Effort) -> Findings:
-    folder = Path(os.environ.get(FOLDER) or "/nowhere")
-    if not effort.quick and not (folder / "reference.json").is_file():
+    folder = Path(os.environ.get(FOLDER, ""))
+    if not effort.quick and not (os.environ.get(FOLDER) and (folder / "reference.json").is_file()):
         return Findings([], skipped=f"reference.json is not at hand: {FOLDER} names the folder that it is in")
     recorded, workloads = _at_hand(folder, effort)
     rows, data = list[Row](), dict[str, Any]()
