@@ -170,7 +170,8 @@ output [{ name: "OUTPUT" data_type: TYPE_FP16 dims: [ 2 ] }]"""
 
     def __init__(self, folder: Path) -> None:
         (folder / "models.py").write_text(CODE, encoding="utf-8")
-        self.files = (APPS / "triton_encoder" / "model.py", folder / "models.py")
+        own = (APPS / "triton_encoder" / "model.py", APPS / "graphed_encoder.py")
+        self.files = (*own, folder / "models.py")
 
     def template(self) -> Template:
         return request(self.model, MODELS[0])

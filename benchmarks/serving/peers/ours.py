@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 
+import astrarium
 from load import Template
 
 from .peer import V2_BODY, Peer, Place, Settings
@@ -64,7 +65,8 @@ class Ours(Peer):
         return [f"resnet-{copy}" for copy in range(self.models)] if self.models > 1 else ["resnet"]
 
     def versions(self) -> dict[str, str]:
-        return {name: version(name) for name in ("astrarium", "uvicorn", "uvloop", "httptools")}
+        others = {name: version(name) for name in ("uvicorn", "uvloop", "httptools")}
+        return {"astrarium": astrarium.__version__, **others}
 
     def promised_goodput(self, gpus: int, folder: Path) -> float:
         """What the simulator says that the policy reaches with this many GPUs."""
