@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from pathlib import Path
 
-import astrarium
 from load import Template
+
+import astrarium
 
 from .peer import V2_BODY, Peer, Place, Settings
 
