@@ -35,7 +35,7 @@ PATIENCE = 2.0  # that the rest of a gang has to leave by itself when one of it 
 NOT_STARTED, NOT_FOUND = 126, 127  # the exit codes that a shell gives to commands that it cannot start
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _EARLIER_VICTIM = 200  # thousandths of all memory, far more than a keeper or an arbiter has (oom_score_adj)
-_CHUNK = _HELD_BACK = 1 << 16  # bytes: what a pipe holds, and what is kept of words that find no room
+_PIPE, _HELD_BACK = 1 << 18, 1 << 16  # bytes that a pipe holds, and that are kept where there is no room
 
 NO_MEMORY = {errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE}
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS}
@@ -67,6 +67,8 @@ class JobLog:
         self._path, self._file = path, -1
         self._held, self._lost = bytearray(), 0
         self.source, self.sink = os.pipe()
+        with contextlib.suppress(OSError):  # one user may have only so much of it
+            fcntl.fcntl(self.sink, fcntl.F_SETPIPE_SZ, _PIPE)
         self.add(b"")
 
     def add(self, words: bytes) -> None:
@@ -95,19 +97,21 @@ class LogPump(threading.Thread):
     def __init__(self) -> None:
         super().__init__(daemon=True)
         self.logs: dict[int, JobLog] = {}  # by the end of the pipe that is read
-        self._over, self._poll = threading.Event(), select.poll()
+        self._over, self._poll, self._open = threading.Event(), select.poll(), 0
 
     def open(self, path: Path) -> JobLog:
         log = JobLog(path)
         self.logs[log.source] = log
         self._poll.register(log.source, select.POLLIN)
+        self._open += 1
         return log
 
     def run(self) -> None:
-        while not self._over.is_set():
+        pause = 0.0
+        while not self._over.wait(pause):
             with contextlib.suppress(MemoryError):
-                if self._taken(SELDOM / 4) < _CHUNK // 2:  # little: more of it is taken at once
-                    self._over.wait(TICK / 5)
+                taken = self._taken(SELDOM / 4 if self._open else 0)
+                pause = 0 if taken > _PIPE // 2 else TICK / 10 if self._open else TICK  # lines come together
         self._taken(0)
 
     def finish(self) -> None:
@@ -119,9 +123,10 @@ class LogPump(threading.Thread):
         """Take what is there, and return how much the one who wrote most has written."""
         ready, most = {number for number, _ in self._poll.poll(patience * 1000)}, 0
         for number, log in self.logs.items():
-            words = os.read(number, _CHUNK) if number in ready else b""
+            words = os.read(number, _PIPE) if number in ready else b""
             if number in ready and not words:
                 self._poll.unregister(number)
+                self._open -= 1
             log.add(words)
             most = max(most, len(words))
         return most
