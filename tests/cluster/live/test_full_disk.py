@@ -64,14 +64,14 @@ def test_all_of_this_without_being_root() -> None:
     assert "passed" in done.stdout
 
 
-def fill(place: Path) -> None:
+def fill(place: Path) -> bool:
     """To the last page; what is given back meanwhile is taken too."""
     with (place / "fill").open("ab", buffering=0) as file:
         try:
             while True:
                 file.write(bytes(4096))
         except OSError:
-            return
+            return True
 
 
 def cluster_file(tmp_path: Path, **live: Any) -> Path:
@@ -98,9 +98,9 @@ def started(one: Arbiter, tmp_path: Path) -> None:
 
 def filled(one: Arbiter, small: Path) -> None:
     """The disk is full, the arbiter has said so, and jobs have come to their ends."""
-    one.waited(lambda: fill(small) or WAITS in one.words.read_text(), "it waits")
+    one.waited(lambda: fill(small) and WAITS in one.words.read_text(), "it waits")
     marks = [one.words.parent / f"mark-{name}" for name in "ab"]
-    one.waited(lambda: fill(small) or all(mark.exists() for mark in marks), "jobs run on")
+    one.waited(lambda: fill(small) and all(mark.exists() for mark in marks), "jobs run on")
     time.sleep(1.5)  # enough for a last checkpoint to have failed, and for what would follow from that
 
 

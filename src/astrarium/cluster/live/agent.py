@@ -156,7 +156,7 @@ class MachineAgent:
         except (OSError, MemoryError) as error:
             if not keeper_script.passes(error):
                 raise
-            self._undone[verb, key], self._short = deed, str(error)
+            self._undone[verb, key], self._short = deed, str(error) or "no memory"
 
     def _close(self, key: RunKey) -> None:
         if key not in self._unstarted:
