@@ -15,12 +15,14 @@ from typing import Any
 
 import pytest
 
+from astrarium.cli.cluster.live import Room
 from astrarium.cluster.live import keeper as keeper_module
 from astrarium.cluster.live import session as session_module
 from astrarium.cluster.live.agent import Outcome, ending
 from astrarium.cluster.live.backend import FixedSlowdowns, JobCommand, RunKey, RunStatus
 from astrarium.cluster.live.keeper import JobLog, Keeper
 from astrarium.cluster.live.session import STOPPED, Session
+from astrarium.cluster.live.store import Store
 from astrarium.cluster.policies import Arbiter, cluster_policies
 from astrarium.cluster.state import ClusterState
 from astrarium.core.choice import Choice, chosen
@@ -32,6 +34,7 @@ from tests.support.cluster.backend import backend, order, result, seen, words
 pytest_plugins = ("tests.support.cluster.fixtures",)
 
 KEY = RunKey(0, 0, 1)
+ORDER = {"command": ["true"], "directory": "", "with_agent": False, "ready": "", "grace": 30}
 
 
 def failing(times: int, error: BaseException, real: Callable[..., Any]) -> Callable[..., Any]:
@@ -110,6 +113,32 @@ def test_a_keeper_whose_folder_is_gone_leaves(tmp_path: Path) -> None:
     folder.rmdir()
     one._leave({"codes": [0]})
     assert not folder.exists()
+
+
+def test_a_process_is_started_when_there_is_memory_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "order.json").write_text(json.dumps(ORDER))
+    one, pauses = Keeper(tmp_path), list[float]()
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    monkeypatch.setattr(subprocess, "Popen", failing(3, full(errno.EAGAIN), subprocess.Popen))
+    child = one._child({}, one._pump.open(tmp_path / "log.txt"))
+    assert pauses == [keeper_module.SELDOM] * 3
+    assert child is not None
+    assert child.wait() == 0
+
+
+def test_a_process_for_which_there_is_no_memory_is_not_started_after_a_wish_to_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "order.json").write_text(json.dumps(ORDER))
+    one = Keeper(tmp_path)
+    monkeypatch.setattr(time, "sleep", lambda _: (tmp_path / "stop").touch())
+    monkeypatch.setattr(subprocess, "Popen", failing(99, MemoryError(), subprocess.Popen))
+    assert one._child({}, one._pump.open(tmp_path / "log.txt")) is None
+    one._leave({"codes": [], "asked": one.asked_at is not None, "first": 0})
+    outcome = session_module.read_file(tmp_path / "outcome.json", Outcome)
+    assert ending(outcome, tmp_path) == ("stopped", "")
 
 
 # the agent
@@ -346,9 +375,9 @@ def test_pytorch_does_not_hide_a_full_disk(tmp_path: Path) -> None:
 # the store and the arbiter
 
 
-def no_room() -> sqlite3.OperationalError:
+def no_room(code: int = sqlite3.SQLITE_FULL) -> sqlite3.OperationalError:
     error = sqlite3.OperationalError("database or disk is full")
-    error.sqlite_errorcode = sqlite3.SQLITE_FULL
+    error.sqlite_errorcode = code
     return error
 
 
@@ -474,3 +503,56 @@ def test_closing_without_room_leaves_the_status_before(
     monkeypatch.setattr(house.office.store, "_put", failing(9, no_room(), lambda *_: None))
     house.office.close()
     assert '"arbiter":true' in house.rows("SELECT value FROM meta WHERE key = 'status'")[0]["value"]
+
+
+# what the operator hears
+
+
+@pytest.fixture
+def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Room, Clock]:
+    clock = Clock()
+    monkeypatch.setattr("astrarium.cli.cluster.live.time", clock)
+    return Room(tmp_path, Store(tmp_path)), clock
+
+
+def tried(room: Room, *errors: Exception) -> None:
+    for error in errors:
+        with room.waited_for():
+            raise error
+
+
+READ_ONLY = no_room(sqlite3.SQLITE_READONLY | 3 << 8)
+
+
+@pytest.mark.parametrize("error", [no_room(), READ_ONLY, no_room(sqlite3.SQLITE_BUSY), full(errno.EMFILE)])
+def test_the_operator_hears_what_is_needed_now_and_then_and_when_it_goes_on(
+    room: tuple[Room, Clock], capsys: pytest.CaptureFixture[str], tmp_path: Path, error: Exception
+) -> None:
+    one, clock = room
+    tried(one, error)
+    assert not one.missing
+    tried(one, *[error] * 20)
+    assert one.missing
+    [told] = capsys.readouterr().err.splitlines()
+    assert told.startswith(f"the arbiter waits: {tmp_path} cannot be written ({error}); ")
+    assert "MB are free there, about 0.07 MB are needed" in told
+    clock.now += Room.SAY
+    tried(one, *[error] * 20)
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    with one.waited_for():
+        pass
+    assert not one.missing
+    assert capsys.readouterr().err == f"{tmp_path} can be written again: the arbiter goes on\n"
+
+
+def test_a_slow_turn_is_told_and_a_broken_store_is_not_waited_for(
+    room: tuple[Room, Clock], capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, clock = room
+    for _ in range(3):
+        with one.waited_for():
+            clock.now += 9
+    assert capsys.readouterr().err.count("a turn took 9 s: the disk of") == 1
+    for error in (no_room(sqlite3.SQLITE_CORRUPT), full(errno.ENOENT), no_room(sqlite3.SQLITE_ERROR)):
+        with pytest.raises(type(error)):
+            tried(one, error)

@@ -157,7 +157,12 @@ class Room:
 
     def __init__(self, home: Path, store: Store) -> None:
         self._home, self._store, self._said_at = home, store, -self.SAY
-        self.missing = 0  # for so many turns
+        self._failed = 0  # turns in a row
+
+    @property
+    def missing(self) -> bool:
+        """Return whether it waits. After one turn that failed, the store has made room by itself if it could."""
+        return self._failed > 1
 
     @contextmanager
     def waited_for(self) -> Iterator[None]:
@@ -167,15 +172,16 @@ class Room:
         except (sqlite3.Error, OSError) as error:
             if not waits(error):
                 raise
-            self.missing += 1
-            if self.missing > 1:  # at first, the store has made room by itself, if it could
+            self._failed += 1
+            if self.missing:
                 self._say(self._needs(error))
             return
-        if self.missing > 1:
+        if self.missing:
             _print(f"{self._home} can be written again: the arbiter goes on")
+            self._said_at = -self.SAY
         elif time.monotonic() - began > self.SLOW:
             self._say(f"a turn took {time.monotonic() - began:.0f} s: the disk of {self._home} is slow")
-        self.missing, self._said_at = 0, self._said_at if not self.missing else -self.SAY
+        self._failed = 0
 
     def _needs(self, error: Exception) -> str:
         free, needs = shutil.disk_usage(self._home).free, self._store.needs
