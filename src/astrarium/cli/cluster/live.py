@@ -161,7 +161,7 @@ class Room:
 
     @property
     def missing(self) -> bool:
-        """Return whether it waits. After one turn that failed, the store has made room by itself if it could."""
+        """Return whether it waits. At the first turn that fails, the store makes room by itself if it can."""
         return self._failed > 1
 
     @contextmanager
