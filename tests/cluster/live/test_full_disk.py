@@ -56,7 +56,7 @@ def test_all_of_this_without_being_root() -> None:
     own = ("unshare", "--user", "--map-root-user", "--mount")
     if os.geteuid() == 0:
         pytest.skip("root needs no namespace: the tests below mount by themselves")
-    if subprocess.run((*own, "true"), capture_output=True).returncode:
+    if subprocess.run((*own, sys.executable, "-c", ""), capture_output=True).returncode:
         pytest.skip("no root, and no namespaces for users: nobody here may mount a small file system")
     inner = (sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q", __file__)
     done = subprocess.run((*own, *inner), capture_output=True, text=True)
