@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from astrarium.cli.output import command_line, emit
 from astrarium.cluster.live.arbiter import ANY, ArbiterProcess, ArbiterSetup, ChosenPolicy, PlannedApp
 from astrarium.cluster.live.backend import Backend, MachineStatus, Options
 from astrarium.cluster.live.fleet import LocalBackend
+from astrarium.cluster.live.keeper import SELDOM
+from astrarium.cluster.live.store import Store, waits
 from astrarium.cluster.policies import cluster_policies
 from astrarium.cluster.scenario.build import first_machines, live_apps, slowdowns
 from astrarium.cluster.scenario.read import ClusterScenario
@@ -47,11 +50,12 @@ def arbitrate(
         closing.callback(getattr(backend, "close", lambda: None))  # not all backends hold something
         closing.callback(arbiter.close)
         arbiter.store.put("jobs", scenario.live.jobs and str(jobs))  # where logs are
-        drain = _Drain()
+        room = Room(home, arbiter.store)
+        drain = _Drain(room)
         ended_before = {row.app.name for row in arbiter.state.ledger.rows.values() if not row.open}
         with signals_to(drain.ask):
             _announce(scenario, home, arbiter)
-            _turns(arbiter, stay, scenario.live.look / 1e9, drain)
+            _turns(arbiter, stay, scenario.live.look / 1e9, drain, room)
             status = arbiter.status(alive=False)
     emit(json, status, told(status), None)
     if drain.asked:
@@ -129,23 +133,85 @@ def _announce(scenario: ClusterScenario, home: Path, arbiter: ArbiterProcess) ->
     print("Ctrl-C has all jobs write a checkpoint and leaves", file=sys.stderr, flush=True)
 
 
-def _turns(arbiter: ArbiterProcess, stay: bool, look: float, drain: _Drain) -> None:
+def _turns(arbiter: ArbiterProcess, stay: bool, look: float, drain: _Drain, room: Room) -> None:
     lines = Lines(arbiter)
-    while not drain.asked and (stay or not arbiter.idle):
-        arbiter.turn()
-        lines.show()
+    while not drain.asked:
+        with room.waited_for():
+            if not stay and arbiter.idle:
+                break
+            arbiter.turn()
+            lines.show()
+        time.sleep(max(look, SELDOM) if room.missing else look)
+    while True:
+        with room.waited_for():
+            if arbiter.drain():
+                break
         time.sleep(look)
-    while not arbiter.drain():
-        time.sleep(look)
+
+
+class Room:
+    """What an arbiter does when the disk of its store is full, or cannot be written: it waits, says so, once
+    and then now and then, and when it goes on."""
+
+    SAY, SLOW = 60.0, 5.0  # seconds: between words about the same, and of a turn that tells of a slow disk
+
+    def __init__(self, home: Path, store: Store) -> None:
+        self._home, self._store, self._said_at = home, store, -self.SAY
+        self._failed = 0  # turns in a row
+
+    @property
+    def missing(self) -> bool:
+        """Return whether it waits. At the first turn that fails, the store makes room by itself if it can."""
+        return self._failed > 1
+
+    @contextmanager
+    def waited_for(self) -> Iterator[None]:
+        began = time.monotonic()
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            if not waits(error):
+                raise
+            self._failed += 1
+            if self.missing:
+                self._say(self._needs(error))
+            return
+        if self.missing:
+            _print(f"{self._home} can be written again: the arbiter goes on")
+            self._said_at = -self.SAY
+        elif time.monotonic() - began > self.SLOW:
+            self._say(f"a turn took {time.monotonic() - began:.0f} s: the disk of {self._home} is slow")
+        self._failed = 0
+
+    def _needs(self, error: Exception) -> str:
+        free, needs = shutil.disk_usage(self._home).free, self._store.needs
+        room = f"{free / 1e6:.2f} MB are free there, about {needs / 1e6:.2f} MB are needed"
+        told = "nothing is decided until then, and jobs run on; Ctrl-C leaves them to the next arbiter"
+        return f"the arbiter waits: {self._home} cannot be written ({error}); {room}; {told}"
+
+    def _say(self, words: str) -> None:
+        if time.monotonic() - self._said_at >= self.SAY:
+            self._said_at = time.monotonic()
+            _print(words)
+
+
+def _print(words: str) -> None:
+    """Tell the operator, unless stderr goes to the same full disk."""
+    with suppress(OSError):
+        print(words, file=sys.stderr, flush=True)
 
 
 class _Drain:
-    """Ctrl-C once is a wish; twice, and we leave at once: jobs run on, and can be found again."""
+    """Ctrl-C once is a wish; twice, or where there is no room for checkpoints, and we leave at once: jobs run
+    on, and can be found again."""
 
     asked = False
 
+    def __init__(self, room: Room) -> None:
+        self._room = room
+
     def ask(self, *_: object) -> None:
-        if self.asked:
+        if self.asked or self._room.missing:
             raise KeyboardInterrupt
         self.asked = True
         print("draining: jobs write checkpoints", file=sys.stderr, flush=True)
@@ -161,11 +227,12 @@ class Lines:
         self._office = office
         self._apps: dict[int, tuple[bool, tuple[int, ...]]] = {}
         self._machines: dict[int, str] = {}
+        self._held_up: dict[Any, str] = {}
 
     def show(self) -> None:
         now = to_seconds(self._office.now())
         for line in (*self._of_machines(), *self._of_runs(), *self._of_apps()):
-            print(f"{now:8.1f}s  {line}", file=sys.stderr, flush=True)
+            _print(f"{now:8.1f}s  {line}")
 
     def _of_machines(self) -> Iterator[str]:
         there = dict(self._office.live.memory.machines)
@@ -177,11 +244,16 @@ class Lines:
         self._machines = there
 
     def _of_runs(self) -> Iterator[str]:
-        """Those that did not end as they should have."""
+        """Those that did not end, or begin, as they should have."""
+        rows, before = self._office.state.ledger.rows, self._held_up
+        self._held_up = dict(self._office.live.held_up)
+        for app, job, run in self._held_up.keys() - before.keys():
+            why = self._held_up[app, job, run]
+            yield f"{rows[app].app.name} job {job}, run {run} cannot begin yet: {why}"
         for (app, job, run), seen in self._office.live.ended:
             if seen.ended in ("failed", "not found", "lost"):
                 why = f": {seen.error}" if seen.error else ""
-                yield f"{self._office.state.ledger.rows[app].app.name} job {job}, run {run} {seen.ended}{why}"
+                yield f"{rows[app].app.name} job {job}, run {run} {seen.ended}{why}"
 
     def _of_apps(self) -> Iterator[str]:
         for number, row in self._office.state.ledger.rows.items():

@@ -7,7 +7,9 @@ is kept with all that it remembers, jobs run on meanwhile, and what they did is 
 from __future__ import annotations
 
 import fcntl
+import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -164,26 +166,31 @@ class ArbiterProcess:
         return self._setup.clock() + self._ahead
 
     def turn(self) -> bool:
-        """Take one step and return whether anything has happened."""
+        """Take one step and return whether anything has happened. When the store cannot be written, this
+        raises, nothing is ordered, and a later turn goes on with the step that was not written."""
         now = self.now()
-        happened = self.live.step(now, list(self._news(now)))
+        happened = self.store.catch_up() or self.live.step(now, self._news(now))
+        self.store.catch_up()  # with answers to those who were refused
         if happened or now - self._shown_at >= SECOND:
-            self._shown_at = now
             self.store.put("status", msgspec.json.encode(self.status()).decode())
+            self._shown_at = now
         return happened
 
     def drain(self) -> bool:
         """Ask all that runs to leave and return whether it has left."""
+        self.store.catch_up()
         return self.live.drain()
 
     @property
     def idle(self) -> bool:
         """Return whether nothing is left to do, and nothing to come."""
-        busy = self.state.apps or self.live.memory.open
+        busy = self.state.apps or self.live.memory.open or self.store.behind
         return not busy and not self._planned and not self.store.inbox()
 
     def close(self) -> None:
-        self.store.put("status", msgspec.json.encode(self.status(alive=False)).decode())
+        with suppress(sqlite3.OperationalError):  # no room: whoever asks sees the status before
+            if not self.store.behind:
+                self.store.put("status", msgspec.json.encode(self.status(alive=False)).decode())
         self.store.close()
         self._lock.close()
 
@@ -212,12 +219,12 @@ class ArbiterProcess:
         return task is not None and task.on_stop == "never"
 
     def _news(self, now: Time) -> Iterator[Event]:
-        self._coming, self._going = {}, set()
+        self._coming, self._going, messages = {}, set(), self.store.inbox()
         due = [each for each in self._planned if each.at <= now]
         self._planned = [each for each in self._planned if each.at > now]
         for each in due:
             yield from self._submitted(now, each.body, ANY)
-        for message in self.store.inbox():
+        for message in messages:
             comes_only_now = message.kind == "withdraw" and message.body.get("app") in self._coming
             if not comes_only_now:  # else it is withdrawn in the next turn
                 yield from self._answered(now, message)
@@ -226,7 +233,7 @@ class ArbiterProcess:
         try:
             found = list(self._told(now, message))
         except InputError as error:
-            self.store.reply(message.id, f"refused: {error}")
+            self.store.answer_later(message.id, f"refused: {error}")
             return
         self.store.answer_later(message.id, "accepted")
         yield from found

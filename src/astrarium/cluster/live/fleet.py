@@ -17,7 +17,7 @@ from astrarium.cluster.live.backend import Ending, MachineStatus, Order, RunKey,
 from astrarium.cluster.live.keeper import STOP
 from astrarium.cluster.live.session import newest_checkpoint
 
-_WORST: tuple[Ending, ...] = ("lost", "not found", "failed", "stopped", "finished")
+_WORST: tuple[Ending, ...] = ("lost", "not found", "failed", "stopped", "unstarted", "finished")
 GONE = "its machine is gone"
 
 
@@ -73,11 +73,11 @@ class MachineFleet:
         there = self.reachable()
         if order.key in self._ordered or any(part.machine not in there for part in order.parts):
             return
-        self._ordered[order.key] = order
         resume = newest_checkpoint(self._home, order)
         first = there[order.parts[0].machine]
         gang = len(order.active) > 1 or order.task.processes == "gpu"
         port = first.port() if gang else 0
+        self._ordered[order.key] = order
         for place, part in enumerate(order.active):
             agent = there[part.machine]
             agent.start(

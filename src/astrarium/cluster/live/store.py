@@ -6,13 +6,16 @@ SQL. Every app, job, lease and run has one row, and ends in exactly one state.
 
 Each arbiter that opens the store has a number, its epoch. One whose number is no longer the newest writes
 nothing any more.
+
+A step that finds no room on the disk has been decided, and the books have it: it is kept, and written before
+anything else happens.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +23,7 @@ import msgspec
 
 from astrarium.cluster import contract
 from astrarium.cluster.live.backend import EndedRun, JobCommand, Memory
+from astrarium.cluster.live.keeper import passes
 from astrarium.cluster.live.policy import pickled_policy, unpickled_policy
 from astrarium.cluster.state import AppRow, ClusterState, JobRow, Outcome
 from astrarium.core.errors import AstrariumError, InputError
@@ -58,6 +62,16 @@ class Rows:
         self._held = {gpu: (app, row) for gpu, app, row in found}
         for machine, gpus in state.floor.gpus_of.items():
             self._machines.update(dict.fromkeys(gpus, machine))
+
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        """Forget what was noted in the block if it fails: then none of it has been written."""
+        before = dict(self._held)
+        try:
+            yield
+        except BaseException:
+            self._held = before
+            raise
 
     def write(self, step: Step, state: ClusterState, ended: Iterable[EndedRun]) -> None:
         self._joined(step, state)
@@ -187,10 +201,20 @@ def _written(gpus: Sequence[int]) -> str:
 
 FILE = "cluster.db"
 FORM = "1"  # of the tables
+PAGE = 4096  # bytes: SQLite writes whole ones
+_WAITS = {
+    sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL,
+}  # fmt: skip
 ANSWER = "UPDATE inbox SET answer = ? WHERE id = ?"
 
 _events = msgspec.json.Decoder(tuple[contract.Event, ...])
 _actions = msgspec.json.Decoder(tuple[contract.Action, ...])
+
+
+def waits(error: BaseException) -> bool:
+    """Return whether it may work later, as it was: for want of room, of memory, or of a disk in order."""
+    return passes(error) or getattr(error, "sqlite_errorcode", 0) & 0xFF in _WAITS
 
 
 class Superseded(AstrariumError):
@@ -214,6 +238,8 @@ class Store:
         self._state, self._policy, self._epoch = state, policy, 0
         self._rows = Rows(self._db)
         self._staged: list[tuple[str, tuple[Any, ...]]] = []
+        self._unwritten: tuple[Step, Memory, Sequence[EndedRun]] | None = None
+        self.needs = 2 * PAGE * len(SCHEMA)  # bytes, about: some pages of every table, and what goes there
         with self._writing():
             for table in SCHEMA:
                 self._db.execute(table)
@@ -235,20 +261,39 @@ class Store:
     # the journal
 
     def write(self, step: Step, memory: Memory, ended: Sequence[EndedRun]) -> None:
-        assert self._state is not None
-        with self._writing():
+        self._unwritten = step, memory, ended
+        self.catch_up()
+
+    @property
+    def behind(self) -> bool:
+        """Return whether something was decided, or answered, and is not written yet."""
+        return self._unwritten is not None or bool(self._staged)
+
+    def catch_up(self) -> bool:
+        """Write what is not written yet, and return whether there was anything."""
+        if not self.behind:
+            return False
+        with self._rows.restored(), self._writing():
             self._check_epoch()
-            encode = msgspec.json.encode
-            self._db.execute(
-                "INSERT INTO steps (now, events, actions) VALUES (?, ?, ?)",
-                (step.now, encode(step.events).decode(), encode(step.actions).decode()),
-            )
             for query, values in self._staged:
                 self._db.execute(query, values)
-            self._rows.write(step, self._state, ended)
-            self._put("memory", msgspec.msgpack.encode(memory))
-            self._put("policy", pickled_policy(self._policy, self._state))
+            if self._unwritten is not None:
+                self._write(*self._unwritten)
+        self._unwritten = None
         self._staged.clear()
+        return True
+
+    def _write(self, step: Step, memory: Memory, ended: Sequence[EndedRun]) -> None:
+        assert self._state is not None
+        events, actions = (msgspec.json.encode(each).decode() for each in (step.events, step.actions))
+        remembered = msgspec.msgpack.encode(memory), pickled_policy(self._policy, self._state)
+        self.needs = 2 * PAGE * len(SCHEMA) + sum(len(each or "") for each in (events, actions, *remembered))
+        self._db.execute(
+            "INSERT INTO steps (now, events, actions) VALUES (?, ?, ?)", (step.now, events, actions)
+        )
+        self._rows.write(step, self._state, ended)
+        self._put("memory", remembered[0])
+        self._put("policy", remembered[1])
 
     def steps(self) -> Iterator[Step]:
         for now, events, actions in self._db.execute("SELECT now, events, actions FROM steps ORDER BY n"):
@@ -270,7 +315,7 @@ class Store:
         self._staged.append((query, (app, name, msgspec.json.encode(task).decode(), submitted)))
 
     def answer_later(self, message: int, answer: str) -> None:
-        """Answer a message with the next step, which does what the message asks for."""
+        """Answer a message with the next step, which does what it asks for, or at once where none does."""
         self._staged.append((ANSWER, (answer, message)))
 
     def tasks(self) -> dict[int, JobCommand]:
@@ -291,11 +336,6 @@ class Store:
             "SELECT id, kind, body FROM inbox WHERE answer IS NULL ORDER BY id"
         ).fetchall()
         return [InboxMessage(number, kind, msgspec.json.decode(body)) for number, kind, body in rows]
-
-    def reply(self, message: int, answer: str) -> None:
-        with self._writing():
-            self._check_epoch()
-            self._db.execute(ANSWER, (answer, message))
 
     def answer(self, message: int) -> str | None:
         row = self._db.execute("SELECT answer FROM inbox WHERE id = ?", (message,)).fetchone()
@@ -327,10 +367,14 @@ class Store:
         self._db.execute("BEGIN IMMEDIATE")
         try:
             yield
-        except BaseException:
-            self._db.execute("ROLLBACK")
+            self._db.execute("COMMIT")
+        except BaseException as error:
+            if self._db.in_transaction:  # SQLite itself may have taken it back
+                self._db.execute("ROLLBACK")
+            if waits(error):  # the log of SQLite is long until it is copied into the file
+                with suppress(sqlite3.Error):
+                    self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             raise
-        self._db.execute("COMMIT")
 
 
 def rows(db: sqlite3.Connection, query: str, *values: Any) -> list[dict[str, Any]]:
