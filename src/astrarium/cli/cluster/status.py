@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import re
 import shutil
-import sqlite3
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from astrarium.cli.cluster.state import App, State, disk_errors, state_folder
+from astrarium.cli.cluster.state import App, State, reading, state_folder
 from astrarium.cli.options import Json
 from astrarium.cli.output import emit
 from astrarium.core.errors import InputError, did_you_mean
@@ -27,7 +25,7 @@ LOOK = 0.2  # seconds between looks at logs that are followed
 
 
 def status(state: State = None, app: AppName = None, json: Json = False) -> None:
-    """Show apps, who holds what until when, why others wait, and machines."""
+    """Show who holds what, and why others wait."""
     home = state_folder(state)
     found = read(home)
     if app is None:
@@ -45,7 +43,7 @@ def about(home: Path, found: dict[str, Any], name: str) -> dict[str, Any]:
     of = "WHERE app = (SELECT id FROM apps WHERE name = ?)"
     decisions = f"SELECT at, what, gpus, until, why FROM decisions {of} ORDER BY n"
     runs = f"SELECT job, run, gpus, ordered, ended, outcome, error FROM runs {of} ORDER BY ordered"
-    with _reading(home) as db:
+    with reading(home) as db:
         one = next(each for each in found["apps"] if each["app"] == name)
         return {"app": one, "decisions": rows(db, decisions, name), "runs": rows(db, runs, name)}
 
@@ -73,7 +71,7 @@ def _logs_of(home: Path, name: str) -> tuple[Path, bool]:
     """The folder of an app, and whether it has ended: then all that it wrote is there."""
     from astrarium.cluster.live.session import job_folder
 
-    with _reading(home) as db:
+    with reading(home) as db:
         found = db.execute("SELECT name, id, ended IS NOT NULL FROM apps ORDER BY id")
         apps = {each: (number, bool(ended)) for each, number, ended in found}
         jobs = db.execute("SELECT value FROM meta WHERE key = 'jobs'").fetchone()
@@ -94,15 +92,6 @@ def _print_new(folder: Path, printed: dict[Path, int]) -> None:
                 shutil.copyfileobj(log, sys.stdout.buffer)
                 printed[path] = log.tell()
             sys.stdout.flush()
-
-
-@contextmanager
-def _reading(home: Path) -> Iterator[sqlite3.Connection]:
-    """Who asks need not be allowed to write."""
-    from astrarium.cluster.live.store import FILE, connected
-
-    with disk_errors(home), closing(connected(home / FILE, read_only=True)) as db:
-        yield db
 
 
 def _about(story: dict[str, Any]) -> Iterator[Any]:
@@ -128,7 +117,7 @@ def read(home: Path) -> dict[str, Any]:
     """As the arbiter last wrote it, and how long ago that was."""
     import msgspec
 
-    with _reading(home) as db:
+    with reading(home) as db:
         row = db.execute("SELECT value FROM meta WHERE key = 'status'").fetchone()
         waiting = db.execute("SELECT count(*) FROM inbox WHERE answer IS NULL").fetchone()[0]
     if row is None:

@@ -18,6 +18,7 @@ from astrarium.cluster.explain import AppView, ClusterView, view
 from astrarium.cluster.fairness import PhaseWork, forecast, rho
 from astrarium.cluster.live.backend import Backend, FixedSlowdowns, JobCommand, Options
 from astrarium.cluster.live.cluster import LiveCluster
+from astrarium.cluster.live.events import ClusterEvent
 from astrarium.cluster.live.policy import NonPreemptibleAllocator, TakeoverAllocator
 from astrarium.cluster.live.store import InboxMessage, Store
 from astrarium.cluster.machines import Slowdowns
@@ -144,6 +145,7 @@ class ArbiterProcess:
         self.epoch = self.store.begin(wall - self._last, self.state, allocator)
         self._allocator_now = allocator
         self._last = max(self._last, wall - int(self.store.get("origin")))
+        self.store.set_clock(self._last, wall)
         self._ahead = self._last - setup.clock()
         self.store.put("policy_spec", setup.policy.spec)
         backend.enter(self.epoch)
@@ -157,7 +159,10 @@ class ArbiterProcess:
         known_names = self._names()
         self.known_before = [each.name for each in setup.planned if each.name in known_names]
         self._planned = [each for each in setup.planned if each.name not in known_names]
-        self._shown_at = -SECOND
+        self._shown_at, self._drained = -SECOND, False
+        silent = self.store.last_of("arbiter_") == "arbiter_started"
+        reason = f"policy {setup.policy.spec}{'; the one before left without a word' if silent else ''}"
+        self._tell("arbiter_started", reason)
 
     def now(self) -> Time:
         """Return nanoseconds since the first arbiter began; never backwards, whatever the wall clock does."""
@@ -166,6 +171,9 @@ class ArbiterProcess:
     def turn(self) -> bool:
         """Take one step and return whether anything has happened."""
         now = self.now()
+        wall = self._setup.wall()
+        if abs(self.store.drift(now, wall)) > SECOND:  # somebody has set it, or the machine slept
+            self.store.set_clock(now, wall)
         happened = self.live.step(now, list(self._news(now)))
         if happened or now - self._shown_at >= SECOND:
             self._shown_at = now
@@ -174,7 +182,8 @@ class ArbiterProcess:
 
     def drain(self) -> bool:
         """Ask all that runs to leave and return whether it has left."""
-        return self.live.drain()
+        self._drained = self.live.drain()
+        return self._drained
 
     @property
     def idle(self) -> bool:
@@ -183,9 +192,15 @@ class ArbiterProcess:
         return not busy and not self._planned and not self.store.inbox()
 
     def close(self) -> None:
+        left = "its jobs have left" if self._drained else "its jobs run on"
+        reason = left if self.state.apps else "all apps have ended"
+        self._tell("arbiter_ended", reason)
         self.store.put("status", msgspec.json.encode(self.status(alive=False)).decode())
         self.store.close()
         self._lock.close()
+
+    def _tell(self, kind: str, reason: str) -> None:
+        self.store.tell(ClusterEvent(self.now(), kind, f"arbiter {self.epoch}", reason=reason))
 
     def _books(self) -> tuple[ClusterState, Time]:
         """Return the books, made again from the steps as they were decided: no policy is asked again."""
@@ -227,6 +242,11 @@ class ArbiterProcess:
             found = list(self._told(now, message))
         except InputError as error:
             self.store.reply(message.id, f"refused: {error}")
+            name, team = (str(message.body.get(field) or "") for field in ("name", "team"))
+            refused = ClusterEvent(
+                now, "refused", name or str(message.body.get("app")), team, reason=str(error)
+            )
+            self.store.tell(refused)
             return
         self.store.answer_later(message.id, "accepted")
         yield from found
