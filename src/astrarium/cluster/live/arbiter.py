@@ -16,19 +16,35 @@ import msgspec
 from astrarium.cluster.contract import App, AppArrived, AppWithdrawn, Event
 from astrarium.cluster.explain import AppView, ClusterView, view
 from astrarium.cluster.fairness import PhaseWork, forecast, rho
-from astrarium.cluster.live.backend import Backend, FixedSlowdowns, JobCommand, Options
+from astrarium.cluster.live.backend import (
+    Backend,
+    EndedRun,
+    FixedSlowdowns,
+    JobCommand,
+    Memory,
+    Options,
+)
 from astrarium.cluster.live.cluster import LiveCluster
 from astrarium.cluster.live.events import ClusterEvent
+from astrarium.cluster.live.forecast import Forecast, Foresight, as_bytes
+from astrarium.cluster.live.outlook import Outlook, outlook
 from astrarium.cluster.live.policy import NonPreemptibleAllocator, TakeoverAllocator
 from astrarium.cluster.live.store import InboxMessage, Store
 from astrarium.cluster.machines import Slowdowns
 from astrarium.cluster.policies import Allocator, Arbiter
 from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.core.errors import InputError
+from astrarium.core.trace import Step
 from astrarium.core.units import FOREVER, SECOND, Time, to_seconds
 
 
-def status(now: Time, state: ClusterState, allocator: object, machines: Mapping[int, str]) -> dict[str, Any]:
+def status(
+    now: Time,
+    state: ClusterState,
+    allocator: object,
+    machines: Mapping[int, str],
+    ahead: Forecast | None = None,
+) -> dict[str, Any]:
     """Return a live cluster in plain words and numbers, for `cluster status`."""
     try:
         overview = view(now, state, allocator)
@@ -39,7 +55,8 @@ def status(now: Time, state: ClusterState, allocator: object, machines: Mapping[
         "gpus": overview.gpus,
         "free": overview.free,
         "machines": [_machine(number, name, state) for number, name in machines.items()],
-        "apps": [_app(now, row, overview, state) for row in state.ledger.rows.values()],
+        "forecast_s": to_seconds(ahead.made) if ahead else None,
+        "apps": [_app(now, row, overview, state, ahead) for row in state.ledger.rows.values()],
     }
 
 
@@ -49,11 +66,14 @@ def _machine(number: int, name: str, state: ClusterState) -> dict[str, Any]:
     return {"machine": number, "name": name, "gpus": list(gpus), "held": names}
 
 
-def _app(now: Time, row: AppRow, overview: ClusterView, state: ClusterState) -> dict[str, Any]:
+def _app(
+    now: Time, row: AppRow, overview: ClusterView, state: ClusterState, ahead: Forecast | None
+) -> dict[str, Any]:
     app_view, end = overview.apps.get(row.app.id), now if row.open else row.ended
-    jobs = list(row.jobs.values())
+    jobs, prospect = list(row.jobs.values()), outlook(app_view, overview, ahead)
     return {
         "app": row.app.name,
+        "team": row.app.team,
         "outcome": row.outcome.name.lower(),
         "reason": row.reason,
         "arrived_s": to_seconds(row.arrived),
@@ -68,7 +88,10 @@ def _app(now: Time, row: AppRow, overview: ClusterView, state: ClusterState) -> 
         "done": sum(state.done(now, job) for job in jobs) / sum(job.job.work for job in jobs),
         "gpu_s": to_seconds(state.service(now, row) if row.open else row.service),
         "rho": _rho(now, row, state),
-        "why": why(row, app_view, overview) if app_view else "",
+        "starts_s": prospect.seconds,
+        "starts_how": prospect.how,
+        "place": prospect.place,
+        "why": why(row, app_view, overview, prospect) if app_view else "",
     }
 
 
@@ -86,15 +109,16 @@ def _rho(now: Time, row: AppRow, state: ClusterState) -> float | None:
     return rho(took, row.app, size, state.contention(now, row), "share")
 
 
-def why(row: AppRow, app_view: AppView, overview: ClusterView) -> str:
+def why(row: AppRow, app_view: AppView, overview: ClusterView, prospect: Outlook) -> str:
     """Return why an app waits, or that it does not."""
     if not app_view.wants:
         return "it has all that it can use"
-    place = next((n for n, (app, _) in enumerate(overview.standing or (), 1) if app == row.app.id), None)
-    words = next((words for app, words in overview.standing or () if app == row.app.id), "")
-    needs = f"it needs {app_view.needs} more" if app_view.holds else f"it needs {app_view.needs}"
-    line = f"; number {place} of {len(overview.standing or ())} in line ({words})" if place else ""
-    return f"{needs}, {overview.free} of {overview.gpus} GPUs are free{line}"
+    words = next((words for app, words in overview.standing or () if app == row.app.id), "by its start")
+    more, together = " more" if app_view.holds else "", " together" if app_view.needs > 1 else ""
+    place, length = prospect.place or 0, prospect.in_line
+    line = f"; number {place} of {length} in line ({words})" if place else ""
+    free = f"{overview.free} of {overview.gpus} GPUs are free{prospect.held}"
+    return f"it needs {app_view.needs}{more}{together}, {free}{line}"
 
 
 ANY = 1 << 30  # GPUs: an app of the file waits for machines that are not there yet
@@ -119,7 +143,8 @@ class ChosenPolicy(NamedTuple):
 
 class ArbiterSetup(NamedTuple):
     """What an arbiter is started with. *read* turns what was submitted into an app. *wall* is the clock that
-    a later arbiter can go on with, *clock* the one that nobody sets."""
+    a later arbiter can go on with, *clock* the one that nobody sets. *observe* hears how long a `step` and a
+    `write` of the store took."""
 
     policy: ChosenPolicy
     read: Read
@@ -129,6 +154,8 @@ class ArbiterSetup(NamedTuple):
     startup: Time = 0
     options: Options = Options()
     planned: Sequence[PlannedApp] = ()
+    foresight: Foresight | None = None
+    observe: Callable[[str, Time], None] = lambda what, took: None
 
 
 class ArbiterProcess:
@@ -152,7 +179,8 @@ class ArbiterProcess:
         known = allocator if allocator is not setup.policy.allocator else TakeoverAllocator(allocator)
         policy = Arbiter(NonPreemptibleAllocator(known, self._lasts))
         memory = self.store.memory()
-        self.live = LiveCluster(self.state, policy, backend, self.store, self._tasks, setup.options, memory)
+        journal = _TimedJournal(self.store, setup)
+        self.live = LiveCluster(self.state, policy, backend, journal, self._tasks, setup.options, memory)
         self._coming: dict[str, int] = {}  # apps that arrive in this very turn, by name
         self._going: set[int] = set()  # those that are withdrawn in it
         self._planned: list[PlannedApp] = []
@@ -175,6 +203,7 @@ class ArbiterProcess:
         if abs(self.store.drift(now, wall)) > SECOND:  # somebody has set it, or the machine slept
             self.store.set_clock(now, wall)
         happened = self.live.step(now, list(self._news(now)))
+        self._setup.observe("step", self.now() - now)
         if happened or now - self._shown_at >= SECOND:
             self._shown_at = now
             self.store.put("status", msgspec.json.encode(self.status()).decode())
@@ -283,9 +312,33 @@ class ArbiterProcess:
         return known | self._coming.keys() | {each.name for each in self._planned}
 
     def status(self, alive: bool = True) -> dict[str, Any]:
-        told = status(self.now(), self.state, self._allocator_now, self.live.memory.machines)
+        now, memory = self.now(), self.live.memory
+        told = status(now, self.state, self._allocator_now, memory.machines, self._ahead_of(now))
         return {**told, "epoch": self.epoch, "arbiter": alive, "policy": self._setup.policy.spec,
                 "wall": self._setup.wall()}  # fmt: skip
+
+    def _ahead_of(self, now: Time) -> Forecast | None:
+        """Return the newest forecast, if somebody waits and there is one."""
+        waits = any(not any(job.gpus for job in row.jobs.values()) for row in self.state.apps.values())
+        if self._setup.foresight is None or not waits:
+            return None
+        return self._setup.foresight.ask(now, lambda: self._question(now))
+
+    def _question(self, now: Time) -> bytes:
+        lasting = [app for app in self.state.apps if self._lasts(app)]
+        return as_bytes(now, self.state, self._allocator_now, self.live.memory.timers, lasting)
+
+
+class _TimedJournal:
+    """The store, and somebody who hears how long writing takes."""
+
+    def __init__(self, store: Store, setup: ArbiterSetup) -> None:
+        self._store, self._setup = store, setup
+
+    def write(self, step: Step, memory: Memory, ended: Sequence[EndedRun]) -> None:
+        began = self._setup.clock()
+        self._store.write(step, memory, ended)
+        self._setup.observe("write", self._setup.clock() - began)
 
 
 def _locked(home: Path) -> Any:

@@ -304,6 +304,10 @@ class Store:
             self._check_epoch()
             self._tell(events)
 
+    def newest_event(self) -> int:
+        """Return the number of the newest event; 0 where there is none."""
+        return int(self._db.execute("SELECT max(id) FROM events").fetchone()[0] or 0)
+
     def last_of(self, kind: str) -> str | None:
         """Return the kind of the last event whose kind begins so."""
         query = "SELECT kind FROM events WHERE kind GLOB ? ORDER BY id DESC LIMIT 1"
