@@ -29,7 +29,7 @@ TASK = JobCommand(("train",))
 def read(body: dict[str, Any], largest: int) -> list[tuple[App, JobCommand]]:
     if body["gpus"] > largest:
         raise InputError("gpus", body["gpus"], f"at most {largest}")
-    return [(single(0, body["name"], 20 * SECOND, body["gpus"]), TASK)]
+    return [(single(0, body["name"], 20 * SECOND, body["gpus"], team=body.get("team", "")), TASK)]
 
 
 class House:
@@ -57,8 +57,9 @@ class House:
         self.office._lock.close()
         self.office = self._open(policy)
 
-    def submit(self, name: str, gpus: int = 1, kind: str = "app") -> int:
-        return Store(self.home).send(kind, {"name": name, "gpus": gpus, "app": name}, self.clock.now)
+    def submit(self, name: str, gpus: int = 1, kind: str = "app", team: str = "") -> int:
+        body = {"name": name, "gpus": gpus, "app": name, "team": team}
+        return Store(self.home).send(kind, body, self.clock.now)
 
     def go(self, seconds: float, every: float = 0.5) -> None:
         for _ in range(round(seconds / every)):

@@ -74,8 +74,8 @@ def events(
     """Return events with a greater number than *after*, and not before *since* on the wall."""
     found = rows(
         db,
-        """SELECT * FROM events WHERE id > ? AND wall >= ? AND (? IS NULL OR (name = ? AND app IS NOT NULL))
-           AND (? IS NULL OR team = ?) ORDER BY id""",
+        """SELECT * FROM events WHERE id > ? AND wall >= ? AND (? IS NULL OR name = ? AND
+           (app IS NOT NULL OR kind = 'refused')) AND (? IS NULL OR team = ?) ORDER BY id""",
         *(after, since, app, app, team, team),
     )
     for each in found:
