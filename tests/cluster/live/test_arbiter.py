@@ -35,12 +35,14 @@ def read(body: dict[str, Any], largest: int) -> list[tuple[App, JobCommand]]:
 class House:
     """An office that can be closed as a process ends: without a word."""
 
-    def __init__(self, home: Path, policy: str = "tiresias", planned: tuple[PlannedApp, ...] = ()) -> None:
+    def __init__(
+        self, home: Path, policy: str = "tiresias", planned: tuple[PlannedApp, ...] = (), **more: Any
+    ) -> None:
         self.home, self.clock, self.set_back = home, Clock(), 0
         lengths = dict.fromkeys(range(20), 40 * SECOND)
         machines = {name: MachineStatus(2) for name in ("left", "right")}
         self.backend = FakeBackend(self.clock, machines, lengths, leaving=SECOND)
-        self.planned = planned
+        self.planned, self.more = planned, more
         self.office = self._open(policy)
 
     def wall(self) -> int:
@@ -49,9 +51,8 @@ class House:
     def _open(self, name: str) -> ArbiterProcess:
         parameters = {"fifo": {}, "max-min": {"round": "5s"}}.get(name, {"lease": "5s"})
         policy = ChosenPolicy(f"{name}{parameters}", chosen(cluster_policies, Choice(name, parameters)))
-        return ArbiterProcess(
-            self.home, ArbiterSetup(policy, read, self.wall, self.clock, planned=self.planned), self.backend
-        )
+        setup = ArbiterSetup(policy, read, self.wall, self.clock, planned=self.planned, **self.more)
+        return ArbiterProcess(self.home, setup, self.backend)
 
     def die_and_come_back(self, policy: str = "tiresias") -> None:
         self.office._lock.close()

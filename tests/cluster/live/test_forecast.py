@@ -111,8 +111,7 @@ class Immediate:
 
 
 def test_the_status_says_when_apps_start_and_for_whom_gpus_are_held(tmp_path: Path) -> None:
-    house = House(tmp_path, "fifo")
-    house.office._setup = house.office._setup._replace(foresight=Immediate())
+    house = House(tmp_path, "fifo", foresight=Immediate())
     for name, gpus in (("first", 2), ("wide", 4), ("small", 1)):
         house.submit(name, gpus)
     house.go(1)

@@ -25,7 +25,7 @@ from astrarium.cluster.live.hooks import Hook, Hooks, named
 from astrarium.cluster.policies import cluster_policies
 from astrarium.cluster.scenario.build import first_machines, live_apps, slowdowns
 from astrarium.cluster.scenario.read import ClusterScenario
-from astrarium.cluster.scenario.schema import address, command_words
+from astrarium.cluster.scenario.schema import Address, command_words, read_address
 from astrarium.cluster.state import AppRow
 from astrarium.core.choice import chosen
 from astrarium.core.errors import InputError, from_extra, read_from
@@ -115,9 +115,13 @@ def hooks_of(scenario: ClusterScenario) -> list[Hook]:
     return found
 
 
-def _metrics_address(scenario: ClusterScenario, option: str | None) -> tuple[str, int] | None:
-    told = scenario.live.metrics if option is None else option
-    return None if told is None else address(told, "live.metrics" if option is None else "--metrics")
+def _metrics_address(scenario: ClusterScenario, option: str | None) -> Address | None:
+    if option is None:
+        return scenario.live.metrics
+    try:
+        return read_address(option)
+    except ValueError as error:
+        raise InputError("--metrics", option, str(error)) from None
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import msgspec
 
@@ -229,6 +229,21 @@ class Change(msgspec.Struct, frozen=True):
 Retries = Annotated[int, msgspec.Meta(ge=0, le=1000)]
 
 
+class Address(NamedTuple):
+    """Where somebody listens."""
+
+    host: str
+    port: int
+
+
+def read_address(raw: object) -> Address:
+    """Read PORT, on this machine alone, or HOST:PORT."""
+    host, colon, port = str(raw).rpartition(":")
+    if isinstance(raw, bool) or bool(host) != bool(colon) or not port.isdecimal() or int(port) > 65535:
+        raise ValueError("a port, such as 9100, or an address, such as 0.0.0.0:9100")
+    return Address(host.strip("[]") or "127.0.0.1", int(port))
+
+
 On = Literal["submit", "start", "resume", "preempt", "end", "fail", "machine"]
 
 
@@ -268,12 +283,10 @@ class LiveSection(msgspec.Struct, frozen=True):
     checkpoints: Duration = Duration(60 * SECOND)
     look: Duration = Duration(200 * MILLISECOND)
     retries: Retries = 2
-    metrics: int | str | None = None
+    metrics: Address | None = None
     hooks: tuple[HookEntry, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.metrics is not None:
-            address(self.metrics, "metrics")
         if self.backend == "local" and self.address is not None:
             raise InputError("address", self.address, "backend: ray, which has one")
         for name in ("grace", "patience", "look"):
@@ -316,14 +329,6 @@ def command_words(command: str | tuple[str, ...]) -> tuple[str, ...]:
     if not words or not words[0] or any("\0" in word for word in words):
         raise InputError("command", command, "a command, such as python train.py")
     return words
-
-
-def address(told: int | str, field: str) -> tuple[str, int]:
-    """Read PORT, on this machine alone, or HOST:PORT."""
-    host, _, port = str(told).rpartition(":")
-    if not port.isdecimal() or not 0 <= int(port) < 65536 or (":" in str(told) and not host):
-        raise InputError(field, told, "a port, such as 9100, or an address, such as 0.0.0.0:9100")
-    return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
 
 
 LIVE_FIELDS = tuple(field.name for field in msgspec.structs.fields(TaskEntry))
