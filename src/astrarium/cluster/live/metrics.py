@@ -4,7 +4,6 @@ arbiter does not wait for, and so go on where they were when an arbiter is follo
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from itertools import accumulate
@@ -12,7 +11,7 @@ from pathlib import Path
 from sqlite3 import Connection
 from typing import Any
 
-from prometheus_client import CollectorRegistry, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
@@ -28,22 +27,36 @@ TIMES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 Labelled = Mapping[Any, float]  # by the values of labels
 
 
+DURATIONS = {
+    "step": ("step_duration_seconds", "How long the arbiter took to look, decide and give orders."),
+    "write": ("store_write_duration_seconds", "How long it took to write a step to the store."),
+}
+
+
+class BucketCounts:
+    """How many values there were up to each bound, and their sum."""
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self._bounds, self._counts, self.sum = bounds, [0] * (len(bounds) + 1), 0.0
+
+    def add(self, value: float) -> None:
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self.sum += value
+
+    def buckets(self) -> list[tuple[str, float]]:
+        return list(zip([*map(str, self._bounds), "+Inf"], accumulate(self._counts), strict=True))
+
+
 class Metrics(Collector):
     """All metrics of one arbiter; what only its process knows, `observe` is told."""
 
     def __init__(self, home: Path) -> None:
         self._home, self.registry = home, CollectorRegistry()
-        self._took = {
-            what: Histogram(f"{NAME}_{name}_seconds", told, registry=self.registry, buckets=TIMES)
-            for what, name, told in (
-                ("step", "step_duration", "How long the arbiter took to look, decide and give orders."),
-                ("write", "store_write_duration", "How long it took to write a step to the store."),
-            )
-        }
+        self._took = {what: BucketCounts(TIMES) for what in DURATIONS}
         self.registry.register(self)
 
     def observe(self, what: str, took: Time) -> None:
-        self._took[what].observe(took / SECOND)
+        self._took[what].add(took / SECOND)
 
     def serve(self, host: str, port: int) -> Any:
         """Answer Prometheus in a thread; return the server, which has `shutdown`."""
@@ -60,6 +73,8 @@ class Metrics(Collector):
             yield from _apps(db)
             yield from _leases(db)
             yield from _hooks(db)
+        for what, (name, told) in DURATIONS.items():
+            yield _histogram(name, told, [], {(): self._took[what]})
 
 
 def _gauge(name: str, told: str, labels: list[str], values: Labelled) -> Metric:
@@ -73,6 +88,13 @@ def _counter(name: str, told: str, labels: list[str], values: Labelled) -> Metri
     found = CounterMetricFamily(f"{NAME}_{name}", told, labels=labels)
     for label, value in sorted(values.items()):
         found.add_metric(label, value)
+    return found
+
+
+def _histogram(name: str, told: str, labels: list[str], values: Mapping[Any, BucketCounts]) -> Metric:
+    found = HistogramMetricFamily(f"{NAME}_{name}", told, labels=labels)
+    for label, counts in sorted(values.items()):
+        found.add_metric(label, counts.buckets(), counts.sum)
     return found
 
 
@@ -114,17 +136,11 @@ def _waits(db: Connection) -> Metric:
     """Return how long apps waited from their submission to their first GPUs, by team."""
     query = """SELECT coalesce(team, ''), min(since) - submitted FROM apps JOIN leases ON app = apps.id
                GROUP BY apps.id"""
-    found: dict[str, list[float]] = {}
+    found: dict[tuple[str, ...], BucketCounts] = {}
     for team, waited in db.execute(query):
-        found.setdefault(team, []).append(waited / SECOND)
+        found.setdefault((team,), BucketCounts(WAITS)).add(waited / SECOND)
     told = "How long apps waited from their submission to their first GPUs."
-    family = HistogramMetricFamily(f"{NAME}_wait_seconds", told, labels=["team"])
-    for team, waits in sorted(found.items()):
-        counts = Counter(bisect_left(WAITS, wait) for wait in waits)
-        sums = accumulate(counts[place] for place in range(len(WAITS) + 1))
-        bounds = [*map(str, WAITS), "+Inf"]
-        family.add_metric([team], list(zip(bounds, sums, strict=True)), sum(waits))
-    return family
+    return _histogram("wait_seconds", told, ["team"], found)
 
 
 def _leases(db: Connection) -> Iterator[Metric]:
