@@ -135,7 +135,7 @@ def test_watching_without_a_terminal_prints_again_and_again(
         if next(looks, "over") == "over":
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(status_module.time, "sleep", sleep)
+    monkeypatch.setattr(time, "sleep", sleep)
     told = call("cluster", "status", "--state", state, "--watch")
     assert told.out.count("arbiter 2 is not running; 2 of 4 GPUs are free") == 3
     assert told.code == 130

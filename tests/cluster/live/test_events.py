@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from astrarium.cluster.contract import AppArrived, Grant, MachineJoined, single
 from astrarium.cluster.live.backend import FixedSlowdowns, MachineStatus
 from astrarium.cluster.live.events import Chronicler
 from astrarium.cluster.live.history import (
@@ -25,7 +26,9 @@ from astrarium.cluster.live.history import (
     usage,
 )
 from astrarium.cluster.live.store import FILE, connected
+from astrarium.cluster.machines import Machine
 from astrarium.cluster.state import ClusterState
+from astrarium.core.trace import Step
 from astrarium.core.units import SECOND
 from tests.cluster.live.test_arbiter import START, House
 
@@ -119,6 +122,39 @@ def test_events_have_the_time_of_the_wall_even_if_it_is_set(tmp_path: Path) -> N
         "c": 9 * SECOND // 2 - 3600 * SECOND,
     }
     assert told(house, "name", since=START) != told(house, "name")
+
+
+def test_a_folder_that_an_earlier_version_has_begun_is_gone_on_with(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    house.submit("a", team="red")
+    house.go(50)
+    db = connected(house.home / FILE)
+    for change in ("TABLE events", "TABLE clock"):
+        db.execute(f"DROP {change}")
+    for table, column in (("apps", "team"), ("runs", "began")):
+        db.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
+    house.die_and_come_back()
+    house.submit("b", team="blue")
+    house.go(50)
+    with connected(house.home / FILE, read_only=True) as db:
+        found = accounting(db, ["team"])
+        assert [app["team"] for app in history(db)] == ["red", "blue"]
+    assert {group: used.counts["finished"] for group, used in found.items()} == {("red",): 1, ("blue",): 1}
+    assert [name for kind, name in told(house, "kind", "name") if kind == "finished"] == ["b"]
+
+
+def test_a_step_that_could_not_be_written_is_told_when_it_is() -> None:
+    state, chronicler = ClusterState(), Chronicler()
+    step = Step(
+        0, (MachineJoined(Machine(0, 1)), AppArrived(single(0, "a", SECOND))), (Grant(0, (0,), SECOND),)
+    )
+    for event in step.events:
+        state.apply(0, event)
+    state.commit(0, step.actions[0])
+    first = chronicler.hear(step, state, {0: "here"}, ())
+    assert [event.kind for event in first] == ["machine_joined", "submitted", "started"]
+    assert chronicler.hear(step, state, {0: "here"}, ()) == first
+    assert chronicler.hear(Step(1, (), ()), state, {0: "here"}, ()) == []
 
 
 def test_a_clock_that_was_set_cuts_days_where_it_says() -> None:

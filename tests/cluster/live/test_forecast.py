@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from astrarium.cluster.level import LEVEL, prepare
 from astrarium.cluster.live import forecast as forecasts
+from astrarium.cluster.live.arbiter import status
 from astrarium.cluster.live.forecast import Forecast, ForecastProcess, as_bytes, foreseen
 from astrarium.cluster.policies import Allocator
 from astrarium.cluster.scenario.read import ClusterScenario, parse
@@ -69,21 +73,49 @@ def test_what_is_foreseen_happens_where_owners_are_right_and_nobody_comes(policy
     assert waiting
     found = foreseen(asked)
     assert found is not None
-    assert found.until == -1
+    assert found.later == ()
     assert found.starts.keys() == began.keys()
     for app, at in found.starts.items():
         assert abs(at - began[app]) <= MILLISECOND, (policy, app)
 
 
 def test_a_forecast_is_broken_off_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked, _, _ = run_and_ask("tiresias", 31 * 60 * SECOND)
-    spent = foreseen(asked, lambda: forecasts.MOST_SECONDS)
-    assert spent is not None
-    assert spent.until >= 31 * 60 * SECOND
-    monkeypatch.setattr(forecasts, "MOST_STEPS", 2)
+    at = 31 * 60 * SECOND
+    asked, _, _ = run_and_ask("tiresias", at)
+    monkeypatch.setattr(forecasts, "MOST_STEPS", 4)
     few = foreseen(asked)
     assert few is not None
-    assert few.until > spent.until
+    assert few.until > at
+    assert few.later
+    assert not few.starts.keys() & set(few.later)
+
+
+def test_a_forecast_has_a_bound_on_its_cpu_time() -> None:
+    """In a process of its own, whatever the policy is doing."""
+    code = "from astrarium.cluster.live.forecast import bounded, _Enough\n"
+    code += "try:\n    with bounded(0.05):\n        while True: pass\nexcept _Enough: print('enough')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == "enough\n"
+
+
+@pytest.mark.parametrize(
+    ("ahead", "told"),
+    [
+        (None, (20.5, "leases")),
+        (Forecast(0, {1: 30 * SECOND}), (30.0, "simulated")),
+        (Forecast(0, later=(1,), until=40 * SECOND), (40.0, "not before")),
+        (Forecast(0, later=(1,), until=10 * SECOND), (20.5, "leases")),
+        (Forecast(0), (20.5, "leases")),
+    ],
+)
+def test_the_status_says_how_a_start_is_known(tmp_path: Path, ahead: Forecast | None, told: Any) -> None:
+    house = House(tmp_path, "fifo")
+    house.submit("first", 2)
+    house.submit("wide", 4)
+    house.go(1)
+    office = house.office
+    found = status(office.now(), office.state, office._allocator_now, {}, ahead)
+    assert (found["apps"][1]["starts_s"], found["apps"][1]["starts_how"]) == told
 
 
 def test_a_policy_that_cannot_be_kept_is_not_foreseen() -> None:

@@ -160,7 +160,6 @@ def test_after_a_death_events_are_told_again_rather_than_not(house: House, recei
     """The arbiter dies after the delivery, and before it has kept the cursor: a receiver sees the same id."""
     hook = Hook("0", ("submit",), url=receiver.url)
     sender = opened(house, hook)
-    sender.keep(house.office.now())
     house.submit("a")
     house.go(1)
     waited(lambda: receiver.heard, "it was told")

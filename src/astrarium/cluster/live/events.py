@@ -34,11 +34,14 @@ class ClusterEvent(msgspec.Struct, frozen=True):
 
 
 class Chronicler:
-    """Who turns steps into events remembers who held what, and which machines were there."""
+    """Who turns steps into events remembers who held what, and which machines were there. A step that could
+    not be written is heard again, and told again."""
 
     def __init__(self) -> None:
         self._held: dict[int, frozenset[int]] = {}  # by app
         self._machines: dict[int, tuple[str, tuple[int, ...]]] = {}  # names and GPUs
+        self._step: Step | None = None  # the last one, and what was before it
+        self._before = self._held, self._machines
 
     def read(self, state: ClusterState, names: Mapping[int, str]) -> None:
         """Begin with the books as they are, and the names of the machines that are there."""
@@ -49,9 +52,12 @@ class Chronicler:
         self, step: Step, state: ClusterState, names: Mapping[int, str], ended: Iterable[EndedRun]
     ) -> list[ClusterEvent]:
         """Return what happened in a step, given the books after it."""
+        if step is not self._step:
+            self._step, self._before = step, (self._held, self._machines)
+        before, self._machines = self._before[0], dict(self._before[1])
         losses = _Losses(step, state, self._machines)
         told = [*self._of_machines(step, state, names), *_of_runs(step.now, state, ended)]
-        before, self._held = self._held, {app: frozenset(row.leases) for app, row in state.apps.items()}
+        self._held = {app: frozenset(row.leases) for app, row in state.apps.items()}
         came = [event.app.id for event in step.events if isinstance(event, contract.AppArrived)]
         for app in dict.fromkeys((*before, *came)):
             told += _of_app(step, state.ledger.rows[app], before.get(app), losses)

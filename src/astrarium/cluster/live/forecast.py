@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from typing import IO, Any, Protocol
 
 import msgspec
@@ -30,18 +30,19 @@ from astrarium.core.trace import Step
 from astrarium.core.units import FOREVER, SECOND, Time
 from astrarium.run.simulate import simulate
 
-MOST_STEPS, MOST_SECONDS = 20_000, 2.0  # of one forecast: steps, and CPU time
-PAUSE = 5 * SECOND  # between forecasts
+MOST_STEPS, MOST_SECONDS = 20_000, 5.0  # of one forecast: steps, and CPU time
+PAUSE, TIMES = 5 * SECOND, 5  # between forecasts: so long, and so many times what the last one took
 HANGS = 30 * SECOND  # a process that takes so long is ended: it was told to take MOST_SECONDS
 
 
 class Forecast(msgspec.Struct, frozen=True):
     """What was foreseen at an instant. *starts*: when apps that wait will run; *heirs*: which app is given a
-    GPU next that is free now; *until*: how far it looked, if it was broken off (-1: it saw all)."""
+    GPU next that is free now. *later*: apps that had not run when it was broken off, at *until*."""
 
     made: Time
     starts: dict[int, Time] = {}
     heirs: dict[int, int] = {}
+    later: tuple[int, ...] = ()
     until: Time = -1
 
 
@@ -76,13 +77,15 @@ class _Resumed:
 class _Watch:
     """Who watches the future notes when each waiting app runs, and who is given the GPUs that are free."""
 
-    def __init__(self, state: ClusterState, spent: Callable[[], float]) -> None:
+    def __init__(self, now: Time, state: ClusterState) -> None:
         rows = state.apps.items()
         self._waiting = {app for app, row in rows if not any(job.gpus for job in row.jobs.values())}
-        self._free, self._spent, self._steps = set(state.free), spent, 0
+        self._free, self._steps, self.now = set(state.free), 0, now
         self.starts: dict[int, Time] = {}
         self.heirs: dict[int, int] = {}
-        self.until: Time = -1
+
+    def later(self) -> tuple[int, ...]:
+        return tuple(sorted(self._waiting - self.starts.keys()))
 
     def __call__(self, step: Step) -> None:
         for action in step.actions:
@@ -91,29 +94,42 @@ class _Watch:
                     self.heirs.setdefault(gpu, action.app)
             elif isinstance(action, Run) and action.app in self._waiting:
                 self.starts.setdefault(action.app, step.now)
-        self._steps += 1
-        if self._waiting == self.starts.keys():
-            raise _Enough
-        if self._steps >= MOST_STEPS or self._spent() >= MOST_SECONDS:
-            self.until = step.now
+        self._steps, self.now = self._steps + 1, step.now
+        if self._waiting == self.starts.keys() or self._steps >= MOST_STEPS:
             raise _Enough
 
 
-def foreseen(asked: bytes, spent: Callable[[], float] = lambda: 0.0) -> Forecast | None:
-    """Return the forecast from what `as_bytes` wrote; None where the policy could not be kept. *spent*: the
-    CPU time that it has taken so far, in seconds."""
+@contextmanager
+def bounded(seconds: float) -> Iterator[None]:
+    """Break a forecast off that has taken so much CPU time; for the main thread of a process of its own."""
+
+    def enough(*_: object) -> None:
+        raise _Enough
+
+    signal.signal(signal.SIGPROF, enough)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def foreseen(asked: bytes, seconds: float | None = None) -> Forecast | None:
+    """Return the forecast from what `as_bytes` wrote; None where the policy could not be kept. *seconds*: the
+    CPU time that it may take, where there is a bound."""
     now, books, kept, timers, lasting = pickle.loads(asked)
     state = ClusterState()
     vars(state).update(books)
     policy = unpickled_policy(kept, state)
     if policy is None:
         return None
-    world, watch = ClusterWorld(state.slowdowns, state.startup), _Watch(state, spent)
+    world, watch = ClusterWorld(state.slowdowns, state.startup), _Watch(now, state)
     arbiter = _Resumed(Arbiter(NonPreemptibleAllocator(policy, lasting.__contains__)), timers)
     first = [(now, TimerFired("forecast")), *sorted(_known(now, state, world), key=lambda each: each[0])]
-    with suppress(_Enough):
+    with suppress(_Enough), nullcontext() if seconds is None else bounded(seconds):
         simulate(Engine(state, arbiter, record=watch), first, world)
-    return Forecast(now, watch.starts, watch.heirs, watch.until)
+        return Forecast(now, watch.starts, watch.heirs)
+    return Forecast(now, watch.starts, watch.heirs, watch.later(), watch.now)
 
 
 def _known(now: Time, state: ClusterState, world: ClusterWorld) -> Iterator[tuple[Time, Any]]:
@@ -135,14 +151,14 @@ class ForecastProcess:
     """Forecasts made in a child process, one at a time, with a pause between them."""
 
     def __init__(self, pause: Time = PAUSE) -> None:
-        self._pause, self._asked, self._newest = pause, -FOREVER, Forecast(-1)
+        self._pause, self._asked, self._due, self._newest = pause, -FOREVER, -FOREVER, Forecast(-1)
         self._child: tuple[subprocess.Popen[bytes], IO[bytes]] | None = None
 
     def ask(self, now: Time, question: Callable[[], bytes]) -> Forecast | None:
         if self._child is not None:
             self._look(now)
-        elif now - self._asked >= self._pause:
-            self._asked = now
+        elif now >= self._due:
+            self._asked, self._due = now, now + self._pause
             with suppress(OSError):  # no room for another process, or for its files: then there is none
                 self._child = _started(question())
         return self._newest if self._newest.made >= 0 else None
@@ -161,7 +177,7 @@ class ForecastProcess:
             with answer:
                 answer.seek(0)
                 self._newest, self._child = _read(answer.read()) or self._newest, None
-            self._asked = now
+            self._due = now + max(self._pause, TIMES * (now - self._asked))
         elif now - self._asked >= HANGS:
             child.kill()
 
@@ -187,4 +203,4 @@ def _read(answer: bytes) -> Forecast | None:
 
 
 if __name__ == "__main__":
-    sys.stdout.buffer.write(msgspec.json.encode(foreseen(sys.stdin.buffer.read(), time.process_time)))
+    sys.stdout.buffer.write(msgspec.json.encode(foreseen(sys.stdin.buffer.read(), MOST_SECONDS)))

@@ -29,7 +29,7 @@ import msgspec
 from astrarium.cluster.live.events import ClusterEvent
 from astrarium.cluster.live.history import moment
 from astrarium.cluster.live.store import FILE, Store, connected, rows
-from astrarium.core.units import SECOND, Time
+from astrarium.core.units import FOREVER, SECOND, Time
 
 KINDS: dict[str, tuple[str, ...]] = {  # the events that each word of `on` stands for
     "submit": ("submitted",),
@@ -223,7 +223,8 @@ class Hooks:
         ]
         for thread in self.threads:
             thread.progress.name = thread.hook.name
-        self._store, self._kept, self._kept_at = store, b"", -SECOND
+        self._store, self._kept, self._kept_at = store, b"", -FOREVER
+        self.keep(-SECOND)  # a hook that is new is so once
 
     def keep(self, now: Time) -> None:
         """Write how far they are, no more often than once a second, and tell what went wrong."""
@@ -240,6 +241,6 @@ class Hooks:
         """Give deliveries a last moment; return how many hooks leave some to the next arbiter."""
         until = time.monotonic() + FLUSH
         left = sum(not thread.close(until) for thread in self.threads)
-        self._kept_at = -SECOND
+        self._kept_at = -FOREVER
         self.keep(now())
         return left

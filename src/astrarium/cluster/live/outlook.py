@@ -42,9 +42,9 @@ def _by_start(ahead: Forecast | None) -> list[int]:
 def _start(app: int, overview: ClusterView, ahead: Forecast | None) -> tuple[Time | None, str | None]:
     if ahead is not None and app in ahead.starts:
         return max(ahead.starts[app], overview.at), "simulated"
-    if ahead is not None and ahead.until >= 0 and app not in overview.expected:
-        return ahead.until, "not before"
     at = overview.expected.get(app)
+    if ahead is not None and app in ahead.later and (at is None or at < ahead.until):
+        return ahead.until, "not before"
     return (None, None) if at is None else (max(at, overview.at), "leases")
 
 

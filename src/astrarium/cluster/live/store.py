@@ -247,6 +247,8 @@ class Store:
             self._db.execute("INSERT OR IGNORE INTO meta VALUES ('epoch', 0)")
             self._db.execute("UPDATE meta SET value = value + 1 WHERE key = 'epoch'")
             self._epoch = int(self.get("epoch"))
+            teams = [(row.app.team, app) for app, row in state.ledger.rows.items()]
+            self._db.executemany("UPDATE apps SET team = ? WHERE id = ? AND team IS NULL", teams)
         self._rows.read(state)
         self._chronicler.read(state, self.memory().machines)
         return self._epoch
@@ -315,12 +317,14 @@ class Store:
         return None if row is None else str(row[0])
 
     def _tell(self, events: Iterable[ClusterEvent]) -> None:
+        for each in events:
+            self._db.execute(*self._told(each))
+
+    def _told(self, each: ClusterEvent) -> tuple[str, tuple[Any, ...]]:
         query = """INSERT INTO events (at, wall, kind, name, team, app, gpus, reason, cause)
                    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"""
-        for each in events:
-            who = each.kind, each.name, each.team, each.app
-            told = each.at, each.at + self._ahead, *who, _written(each.gpus), each.reason, each.cause
-            self._db.execute(query, told)
+        who = each.at, each.at + self._ahead, each.kind, each.name, each.team, each.app
+        return query, (*who, _written(each.gpus), each.reason, each.cause)
 
     # apps
 
