@@ -107,7 +107,7 @@ def test_the_status_shows_when_apps_start_and_why_not_now(call: Any, state: str)
     assert next(line for line in lines if line.startswith("wide waiting in ")).split()[2:4] == ["in", "19s"]
     found = {app["app"]: app for app in call("cluster", "status", "--state", state, "--json").json["apps"]}
     assert found["c"]["starts_how"] == "simulated"
-    assert "2 of 4 GPUs are free, and held for wide, which needs 4 together; number 2" in found["c"]["why"]
+    assert "2 of 4 are free, and held for wide, which needs 4 together; number 2" in found["c"]["why"]
 
 
 def test_of_many_apps_that_have_ended_only_the_last_are_shown(

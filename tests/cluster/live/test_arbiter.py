@@ -302,9 +302,7 @@ def test_the_status_says_who_waits_and_why(tmp_path: Path) -> None:
     told = house.office.status()
     first, second = told["apps"]
     assert (first["gpus"], first["why"]) == ([0, 1, 2, 3], "it has all that it can use")
-    assert (
-        second["why"] == "it needs 4 together, 0 of 4 GPUs are free; number 1 of 1 in line (by its arrival)"
-    )
+    assert second["why"] == "it needs 4 together, 0 of 4 are free; number 1 of 1 in line (by its arrival)"
     assert first["rho"] < second["rho"]
     assert told["machines"][0]["held"] == {0: "a", 1: "a"}
     house.go(400)

@@ -156,9 +156,9 @@ def test_the_status_says_when_apps_start_and_for_whom_gpus_are_held(tmp_path: Pa
         "simulated",
     )  # over two machines, 10 % slower
     assert small["why"] == (
-        "it needs 1, 2 of 4 GPUs are free, and held for wide, which needs 4 together; "
+        "it needs 1, 2 of 4 are free, and held for wide, which needs 4 together; "
         "number 2 of 2 in line (by its arrival)"
     )
-    assert wide["why"].startswith("it needs 4 together, 2 of 4 GPUs are free; number 1 of 2")
+    assert wide["why"].startswith("it needs 4 together, 2 of 4 are free; number 1 of 2")
     house.go(400)
     assert {each["starts_s"] for each in house.office.status()["apps"]} == {None}

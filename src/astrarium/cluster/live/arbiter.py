@@ -117,7 +117,7 @@ def why(row: AppRow, app_view: AppView, overview: ClusterView, prospect: Outlook
     more, together = " more" if app_view.holds else "", " together" if app_view.needs > 1 else ""
     place, length = prospect.place or 0, prospect.in_line
     line = f"; number {place} of {length} in line ({words})" if place else ""
-    free = f"{overview.free} of {overview.gpus} GPUs are free{prospect.held}"
+    free = f"{overview.free} of {overview.gpus} are free{prospect.held}"
     return f"it needs {app_view.needs}{more}{together}, {free}{line}"
 
 
