@@ -18,7 +18,8 @@ from tests.support.paths import ROOT
 
 pytest_plugins = ("tests.support.cli_fixtures",)
 
-LIVE, APPS = (ROOT / "docs" / "cluster" / name for name in ("live.md", "apps.md"))
+LIVE, APPS, SEEING = (ROOT / "docs" / "cluster" / name for name in ("live.md", "apps.md", "seeing.md"))
+PAGES = pytest.mark.parametrize("page", [LIVE, APPS, SEEING], ids=["operators", "owners", "seeing"])
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE_NAME = re.compile(r"# (\w+\.\w+)\n")
 NUMBER = re.compile(r"\d[\d.]*%?")
@@ -43,7 +44,7 @@ def followed(page: Path, place: Path) -> str:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("page", [LIVE, APPS], ids=["operators", "owners"])
+@PAGES
 def test_the_page_can_be_followed(page: Path, tmp_path: Path) -> None:
     try:
         told = words(followed(page, tmp_path))
@@ -71,7 +72,7 @@ def test_every_field_is_in_the_table() -> None:
     assert listed == known | {f"apps[].{field.name}" for field in msgspec.structs.fields(TaskEntry)}
 
 
-@pytest.mark.parametrize("page", [LIVE, APPS], ids=["operators", "owners"])
+@PAGES
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)", page.read_text()):
         assert (page.parent / target).exists(), target

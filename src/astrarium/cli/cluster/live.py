@@ -6,7 +6,7 @@ import shutil
 import sqlite3
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -21,14 +21,17 @@ from astrarium.cli.output import command_line, emit
 from astrarium.cluster.live.arbiter import ANY, ArbiterProcess, ArbiterSetup, ChosenPolicy, PlannedApp
 from astrarium.cluster.live.backend import Backend, MachineStatus, Options
 from astrarium.cluster.live.fleet import LocalBackend
+from astrarium.cluster.live.forecast import ForecastProcess
+from astrarium.cluster.live.hooks import Hook, Hooks, named
 from astrarium.cluster.live.keeper import SELDOM
 from astrarium.cluster.live.store import Store, waits
 from astrarium.cluster.policies import cluster_policies
 from astrarium.cluster.scenario.build import first_machines, live_apps, slowdowns
 from astrarium.cluster.scenario.read import ClusterScenario
+from astrarium.cluster.scenario.schema import Address, command_words, read_address
 from astrarium.cluster.state import AppRow
 from astrarium.core.choice import chosen
-from astrarium.core.errors import InputError, read_from
+from astrarium.core.errors import InputError, from_extra, read_from
 from astrarium.core.units import to_seconds
 from astrarium.run.pools import signals_to
 from astrarium.run.report import ranges
@@ -36,26 +39,40 @@ from astrarium.run.waiting import waiting
 
 
 def arbitrate(
-    context: typer.Context, file: Path, scenario: ClusterScenario, state: Path | None, stay: bool, json: bool
+    context: typer.Context,
+    file: Path,
+    scenario: ClusterScenario,
+    state: Path | None,
+    stay: bool,
+    json: bool,
+    metrics: str | None = None,
 ) -> None:
     """Run the apps of a file on real machines. Ctrl-C has them write checkpoints; run it again to go on."""
     home = (state or Path(scenario.live.state or file.with_suffix(".state").name)).resolve()
-    setting = settings(scenario)
+    foresight, hooks = ForecastProcess(), hooks_of(scenario)
+    where = _metrics_address(scenario, metrics)
+    setting = settings(scenario)._replace(foresight=foresight)
     jobs = Path(scenario.live.jobs or home).resolve()
     with disk_errors(home), ExitStack() as closing:
         with waiting(f"looking for the machines ({scenario.live.backend})"):
+            if where is not None:
+                setting = setting._replace(observe=closing.enter_context(_measured(home, *where)))
             backend = backend_of(scenario, jobs)  # before our signals: Ray sets its own
             arbiter = ArbiterProcess(home, setting, backend)
         # Who is interrupted before leaves all as it is: agents that have not answered may have jobs to keep.
         closing.callback(getattr(backend, "close", lambda: None))  # not all backends hold something
         closing.callback(arbiter.close)
         arbiter.store.put("jobs", scenario.live.jobs and str(jobs))  # where logs are
+        closing.callback(foresight.close)
         room = Room(home, arbiter.store)
         drain = _Drain(room)
         ended_before = {row.app.name for row in arbiter.state.ledger.rows.values() if not row.open}
         with signals_to(drain.ask):
             _announce(scenario, home, arbiter)
-            _turns(arbiter, stay, scenario.live.look / 1e9, drain, room)
+            sender = Hooks(home, arbiter.store, hooks)
+            _turns(arbiter, stay, scenario.live.look / 1e9, drain, room, sender)
+            if sender.close(arbiter.now):
+                print("hooks: what is not delivered yet is left for the next arbiter", file=sys.stderr)
             status = arbiter.status(alive=False)
     emit(json, status, told(status), None)
     if drain.asked:
@@ -90,6 +107,47 @@ def settings(scenario: ClusterScenario) -> ArbiterSetup:
     )
 
 
+def hooks_of(scenario: ClusterScenario) -> list[Hook]:
+    """Return the hooks of a file; a program that is not there is refused before anything is started."""
+    found, directory = list[Hook](), Path(scenario.source).resolve().parent
+    for place, entry in enumerate(scenario.live.hooks):
+        words, url = command_words(entry.command) if entry.command else (), entry.url or ""
+        with read_from(scenario.source):
+            _check_program(words[:1], directory, None, f"live.hooks[{place}].command")
+        name, timeout = named(place, words, url), entry.timeout / 1e9
+        found.append(Hook(name, entry.on, words, url, str(directory), timeout, entry.retries))
+    return found
+
+
+def _metrics_address(scenario: ClusterScenario, option: str | None) -> Address | None:
+    if option is None:
+        return scenario.live.metrics
+    try:
+        return read_address(option)
+    except ValueError as error:
+        raise InputError("--metrics", option, str(error)) from None
+
+
+@contextmanager
+def _measured(home: Path, host: str, port: int) -> Iterator[Callable[[str, int], None]]:
+    """Serve metrics for the time of the block; what the arbiter takes is told to what this yields."""
+    with from_extra("serve"):
+        from astrarium.cluster.live.metrics import Metrics
+    metrics = Metrics(home)
+    try:
+        server = metrics.serve(host, port)
+    except OSError as error:
+        raise InputError(
+            "--metrics", f"{host}:{port}", f"an address that is free: {error.strerror}"
+        ) from None
+    print(f"metrics at http://{host}:{server.server_port}/metrics", file=sys.stderr, flush=True)
+    try:
+        yield metrics.observe
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
 def _runnable_apps(scenario: ClusterScenario, raw: dict[str, Any], largest: int, field: str = "app") -> Any:
     """Read an app, and refuse one whose folder or program is not there. On machines of Ray only starting it
     tells; an app of the file was checked before the first was started, and comes with ANY."""
@@ -97,12 +155,16 @@ def _runnable_apps(scenario: ClusterScenario, raw: dict[str, Any], largest: int,
     for _, task in found if scenario.live.backend == "local" and largest != ANY else ():
         if not Path(task.directory).is_dir():
             raise InputError(f"{field}.directory", task.directory, "a folder that is there")
-        name = task.command[0]
-        path = str(Path(task.directory, name)) if "/" in name else name
-        if shutil.which(path, path=task.env.get("PATH")) is None:
-            told = f"a program that is in PATH, or a path to one from {task.directory}"
-            raise InputError(f"{field}.command", name, told)
+        _check_program(task.command[:1], task.directory, task.env.get("PATH"), f"{field}.command")
     return found
+
+
+def _check_program(words: Sequence[str], directory: str | Path, path: str | None, field: str) -> None:
+    for name in words:
+        place = str(Path(directory, name)) if "/" in name else name
+        if shutil.which(place, path=path) is None:
+            told = f"a program that is in PATH, or a path to one from {directory}"
+            raise InputError(field, name, told)
 
 
 def machines_of(scenario: ClusterScenario) -> dict[str, Any]:
@@ -133,13 +195,14 @@ def _announce(scenario: ClusterScenario, home: Path, arbiter: ArbiterProcess) ->
     print("Ctrl-C has all jobs write a checkpoint and leaves", file=sys.stderr, flush=True)
 
 
-def _turns(arbiter: ArbiterProcess, stay: bool, look: float, drain: _Drain, room: Room) -> None:
+def _turns(arbiter: ArbiterProcess, stay: bool, look: float, drain: _Drain, room: Room, hooks: Hooks) -> None:
     lines = Lines(arbiter)
     while not drain.asked:
         with room.waited_for():
             if not stay and arbiter.idle:
                 break
             arbiter.turn()
+            hooks.keep(arbiter.now())
             lines.show()
         time.sleep(max(look, SELDOM) if room.missing else look)
     while True:

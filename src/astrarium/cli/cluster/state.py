@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from astrarium.core.errors import AstrariumError, InputError
+
+if TYPE_CHECKING:
+    import sqlite3
 
 VARIABLE = "ASTRARIUM_STATE"
 App = Annotated[str, typer.Argument(metavar="APP", help="Its name.")]
@@ -39,6 +42,15 @@ def disk_errors(home: Path) -> Iterator[None]:
             raise
         told = "folders of the state and of jobs must be there and writable; jobs run on"
         raise AstrariumError(f"{error.filename or home}: {error.strerror}; {told}") from error
+
+
+@contextmanager
+def reading(home: Path) -> Iterator[sqlite3.Connection]:
+    """Who asks need not be allowed to write."""
+    from astrarium.cluster.live.store import FILE, connected
+
+    with disk_errors(home), closing(connected(home / FILE, read_only=True)) as db:
+        yield db
 
 
 def state_folder(given: Path | None) -> Path:

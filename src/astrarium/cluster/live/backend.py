@@ -153,6 +153,7 @@ class Memory(msgspec.Struct):
     open: dict[RunKey, bool] = {}  # runs that have not ended, and whether a machine has shown them
     ordered: dict[RunKey, Time] = {}  # since when a run waits for its GPUs
     late: dict[RunKey, Time] = {}  # how long it had to wait, until its first lease has ended
+    began: dict[RunKey, Time] = {}  # runs that a machine has shown first since the last step was written
 
 
 class EndedRun(NamedTuple):

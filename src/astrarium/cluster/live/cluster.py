@@ -108,6 +108,7 @@ class LiveCluster:
                 if key not in self.memory.open:
                     self.memory.open[key], self.memory.ordered[key] = False, now
             self._journal.write(Step(now, tuple(events), tuple(actions)), self.memory, ended)
+            self.memory.began.clear()
         self.settle(snapshot, self._wanted())
         return bool(events)
 
@@ -169,7 +170,7 @@ class LiveCluster:
                 continue
             memory.open[key] = True
             if key in memory.ordered:
-                memory.late[key] = now - memory.ordered.pop(key)
+                memory.late[key], memory.began[key] = now - memory.ordered.pop(key), now
             if key in wanted:
                 memory.kept[key] = status.kept
                 yield from self._progress(now, key, status)

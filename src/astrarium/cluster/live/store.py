@@ -23,6 +23,7 @@ import msgspec
 
 from astrarium.cluster import contract
 from astrarium.cluster.live.backend import EndedRun, JobCommand, Memory
+from astrarium.cluster.live.events import Chronicler, ClusterEvent
 from astrarium.cluster.live.keeper import passes
 from astrarium.cluster.live.policy import pickled_policy, unpickled_policy
 from astrarium.cluster.state import AppRow, ClusterState, JobRow, Outcome
@@ -46,7 +47,12 @@ SCHEMA = (
        gpus TEXT, until INTEGER, why TEXT)""",
     """CREATE TABLE IF NOT EXISTS inbox (id INTEGER PRIMARY KEY, at INTEGER, kind TEXT, body TEXT,
        answer TEXT)""",
+    "CREATE TABLE IF NOT EXISTS clock (at INTEGER, wall INTEGER, epoch INTEGER)",
+    """CREATE TABLE IF NOT EXISTS events (id INTEGER PRIMARY KEY, at INTEGER, wall INTEGER, kind TEXT,
+       name TEXT, team TEXT, app INTEGER, gpus TEXT, reason TEXT, cause TEXT)""",
+    "CREATE INDEX IF NOT EXISTS events_by_kind ON events (kind)",
 )
+LATER_COLUMNS = {"apps": "team TEXT", "runs": "began INTEGER"}  # of folders that an earlier version has begun
 
 
 class Rows:
@@ -113,8 +119,15 @@ class Rows:
 
     def _app(self, app: int, row: AppRow) -> None:
         outcome = "open" if row.open else row.outcome.name.lower()
-        values = (row.arrived, None if row.open else row.ended, outcome, row.reason or None, app)
-        self._db.execute("UPDATE apps SET arrived=?, ended=?, outcome=?, reason=? WHERE id=?", values)
+        values = (
+            row.arrived,
+            None if row.open else row.ended,
+            outcome,
+            row.reason or None,
+            row.app.team,
+            app,
+        )
+        self._db.execute("UPDATE apps SET arrived=?, ended=?, outcome=?, reason=?, team=? WHERE id=?", values)
         finished = row.outcome is Outcome.FINISHED
         for job in row.jobs.values():
             told = (job.job.id, row.phase - finished, _job_outcome(row, job), job.run, job.done, job.job.work)
@@ -236,13 +249,18 @@ class Store:
         home.mkdir(parents=True, exist_ok=True)
         self._db = connected(home / FILE)
         self._state, self._policy, self._epoch = state, policy, 0
-        self._rows = Rows(self._db)
+        self._rows, self._chronicler, self._ahead = Rows(self._db), Chronicler(), 0
         self._staged: list[tuple[str, tuple[Any, ...]]] = []
         self._unwritten: tuple[Step, Memory, Sequence[EndedRun]] | None = None
         self.needs = 2 * PAGE * len(SCHEMA)  # bytes, about: some pages of every table, and what goes there
         with self._writing():
             for table in SCHEMA:
                 self._db.execute(table)
+            for table, column in LATER_COLUMNS.items():
+                if column.split()[0] not in (
+                    row[1] for row in self._db.execute(f"PRAGMA table_info({table})")
+                ):
+                    self._db.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
             self._db.execute("INSERT OR IGNORE INTO meta VALUES ('form', ?)", (FORM,))
         if self.get("form") != FORM:
             raise InputError("", str(home), "a folder that this version of the arbiter has written")
@@ -255,8 +273,22 @@ class Store:
             self._db.execute("INSERT OR IGNORE INTO meta VALUES ('epoch', 0)")
             self._db.execute("UPDATE meta SET value = value + 1 WHERE key = 'epoch'")
             self._epoch = int(self.get("epoch"))
+            teams = [(row.app.team, app) for app, row in state.ledger.rows.items()]
+            self._db.executemany("UPDATE apps SET team = ? WHERE id = ? AND team IS NULL", teams)
         self._rows.read(state)
+        self._chronicler.read(state, self.memory().machines)
         return self._epoch
+
+    def set_clock(self, at: Time, wall: Time) -> None:
+        """Write what the clock on the wall shows at an instant, from which on it is believed."""
+        self._ahead = wall - at
+        with self._writing():
+            self._check_epoch()
+            self._db.execute("INSERT INTO clock VALUES (?, ?, ?)", (at, wall, self._epoch))
+
+    def drift(self, at: Time, wall: Time) -> Time:
+        """Return how far the clock on the wall is from what it was believed to show."""
+        return wall - at - self._ahead
 
     # the journal
 
@@ -292,6 +324,10 @@ class Store:
             "INSERT INTO steps (now, events, actions) VALUES (?, ?, ?)", (step.now, events, actions)
         )
         self._rows.write(step, self._state, ended)
+        for key, began in memory.began.items():
+            query = "UPDATE runs SET began = ? WHERE app = ? AND job = ? AND run = ? AND began IS NULL"
+            self._db.execute(query, (began, *key))
+        self._tell(self._chronicler.hear(step, self._state, memory.machines, ended))
         self._put("memory", remembered[0])
         self._put("policy", remembered[1])
 
@@ -306,6 +342,38 @@ class Store:
     def policy(self, state: ClusterState) -> Any:
         """Return the policy as it was after the last step, beside the same books, if it could be kept."""
         return unpickled_policy(self.get("policy"), state)
+
+    # events
+
+    def tell(self, *events: ClusterEvent) -> None:
+        """Write events that belong to no step."""
+        with self._writing():
+            self._check_epoch()
+            self._tell(events)
+
+    def tell_later(self, event: ClusterEvent) -> None:
+        """Write an event with the next step, or at once where there is none."""
+        self._staged.append(self._told(event))
+
+    def newest_event(self) -> int:
+        """Return the number of the newest event; 0 where there is none."""
+        return int(self._db.execute("SELECT max(id) FROM events").fetchone()[0] or 0)
+
+    def last_of(self, kind: str) -> str | None:
+        """Return the kind of the last event whose kind begins so."""
+        query = "SELECT kind FROM events WHERE kind GLOB ? ORDER BY id DESC LIMIT 1"
+        row = self._db.execute(query, (f"{kind}*",)).fetchone()
+        return None if row is None else str(row[0])
+
+    def _tell(self, events: Iterable[ClusterEvent]) -> None:
+        for each in events:
+            self._db.execute(*self._told(each))
+
+    def _told(self, each: ClusterEvent) -> tuple[str, tuple[Any, ...]]:
+        query = """INSERT INTO events (at, wall, kind, name, team, app, gpus, reason, cause)
+                   VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+        who = each.at, each.at + self._ahead, each.kind, each.name, each.team, each.app
+        return query, (*who, _written(each.gpus), each.reason, each.cause)
 
     # apps
 
