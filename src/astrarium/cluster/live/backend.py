@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple, Protocol
 import msgspec
 
 from astrarium.cluster.machines import Slowdowns
+from astrarium.core.errors import AstrariumError
 from astrarium.core.trace import Step
 from astrarium.core.units import SECOND, Time
 
@@ -93,6 +94,10 @@ class Order(msgspec.Struct, frozen=True):
     def active(self) -> tuple[RunPart, ...]:
         """Return the parts that have processes."""
         return self.parts[:1] if self.task.processes == "job" else self.parts
+
+
+class Fenced(AstrariumError):
+    """An order of an arbiter that has been superseded was refused."""
 
 
 class Backend(Protocol):

@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import Any
 
 ORDER, OUTCOME, ALIVE, STOP = "order.json", "outcome.json", "alive", "stop"
+BEGUN, CLOSED = "begun", "closed"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 TICK = 0.05  # seconds between looks
 PATIENCE = 2.0  # that the rest of a gang has to leave by itself when one of it has failed
 NOT_STARTED, NOT_FOUND = 126, 127  # the exit codes that a shell gives to commands that it cannot start
@@ -53,7 +55,13 @@ class Keeper:
     def keep(self) -> None:
         """Keep the processes until all have ended."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the arbiter's: it asks us
-        locks = self._locked()
+        if self.order["site"]:
+            for number in (signal.SIGTERM, signal.SIGURG):  # of which the second ends no job that hears it
+                signal.signal(number, self._ask)
+            if not self._claim():
+                return
+        given_up = self.order["site"] and (self.folder / STOP).exists()
+        locks = None if given_up else self._locked()
         if locks is not None:
             self._start()
         while self._lives():
@@ -66,10 +74,21 @@ class Keeper:
         outcome = {"codes": codes, "asked": self.asked_at is not None, "first": self.first}
         write_whole(self.folder / OUTCOME, outcome)
 
+    def _claim(self) -> bool:
+        """Return whether this keeper is the first; another scheduler may have been handed a run twice."""
+        try:
+            (self.folder / BEGUN).mkdir()
+        except FileExistsError:
+            return False
+        return not (self.folder / CLOSED).exists()
+
+    def _ask(self, *_: object) -> None:
+        self.asked_at = self.asked_at or time.monotonic()
+
     def _listen(self) -> None:
         """Pass a wish to stop on once the job is up and can answer: every run gets somewhere."""
         if self.asked_at is None and (self.folder / STOP).exists():
-            self.asked_at = time.monotonic()
+            self._ask()
         if self.asked_at is not None and not self.told and (self._ready() or self._late(0.5)):
             self.told = True
             for child in self.children:
@@ -112,7 +131,7 @@ class Keeper:
             try:
                 child = subprocess.Popen(
                     self.order["command"], cwd=self.order["directory"] or None,
-                    env={**os.environ, **process["env"]}, stdin=subprocess.DEVNULL, stdout=log,
+                    env=self._environment(process["env"]), stdin=subprocess.DEVNULL, stdout=log,
                     stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=dies_with_us,
                 )  # fmt: skip
             except (OSError, ValueError) as error:  # not there, no folder, a name that no variable can have
@@ -122,6 +141,14 @@ class Keeper:
                 self._kill()
                 break
             self.children.append(child)
+
+    def _environment(self, ours: dict[str, str]) -> dict[str, str]:
+        """Return the environment of a process. Where another scheduler has chosen the GPUs, ours are counted
+        among those."""
+        env, given = {**os.environ, **ours}, os.environ.get(VISIBLE, "")
+        if self.order["site"] and given:
+            env[VISIBLE] = ",".join(given.split(",")[int(place)] for place in ours[VISIBLE].split(","))
+        return env
 
     def _lives(self) -> bool:
         codes, now = [child.poll() for child in self.children], time.monotonic()

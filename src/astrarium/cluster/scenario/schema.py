@@ -229,13 +229,19 @@ class Change(msgspec.Struct, frozen=True):
 Retries = Annotated[int, msgspec.Meta(ge=0, le=1000)]
 
 
+_OF_BACKENDS = {"address": "ray", "partition": "slurm", "account": "slurm", "options": "slurm"}
+
+
 class LiveSection(msgspec.Struct, frozen=True):
     """*state*: the folder of the store; *jobs*: that of all jobs, which every machine must see."""
 
-    backend: Literal["local", "ray"] = "local"
+    backend: Literal["local", "ray", "slurm"] = "local"
     state: str | None = None
     jobs: str | None = None
     address: str | None = None
+    partition: str | None = None
+    account: str | None = None
+    options: tuple[str, ...] | None = None
     grace: Duration = Duration(30 * SECOND)
     least: Duration = Duration(5 * SECOND)
     patience: Duration = Duration(10 * SECOND)
@@ -245,8 +251,10 @@ class LiveSection(msgspec.Struct, frozen=True):
     retries: Retries = 2
 
     def __post_init__(self) -> None:
-        if self.backend == "local" and self.address is not None:
-            raise InputError("address", self.address, "backend: ray, which has one")
+        for name, backend in _OF_BACKENDS.items():
+            value = getattr(self, name)
+            if value is not None and self.backend != backend:
+                raise InputError(name, value, f"backend: {backend}, which has one")
         for name in ("grace", "patience", "look"):
             if getattr(self, name) <= 0:
                 raise InputError(name, "0s", "a duration above 0")
