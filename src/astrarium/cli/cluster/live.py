@@ -116,6 +116,11 @@ def backend_of(scenario: ClusterScenario, home: Path) -> Backend:
         from astrarium.cluster.live.ray import RayBackend
 
         return RayBackend(home, live.address or "auto", grace, least, live.patience / 1e9, env)
+    if live.backend == "kubernetes" and live.kubernetes is not None:
+        from astrarium.cluster.live.kubernetes import KubernetesBackend
+
+        return KubernetesBackend(home, live.kubernetes, live.address or "", grace, least,
+                                 live.patience / 1e9, env)  # fmt: skip
     if live.backend == "slurm":
         from astrarium.cluster.live.slurm import SlurmBackend
 

@@ -153,7 +153,7 @@ class SiteBackend:
             self._runs.setdefault(part.order.key, SiteRun(part.order, part.kept))
         try:
             self._seen(self.poll())
-        except SiteSilent as error:
+        except (SiteSilent, SiteRefused) as error:
             raise InputError("live.backend", self.kind, f"a {self.name} that answers ({error})") from None
 
     def look(self) -> Snapshot:
@@ -275,7 +275,7 @@ class SiteBackend:
 
     def _answered(self, done: Future[SiteView]) -> None:
         self._asked_at = time.monotonic()
-        with suppress(SiteSilent):
+        with suppress(SiteSilent, SiteRefused):
             self._seen(done.result())
 
     def _seen(self, view: SiteView) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from astrarium.cluster.live.backend import JobCommand, OnStop, Processes
+from astrarium.cluster.live.backend import JobCommand, KubernetesOptions, OnStop, Processes
 from astrarium.core.decode import Decoder, check_keys
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import Duration, write_duration
@@ -229,19 +229,26 @@ class Change(msgspec.Struct, frozen=True):
 Retries = Annotated[int, msgspec.Meta(ge=0, le=1000)]
 
 
-_OF_BACKENDS = {"address": "ray", "partition": "slurm", "account": "slurm", "options": "slurm"}
+_OF_BACKENDS = {
+    "address": ("ray", "kubernetes"),
+    "partition": ("slurm",),
+    "account": ("slurm",),
+    "options": ("slurm",),
+    "kubernetes": ("kubernetes",),
+}
 
 
 class LiveSection(msgspec.Struct, frozen=True):
     """*state*: the folder of the store; *jobs*: that of all jobs, which every machine must see."""
 
-    backend: Literal["local", "ray", "slurm"] = "local"
+    backend: Literal["local", "ray", "slurm", "kubernetes"] = "local"
     state: str | None = None
     jobs: str | None = None
     address: str | None = None
     partition: str | None = None
     account: str | None = None
     options: tuple[str, ...] | None = None
+    kubernetes: KubernetesOptions | None = None
     grace: Duration = Duration(30 * SECOND)
     least: Duration = Duration(5 * SECOND)
     patience: Duration = Duration(10 * SECOND)
@@ -251,10 +258,14 @@ class LiveSection(msgspec.Struct, frozen=True):
     retries: Retries = 2
 
     def __post_init__(self) -> None:
-        for name, backend in _OF_BACKENDS.items():
+        for name, backends in _OF_BACKENDS.items():
             value = getattr(self, name)
-            if value is not None and self.backend != backend:
-                raise InputError(name, value, f"backend: {backend}, which has one")
+            if value is not None and self.backend not in backends:
+                raise InputError(name, value, f"backend: {' or '.join(backends)}, which has one")
+        if self.backend == "kubernetes" and self.kubernetes is None:
+            raise InputError(
+                "kubernetes", None, "the image and the volume of jobs: {image: ..., volume: ...}"
+            )
         for name in ("grace", "patience", "look"):
             if getattr(self, name) <= 0:
                 raise InputError(name, "0s", "a duration above 0")
