@@ -107,6 +107,7 @@ class KubernetesBackend(SiteBackend):
         super().__init__(home, grace, least, patience, env, scan)
         self._options, self._api = options, found_server(address)
         self._hosts: dict[str, str] = {}  # labels by which pods are held to machines
+        self.reach()
 
     def poll(self) -> SiteView:
         nodes = [node for node in self._api.call("GET", "/api/v1/nodes")["items"] if _gpus(node)]

@@ -121,6 +121,13 @@ class SiteBackend:
         """Return the machines that are there, and our runs that the site has or still remembers."""
         raise NotImplementedError
 
+    def reach(self) -> SiteView:
+        """Return what `poll` does, and name the field where the site cannot be asked at all."""
+        try:
+            return self.poll()
+        except (SiteSilent, SiteRefused) as error:
+            raise InputError("live.backend", self.kind, f"a {self.name} that answers ({error})") from None
+
     def submit(self, order: Order) -> None:
         """Hand a run over, unless the site has it; SiteRefused where it does not take it."""
         raise NotImplementedError
@@ -151,10 +158,7 @@ class SiteBackend:
         (self.home / KEEPER).write_bytes(Path(keeper.__file__).read_bytes())
         for part, _ in left_behind(self.home):
             self._runs.setdefault(part.order.key, SiteRun(part.order, part.kept))
-        try:
-            self._seen(self.poll())
-        except (SiteSilent, SiteRefused) as error:
-            raise InputError("live.backend", self.kind, f"a {self.name} that answers ({error})") from None
+        self._seen(self.reach())
 
     def look(self) -> Snapshot:
         self._check()

@@ -79,12 +79,10 @@ class SlurmBackend(SiteBackend):
         chosen = {"--partition": partition, "--account": account}
         self._options = [*(f"{name}={value}" for name, value in chosen.items() if value), *options]
         self._addresses: dict[str, str] = {}
-
-    def enter(self, epoch: int) -> None:
-        super().enter(epoch)
-        if self._partition and not self._addresses:
+        self.reach()
+        if partition and not self._addresses:
             told = "a partition of this Slurm with machines that have GPUs (see `sinfo --format='%R %G'`)"
-            raise InputError("live.partition", self._partition, told)
+            raise InputError("live.partition", partition, told)
 
     def poll(self) -> SiteView:
         nodes = [_fields(line) for line in _said("scontrol", "show", "nodes", "--oneliner").splitlines()]
@@ -110,7 +108,8 @@ class SlurmBackend(SiteBackend):
         _said("scancel", "--me", f"--name={self.run_name(key)}")
 
     def address(self, order: Order) -> str:
-        return self._addresses[order.parts[0].machine]
+        first = order.parts[0].machine
+        return self._addresses.get(first, first)
 
     def _is_ours(self, node: Mapping[str, str]) -> bool:
         return not self._partition or self._partition in node.get("Partitions", "").split(",")
@@ -118,13 +117,13 @@ class SlurmBackend(SiteBackend):
     def _named(self, name: str = "") -> list[list[str]]:
         """Return our jobs, or those of a *name*, also those that have ended a while ago."""
         only = [f"--name={name}"] if name else []
-        told = _said("squeue", "--me", "--noheader", "--states=all", *only, "--format=%j|%T|%N")
-        return [line.split("|") for line in told.splitlines()]
+        told = _said("squeue", "--me", "--noheader", "--states=all", *only, "--format=%T|%N|%j")
+        return [line.split("|", 2) for line in told.splitlines()]
 
     def _jobs(self) -> dict[RunKey, SiteJob]:
         """Return what Slurm says by run: one lives as long as any job, or part of a job, of its name does."""
         found: dict[RunKey, SiteJob] = {}
-        for name, state, nodes in self._named():
+        for state, nodes, name in self._named():
             key = self.run_key(name)
             job = SiteJob(state in LIVING, bool(nodes), state, state in FAILED)
             if key is not None and not (key in found and found[key].lives):

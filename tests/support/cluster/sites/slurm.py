@@ -57,7 +57,7 @@ class FakeSlurm:
         """Somebody else has GPUs of a node."""
         with slurm_commands.state() as known:
             groups, given = [{"nodes": [node], "gpus": gpus}], {node: list(range(gpus))}
-            known["jobs"]["other"] = {"name": "other", "state": "RUNNING", "groups": groups, "given": given}
+            known["jobs"]["other"] = {"name": "my|own", "state": "RUNNING", "groups": groups, "given": given}
 
     def change(self, node: str, **facts: Any) -> None:
         with slurm_commands.state() as known:

@@ -183,16 +183,15 @@ def squeue(words: list[str]) -> None:
     for flag in ("--me", "--noheader"):
         parser.add_argument(flag, action="store_true", required=True)
     parser.add_argument("--states", choices=["all"], required=True)
-    parser.add_argument("--format", choices=["%j|%T|%N"], required=True)
+    parser.add_argument("--format", choices=["%T|%N|%j"], required=True)
     parser.add_argument("--name")
     given = parser.parse_args(words)
     with state() as known:
         for job in known["jobs"].values():
             if given.name in (None, job["name"]):
                 for group in job["groups"]:
-                    print(
-                        job["name"], job["state"], ",".join(group["nodes"]) if job["given"] else "", sep="|"
-                    )
+                    nodes = ",".join(group["nodes"]) if job["given"] else ""
+                    print(job["state"], nodes, job["name"], sep="|")
 
 
 def scancel(words: list[str]) -> None:
