@@ -108,8 +108,9 @@ def test_a_job_runs_to_its_end_and_is_forgotten(site: Site, home: Path, script: 
     assert result(home) == {"sum": sum(n * n for n in range(20)), "count": 20}
     one.forget(RunKey(0, 0, 1))
     ends = time.monotonic() + 60
-    while one.look().runs:
+    while one.look().runs:  # an answer from before may still show it
         assert time.monotonic() < ends
+        one.forget(RunKey(0, 0, 1))
         time.sleep(0.05)
     assert not site.backend(home, 2).look().runs
 
