@@ -87,7 +87,7 @@ def settings(scenario: ClusterScenario) -> ArbiterSetup:
         told = "a list of apps with commands: what is drawn, or comes from a trace, can only be simulated"
         raise InputError("apps", None, told, scenario.source)
     live, read, planned = scenario.live, partial(_runnable_apps, scenario), list[PlannedApp]()
-    largest = ANY if live.backend == "ray" else sum(each.gpus for each in machines_of(scenario).values())
+    largest = ANY if live.backend != "local" else sum(each.gpus for each in machines_of(scenario).values())
     for place, (entry, raw) in enumerate(zip(scenario.apps, scenario.raw["apps"], strict=True)):
         with read_from(scenario.source):
             read(raw, largest, f"apps[{place}]")
@@ -149,7 +149,7 @@ def _measured(home: Path, host: str, port: int) -> Iterator[Callable[[str, int],
 
 
 def _runnable_apps(scenario: ClusterScenario, raw: dict[str, Any], largest: int, field: str = "app") -> Any:
-    """Read an app, and refuse one whose folder or program is not there. On machines of Ray only starting it
+    """Read an app, and refuse one whose folder or program is not there. On other machines only starting it
     tells; an app of the file was checked before the first was started, and comes with ANY."""
     found = live_apps(raw, largest, Path(scenario.source).parent, field)
     for _, task in found if scenario.live.backend == "local" and largest != ANY else ():
@@ -182,6 +182,16 @@ def backend_of(scenario: ClusterScenario, home: Path) -> Backend:
         from astrarium.cluster.live.ray import RayBackend
 
         return RayBackend(home, live.address or "auto", grace, least, live.patience / 1e9, env)
+    if live.backend == "kubernetes" and live.kubernetes is not None:
+        from astrarium.cluster.live.kubernetes import KubernetesBackend
+
+        return KubernetesBackend(home, live.kubernetes, live.address or "", grace, least,
+                                 live.patience / 1e9, env)  # fmt: skip
+    if live.backend == "slurm":
+        from astrarium.cluster.live.slurm import SlurmBackend
+
+        return SlurmBackend(home, live.partition or "", live.account or "", live.options or (), grace, least,
+                            live.patience / 1e9, env)  # fmt: skip
     return LocalBackend(home, machines_of(scenario), grace, least, env)
 
 

@@ -69,17 +69,20 @@ def _memory(code: int, oom: int) -> str:
 
 
 def _last_words(folder: Path, place: int) -> str:
-    """Return the last line that the process wrote; of a long log, only the end is read."""
+    """Return the last line that the process wrote."""
     logs = sorted(folder.glob("log-*.txt"), key=lambda path: int(path.stem.partition("-")[2]))
-    if place >= len(logs):
-        return ""
-    with logs[place].open("rb") as file:
+    return last_line(logs[place]) if place < len(logs) else ""
+
+
+def last_line(path: Path) -> str:
+    """Return the last line of a file, of which only the end is read."""
+    with path.open("rb") as file:
         file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_END))
         lines = file.read().decode(errors="replace").strip().splitlines()
     return lines[-1].strip()[:LAST_WORDS] if lines else ""
 
 
-CLOSED, LAUNCHED = "closed", "keeper.txt"
+LAUNCHED = "keeper.txt"
 
 
 class PartOrder(msgspec.Struct, frozen=True):
@@ -160,7 +163,7 @@ class MachineAgent:
 
     def _close(self, key: RunKey) -> None:
         if key not in self._unstarted:
-            (self._parts[key][1] / CLOSED).touch()
+            (self._parts[key][1] / keeper_script.CLOSED).touch()
         del self._parts[key]
         self._unstarted.discard(key)
         keeper = self._keepers.pop(key, None)
@@ -196,24 +199,14 @@ class MachineAgent:
             os.close(alive)
 
     def _written(self, part: PartOrder) -> dict[str, Any]:
-        task, key = part.order.task, part.order.key
         place = self._machine.rpartition(".")[0] or self._machine  # the same for whoever is agent here next
-        locks = [f"gpu-{place}-{gpu}" for gpu in part.part.gpus]
-        locks.append(f"job-{key.app}-{key.job}-{part.place}")
         return {
-            "part": msgspec.to_builtins(part),
-            "command": list(task.command),
-            "directory": task.directory,
-            "grace": part.grace,
-            "least": part.least,
-            "ready": str(run_folder(self._home, part.order) / READY) if task.on_stop == "checkpoint" else "",
+            **written_order(self._home, part, [f"gpu-{place}-{gpu}" for gpu in part.part.gpus]),
             "with_agent": self._with_agent,
-            "locks": [str(self._home / "locks" / name.replace("/", "_")) for name in locks],
-            "processes": list(_processes(self._home, part)),
         }
 
     def _status(self, part: PartOrder, folder: Path) -> PartStatus:
-        key, (progress, kept) = part.order.key, _progress(run_folder(self._home, part.order), part)
+        key, (progress, kept) = part.order.key, run_progress(run_folder(self._home, part.order), part.kept)
         waits = self._short if ("start", key) in self._undone else ""
         if waits or key in self._unstarted:
             ended: Ending = "" if waits else "unstarted"
@@ -231,6 +224,25 @@ class MachineAgent:
         return ("", "") if outcome is None and alive else ending(outcome, folder)
 
 
+def written_order(home: Path, part: PartOrder, locks: list[str], site: bool = False) -> dict[str, Any]:
+    """Return what a keeper reads: *locks* to hold besides that of the job; *site*: another scheduler starts
+    the keeper, and has chosen the GPUs."""
+    task, key = part.order.task, part.order.key
+    locks = [*locks, f"job-{key.app}-{key.job}-{part.place}"]
+    return {
+        "part": msgspec.to_builtins(part),
+        "command": list(task.command),
+        "directory": task.directory,
+        "grace": part.grace,
+        "least": part.least,
+        "ready": str(run_folder(home, part.order) / READY) if task.on_stop == "checkpoint" else "",
+        "with_agent": False,
+        "site": site,
+        "locks": [str(home / "locks" / name.replace("/", "_")) for name in locks],
+        "processes": list(_processes(home, part)),
+    }
+
+
 class _Written(msgspec.Struct):
     part: PartOrder
 
@@ -238,7 +250,7 @@ class _Written(msgspec.Struct):
 def left_behind(home: Path) -> Iterator[tuple[PartOrder, Path]]:
     """Yield parts of runs whose end is in no books yet."""
     for path in home.glob(f"apps/*/*/*/part-*/{keeper_script.ORDER}"):
-        there = (path.parent / LAUNCHED).exists() and not (path.parent / CLOSED).exists()
+        there = (path.parent / LAUNCHED).exists() and not (path.parent / keeper_script.CLOSED).exists()
         found = read_file(path, _Written) if there else None
         if found is not None:
             yield found.part, path.parent
@@ -269,9 +281,10 @@ def _processes(home: Path, part: PartOrder) -> Iterator[dict[str, Any]]:
         yield {"env": {**order.task.env, **part.extra, **values}, "log": f"log-{rank}.txt"}
 
 
-def _progress(folder: Path, part: PartOrder) -> tuple[float, float]:
+def run_progress(folder: Path, kept: float) -> tuple[float, float]:
+    """Return how far a run is, and how far its checkpoint; it began with *kept* of its work."""
     told = read_progress(folder)
-    kept = max(part.kept, told.kept)
+    kept = max(kept, told.kept)
     return max(kept, told.progress), kept
 
 

@@ -203,10 +203,10 @@ class ArbiterProcess:
         raises, nothing is ordered, and a later turn goes on with the step that was not written."""
         now = self.now()
         wall = self._setup.wall()
-        happened = self.store.catch_up() or self.live.step(now, self._news(now))
-        self.store.catch_up()  # with answers to those who were refused
         if abs(self.store.drift(now, wall)) > SECOND:  # somebody has set it, or the machine slept
             self.store.set_clock(now, wall)
+        happened = self.store.catch_up() or self.live.step(now, self._news(now))
+        self.store.catch_up()  # with answers to those who were refused
         self._setup.observe("step", self.now() - now)
         if happened or now - self._shown_at >= SECOND:
             self.store.put("status", msgspec.json.encode(self.status()).decode())

@@ -17,7 +17,7 @@ from astrarium.cluster.live.backend import Ending, MachineStatus, Order, RunKey,
 from astrarium.cluster.live.keeper import STOP
 from astrarium.cluster.live.session import newest_checkpoint
 
-_WORST: tuple[Ending, ...] = ("lost", "not found", "failed", "stopped", "unstarted", "finished")
+WORST: tuple[Ending, ...] = ("lost", "not found", "failed", "stopped", "unstarted", "finished")
 GONE = "its machine is gone"
 
 
@@ -110,8 +110,8 @@ class MachineFleet:
             for place, part in enumerate(order.active)
         ]
         progress, kept = max(part.progress for part in found), max(part.kept for part in found)
-        ended = _together(part.ended for part in found)
-        if not ended and any(part.ended in _WORST[:3] for part in found):
+        ended = together(part.ended for part in found)
+        if not ended and any(part.ended in WORST[:3] for part in found):
             self.stop(order.key)
         error = next((part.error for part in found if part.ended == ended and part.error), "")
         return RunStatus(order.gpus, ended, progress, kept, error)
@@ -124,10 +124,10 @@ class MachineFleet:
         return PartStatus(order, place, "lost", error=GONE)
 
 
-def _together(endings: Iterable[Ending]) -> Ending:
+def together(endings: Iterable[Ending]) -> Ending:
     """Return the worst of the endings, when all parts have ended."""
     found = set(endings)
-    return "" if "" in found else next(each for each in _WORST if each in found)
+    return "" if "" in found else next(each for each in WORST if each in found)
 
 
 LOOPBACK = "127.0.0.1"

@@ -30,6 +30,8 @@ from pathlib import Path
 from typing import Any
 
 ORDER, OUTCOME, ALIVE, STOP = "order.json", "outcome.json", "alive", "stop"
+BEGUN, CLOSED = "begun", "closed"
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 TICK, SELDOM = 0.05, 1.0  # seconds between looks, and between tries of what fails for want of room
 PATIENCE = 2.0  # that the rest of a gang has to leave by itself when one of it has failed
 NOT_STARTED, NOT_FOUND = 126, 127  # the exit codes that a shell gives to commands that it cannot start
@@ -147,7 +149,13 @@ class Keeper:
     def keep(self) -> None:
         """Keep the processes until all have ended."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the arbiter's: it asks us
-        locks = self._locked()
+        if self.order["site"]:
+            for number in (signal.SIGTERM, signal.SIGURG):  # of which the second ends no job that hears it
+                signal.signal(number, self._ask)
+            if not self._claim():
+                return
+        given_up = self.order["site"] and (self.folder / STOP).exists()
+        locks = None if given_up else self._locked()
         if locks is not None:
             self._start()
             self._pump.start()
@@ -178,10 +186,24 @@ class Keeper:
                     return None
                 time.sleep(SELDOM)
 
+    def _claim(self) -> bool:
+        """Return whether this keeper is the first; another scheduler may have been handed a run twice."""
+        while True:
+            try:
+                (self.folder / BEGUN).mkdir()
+                return not (self.folder / CLOSED).exists()
+            except OSError as error:
+                if not passes(error):
+                    return False
+            time.sleep(SELDOM)
+
+    def _ask(self, *_: object) -> None:
+        self.asked_at = self.asked_at or time.monotonic()
+
     def _listen(self) -> None:
         """Pass a wish to stop on once the job is up and can answer: every run gets somewhere."""
         if self.asked_at is None and os.path.exists(self.folder / STOP):  # noqa: PTH110 (no error, whatever)
-            self.asked_at = time.monotonic()
+            self._ask()
         if self.asked_at is not None and not self.told and (self._ready() or self._late(0.5)):
             self.told = True
             for child in self.children:
@@ -235,7 +257,7 @@ class Keeper:
         while self.asked_at is None and not self._abandoned():
             try:
                 return subprocess.Popen(
-                    self.order["command"], cwd=self.order["directory"] or None, env={**os.environ, **env},
+                    self.order["command"], cwd=self.order["directory"] or None, env=self._environment(env),
                     stdin=subprocess.DEVNULL, stdout=log.sink, stderr=subprocess.STDOUT,
                     start_new_session=True, preexec_fn=prepared,
                 )  # fmt: skip
@@ -245,6 +267,14 @@ class Keeper:
             time.sleep(SELDOM)
             self._listen()
         return None
+
+    def _environment(self, ours: dict[str, str]) -> dict[str, str]:
+        """Return the environment of a process. Where another scheduler has chosen the GPUs, ours are counted
+        among those."""
+        env, given = {**os.environ, **ours}, os.environ.get(VISIBLE, "")
+        if self.order["site"] and given:
+            env[VISIBLE] = ",".join(given.split(",")[int(place)] for place in ours[VISIBLE].split(","))
+        return env
 
     def _lives(self) -> bool:
         codes, now = [child.poll() for child in self.children], time.monotonic()

@@ -19,17 +19,13 @@ from pathlib import Path
 from typing import Any
 
 from astrarium.cluster.live.agent import MachineAgent, PartOrder, PartStatus
-from astrarium.cluster.live.backend import MachineStatus, Order, RunKey, RunStatus, Snapshot
+from astrarium.cluster.live.backend import Fenced, MachineStatus, Order, RunKey, RunStatus, Snapshot
 from astrarium.cluster.live.fleet import AgentHandle, MachineFleet, free_ports
 from astrarium.cluster.live.session import newest_checkpoint
-from astrarium.core.errors import AstrariumError, InputError, from_extra
+from astrarium.core.errors import InputError, from_extra
 
 PORTS = 16  # gangs that may begin on a machine between two looks
 SOON = 1.0  # seconds that an agent waits for its disk before it answers without
-
-
-class Fenced(AstrariumError):
-    """An order of an arbiter that has been superseded was refused."""
 
 
 class RayAgent:
@@ -207,9 +203,10 @@ class RayBackend(MachineFleet):
         return Snapshot(snapshot.machines, {**snapshot.runs, **waiting, **left})
 
     def start(self, order: Order) -> None:
-        if order.key in self._ordered or order.key in self._waiting:
-            return
         there = self.reachable()
+        known = order.key in self._ordered or order.key in self._waiting
+        if known or any(order.key in agent.look() for agent in there.values()):
+            return
         if all(part.machine in there for part in order.parts):
             self._waiting[order.key] = order, self._group(order)
 

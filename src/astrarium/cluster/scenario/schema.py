@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import msgspec
 
-from astrarium.cluster.live.backend import JobCommand, OnStop, Processes
+from astrarium.cluster.live.backend import JobCommand, KubernetesOptions, OnStop, Processes
 from astrarium.core.decode import Decoder, check_keys
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import Duration, write_duration
@@ -269,13 +269,26 @@ class HookEntry(msgspec.Struct, frozen=True):
             command_words(self.command)
 
 
+_OF_BACKENDS = {
+    "address": ("ray", "kubernetes"),
+    "partition": ("slurm",),
+    "account": ("slurm",),
+    "options": ("slurm",),
+    "kubernetes": ("kubernetes",),
+}
+
+
 class LiveSection(msgspec.Struct, frozen=True):
     """*state*: the folder of the store; *jobs*: that of all jobs, which every machine must see."""
 
-    backend: Literal["local", "ray"] = "local"
+    backend: Literal["local", "ray", "slurm", "kubernetes"] = "local"
     state: str | None = None
     jobs: str | None = None
     address: str | None = None
+    partition: str | None = None
+    account: str | None = None
+    options: tuple[str, ...] | None = None
+    kubernetes: KubernetesOptions | None = None
     grace: Duration = Duration(30 * SECOND)
     least: Duration = Duration(5 * SECOND)
     patience: Duration = Duration(10 * SECOND)
@@ -287,8 +300,14 @@ class LiveSection(msgspec.Struct, frozen=True):
     hooks: tuple[HookEntry, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.backend == "local" and self.address is not None:
-            raise InputError("address", self.address, "backend: ray, which has one")
+        for name, backends in _OF_BACKENDS.items():
+            value = getattr(self, name)
+            if value is not None and self.backend not in backends:
+                raise InputError(name, value, f"backend: {' or '.join(backends)}, which has one")
+        if self.backend == "kubernetes" and self.kubernetes is None:
+            raise InputError(
+                "kubernetes", None, "the image and the volume of jobs: {image: ..., volume: ...}"
+            )
         for name in ("grace", "patience", "look"):
             if getattr(self, name) <= 0:
                 raise InputError(name, "0s", "a duration above 0")
