@@ -179,7 +179,7 @@ def insist(one: Backend, given: Order) -> None:
     ("code", "ended", "told"),
     [
         ("raise SystemExit('it is over')", "failed", "exit code 1, it is over"),
-        ("import os; os.kill(os.getpid(), 9)", "failed", "killed by SIGKILL"),
+        ("import os; os.kill(os.getpid(), 9)", "failed", "killed by SIGKILL (out of memory?)"),
         ("raise SystemExit(127)", "not found", "exit code 127"),
         ("raise SystemExit(75)", "stopped", ""),
     ],

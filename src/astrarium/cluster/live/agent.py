@@ -247,10 +247,10 @@ class _Written(msgspec.Struct):
     part: PartOrder
 
 
-def left_behind(home: Path) -> Iterator[tuple[PartOrder, Path]]:
-    """Yield parts of runs whose end is in no books yet."""
+def left_behind(home: Path, mark: str = LAUNCHED) -> Iterator[tuple[PartOrder, Path]]:
+    """Yield parts of runs whose end is in no books yet; *mark*: the file that a part has once it counts."""
     for path in home.glob(f"apps/*/*/*/part-*/{keeper_script.ORDER}"):
-        there = (path.parent / LAUNCHED).exists() and not (path.parent / keeper_script.CLOSED).exists()
+        there = (path.parent / mark).exists() and not (path.parent / keeper_script.CLOSED).exists()
         found = read_file(path, _Written) if there else None
         if found is not None:
             yield found.part, path.parent

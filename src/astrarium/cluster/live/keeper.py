@@ -149,12 +149,12 @@ class Keeper:
     def keep(self) -> None:
         """Keep the processes until all have ended."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the arbiter's: it asks us
-        if self.order["site"]:
+        if self.order.get("site"):
             for number in (signal.SIGTERM, signal.SIGURG):  # of which the second ends no job that hears it
                 signal.signal(number, self._ask)
             if not self._claim():
                 return
-        given_up = self.order["site"] and (self.folder / STOP).exists()
+        given_up = self.order.get("site") and (self.folder / STOP).exists()
         locks = None if given_up else self._locked()
         if locks is not None:
             self._start()
@@ -272,7 +272,7 @@ class Keeper:
         """Return the environment of a process. Where another scheduler has chosen the GPUs, ours are counted
         among those."""
         env, given = {**os.environ, **ours}, os.environ.get(VISIBLE, "")
-        if self.order["site"] and given:
+        if self.order.get("site") and given:
             env[VISIBLE] = ",".join(given.split(",")[int(place)] for place in ours[VISIBLE].split(","))
         return env
 

@@ -156,7 +156,7 @@ class SiteBackend:
         self._check()
         keeper.write_whole(self.home / EPOCH, epoch)
         (self.home / KEEPER).write_bytes(Path(keeper.__file__).read_bytes())
-        for part, _ in left_behind(self.home):
+        for part, _ in left_behind(self.home, keeper.ORDER):
             self._runs.setdefault(part.order.key, SiteRun(part.order, part.kept))
         self._seen(self.reach())
 
