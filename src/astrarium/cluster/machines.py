@@ -41,10 +41,11 @@ class Floor:
 
     def __init__(self) -> None:
         self.machines: dict[int, Machine] = {}
-        self.gpus_of: dict[int, tuple[int, ...]] = {}  # by machine
-        self.size = 0  # GPUs that are there
+        self.gpus_of: dict[int, tuple[int, ...]] = {}  # by machine: those that work
+        self.size = 0  # GPUs that are there and work
         self._places: list[tuple[int, int, int]] = []  # of each GPU: machine, slot, rack
         self._networks: dict[int, str] = {}
+        self._firsts: dict[int, int] = {}  # the first GPU of each machine that there ever was
 
     def join(self, machine: Machine) -> tuple[int, ...]:
         if machine.id in self._networks:
@@ -54,6 +55,7 @@ class Floor:
         first, slot = len(self._places), machine.slot or machine.gpus
         self._places += [(machine.id, index // slot, machine.rack) for index in range(machine.gpus)]
         self.machines[machine.id], self._networks[machine.id] = machine, machine.network
+        self._firsts[machine.id] = first
         self.gpus_of[machine.id] = tuple(range(first, first + machine.gpus))
         self.size += machine.gpus
         return self.gpus_of[machine.id]
@@ -63,6 +65,34 @@ class Floor:
         gone = self.gpus_of.pop(machine) if self.machines.pop(machine, None) else ()
         self.size -= len(gone)
         return gone
+
+    def fail(self, gpu: int) -> bool:
+        """Take a GPU out of use; return whether it was in use."""
+        if not self.has(gpu) or gpu not in self.gpus_of[machine := self.machine_of(gpu)]:
+            return False
+        self.gpus_of[machine] = tuple(each for each in self.gpus_of[machine] if each != gpu)
+        self.size -= 1
+        return True
+
+    def repair(self, gpu: int) -> None:
+        """Take a GPU back into use that was out of use."""
+        machine = self.machine_of(gpu)
+        self.gpus_of[machine] = tuple(sorted((*self.gpus_of[machine], gpu)))
+        self.size += 1
+
+    def has(self, gpu: int) -> bool:
+        """Return whether a GPU is there, whether it works or not."""
+        return 0 <= gpu < len(self._places) and self.machine_of(gpu) in self.machines
+
+    def place(self, gpu: int) -> tuple[int, int]:
+        """Return the machine of a GPU, and its number as that machine counts."""
+        machine = self.machine_of(gpu)
+        return machine, gpu - self._firsts[machine]
+
+    def all_of(self, machine: Machine) -> range:
+        """Return the GPUs of a machine that is there or has been, those that do not work included."""
+        first = self._firsts[machine.id]
+        return range(first, first + machine.gpus)
 
     def machine_of(self, gpu: int) -> int:
         return self._places[gpu][0]

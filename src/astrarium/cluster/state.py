@@ -39,6 +39,13 @@ class JobRow:
     finished: bool = False
 
 
+class Failure(NamedTuple):
+    """Why a GPU is out of use, and since when."""
+
+    why: str
+    since: Time
+
+
 class Contention(NamedTuple):
     """How many *apps* there are, and how many *gpus* they could use: on the mean, or summed up over time."""
 
@@ -111,6 +118,7 @@ class ClusterState(LevelState[contract.Event, contract.Action]):
         self.apps: dict[int, AppRow] = {}  # those that are there, in order of arrival
         self.holder: dict[int, int] = {}  # the app that has a GPU
         self.free: set[int] = set()
+        self.failed: dict[int, Failure] = {}  # GPUs of machines that are there, and do not work
         self.unsettled: dict[
             int, None
         ] = {}  # apps whose GPUs or jobs have changed: what runs is to be arranged
@@ -119,6 +127,8 @@ class ClusterState(LevelState[contract.Event, contract.Action]):
         events: Handlers = {
             contract.MachineJoined: self._joined,
             contract.MachineLost: self._lost,
+            contract.GpuFailed: self._gpu_failed,
+            contract.GpuRepaired: self._gpu_repaired,
             contract.AppArrived: self._arrived,
             contract.AppWithdrawn: self._withdrawn,
             contract.LeaseExpired: self._expired,
@@ -192,11 +202,24 @@ class ClusterState(LevelState[contract.Event, contract.Action]):
         self.free.update(self.floor.join(event.machine))
 
     def _lost(self, now: Time, event: contract.MachineLost) -> None:
-        gone = self.floor.leave(event.machine)
-        self.free.difference_update(gone)
-        for gpu in gone:
+        self._lose(now, self.floor.leave(event.machine))
+        self.failed = {gpu: each for gpu, each in self.failed.items() if self.floor.has(gpu)}
+
+    def _lose(self, now: Time, gpus: Sequence[int]) -> None:
+        self.free.difference_update(gpus)
+        for gpu in gpus:
             if gpu in self.holder:
                 self._take(now, self.apps[self.holder[gpu]], (gpu,), back=False)
+
+    def _gpu_failed(self, now: Time, event: contract.GpuFailed) -> None:
+        if self.floor.fail(event.gpu):
+            self.failed[event.gpu] = Failure(event.why, now)
+            self._lose(now, (event.gpu,))
+
+    def _gpu_repaired(self, now: Time, event: contract.GpuRepaired) -> None:
+        if self.failed.pop(event.gpu, None) is not None:
+            self.floor.repair(event.gpu)
+            self.free.add(event.gpu)
 
     def _arrived(self, now: Time, event: contract.AppArrived) -> None:
         app = event.app
