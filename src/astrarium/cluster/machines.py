@@ -47,6 +47,11 @@ class Floor:
         self._networks: dict[int, str] = {}
         self._firsts: dict[int, int] = {}  # the first GPU of each machine that there ever was
 
+    @property
+    def known(self) -> int:
+        """Return how many GPUs there ever were: the number of the next one."""
+        return len(self._places)
+
     def join(self, machine: Machine) -> tuple[int, ...]:
         if machine.id in self._networks:
             raise BrokenBooks(

@@ -15,6 +15,7 @@ from astrarium.cluster.live.backend import (
     Order,
     RunKey,
     RunStatus,
+    Sickness,
     Snapshot,
 )
 from astrarium.cluster.live.policy import pickled_policy
@@ -47,6 +48,7 @@ class FakeBackend:
     started: list[RunKey] = field(default_factory=list)
     forgotten: dict[tuple[int, int], float] = field(default_factory=dict)  # checkpoints, by job
     orders: list[Order] = field(default_factory=list)
+    retried: list[tuple[str, int]] = field(default_factory=list)
 
     def enter(self, epoch: int) -> None:
         pass
@@ -80,6 +82,14 @@ class FakeBackend:
     def forget(self, key: RunKey) -> None:
         assert self.runs[key].ended
         self._keep(self.runs.pop(key))
+
+    def retry(self, machine: str, gpu: int) -> None:
+        self.retried.append((machine, gpu))
+
+    def sicken(self, machine: str, **sick: Sickness) -> None:
+        """GPUs by names such as gpu1; those that are not named are well."""
+        found = {int(name.removeprefix("gpu")): each for name, each in sick.items()}
+        self.machines[machine] = msgspec.structs.replace(self.machines[machine], sick=found, watched=True)
 
     def lose(self, machine: str) -> None:
         del self.machines[machine]

@@ -161,10 +161,11 @@ class Lines:
         self._office = office
         self._apps: dict[int, tuple[bool, tuple[int, ...]]] = {}
         self._machines: dict[int, str] = {}
+        self._failed: set[int] = set()
 
     def show(self) -> None:
         now = to_seconds(self._office.now())
-        for line in (*self._of_machines(), *self._of_runs(), *self._of_apps()):
+        for line in (*self._of_machines(), *self._of_gpus(), *self._of_runs(), *self._of_apps()):
             print(f"{now:8.1f}s  {line}", file=sys.stderr, flush=True)
 
     def _of_machines(self) -> Iterator[str]:
@@ -175,6 +176,15 @@ class Lines:
             gpus = self._office.state.floor.gpus_of[number]
             yield f"machine {number} ({there[number]}) is there: GPUs {ranges(gpus)}"
         self._machines = there
+
+    def _of_gpus(self) -> Iterator[str]:
+        state = self._office.state
+        for gpu in sorted(state.failed.keys() - self._failed):
+            machine, number = state.floor.place(gpu)
+            yield f"GPU {gpu} ({machine}:{number}) is out of use: {state.failed[gpu].why}"
+        for gpu in sorted(self._failed - state.failed.keys()):
+            yield f"GPU {gpu} is {'in use again' if state.floor.has(gpu) else 'gone'}"
+        self._failed = set(state.failed)
 
     def _of_runs(self) -> Iterator[str]:
         """Those that did not end as they should have."""

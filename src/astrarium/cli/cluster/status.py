@@ -148,6 +148,7 @@ def told(found: dict[str, Any]) -> Iterator[Any]:
         yield Text(f"{found['unread']} submitted or withdrawn, and not yet read by the arbiter", no_wrap=True)
     yield _apps(found["apps"])
     yield _machines(found["machines"])
+    yield from _health(found)
 
 
 def _apps(apps: list[dict[str, Any]]) -> Any:
@@ -169,6 +170,24 @@ def _is(app: dict[str, Any]) -> str:
     if app["outcome"] != "open":
         return str(app["outcome"])
     return "running" if app["jobs_running"] else "waiting"
+
+
+def _health(found: dict[str, Any]) -> Iterator[Any]:
+    from rich.text import Text
+
+    from astrarium.run.report import as_it_is, plain_table
+
+    if found.get("failed"):
+        table = plain_table("GPU", "machine:GPU", "out of use since s", "why", "")
+        for one in found["failed"]:
+            place, then = f"{one['machine']}:{one['number']}", "until it is well" if one["retrying"] else ""
+            cells = as_it_is(place), f"{one['since_s']:.1f}", as_it_is(one["why"])
+            table.add_row(str(one["gpu"]), *cells, then)
+        yield table
+    if found.get("unwatched"):
+        some = len(found["unwatched"]) < len(found["machines"])
+        where = f" on {', '.join(found['unwatched'])}" if some else ""
+        yield Text(f"the health of GPUs is not watched{where}", no_wrap=True)
 
 
 def _machines(machines: list[dict[str, Any]]) -> Any:

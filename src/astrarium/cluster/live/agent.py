@@ -208,6 +208,7 @@ def _processes(home: Path, part: PartOrder) -> Iterator[dict[str, Any]]:
         gang = {"WORLD_SIZE": sum(counts), "MASTER_ADDR": part.address, "MASTER_PORT": part.port}
         ours = {
             "CUDA_VISIBLE_DEVICES": ",".join(str(part.device_base + gpu) for gpu in gpus),
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # as NVML counts: who is sick there must be the same here
             "ASTRARIUM_APP": order.app,
             "ASTRARIUM_JOB": order.key.job,
             "ASTRARIUM_RUN": order.key.run,

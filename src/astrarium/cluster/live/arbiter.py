@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from astrarium.cluster.contract import App, AppArrived, AppWithdrawn, Event
+from astrarium.cluster.contract import App, AppArrived, AppWithdrawn, Event, GpuFailed
 from astrarium.cluster.explain import AppView, ClusterView, view
 from astrarium.cluster.fairness import PhaseWork, forecast, rho
 from astrarium.cluster.live.backend import Backend, FixedSlowdowns, JobCommand, Options
@@ -40,6 +40,17 @@ def status(now: Time, state: ClusterState, allocator: object, machines: Mapping[
         "machines": [_machine(number, name, state) for number, name in machines.items()],
         "apps": [_app(now, row, overview, state) for row in state.ledger.rows.values()],
     }
+
+
+def health(state: ClusterState, live: LiveCluster) -> dict[str, Any]:
+    """Return the GPUs that are out of use, and the machines where nobody watches."""
+    failed = [
+        {"gpu": gpu, "machine": live.memory.machines.get(machine, ""), "number": number, "why": each.why,
+         "since_s": to_seconds(each.since), "retrying": gpu in live.memory.retrying}
+        for gpu, each in sorted(state.failed.items())
+        for machine, number in (state.floor.place(gpu),)
+    ]  # fmt: skip
+    return {"failed": failed, "unwatched": live.unwatched}
 
 
 def _machine(number: int, name: str, state: ClusterState) -> dict[str, Any]:
@@ -234,6 +245,11 @@ class ArbiterProcess:
     def _told(self, now: Time, message: InboxMessage) -> Iterator[Event]:
         if message.kind == "withdraw":
             yield AppWithdrawn(self._open_app(str(message.body.get("app"))))
+        elif message.kind == "drain":
+            gpu = self._gpu(message.body, works=True)
+            yield GpuFailed(gpu, str(message.body.get("why") or "taken out by hand"), lost=False)
+        elif message.kind == "retry":
+            self.live.retry(self._gpu(message.body, works=False))
         else:
             gpus = sum(machine.gpus for machine in self.live.machines().values())
             yield from self._submitted(now, message.body, gpus)
@@ -244,6 +260,22 @@ class ArbiterProcess:
                 self._going.add(app)
                 return app
         raise InputError("app", name, "the name of an app that has not ended")
+
+    def _gpu(self, body: dict[str, Any], works: bool) -> int:
+        """Return the GPU that is meant: of a machine by number or name, as the machine counts them."""
+        name, number = str(body.get("machine")), body.get("gpu")
+        known, floor = self.live.memory.machines, self.state.floor
+        found = next((m for m, own in known.items() if name in (str(m), own) and m in floor.machines), None)
+        if found is None:
+            there = ", ".join(f"{m} ({own})" for m, own in known.items()) or "there is none"
+            raise InputError("machine", name, f"the number or name of a machine: {there}")
+        gpus = floor.all_of(floor.machines[found])
+        fitting = {n: gpu for n, gpu in enumerate(gpus) if (gpu not in self.state.failed) is works}
+        if number not in fitting:
+            kind = "is in use" if works else "is out of use"
+            there = ", ".join(map(str, fitting)) or "there is none"
+            raise InputError("gpu", number, f"a GPU of machine {found} that {kind}: {there}")
+        return fitting[number]
 
     def _submitted(self, now: Time, body: dict[str, Any], largest: int) -> Iterator[Event]:
         found = self._setup.read(body, largest)
@@ -264,6 +296,7 @@ class ArbiterProcess:
 
     def status(self, alive: bool = True) -> dict[str, Any]:
         told = status(self.now(), self.state, self._allocator_now, self.live.memory.machines)
+        told |= health(self.state, self.live)
         return {**told, "epoch": self.epoch, "arbiter": alive, "policy": self._setup.policy.spec,
                 "wall": self._setup.wall()}  # fmt: skip
 

@@ -28,13 +28,24 @@ class RunKey(NamedTuple):
     run: int
 
 
+class Sickness(msgspec.Struct, frozen=True):
+    """What is wrong with a GPU. *lost*: it cannot be used at all; else what runs there can still write a
+    checkpoint."""
+
+    why: str
+    lost: bool = False
+
+
 class MachineStatus(msgspec.Struct, frozen=True):
-    """A machine as it was seen: its GPUs, and where it stands."""
+    """A machine as it was seen: its GPUs, and where it stands. *sick*: those of its GPUs that are, as the
+    machine counts them; *watched*: whether anybody would notice."""
 
     gpus: int
     rack: int = 0
     slot: int = 0
     network: str = ""
+    sick: dict[int, Sickness] = {}
+    watched: bool = False
 
 
 class RunStatus(msgspec.Struct, frozen=True):
@@ -113,6 +124,9 @@ class Backend(Protocol):
     def forget(self, key: RunKey) -> None:
         """Forget a run that has ended, once that is in the books."""
 
+    def retry(self, machine: str, gpu: int) -> None:
+        """Judge the health of a GPU anew, whatever it was before."""
+
 
 # A live cluster remembers more than the books hold, and writes both down.
 
@@ -153,6 +167,7 @@ class Memory(msgspec.Struct):
     open: dict[RunKey, bool] = {}  # runs that have not ended, and whether a machine has shown them
     ordered: dict[RunKey, Time] = {}  # since when a run waits for its GPUs
     late: dict[RunKey, Time] = {}  # how long it had to wait, until its first lease has ended
+    retrying: set[int] = set()  # GPUs that have failed, and are used again as soon as they are well
 
 
 class EndedRun(NamedTuple):

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from astrarium.cluster.live.agent import MachineAgent, PartOrder, PartStatus, left_behind
 from astrarium.cluster.live.backend import Ending, MachineStatus, Order, RunKey, RunStatus, Snapshot
+from astrarium.cluster.live.health import HealthWatch
 from astrarium.cluster.live.keeper import STOP
 from astrarium.cluster.live.session import newest_checkpoint
 
@@ -37,6 +38,7 @@ class AgentHandle(Protocol):
     def stop(self, key: RunKey) -> None: ...
     def forget(self, key: RunKey) -> None: ...
     def look(self) -> Mapping[RunKey, PartStatus]: ...
+    def retry(self, gpu: int) -> None: ...
 
 
 class MachineFleet:
@@ -102,6 +104,11 @@ class MachineFleet:
         for agent in self.reachable().values():
             agent.forget(key)
 
+    def retry(self, machine: str, gpu: int) -> None:
+        agent = self.reachable().get(machine)
+        if agent is not None:
+            agent.retry(gpu)
+
     def _whole(
         self, order: Order, parts: Mapping[int, PartStatus], there: Mapping[str, AgentHandle]
     ) -> RunStatus:
@@ -134,9 +141,19 @@ LOOPBACK = "127.0.0.1"
 
 
 class LocalAgent(MachineAgent):
-    def __init__(self, home: Path, name: str, machine: MachineStatus, device_base: int) -> None:
+    def __init__(
+        self, home: Path, name: str, machine: MachineStatus, device_base: int, health: HealthWatch
+    ) -> None:
         super().__init__(str(home), name)
-        self.machine, self.device_base, self.address = machine, device_base, LOOPBACK
+        self._plain, self._health = machine, health
+        self.device_base, self.address = device_base, LOOPBACK
+
+    @property
+    def machine(self) -> MachineStatus:
+        return self._health.seen(self._plain, self.device_base)
+
+    def retry(self, gpu: int) -> None:
+        self._health.retry(self.device_base + gpu)
 
     def port(self) -> int:
         return free_ports(LOOPBACK, 1)[0]
@@ -156,9 +173,9 @@ class LocalBackend(MachineFleet):
     ) -> None:
         super().__init__(home, grace, least, env)
         self._agents: dict[str, AgentHandle] = {}
-        base = 0
+        base, health = 0, HealthWatch()
         for name, machine in machines.items():
-            self._agents[name] = LocalAgent(home, name, machine, base)
+            self._agents[name] = LocalAgent(home, name, machine, base, health)
             base += machine.gpus
         for part, folder in left_behind(home):
             if part.part.machine not in machines:  # it is no longer in the file

@@ -20,6 +20,7 @@ from typing import Any
 from astrarium.cluster.live.agent import MachineAgent, PartOrder, PartStatus
 from astrarium.cluster.live.backend import MachineStatus, Order, RunKey, RunStatus, Snapshot
 from astrarium.cluster.live.fleet import AgentHandle, MachineFleet, free_ports
+from astrarium.cluster.live.health import HealthWatch
 from astrarium.cluster.live.session import newest_checkpoint
 from astrarium.core.errors import AstrariumError, InputError, from_extra
 
@@ -35,15 +36,18 @@ class RayAgent:
 
     def __init__(self, home: str, machine: str, address: str) -> None:
         self._agent, self._address, self._epoch = MachineAgent(home, machine, with_agent=True), address, 0
+        self._health = HealthWatch()
 
-    def look(self, epoch: int) -> tuple[dict[RunKey, PartStatus], list[int]]:
-        """Return what runs here, and ports that are free."""
+    def look(
+        self, epoch: int, machine: MachineStatus
+    ) -> tuple[dict[RunKey, PartStatus], list[int], MachineStatus]:
+        """Return what runs here, ports that are free, and the machine with the health of its GPUs."""
         self._check(epoch)
-        return self._agent.look(), free_ports(self._address, PORTS)
+        return self._agent.look(), free_ports(self._address, PORTS), self._health.seen(machine)
 
-    def order(self, epoch: int, verb: str, about: PartOrder | RunKey) -> None:
+    def order(self, epoch: int, verb: str, about: PartOrder | RunKey | int) -> None:
         self._check(epoch)
-        getattr(self._agent, verb)(about)
+        getattr(self._health if verb == "retry" else self._agent, verb)(about)
 
     def _check(self, epoch: int) -> None:
         if epoch < self._epoch:
@@ -82,10 +86,13 @@ class RayAgentHandle:
     def forget(self, key: RunKey) -> None:
         self._order("forget", key)
 
+    def retry(self, gpu: int) -> None:
+        self._order("retry", gpu)
+
     def hear(self) -> None:
         """Take an answer that is there, and ask again."""
         try:
-            self._parts, self._ports = self._ray.get(self.pending)
+            self._parts, self._ports, self.machine = self._ray.get(self.pending)
         except self._ray.exceptions.RayError as error:
             if isinstance(error, Fenced):
                 raise Fenced(str(getattr(error, "cause", error))) from None
@@ -96,9 +103,9 @@ class RayAgentHandle:
         self._check_orders()
 
     def _ask(self) -> Any:
-        return self.actor.look.remote(self._epoch)
+        return self.actor.look.remote(self._epoch, self.machine)
 
-    def _order(self, verb: str, about: PartOrder | RunKey) -> None:
+    def _order(self, verb: str, about: PartOrder | RunKey | int) -> None:
         self._orders.append(self.actor.order.remote(self._epoch, verb, about))
 
     def _check_orders(self) -> None:
