@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import NamedTuple
 
 import msgspec
 
 from astrarium.core.errors import BrokenBooks
+from astrarium.core.units import Time
 
 
 class Machine(msgspec.Struct, frozen=True):
@@ -142,6 +144,24 @@ GUESS: Spreads = {Spread.SLOT: 1.0, Spread.MACHINE: 1.0, Spread.RACK: 1.1, Sprea
 NEWEST = 0.5  # weight of the latest look: iteration times are noisy
 
 
+class JobProgress(NamedTuple):
+    """How far a run *came* since it was last heard of, on so many *gpus* that it uses. *ended*: it is done,
+    and the books take it that its owner's guess was right."""
+
+    app: int
+    job: int
+    run: int
+    model: str
+    network: str
+    spread: Spread
+    gpus: int
+    now: Time
+    took: Time
+    done: Time
+    came: Time
+    ended: bool
+
+
 @dataclass
 class Slowdowns:
     """How much slower a job gets when its GPUs are apart (S of Themis, 4.3.1). *known* is by model and
@@ -156,6 +176,10 @@ class Slowdowns:
             if found is not None:
                 return found
         return self.guess[spread]
+
+    def hear(self, told: JobProgress) -> None:
+        if told.took > 0 and told.came > 0 and told.gpus > 1:
+            self.learn(told.model, told.network, told.spread, told.gpus * told.took / told.came)
 
     def learn(self, model: str, network: str, spread: Spread, seen: float) -> None:
         """Learn from a slowdown that was seen; less than 1 is noise, as being apart makes no job faster."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from astrarium.cluster import contract
 from astrarium.cluster.contract import App, Job
-from astrarium.cluster.machines import Floor, Slowdowns
+from astrarium.cluster.machines import Floor, JobProgress, Slowdowns
 from astrarium.core.errors import BrokenBooks, InvalidAction
 from astrarium.core.policy import Handlers, LevelState
 from astrarium.core.units import Time
@@ -253,7 +253,7 @@ class ClusterState(LevelState[contract.Event, contract.Action]):
     def _progressed(self, now: Time, event: contract.JobProgressed) -> None:
         row = self._job(event.app, event.job)
         if row is not None and row.run == event.run and row.gpus:
-            self._learn(now, row, event.done)
+            self._learn(now, event.app, row, event.done)
             self.apps[event.app].ran += since(now, row)
             row.done, row.since = event.done, now
 
@@ -261,7 +261,7 @@ class ClusterState(LevelState[contract.Event, contract.Action]):
         row = self._job(event.app, event.job)
         if row is None or row.run != event.run or not (row.gpus or event.late):  # it was stopped before
             return
-        self._learn(now, row, row.job.work)
+        self._learn(now, event.app, row, row.job.work, ended=True)
         self._end_run(now, event.app, row)
         row.done, row.finished = row.job.work, True
         self._ask(now, -row.job.most)
@@ -367,13 +367,15 @@ class ClusterState(LevelState[contract.Event, contract.Action]):
     def _count(self, now: Time, row: AppRow) -> None:
         row.service, row.counted = self.service(now, row), now
 
-    def _learn(self, now: Time, row: JobRow, done: Time) -> None:
+    def _learn(self, now: Time, app: int, row: JobRow, done: Time, ended: bool = False) -> None:
         """Learn what being apart costs, from how far a job came since its last news."""
-        took, came = now - row.since, done - row.done
-        if took > 0 and came > 0 and len(row.gpus) > 1:
-            spread, network = self.floor.spread(row.gpus), self.floor.network(row.gpus)
-            self.slowdowns.learn(
-                row.job.model, network, spread, min(len(row.gpus), row.job.most) * took / came
+        if len(row.gpus) > 1:
+            job, (spread, network) = row.job, (self.floor.spread(row.gpus), self.floor.network(row.gpus))
+            used, took, came = min(len(row.gpus), job.most), now - row.since, done - row.done
+            self.slowdowns.hear(
+                JobProgress(
+                    app, job.id, row.run, job.model, network, spread, used, now, took, done, came, ended
+                )
             )
 
 

@@ -49,6 +49,7 @@ class FakeBackend:
     forgotten: dict[tuple[int, int], float] = field(default_factory=dict)  # checkpoints, by job
     orders: list[Order] = field(default_factory=list)
     retried: list[tuple[str, int]] = field(default_factory=list)
+    slowdown: Callable[[Order], float] = lambda order: 1.0
 
     def enter(self, epoch: int) -> None:
         pass
@@ -112,7 +113,7 @@ class FakeBackend:
     def _part(self, run: FakeRun) -> float:
         if run.ended:
             return run.kept
-        gpus = len(run.order.gpus)
+        gpus = len(run.order.gpus) / self.slowdown(run.order)
         return min(1.0, run.base + (self.clock() - run.began) * gpus / self.length[run.order.key.app])
 
     def _advance(self, run: FakeRun) -> None:

@@ -83,6 +83,7 @@ def settings(scenario: ClusterScenario) -> ArbiterSetup:
         startup=scenario.costs.startup,
         options=Options(live.retries, live.progress, handover=2 * live.grace),
         planned=planned,
+        learns=not scenario.slowdowns.told,
     )
 
 

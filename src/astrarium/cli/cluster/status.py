@@ -149,6 +149,8 @@ def told(found: dict[str, Any]) -> Iterator[Any]:
     yield _apps(found["apps"])
     yield _machines(found["machines"])
     yield from _health(found)
+    if found.get("learnt"):
+        yield _learnt(found["learnt"])
 
 
 def _apps(apps: list[dict[str, Any]]) -> Any:
@@ -170,6 +172,16 @@ def _is(app: dict[str, Any]) -> str:
     if app["outcome"] != "open":
         return str(app["outcome"])
     return "running" if app["jobs_running"] else "waiting"
+
+
+def _learnt(slowdowns: list[dict[str, Any]]) -> Any:
+    from astrarium.run.report import as_it_is, plain_table
+
+    table = plain_table("model", "network", "apart over a", "slower by")
+    for one in slowdowns:
+        names = as_it_is(one["model"] or "-"), as_it_is(one["network"] or "-")
+        table.add_row(*names, one["spread"], f"{one['slowdown']:.2f}")
+    return table
 
 
 def _health(found: dict[str, Any]) -> Iterator[Any]:

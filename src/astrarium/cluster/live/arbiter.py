@@ -19,6 +19,7 @@ from astrarium.cluster.fairness import PhaseWork, forecast, rho
 from astrarium.cluster.live.backend import Backend, FixedSlowdowns, JobCommand, Options
 from astrarium.cluster.live.cluster import LiveCluster
 from astrarium.cluster.live.policy import NonPreemptibleAllocator, TakeoverAllocator
+from astrarium.cluster.live.slowdowns import RelativeSlowdowns
 from astrarium.cluster.live.store import InboxMessage, Store
 from astrarium.cluster.machines import Slowdowns
 from astrarium.cluster.policies import Allocator, Arbiter
@@ -51,6 +52,15 @@ def health(state: ClusterState, live: LiveCluster) -> dict[str, Any]:
         for machine, number in (state.floor.place(gpu),)
     ]  # fmt: skip
     return {"failed": failed, "unwatched": live.unwatched}
+
+
+def learnt(state: ClusterState) -> list[dict[str, Any]]:
+    """Return what being apart is known to cost."""
+    return [
+        {"model": model, "network": network, "spread": spread.name.lower(), "slowdown": slowdown}
+        for (model, network), table in sorted(state.slowdowns.known.items())
+        for spread, slowdown in sorted(table.items())
+    ]
 
 
 def _machine(number: int, name: str, state: ClusterState) -> dict[str, Any]:
@@ -139,6 +149,7 @@ class ArbiterSetup(NamedTuple):
     startup: Time = 0
     options: Options = Options()
     planned: Sequence[PlannedApp] = ()
+    learns: bool = False  # what being apart costs
 
 
 class ArbiterProcess:
@@ -201,7 +212,8 @@ class ArbiterProcess:
     def _books(self) -> tuple[ClusterState, Time]:
         """Return the books, made again from the steps as they were decided: no policy is asked again."""
         setup, last = self._setup, 0
-        told = FixedSlowdowns(dict(setup.slowdowns.known), setup.slowdowns.guess)
+        kind = RelativeSlowdowns if setup.learns else FixedSlowdowns
+        told = kind(dict(setup.slowdowns.known), setup.slowdowns.guess)
         state = ClusterState(told, setup.startup)
         for step in self.store.steps():
             last = step.now
@@ -296,7 +308,7 @@ class ArbiterProcess:
 
     def status(self, alive: bool = True) -> dict[str, Any]:
         told = status(self.now(), self.state, self._allocator_now, self.live.memory.machines)
-        told |= health(self.state, self.live)
+        told |= {**health(self.state, self.live), "learnt": learnt(self.state) if self._setup.learns else []}
         return {**told, "epoch": self.epoch, "arbiter": alive, "policy": self._setup.policy.spec,
                 "wall": self._setup.wall()}  # fmt: skip
 

@@ -132,8 +132,7 @@ class Backend(Protocol):
 
 
 class FixedSlowdowns(Slowdowns):
-    """Slowdowns as they were told, from which nothing is learnt. Live, how long a job takes is its owner's
-    guess: from how long it really takes, nobody can tell how much is due to where its GPUs are."""
+    """Slowdowns as they were told, from which nothing is learnt."""
 
     def learn(self, model: str, network: str, spread: object, status: float) -> None:
         pass
