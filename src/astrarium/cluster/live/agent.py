@@ -84,10 +84,18 @@ class PartOrder(msgspec.Struct, frozen=True):
     least: float = 0.0
     device_base: int = 0
     extra: dict[str, str] = {}
+    visible: int = 0  # GPUs of this machine that an elastic job sees: all of them
 
     @property
     def part(self) -> RunPart:
         return self.order.parts[self.place]
+
+
+class Resized(msgspec.Struct, frozen=True):
+    """The later run as which a part goes on, and its GPUs as the cluster counts them."""
+
+    run: int = 0
+    gpus: tuple[int, ...] = ()
 
 
 class PartStatus(msgspec.Struct, frozen=True):
@@ -99,6 +107,7 @@ class PartStatus(msgspec.Struct, frozen=True):
     progress: float = 0.0
     kept: float = 0.0
     error: str = ""
+    resized: Resized = Resized()
 
 
 class MachineAgent:
@@ -127,6 +136,14 @@ class MachineAgent:
     def stop(self, key: RunKey) -> None:
         if key in self._parts:
             (self._parts[key][1] / keeper_script.STOP).touch()
+
+    def resize(self, key: RunKey, order: Order) -> None:
+        """Have a part go on as the run of this order: its keeper sees to it."""
+        part, folder = self._parts[key]
+        gpus = order.parts[part.place].gpus
+        wish = {"run": order.key.run, "gpus": order.gpus, "devices": gpus, "locks": self._locks(part, gpus)}
+        if (read_file(folder / keeper_script.RESIZE, Resized) or Resized()).run != order.key.run:
+            keeper_script.write_whole(folder / keeper_script.RESIZE, wish)
 
     def forget(self, key: RunKey) -> None:
         if key in self._parts:
@@ -157,31 +174,36 @@ class MachineAgent:
             os.close(alive)
 
     def _written(self, part: PartOrder) -> dict[str, Any]:
-        task, key = part.order.task, part.order.key
-        place = self._machine.rpartition(".")[0] or self._machine  # the same for whoever is agent here next
-        locks = [f"gpu-{place}-{gpu}" for gpu in part.part.gpus]
-        locks.append(f"job-{key.app}-{key.job}-{part.place}")
+        task, run = part.order.task, run_folder(self._home, part.order)
         return {
             "part": msgspec.to_builtins(part),
             "command": list(task.command),
             "directory": task.directory,
             "grace": part.grace,
             "least": part.least,
-            "ready": str(run_folder(self._home, part.order) / READY) if task.on_stop == "checkpoint" else "",
+            "ready": str(run / READY) if task.on_stop == "checkpoint" else "",
             "with_agent": self._with_agent,
-            "locks": [str(self._home / "locks" / name.replace("/", "_")) for name in locks],
+            "locks": self._locks(part, part.part.gpus),
+            "run_folder": str(run),
             "processes": list(_processes(self._home, part)),
         }
+
+    def _locks(self, part: PartOrder, gpus: tuple[int, ...]) -> list[str]:
+        key = part.order.key
+        place = self._machine.rpartition(".")[0] or self._machine  # the same for whoever is agent here next
+        names = [*(f"gpu-{place}-{gpu}" for gpu in gpus), f"job-{key.app}-{key.job}-{part.place}"]
+        return [str(self._home / "locks" / name.replace("/", "_")) for name in names]
 
     def _status(self, part: PartOrder, folder: Path) -> PartStatus:
         progress, kept = _progress(run_folder(self._home, part.order), part)
         keeper = self._keepers.get(part.order.key)
         alive = _held(folder / keeper_script.ALIVE) if keeper is None else keeper.poll() is None
         outcome = read_file(folder / keeper_script.OUTCOME, Outcome)
+        resized = read_file(folder / keeper_script.RESIZED, Resized) or Resized()
         if outcome is None and alive:
-            return PartStatus(part.order, part.place, "", progress, kept)
+            return PartStatus(part.order, part.place, "", progress, kept, "", resized)
         ended, error = ending(outcome, folder)
-        return PartStatus(part.order, part.place, ended, progress, kept, error)
+        return PartStatus(part.order, part.place, ended, progress, kept, error, resized)
 
 
 class _Written(msgspec.Struct):
@@ -206,8 +228,10 @@ def _processes(home: Path, part: PartOrder) -> Iterator[dict[str, Any]]:
         rank = sum(counts[: part.place]) + local
         ranks = {"RANK": rank, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": len(groups)}
         gang = {"WORLD_SIZE": sum(counts), "MASTER_ADDR": part.address, "MASTER_PORT": part.port}
+        seen = range(part.visible) if part.visible else gpus
         ours = {
-            "CUDA_VISIBLE_DEVICES": ",".join(str(part.device_base + gpu) for gpu in gpus),
+            "CUDA_VISIBLE_DEVICES": ",".join(str(part.device_base + gpu) for gpu in seen),
+            "ASTRARIUM_DEVICES": ",".join(str(tuple(seen).index(gpu)) for gpu in gpus),
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # as NVML counts: who is sick there must be the same here
             "ASTRARIUM_APP": order.app,
             "ASTRARIUM_JOB": order.key.job,

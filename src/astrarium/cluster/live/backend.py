@@ -15,7 +15,7 @@ from astrarium.cluster.machines import Slowdowns
 from astrarium.core.trace import Step
 from astrarium.core.units import SECOND, Time
 
-Ending = Literal["", "finished", "stopped", "failed", "not found", "lost", "unstarted"]
+Ending = Literal["", "finished", "stopped", "resized", "failed", "not found", "lost", "unstarted"]
 OnStop = Literal["checkpoint", "restart", "never"]
 Processes = Literal["machine", "gpu", "job"]
 
@@ -51,13 +51,15 @@ class MachineStatus(msgspec.Struct, frozen=True):
 class RunStatus(msgspec.Struct, frozen=True):
     """A run as it was seen: *progress* of its work is done, and *kept* in a checkpoint, in parts of 1.
     *ended*: "" while it lives; `not found` where there is no such command; `lost` with its machine, or
-    `unstarted` because it was given up before its GPUs were out of use."""
+    `unstarted` because it was given up before its GPUs were out of use, `resized` where its processes go on
+    with other GPUs as a later run. *run*: the number of that later run, as which they go on now."""
 
     gpus: tuple[int, ...]
     ended: Ending = ""
     progress: float = 0.0
     kept: float = 0.0
     error: str = ""
+    run: int = 0
 
 
 class Snapshot(NamedTuple):
@@ -71,7 +73,8 @@ class JobCommand(msgspec.Struct, frozen=True):
     """The command that a job of an app is, and how it is started and stopped.
 
     *on_stop*: it writes a `checkpoint` and leaves when it is asked to; or it knows nothing of this, and is
-    begun anew (`restart`) or left to run to its end (`never`). *processes*: one on each `machine` that it is
+    begun anew (`restart`) or left to run to its end (`never`). *elastic*: it takes and gives up GPUs of its
+    machine while it runs. *processes*: one on each `machine` that it is
     on, which sees all of its GPUs there, one for each `gpu`, or one for the whole `job`, on the first of its
     machines.
     """
@@ -81,6 +84,7 @@ class JobCommand(msgspec.Struct, frozen=True):
     processes: Processes = "machine"
     env: dict[str, str] = {}
     directory: str = ""
+    elastic: bool = False
 
 
 class RunPart(msgspec.Struct, frozen=True):
@@ -123,6 +127,10 @@ class Backend(Protocol):
 
     def forget(self, key: RunKey) -> None:
         """Forget a run that has ended, once that is in the books."""
+
+    def resize(self, key: RunKey, order: Order) -> bool:
+        """Have the processes of a run go on as the run of this order, with its GPUs; False: they cannot. The
+        status tells when they do. Those that do not, in the time for leaving, are stopped."""
 
     def retry(self, machine: str, gpu: int) -> None:
         """Judge the health of a GPU anew, whatever it was before."""

@@ -87,6 +87,7 @@ class LiveCluster:
         self._told_at: dict[RunKey, Time] = {}
         self._asked: set[RunKey] = set()  # to leave, by us
         self._ours: set[RunKey] = set()  # runs that we have started
+        self._process: dict[RunKey, RunKey] = {}  # by the run of the books: as which it was started
         self._tried: set[int] = set()  # GPUs that were ordered to be judged anew
         self._retried = False  # there are more of them, and that is not written yet
         self.unwatched: list[str] = []  # machines
@@ -94,7 +95,7 @@ class LiveCluster:
 
     def step(self, now: Time, news: Sequence[contract.Event] = ()) -> bool:
         """Look, decide and give orders; return whether anything happened. *news*: apps that came or went."""
-        snapshot, ended = self._backend.look(), list[EndedRun]()
+        snapshot, ended = self._look(), list[EndedRun]()
         self.ended = ended
         events: list[contract.Event] = [
             *news,
@@ -125,7 +126,7 @@ class LiveCluster:
     def drain(self) -> bool:
         """Ask all that runs to leave with a checkpoint, and return whether all have left. The books are not
         touched: they say what is to be begun again."""
-        snapshot = self._backend.look()
+        snapshot = self._look()
         self.settle(snapshot, {})
         return all(status.ended or self._runs_to_its_end(key) for key, status in snapshot.runs.items())
 
@@ -133,6 +134,16 @@ class LiveCluster:
         return self._backend.look().machines
 
     # what is seen
+
+    def _look(self) -> Snapshot:
+        """Return what is there. Processes that go on with other GPUs are shown as the run that they are now:
+        in the books each change of GPUs is a new run."""
+        snapshot, runs = self._backend.look(), dict[RunKey, RunStatus]()
+        self._process = {}
+        for key, status in snapshot.runs.items():
+            now = key._replace(run=status.run or key.run)
+            runs[now], self._process[now] = status, key
+        return Snapshot(snapshot.machines, runs)
 
     def _machines(self, snapshot: Snapshot) -> Iterator[contract.Event]:
         memory = self.memory
@@ -196,6 +207,7 @@ class LiveCluster:
         for key, status in snapshot.runs.items():
             if key in memory.closed:
                 continue
+            ended += self._gone_on(key)
             if status.ended:
                 memory.closed.add(key)
                 memory.open.pop(key, None)
@@ -209,6 +221,13 @@ class LiveCluster:
                 memory.kept[key] = status.kept
                 yield from self._progress(now, key, status)
         ended += self._vanished(snapshot, wanted)
+
+    def _gone_on(self, key: RunKey) -> Iterator[EndedRun]:
+        """Yield the earlier runs as which the processes of a run have been known."""
+        for before in [each for each in self.memory.open if each[:2] == key[:2] and each.run < key.run]:
+            if before.run >= self._process[key].run:
+                started = self.memory.open.pop(before)
+                yield EndedRun(before, RunStatus((), "resized" if started else "unstarted"))
 
     def _vanished(self, snapshot: Snapshot, wanted: Mapping[RunKey, JobRow]) -> Iterator[EndedRun]:
         """Yield runs that no machine shows and nobody wants: given up early, or gone with theirs."""
@@ -262,7 +281,8 @@ class LiveCluster:
         for key in alive:
             if key not in wanted and not self._runs_to_its_end(key):
                 self._asked.add(key)
-                self._backend.stop(key)
+                if not self._resize(key, alive, wanted):
+                    self._backend.stop(self._process[key])
         taken = {gpu for status in alive.values() for gpu in status.gpus}
         running = {JobKey(key.app, key.job) for key in alive}
         for key, row in wanted.items():
@@ -275,7 +295,22 @@ class LiveCluster:
                 self._ours.discard(key)
                 self._asked.discard(key)
                 self._told_at.pop(key, None)
-                self._backend.forget(key)
+                self._backend.forget(self._process[key])
+
+    def _resize(
+        self, key: RunKey, alive: Mapping[RunKey, RunStatus], wanted: Mapping[RunKey, JobRow]
+    ) -> bool:
+        """Have a run go on with more or fewer GPUs, once nobody else is there; return whether it can."""
+        new = next((each for each in wanted if each[:2] == key[:2]), None)
+        has, task = set(alive[key].gpus), self._tasks.get(key.app)
+        if new is None or task is None or not task.elastic:
+            return False
+        gets = set(wanted[new].gpus)
+        if not (has <= gets or gets <= has):
+            return False
+        others = {gpu for each, status in alive.items() if each != key for gpu in status.gpus}
+        order = self._order(new, wanted[new])
+        return bool(others & gets) or self._backend.resize(self._process[key], order)
 
     def _try_again(self) -> None:
         for gpu in self.memory.retrying - self._tried:

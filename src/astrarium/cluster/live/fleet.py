@@ -84,8 +84,16 @@ class MachineFleet:
             agent = there[part.machine]
             agent.start(
                 PartOrder(order, place, resume.checkpoint, resume.kept, first.address, port, self._grace,
-                          self._least, agent.device_base, {**self._env, **self.extra(order)})
+                          self._least, agent.device_base, {**self._env, **self.extra(order)},
+                          agent.machine.gpus if self.resizes(order) else 0)
             )  # fmt: skip
+
+    def resizes(self, order: Order) -> bool:
+        """Return whether a run can be given other GPUs while it goes on: here, none can."""
+        return False
+
+    def resize(self, key: RunKey, order: Order) -> bool:
+        return False
 
     def extra(self, order: Order) -> dict[str, str]:
         """Return what else a job should find in its environment."""
@@ -121,7 +129,8 @@ class MachineFleet:
         if not ended and any(part.ended in _WORST[:3] for part in found):
             self.stop(order.key)
         error = next((part.error for part in found if part.ended == ended and part.error), "")
-        return RunStatus(order.gpus, ended, progress, kept, error)
+        now = found[0].resized
+        return RunStatus(now.gpus or order.gpus, ended, progress, kept, error, now.run)
 
     def _missing_part(self, order: Order, place: int, there: bool) -> PartStatus:
         """Return the status of a part that no agent shows. It is on its way, if this arbiter ordered it; an
@@ -172,7 +181,7 @@ class LocalBackend(MachineFleet):
         env: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(home, grace, least, env)
-        self._agents: dict[str, AgentHandle] = {}
+        self._agents: dict[str, LocalAgent] = {}
         base, health = 0, HealthWatch()
         for name, machine in machines.items():
             self._agents[name] = LocalAgent(home, name, machine, base, health)
@@ -183,6 +192,21 @@ class LocalBackend(MachineFleet):
 
     def reachable(self) -> Mapping[str, AgentHandle]:
         return self._agents
+
+    def resizes(self, order: Order) -> bool:
+        """Return whether it is one process, or one on its only machine, that says that it can."""
+        return order.task.elastic and len(order.parts) == 1
+
+    def resize(self, key: RunKey, order: Order) -> bool:
+        """Give a run more or fewer GPUs of its machine. Others in exchange it gets by a new start: two that
+        wait for each other's GPUs would wait for ever."""
+        before = (self._found | self._ordered).get(key)
+        if before is None or not (self.resizes(before) and self.resizes(order)):
+            return False
+        if before.parts[0].machine != order.parts[0].machine:
+            return False
+        self._agents[order.parts[0].machine].resize(key, order)
+        return True
 
 
 def free_ports(address: str, count: int) -> list[int]:

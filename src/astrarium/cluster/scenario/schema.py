@@ -271,9 +271,13 @@ class TaskEntry(msgspec.Struct, frozen=True):
     processes: Processes = "machine"
     env: dict[str, str] = {}
     directory: str | None = None
+    elastic: bool = False
 
     def __post_init__(self) -> None:
         self.words()
+        if self.elastic and (self.on_stop != "checkpoint" or self.processes == "gpu"):
+            told = "false: a job whose GPUs may change has on_stop: checkpoint, and processes: job or machine"
+            raise InputError("elastic", True, told)
         for name, value in self.env.items():
             if not name or "=" in name or "\0" in name + value:
                 told = "a name without =, and a value, neither with a zero byte"
@@ -291,7 +295,7 @@ class TaskEntry(msgspec.Struct, frozen=True):
     def task(self, home: Path) -> JobCommand:
         """*home*: what a folder is relative to."""
         directory = str((home / (self.directory or ".")).resolve())
-        return JobCommand(self.words(), self.on_stop, self.processes, self.env, directory)
+        return JobCommand(self.words(), self.on_stop, self.processes, self.env, directory, self.elastic)
 
 
 LIVE_FIELDS = tuple(field.name for field in msgspec.structs.fields(TaskEntry))
