@@ -12,9 +12,11 @@ import msgspec
 import pytest
 
 from astrarium.cluster.contract import App, AppArrived, GpuFailed, GpuRepaired, Job
+from astrarium.cluster.live import keeper
 from astrarium.cluster.live.backend import JobCommand, RunKey
 from astrarium.cluster.state import Outcome
 from astrarium.core.units import SECOND
+from astrarium.run import leased
 from tests.cluster.live.test_cluster import Play, policy
 from tests.cluster.live.test_local import cluster_file
 from tests.support.cluster.jobs import Arbiter, arbiter, check_accounts, results
@@ -105,6 +107,11 @@ def test_a_job_that_drains_with_a_wish_pending_leaves() -> None:
 
 
 # real processes
+
+
+def test_both_sides_know_the_files_by_the_same_names() -> None:
+    assert (keeper.GPUS, keeper.USED) == (leased.GPUS, leased.USED)
+
 
 SCRIPT = """\
 import json, os, sys, time

@@ -231,6 +231,7 @@ def _processes(home: Path, part: PartOrder) -> Iterator[dict[str, Any]]:
         seen = range(part.visible) if part.visible else gpus
         ours = {
             "CUDA_VISIBLE_DEVICES": ",".join(str(part.device_base + gpu) for gpu in seen),
+            "ASTRARIUM_ELASTIC": "1" if part.visible else "",
             "ASTRARIUM_DEVICES": ",".join(str(tuple(seen).index(gpu)) for gpu in gpus),
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # as NVML counts: who is sick there must be the same here
             "ASTRARIUM_APP": order.app,

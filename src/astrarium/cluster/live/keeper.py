@@ -131,10 +131,12 @@ class Keeper:
                 self.locks.pop(path).close()
             self.met = wish["run"]
             write_whole(self.folder / RESIZED, {"run": wish["run"], "gpus": wish["gpus"]})
-        elif not Path(self.order["ready"]).exists():  # it is still starting
-            self.told_at = time.monotonic()
-        elif self.asked_at is None and time.monotonic() > self.told_at + self.order["grace"]:
+        elif self.asked_at is None and time.monotonic() > self.told_at + self._patience():
             self.asked_at = time.monotonic()
+
+    def _patience(self) -> float:
+        """Return how long the job may take to hear of other GPUs: twice the time, while it is starting."""
+        return float(self.order["grace"]) * (1 if Path(self.order["ready"]).exists() else 2)
 
     def _start(self) -> None:
         dies_with_us = partial(_die_with_parent, os.getpid())

@@ -26,7 +26,8 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from astrarium.cluster.live.backend import Order
-from astrarium.cluster.live.keeper import GPUS, USED, write_whole
+from astrarium.cluster.live.keeper import write_whole
+from astrarium.run.leased import LeasedGpus
 
 STOPPED = 75  # the exit code of a job that left with a checkpoint: EX_TEMPFAIL, try again
 CHECKPOINT, PROGRESS, RESULT, READY = "checkpoint", "progress.json", "result.json", "ready"
@@ -42,10 +43,8 @@ class Session:
         self.rank, self.world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
         self.run = int(os.environ.get("ASTRARIUM_RUN", "1"))
         self.gpus = int(os.environ.get("ASTRARIUM_GPUS", "1"))
-        self.devices = tuple(map(int, filter(None, os.environ.get("ASTRARIUM_DEVICES", "0").split(","))))
+        self._leased = LeasedGpus(self.folder)
         self.asked = False  # to stop
-        self._size = self._used = 0  # runs that it was told to be, and has become
-        self._looked_at = 0.0
         self._every = float(os.environ.get("ASTRARIUM_CHECKPOINTS", every))
         self._first = self._done = self._kept = self._total = 0
         self._restored: Any = None
@@ -71,24 +70,23 @@ class Session:
             if time.monotonic() - self._told_at > _TELL:
                 self._tell()
 
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """Return the GPUs to use, as this process counts them."""
+        return self._leased.devices or tuple(range(self.gpus))
+
     def resized(self) -> bool:
         """Return whether the job is to go on with other GPUs: `devices`, `gpus` of them. It is taken to have
         done so when it asks again, or with the next step."""
         self._use()
-        if time.monotonic() - self._looked_at < _TELL:
+        if not self._leased.changed():
             return False
-        self._looked_at = time.monotonic()
-        told = read_file(self.folder / GPUS, GpusTold)
-        if told is None or told.run <= self._size:
-            return False
-        self._size, self.devices, self.gpus = told.run, told.devices, len(told.devices)
+        self.gpus = len(self.devices)
         return True
 
     def _use(self) -> None:
-        """Say which GPUs are used now, and that no others are."""
-        if self._used < self._size and self.rank == 0:
-            self._used = self._size
-            write_whole(self.folder / USED, {"run": self._size})
+        if self.rank == 0:
+            self._leased.use()
 
     def checkpoint(self, state: Any) -> None:
         """Write a checkpoint of *state* after a step, if one is due, and leave if asked to."""
@@ -233,13 +231,6 @@ def _clear(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
     else:
         path.unlink(missing_ok=True)
-
-
-class GpusTold(msgspec.Struct, frozen=True):
-    """What an elastic job is told: the run that it is from now on, and its GPUs as it sees them."""
-
-    run: int
-    devices: tuple[int, ...]
 
 
 class RunProgress(msgspec.Struct, frozen=True):
