@@ -176,7 +176,7 @@ def test_slowdowns_are_told_or_learnt() -> None:
         ("policy: {name: tiresias, lease: 0s}", "policy.lease: expected a duration above 0"),
         ("slowdowns: {others: {rack: 0.5}}", "slowdowns.others.rack: expected a number >= 1"),
         ("costs: {start: 1s}", "costs.start: expected one of startup, checkpoints"),
-        ("changes: [{at: 1h}]", "changes[0].lose: expected either the number of a machine"),
+        ("changes: [{at: 1h}]", "changes[0].lose: expected one of: the number of a machine"),
         ("changes: [{at: 1h, lose: 2}]", "changes[0].lose: expected the number of a machine"),
         ("changes: [{at: 1h, lose: 1}, {at: 2h, lose: 1}]", "changes[1].lose: expected the number"),
         ("changes: [{at: 2h, lose: 1}, {at: 1h, lose: 0}]", "changes[1].at: expected moments in order"),

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from astrarium.cli.cluster import gpu
 from astrarium.cli.cluster.past import accounting, events, history
 from astrarium.cli.cluster.status import logs, status
 from astrarium.cli.cluster.submit import submit, withdraw
@@ -73,6 +74,12 @@ cluster = typer.Typer(
 )
 for verb in (submit, withdraw, status, logs, events, history, accounting):
     cluster.command()(verb)
+cluster_gpu = typer.Typer(
+    no_args_is_help=True, rich_markup_mode=None, help="Take GPUs out of use, and use them again."
+)
+for verb in (gpu.drain, gpu.retry):
+    cluster_gpu.command()(verb)
+cluster.add_typer(cluster_gpu, name="gpu")
 app.add_typer(cluster, name="cluster")
 gate = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Share a GPU between programs.")
 for verb in (gate_run.run, gate_profile.profile):  # the options of the program that follows are its own

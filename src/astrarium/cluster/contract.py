@@ -108,6 +108,21 @@ class MachineLost(msgspec.Struct, frozen=True, tag=True, gc=False):
     machine: int
 
 
+class GpuFailed(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """A GPU is out of use from now on; the others of its machine are not. *lost*: so is what ran there since
+    the last checkpoint; otherwise it can still write one."""
+
+    gpu: int
+    why: str = ""
+    lost: bool = True
+
+
+class GpuRepaired(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """A GPU that had failed may be used again."""
+
+    gpu: int
+
+
 class AppArrived(msgspec.Struct, frozen=True, tag=True, gc=False):
     app: App
 
@@ -158,6 +173,8 @@ class JobFinished(msgspec.Struct, frozen=True, tag=True, gc=False):
 Event: TypeAlias = (
     MachineJoined
     | MachineLost
+    | GpuFailed
+    | GpuRepaired
     | AppArrived
     | AppWithdrawn
     | LeaseExpired

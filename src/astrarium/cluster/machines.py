@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import NamedTuple
 
 import msgspec
 
 from astrarium.core.errors import BrokenBooks
+from astrarium.core.units import Time
 
 
 class Machine(msgspec.Struct, frozen=True):
@@ -41,10 +43,16 @@ class Floor:
 
     def __init__(self) -> None:
         self.machines: dict[int, Machine] = {}
-        self.gpus_of: dict[int, tuple[int, ...]] = {}  # by machine
-        self.size = 0  # GPUs that are there
+        self.gpus_of: dict[int, tuple[int, ...]] = {}  # by machine: those that work
+        self.size = 0  # GPUs that are there and work
         self._places: list[tuple[int, int, int]] = []  # of each GPU: machine, slot, rack
         self._networks: dict[int, str] = {}
+        self._firsts: dict[int, int] = {}  # the first GPU of each machine that there ever was
+
+    @property
+    def known(self) -> int:
+        """Return how many GPUs there ever were: the number of the next one."""
+        return len(self._places)
 
     def join(self, machine: Machine) -> tuple[int, ...]:
         if machine.id in self._networks:
@@ -54,6 +62,7 @@ class Floor:
         first, slot = len(self._places), machine.slot or machine.gpus
         self._places += [(machine.id, index // slot, machine.rack) for index in range(machine.gpus)]
         self.machines[machine.id], self._networks[machine.id] = machine, machine.network
+        self._firsts[machine.id] = first
         self.gpus_of[machine.id] = tuple(range(first, first + machine.gpus))
         self.size += machine.gpus
         return self.gpus_of[machine.id]
@@ -63,6 +72,34 @@ class Floor:
         gone = self.gpus_of.pop(machine) if self.machines.pop(machine, None) else ()
         self.size -= len(gone)
         return gone
+
+    def fail(self, gpu: int) -> bool:
+        """Take a GPU out of use; return whether it was in use."""
+        if not self.has(gpu) or gpu not in self.gpus_of[machine := self.machine_of(gpu)]:
+            return False
+        self.gpus_of[machine] = tuple(each for each in self.gpus_of[machine] if each != gpu)
+        self.size -= 1
+        return True
+
+    def repair(self, gpu: int) -> None:
+        """Take a GPU back into use that was out of use."""
+        machine = self.machine_of(gpu)
+        self.gpus_of[machine] = tuple(sorted((*self.gpus_of[machine], gpu)))
+        self.size += 1
+
+    def has(self, gpu: int) -> bool:
+        """Return whether a GPU is there, whether it works or not."""
+        return 0 <= gpu < len(self._places) and self.machine_of(gpu) in self.machines
+
+    def place(self, gpu: int) -> tuple[int, int]:
+        """Return the machine of a GPU, and its number as that machine counts."""
+        machine = self.machine_of(gpu)
+        return machine, gpu - self._firsts[machine]
+
+    def all_of(self, machine: Machine) -> range:
+        """Return the GPUs of a machine that is there or has been, those that do not work included."""
+        first = self._firsts[machine.id]
+        return range(first, first + machine.gpus)
 
     def machine_of(self, gpu: int) -> int:
         return self._places[gpu][0]
@@ -107,6 +144,24 @@ GUESS: Spreads = {Spread.SLOT: 1.0, Spread.MACHINE: 1.0, Spread.RACK: 1.1, Sprea
 NEWEST = 0.5  # weight of the latest look: iteration times are noisy
 
 
+class JobProgress(NamedTuple):
+    """How far a run *came* since it was last heard of, on so many *gpus* that it uses. *ended*: it is done,
+    and the books take it that its owner's guess was right."""
+
+    app: int
+    job: int
+    run: int
+    model: str
+    network: str
+    spread: Spread
+    gpus: int
+    now: Time
+    took: Time
+    done: Time
+    came: Time
+    ended: bool
+
+
 @dataclass
 class Slowdowns:
     """How much slower a job gets when its GPUs are apart (S of Themis, 4.3.1). *known* is by model and
@@ -121,6 +176,10 @@ class Slowdowns:
             if found is not None:
                 return found
         return self.guess[spread]
+
+    def hear(self, told: JobProgress) -> None:
+        if told.took > 0 and told.came > 0 and told.gpus > 1:
+            self.learn(told.model, told.network, told.spread, told.gpus * told.took / told.came)
 
     def learn(self, model: str, network: str, spread: Spread, seen: float) -> None:
         """Learn from a slowdown that was seen; less than 1 is noise, as being apart makes no job faster."""

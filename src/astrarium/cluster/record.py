@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -87,6 +87,14 @@ class _Open:
     numbers: dict[int, int] = field(default_factory=dict)  # of these runs
 
 
+def machine_died(event: contract.MachineLost) -> str:
+    return f"machine {event.machine} died"
+
+
+def gpu_failed(event: contract.GpuFailed) -> str:
+    return f"GPU {event.gpu} is out of use{f': {event.why}' if event.why else ''}"
+
+
 class Watch:
     """Hears every step of a run, after the books; *slowdowns* is the truth."""
 
@@ -136,23 +144,27 @@ class Watch:
         for gpus in [own for own in latest if not own.isdisjoint(action.gpus)]:
             del latest[gpus]
 
-    def _lost(self, now: Time, machine: int) -> None:
+    def _lost(self, now: Time, gone: Container[int], why: str) -> None:
         """Nobody decides that; but those who had GPUs there want to know."""
         for app, known in self._open.items():
-            gpus = tuple(sorted(gpu for gpu in known.gpus if self._seen.machines[gpu] == machine))
+            gpus = tuple(sorted(gpu for gpu in known.gpus if gpu in gone))
             if gpus:
-                self._seen.decisions.append(Decision(now, app, gpus, -1, f"machine {machine} died"))
+                self._seen.decisions.append(Decision(now, app, gpus, -1, why))
 
     def _named(self, now: Time, event: Any) -> Iterable[int]:
         """Apps whose GPUs or runs it may change."""
         if isinstance(event, contract.AppArrived):
             return (event.app.id,)
         if isinstance(event, contract.MachineJoined):
-            gpus = self._state.floor.gpus_of.get(event.machine.id, ())
+            gpus = self._state.floor.all_of(event.machine)
             self._seen.machines.update(dict.fromkeys(gpus, event.machine.id))
             self._seen.racks[event.machine.id] = event.machine.rack
         if isinstance(event, contract.MachineLost):
-            self._lost(now, event.machine)
+            gone = {gpu for gpu, machine in self._seen.machines.items() if machine == event.machine}
+            self._lost(now, gone, machine_died(event))
+            return tuple(self._open)
+        if isinstance(event, contract.GpuFailed):
+            self._lost(now, (event.gpu,), gpu_failed(event))
             return tuple(self._open)
         return ()
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from astrarium.cluster import contract
 from astrarium.cluster.contract import App, Job
-from astrarium.cluster.machines import Floor, Slowdowns
+from astrarium.cluster.machines import Floor, JobProgress, Slowdowns
 from astrarium.core.errors import BrokenBooks, InvalidAction
 from astrarium.core.policy import Handlers, LevelState
 from astrarium.core.units import Time
@@ -37,6 +37,13 @@ class JobRow:
     gpus: tuple[int, ...] = ()  # none: it does not run
     since: Time = 0  # when the present run began to make progress, or was last heard of
     finished: bool = False
+
+
+class Failure(NamedTuple):
+    """Why a GPU is out of use, and since when."""
+
+    why: str
+    since: Time
 
 
 class Contention(NamedTuple):
@@ -111,6 +118,7 @@ class ClusterState(LevelState[contract.Event, contract.Action]):
         self.apps: dict[int, AppRow] = {}  # those that are there, in order of arrival
         self.holder: dict[int, int] = {}  # the app that has a GPU
         self.free: set[int] = set()
+        self.failed: dict[int, Failure] = {}  # GPUs of machines that are there, and do not work
         self.unsettled: dict[
             int, None
         ] = {}  # apps whose GPUs or jobs have changed: what runs is to be arranged
@@ -119,6 +127,8 @@ class ClusterState(LevelState[contract.Event, contract.Action]):
         events: Handlers = {
             contract.MachineJoined: self._joined,
             contract.MachineLost: self._lost,
+            contract.GpuFailed: self._gpu_failed,
+            contract.GpuRepaired: self._gpu_repaired,
             contract.AppArrived: self._arrived,
             contract.AppWithdrawn: self._withdrawn,
             contract.LeaseExpired: self._expired,
@@ -192,11 +202,24 @@ class ClusterState(LevelState[contract.Event, contract.Action]):
         self.free.update(self.floor.join(event.machine))
 
     def _lost(self, now: Time, event: contract.MachineLost) -> None:
-        gone = self.floor.leave(event.machine)
-        self.free.difference_update(gone)
-        for gpu in gone:
+        self._lose(now, self.floor.leave(event.machine))
+        self.failed = {gpu: each for gpu, each in self.failed.items() if self.floor.has(gpu)}
+
+    def _lose(self, now: Time, gpus: Sequence[int]) -> None:
+        self.free.difference_update(gpus)
+        for gpu in gpus:
             if gpu in self.holder:
                 self._take(now, self.apps[self.holder[gpu]], (gpu,), back=False)
+
+    def _gpu_failed(self, now: Time, event: contract.GpuFailed) -> None:
+        if self.floor.fail(event.gpu):
+            self.failed[event.gpu] = Failure(event.why, now)
+            self._lose(now, (event.gpu,))
+
+    def _gpu_repaired(self, now: Time, event: contract.GpuRepaired) -> None:
+        if self.failed.pop(event.gpu, None) is not None:
+            self.floor.repair(event.gpu)
+            self.free.add(event.gpu)
 
     def _arrived(self, now: Time, event: contract.AppArrived) -> None:
         app = event.app
@@ -230,7 +253,7 @@ class ClusterState(LevelState[contract.Event, contract.Action]):
     def _progressed(self, now: Time, event: contract.JobProgressed) -> None:
         row = self._job(event.app, event.job)
         if row is not None and row.run == event.run and row.gpus:
-            self._learn(now, row, event.done)
+            self._learn(now, event.app, row, event.done)
             self.apps[event.app].ran += since(now, row)
             row.done, row.since = event.done, now
 
@@ -238,7 +261,7 @@ class ClusterState(LevelState[contract.Event, contract.Action]):
         row = self._job(event.app, event.job)
         if row is None or row.run != event.run or not (row.gpus or event.late):  # it was stopped before
             return
-        self._learn(now, row, row.job.work)
+        self._learn(now, event.app, row, row.job.work, ended=True)
         self._end_run(now, event.app, row)
         row.done, row.finished = row.job.work, True
         self._ask(now, -row.job.most)
@@ -344,13 +367,15 @@ class ClusterState(LevelState[contract.Event, contract.Action]):
     def _count(self, now: Time, row: AppRow) -> None:
         row.service, row.counted = self.service(now, row), now
 
-    def _learn(self, now: Time, row: JobRow, done: Time) -> None:
+    def _learn(self, now: Time, app: int, row: JobRow, done: Time, ended: bool = False) -> None:
         """Learn what being apart costs, from how far a job came since its last news."""
-        took, came = now - row.since, done - row.done
-        if took > 0 and came > 0 and len(row.gpus) > 1:
-            spread, network = self.floor.spread(row.gpus), self.floor.network(row.gpus)
-            self.slowdowns.learn(
-                row.job.model, network, spread, min(len(row.gpus), row.job.most) * took / came
+        if len(row.gpus) > 1:
+            job, (spread, network) = row.job, (self.floor.spread(row.gpus), self.floor.network(row.gpus))
+            used, took, came = min(len(row.gpus), job.most), now - row.since, done - row.done
+            self.slowdowns.hear(
+                JobProgress(
+                    app, job.id, row.run, job.model, network, spread, used, now, took, done, came, ended
+                )
             )
 
 

@@ -6,7 +6,7 @@ stopped loses nothing; a job on a machine that dies loses what was done since it
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -28,7 +28,7 @@ class _Truth:
     pace: float = 0.0  # 0: it does not run
     since: Time = 0
     run: int = 0
-    machines: frozenset[int] = frozenset()
+    gpus: tuple[int, ...] = ()
 
 
 class ClusterWorld:
@@ -57,11 +57,23 @@ class ClusterWorld:
             yield from self._stop(now, action, state)
 
     def aftermath(self, now: Time, event: contract.Event, state: ClusterState) -> Later:
+        """Stop what ran on a machine that died or a GPU that was lost; the books know of the GPUs before."""
         if type(event) is contract.MachineLost:
-            for key, truth in self._jobs.items():
-                if truth.pace and event.machine in truth.machines:
-                    self._bank(now, truth, lost=True)
-                    yield now, contract.JobStopped(key[0], key[2], truth.run, truth.done)
+            machine, floor = event.machine, state.floor
+            yield from self._lost(now, lambda gpu: floor.machine_of(gpu) == machine, state)
+        elif type(event) is contract.GpuFailed and event.lost:
+            yield from self._lost(now, event.gpu.__eq__, state)
+
+    def _lost(self, now: Time, gone: Callable[[int], bool], state: ClusterState) -> Later:
+        for (app, phase, job), truth in self._jobs.items():
+            known = state.apps.get(app)
+            if truth.pace and known is not None and known.phase == phase and any(map(gone, truth.gpus)):
+                self._bank(now, truth, lost=True)
+                row = known.jobs[job]
+                if row.run == truth.run and not row.finished:
+                    yield now, contract.JobStopped(app, job, truth.run, truth.done)
+                elif row.run != truth.run:  # it goes on with other GPUs, from less than the books believe
+                    yield now, contract.JobProgressed(app, job, row.run, truth.done)
 
     def take_over(self, now: Time, state: ClusterState) -> Later:
         """Take jobs as the books have them, in the middle of a run, and say when those that run will end."""
@@ -71,7 +83,7 @@ class ClusterWorld:
                 self._jobs[app, row.phase, number] = truth
                 if job.gpus:
                     truth.since, truth.pace = max(now, job.since), self._pace(job, job.gpus, state.floor)
-                    truth.machines = frozenset(state.floor.machine_of(gpu) for gpu in job.gpus)
+                    truth.gpus = job.gpus
                     takes = max(1, round(max(0, job.job.work - truth.done) / truth.pace))
                     yield truth.since + takes, contract.JobFinished(app, number, job.run)
 
@@ -83,7 +95,7 @@ class ClusterWorld:
             self._bank(now, truth, lost=not self._saves)
             yield now, contract.JobProgressed(action.app, action.job, job.run, truth.done)
         truth.run, truth.pace = job.run, self._pace(job, action.gpus, floor)
-        truth.machines = frozenset(floor.machine_of(gpu) for gpu in action.gpus)
+        truth.gpus = action.gpus
         takes = max(1, round(max(0, job.job.work - truth.done) / truth.pace))
         truth.since = now + (self._startup if takes > self._short else 0)
         yield truth.since + takes, contract.JobFinished(action.app, action.job, job.run)

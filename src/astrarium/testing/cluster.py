@@ -95,7 +95,9 @@ class ClusterPolicyConformance(PolicyConformance[Case, ClusterState]):
 
     def quiet_case(self) -> Case:
         joined = contract.MachineJoined(Machine(9, 8, 2))
-        return Case(((MINUTE, contract.MachineLost(0)), (2 * MINUTE, joined)))
+        failed, repaired = contract.GpuFailed(5, "it broke"), contract.GpuRepaired(5)
+        machines = ((MINUTE, contract.MachineLost(0)), (2 * MINUTE, joined))
+        return Case((*machines, (3 * MINUTE, failed), (4 * MINUTE, repaired)))
 
     def unknown(self) -> list[Any]:
         return [
@@ -105,6 +107,8 @@ class ClusterPolicyConformance(PolicyConformance[Case, ClusterState]):
             contract.JobProgressed(UNKNOWN, 0, 1, 0),
             contract.LeaseExpired(UNKNOWN, (0,), 0),
             contract.MachineLost(UNKNOWN),
+            contract.GpuFailed(UNKNOWN),
+            contract.GpuRepaired(UNKNOWN),
         ]
 
     def items(self, case: Case) -> set[int]:
@@ -147,6 +151,19 @@ class ClusterPolicyConformance(PolicyConformance[Case, ClusterState]):
     def test_machines_may_die_and_join(self, case: Case, at: int) -> None:
         joined = contract.MachineJoined(Machine(9, 8, 2))
         self.observe(case, also=[(at * MINUTE, contract.MachineLost(0)), ((at + 5) * MINUTE, joined)])
+
+    @BOUNDED
+    @given(case=cases(), at=st.integers(1, 60), lost=st.booleans())
+    def test_gpus_may_fail_and_be_repaired(self, case: Case, at: int, lost: bool) -> None:
+        broken = range(1, 7)  # of the first two machines: most of both, and in the middle
+        failed = [(at * MINUTE, contract.GpuFailed(gpu, "it broke", lost)) for gpu in broken]
+        repaired = [((at + 9) * MINUTE, contract.GpuRepaired(gpu)) for gpu in broken]
+        played = self.observe(case, also=[*failed, *repaired])
+        for step in played.steps:
+            if at * MINUTE <= step.now < (at + 9) * MINUTE:
+                used = [gpu for action in step.actions if isinstance(action, Run) for gpu in action.gpus]
+                ensure(not set(used) & set(broken), f"at {step.now} ns a job was to run on a broken GPU")
+        self.undisturbed(played)
 
     @BOUNDED
     @given(case=cases(), at=st.integers(1, 60))

@@ -13,6 +13,7 @@ from astrarium.cluster.contract import App, AppArrived, AppWithdrawn, Job, JobPr
 from astrarium.cluster.live.backend import FixedSlowdowns, JobCommand, MachineStatus, Memory, Options, RunKey
 from astrarium.cluster.live.cluster import LiveCluster
 from astrarium.cluster.live.policy import NonPreemptibleAllocator, TakeoverAllocator, unpickled_policy
+from astrarium.cluster.live.slowdowns import RelativeSlowdowns
 from astrarium.cluster.policies import Arbiter, cluster_policies
 from astrarium.cluster.state import ClusterState, Outcome
 from astrarium.core.engine import Engine
@@ -44,6 +45,7 @@ class Play:
         tasks: dict[int, JobCommand] | None = None,
         options: Options | None = None,
         breaks: bool = False,
+        learns: bool = False,
     ) -> None:
         self.clock, self.notes = Clock(), Notebook()
         self.tasks = tasks or {app.id: TASK for app in apps}
@@ -54,7 +56,8 @@ class Play:
         self.backend.breaks = {app.id for app in apps if breaks}
         self.options, self.arbiter = options, Arbiter(NonPreemptibleAllocator(allocator, self._lasts))
         self.notes.allocator = allocator
-        self.live = self._made(ClusterState(FixedSlowdowns()), Memory())
+        self._slowdowns = RelativeSlowdowns if learns else FixedSlowdowns
+        self.live = self._made(ClusterState(self._slowdowns()), Memory())
         self.live.step(0, [AppArrived(app) for app in apps])
 
     def _made(self, state: ClusterState, memory: Memory) -> LiveCluster:
@@ -63,7 +66,7 @@ class Play:
 
     def die_and_come_back(self, other: Any = None) -> None:
         """Only what was written down is left; or another policy takes over."""
-        state = ClusterState(FixedSlowdowns())
+        state = ClusterState(self._slowdowns())
         for step in self.notes.steps:
             for event in step.events:
                 state.apply(step.now, event)

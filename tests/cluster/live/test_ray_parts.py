@@ -11,12 +11,23 @@ from typing import Any
 import pytest
 
 from astrarium.cluster.live.agent import PartOrder
-from astrarium.cluster.live.backend import Ending, Fenced, JobCommand, RunKey, RunStatus, Snapshot
+from astrarium.cluster.live.backend import (
+    Ending,
+    Fenced,
+    JobCommand,
+    MachineStatus,
+    RunKey,
+    RunStatus,
+    Snapshot,
+)
 from astrarium.cluster.live.ray import RayAgent, RayAgentHandle, RayBackend
 from tests.support.cluster.backend import order, words
 
 pytest_plugins = ("tests.support.cluster.fixtures",)
 NODE = {"NodeID": "n", "NodeManagerAddress": "127.0.0.1", "Resources": {"GPU": 2.0, "rack-3": 1.0}}
+
+
+HERE = MachineStatus(2)
 
 
 class RayError(Exception):
@@ -57,20 +68,20 @@ def reach(ray: FakeRay) -> RayAgentHandle:
 def test_orders_of_an_arbiter_that_was_superseded_are_refused(home: Path, script: Path) -> None:
     agent = RayAgent(str(home), "left", "127.0.0.1")
     part = PartOrder(order(1, JobCommand(words(script))), 0)
-    agent.look(2)
-    for late in (lambda: agent.look(1), lambda: agent.order(1, "start", part)):
+    agent.look(2, HERE)
+    for late in (lambda: agent.look(1, HERE), lambda: agent.order(1, "start", part)):
         with pytest.raises(Fenced, match="arbiter 1 was superseded by arbiter 2"):
             late()
-    assert agent.look(2)[0] == {}
+    assert agent.look(2, HERE)[0] == {}
 
 
 def test_ports_of_gangs_are_not_the_same(home: Path) -> None:
-    ports = RayAgent(str(home), "left", "127.0.0.1").look(1)[1]
+    ports = RayAgent(str(home), "left", "127.0.0.1").look(1, HERE)[1]
     assert len(set(ports)) == len(ports) > 1
 
 
 def test_gangs_that_begin_at_once_have_ports_of_their_own() -> None:
-    one = reach(FakeRay(({}, [7, 8, 9])))
+    one = reach(FakeRay(({}, [7, 8, 9], HERE)))
     one.hear()
     assert [one.port() for _ in range(4)] == [9, 8, 7, 7]
 

@@ -15,6 +15,7 @@ from astrarium.cluster.live.backend import (
     Order,
     RunKey,
     RunStatus,
+    Sickness,
     Snapshot,
 )
 from astrarium.cluster.live.policy import pickled_policy
@@ -32,6 +33,12 @@ class FakeRun:
     kept: float = 0.0
     leaves_at: Time | None = None
     error: str = ""
+    resizes: tuple[Order, Time] | None = None
+    now: Order | None = None  # as which it goes on
+
+    @property
+    def gpus(self) -> tuple[int, ...]:
+        return (self.now or self.order).gpus
 
 
 @dataclass
@@ -47,6 +54,9 @@ class FakeBackend:
     started: list[RunKey] = field(default_factory=list)
     forgotten: dict[tuple[int, int], float] = field(default_factory=dict)  # checkpoints, by job
     orders: list[Order] = field(default_factory=list)
+    retried: list[tuple[str, int]] = field(default_factory=list)
+    resizes: bool = False
+    slowdown: Callable[[Order], float] = lambda order: 1.0
 
     def enter(self, epoch: int) -> None:
         pass
@@ -55,7 +65,9 @@ class FakeBackend:
         for run in self.runs.values():
             self._advance(run)
         seen = {
-            key: RunStatus(run.order.gpus, run.ended, self._part(run), run.kept, run.error)
+            key: RunStatus(
+                run.gpus, run.ended, self._part(run), run.kept, run.error, run.now.key.run if run.now else 0
+            )
             for key, run in self.runs.items()
         }
         return Snapshot(dict(self.machines), seen)
@@ -81,6 +93,22 @@ class FakeBackend:
         assert self.runs[key].ended
         self._keep(self.runs.pop(key))
 
+    def resize(self, key: RunKey, order: Order) -> bool:
+        run = self.runs[key]
+        if not self.resizes:
+            return False
+        if run.resizes is None or run.resizes[0].key != order.key:
+            run.resizes = order, self.clock() + self.leaving
+        return True
+
+    def retry(self, machine: str, gpu: int) -> None:
+        self.retried.append((machine, gpu))
+
+    def sicken(self, machine: str, **sick: Sickness) -> None:
+        """GPUs by names such as gpu1; those that are not named are well."""
+        found = {int(name.removeprefix("gpu")): each for name, each in sick.items()}
+        self.machines[machine] = msgspec.structs.replace(self.machines[machine], sick=found, watched=True)
+
     def lose(self, machine: str) -> None:
         del self.machines[machine]
         for run in self.runs.values():
@@ -92,7 +120,7 @@ class FakeBackend:
         """No two jobs on a GPU, no job twice: whatever the books say."""
         for run in self.runs.values():
             if not run.ended:
-                assert not set(run.order.gpus) & set(order.gpus), "two jobs on one GPU"
+                assert not set(run.gpus) & set(order.gpus), "two jobs on one GPU"
                 assert run.order.key[:2] != order.key[:2], "a job that runs twice"
 
     def _keep(self, run: FakeRun) -> None:
@@ -102,12 +130,17 @@ class FakeBackend:
     def _part(self, run: FakeRun) -> float:
         if run.ended:
             return run.kept
-        gpus = len(run.order.gpus)
+        gpus = len(run.gpus) / self.slowdown(run.order)
         return min(1.0, run.base + (self.clock() - run.began) * gpus / self.length[run.order.key.app])
 
     def _advance(self, run: FakeRun) -> None:
         if run.ended:
             return
+        if run.resizes is not None and self.clock() >= run.resizes[1]:
+            run.base, run.began = self._part(run), self.clock()
+            run.now, run.resizes = run.resizes[0], None
+            for other in self.runs.values():
+                assert other is run or other.ended or not set(other.gpus) & set(run.gpus), "two on one GPU"
         if self._part(run) >= 1.0:
             run.kept, run.ended = 1.0, "finished"
         elif run.leaves_at is not None and self.clock() >= run.leaves_at:

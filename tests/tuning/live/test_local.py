@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from astrarium.core.errors import AstrariumError, InputError
+from astrarium.run.leased import GPUS, USED
 from astrarium.tuning.live.backend import Checkpoint, GpusSeen, Iterated, News, RunEnded, Work
 from astrarium.tuning.live.checkpoints import Checkpoints, path, read, write
 from astrarium.tuning.live.fork_server import Rendezvous
@@ -263,6 +264,26 @@ def test_silence_is_death_and_in_between_checkpoints_count() -> None:
     assert pids
     assert all(map(gone, pids))
     assert not folder.exists()
+
+
+def test_a_search_follows_the_gpus_that_a_cluster_leases_to_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in {"FOLDER": str(tmp_path), "ELASTIC": "1", "DEVICES": "0"}.items():
+        monkeypatch.setenv(f"ASTRARIUM_{name}", value)
+    with LocalTrialBackend(BUILD, 2, Emulated(), patience=20.0, memory=True) as backend:
+        until = Until(backend)
+        until._until(lambda: GpusSeen((0,)) in until.news)
+        (tmp_path / GPUS).write_text('{"run": 2, "devices": [0, 1]}')
+        until._until(lambda: GpusSeen((0, 1)) in until.news)
+        assert (tmp_path / USED).read_text() == '{"run": 2}'
+        backend.start(order(0, 1, OTHER, 3))
+        assert until.ended(0, 1).ending == "finished"
+        (tmp_path / GPUS).write_text('{"run": 3, "devices": [1]}')
+        until._until(lambda: GpusSeen((1,)) in until.news)
+        assert (tmp_path / USED).read_text() == '{"run": 3}'
+        backend.start(order(1, 1, ONE, 3))
+        assert until.ended(1, 1).ending == "lost"
 
 
 class Barren:

@@ -104,6 +104,7 @@ def settings(scenario: ClusterScenario) -> ArbiterSetup:
         startup=scenario.costs.startup,
         options=Options(live.retries, live.progress, handover=2 * live.grace),
         planned=planned,
+        learns=not scenario.slowdowns.told,
     )
 
 
@@ -300,11 +301,12 @@ class Lines:
         self._office = office
         self._apps: dict[int, tuple[bool, tuple[int, ...]]] = {}
         self._machines: dict[int, str] = {}
+        self._failed: set[int] = set()
         self._held_up: dict[Any, str] = {}
 
     def show(self) -> None:
         now = to_seconds(self._office.now())
-        for line in (*self._of_machines(), *self._of_runs(), *self._of_apps()):
+        for line in (*self._of_machines(), *self._of_gpus(), *self._of_runs(), *self._of_apps()):
             _print(f"{now:8.1f}s  {line}")
 
     def _of_machines(self) -> Iterator[str]:
@@ -315,6 +317,15 @@ class Lines:
             gpus = self._office.state.floor.gpus_of[number]
             yield f"machine {number} ({there[number]}) is there: GPUs {ranges(gpus)}"
         self._machines = there
+
+    def _of_gpus(self) -> Iterator[str]:
+        state = self._office.state
+        for gpu in sorted(state.failed.keys() - self._failed):
+            machine, number = state.floor.place(gpu)
+            yield f"GPU {gpu} ({machine}:{number}) is out of use: {state.failed[gpu].why}"
+        for gpu in sorted(self._failed - state.failed.keys()):
+            yield f"GPU {gpu} is {'in use again' if state.floor.has(gpu) else 'gone'}"
+        self._failed = set(state.failed)
 
     def _of_runs(self) -> Iterator[str]:
         """Those that did not end, or begin, as they should have."""

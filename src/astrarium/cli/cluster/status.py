@@ -178,6 +178,9 @@ def told(found: dict[str, Any]) -> Iterator[Any]:
     late = (a for a in found["apps"] if a["outcome"] == "open" or a["arrived_s"] + a["took_s"] >= from_then)
     yield _apps(list(late), found["now_s"])
     yield _machines(found["machines"])
+    yield from _health(found)
+    if found.get("learnt"):
+        yield _learnt(found["learnt"])
 
 
 def _apps(apps: list[dict[str, Any]], now: float) -> Any:
@@ -211,6 +214,34 @@ def _is(app: dict[str, Any]) -> str:
     if app["outcome"] != "open":
         return str(app["outcome"])
     return "running" if app["jobs_running"] else "waiting"
+
+
+def _learnt(slowdowns: list[dict[str, Any]]) -> Any:
+    from astrarium.run.report import as_it_is, plain_table
+
+    table = plain_table("model", "network", "apart over a", "slower by")
+    for one in slowdowns:
+        names = as_it_is(one["model"] or "-"), as_it_is(one["network"] or "-")
+        table.add_row(*names, one["spread"], f"{one['slowdown']:.2f}")
+    return table
+
+
+def _health(found: dict[str, Any]) -> Iterator[Any]:
+    from rich.text import Text
+
+    from astrarium.run.report import as_it_is, plain_table
+
+    if found.get("failed"):
+        table = plain_table("GPU", "machine:GPU", "out of use since s", "why", "")
+        for one in found["failed"]:
+            place, then = f"{one['machine']}:{one['number']}", "until it is well" if one["retrying"] else ""
+            cells = as_it_is(place), f"{one['since_s']:.1f}", as_it_is(one["why"])
+            table.add_row(str(one["gpu"]), *cells, then)
+        yield table
+    if found.get("unwatched"):
+        some = len(found["unwatched"]) < len(found["machines"])
+        where = f" on {', '.join(found['unwatched'])}" if some else ""
+        yield Text(f"the health of GPUs is not watched{where}", no_wrap=True)
 
 
 def _machines(machines: list[dict[str, Any]]) -> Any:

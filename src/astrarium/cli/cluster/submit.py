@@ -55,12 +55,12 @@ def submit(
     for body in bodies:
         _check(body)
     for body in bodies:
-        _send("app", body, state_folder(state), wait, str(body["name"]))
+        send("app", body, state_folder(state), wait, str(body["name"]))
 
 
 def withdraw(app: App, state: State = None, wait: Wait = 5.0) -> None:
     """Take an app back: it is stopped, and not begun again."""
-    _send("withdraw", {"app": app}, state_folder(state), wait, app)
+    send("withdraw", {"app": app}, state_folder(state), wait, app)
 
 
 def _of_options(options: dict[str, Any]) -> dict[str, Any]:
@@ -101,7 +101,7 @@ def _check(body: dict[str, Any]) -> None:
     live_apps(body, ANY, Path())
 
 
-def _send(kind: str, body: dict[str, Any], home: Path, wait: float, name: str) -> None:
+def send(kind: str, body: dict[str, Any], home: Path, wait: float, name: str) -> None:
     from astrarium.cluster.live.store import Store
 
     with disk_errors(home):

@@ -14,7 +14,7 @@ from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.core.units import Time
 
 OF_AN_APP = (contract.LeaseExpired, contract.JobFinished, contract.JobStopped, contract.JobProgressed)
-OF_ALL = (contract.MachineJoined, contract.MachineLost)
+OF_ALL = (contract.MachineJoined, contract.MachineLost, contract.GpuFailed, contract.GpuRepaired)
 
 
 @dataclass(eq=False)

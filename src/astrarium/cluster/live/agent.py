@@ -13,7 +13,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -99,10 +99,18 @@ class PartOrder(msgspec.Struct, frozen=True):
     least: float = 0.0
     device_base: int = 0
     extra: dict[str, str] = {}
+    visible: int = 0  # GPUs of this machine that an elastic job sees: all of them
 
     @property
     def part(self) -> RunPart:
         return self.order.parts[self.place]
+
+
+class Resized(msgspec.Struct, frozen=True):
+    """The later run as which a part goes on, and its GPUs as the cluster counts them."""
+
+    run: int = 0
+    gpus: tuple[int, ...] = ()
 
 
 class PartStatus(msgspec.Struct, frozen=True):
@@ -114,6 +122,7 @@ class PartStatus(msgspec.Struct, frozen=True):
     progress: float = 0.0
     kept: float = 0.0
     error: str = ""
+    resized: Resized = Resized()
 
 
 class MachineAgent:
@@ -141,6 +150,15 @@ class MachineAgent:
             self._unstarted.add(key)
         elif key in self._parts and key not in self._unstarted:
             self._carry_out("stop", key, (self._parts[key][1] / keeper_script.STOP).touch)
+
+    def resize(self, key: RunKey, order: Order) -> None:
+        """Have a part go on as the run of this order: its keeper sees to it."""
+        part, folder = self._parts[key]
+        gpus = order.parts[part.place].gpus
+        wish = {"run": order.key.run, "gpus": order.gpus, "devices": gpus, "locks": self._locks(part, gpus)}
+        if (read_file(folder / keeper_script.RESIZE, Resized) or Resized()).run != order.key.run:
+            write = partial(keeper_script.write_whole, folder / keeper_script.RESIZE, wish)
+            self._carry_out("resize", key, write)
 
     def forget(self, key: RunKey) -> None:
         if key in self._parts:
@@ -199,11 +217,15 @@ class MachineAgent:
             os.close(alive)
 
     def _written(self, part: PartOrder) -> dict[str, Any]:
-        place = self._machine.rpartition(".")[0] or self._machine  # the same for whoever is agent here next
+        locks = self._locks(part, part.part.gpus)
         return {
-            **written_order(self._home, part, [f"gpu-{place}-{gpu}" for gpu in part.part.gpus]),
+            **written_order(self._home, part, locks),
             "with_agent": self._with_agent,
         }
+
+    def _locks(self, part: PartOrder, gpus: tuple[int, ...]) -> list[str]:
+        place = self._machine.rpartition(".")[0] or self._machine  # the same for whoever is agent here next
+        return lock_files(self._home, part, [f"gpu-{place}-{gpu}" for gpu in gpus])
 
     def _status(self, part: PartOrder, folder: Path) -> PartStatus:
         key, (progress, kept) = part.order.key, run_progress(run_folder(self._home, part.order), part.kept)
@@ -215,7 +237,8 @@ class MachineAgent:
             ended, error = self._ending(key, folder)
         except OSError:  # what cannot be read now is not taken for lost
             ended, error = "", ""
-        return PartStatus(part.order, part.place, ended, progress, kept, error)
+        resized = read_file(folder / keeper_script.RESIZED, Resized) or Resized()
+        return PartStatus(part.order, part.place, ended, progress, kept, error, resized)
 
     def _ending(self, key: RunKey, folder: Path) -> tuple[Ending, str]:
         keeper = self._keepers.get(key)
@@ -224,21 +247,28 @@ class MachineAgent:
         return ("", "") if outcome is None and alive else ending(outcome, folder)
 
 
+def lock_files(home: Path, part: PartOrder, names: Iterable[str]) -> list[str]:
+    """Return the files of the locks of these names, and of that of the job."""
+    key = part.order.key
+    names = [*names, f"job-{key.app}-{key.job}-{part.place}"]
+    return [str(home / "locks" / name.replace("/", "_")) for name in names]
+
+
 def written_order(home: Path, part: PartOrder, locks: list[str], site: bool = False) -> dict[str, Any]:
-    """Return what a keeper reads: *locks* to hold besides that of the job; *site*: another scheduler starts
-    the keeper, and has chosen the GPUs."""
-    task, key = part.order.task, part.order.key
-    locks = [*locks, f"job-{key.app}-{key.job}-{part.place}"]
+    """Return what a keeper reads: *locks* to hold; *site*: another scheduler starts the keeper, and has
+    chosen the GPUs."""
+    task, run = part.order.task, run_folder(home, part.order)
     return {
         "part": msgspec.to_builtins(part),
         "command": list(task.command),
         "directory": task.directory,
         "grace": part.grace,
         "least": part.least,
-        "ready": str(run_folder(home, part.order) / READY) if task.on_stop == "checkpoint" else "",
+        "ready": str(run / READY) if task.on_stop == "checkpoint" else "",
         "with_agent": False,
         "site": site,
-        "locks": [str(home / "locks" / name.replace("/", "_")) for name in locks],
+        "locks": locks,
+        "run_folder": str(run),
         "processes": list(_processes(home, part)),
     }
 
@@ -266,8 +296,12 @@ def _processes(home: Path, part: PartOrder) -> Iterator[dict[str, Any]]:
         rank = sum(counts[: part.place]) + local
         ranks = {"RANK": rank, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": len(groups)}
         gang = {"WORLD_SIZE": sum(counts), "MASTER_ADDR": part.address, "MASTER_PORT": part.port}
+        seen = range(part.visible) if part.visible else gpus
         ours = {
-            "CUDA_VISIBLE_DEVICES": ",".join(str(part.device_base + gpu) for gpu in gpus),
+            "CUDA_VISIBLE_DEVICES": ",".join(str(part.device_base + gpu) for gpu in seen),
+            "ASTRARIUM_ELASTIC": "1" if part.visible else "",
+            "ASTRARIUM_DEVICES": ",".join(str(tuple(seen).index(gpu)) for gpu in gpus),
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # as NVML counts: who is sick there must be the same here
             "ASTRARIUM_APP": order.app,
             "ASTRARIUM_JOB": order.key.job,
             "ASTRARIUM_RUN": order.key.run,

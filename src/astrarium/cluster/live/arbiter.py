@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from astrarium.cluster.contract import App, AppArrived, AppWithdrawn, Event
+from astrarium.cluster.contract import App, AppArrived, AppWithdrawn, Event, GpuFailed
 from astrarium.cluster.explain import AppView, ClusterView, view
 from astrarium.cluster.fairness import PhaseWork, forecast, rho
 from astrarium.cluster.live.backend import (
@@ -31,6 +31,7 @@ from astrarium.cluster.live.events import ClusterEvent
 from astrarium.cluster.live.forecast import Forecast, Foresight, as_bytes
 from astrarium.cluster.live.outlook import Outlook, outlook
 from astrarium.cluster.live.policy import NonPreemptibleAllocator, TakeoverAllocator
+from astrarium.cluster.live.slowdowns import RelativeSlowdowns
 from astrarium.cluster.live.store import InboxMessage, Store
 from astrarium.cluster.machines import Slowdowns
 from astrarium.cluster.policies import Allocator, Arbiter
@@ -60,6 +61,26 @@ def status(
         "forecast_s": to_seconds(ahead.made) if ahead else None,
         "apps": [_app(now, row, overview, state, ahead) for row in state.ledger.rows.values()],
     }
+
+
+def health(state: ClusterState, live: LiveCluster) -> dict[str, Any]:
+    """Return the GPUs that are out of use, and the machines where nobody watches."""
+    failed = [
+        {"gpu": gpu, "machine": live.memory.machines.get(machine, ""), "number": number, "why": each.why,
+         "since_s": to_seconds(each.since), "retrying": gpu in live.memory.retrying}
+        for gpu, each in sorted(state.failed.items())
+        for machine, number in (state.floor.place(gpu),)
+    ]  # fmt: skip
+    return {"failed": failed, "unwatched": live.unwatched}
+
+
+def learnt(state: ClusterState) -> list[dict[str, Any]]:
+    """Return what being apart is known to cost."""
+    return [
+        {"model": model, "network": network, "spread": spread.name.lower(), "slowdown": slowdown}
+        for (model, network), table in sorted(state.slowdowns.known.items())
+        for spread, slowdown in sorted(table.items())
+    ]
 
 
 def _machine(number: int, name: str, state: ClusterState) -> dict[str, Any]:
@@ -158,6 +179,7 @@ class ArbiterSetup(NamedTuple):
     planned: Sequence[PlannedApp] = ()
     foresight: Foresight | None = None
     observe: Callable[[str, Time], None] = lambda what, took: None
+    learns: bool = False  # what being apart costs
 
 
 class ArbiterProcess:
@@ -241,7 +263,8 @@ class ArbiterProcess:
     def _books(self) -> tuple[ClusterState, Time]:
         """Return the books, made again from the steps as they were decided: no policy is asked again."""
         setup, last = self._setup, 0
-        told = FixedSlowdowns(dict(setup.slowdowns.known), setup.slowdowns.guess)
+        kind = RelativeSlowdowns if setup.learns else FixedSlowdowns
+        told = kind(dict(setup.slowdowns.known), setup.slowdowns.guess)
         state = ClusterState(told, setup.startup)
         for step in self.store.steps():
             last = step.now
@@ -290,6 +313,11 @@ class ArbiterProcess:
     def _told(self, now: Time, message: InboxMessage) -> Iterator[Event]:
         if message.kind == "withdraw":
             yield AppWithdrawn(self._open_app(str(message.body.get("app"))))
+        elif message.kind == "drain":
+            gpu = self._gpu(message.body, works=True)
+            yield GpuFailed(gpu, str(message.body.get("why") or "taken out by hand"), lost=False)
+        elif message.kind == "retry":
+            self.live.retry(self._gpu(message.body, works=False))
         else:
             gpus = sum(machine.gpus for machine in self.live.machines().values())
             yield from self._submitted(now, message.body, gpus)
@@ -300,6 +328,22 @@ class ArbiterProcess:
                 self._going.add(app)
                 return app
         raise InputError("app", name, "the name of an app that has not ended")
+
+    def _gpu(self, body: dict[str, Any], works: bool) -> int:
+        """Return the GPU that is meant: of a machine by number or name, as the machine counts them."""
+        name, number = str(body.get("machine")), body.get("gpu")
+        known, floor = self.live.memory.machines, self.state.floor
+        found = next((m for m, own in known.items() if name in (str(m), own) and m in floor.machines), None)
+        if found is None:
+            there = ", ".join(f"{m} ({own})" for m, own in known.items()) or "there is none"
+            raise InputError("machine", name, f"the number or name of a machine: {there}")
+        gpus = floor.all_of(floor.machines[found])
+        fitting = {n: gpu for n, gpu in enumerate(gpus) if (gpu not in self.state.failed) is works}
+        if number not in fitting:
+            kind = "is in use" if works else "is out of use"
+            there = ", ".join(map(str, fitting)) or "there is none"
+            raise InputError("gpu", number, f"a GPU of machine {found} that {kind}: {there}")
+        return fitting[number]
 
     def _submitted(self, now: Time, body: dict[str, Any], largest: int) -> Iterator[Event]:
         found = self._setup.read(body, largest)
@@ -321,6 +365,7 @@ class ArbiterProcess:
     def status(self, alive: bool = True) -> dict[str, Any]:
         now, memory = self.now(), self.live.memory
         told = status(now, self.state, self._allocator_now, memory.machines, self._ahead_of(now))
+        told |= {**health(self.state, self.live), "learnt": learnt(self.state) if self._setup.learns else []}
         return {**told, "epoch": self.epoch, "arbiter": alive, "policy": self._setup.policy.spec,
                 "wall": self._setup.wall()}  # fmt: skip
 

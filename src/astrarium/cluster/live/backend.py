@@ -16,7 +16,7 @@ from astrarium.core.errors import AstrariumError, InputError
 from astrarium.core.trace import Step
 from astrarium.core.units import SECOND, Time
 
-Ending = Literal["", "finished", "stopped", "failed", "not found", "lost", "unstarted"]
+Ending = Literal["", "finished", "stopped", "resized", "failed", "not found", "lost", "unstarted"]
 OnStop = Literal["checkpoint", "restart", "never"]
 Processes = Literal["machine", "gpu", "job"]
 
@@ -29,25 +29,38 @@ class RunKey(NamedTuple):
     run: int
 
 
+class Sickness(msgspec.Struct, frozen=True):
+    """What is wrong with a GPU. *lost*: it cannot be used at all; else what runs there can still write a
+    checkpoint."""
+
+    why: str
+    lost: bool = False
+
+
 class MachineStatus(msgspec.Struct, frozen=True):
-    """A machine as it was seen: its GPUs, and where it stands."""
+    """A machine as it was seen: its GPUs, and where it stands. *sick*: those of its GPUs that are, as the
+    machine counts them; *watched*: whether anybody would notice."""
 
     gpus: int
     rack: int = 0
     slot: int = 0
     network: str = ""
+    sick: dict[int, Sickness] = {}
+    watched: bool = False
 
 
 class RunStatus(msgspec.Struct, frozen=True):
     """A run as it was seen: *progress* of its work is done, and *kept* in a checkpoint, in parts of 1.
     *ended*: "" while it lives; `not found` where there is no such command; `lost` with its machine, or
-    `unstarted` because it was given up before its GPUs were out of use."""
+    `unstarted` because it was given up before its GPUs were out of use, `resized` where its processes go on
+    with other GPUs as a later run. *run*: the number of that later run, as which they go on now."""
 
     gpus: tuple[int, ...]
     ended: Ending = ""
     progress: float = 0.0
     kept: float = 0.0
     error: str = ""
+    run: int = 0
 
 
 class Snapshot(NamedTuple):
@@ -61,7 +74,8 @@ class JobCommand(msgspec.Struct, frozen=True):
     """The command that a job of an app is, and how it is started and stopped.
 
     *on_stop*: it writes a `checkpoint` and leaves when it is asked to; or it knows nothing of this, and is
-    begun anew (`restart`) or left to run to its end (`never`). *processes*: one on each `machine` that it is
+    begun anew (`restart`) or left to run to its end (`never`). *elastic*: it takes and gives up GPUs of its
+    machine while it runs. *processes*: one on each `machine` that it is
     on, which sees all of its GPUs there, one for each `gpu`, or one for the whole `job`, on the first of its
     machines.
     """
@@ -71,6 +85,7 @@ class JobCommand(msgspec.Struct, frozen=True):
     processes: Processes = "machine"
     env: dict[str, str] = {}
     directory: str = ""
+    elastic: bool = False
 
 
 class RunPart(msgspec.Struct, frozen=True):
@@ -141,13 +156,19 @@ class Backend(Protocol):
     def forget(self, key: RunKey) -> None:
         """Forget a run that has ended, once that is in the books."""
 
+    def resize(self, key: RunKey, order: Order) -> bool:
+        """Have the processes of a run go on as the run of this order, with its GPUs; False: they cannot. The
+        status tells when they do. Those that do not, in the time for leaving, are stopped."""
+
+    def retry(self, machine: str, gpu: int) -> None:
+        """Judge the health of a GPU anew, whatever it was before."""
+
 
 # A live cluster remembers more than the books hold, and writes both down.
 
 
 class FixedSlowdowns(Slowdowns):
-    """Slowdowns as they were told, from which nothing is learnt. Live, how long a job takes is its owner's
-    guess: from how long it really takes, nobody can tell how much is due to where its GPUs are."""
+    """Slowdowns as they were told, from which nothing is learnt."""
 
     def learn(self, model: str, network: str, spread: object, status: float) -> None:
         pass
@@ -182,6 +203,7 @@ class Memory(msgspec.Struct):
     ordered: dict[RunKey, Time] = {}  # since when a run waits for its GPUs
     late: dict[RunKey, Time] = {}  # how long it had to wait, until its first lease has ended
     began: dict[RunKey, Time] = {}  # runs that a machine has shown first since the last step was written
+    retrying: set[int] = set()  # GPUs that have failed, and are used again as soon as they are well
 
 
 class EndedRun(NamedTuple):

@@ -11,7 +11,7 @@ when its GPUs, and its own earlier run, are out of the way.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from astrarium.cluster import contract
 from astrarium.cluster.live.backend import (
@@ -27,6 +27,7 @@ from astrarium.cluster.live.backend import (
     RunKey,
     RunPart,
     RunStatus,
+    Sickness,
     Snapshot,
 )
 from astrarium.cluster.machines import Machine
@@ -86,22 +87,28 @@ class LiveCluster:
         self._told_at: dict[RunKey, Time] = {}
         self._asked: set[RunKey] = set()  # to leave, by us
         self._ours: set[RunKey] = set()  # runs that we have started
+        self._process: dict[RunKey, RunKey] = {}  # by the run of the books: as which it was started
+        self._tried: set[int] = set()  # GPUs that were ordered to be judged anew
+        self._retried = False  # there are more of them, and that is not written yet
+        self.unwatched: list[str] = []  # machines
         self.ended: list[EndedRun] = []  # in the last step
         self.held_up: dict[RunKey, str] = {}  # runs that cannot begin yet, and why
 
     def step(self, now: Time, news: Iterable[contract.Event] = ()) -> bool:
         """Look, decide and give orders; return whether anything happened. *news*: apps that came or went."""
-        snapshot, ended = self._backend.look(), list[EndedRun]()
+        snapshot, ended = self._look(), list[EndedRun]()
         self.ended = ended
         self.held_up = {key: run.error for key, run in snapshot.runs.items() if run.error and not run.ended}
         events: list[contract.Event] = [
             *news,
             *self._runs(now, snapshot, ended),
             *self._machines(snapshot),
+            *self._health(snapshot),
             *expired(now, self.state, self.memory, self._options.handover),
             *Timers(self.memory.timers).due(now),
         ]
-        if events or ended:
+        if events or ended or self._retried:
+            self._retried = False
             actions = self._engine.step(now, events)
             Timers(self.memory.timers).taken(actions)
             for key in self._wanted():
@@ -110,12 +117,19 @@ class LiveCluster:
             self._journal.write(Step(now, tuple(events), tuple(actions)), self.memory, ended)
             self.memory.began.clear()
         self.settle(snapshot, self._wanted())
+        self._try_again()
         return bool(events)
+
+    def retry(self, gpu: int) -> None:
+        """Use a GPU again that has failed, as soon as it is well: it is judged anew."""
+        self.memory.retrying.add(gpu)
+        self._tried.discard(gpu)
+        self._retried = True
 
     def drain(self) -> bool:
         """Ask all that runs to leave with a checkpoint, and return whether all have left. The books are not
         touched: they say what is to be begun again."""
-        snapshot = self._backend.look()
+        snapshot = self._look()
         self.settle(snapshot, {})
         return all(status.ended or self._runs_to_its_end(key) for key, status in snapshot.runs.items())
 
@@ -124,20 +138,33 @@ class LiveCluster:
 
     # what is seen
 
+    def _look(self) -> Snapshot:
+        """Return what is there. Processes that go on with other GPUs are shown as the run that they are now:
+        in the books each change of GPUs is a new run."""
+        snapshot, runs = self._backend.look(), dict[RunKey, RunStatus]()
+        self._process = {}
+        for key, status in snapshot.runs.items():
+            now = key._replace(run=status.run or key.run)
+            runs[now], self._process[now] = status, key
+        return Snapshot(snapshot.machines, runs)
+
     def _machines(self, snapshot: Snapshot) -> Iterator[contract.Event]:
         memory = self.memory
         for number, name in list(memory.machines.items()):
             if not self._as_it_was(number, snapshot.machines.get(name)):
                 del memory.machines[number]
                 yield contract.MachineLost(number)
-                yield from self._lost(number)
-        known = set(memory.machines.values())
+                yield from self._lost(self.state.floor.gpus_of.get(number, ()))
+        known, first = set(memory.machines.values()), self.state.floor.known
         for name in sorted(snapshot.machines.keys() - known):
             status, number = snapshot.machines[name], memory.joined
             memory.machines[number], memory.joined = name, number + 1
             yield contract.MachineJoined(
                 Machine(number, status.gpus, status.rack, status.slot, status.network)
             )
+            for gpu, sickness in status.sick.items():
+                yield contract.GpuFailed(first + gpu, sickness.why)
+            first += status.gpus
 
     def _as_it_was(self, number: int, status: MachineStatus | None) -> bool:
         """Return whether a machine is the one that was known; with other GPUs it is another one."""
@@ -146,15 +173,36 @@ class LiveCluster:
             number, status.gpus, status.rack, status.slot, status.network
         )
 
-    def _lost(self, machine: int) -> Iterator[contract.JobStopped]:
-        """Yield the runs on a lost machine, back at their last checkpoints, unless seen to end before."""
-        gone = set(self.state.floor.gpus_of.get(machine, ()))
+    def _health(self, snapshot: Snapshot) -> Iterator[contract.Event]:
+        """Yield GPUs that have fallen sick, and those that were to be tried again and are well."""
+        self.unwatched = [name for name, status in snapshot.machines.items() if not status.watched]
+        sick, failed, memory = self._sick(snapshot), self.state.failed, self.memory
+        for gpu, sickness in sick.items():
+            if gpu not in failed:
+                yield contract.GpuFailed(gpu, sickness.why, sickness.lost)
+                yield from self._lost((gpu,) if sickness.lost else ())
+        for gpu in sorted(memory.retrying & failed.keys() - sick.keys()):
+            yield contract.GpuRepaired(gpu)
+        memory.retrying &= failed.keys() & sick.keys()
+
+    def _sick(self, snapshot: Snapshot) -> dict[int, Sickness]:
+        """Return the sick GPUs of machines that are in the books."""
+        floor, names = self.state.floor, self.memory.machines
+        there = [machine for machine in floor.machines.values() if names.get(machine.id) in snapshot.machines]
+        return {
+            floor.all_of(machine)[gpu]: sickness
+            for machine in there
+            for gpu, sickness in snapshot.machines[names[machine.id]].sick.items()
+        }
+
+    def _lost(self, gone: Sequence[int]) -> Iterator[contract.JobStopped]:
+        """Yield the runs on lost GPUs, back at their last checkpoints, unless seen to end before."""
         for key, row in self._wanted().items():
-            if gone & set(row.gpus) and key not in self.memory.closed:
+            if not set(gone).isdisjoint(row.gpus) and key not in self.memory.closed:
                 yield contract.JobStopped(*key, _of(row, self.memory.kept.get(key, row.done / row.job.work)))
 
     def _runs(self, now: Time, snapshot: Snapshot, ended: list[EndedRun]) -> Iterator[contract.Event]:
-        memory, wanted = self.memory, self._wanted()
+        memory, wanted, sick = self.memory, self._wanted(), self._sick(snapshot).keys()
         memory.closed &= snapshot.runs.keys()
         memory.kept = {key: part for key, part in memory.kept.items() if key in wanted}
         memory.ordered = {key: since for key, since in memory.ordered.items() if key in wanted}
@@ -162,11 +210,12 @@ class LiveCluster:
         for key, status in snapshot.runs.items():
             if key in memory.closed:
                 continue
+            ended += self._gone_on(key)
             if status.ended:
                 memory.closed.add(key)
                 memory.open.pop(key, None)
                 ended.append(EndedRun(key, status))
-                yield from self._ended(key, status)
+                yield from self._ended(key, status, not sick.isdisjoint(status.gpus))
                 continue
             memory.open[key] = True
             if key in memory.ordered:
@@ -176,12 +225,20 @@ class LiveCluster:
                 yield from self._progress(now, key, status)
         ended += self._vanished(snapshot, wanted)
 
+    def _gone_on(self, key: RunKey) -> Iterator[EndedRun]:
+        """Yield the earlier runs as which the processes of a run have been known."""
+        for before in [each for each in self.memory.open if each[:2] == key[:2] and each.run < key.run]:
+            if before.run >= self._process[key].run:
+                started = self.memory.open.pop(before)
+                yield EndedRun(before, RunStatus((), "resized" if started else "unstarted"))
+
     def _vanished(self, snapshot: Snapshot, wanted: Mapping[RunKey, JobRow]) -> Iterator[EndedRun]:
         """Yield runs that no machine shows and nobody wants: given up early, or gone with theirs."""
         for key in [key for key in self.memory.open if key not in snapshot.runs and key not in wanted]:
             yield EndedRun(key, RunStatus((), "lost" if self.memory.open.pop(key) else "unstarted"))
 
-    def _ended(self, key: RunKey, status: RunStatus) -> Iterator[contract.Event]:
+    def _ended(self, key: RunKey, status: RunStatus, on_sick: bool) -> Iterator[contract.Event]:
+        """Yield what the end of a run means; who was *on_sick* GPUs is not to blame for it."""
         row = self._row(key)
         if row is None or row.finished:
             return
@@ -192,7 +249,7 @@ class LiveCluster:
                 yield contract.JobProgressed(key.app, key.job, row.run, _of(row, status.kept))
         else:
             yield contract.JobStopped(*key, _of(row, status.kept))
-            failed = self._failed(key, status) if row.gpus else ""
+            failed = self._failed(key, status) if row.gpus and not on_sick else ""
             if failed and self._too_often(key, status):
                 yield contract.AppWithdrawn(key.app, f"job {key.job} failed: {failed}")
 
@@ -227,7 +284,8 @@ class LiveCluster:
         for key in alive:
             if key not in wanted and not self._runs_to_its_end(key):
                 self._asked.add(key)
-                self._backend.stop(key)
+                if not self._resize(key, alive, wanted):
+                    self._backend.stop(self._process[key])
         taken = {gpu for status in alive.values() for gpu in status.gpus}
         running = {JobKey(key.app, key.job) for key in alive}
         for key, row in wanted.items():
@@ -240,7 +298,28 @@ class LiveCluster:
                 self._ours.discard(key)
                 self._asked.discard(key)
                 self._told_at.pop(key, None)
-                self._backend.forget(key)
+                self._backend.forget(self._process[key])
+
+    def _resize(
+        self, key: RunKey, alive: Mapping[RunKey, RunStatus], wanted: Mapping[RunKey, JobRow]
+    ) -> bool:
+        """Have a run go on with more or fewer GPUs, once nobody else is there; return whether it can."""
+        new = next((each for each in wanted if each[:2] == key[:2]), None)
+        has, task = set(alive[key].gpus), self._tasks.get(key.app)
+        if new is None or task is None or not task.elastic:
+            return False
+        gets = set(wanted[new].gpus)
+        if not (has <= gets or gets <= has):
+            return False
+        others = {gpu for each, status in alive.items() if each != key for gpu in status.gpus}
+        order = self._order(new, wanted[new])
+        return bool(others & gets) or self._backend.resize(self._process[key], order)
+
+    def _try_again(self) -> None:
+        for gpu in self.memory.retrying - self._tried:
+            machine, number = self.state.floor.place(gpu)
+            self._backend.retry(self.memory.machines[machine], number)
+        self._tried = set(self.memory.retrying)
 
     def _runs_to_its_end(self, key: RunKey) -> bool:
         """Return whether a run cannot be stopped and is still wanted."""
@@ -250,7 +329,7 @@ class LiveCluster:
     def _order(self, key: RunKey, row: JobRow) -> Order:
         app, floor = self.state.apps[key.app], self.state.floor
         parts = tuple(
-            RunPart(self.memory.machines[machine], tuple(gpu - floor.gpus_of[machine][0] for gpu in gpus))
+            RunPart(self.memory.machines[machine], tuple(floor.place(gpu)[1] for gpu in gpus))
             for machine, gpus in floor.by_machine(row.gpus).items()
         )
         return Order(key, app.app.name, row.gpus, parts, self._tasks[key.app], app.phase)

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from astrarium.cluster.live.agent import MachineAgent, PartOrder, PartStatus, left_behind
 from astrarium.cluster.live.backend import Ending, MachineStatus, Order, RunKey, RunStatus, Snapshot
+from astrarium.cluster.live.health import HealthWatch
 from astrarium.cluster.live.keeper import STOP
 from astrarium.cluster.live.session import newest_checkpoint
 
@@ -37,6 +38,7 @@ class AgentHandle(Protocol):
     def stop(self, key: RunKey) -> None: ...
     def forget(self, key: RunKey) -> None: ...
     def look(self) -> Mapping[RunKey, PartStatus]: ...
+    def retry(self, gpu: int) -> None: ...
 
 
 class MachineFleet:
@@ -82,8 +84,16 @@ class MachineFleet:
             agent = there[part.machine]
             agent.start(
                 PartOrder(order, place, resume.checkpoint, resume.kept, first.address, port, self._grace,
-                          self._least, agent.device_base, {**self._env, **self.extra(order)})
+                          self._least, agent.device_base, {**self._env, **self.extra(order)},
+                          agent.machine.gpus if self.resizes(order) else 0)
             )  # fmt: skip
+
+    def resizes(self, order: Order) -> bool:
+        """Return whether a run can be given other GPUs while it goes on: here, none can."""
+        return False
+
+    def resize(self, key: RunKey, order: Order) -> bool:
+        return False
 
     def extra(self, order: Order) -> dict[str, str]:
         """Return what else a job should find in its environment."""
@@ -102,6 +112,11 @@ class MachineFleet:
         for agent in self.reachable().values():
             agent.forget(key)
 
+    def retry(self, machine: str, gpu: int) -> None:
+        agent = self.reachable().get(machine)
+        if agent is not None:
+            agent.retry(gpu)
+
     def _whole(
         self, order: Order, parts: Mapping[int, PartStatus], there: Mapping[str, AgentHandle]
     ) -> RunStatus:
@@ -114,7 +129,8 @@ class MachineFleet:
         if not ended and any(part.ended in WORST[:3] for part in found):
             self.stop(order.key)
         error = next((part.error for part in found if part.ended == ended and part.error), "")
-        return RunStatus(order.gpus, ended, progress, kept, error)
+        now = found[0].resized
+        return RunStatus(now.gpus or order.gpus, ended, progress, kept, error, now.run)
 
     def _missing_part(self, order: Order, place: int, there: bool) -> PartStatus:
         """Return the status of a part that no agent shows. It is on its way, if this arbiter ordered it; an
@@ -134,9 +150,19 @@ LOOPBACK = "127.0.0.1"
 
 
 class LocalAgent(MachineAgent):
-    def __init__(self, home: Path, name: str, machine: MachineStatus, device_base: int) -> None:
+    def __init__(
+        self, home: Path, name: str, machine: MachineStatus, device_base: int, health: HealthWatch
+    ) -> None:
         super().__init__(str(home), name)
-        self.machine, self.device_base, self.address = machine, device_base, LOOPBACK
+        self._plain, self._health = machine, health
+        self.device_base, self.address = device_base, LOOPBACK
+
+    @property
+    def machine(self) -> MachineStatus:
+        return self._health.seen(self._plain, self.device_base)
+
+    def retry(self, gpu: int) -> None:
+        self._health.retry(self.device_base + gpu)
 
     def port(self) -> int:
         return free_ports(LOOPBACK, 1)[0]
@@ -155,10 +181,10 @@ class LocalBackend(MachineFleet):
         env: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(home, grace, least, env)
-        self._agents: dict[str, AgentHandle] = {}
-        base = 0
+        self._agents: dict[str, LocalAgent] = {}
+        base, health = 0, HealthWatch()
         for name, machine in machines.items():
-            self._agents[name] = LocalAgent(home, name, machine, base)
+            self._agents[name] = LocalAgent(home, name, machine, base, health)
             base += machine.gpus
         for part, folder in left_behind(home):
             if part.part.machine not in machines:  # it is no longer in the file
@@ -166,6 +192,21 @@ class LocalBackend(MachineFleet):
 
     def reachable(self) -> Mapping[str, AgentHandle]:
         return self._agents
+
+    def resizes(self, order: Order) -> bool:
+        """Return whether it is one process, or one on its only machine, that says that it can."""
+        return order.task.elastic and len(order.parts) == 1
+
+    def resize(self, key: RunKey, order: Order) -> bool:
+        """Give a run more or fewer GPUs of its machine. Others in exchange it gets by a new start: two that
+        wait for each other's GPUs would wait for ever."""
+        before = (self._found | self._ordered).get(key)
+        if before is None or not (self.resizes(before) and self.resizes(order)):
+            return False
+        if before.parts[0].machine != order.parts[0].machine:
+            return False
+        self._agents[order.parts[0].machine].resize(key, order)
+        return True
 
 
 def free_ports(address: str, count: int) -> list[int]:

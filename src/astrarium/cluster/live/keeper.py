@@ -32,6 +32,8 @@ from typing import Any
 ORDER, OUTCOME, ALIVE, STOP = "order.json", "outcome.json", "alive", "stop"
 BEGUN, CLOSED = "begun", "closed"
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+RESIZE, RESIZED = "resize.json", "resized.json"  # a wish for other GPUs, and that it was met
+GPUS, USED = "gpus.json", "gpus-used.json"  # what an elastic job is told, and what it says
 TICK, SELDOM = 0.05, 1.0  # seconds between looks, and between tries of what fails for want of room
 PATIENCE = 2.0  # that the rest of a gang has to leave by itself when one of it has failed
 NOT_STARTED, NOT_FOUND = 126, 127  # the exit codes that a shell gives to commands that it cannot start
@@ -145,6 +147,10 @@ class Keeper:
         self.told = False
         self.children: list[subprocess.Popen[bytes]] = []
         self._pump, self._killed_before = LogPump(), _killed_for_memory()
+        self.locks: dict[str, Any] = {}  # open files, by path
+        self.run = 0  # the later run that the job was last told to be
+        self.met = 0  # the one that it has become
+        self.told_at = 0.0
 
     def keep(self) -> None:
         """Keep the processes until all have ended."""
@@ -155,14 +161,14 @@ class Keeper:
             if not self._claim():
                 return
         given_up = self.order.get("site") and (self.folder / STOP).exists()
-        locks = None if given_up else self._locked()
-        if locks is not None:
+        began = not given_up and self._locked()
+        if began:
             self._start()
             self._pump.start()
         while self._lives():
             time.sleep(TICK)
         self._sweep()
-        if locks is not None:
+        if began:
             self._pump.finish()
         codes = [child.returncode for child in self.children]
         if self.unstarted:
@@ -224,17 +230,43 @@ class Keeper:
         """Return whether so much of the time that the job has for leaving is over."""
         return self.asked_at is not None and time.monotonic() > self.asked_at + part * self.order["grace"]
 
-    def _locked(self) -> list[Any] | None:
-        """Take the locks. None: the job was asked to stop before they were free."""
-        held = []
+    def _locked(self) -> bool:
+        """Take the locks; return whether the job was not asked to stop before they were free."""
         for path in self.order["locks"]:
-            while (file := _locked_file(path)) is None:
+            while not self._take(path):
                 self._listen()
                 if self.asked_at is not None or self._abandoned():
-                    return None
+                    return False
                 time.sleep(TICK)
-            held.append(file)
-        return held
+        return True
+
+    def _take(self, path: str) -> bool:
+        """Return whether a lock is ours now."""
+        if path not in self.locks and (file := _locked_file(path)) is not None:
+            self.locks[path] = file
+        return path in self.locks
+
+    def _resize(self) -> None:
+        """Pass a wish for other GPUs on when all of their locks are held. Those that are given up are free
+        when the job has said what it uses; one that says nothing, in the time for leaving, is to leave."""
+        wish, run = _read(self.folder / RESIZE), Path(self.order["run_folder"])
+        if wish is None or wish["run"] <= self.met or not all(self._take(path) for path in wish["locks"]):
+            return
+        if self.run != wish["run"]:
+            self.run, self.told_at = wish["run"], time.monotonic()
+            write_whole(run / GPUS, {"run": wish["run"], "devices": wish["devices"]})
+        used = _read(run / USED)
+        if used is not None and used["run"] == wish["run"]:
+            for path in self.locks.keys() - wish["locks"]:
+                self.locks.pop(path).close()
+            self.met = wish["run"]
+            write_whole(self.folder / RESIZED, {"run": wish["run"], "gpus": wish["gpus"]})
+        elif self.asked_at is None and time.monotonic() > self.told_at + self._patience():
+            self.asked_at = time.monotonic()
+
+    def _patience(self) -> float:
+        """Return how long the job may take to hear of other GPUs: twice the time, while it is starting."""
+        return float(self.order["grace"]) * (1 if Path(self.order["ready"]).exists() else 2)
 
     def _start(self) -> None:
         for process in self.order["processes"]:
@@ -284,6 +316,7 @@ class Keeper:
         if all(code is not None for code in codes):
             return False
         self._listen()
+        self._resize()
         broken = self.failed_at is not None and now > self.failed_at + PATIENCE
         if self._late(1.0) or broken or self._abandoned():
             self._kill()
@@ -306,6 +339,13 @@ class Keeper:
         for child in self.children:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(child.pid, signal.SIGKILL)
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
 
 
 def _locked_file(path: str) -> Any | None:

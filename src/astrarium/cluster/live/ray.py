@@ -21,6 +21,7 @@ from typing import Any
 from astrarium.cluster.live.agent import MachineAgent, PartOrder, PartStatus
 from astrarium.cluster.live.backend import Fenced, MachineStatus, Order, RunKey, RunStatus, Snapshot
 from astrarium.cluster.live.fleet import AgentHandle, MachineFleet, free_ports
+from astrarium.cluster.live.health import HealthWatch
 from astrarium.cluster.live.session import newest_checkpoint
 from astrarium.core.errors import InputError, from_extra
 
@@ -37,9 +38,13 @@ class RayAgent:
         self._thread, self._orders = ThreadPoolExecutor(1), list[Future[None]]()
         self._looking: Future[dict[RunKey, PartStatus]] | None = None
         self._seen: dict[RunKey, PartStatus] | None = None
+        self._health = HealthWatch()
 
-    def look(self, epoch: int) -> tuple[dict[RunKey, PartStatus], list[int]]:
-        """Return what runs here, as it was last seen, and ports that are free."""
+    def look(
+        self, epoch: int, machine: MachineStatus
+    ) -> tuple[dict[RunKey, PartStatus], list[int], MachineStatus]:
+        """Return what runs here, as it was last seen, ports that are free, and the machine with the health
+        of its GPUs."""
         self._check(epoch)
         self._looking = self._looking or self._thread.submit(self._agent.look)
         wait([self._looking], None if self._seen is None else SOON)
@@ -47,11 +52,12 @@ class RayAgent:
         if self._looking.done():
             done, self._looking = self._looking, None
             self._seen = done.result()
-        return self._seen or {}, free_ports(self._address, PORTS)
+        return self._seen or {}, free_ports(self._address, PORTS), self._health.seen(machine)
 
-    def order(self, epoch: int, verb: str, about: PartOrder | RunKey) -> None:
+    def order(self, epoch: int, verb: str, about: PartOrder | RunKey | int) -> None:
         self._check(epoch)
-        self._orders.append(self._thread.submit(getattr(self._agent, verb), about))
+        of = self._health if verb == "retry" else self._agent
+        self._orders.append(self._thread.submit(getattr(of, verb), about))
         wait(self._orders, SOON)
         self._check_orders()
 
@@ -98,10 +104,13 @@ class RayAgentHandle:
     def forget(self, key: RunKey) -> None:
         self._order("forget", key)
 
+    def retry(self, gpu: int) -> None:
+        self._order("retry", gpu)
+
     def hear(self) -> None:
         """Take an answer that is there, and ask again."""
         try:
-            self._parts, self._ports = self._ray.get(self.pending)
+            self._parts, self._ports, self.machine = self._ray.get(self.pending)
         except self._ray.exceptions.RayError as error:
             if isinstance(error, Fenced):
                 raise Fenced(str(getattr(error, "cause", error))) from None
@@ -112,9 +121,9 @@ class RayAgentHandle:
         self._check_orders()
 
     def _ask(self) -> Any:
-        return self.actor.look.remote(self._epoch)
+        return self.actor.look.remote(self._epoch, self.machine)
 
-    def _order(self, verb: str, about: PartOrder | RunKey) -> None:
+    def _order(self, verb: str, about: PartOrder | RunKey | int) -> None:
         self._orders.append(self.actor.order.remote(self._epoch, verb, about))
 
     def _check_orders(self) -> None:

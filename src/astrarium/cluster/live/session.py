@@ -30,6 +30,7 @@ import msgspec
 
 from astrarium.cluster.live.backend import Order
 from astrarium.cluster.live.keeper import SELDOM, passes, write_whole
+from astrarium.run.leased import LeasedGpus
 
 STOPPED = 75  # the exit code of a job that left with a checkpoint: EX_TEMPFAIL, try again
 CHECKPOINT, PROGRESS, RESULT, READY = "checkpoint", "progress.json", "result.json", "ready"
@@ -45,6 +46,7 @@ class Session:
         self.rank, self.world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
         self.run = int(os.environ.get("ASTRARIUM_RUN", "1"))
         self.gpus = int(os.environ.get("ASTRARIUM_GPUS", "1"))
+        self._leased = LeasedGpus(self.folder)
         self.asked = False  # to stop
         self._leave_by = float("inf")
         self._grace = float(os.environ.get("ASTRARIUM_GRACE", "30"))
@@ -67,9 +69,28 @@ class Session:
         for step in range(self._first, total):
             self._done = step
             yield step
+            self._use()
             self._done = step + 1
             if time.monotonic() - self._told_at > _TELL:
                 self._tell()
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """Return the GPUs to use, as this process counts them."""
+        return self._leased.devices or tuple(range(self.gpus))
+
+    def resized(self) -> bool:
+        """Return whether the job is to go on with other GPUs: `devices`, `gpus` of them. It is taken to have
+        done so when it asks again, or with the next step."""
+        self._use()
+        if not self._leased.changed():
+            return False
+        self.gpus = len(self.devices)
+        return True
+
+    def _use(self) -> None:
+        if self.rank == 0:
+            self._leased.use()
 
     def checkpoint(self, state: Any) -> None:
         """Write a checkpoint of *state* after a step, if one is due, and leave if asked to."""

@@ -29,6 +29,7 @@ from astrarium.cluster.live.agent import (
     ending,
     last_line,
     left_behind,
+    lock_files,
     run_progress,
     written_order,
 )
@@ -175,6 +176,13 @@ class SiteBackend:
             run = self._runs[order.key] = SiteRun(order, self._write(order), ours=True)
             self._hand_over(run)
 
+    def resize(self, key: RunKey, order: Order) -> bool:
+        """Return that it cannot be: a job of a site has the GPUs that it was given there."""
+        return False
+
+    def retry(self, machine: str, gpu: int) -> None:
+        """Do nothing: the site itself watches the health of its GPUs."""
+
     def stop(self, key: RunKey) -> None:
         self._check()
         run = self._runs.get(key)
@@ -226,7 +234,10 @@ class SiteBackend:
                              self._least, 0, self._env)  # fmt: skip
             seen = msgspec.structs.replace(part, order=msgspec.structs.replace(order, parts=parts))
             folder.mkdir(parents=True, exist_ok=True)
-            written = {**written_order(self.home, seen, [], site=True), "part": msgspec.to_builtins(part)}
+            written = {
+                **written_order(self.home, seen, lock_files(self.home, seen, []), site=True),
+                "part": msgspec.to_builtins(part),
+            }
             keeper.write_whole(folder / keeper.ORDER, written)
         return resume.kept
 

@@ -26,6 +26,7 @@ from astrarium.cluster.live.backend import EndedRun, JobCommand, Memory
 from astrarium.cluster.live.events import Chronicler, ClusterEvent
 from astrarium.cluster.live.keeper import passes
 from astrarium.cluster.live.policy import pickled_policy, unpickled_policy
+from astrarium.cluster.record import gpu_failed, machine_died
 from astrarium.cluster.state import AppRow, ClusterState, JobRow, Outcome
 from astrarium.core.errors import AstrariumError, InputError
 from astrarium.core.trace import Step
@@ -66,8 +67,8 @@ class Rows:
     def read(self, state: ClusterState) -> None:
         found = self._db.execute("SELECT gpu, app, id FROM leases WHERE outcome = 'open'")
         self._held = {gpu: (app, row) for gpu, app, row in found}
-        for machine, gpus in state.floor.gpus_of.items():
-            self._machines.update(dict.fromkeys(gpus, machine))
+        for machine in state.floor.machines.values():
+            self._machines.update(dict.fromkeys(state.floor.all_of(machine), machine.id))
 
     @contextmanager
     def restored(self) -> Iterator[None]:
@@ -103,13 +104,13 @@ class Rows:
     def _joined(self, step: Step, state: ClusterState) -> None:
         for event in step.events:
             if isinstance(event, contract.MachineJoined):
-                gpus = state.floor.gpus_of.get(event.machine.id, ())
+                gpus = state.floor.all_of(event.machine)
                 self._machines.update(dict.fromkeys(gpus, event.machine.id))
 
     def _touched(self, step: Step, state: ClusterState) -> set[int]:
         found: set[int] = set()
         for each in (*step.events, *step.actions):
-            if isinstance(each, contract.MachineLost):
+            if isinstance(each, contract.MachineLost | contract.GpuFailed):
                 found |= state.ledger.rows.keys()
             elif isinstance(each, contract.AppArrived):
                 found.add(each.app.id)
@@ -150,15 +151,18 @@ class Rows:
                 self._decided(step.now, action.app, type(action).__name__, action.gpus, until, action.why)
         for event in step.events:
             if isinstance(event, contract.MachineLost):
-                self._lost(step.now, event.machine)
+                gone = [gpu for gpu in self._held if self._machines.get(gpu) == event.machine]
+                self._lost(step.now, gone, machine_died(event))
+            elif isinstance(event, contract.GpuFailed):
+                self._lost(step.now, [event.gpu], gpu_failed(event))
 
-    def _lost(self, now: Time, machine: int) -> None:
-        gone: dict[int, list[int]] = {}
-        for gpu, (app, _) in self._held.items():
-            if self._machines.get(gpu) == machine:
-                gone.setdefault(app, []).append(gpu)
-        for app, gpus in gone.items():
-            self._decided(now, app, "Lost", gpus, None, f"machine {machine} died")
+    def _lost(self, now: Time, gone: Sequence[int], why: str) -> None:
+        by_app: dict[int, list[int]] = {}
+        for gpu in gone:
+            if gpu in self._held:
+                by_app.setdefault(self._held[gpu][0], []).append(gpu)
+        for app, gpus in by_app.items():
+            self._decided(now, app, "Lost", gpus, None, why)
 
     def _decided(
         self, at: Time, app: int, what: str, gpus: Sequence[int], until: Time | None, why: str

@@ -107,7 +107,7 @@ class RankedQueue:
 SPARE = "it has no use for them any more"
 RENEWED = "nobody else wants them"
 OF_AN_APP = (contract.LeaseExpired, contract.JobFinished, contract.JobStopped, contract.AppWithdrawn)
-OF_ALL = (contract.MachineJoined, contract.MachineLost)
+OF_ALL = (contract.MachineJoined, contract.MachineLost, contract.GpuFailed, contract.GpuRepaired)
 
 
 class LeaseParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -54,4 +54,4 @@ def _lies_well(gpus: tuple[int, ...], floor: Floor) -> bool:
     spread = floor.spread(gpus)
     if spread <= Spread.MACHINE:
         return True
-    return spread is Spread.RACK and len(gpus) > max(machine.gpus for machine in floor.machines.values())
+    return spread is Spread.RACK and len(gpus) > max(map(len, floor.gpus_of.values()))

@@ -10,9 +10,18 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from astrarium.cluster.contract import App, AppArrived, Event, Job, MachineJoined, MachineLost
+from astrarium.cluster.contract import (
+    App,
+    AppArrived,
+    Event,
+    GpuFailed,
+    GpuRepaired,
+    Job,
+    MachineJoined,
+    MachineLost,
+)
 from astrarium.cluster.live.backend import JobCommand
-from astrarium.cluster.machines import Machine, Slowdowns, Spread
+from astrarium.cluster.machines import Floor, Machine, Slowdowns, Spread
 from astrarium.cluster.scenario import schema
 from astrarium.cluster.scenario.read import ClusterScenario
 from astrarium.cluster.workloads import themis
@@ -227,22 +236,51 @@ def _changes(
     changes: tuple[schema.Change, ...], first: list[Machine]
 ) -> tuple[list[tuple[Time, Event]], dict[int, Machine], int]:
     """Machines that come have the next numbers."""
-    known, there = {machine.id: machine for machine in first}, {machine.id for machine in first}
+    floor = Floor()
     events: list[tuple[Time, Event]] = []
-    size = largest = sum(machine.gpus for machine in first)
+    for machine in first:
+        floor.join(machine)
+    known, largest = {machine.id: machine for machine in first}, floor.size
     for place, change in enumerate(changes):
-        if change.lose is not None:
-            if change.lose not in there:
-                told = f"the number of a machine that is there then: 0 to {len(known) - 1}, once"
-                raise InputError(f"changes[{place}].lose", change.lose, told)
-            there.remove(change.lose)
-            events.append((change.at, MachineLost(change.lose)))
-            size -= known[change.lose].gpus
-        elif change.join is not None:
-            for machine in _of_kind(change.join, len(known)):
-                known[machine.id] = machine
-                there.add(machine.id)
-                events.append((change.at, MachineJoined(machine)))
-                size += machine.gpus
-        largest = max(largest, size)
+        for event in _changed(change, f"changes[{place}]", floor, known):
+            events.append((change.at, event))
+        largest = max(largest, floor.size)
     return events, known, largest
+
+
+def _changed(change: schema.Change, field: str, floor: Floor, known: dict[int, Machine]) -> Iterator[Event]:
+    if change.lose is not None:
+        _check_there(change.lose, f"{field}.lose", floor, known)
+        floor.leave(change.lose)
+        yield MachineLost(change.lose)
+    elif change.join is not None:
+        for machine in _of_kind(change.join, len(known)):
+            known[machine.id] = machine
+            floor.join(machine)
+            yield MachineJoined(machine)
+    elif change.fail is not None:
+        gpu = _gpu(change.fail, f"{field}.fail", floor, known, works=True)
+        floor.fail(gpu)
+        yield GpuFailed(gpu, "it broke")
+    elif change.repair is not None:
+        gpu = _gpu(change.repair, f"{field}.repair", floor, known, works=False)
+        floor.repair(gpu)
+        yield GpuRepaired(gpu)
+
+
+def _check_there(machine: int, field: str, floor: Floor, known: dict[int, Machine]) -> None:
+    if machine not in floor.machines:
+        told = f"the number of a machine that is there then: 0 to {len(known) - 1}, once"
+        raise InputError(field, machine, told)
+
+
+def _gpu(place: schema.GpuPlace, field: str, floor: Floor, known: dict[int, Machine], works: bool) -> int:
+    """The number of a GPU that works then, or does not."""
+    _check_there(place.machine, f"{field}.machine", floor, known)
+    gpus = floor.all_of(known[place.machine])
+    fitting = [n for n, gpu in enumerate(gpus) if (gpu in floor.gpus_of[place.machine]) is works]
+    if place.gpu not in fitting:
+        there = ", ".join(map(str, fitting)) or "there is none"
+        told = f"a GPU of this machine that {'works' if works else 'has failed'} then: {there}"
+        raise InputError(f"{field}.gpu", place.gpu, told)
+    return gpus[place.gpu]

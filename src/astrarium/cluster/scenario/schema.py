@@ -209,18 +209,27 @@ class Costs(msgspec.Struct, frozen=True):
     checkpoints: Duration = Duration(0)
 
 
+class GpuPlace(msgspec.Struct, frozen=True):
+    """A GPU, as its machine counts from 0, and the number of that machine."""
+
+    machine: Number
+    gpu: Number
+
+
 class Change(msgspec.Struct, frozen=True):
-    """At an instant, a machine dies (its number, counted from 0 in the order of machines) or others join."""
+    """At an instant, a machine dies (its number, counted from 0 in the order of machines) or others join; or
+    a GPU fails, or is repaired."""
 
     at: Duration
     lose: Number | None = None
     join: MachineKind | None = None
+    fail: GpuPlace | None = None
+    repair: GpuPlace | None = None
 
     def __post_init__(self) -> None:
-        if (self.lose is None) == (self.join is None):
-            raise InputError(
-                "lose", self.lose, "either the number of a machine to lose, or machines that join"
-            )
+        if sum(each is not None for each in (self.lose, self.join, self.fail, self.repair)) != 1:
+            told = "one of: the number of a machine to lose, machines that join, a GPU to fail or to repair"
+            raise InputError("lose", self.lose, told)
 
 
 # What only a live cluster needs: the commands of apps, and the section `live`.
@@ -323,9 +332,13 @@ class TaskEntry(msgspec.Struct, frozen=True):
     processes: Processes = "machine"
     env: dict[str, str] = {}
     directory: str | None = None
+    elastic: bool = False
 
     def __post_init__(self) -> None:
         self.words()
+        if self.elastic and (self.on_stop != "checkpoint" or self.processes == "gpu"):
+            told = "false: a job whose GPUs may change has on_stop: checkpoint, and processes: job or machine"
+            raise InputError("elastic", True, told)
         for name, value in self.env.items():
             if not name or "=" in name or "\0" in name + value:
                 told = "a name without =, and a value, neither with a zero byte"
@@ -337,7 +350,7 @@ class TaskEntry(msgspec.Struct, frozen=True):
     def task(self, home: Path) -> JobCommand:
         """*home*: what a folder is relative to."""
         directory = str((home / (self.directory or ".")).resolve())
-        return JobCommand(self.words(), self.on_stop, self.processes, self.env, directory)
+        return JobCommand(self.words(), self.on_stop, self.processes, self.env, directory, self.elastic)
 
 
 def command_words(command: str | tuple[str, ...]) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from time import monotonic
 
 from astrarium.core.errors import InputError
 from astrarium.gate.driver import VISIBLE, NoGpu, chosen_gpu, count_gpus
+from astrarium.run.leased import LeasedGpus
 from astrarium.run.waiting import waiting
 from astrarium.tuning.live.backend import News, Work
 from astrarium.tuning.live.fork_server import PRELOAD, ForkServer, Rendezvous
@@ -108,6 +109,7 @@ class LocalTrialBackend(SlotBackend):
             raise InputError("", None, "the package torch: pip install 'astrarium[torch]'")
         for missing in [name for name in preload if find_spec(name.partition(".")[0]) is None]:
             raise InputError("preload", missing, "a module that can be imported")
+        self._leased = LeasedGpus(Path(os.environ.get("ASTRARIUM_FOLDER", ".")))
         found, parcel = found_gpus(gpus, emulated), packed(build)
         search_folder = SearchFolder(
             Path(folder) if folder is not None else _temporary(memory), parcel, folder is None
@@ -120,7 +122,8 @@ class LocalTrialBackend(SlotBackend):
             undo.callback(search_folder.close)
             fork_servers = _fork_servers(environments, (*PRELOAD, *preload), search_folder.litter, undo)
             gpus_made = {gpu: SlotTemplate(fork_servers[gpu], setup) for gpu in found}
-            self._local = LocalSlots(gpus_made, most, patience, packing == "lanes")
+            first = self._leased.devices if self._leased.elastic else None
+            self._local = LocalSlots(gpus_made, most, patience, packing == "lanes", first)
             rendezvous = Rendezvous(lambda: LOOPBACK, fork_servers[found[0]])
             if len(found) > 1:
                 rendezvous.begin()  # while the slots come up
@@ -140,6 +143,15 @@ class LocalTrialBackend(SlotBackend):
         """Give up a GPU, which is wanted for something else: runs on it are lost."""
         self._local.withdraw(gpu)
 
+    def _follow(self, leased: tuple[int, ...]) -> None:
+        """Use the GPUs that a cluster leases to this search: runs on others go on elsewhere."""
+        for gpu in self._local.gpus():
+            if gpu not in leased:
+                self._local.withdraw(gpu)
+        for gpu in leased:
+            self._local.restore(gpu)
+        self._leased.use()
+
     def start(self, work: Work) -> None:
         if self._closed:
             raise RuntimeError("the backend was closed: make another")
@@ -147,6 +159,8 @@ class LocalTrialBackend(SlotBackend):
 
     def hear(self, seconds: float) -> list[News]:
         """Return news. A GPU that was given up does not come back: without any, nobody need wait."""
+        if self._leased.changed():
+            self._follow(self._leased.devices)
         news = super().hear(seconds if self._local.gpus() else 0.0)
         if not news and not self._closed and not self._local.gpus():
             why = self._local.given_up or "they were all withdrawn"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import select
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -117,12 +117,18 @@ class SlotTemplate(NamedTuple):
 class LocalSlots:
     """Local slots are processes of this machine. *most* are kept for each GPU, and as long as there are
     fewer, one more than are in use. *patience*: seconds of silence after which a slot is taken to be gone.
-    *shared*: one slot takes all runs of a GPU."""
+    *shared*: one slot takes all runs of a GPU. *first*: the GPUs to begin with, where they are not all."""
 
     def __init__(
-        self, gpus: Mapping[int, SlotTemplate], most: int = 4, patience: float = 30.0, shared: bool = False
+        self,
+        gpus: Mapping[int, SlotTemplate],
+        most: int = 4,
+        patience: float = 30.0,
+        shared: bool = False,
+        first: Collection[int] | None = None,
     ):
-        self._made, self._most, self._patience, self._shared = dict(gpus), most, patience, shared
+        self._templates, self._most, self._patience, self._shared = dict(gpus), most, patience, shared
+        self._made = {gpu: made for gpu, made in gpus.items() if first is None or gpu in first}
         self._fork_servers = {id(gpu.fork_server): gpu.fork_server for gpu in gpus.values()}
         self.given_up = ""  # why the last GPU was
         self._slots: dict[int, SlotProcess] = {}
@@ -173,6 +179,13 @@ class LocalSlots:
         self._made.pop(gpu, None)
         for number in [number for number, slot in self._slots.items() if slot.gpu == gpu]:
             self._lose(number, "its GPU is gone")
+
+    def restore(self, gpu: int) -> None:
+        """Take a GPU into use that was not, or was given up."""
+        if gpu in self._templates and gpu not in self._made:
+            self._made[gpu] = self._templates[gpu]
+            self._failures.pop(gpu, None)
+            self._start(gpu)
 
     def hear(self, seconds: float) -> list[SlotMessage]:
         sources: dict[Any, int] = {slot.pipe: each for each, slot in self._slots.items()}
