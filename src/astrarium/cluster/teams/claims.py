@@ -69,8 +69,8 @@ class Step(NamedTuple):
 
 class Claim(NamedTuple):
     """What a team claims now. *gangs*: GPUs that apps need at once which have waited for a turn; *within*:
-    how many its budget allows (None: any number); *borrowed*: what it has borrowed so far; *came*: when the
-    first of its apps that wants more did."""
+    how many its budget allows (None: any number), of which it has *used* so much; *borrowed*: GPU time that
+    it has borrowed; *came*: when the first of its apps did that wants more."""
 
     team: str
     rule: Team
@@ -78,6 +78,7 @@ class Claim(NamedTuple):
     reserved: int = 0
     gangs: tuple[int, ...] = ()
     within: int | None = None
+    used: float = 0.0
     borrowed: float = 0.0
     came: Time = 0
 

@@ -74,7 +74,7 @@ class Moves:
         holdings, claim = self.holdings, self.claims[team]
         excess = holdings.count(team) - claim.most(self.state.floor.size)
         for key in reversed(holdings.of(team)) if excess > 0 else ():
-            free = sorted(holdings.queues[key] & self.state.free)[:excess]
+            free = sorted(holdings.queues[key] & self.state.free, key=self._disturbs)[:excess]
             holdings.move(free, None)
             excess -= len(free)
         for row in holdings.newest_first(holdings.of(team), self.state) if excess > 0 else ():
@@ -83,6 +83,9 @@ class Moves:
                 holdings.move(gone, None)
                 excess -= len(gone)
                 yield Revoke(row.app.id, gone, words.taken_beyond(claim))
+
+    def _disturbs(self, gpu: int) -> tuple[bool, int]:
+        return gpu in self.standing, gpu
 
     def _filled(self, key: Key, missing: int, entitled: bool) -> Iterator[Revoke]:
         """Give a queue GPUs that it lacks: free ones, and then those of others."""

@@ -163,6 +163,7 @@ class TeamSharing:
             reserved=reserved,
             gangs=tuple(min(job.job.least for job in row.unfinished()) for row in starving),
             within=account.within(rule.budget, self.rules.turn),
+            used=0.0 if account.used is None else account.used.total,
             borrowed=account.borrowed.total,
             came=min((row.arrived for row in rows if wanted(row)), default=now),
         )
@@ -232,11 +233,13 @@ class TeamSharing:
         if row is None or isinstance(action, Withdraw):
             return action
         if isinstance(action, Revoke):
-            gpus = tuple(gpu for gpu in action.gpus if not self._protected(now, gpu, row))
+            kept = {gpu for gpu in action.gpus if self._protected(now, gpu, row)} - view.kept
+            view.kept |= kept  # who asks for them again insists: they are of no use where they are
+            gpus = tuple(gpu for gpu in action.gpus if gpu not in kept)
             return Revoke(action.app, gpus, action.why) if gpus else None
         gpus = tuple(gpu for gpu in action.gpus if gpu in view.free or gpu in row.leases)
         has = len(row.leases)
-        if len(gpus) < len(action.gpus) and usable(row, has + len(gpus)) <= has:
+        if not gpus or (len(gpus) < len(action.gpus) and usable(row, has + len(gpus)) <= has):
             return None
         why = self._with_lender(action.why, row, len(gpus), claims, view.whole)
         return self._granted(now, Grant(action.app, gpus, action.until, why), row, view.whole)
@@ -253,8 +256,9 @@ class TeamSharing:
 
     def _protected(self, now: Time, gpu: int, row: AppRow) -> bool:
         tenure = self._holdings.tenures.get(gpu)
-        fresh = tenure is not None and now - tenure.since < row.app.min_run
-        return fresh and any(gpu in job.gpus for job in row.jobs.values())
+        if tenure is None or tenure.app != row.app.id or now - tenure.since >= row.app.min_run:
+            return False
+        return any(gpu in job.gpus and row.leases.keys() >= set(job.gpus) for job in row.jobs.values())
 
     def _granted(self, now: Time, grant: Grant, row: AppRow, state: ClusterState) -> Grant:
         """Return a grant that lasts for the app's min_run, and no longer than until a reservation starts that

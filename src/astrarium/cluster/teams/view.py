@@ -24,6 +24,7 @@ class QueueView(ClusterState):
         self.holder = {gpu: app for gpu, app in state.holder.items() if gpu in gpus}
         self.floor = copy(state.floor)
         self.floor.size = len(gpus)
+        self.kept: set[int] = set()  # that were to be taken back, and were not
 
     def contention(self, now: Time, row: AppRow) -> Contention:
         apps, gpus = self.whole.contention(now, row)

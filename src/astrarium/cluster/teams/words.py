@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from astrarium.cluster.teams import DAY, HOUR, Budget, Reservation
+from astrarium.cluster.teams import DAY, HOUR, Reservation
 from astrarium.cluster.teams.claims import Claim
 from astrarium.cluster.teams.holdings import Key
 from astrarium.core.units import SECOND, Time
@@ -14,15 +14,17 @@ def too_long(max_run: Time) -> str:
     return f"it has held GPUs for {span(max_run)}, its max_run"
 
 
-def over_budget(team: str, budget: Budget, used: float) -> str:
-    told = f"{used / HOUR:,.4g} of {budget.gpu_hours:,.4g} GPU-hours in {span(budget.over)}"
-    return f"{team} is over its budget ({told})"
+def over_budget(claim: Claim) -> str:
+    budget = claim.rule.budget
+    assert budget is not None
+    told = f"{claim.used / HOUR:,.1f} of {budget.gpu_hours:,.4g} GPU-hours in {span(budget.over)}"
+    return f"{claim.team} is over its budget ({told})"
 
 
 def taken_beyond(claim: Claim) -> str:
     """Return why a team loses GPUs that nobody else may want."""
     if claim.within is not None and claim.rule.budget is not None and claim.rule.budget.hard:
-        return f"the budget of {claim.team} is used up ({claim.rule.budget.gpu_hours:,.4g} GPU-hours)"
+        return over_budget(claim)
     return f"{claim.team} may have {claim.entitled} now, and not borrow"
 
 
@@ -37,7 +39,7 @@ def taken(claims: Mapping[str, Claim], of: Key, by: Key, entitled: bool, app: st
     if entitled:
         return f"lent by {by.team}, whose {waits}"
     if claims[of.team].within == 0:
-        return f"{of.team} is over its budget, and {by.team} wants them: its {waits}"
+        return f"{over_budget(claims[of.team])}, and {by.team} wants them: its {waits}"
     return f"{by.team} has borrowed less for its weight ({claim.rule.weight:g}), and its {waits}"
 
 
@@ -56,7 +58,7 @@ def waiting(
     and kept for one."""
     team, has, reasons = claim.team, held.get(claim.team, 0), []
     if claim.within == 0:
-        reasons.append(f"{team} is over its budget")
+        reasons.append(over_budget(claim))
     if kept.get(team) and claim.gangs:
         needs = f"which needs {max(claim.gangs)} together"
         reasons.append(f"{kept[team]} of {size} are free, and held for {team}, {needs}")
