@@ -101,7 +101,7 @@ def test_a_team_has_what_it_is_guaranteed_as_soon_as_runs_may_be_stopped(
             wants = sum(most_usable(row) for row in state.apps.values() if row.app.team == team)
             if has[team] < min(wants, own.guaranteed):
                 others = [name for name in TEAMS if has[name] > rule.teams[name].guaranteed]
-                for gpu, (number, began) in since.items():
+                for number, began in since.values():
                     row = state.apps[number]
                     assert row.app.team not in others or step.now - began < row.app.min_run
 

@@ -41,10 +41,9 @@ def read_moment(raw: object, field: str = "") -> Moment:
         if found := _DATE.fullmatch(text.replace("t", " ")):
             day, hour, minute, second = found.groups()
             return Moment(text, date=datetime.fromisoformat(f"{day} {hour:0>2}:{minute}:{second or '00'}"))
-        if found := _DAY.fullmatch(text):
-            if int(found[2]) <= 24 and int(found[3]) <= 59:
-                clock = timedelta(hours=int(found[2]), minutes=int(found[3]))
-                return Moment(text, day=DAYS.index(found[1]), clock=clock)
+        if (found := _DAY.fullmatch(text)) and int(found[2]) <= 24 and int(found[3]) <= 59:
+            clock = timedelta(hours=int(found[2]), minutes=int(found[3]))
+            return Moment(text, day=DAYS.index(found[1]), clock=clock)
         return Moment(text, after=read_duration(raw))
     except ValueError:
         raise ValueError(FORM) from None

@@ -68,15 +68,17 @@ class Step(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """What a team claims now. *gangs*: GPUs that apps need at once which have waited for a turn; *within*:
-    how many its budget allows (None: any number), of which it has *used* so much; *borrowed*: GPU time that
-    it has borrowed; *came*: when the first of its apps did that wants more."""
+    """What a team claims now. *gangs*: GPUs that apps need at once which have waited for a turn; *together*:
+    the most that an app needs at once which has none; *within*: how many its budget allows (None: any), of
+    which it has *used* so much; *borrowed*: GPU time that it has borrowed; *came*: when the first of its apps
+    did that wants more."""
 
     team: str
     rule: Team
     counts: Counts
     reserved: int = 0
     gangs: tuple[int, ...] = ()
+    together: int = 0
     within: int | None = None
     used: float = 0.0
     borrowed: float = 0.0

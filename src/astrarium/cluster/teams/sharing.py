@@ -155,13 +155,14 @@ class TeamSharing:
     def _claim(self, now: Time, team: str, reserved: int, state: ClusterState) -> Claim:
         rows, rule = self._rows(team, state), self.rules.rule(team)
         account = self._accounts.of(team, self.rules)
-        starving = (row for row in rows if not row.leases and now - row.counted >= self.rules.turn)
+        waiting = [(_gang(row), now - row.counted) for row in rows if not row.leases]
         return Claim(
             team=team,
             rule=rule,
             counts=usable_counts(rows, state.floor.size),
             reserved=reserved,
-            gangs=tuple(min(job.job.least for job in row.unfinished()) for row in starving),
+            gangs=tuple(gang for gang, waited in waiting if waited >= self.rules.turn),
+            together=max((gang for gang, _ in waiting), default=0),
             within=account.within(rule.budget, self.rules.turn),
             used=0.0 if account.used is None else account.used.total,
             borrowed=account.borrowed.total,
@@ -327,3 +328,8 @@ class TeamSharing:
             if state.apps[app].leases:
                 found.append(now + max(1, state.apps[app].app.max_run - ran))
         return min(found)
+
+
+def _gang(row: AppRow) -> int:
+    """Return the fewest GPUs with which an app that has none would run."""
+    return min(job.job.least for job in row.unfinished())

@@ -59,12 +59,12 @@ def waiting(
     team, has, reasons = claim.team, held.get(claim.team, 0), []
     if claim.within == 0:
         reasons.append(over_budget(claim))
-    if kept.get(team) and claim.gangs:
-        needs = f"which needs {max(claim.gangs)} together"
-        reasons.append(f"{kept[team]} of {size} are free, and held for {team}, {needs}")
     for other, count in kept.items():
-        if other != team and count and claims[other].reserved:
+        if count and claims[other].reserved and other != team:
             reasons.append(f"{count} of {size} are held for the reservation of {other}")
+        elif count and claims[other].together > 1:
+            needs = f"which needs {claims[other].together} together"
+            reasons.append(f"{count} of {size} are free, and held for {other}, {needs}")
     if not claim.rule.borrow and has >= claim.entitled:
         reasons.append(f"{team} has its {claim.entitled} GPUs, and may not borrow")
     elif has >= claim.entitled:
