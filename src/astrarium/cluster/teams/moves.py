@@ -125,17 +125,32 @@ class Moves:
         found = {own: -self._missing(own) for own in self.targets if own != key}
         return {own: surplus for own, surplus in found.items() if surplus > 0}
 
+    def _borrowers(self, key: Key) -> dict[Key, int]:
+        """Return the queues of other teams that have borrowed, with how many GPUs."""
+        found: dict[Key, int] = {}
+        for team in self.claims:
+            lent = self.holdings.count(team) - self.claims[team].entitled
+            for own in reversed(self.holdings.of(team)) if team != key.team else ():
+                found[own] = max(0, min(lent, len(self.holdings.queues[own])))
+                lent -= found[own]
+        return found
+
     def _taken(self, key: Key, missing: int, entitled: bool) -> Taken:
-        """Return whose GPUs a queue takes: as many of those that may be taken as it could use."""
-        surplus, found, total = self._donors(key), Taken(), 0
-        for row in self.holdings.newest_first(surplus, self.state):
-            donor = self.holdings.keys[row.app.id]
-            gpus = [gpu for gpu in idle_first(row) if self._may_take(gpu, row, key, entitled)]
-            gone = tuple(gpus[: min(surplus[donor], missing - total)])
-            if gone:
-                found.append((row, gone))
-                surplus[donor] -= len(gone)
-                total += len(gone)
+        """Return whose GPUs a queue takes: as many of those that may be taken as it could use. Who is
+        entitled to them takes them from any borrower, where those with too many may keep theirs."""
+        found, gone = Taken(), set[int]()
+        for donors in (self._donors(key), self._borrowers(key) if entitled else {}):
+            surplus = {own: count - len(gone & self.holdings.queues[own]) for own, count in donors.items()}
+            for row in self.holdings.newest_first(surplus, self.state):
+                donor = self.holdings.keys[row.app.id]
+                free = [gpu for gpu in idle_first(row) if self._may_take(gpu, row, key, entitled)]
+                gpus = tuple(gpu for gpu in free if gpu not in gone)
+                gpus = gpus[: max(0, min(surplus[donor], missing - len(gone)))]
+                if gpus:
+                    found.append((row, gpus))
+                    surplus[donor] -= len(gpus)
+                    gone.update(gpus)
+        total = len(gone)
         return _first(found, total if self._urgent(key, entitled) else self._useful(key, total))
 
     def _useful(self, key: Key, more: int) -> int:
