@@ -139,7 +139,7 @@ def test_the_page_shows_the_example_and_lists_every_field() -> None:
     lines = [line for line in EXAMPLE.read_text().splitlines() if not line.startswith("#")]
     assert shown.splitlines() == lines
     listed = set(re.findall(r"`([\w.\[\]]+)`", text.split("## All fields")[1].split("## Limits")[0]))
-    kinds = {
+    kinds: dict[str, type[msgspec.Struct]] = {
         "teams.NAME": Team, "teams.NAME.budget": Budget,
         "reservations[]": schema.ReservationEntry, "sharing": schema.SharingSection,
     }  # fmt: skip
