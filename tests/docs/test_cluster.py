@@ -84,7 +84,7 @@ def test_every_field_is_in_the_table() -> None:
     section = TEXT.split("## All fields")[1].split("\n## ")[0]
     cells = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
     listed = {name for cell in cells for name in re.findall(r"`([\w.\[\]]+)`", cell)}
-    known = {"machines", "policy.name", "seed"}
+    known = {"machines", "policy.name", "seed", "teams", "reservations", "sharing"}
     known |= fields(schema.MachineKind, "machines[]") | fields(schema.AppEntry, "apps[]")
     known |= fields(schema.PhaseJob, "apps[].phases[][]")
     known |= fields(schema.ThemisApps, "apps") | fields(schema.TraceApps, "apps")

@@ -46,8 +46,16 @@ class Stop(msgspec.Struct, frozen=True, tag=True, gc=False):
     job: int
 
 
-Action: TypeAlias = Grant | Revoke | Run | Stop | SetTimer
-Allocations: TypeAlias = Iterator[Grant | Revoke | SetTimer]  # what a policy decides: the rest is arranged
+class Withdraw(msgspec.Struct, frozen=True, tag=True, gc=False):
+    """End an app that may not go on. It has failed, with this error."""
+
+    app: int
+    error: str
+
+
+Action: TypeAlias = Grant | Revoke | Run | Stop | Withdraw | SetTimer
+# What a policy decides: the rest is arranged.
+Allocations: TypeAlias = Iterator[Grant | Revoke | Withdraw | SetTimer]
 
 
 # Apps and jobs, which share a cluster.
@@ -77,13 +85,19 @@ class Job(msgspec.Struct, frozen=True):
 class App(msgspec.Struct, frozen=True):
     """An app is a series of phases; jobs of a phase run side by side. A single job is an app too. `halving`:
     which jobs go on to a later phase is found out by the phase before it, so that nobody but the app may look
-    there; how many they are, and how much of the GPU they may use, is known. `curve`: jobs may end early."""
+    there; how many they are, and how much of the GPU they may use, is known. `curve`: jobs may end early.
+
+    Within a team, a higher *priority* goes first. What the app was given is not taken for others before
+    *min_run*; an app that has held GPUs for *max_run* is ended (0: it is not)."""
 
     id: int
     name: str
     phases: tuple[tuple[Job, ...], ...]
     team: str = ""
     kind: Literal["jobs", "halving", "curve"] = "jobs"
+    priority: int = 0
+    min_run: Time = 0
+    max_run: Time = 0
 
     @property
     def work(self) -> Time:

@@ -14,6 +14,7 @@ from astrarium.cluster.report import files as report
 from astrarium.cluster.scenario.build import Built, build, slowdowns
 from astrarium.cluster.scenario.read import DEFAULT_POLICY, ClusterScenario, parse
 from astrarium.cluster.scenario.schema import Costs
+from astrarium.cluster.scenario.sharing import shared, simulated_rules
 from astrarium.cluster.state import ClusterState
 from astrarium.cluster.world import ClusterWorld
 from astrarium.core.choice import chosen
@@ -38,6 +39,7 @@ def prepare(
     *look* is called once, with the books and the policy as they are at an instant.
     """
     built = built or build(scenario)
+    policy = shared(policy, simulated_rules(scenario, built))
     truth, believed = slowdowns(scenario), slowdowns(scenario, believed=True)
     state = _Watched(policy, look, believed, scenario.costs)
     watch = Watch(state, truth)

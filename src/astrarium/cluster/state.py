@@ -141,6 +141,7 @@ class ClusterState(LevelState[contract.Event, contract.Action]):
             contract.Revoke: self._revoke,
             contract.Run: self._run,
             contract.Stop: self._stop,
+            contract.Withdraw: self._withdraw,
         }
         super().__init__(events, actions)
 
@@ -310,6 +311,10 @@ class ClusterState(LevelState[contract.Event, contract.Action]):
         job.done = self.done(now, job)
         self._end_run(now, action.app, job)
 
+    def _withdraw(self, now: Time, action: contract.Withdraw) -> None:
+        self._open(action)
+        self._end(now, action.app, Outcome.FAILED, action.error)
+
     def validate(self) -> None:
         held = {gpu: app for app, row in self.apps.items() for gpu in row.leases}
         if held != self.holder or self.free & held.keys():
@@ -323,7 +328,7 @@ class ClusterState(LevelState[contract.Event, contract.Action]):
 
     # helpers
 
-    def _open(self, action: contract.Grant | contract.Revoke | contract.Run) -> AppRow:
+    def _open(self, action: contract.Grant | contract.Revoke | contract.Run | contract.Withdraw) -> AppRow:
         if action.app not in self.apps:
             raise InvalidAction(f"{action!r}: there is no such app, or it has ended")
         return self.apps[action.app]

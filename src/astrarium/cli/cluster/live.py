@@ -24,12 +24,15 @@ from astrarium.cluster.live.fleet import LocalBackend
 from astrarium.cluster.live.forecast import ForecastProcess
 from astrarium.cluster.live.hooks import Hook, Hooks, named
 from astrarium.cluster.live.keeper import SELDOM
-from astrarium.cluster.live.store import Store, waits
+from astrarium.cluster.live.store import FILE, Store, connected, rows, waits
 from astrarium.cluster.policies import cluster_policies
 from astrarium.cluster.scenario.build import first_machines, live_apps, slowdowns
+from astrarium.cluster.scenario.calendar import Calendar
 from astrarium.cluster.scenario.read import ClusterScenario
 from astrarium.cluster.scenario.schema import Address, command_words, read_address
+from astrarium.cluster.scenario.sharing import check_member, shared, team_rules
 from astrarium.cluster.state import AppRow
+from astrarium.cluster.teams import Rules
 from astrarium.core.choice import chosen
 from astrarium.core.errors import InputError, from_extra, read_from
 from astrarium.core.units import to_seconds
@@ -51,7 +54,7 @@ def arbitrate(
     home = (state or Path(scenario.live.state or file.with_suffix(".state").name)).resolve()
     foresight, hooks = ForecastProcess(), hooks_of(scenario)
     where = _metrics_address(scenario, metrics)
-    setting = settings(scenario)._replace(foresight=foresight)
+    setting = settings(scenario, origin_of(home))._replace(foresight=foresight)
     jobs = Path(scenario.live.jobs or home).resolve()
     with disk_errors(home), ExitStack() as closing:
         with waiting(f"looking for the machines ({scenario.live.backend})"):
@@ -81,22 +84,35 @@ def arbitrate(
         raise typer.Exit(1)
 
 
-def settings(scenario: ClusterScenario) -> ArbiterSetup:
-    """All that an arbiter needs of a file; every app is checked before the first is started."""
+def origin_of(home: Path) -> int:
+    """When the first arbiter of a state folder began, by the wall clock; now, where there was none."""
+    if not (home / FILE).exists():
+        return time.time_ns()
+    found = rows(connected(home / FILE, read_only=True), "SELECT value FROM meta WHERE key = 'origin'")
+    return int(found[0]["value"]) if found else time.time_ns()
+
+
+def settings(scenario: ClusterScenario, origin: int | None = None) -> ArbiterSetup:
+    """All that an arbiter needs of a file; every app is checked before the first is started. *origin*: what
+    the wall clock said when the run began, if it is not new."""
     if not isinstance(scenario.apps, tuple):
         told = "a list of apps with commands: what is drawn, or comes from a trace, can only be simulated"
         raise InputError("apps", None, told, scenario.source)
-    live, read, planned = scenario.live, partial(_runnable_apps, scenario), list[PlannedApp]()
+    live, planned, now = scenario.live, list[PlannedApp](), time.time_ns()
     largest = ANY if live.backend != "local" else sum(each.gpus for each in machines_of(scenario).values())
+    rules = team_rules(
+        scenario, None if largest == ANY else largest, Calendar(now if origin is None else origin, now)
+    )
+    read = partial(_runnable_apps, scenario, rules)
     for place, (entry, raw) in enumerate(zip(scenario.apps, scenario.raw["apps"], strict=True)):
         with read_from(scenario.source):
             read(raw, largest, f"apps[{place}]")
         for number, name in enumerate(entry.names):
             body = {key: value for key, value in raw.items() if key not in ("count", "every", "arrival")}
             planned.append(PlannedApp(entry.arrival + number * entry.every, name, {**body, "name": name}))
-    spec = msgspec.json.encode(scenario.policy.plain()).decode()
+    spec = msgspec.json.encode(scenario.policy.plain()).decode() + ("" if rules is None else ", for teams")
     return ArbiterSetup(
-        policy=ChosenPolicy(spec, chosen(cluster_policies, scenario.policy)),
+        policy=ChosenPolicy(spec, shared(chosen(cluster_policies, scenario.policy), rules)),
         read=read,
         wall=time.time_ns,
         clock=time.monotonic_ns,
@@ -149,10 +165,14 @@ def _measured(home: Path, host: str, port: int) -> Iterator[Callable[[str, int],
         server.server_close()
 
 
-def _runnable_apps(scenario: ClusterScenario, raw: dict[str, Any], largest: int, field: str = "app") -> Any:
+def _runnable_apps(
+    scenario: ClusterScenario, rules: Rules | None, raw: dict[str, Any], largest: int, field: str = "app"
+) -> Any:
     """Read an app, and refuse one whose folder or program is not there. On other machines only starting it
     tells; an app of the file was checked before the first was started, and comes with ANY."""
     found = live_apps(raw, largest, Path(scenario.source).parent, field)
+    for app, _ in found:
+        check_member(rules, app, field)
     for _, task in found if scenario.live.backend == "local" and largest != ANY else ():
         if not Path(task.directory).is_dir():
             raise InputError(f"{field}.directory", task.directory, "a folder that is there")

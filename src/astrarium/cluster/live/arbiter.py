@@ -36,6 +36,7 @@ from astrarium.cluster.live.store import InboxMessage, Store
 from astrarium.cluster.machines import Slowdowns
 from astrarium.cluster.policies import Allocator, Arbiter
 from astrarium.cluster.state import AppRow, ClusterState
+from astrarium.cluster.teams.sharing import TeamSharing
 from astrarium.core.errors import InputError
 from astrarium.core.trace import Step
 from astrarium.core.units import FOREVER, SECOND, Time, to_seconds
@@ -278,7 +279,10 @@ class ArbiterProcess:
     def _allocator(self) -> Allocator:
         policy = self._setup.policy
         same = self.store.get("policy_spec") == policy.spec
-        return (self.store.policy(self.state) if same else None) or policy.allocator
+        kept: Allocator | None = self.store.policy(self.state) if same else None
+        if isinstance(kept, TeamSharing) and isinstance(policy.allocator, TeamSharing):
+            kept.rules = policy.allocator.rules  # what teams have used is remembered, whatever they may now
+        return kept or policy.allocator
 
     def _lasts(self, app: int) -> bool:
         """Return whether an app is not to be stopped."""

@@ -11,9 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from astrarium.cluster.record import ClusterRecord
 from astrarium.cluster.report.summary import AppSummary, ClusterSummary, summarize, summarize_apps
 from astrarium.cluster.report.tables import APP_COLUMNS, app_cells, apps_table, overview_table
+from astrarium.cluster.report.teams import summarize_teams, teams_table
 from astrarium.core.level import Run, named
 from astrarium.core.units import FOREVER, SECOND, Time
 from astrarium.run.report import NamedRows, columns, picked, plain, write_csv
@@ -34,13 +37,17 @@ FILES = {
 
 
 def summarize_run(scenario: ClusterScenario, record: ClusterRecord) -> ClusterSummary:
-    return summarize(record)
+    found = summarize(record)
+    by_team = summarize_teams(record, scenario.teams, found.by_app) if scenario.teams else []
+    return msgspec.structs.replace(found, by_team=by_team)
 
 
 def tables(runs: Runs) -> list[Any]:
-    """Return the overview; of a single run its apps too."""
-    apps = [apps_table(runs[0].summary.by_app)] if len(runs) == 1 else []
-    return [overview_table({name: run.summary for name, run in named(runs).items()}), *apps]
+    """Return the overview; of a single run its apps and teams too."""
+    only = runs[0].summary if len(runs) == 1 else None
+    apps = [apps_table(only.by_app)] if only is not None else []
+    teams = [teams_table(only.by_team)] if only is not None and only.by_team else []
+    return [overview_table({name: run.summary for name, run in named(runs).items()}), *apps, *teams]
 
 
 def shown(runs: Runs) -> dict[str, Any]:

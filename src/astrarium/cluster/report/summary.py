@@ -56,6 +56,22 @@ class AppSummary(msgspec.Struct, frozen=True):
     runs: int
 
 
+class TeamSummary(msgspec.Struct, frozen=True):
+    """*gpu_hours* were leased to its apps, of which it *borrowed* some; *lent*: others had them meanwhile.
+    *rho* is that of its app that fared worst, *waited_s* the mean until the first GPU."""
+
+    team: str
+    apps: int
+    finished: int
+    guaranteed: int
+    gpu_hours: float
+    borrowed_gpu_hours: float
+    lent_gpu_hours: float
+    rho: float | None
+    waited_s: float | None
+    never_served: int
+
+
 class ClusterSummary(msgspec.Struct, frozen=True):
     """*leased* and *busy*: parts of all GPU time from the first arrival to the last end."""
 
@@ -75,6 +91,7 @@ class ClusterSummary(msgspec.Struct, frozen=True):
     runs: int
     auctions: AuctionTally | None = None  # None: the policy holds none
     by_app: list[AppSummary] = []  # in order of arrival
+    by_team: list[TeamSummary] = []  # as listed
 
 
 def summarize(record: ClusterRecord) -> ClusterSummary:

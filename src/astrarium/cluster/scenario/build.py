@@ -101,7 +101,8 @@ def copies(entry: schema.AppEntry, place: int, seed: int, largest: int) -> Itera
         raise InputError(field, needed, f"at most {largest} GPUs for a job, all that the cluster ever has")
     for number, name in enumerate(entry.names):
         phases = tuple(_phases(entry, seed, name))
-        yield entry.arrival + number * entry.every, App(0, name, phases, entry.team, entry.kind)
+        limits = entry.priority, entry.min_run, entry.max_run
+        yield entry.arrival + number * entry.every, App(0, name, phases, entry.team, entry.kind, *limits)
 
 
 def _phases(entry: schema.AppEntry, seed: int, name: str) -> Iterator[tuple[Job, ...]]:

@@ -16,13 +16,18 @@ from typing import Any, ClassVar
 
 from astrarium.cluster.policies import cluster_policies
 from astrarium.cluster.scenario import schema
+from astrarium.cluster.scenario.calendar import Moment, read_moment
+from astrarium.cluster.teams import Team
 from astrarium.cluster.workloads.themis import MACHINES
 from astrarium.core.choice import DEFAULT_SEED, Seed, WrittenScenario, read_policy
 from astrarium.core.decode import Decoder, check_keys, check_names, keys_of
 from astrarium.core.errors import InputError, one_of
 
 DEFAULT_POLICY = "themis"
-SECTIONS = ("machines", "apps", "policy", "slowdowns", "costs", "changes", "seed", "live")
+SECTIONS = (
+    "machines", "apps", "teams", "reservations", "sharing", "policy", "slowdowns", "costs", "changes", "seed",
+    "live",
+)  # fmt: skip
 
 
 class ClusterScenario(WrittenScenario, frozen=True, kw_only=True):
@@ -35,6 +40,9 @@ class ClusterScenario(WrittenScenario, frozen=True, kw_only=True):
     slowdowns: schema.SlowdownSection
     costs: schema.Costs
     changes: tuple[schema.Change, ...]
+    teams: dict[str, Team]
+    reservations: tuple[schema.ReservationEntry, ...]
+    sharing: schema.SharingSection | None
     live: schema.LiveSection
     tasks: tuple[schema.TaskEntry | None, ...]  # of apps that are listed: what they run, if that is said
 
@@ -46,7 +54,9 @@ def parse(raw: Any, path: Path = Path()) -> ClusterScenario:
         raise InputError("", keys_of(raw), told)
     check_keys(raw, list(SECTIONS), "")
     raw = {**raw, "apps": _with_files(raw["apps"], path.parent)}
-    decode = Decoder({schema.Address: lambda raw, field: schema.read_address(raw)}).decode
+    decode = Decoder(
+        {schema.Address: lambda raw, field: schema.read_address(raw), Moment: read_moment}
+    ).decode
     given = {name: value for name, value in raw.items() if value is not None}
     return ClusterScenario(
         machines=_machines(raw.get("machines"), decode),
@@ -55,6 +65,11 @@ def parse(raw: Any, path: Path = Path()) -> ClusterScenario:
         slowdowns=decode(schema.SlowdownSection, given.get("slowdowns", {}), "slowdowns"),
         costs=decode(schema.Costs, given.get("costs", {}), "costs"),
         changes=_changes(raw.get("changes"), decode),
+        teams=decode(dict[str, Team], given.get("teams", {}), "teams"),
+        reservations=decode(
+            tuple[schema.ReservationEntry, ...], given.get("reservations", []), "reservations"
+        ),
+        sharing=decode(schema.SharingSection, given["sharing"], "sharing") if "sharing" in given else None,
         seed=decode(Seed, raw.get("seed", DEFAULT_SEED), "seed"),
         live=decode(schema.LiveSection, given.get("live", {}), "live"),
         tasks=_tasks(raw["apps"]),

@@ -9,15 +9,18 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 import msgspec
 
 from astrarium.cluster.live.backend import JobCommand, KubernetesOptions, OnStop, Processes
+from astrarium.cluster.scenario.calendar import Moment
+from astrarium.cluster.teams import DAY
 from astrarium.core.decode import Decoder, check_keys
 from astrarium.core.errors import InputError
-from astrarium.core.quantities import Duration, write_duration
+from astrarium.core.quantities import Duration, check_above_zero, write_duration
 from astrarium.core.units import MILLISECOND, SECOND
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
 Gpus = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
 Number = Annotated[int, msgspec.Meta(ge=0)]
 Times = Annotated[float, msgspec.Meta(ge=1, le=1000)]
+Priority = Annotated[int, msgspec.Meta(ge=-1000, le=1000)]
 Factor = Annotated[float, msgspec.Meta(gt=0, le=1_000_000)]
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Spread = Annotated[float, msgspec.Meta(ge=0, lt=1)]
@@ -82,6 +85,9 @@ class AppEntry(msgspec.Struct, frozen=True):
     spread: Spread = 0.0
     budget: Duration | None = None
     phases: tuple[tuple[PhaseJob, ...], ...] | None = None
+    priority: Priority = 0
+    min_run: Duration = Duration(0)
+    max_run: Duration = Duration(0)
 
     def __post_init__(self) -> None:
         name = self.name
@@ -91,12 +97,20 @@ class AppEntry(msgspec.Struct, frozen=True):
         if self.every and self.count == 1:
             told = "a count of several apps with it, such as count: 3"
             raise InputError("every", write_duration(self.every), told)
+        if self.max_run and self.max_run < self.min_run:
+            told = f"at least min_run, {write_duration(self.min_run)}, or 0s for no end"
+            raise InputError("max_run", write_duration(self.max_run), told)
         if self.phases is not None:
             self._check_phases()
         elif self.kind == "halving":
             self._check_halving()
         else:
             self._check_alike()
+
+    @property
+    def shares(self) -> bool:
+        """Return whether the app asks for something that only rules for teams know."""
+        return bool(self.priority or self.min_run or self.max_run)
 
     @property
     def names(self) -> list[str]:
@@ -214,6 +228,31 @@ class GpuPlace(msgspec.Struct, frozen=True):
 
     machine: Number
     gpu: Number
+
+
+class ReservationEntry(msgspec.Struct, frozen=True):
+    """GPUs for a team from *start* to *end*, and again *every* so long; days of the week come every week."""
+
+    team: str
+    gpus: Gpus
+    start: Moment
+    end: Moment
+    every: Duration = Duration(0)
+
+
+class SharingSection(msgspec.Struct, frozen=True):
+    """What was borrowed is half forgotten after *half_life*; a borrower keeps GPUs for a *turn* at least. A
+    simulated run *starts* at this date."""
+
+    half_life: Duration = Duration(7 * DAY)
+    turn: Duration = Duration(600 * SECOND)
+    starts: Moment | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("half_life", "turn"):
+            check_above_zero(name, getattr(self, name))
+        if self.starts is not None and self.starts.date is None:
+            raise InputError("starts", self.starts.text, "a date such as 2026-11-23 8:00")
 
 
 class Change(msgspec.Struct, frozen=True):
