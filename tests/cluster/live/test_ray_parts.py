@@ -130,18 +130,21 @@ def test_an_agent_whose_disk_is_slow_is_not_silent(
     """It says what it saw last, takes orders, and carries them out when the disk answers."""
     agent, disk = RayAgent(str(home), "left", "127.0.0.1"), Event()
     key = RunKey(0, 0, 1)
-    assert agent.look(1)[0] == {}
+    assert agent.look(1, MachineStatus(2))[0] == {}
     look = agent._agent.look
     monkeypatch.setattr(agent._agent, "look", lambda: look() if disk.wait(60) else {})
-    assert agent.look(1)[0] == {}
+    assert agent.look(1, MachineStatus(2))[0] == {}
     agent.order(1, "start", PartOrder(order(1, JobCommand(words(script))), 0))
-    assert agent.look(1)[0] == {}
+    assert agent.look(1, MachineStatus(2))[0] == {}
     assert not disk.is_set()
     disk.set()
     ends = time.monotonic() + 60
-    while agent.look(1)[0].get(key) is None or not agent.look(1)[0][key].ended:
+    while (
+        agent.look(1, MachineStatus(2))[0].get(key) is None
+        or not agent.look(1, MachineStatus(2))[0][key].ended
+    ):
         assert time.monotonic() < ends
-    assert agent.look(1)[0][key].ended == "finished"
+    assert agent.look(1, MachineStatus(2))[0][key].ended == "finished"
 
 
 def test_an_order_that_cannot_be_carried_out_is_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -234,10 +234,10 @@ class MachineAgent:
             ended: Ending = "" if waits else "unstarted"
             return PartStatus(part.order, part.place, ended, kept, kept, waits)
         try:
+            resized = read_file(folder / keeper_script.RESIZED, Resized) or Resized()
             ended, error = self._ending(key, folder)
         except OSError:  # what cannot be read now is not taken for lost
-            ended, error = "", ""
-        resized = read_file(folder / keeper_script.RESIZED, Resized) or Resized()
+            ended, error, resized = "", "", Resized()
         return PartStatus(part.order, part.place, ended, progress, kept, error, resized)
 
     def _ending(self, key: RunKey, folder: Path) -> tuple[Ending, str]:

@@ -253,7 +253,7 @@ class HealthWatch:
         while True:
             for gpu, judge in enumerate(self._judges):
                 self._look(reader, gpu, judge)
-            time.sleep(self._every)
+            threading.Event().wait(self._every)
 
     def _look(self, reader: GpuReader, gpu: int, judge: GpuJudge) -> None:
         self._reads = gpu, time.monotonic()
