@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from astrarium.cli.cluster.agent import agent
 from astrarium.cli.cluster.status import logs, status
 from astrarium.cli.cluster.submit import submit, withdraw
 from astrarium.cli.explain import explain
@@ -70,7 +71,7 @@ for verb in (simulate, compare, explain, replay, run, serve, goodput, plan, prof
 cluster = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Talk to a cluster that `astrarium run` has started."
 )
-for verb in (submit, withdraw, status, logs):
+for verb in (submit, withdraw, status, logs, agent):
     cluster.command()(verb)
 app.add_typer(cluster, name="cluster")
 gate = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Share a GPU between programs.")

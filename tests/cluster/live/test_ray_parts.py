@@ -10,7 +10,8 @@ import pytest
 
 from astrarium.cluster.live.agent import PartOrder
 from astrarium.cluster.live.backend import Ending, JobCommand, RunKey, RunStatus, Snapshot
-from astrarium.cluster.live.ray import Fenced, RayAgent, RayAgentHandle, RayBackend
+from astrarium.cluster.live.fleet import Fenced
+from astrarium.cluster.live.ray import RayAgent, RayAgentHandle, RayBackend
 from tests.support.cluster.backend import order, words
 
 pytest_plugins = ("tests.support.cluster.fixtures",)

@@ -20,6 +20,9 @@ from astrarium.cli.output import command_line, emit
 from astrarium.cluster.live.arbiter import ANY, ArbiterProcess, ArbiterSetup, ChosenPolicy, PlannedApp
 from astrarium.cluster.live.backend import Backend, MachineStatus, Options
 from astrarium.cluster.live.fleet import LocalBackend
+from astrarium.cluster.live.hosts import AgentsBackend
+from astrarium.cluster.live.remote import AGENT
+from astrarium.cluster.live.wire import Listener, read_key, read_place, server_tls, tcp_listener
 from astrarium.cluster.policies import cluster_policies
 from astrarium.cluster.scenario.build import first_machines, live_apps, slowdowns
 from astrarium.cluster.scenario.read import ClusterScenario
@@ -42,6 +45,8 @@ def arbitrate(
     with disk_errors(home), ExitStack() as closing:
         with waiting(f"looking for the machines ({scenario.live.backend})"):
             backend = backend_of(scenario, jobs)  # before our signals: Ray sets its own
+            if isinstance(backend, AgentsBackend):
+                closing.callback(listening(scenario, backend).close)
             arbiter = ArbiterProcess(home, setting, backend)
         # Who is interrupted before leaves all as it is: agents that have not answered may have jobs to keep.
         closing.callback(getattr(backend, "close", lambda: None))  # not all backends hold something
@@ -66,7 +71,7 @@ def settings(scenario: ClusterScenario) -> ArbiterSetup:
         told = "a list of apps with commands: what is drawn, or comes from a trace, can only be simulated"
         raise InputError("apps", None, told, scenario.source)
     live, read, planned = scenario.live, partial(_runnable_apps, scenario), list[PlannedApp]()
-    largest = ANY if live.backend == "ray" else sum(each.gpus for each in machines_of(scenario).values())
+    largest = ANY if live.backend != "local" else sum(each.gpus for each in machines_of(scenario).values())
     for place, (entry, raw) in enumerate(zip(scenario.apps, scenario.raw["apps"], strict=True)):
         with read_from(scenario.source):
             read(raw, largest, f"apps[{place}]")
@@ -116,7 +121,19 @@ def backend_of(scenario: ClusterScenario, home: Path) -> Backend:
         from astrarium.cluster.live.ray import RayBackend
 
         return RayBackend(home, live.address or "auto", grace, least, live.patience / 1e9, env)
+    if live.backend == "agents":
+        return AgentsBackend(home, grace, least, live.patience / 1e9, env, live.copies, live.look / 1e9)
     return LocalBackend(home, machines_of(scenario), grace, least, env)
+
+
+def listening(scenario: ClusterScenario, backend: AgentsBackend) -> Listener:
+    """Hear agents that connect; files that the scenario names are looked for beside it."""
+    live, beside = scenario.live, Path(scenario.source).parent
+    with read_from(scenario.source):
+        key = read_key("live.key", beside / str(live.key))
+        tls = server_tls(str(beside / live.tls.certificate), str(beside / live.tls.key)) if live.tls else None
+        where = read_place("live.listen", str(live.listen))
+        return tcp_listener(where, {AGENT: key}.get, lambda channel, _: backend.serve(channel), tls)
 
 
 def _announce(scenario: ClusterScenario, home: Path, arbiter: ArbiterProcess) -> None:

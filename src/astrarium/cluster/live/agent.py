@@ -117,12 +117,11 @@ class MachineAgent:
         folder = part_folder(self._home, part.order, part.place)
         if key in self._parts:
             return
+        started = folder.exists()  # by an agent before us
+        folder.mkdir(parents=True, exist_ok=True)
         self._parts[key] = part, folder
-        try:
-            folder.mkdir(parents=True)
-        except FileExistsError:
-            return  # an agent before us has started it
-        self._launch(part, folder)
+        if not started:
+            self._launch(part, folder)
 
     def stop(self, key: RunKey) -> None:
         if key in self._parts:

@@ -12,13 +12,20 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
+
 from astrarium.cluster.live.agent import MachineAgent, PartOrder, PartStatus, left_behind
 from astrarium.cluster.live.backend import Ending, MachineStatus, Order, RunKey, RunStatus, Snapshot
 from astrarium.cluster.live.keeper import STOP
-from astrarium.cluster.live.session import newest_checkpoint
+from astrarium.cluster.live.session import Resume, newest_checkpoint
+from astrarium.core.errors import AstrariumError
 
 _WORST: tuple[Ending, ...] = ("lost", "not found", "failed", "stopped", "finished")
 GONE = "its machine is gone"
+
+
+class Fenced(AstrariumError):
+    """An order of an arbiter that has been superseded was refused."""
 
 
 class AgentHandle(Protocol):
@@ -73,8 +80,10 @@ class MachineFleet:
         there = self.reachable()
         if order.key in self._ordered or any(part.machine not in there for part in order.parts):
             return
+        resume = self.resume(order)
+        if resume is None:
+            return
         self._ordered[order.key] = order
-        resume = newest_checkpoint(self._home, order)
         first = there[order.parts[0].machine]
         gang = len(order.active) > 1 or order.task.processes == "gpu"
         port = first.port() if gang else 0
@@ -84,6 +93,15 @@ class MachineFleet:
                 PartOrder(order, place, resume.checkpoint, resume.kept, first.address, port, self._grace,
                           self._least, agent.device_base, {**self._env, **self.extra(order)})
             )  # fmt: skip
+
+    def resume(self, order: Order) -> Resume | None:
+        """Return what a run begins from; None while it is on its way: the run is ordered again until then."""
+        return newest_checkpoint(self._home, order)
+
+    def kept(self, order: Order) -> float:
+        """Return how much of its job's work would not be lost with the run."""
+        later = msgspec.structs.replace(order, key=order.key._replace(run=order.key.run + 1))
+        return newest_checkpoint(self._home, later).kept
 
     def extra(self, order: Order) -> dict[str, str]:
         """Return what else a job should find in its environment."""
@@ -121,7 +139,8 @@ class MachineFleet:
         arbiter before may have died before it could order all."""
         if there and order.key in self._ordered:
             return PartStatus(order, place)
-        return PartStatus(order, place, "lost", error=GONE)
+        kept = self.kept(order)
+        return PartStatus(order, place, "lost", kept, kept, GONE)
 
 
 def _together(endings: Iterable[Ending]) -> Ending:

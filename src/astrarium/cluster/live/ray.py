@@ -19,15 +19,11 @@ from typing import Any
 
 from astrarium.cluster.live.agent import MachineAgent, PartOrder, PartStatus
 from astrarium.cluster.live.backend import MachineStatus, Order, RunKey, RunStatus, Snapshot
-from astrarium.cluster.live.fleet import AgentHandle, MachineFleet, free_ports
+from astrarium.cluster.live.fleet import AgentHandle, Fenced, MachineFleet, free_ports
 from astrarium.cluster.live.session import newest_checkpoint
-from astrarium.core.errors import AstrariumError, InputError, from_extra
+from astrarium.core.errors import InputError, from_extra
 
 PORTS = 16  # gangs that may begin on a machine between two looks
-
-
-class Fenced(AstrariumError):
-    """An order of an arbiter that has been superseded was refused."""
 
 
 class RayAgent:

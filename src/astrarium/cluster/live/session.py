@@ -58,7 +58,7 @@ class Session:
         """Yield the numbers of the steps that are left."""
         self._total = total
         self._tell(self._first)
-        if self.rank == 0:
+        if self.rank == 0 or not (self.folder / "part-0").exists():  # elsewhere: on a machine of its own
             (self.folder / READY).touch()
         for step in range(self._first, total):
             self._done = step
@@ -198,13 +198,13 @@ def newest_checkpoint(home: Path, order: Order) -> Resume:
         path = job / f"run-{run}" / CHECKPOINT
         if path.exists():
             if found.checkpoint:
-                _clear(path)
+                clear(path)
             else:
                 found = Resume(str(path), read_progress(path.parent).kept)
     return found
 
 
-def _clear(path: Path) -> None:
+def clear(path: Path) -> None:
     """Remove a checkpoint. A program with checkpoints of its own may have made it a folder."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)

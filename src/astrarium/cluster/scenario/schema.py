@@ -229,10 +229,18 @@ class Change(msgspec.Struct, frozen=True):
 Retries = Annotated[int, msgspec.Meta(ge=0, le=1000)]
 
 
-class LiveSection(msgspec.Struct, frozen=True):
-    """*state*: the folder of the store; *jobs*: that of all jobs, which every machine must see."""
+class TlsFiles(msgspec.Struct, frozen=True):
+    """The certificate that the arbiter shows, and its key."""
 
-    backend: Literal["local", "ray"] = "local"
+    certificate: str
+    key: str
+
+
+class LiveSection(msgspec.Struct, frozen=True):
+    """*state*: the folder of the store; *jobs*: that of all jobs, which every machine must see, but for
+    agents: these connect to where the arbiter *listens*, with its *key*."""
+
+    backend: Literal["local", "ray", "agents"] = "local"
     state: str | None = None
     jobs: str | None = None
     address: str | None = None
@@ -243,10 +251,17 @@ class LiveSection(msgspec.Struct, frozen=True):
     checkpoints: Duration = Duration(60 * SECOND)
     look: Duration = Duration(200 * MILLISECOND)
     retries: Retries = 2
+    listen: str | None = None
+    key: str | None = None
+    tls: TlsFiles | None = None
+    copies: bool = True
 
     def __post_init__(self) -> None:
-        if self.backend == "local" and self.address is not None:
+        if self.backend != "ray" and self.address is not None:
             raise InputError("address", self.address, "backend: ray, which has one")
+        if self.backend == "agents" and (self.listen is None or self.key is None):
+            missing = "listen" if self.listen is None else "key"
+            raise InputError(missing, None, "HOST:PORT and a file with a key, by which agents connect")
         for name in ("grace", "patience", "look"):
             if getattr(self, name) <= 0:
                 raise InputError(name, "0s", "a duration above 0")
