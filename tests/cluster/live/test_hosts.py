@@ -133,7 +133,7 @@ def test_a_job_goes_on_from_the_copy_when_its_machine_is_lost(tmp_path: Path, sc
     with two_hosts(tmp_path) as (office, left, right):
         office.started(on(1, task, "left.1"))
         waited(lambda: copied(office) > 0.1)
-        left.leave()  # its job runs on, and nobody hears of it
+        office.lose(left, "left.1")
         lost = office.seen(1)
         assert (lost.ended, lost.error) == ("lost", "its machine is gone")
         assert lost.kept == copied(office) > 0.1
@@ -161,7 +161,7 @@ def test_a_run_that_was_given_up_is_stopped_and_never_looked_at(tmp_path: Path, 
     with two_hosts(tmp_path) as (office, left, _):
         office.started(on(1, task, "left.1"))
         waited(lambda: copied(office) > 0)
-        left.leave()
+        office.lose(left, "left.1")
         office.seen(1)
         office.forget(1)
         office.started(on(2, task, "right.1"))
@@ -182,14 +182,12 @@ def test_without_a_copy_a_job_begins_anew_unless_its_machine_comes_back(tmp_path
     with two_hosts(tmp_path, copies=False) as (office, left, right):
         office.started(on(1, task, "left.1"))
         first = stopped_at(office, 1)
-        left.leave()
-        office.machines(["right.1"])
+        office.lose(left, "left.1")
         assert office.backend.kept(on(1, task, "left.1")) == 0
         left.start()
         office.machines(["left.2", "right.1"])
         assert office.backend.kept(on(1, task, "left.1")) == first.kept
-        left.leave()
-        office.machines(["right.1"])
+        office.lose(left, "left.2")
         office.started(on(2, task, "right.1"))
         assert office.seen(2).ended == "finished"
         assert result(right) == total(40)
@@ -199,7 +197,7 @@ def test_without_a_copy_a_job_begins_anew_unless_its_machine_comes_back(tmp_path
 def test_a_machine_that_is_away_for_a_moment_is_not_lost(tmp_path: Path, script: Path) -> None:
     """Its agent is another one then, and finds the job."""
     task = JobCommand(words(script, 60, 0.05))
-    with two_hosts(tmp_path, patience=30.0) as (office, left, _):
+    with two_hosts(tmp_path) as (office, left, _):
         office.started(on(1, task, "left.1"))
         office.seen(1, lambda seen: seen.progress > 0.1)
         left.leave()
@@ -211,7 +209,7 @@ def test_a_machine_that_is_away_for_a_moment_is_not_lost(tmp_path: Path, script:
 
 def test_jobs_that_end_with_their_agent_are_lost_with_it(tmp_path: Path, script: Path) -> None:
     task = JobCommand(words(script, 5000, 0.02))
-    with two_hosts(tmp_path, patience=30.0) as (office, _left, _):
+    with two_hosts(tmp_path) as (office, _left, _):
         other = AgentThread(tmp_path / "other", office.port, "other", with_agent=True)
         office.machines(["left.1", "other.1", "right.1"])
         office.started(on(1, task, "other.1"))
@@ -250,6 +248,7 @@ def test_a_machine_that_does_not_come_back_to_the_next_arbiter_is_lost(tmp_path:
         office.started(on(1, task, "left.1"))
         waited(lambda: copied(office) > 0)
         left.leave()
+        office.options["patience"] = 3.0
         office.again()
         lost = office.backend.look().runs[RunKey(0, 0, 1)]
         assert (lost.ended, lost.kept) == ("lost", copied(office))
@@ -301,7 +300,7 @@ def test_two_machines_with_one_name_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_a_machine_that_comes_back_with_other_gpus_is_another_one(tmp_path: Path) -> None:
-    with two_hosts(tmp_path, patience=30.0) as (office, left, _):
+    with two_hosts(tmp_path) as (office, left, _):
         left.leave()
         other = AgentThread(tmp_path / "left", office.port, "left", gpus=3)
         office.machines(["left.2", "right.1"])

@@ -253,7 +253,7 @@ def test_places() -> None:
 
 def test_a_port_that_is_taken_is_named(echo: Echo) -> None:
     with pytest.raises(InputError, match=r"live\.listen: expected an address of this machine"):
-        tcp_listener(echo.place, {}.get, lambda *_: None)
+        tcp_listener(echo.place, {"ann": KEY}.get, lambda *_: None)
 
 
 def certificate(folder: Path, name: str) -> tuple[str, str]:

@@ -24,9 +24,9 @@ class Office:
     """An arbiter's backend that listens on a port of its own, and can be begun again on the same one."""
 
     def __init__(self, home: Path, **options: Any) -> None:
-        self._home, self._options, self.port, self.epoch = (
+        self._home, self.options, self.port, self.epoch = (
             home,
-            {"patience": 2.0, "every": 0.02, **options},
+            {"patience": 40.0, "every": 0.02, **options},
             0,
             0,
         )
@@ -34,7 +34,7 @@ class Office:
 
     def _begun(self) -> AgentsBackend:
         self.epoch += 1
-        backend = AgentsBackend(self._home, **self._options)
+        backend = AgentsBackend(self._home, **self.options)
         self.listener: Listener = tcp_listener(
             Place("127.0.0.1", self.port), {AGENT: KEY}.get, lambda channel, _: backend.serve(channel)
         )
@@ -47,7 +47,8 @@ class Office:
         self.backend = self._begun()
 
     def seen(self, run: int, until: Callable[[RunStatus], bool] = lambda run: bool(run.ended)) -> RunStatus:
-        return waited(lambda: self._run_until(run, until), lambda: self.backend.look())
+        found: RunStatus = waited(lambda: self._run_until(run, until), lambda: self.backend.look())
+        return found
 
     def _run_until(self, run: int, until: Callable[[RunStatus], bool]) -> RunStatus | None:
         found = self.backend.look().runs.get(RunKey(0, 0, run))
@@ -70,6 +71,12 @@ class Office:
             return RunKey(0, 0, run) not in self.backend.look().runs
 
         waited(forgotten, lambda: self.backend.look())
+
+    def lose(self, host: AgentThread, name: str) -> None:
+        """A machine leaves, and has been silent for too long: its jobs run on, and nobody hears of it."""
+        host.leave()
+        self.backend._agents[name].heard_at -= 1000
+        assert name not in self.backend.look().machines
 
     def machines(self, names: Sequence[str]) -> None:
         waited(lambda: sorted(self.backend.look().machines) == sorted(names), lambda: self.backend.look())
@@ -137,9 +144,7 @@ def on(run: int, task: JobCommand, *machines: str) -> Order:
 class AgentProcess:
     """`astrarium cluster agent` in a process of its own; *inside*: words before the command."""
 
-    def __init__(
-        self, folder: Path, arbiter: str, key: Path, gpus: int = 2, inside: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, folder: Path, arbiter: str, key: Path, inside: Sequence[str] = ()) -> None:
         self.folder, self.words = folder, folder.with_suffix(".txt")
         self._command = [
             *inside, sys.executable, "-m", "astrarium", "cluster", "agent", "--arbiter", arbiter,

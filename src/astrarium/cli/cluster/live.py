@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
 import time
@@ -17,12 +18,15 @@ import typer
 from astrarium.cli.cluster.state import disk_errors
 from astrarium.cli.cluster.status import told
 from astrarium.cli.output import command_line, emit
+from astrarium.cluster.live.access import AccessSection
 from astrarium.cluster.live.arbiter import ANY, ArbiterProcess, ArbiterSetup, ChosenPolicy, PlannedApp
 from astrarium.cluster.live.backend import Backend, MachineStatus, Options
 from astrarium.cluster.live.fleet import LocalBackend
 from astrarium.cluster.live.hosts import AgentsBackend
 from astrarium.cluster.live.remote import AGENT
-from astrarium.cluster.live.wire import Listener, read_key, read_place, server_tls, tcp_listener
+from astrarium.cluster.live.service import Service, read_keys, unix_listener, user_name
+from astrarium.cluster.live.store import FILE
+from astrarium.cluster.live.wire import Channel, Listener, read_key, read_place, server_tls, tcp_listener
 from astrarium.cluster.policies import cluster_policies
 from astrarium.cluster.scenario.build import first_machines, live_apps, slowdowns
 from astrarium.cluster.scenario.read import ClusterScenario
@@ -42,15 +46,20 @@ def arbitrate(
     home = (state or Path(scenario.live.state or file.with_suffix(".state").name)).resolve()
     setting = settings(scenario)
     jobs = Path(scenario.live.jobs or home).resolve()
+    access = _with_us(scenario.live.access)
     with disk_errors(home), ExitStack() as closing:
+        if access is not None:
+            _close_folders(home, jobs)
         with waiting(f"looking for the machines ({scenario.live.backend})"):
             backend = backend_of(scenario, jobs)  # before our signals: Ray sets its own
-            if isinstance(backend, AgentsBackend):
-                closing.callback(listening(scenario, backend).close)
+            service = Service(home, access, getattr(backend, "bring_logs", lambda app, seconds: None))
+            if scenario.live.listen is not None:
+                closing.callback(listening(scenario, backend, service).close)
             arbiter = ArbiterProcess(home, setting, backend)
         # Who is interrupted before leaves all as it is: agents that have not answered may have jobs to keep.
         closing.callback(getattr(backend, "close", lambda: None))  # not all backends hold something
         closing.callback(arbiter.close)
+        closing.callback(unix_listener(home, service.serve, everybody=access is not None).close)
         arbiter.store.put("jobs", scenario.live.jobs and str(jobs))  # where logs are
         drain = _Drain()
         ended_before = {row.app.name for row in arbiter.state.ledger.rows.values() if not row.open}
@@ -126,20 +135,50 @@ def backend_of(scenario: ClusterScenario, home: Path) -> Backend:
     return LocalBackend(home, machines_of(scenario), grace, least, env)
 
 
-def listening(scenario: ClusterScenario, backend: AgentsBackend) -> Listener:
-    """Hear agents that connect; files that the scenario names are looked for beside it."""
+def listening(scenario: ClusterScenario, backend: Backend, service: Service) -> Listener:
+    """Hear agents and users who connect; files that the scenario names are looked for beside it."""
     live, beside = scenario.live, Path(scenario.source).parent
     with read_from(scenario.source):
-        key = read_key("live.key", beside / str(live.key))
+        keys = dict(read_keys("live.keys", str(beside / live.keys))) if live.keys else {}
+        if isinstance(backend, AgentsBackend):
+            keys[AGENT] = read_key("live.key", beside / str(live.key))
         tls = server_tls(str(beside / live.tls.certificate), str(beside / live.tls.key)) if live.tls else None
         where = read_place("live.listen", str(live.listen))
-        return tcp_listener(where, {AGENT: key}.get, lambda channel, _: backend.serve(channel), tls)
+
+    def serve(channel: Channel, name: str) -> None:
+        if name == AGENT and isinstance(backend, AgentsBackend):
+            backend.serve(channel)
+        else:
+            service.serve(channel, name)
+
+    with read_from(scenario.source):
+        return tcp_listener(where, keys.get, serve, tls)
+
+
+def _with_us(access: AccessSection | None) -> AccessSection | None:
+    """The user of the arbiter can do all anyway, and so can root."""
+    if access is None:
+        return None
+    return msgspec.structs.replace(access, operators=(*access.operators, "root", user_name(os.geteuid())))
+
+
+def _close_folders(home: Path, jobs: Path) -> None:
+    """Let others reach the socket, and if jobs run as their owners, these their own folders; nothing else."""
+    for folder in (home, jobs, jobs / "apps"):
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o711 if folder == home or os.geteuid() == 0 else 0o700)
+    (home / FILE).touch(mode=0o600)
+    for path in home.glob(f"{FILE}*"):
+        path.chmod(0o600)
 
 
 def _announce(scenario: ClusterScenario, home: Path, arbiter: ArbiterProcess) -> None:
     how = "begins" if arbiter.epoch == 1 else f"goes on (arbiter {arbiter.epoch})"
     machines = f"{scenario.policy.label} on {scenario.live.backend} machines"
     print(f"{machines} {how}; state in {home}", file=sys.stderr)
+    if scenario.live.access is not None and os.geteuid() != 0:
+        told = "only an arbiter that is root runs apps as their owners"
+        print(f"apps of all users run as {user_name(os.geteuid())}: {told}", file=sys.stderr)
     if arbiter.known_before:
         names = ", ".join(arbiter.known_before)
         print(f"here before, and taken as they were then: {names}", file=sys.stderr)

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import re
-import shutil
-import sqlite3
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
-from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from astrarium.cli.cluster.state import App, State, disk_errors, state_folder
+from astrarium.cli.cluster.state import App, ArbiterPlace, Certificate, KeyFile, Remote, State, User, reached
 from astrarium.cli.options import Json
 from astrarium.cli.output import emit
-from astrarium.core.errors import InputError, did_you_mean
 from astrarium.core.units import FOREVER
+
+if TYPE_CHECKING:
+    from astrarium.cluster.live.remote import LogPiece
+    from astrarium.cluster.live.service import Source
 
 AppName = Annotated[str | None, typer.Option("--app", metavar="NAME", help="All about one app.")]
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on with what it writes, until it ends.")]
@@ -26,83 +24,65 @@ SILENT = 10  # seconds after which an arbiter is taken to be gone
 LOOK = 0.2  # seconds between looks at logs that are followed
 
 
-def status(state: State = None, app: AppName = None, json: Json = False) -> None:
+def status(
+    state: State = None,
+    app: AppName = None,
+    json: Json = False,
+    arbiter: ArbiterPlace = None,
+    user: User = None,
+    key_file: KeyFile = None,
+    certificate: Certificate = "",
+) -> None:
     """Show apps, who holds what until when, why others wait, and machines."""
-    home = state_folder(state)
-    found = read(home)
-    if app is None:
+    with reached(state, Remote(arbiter, user, key_file, certificate)) as source:
+        found = read(source)
+        story = None if app is None else about(source, found, app)
+    if story is None:
         emit(json, found, told(found), None)
-        return
-    story = about(home, found, app)
-    emit(json, story, _about(story), None)
+    else:
+        emit(json, story, _about(story), None)
 
 
-def about(home: Path, found: dict[str, Any], name: str) -> dict[str, Any]:
+def about(source: Source, found: dict[str, Any], name: str) -> dict[str, Any]:
     """One app: every decision with its reason, and its runs."""
-    from astrarium.cluster.live.store import rows
+    from astrarium.cluster.live.service import check_app
 
-    _check_app("--app", name, [each["app"] for each in found["apps"]])
-    of = "WHERE app = (SELECT id FROM apps WHERE name = ?)"
-    decisions = f"SELECT at, what, gpus, until, why FROM decisions {of} ORDER BY n"
-    runs = f"SELECT job, run, gpus, ordered, ended, outcome, error FROM runs {of} ORDER BY ordered"
-    with _reading(home) as db:
-        one = next(each for each in found["apps"] if each["app"] == name)
-        return {"app": one, "decisions": rows(db, decisions, name), "runs": rows(db, runs, name)}
+    check_app("--app", name, [each["app"] for each in found["apps"]])
+    one = next(each for each in found["apps"] if each["app"] == name)
+    return {"app": one, **source.story(name)}
 
 
-def _check_app(field: str, name: str, names: list[str]) -> None:
-    if name not in names:
-        latest = ", ".join(names[-20:]) or "there is none yet"
-        raise InputError(field, name, f"an app of this cluster, such as {latest}{did_you_mean(names, name)}")
-
-
-def logs(app: App, follow: Follow = False, state: State = None) -> None:
+def logs(
+    app: App,
+    follow: Follow = False,
+    state: State = None,
+    arbiter: ArbiterPlace = None,
+    user: User = None,
+    key_file: KeyFile = None,
+    certificate: Certificate = "",
+) -> None:
     """Print what the jobs of an app have written, run after run."""
-    printed: dict[Path, int] = {}
-    while True:
-        folder, ended = _logs_of(state_folder(state), app)
-        _print_new(folder, printed)
-        if ended or not follow:
-            break
-        time.sleep(LOOK)
+    printed: dict[str, int] = {}
+    with reached(state, Remote(arbiter, user, key_file, certificate)) as source:
+        while True:
+            head, pieces = source.logs(app, printed)
+            _print(pieces, printed, head.several)
+            if head.ended or not follow:
+                break
+            time.sleep(LOOK)
     if not printed:
         print(f"{app}: it has written nothing yet", file=sys.stderr)
 
 
-def _logs_of(home: Path, name: str) -> tuple[Path, bool]:
-    """The folder of an app, and whether it has ended: then all that it wrote is there."""
-    from astrarium.cluster.live.session import job_folder
-
-    with _reading(home) as db:
-        found = db.execute("SELECT name, id, ended IS NOT NULL FROM apps ORDER BY id")
-        apps = {each: (number, bool(ended)) for each, number, ended in found}
-        jobs = db.execute("SELECT value FROM meta WHERE key = 'jobs'").fetchone()
-    _check_app("APP", name, list(apps))
-    number, ended = apps[name]
-    return job_folder(Path(jobs[0]) if jobs and jobs[0] else home, number, name, 0).parent, ended
-
-
-def _print_new(folder: Path, printed: dict[Path, int]) -> None:
-    """Print what each log has beyond the bytes that were *printed*; where there are several, say which."""
-    found = list(folder.glob("job-*/run-*/part-*/log-*.txt"))
-    for path in sorted(found, key=lambda each: [int(number) for number in re.findall(r"\d+", str(each))]):
-        if path.stat().st_size > printed.get(path, 0):
-            if len(found) > 1:
-                print(f"==> {path.relative_to(folder)} <==", flush=True)
-            with path.open("rb") as log:
-                log.seek(printed.get(path, 0))
-                shutil.copyfileobj(log, sys.stdout.buffer)
-                printed[path] = log.tell()
-            sys.stdout.flush()
-
-
-@contextmanager
-def _reading(home: Path) -> Iterator[sqlite3.Connection]:
-    """Who asks need not be allowed to write."""
-    from astrarium.cluster.live.store import FILE, connected
-
-    with disk_errors(home), closing(connected(home / FILE, read_only=True)) as db:
-        yield db
+def _print(pieces: Iterator[LogPiece], printed: dict[str, int], several: bool) -> None:
+    """Print what is new in each log; where there are several, say which."""
+    last = ""
+    for piece in pieces:
+        if several and piece.path != last:
+            print(f"==> {piece.path} <==", flush=True)
+        last, printed[piece.path] = piece.path, piece.offset + len(piece.body)
+        sys.stdout.buffer.write(piece.body)
+        sys.stdout.flush()
 
 
 def _about(story: dict[str, Any]) -> Iterator[Any]:
@@ -124,18 +104,13 @@ def _at(time: int | None) -> str:
     return "" if time is None else "its end" if time >= FOREVER else f"{time / 1e9:.1f}"
 
 
-def read(home: Path) -> dict[str, Any]:
+def read(source: Source) -> dict[str, Any]:
     """As the arbiter last wrote it, and how long ago that was."""
-    import msgspec
-
-    with _reading(home) as db:
-        row = db.execute("SELECT value FROM meta WHERE key = 'status'").fetchone()
-        waiting = db.execute("SELECT count(*) FROM inbox WHERE answer IS NULL").fetchone()[0]
-    if row is None:
-        raise InputError("--state", str(home), "a cluster that has begun")
-    found: dict[str, Any] = msgspec.json.decode(row[0])
+    answer = source.status()
+    found: dict[str, Any] = answer["status"]
     ago = max(0.0, (time.time_ns() - found.pop("wall")) / 1e9)
-    return {**found, "arbiter": found["arbiter"] and ago < SILENT, "seen_s_ago": ago, "unread": waiting}
+    alive = found["arbiter"] and ago < SILENT
+    return {**found, "arbiter": alive, "seen_s_ago": ago, "unread": answer["unread"]}
 
 
 def told(found: dict[str, Any]) -> Iterator[Any]:
@@ -153,14 +128,16 @@ def told(found: dict[str, Any]) -> Iterator[Any]:
 def _apps(apps: list[dict[str, Any]]) -> Any:
     from astrarium.run.report import as_it_is, plain_table, ranges
 
-    table = plain_table("app", "is", "GPUs", "until s", "done", "took s", "waited s", "GPU-s", "rho", "why")
+    names = ("app", "owner") if any(app.get("owner") for app in apps) else ("app",)
+    rest = ("is", "GPUs", "until s", "done", "took s", "waited s", "GPU-s", "rho", "why")
+    table = plain_table(*names, *rest)
     for app in apps:
         until = "" if app["until_s"] is None else f"{app['until_s']:.1f}"
         rho = "" if app["rho"] is None else f"{app['rho']:.2f}"
         table.add_row(
-            as_it_is(app["app"]), _is(app), ranges(app["gpus"]), until, f"{app['done']:.0%}",
-            f"{app['took_s']:.1f}", f"{app['waited_s']:.1f}", f"{app['gpu_s']:.1f}", rho,
-            as_it_is(app["why"] or app["reason"]),
+            *(as_it_is(app[name]) for name in names), _is(app), ranges(app["gpus"]), until,
+            f"{app['done']:.0%}", f"{app['took_s']:.1f}", f"{app['waited_s']:.1f}", f"{app['gpu_s']:.1f}",
+            rho, as_it_is(app["why"] or app["reason"]),
         )  # fmt: skip
     return table
 

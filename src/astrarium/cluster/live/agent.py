@@ -19,6 +19,7 @@ import msgspec
 
 from astrarium.cluster.live import keeper as keeper_script
 from astrarium.cluster.live.backend import Ending, Order, RunKey, RunPart
+from astrarium.cluster.live.owners import account, hand_over
 from astrarium.cluster.live.session import READY, STOPPED, part_folder, read_file, read_progress, run_folder
 
 LAST_WORDS = 300
@@ -119,6 +120,7 @@ class MachineAgent:
             return
         started = folder.exists()  # by an agent before us
         folder.mkdir(parents=True, exist_ok=True)
+        hand_over(self._home, folder.parent, account(part.order.task))
         self._parts[key] = part, folder
         if not started:
             self._launch(part, folder)
@@ -164,6 +166,7 @@ class MachineAgent:
             "part": msgspec.to_builtins(part),
             "command": list(task.command),
             "directory": task.directory,
+            "account": account(task),
             "grace": part.grace,
             "least": part.least,
             "ready": str(run_folder(self._home, part.order) / READY) if task.on_stop == "checkpoint" else "",

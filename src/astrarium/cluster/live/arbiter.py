@@ -53,6 +53,7 @@ def _app(now: Time, row: AppRow, overview: ClusterView, state: ClusterState) -> 
     jobs = list(row.jobs.values())
     return {
         "app": row.app.name,
+        "team": row.app.team,
         "outcome": row.outcome.name.lower(),
         "reason": row.reason,
         "arrived_s": to_seconds(row.arrived),
@@ -236,7 +237,7 @@ class ArbiterProcess:
             yield AppWithdrawn(self._open_app(str(message.body.get("app"))))
         else:
             gpus = sum(machine.gpus for machine in self.live.machines().values())
-            yield from self._submitted(now, message.body, gpus)
+            yield from self._submitted(now, message.body, gpus, message.owner)
 
     def _open_app(self, name: str) -> int:
         for app, row in self.state.apps.items():
@@ -245,7 +246,7 @@ class ArbiterProcess:
                 return app
         raise InputError("app", name, "the name of an app that has not ended")
 
-    def _submitted(self, now: Time, body: dict[str, Any], largest: int) -> Iterator[Event]:
+    def _submitted(self, now: Time, body: dict[str, Any], largest: int, owner: str = "") -> Iterator[Event]:
         found = self._setup.read(body, largest)
         names = self._names()
         for app, _ in found:
@@ -253,8 +254,8 @@ class ArbiterProcess:
                 raise InputError("name", app.name, "one that no other app has had here")
         for app, task in found:
             number = self._coming[app.name] = len(self._tasks)
-            self._tasks[number] = task
-            self.store.add_app(number, app.name, task, now)
+            self._tasks[number] = msgspec.structs.replace(task, owner=owner)
+            self.store.add_app(number, app.name, self._tasks[number], now, app.team)
             yield AppArrived(msgspec.structs.replace(app, id=number))
 
     def _names(self) -> set[str]:
@@ -264,6 +265,8 @@ class ArbiterProcess:
 
     def status(self, alive: bool = True) -> dict[str, Any]:
         told = status(self.now(), self.state, self._allocator_now, self.live.memory.machines)
+        for app, number in zip(told["apps"], self.state.ledger.rows, strict=True):
+            app["owner"] = self._tasks[number].owner
         return {**told, "epoch": self.epoch, "arbiter": alive, "policy": self._setup.policy.spec,
                 "wall": self._setup.wall()}  # fmt: skip
 

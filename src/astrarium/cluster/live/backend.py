@@ -62,7 +62,7 @@ class JobCommand(msgspec.Struct, frozen=True):
     *on_stop*: it writes a `checkpoint` and leaves when it is asked to; or it knows nothing of this, and is
     begun anew (`restart`) or left to run to its end (`never`). *processes*: one on each `machine` that it is
     on, which sees all of its GPUs there, one for each `gpu`, or one for the whole `job`, on the first of its
-    machines.
+    machines. *owner*: the user whose app it is, if that is known.
     """
 
     command: tuple[str, ...]
@@ -70,6 +70,7 @@ class JobCommand(msgspec.Struct, frozen=True):
     processes: Processes = "machine"
     env: dict[str, str] = {}
     directory: str = ""
+    owner: str = ""
 
 
 class RunPart(msgspec.Struct, frozen=True):

@@ -22,8 +22,9 @@ from typing import IO, Any, NamedTuple
 import msgspec
 
 from astrarium.cluster.live.agent import CLOSED
-from astrarium.cluster.live.backend import Order
+from astrarium.cluster.live.backend import JobCommand, Order
 from astrarium.cluster.live.keeper import write_whole
+from astrarium.cluster.live.owners import account, credentials, hand_over
 from astrarium.cluster.live.session import CHECKPOINT, RESULT, clear, job_folder, read_file, read_progress
 from astrarium.cluster.live.wire import Channel, WireError
 
@@ -115,20 +116,24 @@ def clear_before(home: Path, job: str, run: int, resume: str = "") -> None:
             path.with_name(BROUGHT).unlink(missing_ok=True)
 
 
-def send_held(channel: Channel, home: Path, one: Held, **who: Any) -> None:
-    """Send a checkpoint of this machine; the other end throws it away if it changes meanwhile."""
+def send_held(channel: Channel, home: Path, one: Held) -> None:
+    """Send a checkpoint of this machine; the other end throws it away if it changes meanwhile. Root reads it
+    as who has written it: a link to what only root may read leads nowhere."""
     folder = one.folder(home)
+    seen = (folder / CHECKPOINT).lstat()
+    who = {"user": seen.st_uid, "group": seen.st_gid, "extra_groups": []} if os.geteuid() == 0 else {}
     names = [CHECKPOINT, *([RESULT] if (folder / RESULT).is_file() else [])]
     with _tar("-c", "--format=posix", "-C", str(folder), *names, stdout=subprocess.PIPE, **who) as tar:
         send_pieces(channel, tar.stdout.read, lambda: _ended_well(tar) and _stamp(folder) == one.stamp)
 
 
-def receive_held(channel: Channel, home: Path, one: Held, **who: Any) -> None:
+def receive_held(channel: Channel, home: Path, one: Held, task: JobCommand) -> None:
     """Put a checkpoint that was written elsewhere where a run of this machine looks for it."""
-    folder = one.folder(home)
-    draft = folder / f".{CHECKPOINT}.{threading.get_ident()}"
+    folder, owner = one.folder(home), account(task)
+    draft, who = folder / f".{CHECKPOINT}.{threading.get_ident()}", credentials(owner)
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
+    hand_over(home, folder, owner)
     if who:
         os.chown(draft, who["user"], who["group"])
     try:

@@ -233,7 +233,7 @@ class AgentsBackend(MachineFleet):
         copied = copy is not None and copy.name == best.name
         missing = [each.machine for each in order.active if not _has(there[each.machine], best)]
         for name in missing if copied else ():
-            there[name].ask(FetchCheckpoint(best))
+            there[name].ask(FetchCheckpoint(best, order.task))
             if why := there[name].troubles.pop(best.name, ""):
                 told = f"its checkpoint could not be brought to {name}: {why}"
                 self._unstarted[order.key] = RunStatus(order.gpus, "failed", best.kept, best.kept, told)

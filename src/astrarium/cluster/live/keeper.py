@@ -105,15 +105,18 @@ class Keeper:
         return held
 
     def _start(self) -> None:
-        dies_with_us = partial(_die_with_parent, os.getpid())
+        dies_with_us, account = partial(_die_with_parent, os.getpid()), dict(self.order.get("account", {}))
+        own = account.pop("env", {})
         for process in self.order["processes"]:
             log = open(self.folder / process["log"], "ab")  # noqa: SIM115
             self._logs.append(log)
             try:
-                child = subprocess.Popen(
+                if "unknown" in account:
+                    raise ValueError(f"there is no user {account['unknown']} on this machine")
+                child: Any = subprocess.Popen(
                     self.order["command"], cwd=self.order["directory"] or None,
-                    env={**os.environ, **process["env"]}, stdin=subprocess.DEVNULL, stdout=log,
-                    stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=dies_with_us,
+                    env={**os.environ, **own, **process["env"]}, stdin=subprocess.DEVNULL, stdout=log,
+                    stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=dies_with_us, **account,
                 )  # fmt: skip
             except (OSError, ValueError) as error:  # not there, no folder, a name that no variable can have
                 log.write(f"{error}\n".encode())

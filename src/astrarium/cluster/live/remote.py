@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from astrarium.cluster.live.agent import CLOSED, MachineAgent, PartOrder, PartStatus, left_behind
-from astrarium.cluster.live.backend import MachineStatus, RunKey
+from astrarium.cluster.live.backend import JobCommand, MachineStatus, RunKey
 from astrarium.cluster.live.copies import (
     PIECE,
     Held,
@@ -107,7 +107,10 @@ class ClearCheckpoint(msgspec.Struct, frozen=True, tag=True):
 
 
 class FetchCheckpoint(msgspec.Struct, frozen=True, tag=True):
+    """Fetch a checkpoint for a job, whose owner will read it."""
+
     held: Held
+    task: JobCommand
 
 
 class SendLogs(msgspec.Struct, frozen=True, tag=True):
@@ -283,7 +286,7 @@ class HostAgent:
             case SendCheckpoint(one):
                 self._beside(("send", one.job), self._send, one)
             case FetchCheckpoint(one):
-                self._beside(("fetch", one.job), self._fetch, one)
+                self._beside(("fetch", one.job), self._fetch, order)
             case ClearCheckpoint(one):
                 clear_before(self._home, one.job, one.run + 1)
             case SendLogs():
@@ -335,12 +338,13 @@ class HostAgent:
             send_held(channel, self._home, present)
             _agreed(channel)
 
-    def _fetch(self, one: Held) -> None:
+    def _fetch(self, order: FetchCheckpoint) -> None:
+        one = order.held
         try:
             present = held(self._home, one.job, one.run)
             if present is None or present.stamp != one.stamp:
                 with self._open(GetCheckpoint(one)) as channel:
-                    receive_held(channel, self._home, one)
+                    receive_held(channel, self._home, one, order.task)
         except OSError as error:
             with self._guard:
                 self._troubles.append((one, str(error)))

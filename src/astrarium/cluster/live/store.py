@@ -26,6 +26,7 @@ from astrarium.core.errors import AstrariumError, InputError
 from astrarium.core.trace import Step
 from astrarium.core.units import Time
 
+ADDED = (("apps", "owner"), ("apps", "team"), ("inbox", "owner"))  # columns that older files do not have
 SCHEMA = (
     "CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value)",
     "CREATE TABLE IF NOT EXISTS steps (n INTEGER PRIMARY KEY, now INTEGER, events TEXT, actions TEXT)",
@@ -203,6 +204,7 @@ class InboxMessage(NamedTuple):
     id: int
     kind: str
     body: dict[str, Any]
+    owner: str = ""
 
 
 class Store:
@@ -217,6 +219,10 @@ class Store:
         with self._writing():
             for table in SCHEMA:
                 self._db.execute(table)
+            for table, column in ADDED:
+                known = {row[1] for row in self._db.execute(f"PRAGMA table_info({table})")}
+                if column not in known:
+                    self._db.execute(f"ALTER TABLE {table} ADD COLUMN {column} TEXT")
             self._db.execute("INSERT OR IGNORE INTO meta VALUES ('form', ?)", (FORM,))
         if self.get("form") != FORM:
             raise InputError("", str(home), "a folder that this version of the arbiter has written")
@@ -264,10 +270,11 @@ class Store:
 
     # apps
 
-    def add_app(self, app: int, name: str, task: JobCommand, submitted: Time) -> None:
+    def add_app(self, app: int, name: str, task: JobCommand, submitted: Time, team: str = "") -> None:
         """Write an app with the next step, in which it arrives."""
-        query = "INSERT INTO apps (id, name, task, submitted) VALUES (?, ?, ?, ?)"
-        self._staged.append((query, (app, name, msgspec.json.encode(task).decode(), submitted)))
+        query = "INSERT INTO apps (id, name, task, submitted, owner, team) VALUES (?, ?, ?, ?, ?, ?)"
+        told = msgspec.json.encode(task).decode()
+        self._staged.append((query, (app, name, told, submitted, task.owner, team)))
 
     def answer_later(self, message: int, answer: str) -> None:
         """Answer a message with the next step, which does what the message asks for."""
@@ -279,18 +286,21 @@ class Store:
 
     # messages
 
-    def send(self, kind: str, body: dict[str, Any], at: Time) -> int:
+    def send(self, kind: str, body: dict[str, Any], at: Time, owner: str = "") -> int:
         with self._writing():
-            values = at, kind, msgspec.json.encode(body).decode()
-            done = self._db.execute("INSERT INTO inbox (at, kind, body) VALUES (?, ?, ?)", values)
+            values = at, kind, msgspec.json.encode(body).decode(), owner
+            query = "INSERT INTO inbox (at, kind, body, owner) VALUES (?, ?, ?, ?)"
+            done = self._db.execute(query, values)
         assert done.lastrowid is not None
         return done.lastrowid
 
     def inbox(self) -> list[InboxMessage]:
         rows = self._db.execute(
-            "SELECT id, kind, body FROM inbox WHERE answer IS NULL ORDER BY id"
+            "SELECT id, kind, body, coalesce(owner, '') FROM inbox WHERE answer IS NULL ORDER BY id"
         ).fetchall()
-        return [InboxMessage(number, kind, msgspec.json.decode(body)) for number, kind, body in rows]
+        return [
+            InboxMessage(number, kind, msgspec.json.decode(body), who) for number, kind, body, who in rows
+        ]
 
     def reply(self, message: int, answer: str) -> None:
         with self._writing():

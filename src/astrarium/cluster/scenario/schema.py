@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from astrarium.cluster.live.access import AccessSection
 from astrarium.cluster.live.backend import JobCommand, OnStop, Processes
 from astrarium.core.decode import Decoder, check_keys
 from astrarium.core.errors import InputError
@@ -255,6 +256,8 @@ class LiveSection(msgspec.Struct, frozen=True):
     key: str | None = None
     tls: TlsFiles | None = None
     copies: bool = True
+    access: AccessSection | None = None
+    keys: str | None = None
 
     def __post_init__(self) -> None:
         if self.backend != "ray" and self.address is not None:
@@ -262,6 +265,9 @@ class LiveSection(msgspec.Struct, frozen=True):
         if self.backend == "agents" and (self.listen is None or self.key is None):
             missing = "listen" if self.listen is None else "key"
             raise InputError(missing, None, "HOST:PORT and a file with a key, by which agents connect")
+        if self.keys is not None and (self.access is None or self.listen is None):
+            missing = "access" if self.access is None else "listen"
+            raise InputError(missing, None, "who may do what, and HOST:PORT, beside the keys of users")
         for name in ("grace", "patience", "look"):
             if getattr(self, name) <= 0:
                 raise InputError(name, "0s", "a duration above 0")
