@@ -49,7 +49,7 @@ def arbitrate(
     access = _with_us(scenario.live.access)
     with disk_errors(home), ExitStack() as closing:
         if access is not None:
-            _close_folders(home, jobs)
+            _close_folders(home, jobs, os.geteuid() == 0 and scenario.live.backend == "local")
         with waiting(f"looking for the machines ({scenario.live.backend})"):
             backend = backend_of(scenario, jobs)  # before our signals: Ray sets its own
             service = Service(home, access, getattr(backend, "bring_logs", lambda app, seconds: None))
@@ -162,11 +162,11 @@ def _with_us(access: AccessSection | None) -> AccessSection | None:
     return msgspec.structs.replace(access, operators=(*access.operators, "root", user_name(os.geteuid())))
 
 
-def _close_folders(home: Path, jobs: Path) -> None:
-    """Let others reach the socket, and if jobs run as their owners, these their own folders; nothing else."""
+def _close_folders(home: Path, jobs: Path, owners: bool) -> None:
+    """Let others reach the socket, and *owners* the folders of their jobs; nothing else."""
     for folder in (home, jobs, jobs / "apps"):
         folder.mkdir(parents=True, exist_ok=True)
-        folder.chmod(0o711 if folder == home or os.geteuid() == 0 else 0o700)
+        folder.chmod(0o711 if folder == home or owners else 0o700)
     (home / FILE).touch(mode=0o600)
     for path in home.glob(f"{FILE}*"):
         path.chmod(0o600)

@@ -62,14 +62,19 @@ def logs(
     certificate: Certificate = "",
 ) -> None:
     """Print what the jobs of an app have written, run after run."""
-    printed: dict[str, int] = {}
-    with reached(state, Remote(arbiter, user, key_file, certificate)) as source:
-        while True:
-            head, pieces = source.logs(app, printed)
-            _print(pieces, printed, head.several)
-            if head.ended or not follow:
-                break
-            time.sleep(LOOK)
+    from astrarium.cluster.live.wire import WireError
+
+    printed, ended = dict[str, int](), False
+    while not ended:
+        with reached(state, Remote(arbiter, user, key_file, certificate)) as source:
+            try:
+                head, pieces = source.logs(app, printed)
+                _print(pieces, printed, head.several)
+                ended = head.ended or not follow
+            except WireError:  # an arbiter that has left has told all in its folder
+                if arbiter is not None:
+                    raise
+        time.sleep(0 if ended else LOOK)
     if not printed:
         print(f"{app}: it has written nothing yet", file=sys.stderr)
 

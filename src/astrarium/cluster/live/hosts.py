@@ -159,6 +159,7 @@ class AgentsBackend(MachineFleet):
         self._agents: dict[str, HostHandle] = {}
         self._unstarted: dict[RunKey, RunStatus] = {}  # their checkpoints could not be brought
         self._logs: dict[int, _Logs] = {}
+        self._read: set[str] = set()  # apps whose logs somebody has asked for
         self._lock, self._entered, self._fenced = threading.RLock(), threading.Event(), ""
 
     def enter(self, epoch: int) -> None:
@@ -201,11 +202,14 @@ class AgentsBackend(MachineFleet):
         super().forget(key)
 
     def close(self) -> None:
-        """Leave when all checkpoints have been copied, or do not come; agents wait for the next arbiter."""
+        """Leave when all checkpoints have been copied, or do not come, and the logs that somebody has asked
+        for; agents wait for the next arbiter."""
         ends = time.monotonic() + self._patience
         while self._copy() and time.monotonic() < ends:
             self._drop_silent()
             time.sleep(0.05)
+        for app in list(self._read):
+            self.bring_logs(app, self._patience)
 
     # checkpoints
 
@@ -231,8 +235,8 @@ class AgentsBackend(MachineFleet):
         """Return whether a checkpoint lies on all machines of an order, and see to it that it will."""
         there, copy = self._present(), self._store.newest(best.job)
         copied = copy is not None and copy.name == best.name
-        missing = [each.machine for each in order.active if not _has(there[each.machine], best)]
-        for name in missing if copied else ():
+        missing = [each.machine for each in order.active if not _has(there.get(each.machine), best)]
+        for name in (each for each in missing if copied and each in there):
             there[name].ask(FetchCheckpoint(best, order.task))
             if why := there[name].troubles.pop(best.name, ""):
                 told = f"its checkpoint could not be brought to {name}: {why}"
@@ -360,6 +364,7 @@ class AgentsBackend(MachineFleet):
     def bring_logs(self, app: str, seconds: float) -> None:
         """Bring what an app has written here; *app*: the name of its folder. Machines that do not answer in
         time are left out."""
+        self._read.add(app)
         top = self._home / "apps" / app
         have = {path.relative_to(top).as_posix(): path.stat().st_size for path in top.glob("job-*/*/*/log-*")}
         asked = {}
@@ -385,6 +390,6 @@ class AgentsBackend(MachineFleet):
         asked.came.set()
 
 
-def _has(agent: HostHandle, one: Held) -> bool:
-    known = agent.held.get(one.job)
+def _has(agent: HostHandle | None, one: Held) -> bool:
+    known = agent.held.get(one.job) if agent is not None else None
     return known is not None and known.name == one.name

@@ -28,6 +28,7 @@ ORDER, OUTCOME, ALIVE, STOP = "order.json", "outcome.json", "alive", "stop"
 TICK = 0.05  # seconds between looks
 PATIENCE = 2.0  # that the rest of a gang has to leave by itself when one of it has failed
 NOT_STARTED, NOT_FOUND = 126, 127  # the exit codes that a shell gives to commands that it cannot start
+PASSED_ON = ("PATH", "LANG", "TZ", "LD_LIBRARY_PATH")  # of our environment, to jobs of another user
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 
 
@@ -107,6 +108,7 @@ class Keeper:
     def _start(self) -> None:
         dies_with_us, account = partial(_die_with_parent, os.getpid()), dict(self.order.get("account", {}))
         own = account.pop("env", {})
+        around = {name: value for name, value in os.environ.items() if not own or name in PASSED_ON}
         for process in self.order["processes"]:
             log = open(self.folder / process["log"], "ab")  # noqa: SIM115
             self._logs.append(log)
@@ -115,7 +117,7 @@ class Keeper:
                     raise ValueError(f"there is no user {account['unknown']} on this machine")
                 child: Any = subprocess.Popen(
                     self.order["command"], cwd=self.order["directory"] or None,
-                    env={**os.environ, **own, **process["env"]}, stdin=subprocess.DEVNULL, stdout=log,
+                    env={**around, **own, **process["env"]}, stdin=subprocess.DEVNULL, stdout=log,
                     stderr=subprocess.STDOUT, start_new_session=True, preexec_fn=dies_with_us, **account,
                 )  # fmt: skip
             except (OSError, ValueError) as error:  # not there, no folder, a name that no variable can have
