@@ -53,6 +53,9 @@ def arguments() -> argparse.Namespace:
     made.add_argument(
         "--settings", type=Path, help="results of an earlier run: take its settings, do not tune"
     )
+    made.add_argument(
+        "--shares", type=float, nargs="+", default=SHARES, help="of a server's goodput, for its curve"
+    )
     made.add_argument("--name", default="serving", help="of the files in results/")
     options = made.parse_args()
     for name in options.servers:
@@ -71,15 +74,18 @@ def measured(peer: Peer, gpus: int, options: argparse.Namespace) -> Outcome:
     say(f"{peer.name}, {gpus} GPU{'s' * (gpus > 1)} ...")
     settings, guess = chosen(peer, gpus, options)
     with peer.running(gpus, settings) as server:
-        return outcome(peer, gpus, settings, server, guess, options.plan)
+        return outcome(peer, gpus, settings, server, guess, options)
 
 
 def chosen(peer: Peer, gpus: int, options: argparse.Namespace) -> tuple[Settings, float]:
     """The best settings and a first guess of the goodput with them."""
     if options.settings:
-        for row in json.loads(options.settings.read_text(encoding="utf-8"))["servers"]:
-            if row["server"] == peer.name and row["gpus"] == gpus:
-                return Settings(**row["settings"]), max(row["goodput"]["rates"][0], GUESS / 4)
+        rows = json.loads(options.settings.read_text(encoding="utf-8"))["servers"]
+        known = {row["gpus"]: row for row in rows if row["server"] == peer.name and row["gpus"] <= gpus}
+        if known:  # those of fewer GPUs where there are none of so many
+            row = known[max(known)]
+            guess = row["goodput"]["rates"][0] * gpus / row["gpus"]
+            return Settings(**row["settings"]), max(guess, GUESS / 4)
     if len(peer.candidates(gpus)) == 1:
         return peer.candidates(gpus)[0], GUESS * gpus
     return tuned(peer, gpus, options.plan)
@@ -100,12 +106,14 @@ def tuned(peer: Peer, gpus: int, plan: Plan) -> tuple[Settings, float]:
     return best, most or GUESS * gpus / 4
 
 
-def outcome(peer: Peer, gpus: int, settings: Settings, server: Running, guess: float, plan: Plan) -> Outcome:
+def outcome(
+    peer: Peer, gpus: int, settings: Settings, server: Running, guess: float, options: argparse.Namespace
+) -> Outcome:
     promised = promise(peer, gpus)  # first: it is cheap, and a failure here costs no finished run
-    found = goodput(server, guess, plan)
+    found = goodput(server, guess, options.plan)
     say(f"  goodput {', '.join(f'{rate:.0f}' for rate in found.rates)} requests/s")
     reach = found.median or guess
-    runs = [usable(server, share * reach, plan, seed=1) for share in SHARES]
+    runs = [usable(server, share * reach, options.plan, seed=1) for share in options.shares]
     curve = [Point(run.rate / reach, run.rate, run.in_time_rate, run.in_time_share) for run in runs]
     return Outcome(peer.name, gpus, settings, peer.versions(), found.rates, found.unusable, curve, promised)
 

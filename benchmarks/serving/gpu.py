@@ -1,14 +1,15 @@
 """Real models on a real GPU: ResNet50 on images of 150 kB, and an encoder of the size of BERT-base on 128
 tokens (1 kB), both in half precision with CUDA graphs, everything else as a user gets it without tuning.
 
-    python benchmarks/serving/gpu.py --litserve
+    python benchmarks/serving/gpu.py --beside litserve triton
     python benchmarks/serving/gpu.py --models --twelve
 
 For each: what `astrarium profile` measures, the goodput that the simulator promises with that profile,
 latency while it is quiet, the goodput over HTTP (SLO 25 ms, 99 % in time), and at that goodput how busy the
 GPU is; the share in time at half, .8 and all of it, beside what the simulator says; what is kept of it at two
-and three times the rate. Twelve models, six of each kind, share the GPU by Zipf's law. LitServe's encoder
-runs beside ours. Weights are random: they take as long as trained ones. Needs torch, torchvision and a GPU.
+and three times the rate. Twelve models, six of each kind, share the GPU by Zipf's law. LitServe's and
+Triton's encoder run beside ours. Weights are random: they take as long as trained ones. Needs torch,
+torchvision and a GPU.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ import yaml
 from _shared import keep, parser, say
 from load import Result, Template, offer
 from peers.peer import APPS, Peer, Place, Running, Settings, until_quiet
+from peers.triton import Triton
 from search import Plan, goodput, usable
 
 from run import cpu
@@ -154,6 +156,25 @@ class LitServe(Peer):
 
     def versions(self) -> dict[str, str]:
         return {"litserve": version("litserve")}
+
+
+class TritonEncoder(Triton):
+    """Triton's Python backend with the same encoder and the same requests as ours."""
+
+    name = "triton"
+    settings = (Settings(max(SIZES), 2.0),)
+    model = "encoder"
+    tensors = """\
+input [{ name: "TOKENS" data_type: TYPE_INT64 dims: [ 128 ] }]
+output [{ name: "OUTPUT" data_type: TYPE_FP16 dims: [ 2 ] }]"""
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "models.py").write_text(CODE, encoding="utf-8")
+        own = (APPS / "triton_encoder" / "model.py", APPS / "graphed_encoder.py")
+        self.files = (*own, folder / "models.py")
+
+    def template(self) -> Template:
+        return request(self.model, MODELS[0])
 
 
 def written(folder: Path, models: Mapping[str, tuple[Model, float]], graphs: bool, policy: str) -> Path:
@@ -354,13 +375,18 @@ def plans(given: argparse.Namespace, chosen: Sequence[Model], plan: Plan) -> lis
         partial(measured, model=model, graphs=graphs == "graphs", policy=policy, plan=plan)
         for model, graphs, policy in product(chosen, given.graphs, given.policies)
     ]
-    made += [partial(beside, plan=plan)] * given.litserve
+    made += [partial(beside, plan=plan, peer=PEERS[name]) for name in given.beside]
     return made + [partial(twelve, plan=plan)] * given.twelve
 
 
-def beside(folder: Path, plan: Plan) -> dict[str, Any]:
-    facts = {"model": "encoder", "server": "litserve, four API servers, batches of up to 64, 2 ms"}
-    return {**facts, **served(LitServe(folder), 2000.0, plan)}
+PEERS: dict[str, Callable[[Path], Peer]] = {"litserve": LitServe, "triton": TritonEncoder}
+GUESS = 2000.0  # requests/s, where the search for a peer's goodput begins
+
+
+def beside(folder: Path, plan: Plan, peer: Callable[[Path], Peer]) -> dict[str, Any]:
+    made = peer(folder)
+    facts = {"model": "encoder", "server": f"{made.name}, {made.settings[0]}"}
+    return {**facts, **served(made, GUESS, plan)}
 
 
 def arguments() -> argparse.Namespace:
@@ -376,7 +402,7 @@ def arguments() -> argparse.Namespace:
         "--graphs", nargs="+", default=["graphs"], choices=["graphs", "eager"], help="with or without them"
     )
     options.add_argument("--policies", nargs="+", default=[""], help="the default one unless given")
-    options.add_argument("--litserve", action="store_true", help="beside it (it must be installed)")
+    options.add_argument("--beside", nargs="+", default=[], choices=PEERS, help="they must be installed")
     return options.parse_args()
 
 

@@ -145,6 +145,14 @@ class BatchQueues {
     return next;
   }
 
+  // The earliest deadline of those that wait: no choice is more urgent.
+  Time front() const {
+    Time found = kForever;
+    for (const Waiting& waiting : sorted_)
+      if (!waiting.empty()) found = std::min(found, waiting.front().first);
+    return found;
+  }
+
   // Take out who is too late for every batch size; `gone(id)` hears of each.
   template <class Gone>
   void drop(Time now, const Arrivals& arrivals, Gone gone) {

@@ -19,7 +19,7 @@ class Orloj : public Policy {
  public:
   Orloj(const Setup& setup, const Parameters& p)
       : rate_(p.reals.at("rate")), farthest_(p.reals.at("farthest")), own_(p.integers.at("own") != 0),
-        touched_(setup.models.size()), drops_(setup.models.size()), idle_(static_cast<std::size_t>(setup.gpus), 0) {
+        touched_(setup.models.size()), drops_(setup.models.size()), fronts_(setup.models.size()), idle_(static_cast<std::size_t>(setup.gpus), 0) {
     const bool latest = p.integers.at("latest") != 0;
     for (const Model& model : setup.models) {
       times_.emplace_back(model, p.integers.at("bins"), p.integers.at("window"), p.integers.at("refresh"));
@@ -57,7 +57,7 @@ class Orloj : public Policy {
     }
     for (const int model : touched_.members()) {  // in any order: a model touches no other
       if (times(model).refreshed(instant.now)) learn(static_cast<std::size_t>(model));
-      drops_.set(model, queues(model).next_drop());
+      follow(model);
     }
     touched_.clear();
   }
@@ -90,7 +90,7 @@ class Orloj : public Policy {
         --waiting_;
         books.drop(now, id, kExpired);
       });
-      drops_.set(model, queues(model).next_drop());
+      follow(model);
     }
   }
 
@@ -98,21 +98,32 @@ class Orloj : public Policy {
     const auto [model, choice] = most_urgent(now);
     queues(model).pop({now, base_, rate_}, choice, arrivals, batch_);
     waiting_ -= std::ssize(batch_);
-    drops_.set(model, queues(model).next_drop());
+    follow(model);
     idle_.set(gpu, kForever);
     books.dispatch(now, gpu, batch_.data(), static_cast<int>(batch_.size()), 0);
   }
 
-  std::pair<int, SizeChoice> most_urgent(Time now) const {
+  // Who waits at a model has changed.
+  void follow(int model) {
+    drops_.set(model, queues(model).next_drop());
+    fronts_.set(model, queues(model).front());
+  }
+
+  // The most urgent choice of all models, of equals that of the first; only those are asked that could have it.
+  std::pair<int, SizeChoice> most_urgent(Time now) {
     std::optional<SizeChoice> best;
     int of_model = -1;
-    for (std::size_t model = 0; model < queues_.size(); ++model) {
-      if (!queues_[model].size()) continue;
-      const auto choice = queues_[model].choose(now);
-      if (!choice || (best && urgency(*choice) >= urgency(*best))) continue;
+    asked_.clear();
+    while (fronts_.least() < kForever && (!best || fronts_.least() <= best->deadline)) {
+      const int model = fronts_.argmin();
+      asked_.emplace_back(model, fronts_[model]);
+      fronts_.set(model, kForever);
+      const auto choice = queues(model).choose(now);
+      if (!choice || (best && std::pair(urgency(*choice), model) >= std::pair(urgency(*best), of_model))) continue;
       best = choice;
-      of_model = static_cast<int>(model);
+      of_model = model;
     }
+    for (const auto& [model, front] : asked_) fronts_.set(model, front);
     if (!best) throw std::logic_error("requests wait, but no batch can be formed");
     return {of_model, *best};
   }
@@ -137,7 +148,8 @@ class Orloj : public Policy {
   std::vector<LearntTimes> times_;
   std::vector<BatchQueues> queues_;
   IndexSet touched_;
-  MinTree drops_, idle_;  // idle_: by GPU, 0 where it is
+  MinTree drops_, fronts_, idle_;  // the first two by model; idle_: by GPU, 0 where it is
+  std::vector<std::pair<int, Time>> asked_;
   std::vector<std::int64_t> batch_;
 };
 

@@ -18,10 +18,9 @@ from tests.support.paths import ROOT
 
 pytest_plugins = ("tests.support.cli_fixtures",)
 
-LIVE, APPS, HOSTS, ACCESS = (
-    ROOT / "docs" / "cluster" / name for name in ("live.md", "apps.md", "hosts.md", "access.md")
-)
-PAGES = {"operators": LIVE, "owners": APPS, "hosts": HOSTS, "access": ACCESS}
+NAMES = {"operators": "live", "owners": "apps", "seeing": "seeing", "hosts": "hosts", "access": "access"}
+LIVE, APPS, *OTHERS = (ROOT / "docs" / "cluster" / f"{name}.md" for name in NAMES.values())
+PAGES = pytest.mark.parametrize("page", [LIVE, APPS, *OTHERS], ids=list(NAMES))
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE_NAME = re.compile(r"# (\w+\.\w+)\n")
 NUMBER = re.compile(r"\d[\d.]*%?")
@@ -46,7 +45,7 @@ def followed(page: Path, place: Path) -> str:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("page", PAGES.values(), ids=PAGES.keys())
+@PAGES
 def test_the_page_can_be_followed(page: Path, tmp_path: Path) -> None:
     try:
         told = words(followed(page, tmp_path))
@@ -74,7 +73,7 @@ def test_every_field_is_in_the_table() -> None:
     assert listed == known | {f"apps[].{field.name}" for field in msgspec.structs.fields(TaskEntry)}
 
 
-@pytest.mark.parametrize("page", PAGES.values(), ids=PAGES.keys())
+@PAGES
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)", page.read_text()):
         assert (page.parent / target).exists(), target

@@ -11,6 +11,8 @@ from pathlib import Path
 
 from load import Template
 
+import astrarium
+
 from .peer import V2_BODY, Peer, Place, Settings
 
 COMMAND = [sys.executable, "-m", "astrarium"]
@@ -64,7 +66,8 @@ class Ours(Peer):
         return [f"resnet-{copy}" for copy in range(self.models)] if self.models > 1 else ["resnet"]
 
     def versions(self) -> dict[str, str]:
-        return {name: version(name) for name in ("astrarium", "uvicorn", "uvloop", "httptools")}
+        others = {name: version(name) for name in ("uvicorn", "uvloop", "httptools")}
+        return {"astrarium": astrarium.__version__, **others}
 
     def promised_goodput(self, gpus: int, folder: Path) -> float:
         """What the simulator says that the policy reaches with this many GPUs."""

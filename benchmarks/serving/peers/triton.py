@@ -17,11 +17,10 @@ from .peer import APPS, V2_BODY, Peer, Place, Settings, grid
 
 REJECTING = ("rejects after 12 ms", "rejects after 18 ms")  # in the queue
 CONFIG = """\
-name: "resnet"
+name: "{model}"
 backend: "python"
 max_batch_size: {max_batch}
-input [{{ name: "INPUT" data_type: TYPE_FP32 dims: [ 1 ] }}]
-output [{{ name: "OUTPUT" data_type: TYPE_FP32 dims: [ 1 ] }}]
+{tensors}
 instance_group [{{ count: {gpus} kind: KIND_CPU }}]
 dynamic_batching {{
   max_queue_delay_microseconds: {delay_us}
@@ -35,6 +34,11 @@ class Triton(Peer):
     name = "triton"
     environment = "triton"
     settings = grid() + grid(delays=(0,), modes=REJECTING)
+    model = "resnet"
+    tensors = """\
+input [{ name: "INPUT" data_type: TYPE_FP32 dims: [ 1 ] }]
+output [{ name: "OUTPUT" data_type: TYPE_FP32 dims: [ 1 ] }]"""
+    files: tuple[Path, ...] = (APPS / "triton_model" / "model.py", APPS / "emulated_gpu.py")
 
     def command(self, place: Place, gpus: int, settings: Settings) -> list[str]:
         self._write_repository(place.folder / "models", gpus, settings)
@@ -52,18 +56,20 @@ class Triton(Peer):
         return [str(program), *(f"--{name}={value}" for name, value in options.items()), *switched_off]
 
     def _write_repository(self, folder: Path, gpus: int, settings: Settings) -> None:
-        version = folder / "resnet" / "1"
+        version = folder / self.model / "1"
         version.mkdir(parents=True)
-        (version / "model.py").symlink_to(APPS / "triton_model" / "model.py")
-        (version / "emulated_gpu.py").symlink_to(APPS / "emulated_gpu.py")
+        for file in self.files:
+            (version / file.name).symlink_to(file)
         policy = QUEUE_POLICY.format(int(settings.mode.split()[2]) * 1000) if settings.mode else ""
         config = CONFIG.format(
+            model=self.model,
+            tensors=self.tensors,
             max_batch=settings.max_batch,
             gpus=gpus,
             delay_us=round(settings.delay_ms * 1000),
             queue_policy=policy,
         )
-        (folder / "resnet" / "config.pbtxt").write_text(config, encoding="utf-8")
+        (folder / self.model / "config.pbtxt").write_text(config, encoding="utf-8")
 
     def _lay_out_backend(self, folder: Path) -> None:
         folder.mkdir(parents=True)
@@ -84,4 +90,4 @@ class Triton(Peer):
         return next(Path(self.python).parents[1].glob("lib/python*/site-packages"))
 
     def template(self) -> Template:
-        return Template("/v2/models/resnet/infer", V2_BODY)
+        return Template(f"/v2/models/{self.model}/infer", V2_BODY)

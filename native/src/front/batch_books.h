@@ -5,7 +5,6 @@
 #include <array>
 #include <cstdint>
 #include <deque>
-#include <map>
 #include <utility>
 #include <vector>
 
@@ -31,19 +30,25 @@ struct KeptGpu {
   Time kept;
 };
 
+template <class T>
+T& grown(std::vector<T>& all, int place) {
+  if (std::ssize(all) <= place) all.resize(static_cast<std::size_t>(place) + 1);
+  return all[static_cast<std::size_t>(place)];
+}
+
 // A model's batches since Python last looked.
 struct ModelBatches {
   static constexpr std::size_t kLast = 200;  // as many as a drift watch looks at (FEWEST)
 
   std::array<std::int64_t, TimeHistogram::kBounds.size() + 1> execution{};  // counts by upper bound
   Time gathering = 0, writing = 0;
-  std::map<int, std::pair<std::int64_t, Time>> computing;  // by size: how many, and how long in all
+  std::vector<std::pair<std::int64_t, Time>> computing;  // by size: how many, and how long in all
   std::deque<KeptGpu> last;
 
   void add(const BatchRecord& one) {
     ++execution[TimeHistogram::place(one.finished - one.started)];
     gathering += one.computing - one.started, writing += one.finished - one.computed;
-    auto& [count, time] = computing[one.size];
+    auto& [count, time] = grown(computing, one.size);
     ++count, time += one.computed - one.computing;
     last.push_back({one.finished, one.size, one.kept_gpu()});
     if (last.size() > kLast) last.pop_front();
@@ -52,18 +57,25 @@ struct ModelBatches {
 
 class BatchBooks {
  public:
-  using Second = std::pair<int, Time>;  // a GPU's, and when it began
+  using Second = std::pair<Time, Time>;  // when it began, and how long a GPU was busy in it
 
   void add(const BatchRecord& one) {
-    models[one.model].add(one);
-    busy[{one.gpu, one.finished / kSecond * kSecond}] += one.busy();
+    grown(models, one.model).add(one);
+    busy_in(grown(busy, one.gpu), one.finished / kSecond * kSecond) += one.busy();
   }
 
-  std::map<int, ModelBatches> models;
-  std::map<Second, Time> busy;
+  std::vector<ModelBatches> models;       // by model
+  std::vector<std::vector<Second>> busy;  // by GPU
 
  private:
   static constexpr Time kSecond = 1000 * kMillisecond;
+
+  // It is mostly the last one: batches of a GPU end one after another.
+  static Time& busy_in(std::vector<Second>& seconds, Time began) {
+    const auto found = std::find_if(seconds.rbegin(), seconds.rend(), [&](const Second& one) { return one.first == began; });
+    if (found != seconds.rend()) return found->second;
+    return seconds.emplace_back(began, 0).second;
+  }
 };
 
 }  // namespace astrarium::front

@@ -127,7 +127,8 @@ inline nb::tuple told(const ModelBatches& one) {
   nb::list execution, last;
   nb::dict computing;
   for (const std::int64_t count : one.execution) execution.append(count);
-  for (const auto& [size, sum] : one.computing) computing[nb::int_(size)] = nb::make_tuple(sum.first, sum.second);
+  for (std::size_t size = 0; size < one.computing.size(); ++size)
+    if (const auto& [count, time] = one.computing[size]; count) computing[nb::int_(size)] = nb::make_tuple(count, time);
   for (const KeptGpu& kept : one.last) last.append(nb::make_tuple(kept.finished, kept.size, kept.kept));
   return nb::make_tuple(nb::make_tuple(execution, one.gathering, one.writing, computing), last);
 }
@@ -135,8 +136,10 @@ inline nb::tuple told(const ModelBatches& one) {
 // ([(model, its batches, the last of them)], [(GPU, when a second began, how long it was busy in it)]).
 inline nb::tuple told(const BatchBooks& books) {
   nb::list models, busy;
-  for (const auto& [model, batches] : books.models) models.append(nb::make_tuple(model) + told(batches));
-  for (const auto& [second, time] : books.busy) busy.append(nb::make_tuple(second.first, second.second, time));
+  for (std::size_t model = 0; model < books.models.size(); ++model)
+    if (!books.models[model].last.empty()) models.append(nb::make_tuple(model) + told(books.models[model]));
+  for (std::size_t gpu = 0; gpu < books.busy.size(); ++gpu)
+    for (const auto& [began, time] : books.busy[gpu]) busy.append(nb::make_tuple(gpu, began, time));
   return nb::make_tuple(models, busy);
 }
 

@@ -45,8 +45,8 @@ class Feed {
   // *requests* evenly spaced, of all models in turn, heard every *turn* nanoseconds.
   Fed run(std::int64_t requests, double per_second, Time turn) {
     Fed fed;
-    Ring<Ticket*> ring(1 << 20);
-    std::vector<Ticket> tickets(1 << 20);
+    Ring<Ticket*> ring(kTickets);
+    std::vector<Ticket> tickets(kTickets);
     std::vector<Ticket*> spare;
     for (Ticket& ticket : tickets) spare.push_back(&ticket);
     const double gap = 1e9 / per_second;
@@ -82,6 +82,7 @@ class Feed {
 
  private:
   static constexpr std::uint64_t kSeed = 1;
+  static constexpr std::size_t kTickets = 1 << 17;  // more than are ever under way
 
   struct End {
     Time at;

@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <deque>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -69,7 +68,7 @@ class Scheduler {
   void gpu_left(int gpu, const std::string& reason, Time now) {
     Worker& worker = at(gpu);
     worker.present = false;
-    const std::deque<Flight> flights = std::exchange(worker.flights, {});
+    const std::vector<Flight> flights = std::exchange(worker.flights, {});
     if (!policy_) return;
     if (!std::exchange(worker.away, true)) tell(Happened::kGpuLeft, gpu);
     for (const Flight& flight : flights)
@@ -158,7 +157,7 @@ class Scheduler {
   struct Worker {
     bool present = false;
     bool away = true;  // in the policy's books
-    std::deque<Flight> flights;
+    std::vector<Flight> flights;  // a few
   };
 
   struct Waiting {
@@ -252,7 +251,7 @@ class Scheduler {
     auto& flights = at(gpu).flights;
     if (flights.empty() || flights.front().tag != tag) return std::nullopt;
     Flight flight = std::move(flights.front());
-    flights.pop_front();
+    flights.erase(flights.begin());
     return flight;
   }
 

@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from astrarium.cli.cluster.agent import agent
+from astrarium.cli.cluster.past import accounting, events, history
 from astrarium.cli.cluster.status import logs, status
 from astrarium.cli.cluster.submit import submit, withdraw
 from astrarium.cli.explain import explain
@@ -71,7 +72,7 @@ for verb in (simulate, compare, explain, replay, run, serve, goodput, plan, prof
 cluster = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Talk to a cluster that `astrarium run` has started."
 )
-for verb in (submit, withdraw, status, logs, agent):
+for verb in (submit, withdraw, status, logs, events, history, accounting, agent):
     cluster.command()(verb)
 app.add_typer(cluster, name="cluster")
 gate = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Share a GPU between programs.")

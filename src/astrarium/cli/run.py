@@ -25,6 +25,14 @@ Resume = Annotated[bool, typer.Option("--resume", help="Go on with the search wh
 Stay = Annotated[
     bool, typer.Option("--stay", help="Wait for apps that are submitted later, when all others have ended.")
 ]
+MetricsAt = Annotated[
+    str | None,
+    typer.Option(
+        "--metrics",
+        metavar="[HOST:]PORT",
+        help="Answer Prometheus there; on this machine alone unless HOST is given.",
+    ),
+]
 ELSEWHERE = {
     "serving": "requests to models are answered by `astrarium serve`",
     "device": "jobs on one GPU run in your own program (docs/device/lanes.md)",
@@ -44,6 +52,7 @@ def run(
     resume: Resume = False,
     state: State = None,
     stay: Stay = False,
+    metrics: MetricsAt = None,
     json: Json = False,
 ) -> None:
     """Run a file live: the trials of a search, or the apps of a cluster.
@@ -55,7 +64,7 @@ def run(
     if level.name in ELSEWHERE:
         told = f"a file with trials of a search, or with apps on a cluster: {ELSEWHERE[level.name]}"
         raise InputError("FILE", str(file), told)
-    refuse(level, "cluster", {"--state": state, "--stay": stay})
+    refuse(level, "cluster", {"--state": state, "--stay": stay, "--metrics": metrics})
     more = {"--resume": resume, "--no-folder": no_folder, "--overwrite": overwrite, "--out": out}
     refuse(level, "tuning", {**more, "--seeds": seeds > 1})
     chosen = variants(level, scenario, policy) if policy else {scenario.policy.name: scenario}
@@ -70,4 +79,4 @@ def run(
     if len(chosen) > 1:
         raise InputError("-p", ", ".join(chosen), "one policy: a cluster has one at a time")
     [scenario] = chosen.values()
-    arbitrate(context, file, scenario, state, stay, json)
+    arbitrate(context, file, scenario, state, stay, json, metrics)

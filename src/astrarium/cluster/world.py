@@ -63,6 +63,18 @@ class ClusterWorld:
                     self._bank(now, truth, lost=True)
                     yield now, contract.JobStopped(key[0], key[2], truth.run, truth.done)
 
+    def take_over(self, now: Time, state: ClusterState) -> Later:
+        """Take jobs as the books have them, in the middle of a run, and say when those that run will end."""
+        for app, row in state.apps.items():
+            for number, job in row.jobs.items():
+                truth = _Truth(state.done(now, job), run=job.run)
+                self._jobs[app, row.phase, number] = truth
+                if job.gpus:
+                    truth.since, truth.pace = max(now, job.since), self._pace(job, job.gpus, state.floor)
+                    truth.machines = frozenset(state.floor.machine_of(gpu) for gpu in job.gpus)
+                    takes = max(1, round(max(0, job.job.work - truth.done) / truth.pace))
+                    yield truth.since + takes, contract.JobFinished(app, number, job.run)
+
     def _run(self, now: Time, action: contract.Run, state: ClusterState) -> Later:
         app = state.apps[action.app]
         job, floor = app.jobs[action.job], state.floor

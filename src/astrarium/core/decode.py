@@ -28,6 +28,8 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
         for key_node, _ in node.value:
+            if key_node.tag == "tag:yaml.org,2002:bool":  # YAML 1.1 takes `on` for true: a key is a name
+                key_node.tag = "tag:yaml.org,2002:str"
             key = (key_node.tag, key_node.value) if isinstance(key_node, yaml.ScalarNode) else None
             if key is not None and key in seen:
                 raise InputError(

@@ -26,6 +26,7 @@ _DURATIONS = {
     "s": SECOND,
     "min": 60 * SECOND,
     "h": 3600 * SECOND,
+    "d": 24 * 3600 * SECOND,
 }
 _PERIODS = {"s": 1.0, "min": 60.0, "h": 3600.0}
 _BYTES = {

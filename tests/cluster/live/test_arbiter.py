@@ -29,18 +29,20 @@ TASK = JobCommand(("train",))
 def read(body: dict[str, Any], largest: int) -> list[tuple[App, JobCommand]]:
     if body["gpus"] > largest:
         raise InputError("gpus", body["gpus"], f"at most {largest}")
-    return [(single(0, body["name"], 20 * SECOND, body["gpus"]), TASK)]
+    return [(single(0, body["name"], 20 * SECOND, body["gpus"], team=body.get("team", "")), TASK)]
 
 
 class House:
     """An office that can be closed as a process ends: without a word."""
 
-    def __init__(self, home: Path, policy: str = "tiresias", planned: tuple[PlannedApp, ...] = ()) -> None:
+    def __init__(
+        self, home: Path, policy: str = "tiresias", planned: tuple[PlannedApp, ...] = (), **more: Any
+    ) -> None:
         self.home, self.clock, self.set_back = home, Clock(), 0
         lengths = dict.fromkeys(range(20), 40 * SECOND)
         machines = {name: MachineStatus(2) for name in ("left", "right")}
         self.backend = FakeBackend(self.clock, machines, lengths, leaving=SECOND)
-        self.planned = planned
+        self.planned, self.more = planned, more
         self.office = self._open(policy)
 
     def wall(self) -> int:
@@ -49,16 +51,16 @@ class House:
     def _open(self, name: str) -> ArbiterProcess:
         parameters = {"fifo": {}, "max-min": {"round": "5s"}}.get(name, {"lease": "5s"})
         policy = ChosenPolicy(f"{name}{parameters}", chosen(cluster_policies, Choice(name, parameters)))
-        return ArbiterProcess(
-            self.home, ArbiterSetup(policy, read, self.wall, self.clock, planned=self.planned), self.backend
-        )
+        setup = ArbiterSetup(policy, read, self.wall, self.clock, planned=self.planned, **self.more)
+        return ArbiterProcess(self.home, setup, self.backend)
 
     def die_and_come_back(self, policy: str = "tiresias") -> None:
         self.office._lock.close()
         self.office = self._open(policy)
 
-    def submit(self, name: str, gpus: int = 1, kind: str = "app") -> int:
-        return Store(self.home).send(kind, {"name": name, "gpus": gpus, "app": name}, self.clock.now)
+    def submit(self, name: str, gpus: int = 1, kind: str = "app", team: str = "") -> int:
+        body = {"name": name, "gpus": gpus, "app": name, "team": team}
+        return Store(self.home).send(kind, body, self.clock.now)
 
     def go(self, seconds: float, every: float = 0.5) -> None:
         for _ in range(round(seconds / every)):
@@ -300,7 +302,7 @@ def test_the_status_says_who_waits_and_why(tmp_path: Path) -> None:
     told = house.office.status()
     first, second = told["apps"]
     assert (first["gpus"], first["why"]) == ([0, 1, 2, 3], "it has all that it can use")
-    assert second["why"] == "it needs 4, 0 of 4 GPUs are free; number 1 of 1 in line (by its arrival)"
+    assert second["why"] == "it needs 4 together, 0 of 4 are free; number 1 of 1 in line (by its arrival)"
     assert first["rho"] < second["rho"]
     assert told["machines"][0]["held"] == {0: "a", 1: "a"}
     house.go(400)

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from astrarium.cluster.live import copies, hosts
-from astrarium.cluster.live.backend import JobCommand, RunKey, RunStatus
-from astrarium.cluster.live.fleet import Fenced
+from astrarium.cluster.live.backend import Fenced, JobCommand, RunKey, RunStatus
 from astrarium.cluster.live.wire import WireError
 from tests.support.cluster.backend import words
 from tests.support.cluster.hosts import AgentThread, Office, on, two_hosts, waited

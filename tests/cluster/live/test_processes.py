@@ -228,7 +228,8 @@ def test_what_an_agent_of_a_machine_runs_ends_with_it(home: Path, script: Path) 
     while not list(home.glob("apps/*/*/*/*/outcome.json")) and time.monotonic() < ends:
         time.sleep(0.05)
     [outcome] = home.glob("apps/*/*/*/*/outcome.json")
-    assert json.loads(outcome.read_text()) == {"codes": [-signal.SIGKILL], "asked": False, "first": 0}
+    found = {"codes": [-signal.SIGKILL], "asked": False, "first": 0}
+    assert json.loads(outcome.read_text()).items() >= found.items()
 
 
 def test_a_session_by_itself(script: Path, tmp_path: Path) -> None:

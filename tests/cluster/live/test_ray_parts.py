@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
 
 from astrarium.cluster.live.agent import PartOrder
-from astrarium.cluster.live.backend import Ending, JobCommand, RunKey, RunStatus, Snapshot
-from astrarium.cluster.live.fleet import Fenced
+from astrarium.cluster.live.backend import Ending, Fenced, JobCommand, RunKey, RunStatus, Snapshot
 from astrarium.cluster.live.ray import RayAgent, RayAgentHandle, RayBackend
 from tests.support.cluster.backend import order, words
 
@@ -110,3 +111,30 @@ def test_whoever_is_agent_next_respects_the_locks_of_the_last(home: Path, script
         written = RayAgent(str(home), name, "127.0.0.1")._agent._written(PartOrder(order(1, task), 0))
         locks.append([os.path.basename(path) for path in written["locks"]])
     assert locks[0] == locks[1] == ["gpu-host-1234-0", "job-0-0-0"]
+
+
+def test_an_agent_whose_disk_is_slow_is_not_silent(
+    home: Path, script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says what it saw last, takes orders, and carries them out when the disk answers."""
+    agent, disk = RayAgent(str(home), "left", "127.0.0.1"), Event()
+    key = RunKey(0, 0, 1)
+    assert agent.look(1)[0] == {}
+    look = agent._agent.look
+    monkeypatch.setattr(agent._agent, "look", lambda: look() if disk.wait(60) else {})
+    assert agent.look(1)[0] == {}
+    agent.order(1, "start", PartOrder(order(1, JobCommand(words(script))), 0))
+    assert agent.look(1)[0] == {}
+    assert not disk.is_set()
+    disk.set()
+    ends = time.monotonic() + 60
+    while agent.look(1)[0].get(key) is None or not agent.look(1)[0][key].ended:
+        assert time.monotonic() < ends
+    assert agent.look(1)[0][key].ended == "finished"
+
+
+def test_an_order_that_cannot_be_carried_out_is_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = RayAgent(str(home), "left", "127.0.0.1")
+    monkeypatch.setattr(agent._agent, "stop", lambda _: (home / "nowhere" / "stop").touch())
+    with pytest.raises(FileNotFoundError):
+        agent.order(1, "stop", RunKey(0, 0, 1))

@@ -8,7 +8,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from astrarium.cluster.live.backend import JobCommand, MachineStatus, Order, RunKey, RunPart, RunStatus
+from astrarium.cluster.live.backend import (
+    Backend,
+    JobCommand,
+    MachineStatus,
+    Order,
+    RunKey,
+    RunPart,
+    RunStatus,
+)
 from astrarium.cluster.live.fleet import LocalBackend
 from tests.support.cluster.jobs import results
 
@@ -26,12 +34,12 @@ def backend(home: Path, grace: float = 20.0) -> LocalBackend:
 
 
 def seen(
-    one: LocalBackend, run: int, until: Callable[[RunStatus], bool] = lambda run: bool(run.ended)
+    one: Backend, run: int, until: Callable[[RunStatus], bool] = lambda run: bool(run.ended)
 ) -> RunStatus:
     ends = time.monotonic() + 60
     while time.monotonic() < ends:
-        found = one.look().runs[RunKey(0, 0, run)]
-        if until(found):
+        found = one.look().runs.get(RunKey(0, 0, run))  # another arbiter may first have to look for it
+        if found is not None and until(found):
             return found
         time.sleep(0.02)
     raise AssertionError(one.look())

@@ -29,6 +29,7 @@ def ray_cluster(gpus: Sequence[int], cpus: int = 16) -> Iterator[Any]:
     head = {**each, "num_gpus": 0, "include_dashboard": False}
     one: Any = Cluster(initialize_head=True, head_node_args=head)
     try:
+        one.each = each
         one.machines = [one.add_node(**each, num_gpus=count, wait=False) for count in gpus]
         one.wait_for_nodes()
         ray.init(address=one.address, log_to_driver=False, logging_level=logging.ERROR)

@@ -1,4 +1,4 @@
-"""The encoder of gpu.py behind LitServe: half precision, CUDA graphs for batches of 1, 2, 4, ..., as ours."""
+"""The encoder of gpu.py behind LitServe."""
 
 from __future__ import annotations
 
@@ -8,33 +8,12 @@ from typing import Any
 
 import litserve
 import torch
-
-LENGTH = 128
+from graphed_encoder import LENGTH, GraphedEncoder
 
 
 class Encoder(litserve.LitAPI):
     def setup(self, device: str) -> None:
-        import models
-
-        self._net = models.encoder().half().to(device)
-        self._inputs = torch.zeros((self.max_batch_size, LENGTH), dtype=torch.int64, device=device)
-        self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, torch.Tensor]] = {}
-        size = 1
-        while size <= self.max_batch_size:
-            self._graphs[size] = self._captured(size)
-            size *= 2
-
-    @torch.inference_mode()
-    def _captured(self, size: int) -> tuple[torch.cuda.CUDAGraph, torch.Tensor]:
-        stream = torch.cuda.Stream()
-        with torch.cuda.stream(stream):
-            for _ in range(3):
-                self._net(self._inputs[:size])
-        stream.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            outputs = self._net(self._inputs[:size])
-        return graph, outputs
+        self._encoder = GraphedEncoder(self.max_batch_size, device)
 
     def decode_request(self, request):  # type: ignore[no-untyped-def]  # a type would make it a query's field
         return torch.tensor(request["tokens"], dtype=torch.int64)
@@ -42,13 +21,8 @@ class Encoder(litserve.LitAPI):
     def batch(self, inputs: list[torch.Tensor]) -> torch.Tensor:
         return torch.stack(inputs)
 
-    @torch.inference_mode()
     def predict(self, x: torch.Tensor) -> torch.Tensor:
-        x = x.reshape(-1, LENGTH)
-        graph, outputs = self._graphs[min(size for size in self._graphs if size >= len(x))]
-        self._inputs[: len(x)].copy_(x)
-        graph.replay()
-        return outputs[: len(x)].cpu()
+        return self._encoder(x.reshape(-1, LENGTH))
 
     def unbatch(self, output: torch.Tensor) -> list[list[float]]:
         return output.tolist()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,17 +23,21 @@ from astrarium.cluster.live.access import AccessSection
 from astrarium.cluster.live.arbiter import ANY, ArbiterProcess, ArbiterSetup, ChosenPolicy, PlannedApp
 from astrarium.cluster.live.backend import Backend, MachineStatus, Options
 from astrarium.cluster.live.fleet import LocalBackend
+from astrarium.cluster.live.forecast import ForecastProcess
+from astrarium.cluster.live.hooks import Hook, Hooks, named
 from astrarium.cluster.live.hosts import AgentsBackend
+from astrarium.cluster.live.keeper import SELDOM
 from astrarium.cluster.live.remote import AGENT
 from astrarium.cluster.live.service import Service, read_keys, unix_listener, user_name
-from astrarium.cluster.live.store import FILE
+from astrarium.cluster.live.store import FILE, Store, waits
 from astrarium.cluster.live.wire import Channel, Listener, read_key, read_place, server_tls, tcp_listener
 from astrarium.cluster.policies import cluster_policies
 from astrarium.cluster.scenario.build import first_machines, live_apps, slowdowns
 from astrarium.cluster.scenario.read import ClusterScenario
+from astrarium.cluster.scenario.schema import Address, command_words, read_address
 from astrarium.cluster.state import AppRow
 from astrarium.core.choice import chosen
-from astrarium.core.errors import InputError, read_from
+from astrarium.core.errors import InputError, from_extra, read_from
 from astrarium.core.units import to_seconds
 from astrarium.run.pools import signals_to
 from astrarium.run.report import ranges
@@ -40,17 +45,32 @@ from astrarium.run.waiting import waiting
 
 
 def arbitrate(
-    context: typer.Context, file: Path, scenario: ClusterScenario, state: Path | None, stay: bool, json: bool
+    context: typer.Context,
+    file: Path,
+    scenario: ClusterScenario,
+    state: Path | None,
+    stay: bool,
+    json: bool,
+    metrics: str | None = None,
 ) -> None:
     """Run the apps of a file on real machines. Ctrl-C has them write checkpoints; run it again to go on."""
     home = (state or Path(scenario.live.state or file.with_suffix(".state").name)).resolve()
-    setting = settings(scenario)
+    foresight, hooks = ForecastProcess(), hooks_of(scenario)
+    where = _metrics_address(scenario, metrics)
+    setting = settings(scenario)._replace(foresight=foresight)
     jobs = Path(scenario.live.jobs or home).resolve()
     access = _with_us(scenario.live.access)
+    if access is not None and scenario.live.backend == "slurm" and os.geteuid() == 0:
+        told = (
+            "without access, or an arbiter that is not root: apps of all users would be root's jobs on Slurm"
+        )
+        raise InputError("live.backend", "slurm", told, scenario.source)
     with disk_errors(home), ExitStack() as closing:
         if access is not None:
             _close_folders(home, jobs, os.geteuid() == 0 and scenario.live.backend == "local")
         with waiting(f"looking for the machines ({scenario.live.backend})"):
+            if where is not None:
+                setting = setting._replace(observe=closing.enter_context(_measured(home, *where)))
             backend = backend_of(scenario, jobs)  # before our signals: Ray sets its own
             service = Service(home, access, getattr(backend, "bring_logs", lambda app, seconds: None))
             if scenario.live.listen is not None:
@@ -61,11 +81,16 @@ def arbitrate(
         closing.callback(arbiter.close)
         closing.callback(unix_listener(home, service.serve, everybody=access is not None).close)
         arbiter.store.put("jobs", scenario.live.jobs and str(jobs))  # where logs are
-        drain = _Drain()
+        closing.callback(foresight.close)
+        room = Room(home, arbiter.store)
+        drain = _Drain(room)
         ended_before = {row.app.name for row in arbiter.state.ledger.rows.values() if not row.open}
         with signals_to(drain.ask):
             _announce(scenario, home, arbiter)
-            _turns(arbiter, stay, scenario.live.look / 1e9, drain)
+            sender = Hooks(home, arbiter.store, hooks)
+            _turns(arbiter, stay, scenario.live.look / 1e9, drain, room, sender)
+            if sender.close(arbiter.now):
+                print("hooks: what is not delivered yet is left for the next arbiter", file=sys.stderr)
             status = arbiter.status(alive=False)
     emit(json, status, told(status), None)
     if drain.asked:
@@ -100,19 +125,64 @@ def settings(scenario: ClusterScenario) -> ArbiterSetup:
     )
 
 
+def hooks_of(scenario: ClusterScenario) -> list[Hook]:
+    """Return the hooks of a file; a program that is not there is refused before anything is started."""
+    found, directory = list[Hook](), Path(scenario.source).resolve().parent
+    for place, entry in enumerate(scenario.live.hooks):
+        words, url = command_words(entry.command) if entry.command else (), entry.url or ""
+        with read_from(scenario.source):
+            _check_program(words[:1], directory, None, f"live.hooks[{place}].command")
+        name, timeout = named(place, words, url), entry.timeout / 1e9
+        found.append(Hook(name, entry.on, words, url, str(directory), timeout, entry.retries))
+    return found
+
+
+def _metrics_address(scenario: ClusterScenario, option: str | None) -> Address | None:
+    if option is None:
+        return scenario.live.metrics
+    try:
+        return read_address(option)
+    except ValueError as error:
+        raise InputError("--metrics", option, str(error)) from None
+
+
+@contextmanager
+def _measured(home: Path, host: str, port: int) -> Iterator[Callable[[str, int], None]]:
+    """Serve metrics for the time of the block; what the arbiter takes is told to what this yields."""
+    with from_extra("serve"):
+        from astrarium.cluster.live.metrics import Metrics
+    metrics = Metrics(home)
+    try:
+        server = metrics.serve(host, port)
+    except OSError as error:
+        raise InputError(
+            "--metrics", f"{host}:{port}", f"an address that is free: {error.strerror}"
+        ) from None
+    print(f"metrics at http://{host}:{server.server_port}/metrics", file=sys.stderr, flush=True)
+    try:
+        yield metrics.observe
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
 def _runnable_apps(scenario: ClusterScenario, raw: dict[str, Any], largest: int, field: str = "app") -> Any:
-    """Read an app, and refuse one whose folder or program is not there. On machines of Ray only starting it
+    """Read an app, and refuse one whose folder or program is not there. On other machines only starting it
     tells; an app of the file was checked before the first was started, and comes with ANY."""
     found = live_apps(raw, largest, Path(scenario.source).parent, field)
     for _, task in found if scenario.live.backend == "local" and largest != ANY else ():
         if not Path(task.directory).is_dir():
             raise InputError(f"{field}.directory", task.directory, "a folder that is there")
-        name = task.command[0]
-        path = str(Path(task.directory, name)) if "/" in name else name
-        if shutil.which(path, path=task.env.get("PATH")) is None:
-            told = f"a program that is in PATH, or a path to one from {task.directory}"
-            raise InputError(f"{field}.command", name, told)
+        _check_program(task.command[:1], task.directory, task.env.get("PATH"), f"{field}.command")
     return found
+
+
+def _check_program(words: Sequence[str], directory: str | Path, path: str | None, field: str) -> None:
+    for name in words:
+        place = str(Path(directory, name)) if "/" in name else name
+        if shutil.which(place, path=path) is None:
+            told = f"a program that is in PATH, or a path to one from {directory}"
+            raise InputError(field, name, told)
 
 
 def machines_of(scenario: ClusterScenario) -> dict[str, Any]:
@@ -131,7 +201,18 @@ def backend_of(scenario: ClusterScenario, home: Path) -> Backend:
 
         return RayBackend(home, live.address or "auto", grace, least, live.patience / 1e9, env)
     if live.backend == "agents":
-        return AgentsBackend(home, grace, least, live.patience / 1e9, env, live.copies, live.look / 1e9)
+        copies = live.copies is not False
+        return AgentsBackend(home, grace, least, live.patience / 1e9, env, copies, live.look / 1e9)
+    if live.backend == "kubernetes" and live.kubernetes is not None:
+        from astrarium.cluster.live.kubernetes import KubernetesBackend
+
+        return KubernetesBackend(home, live.kubernetes, live.address or "", grace, least,
+                                 live.patience / 1e9, env)  # fmt: skip
+    if live.backend == "slurm":
+        from astrarium.cluster.live.slurm import SlurmBackend
+
+        return SlurmBackend(home, live.partition or "", live.account or "", live.options or (), grace, least,
+                            live.patience / 1e9, env)  # fmt: skip
     return LocalBackend(home, machines_of(scenario), grace, least, env)
 
 
@@ -176,7 +257,9 @@ def _announce(scenario: ClusterScenario, home: Path, arbiter: ArbiterProcess) ->
     how = "begins" if arbiter.epoch == 1 else f"goes on (arbiter {arbiter.epoch})"
     machines = f"{scenario.policy.label} on {scenario.live.backend} machines"
     print(f"{machines} {how}; state in {home}", file=sys.stderr)
-    if scenario.live.access is not None and os.geteuid() != 0:
+    if scenario.live.access is not None and scenario.live.backend == "kubernetes":
+        print("apps of all users run as the user of their image", file=sys.stderr)
+    elif scenario.live.access is not None and os.geteuid() != 0:
         told = "only an arbiter that is root runs apps as their owners"
         print(f"apps of all users run as {user_name(os.geteuid())}: {told}", file=sys.stderr)
     if arbiter.known_before:
@@ -185,23 +268,86 @@ def _announce(scenario: ClusterScenario, home: Path, arbiter: ArbiterProcess) ->
     print("Ctrl-C has all jobs write a checkpoint and leaves", file=sys.stderr, flush=True)
 
 
-def _turns(arbiter: ArbiterProcess, stay: bool, look: float, drain: _Drain) -> None:
+def _turns(arbiter: ArbiterProcess, stay: bool, look: float, drain: _Drain, room: Room, hooks: Hooks) -> None:
     lines = Lines(arbiter)
-    while not drain.asked and (stay or not arbiter.idle):
-        arbiter.turn()
-        lines.show()
+    while not drain.asked:
+        with room.waited_for():
+            if not stay and arbiter.idle:
+                break
+            arbiter.turn()
+            hooks.keep(arbiter.now())
+            lines.show()
+        time.sleep(max(look, SELDOM) if room.missing else look)
+    while True:
+        with room.waited_for():
+            if arbiter.drain():
+                break
         time.sleep(look)
-    while not arbiter.drain():
-        time.sleep(look)
+
+
+class Room:
+    """What an arbiter does when the disk of its store is full, or cannot be written: it waits, says so, once
+    and then now and then, and when it goes on."""
+
+    SAY, SLOW = 60.0, 5.0  # seconds: between words about the same, and of a turn that tells of a slow disk
+
+    def __init__(self, home: Path, store: Store) -> None:
+        self._home, self._store, self._said_at = home, store, -self.SAY
+        self._failed = 0  # turns in a row
+
+    @property
+    def missing(self) -> bool:
+        """Return whether it waits. At the first turn that fails, the store makes room by itself if it can."""
+        return self._failed > 1
+
+    @contextmanager
+    def waited_for(self) -> Iterator[None]:
+        began = time.monotonic()
+        try:
+            yield
+        except (sqlite3.Error, OSError) as error:
+            if not waits(error):
+                raise
+            self._failed += 1
+            if self.missing:
+                self._say(self._needs(error))
+            return
+        if self.missing:
+            _print(f"{self._home} can be written again: the arbiter goes on")
+            self._said_at = -self.SAY
+        elif time.monotonic() - began > self.SLOW:
+            self._say(f"a turn took {time.monotonic() - began:.0f} s: the disk of {self._home} is slow")
+        self._failed = 0
+
+    def _needs(self, error: Exception) -> str:
+        free, needs = shutil.disk_usage(self._home).free, self._store.needs
+        room = f"{free / 1e6:.2f} MB are free there, about {needs / 1e6:.2f} MB are needed"
+        told = "nothing is decided until then, and jobs run on; Ctrl-C leaves them to the next arbiter"
+        return f"the arbiter waits: {self._home} cannot be written ({error}); {room}; {told}"
+
+    def _say(self, words: str) -> None:
+        if time.monotonic() - self._said_at >= self.SAY:
+            self._said_at = time.monotonic()
+            _print(words)
+
+
+def _print(words: str) -> None:
+    """Tell the operator, unless stderr goes to the same full disk."""
+    with suppress(OSError):
+        print(words, file=sys.stderr, flush=True)
 
 
 class _Drain:
-    """Ctrl-C once is a wish; twice, and we leave at once: jobs run on, and can be found again."""
+    """Ctrl-C once is a wish; twice, or where there is no room for checkpoints, and we leave at once: jobs run
+    on, and can be found again."""
 
     asked = False
 
+    def __init__(self, room: Room) -> None:
+        self._room = room
+
     def ask(self, *_: object) -> None:
-        if self.asked:
+        if self.asked or self._room.missing:
             raise KeyboardInterrupt
         self.asked = True
         print("draining: jobs write checkpoints", file=sys.stderr, flush=True)
@@ -217,11 +363,12 @@ class Lines:
         self._office = office
         self._apps: dict[int, tuple[bool, tuple[int, ...]]] = {}
         self._machines: dict[int, str] = {}
+        self._held_up: dict[Any, str] = {}
 
     def show(self) -> None:
         now = to_seconds(self._office.now())
         for line in (*self._of_machines(), *self._of_runs(), *self._of_apps()):
-            print(f"{now:8.1f}s  {line}", file=sys.stderr, flush=True)
+            _print(f"{now:8.1f}s  {line}")
 
     def _of_machines(self) -> Iterator[str]:
         there = dict(self._office.live.memory.machines)
@@ -233,11 +380,16 @@ class Lines:
         self._machines = there
 
     def _of_runs(self) -> Iterator[str]:
-        """Those that did not end as they should have."""
+        """Those that did not end, or begin, as they should have."""
+        rows, before = self._office.state.ledger.rows, self._held_up
+        self._held_up = dict(self._office.live.held_up)
+        for app, job, run in self._held_up.keys() - before.keys():
+            why = self._held_up[app, job, run]
+            yield f"{rows[app].app.name} job {job}, run {run} cannot begin yet: {why}"
         for (app, job, run), seen in self._office.live.ended:
             if seen.ended in ("failed", "not found", "lost"):
                 why = f": {seen.error}" if seen.error else ""
-                yield f"{self._office.state.ledger.rows[app].app.name} job {job}, run {run} {seen.ended}{why}"
+                yield f"{rows[app].app.name} job {job}, run {run} {seen.ended}{why}"
 
     def _of_apps(self) -> Iterator[str]:
         for number, row in self._office.state.ledger.rows.items():

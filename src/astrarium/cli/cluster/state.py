@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
@@ -13,6 +13,8 @@ import typer
 from astrarium.core.errors import AstrariumError, InputError
 
 if TYPE_CHECKING:
+    import sqlite3
+
     from astrarium.cluster.live.service import Source
 
 VARIABLE = "ASTRARIUM_STATE"
@@ -93,6 +95,18 @@ def disk_errors(home: Path) -> Iterator[None]:
             raise
         told = "folders of the state and of jobs must be there and writable; jobs run on"
         raise AstrariumError(f"{error.filename or home}: {error.strerror}; {told}") from error
+
+
+@contextmanager
+def reading(home: Path) -> Iterator[sqlite3.Connection]:
+    """Who asks must be allowed to read all, and need not be allowed to write."""
+    from astrarium.cluster.live.store import FILE, connected
+
+    if not os.access(home / FILE, os.R_OK):
+        told = "only the user of the arbiter and root may read it; `status` and `logs` ask the arbiter"
+        raise AstrariumError(f"{home / FILE}: {told}")
+    with disk_errors(home), closing(connected(home / FILE, read_only=True)) as db:
+        yield db
 
 
 def state_folder(given: Path | None) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 AppName = Annotated[str | None, typer.Option("--app", metavar="NAME", help="All about one app.")]
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on with what it writes, until it ends.")]
+Watch = Annotated[bool, typer.Option("--watch", help="Show it again every second, until Ctrl-C.")]
+EVERY = 1.0  # seconds between two looks of --watch
+LATEST = 20  # apps that have ended, and are shown: `history` has all
 SILENT = 10  # seconds after which an arbiter is taken to be gone
 LOOK = 0.2  # seconds between looks at logs that are followed
 
@@ -28,19 +32,56 @@ def status(
     state: State = None,
     app: AppName = None,
     json: Json = False,
+    watch: Watch = False,
     arbiter: ArbiterPlace = None,
     user: User = None,
     key_file: KeyFile = None,
     certificate: Certificate = "",
 ) -> None:
-    """Show apps, who holds what until when, why others wait, and machines."""
-    with reached(state, Remote(arbiter, user, key_file, certificate)) as source:
-        found = read(source)
-        story = None if app is None else about(source, found, app)
-    if story is None:
-        emit(json, found, told(found), None)
+    """Show who holds what, and why others wait."""
+    remote = Remote(arbiter, user, key_file, certificate)
+    if watch:
+        _watch(state, remote, app, json)
     else:
-        emit(json, story, _about(story), None)
+        found = _look(state, remote, app)
+        emit(json, found, _shown(found), None)
+
+
+def _look(state: Path | None, remote: Remote, app: str | None) -> dict[str, Any]:
+    """Return the status, or all about one app."""
+    with reached(state, remote) as source:
+        found = read(source)
+        return found if app is None else about(source, found, app)
+
+
+def _shown(found: dict[str, Any]) -> Iterator[Any]:
+    return told(found) if "apps" in found else _about(found)
+
+
+def _watch(state: Path | None, remote: Remote, app: str | None, json: bool) -> None:
+    """Show it again every second: in place on a terminal, elsewhere one after another."""
+    from rich.console import Group
+    from rich.live import Live
+
+    if json or not sys.stdout.isatty():
+        for found in _looks(state, remote, app):
+            emit(json, found, _shown(found), None)
+            sys.stdout.flush()
+    with Live(auto_refresh=False) as live:
+        for found in _looks(state, remote, app):
+            live.update(Group(*_shown(found)), refresh=True)
+
+
+def _looks(state: Path | None, remote: Remote, app: str | None) -> Iterator[dict[str, Any]]:
+    from astrarium.cluster.live.wire import WireError
+
+    while True:
+        try:
+            yield _look(state, remote, app)
+        except WireError:  # an arbiter that has left has told all in its folder
+            if remote.arbiter is not None:
+                raise
+        time.sleep(EVERY)
 
 
 def about(source: Source, found: dict[str, Any], name: str) -> dict[str, Any]:
@@ -49,7 +90,7 @@ def about(source: Source, found: dict[str, Any], name: str) -> dict[str, Any]:
 
     check_app("--app", name, [each["app"] for each in found["apps"]])
     one = next(each for each in found["apps"] if each["app"] == name)
-    return {"app": one, **source.story(name)}
+    return {"now_s": found["now_s"], "app": one, **source.story(name)}
 
 
 def logs(
@@ -93,7 +134,7 @@ def _print(pieces: Iterator[LogPiece], printed: dict[str, int], several: bool) -
 def _about(story: dict[str, Any]) -> Iterator[Any]:
     from astrarium.run.report import as_it_is, plain_table
 
-    yield _apps([story["app"]])
+    yield _apps([story["app"]], story["now_s"])
     table = plain_table("at s", "what", "GPUs", "until s", "why")
     for each in story["decisions"]:
         table.add_row(_at(each["at"]), each["what"], each["gpus"], _at(each["until"]), as_it_is(each["why"]))
@@ -112,7 +153,7 @@ def _at(time: int | None) -> str:
 def read(source: Source) -> dict[str, Any]:
     """As the arbiter last wrote it, and how long ago that was."""
     answer = source.status()
-    found: dict[str, Any] = answer["status"]
+    found: dict[str, Any] = {**answer["status"], "hooks": answer["hooks"]}
     ago = max(0.0, (time.time_ns() - found.pop("wall")) / 1e9)
     alive = found["arbiter"] and ago < SILENT
     return {**found, "arbiter": alive, "seen_s_ago": ago, "unread": answer["unread"]}
@@ -126,25 +167,46 @@ def told(found: dict[str, Any]) -> Iterator[Any]:
     yield Text(head, no_wrap=True)
     if found.get("unread"):
         yield Text(f"{found['unread']} submitted or withdrawn, and not yet read by the arbiter", no_wrap=True)
-    yield _apps(found["apps"])
+    for hook in found.get("hooks", []):
+        counts = ", ".join(f"{hook[what]} {what}" for what in ("delivered", "failed", "dropped"))
+        error = f"; last error: {hook['error']}" if hook["error"] else ""
+        yield Text(f"hook {hook['name']}: {counts}{error}", no_wrap=True)
+    ends = sorted(app["arrived_s"] + app["took_s"] for app in found["apps"] if app["outcome"] != "open")
+    if len(ends) > LATEST:
+        more = f"{len(ends) - LATEST} more have ended: `astrarium cluster history` shows them"
+        yield Text(more, no_wrap=True)
+    from_then = ends[-LATEST:][0] if ends else 0.0
+    late = (a for a in found["apps"] if a["outcome"] == "open" or a["arrived_s"] + a["took_s"] >= from_then)
+    yield _apps(list(late), found["now_s"])
     yield _machines(found["machines"])
 
 
-def _apps(apps: list[dict[str, Any]]) -> Any:
+def _apps(apps: list[dict[str, Any]], now: float) -> Any:
     from astrarium.run.report import as_it_is, plain_table, ranges
 
     names = ("app", "owner") if any(app.get("owner") for app in apps) else ("app",)
-    rest = ("is", "GPUs", "until s", "done", "took s", "waited s", "GPU-s", "rho", "why")
-    table = plain_table(*names, *rest)
+    titles = ("is", "GPUs", "until s", "starts", "done", "took s", "waited s", "GPU-s", "rho", "why")
+    table = plain_table(*names, *titles)
     for app in apps:
         until = "" if app["until_s"] is None else f"{app['until_s']:.1f}"
         rho = "" if app["rho"] is None else f"{app['rho']:.2f}"
         table.add_row(
-            *(as_it_is(app[name]) for name in names), _is(app), ranges(app["gpus"]), until,
+            *(as_it_is(app[name]) for name in names), _is(app), ranges(app["gpus"]), until, _starts(app, now),
             f"{app['done']:.0%}", f"{app['took_s']:.1f}", f"{app['waited_s']:.1f}", f"{app['gpu_s']:.1f}",
             rho, as_it_is(app["why"] or app["reason"]),
         )  # fmt: skip
     return table
+
+
+def _starts(app: dict[str, Any], now: float) -> str:
+    """Return in how long it will start; ~ where only leases were looked at, > where it will take longer."""
+    from astrarium.run.report import moment
+
+    at = app.get("starts_s")
+    if at is None:
+        return ""
+    sign = {"leases": "~", "not before": ">"}.get(app["starts_how"], "")
+    return f"in {sign}{moment(round(max(0.0, at - now)) * 1_000_000_000)}"
 
 
 def _is(app: dict[str, Any]) -> str:

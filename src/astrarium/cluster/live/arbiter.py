@@ -7,7 +7,9 @@ is kept with all that it remembers, jobs run on meanwhile, and what they did is 
 from __future__ import annotations
 
 import fcntl
+import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,18 +18,35 @@ import msgspec
 from astrarium.cluster.contract import App, AppArrived, AppWithdrawn, Event
 from astrarium.cluster.explain import AppView, ClusterView, view
 from astrarium.cluster.fairness import PhaseWork, forecast, rho
-from astrarium.cluster.live.backend import Backend, FixedSlowdowns, JobCommand, Options
+from astrarium.cluster.live.backend import (
+    Backend,
+    EndedRun,
+    FixedSlowdowns,
+    JobCommand,
+    Memory,
+    Options,
+)
 from astrarium.cluster.live.cluster import LiveCluster
+from astrarium.cluster.live.events import ClusterEvent
+from astrarium.cluster.live.forecast import Forecast, Foresight, as_bytes
+from astrarium.cluster.live.outlook import Outlook, outlook
 from astrarium.cluster.live.policy import NonPreemptibleAllocator, TakeoverAllocator
 from astrarium.cluster.live.store import InboxMessage, Store
 from astrarium.cluster.machines import Slowdowns
 from astrarium.cluster.policies import Allocator, Arbiter
 from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.core.errors import InputError
+from astrarium.core.trace import Step
 from astrarium.core.units import FOREVER, SECOND, Time, to_seconds
 
 
-def status(now: Time, state: ClusterState, allocator: object, machines: Mapping[int, str]) -> dict[str, Any]:
+def status(
+    now: Time,
+    state: ClusterState,
+    allocator: object,
+    machines: Mapping[int, str],
+    ahead: Forecast | None = None,
+) -> dict[str, Any]:
     """Return a live cluster in plain words and numbers, for `cluster status`."""
     try:
         overview = view(now, state, allocator)
@@ -38,7 +57,8 @@ def status(now: Time, state: ClusterState, allocator: object, machines: Mapping[
         "gpus": overview.gpus,
         "free": overview.free,
         "machines": [_machine(number, name, state) for number, name in machines.items()],
-        "apps": [_app(now, row, overview, state) for row in state.ledger.rows.values()],
+        "forecast_s": to_seconds(ahead.made) if ahead else None,
+        "apps": [_app(now, row, overview, state, ahead) for row in state.ledger.rows.values()],
     }
 
 
@@ -48,9 +68,11 @@ def _machine(number: int, name: str, state: ClusterState) -> dict[str, Any]:
     return {"machine": number, "name": name, "gpus": list(gpus), "held": names}
 
 
-def _app(now: Time, row: AppRow, overview: ClusterView, state: ClusterState) -> dict[str, Any]:
+def _app(
+    now: Time, row: AppRow, overview: ClusterView, state: ClusterState, ahead: Forecast | None
+) -> dict[str, Any]:
     app_view, end = overview.apps.get(row.app.id), now if row.open else row.ended
-    jobs = list(row.jobs.values())
+    jobs, prospect = list(row.jobs.values()), outlook(app_view, overview, ahead)
     return {
         "app": row.app.name,
         "team": row.app.team,
@@ -68,7 +90,10 @@ def _app(now: Time, row: AppRow, overview: ClusterView, state: ClusterState) -> 
         "done": sum(state.done(now, job) for job in jobs) / sum(job.job.work for job in jobs),
         "gpu_s": to_seconds(state.service(now, row) if row.open else row.service),
         "rho": _rho(now, row, state),
-        "why": why(row, app_view, overview) if app_view else "",
+        "starts_s": prospect.seconds,
+        "starts_how": prospect.how,
+        "place": prospect.place,
+        "why": why(row, app_view, overview, prospect) if app_view else "",
     }
 
 
@@ -86,15 +111,16 @@ def _rho(now: Time, row: AppRow, state: ClusterState) -> float | None:
     return rho(took, row.app, size, state.contention(now, row), "share")
 
 
-def why(row: AppRow, app_view: AppView, overview: ClusterView) -> str:
+def why(row: AppRow, app_view: AppView, overview: ClusterView, prospect: Outlook) -> str:
     """Return why an app waits, or that it does not."""
     if not app_view.wants:
         return "it has all that it can use"
-    place = next((n for n, (app, _) in enumerate(overview.standing or (), 1) if app == row.app.id), None)
-    words = next((words for app, words in overview.standing or () if app == row.app.id), "")
-    needs = f"it needs {app_view.needs} more" if app_view.holds else f"it needs {app_view.needs}"
-    line = f"; number {place} of {len(overview.standing or ())} in line ({words})" if place else ""
-    return f"{needs}, {overview.free} of {overview.gpus} GPUs are free{line}"
+    words = next((words for app, words in overview.standing or () if app == row.app.id), "by its start")
+    more, together = " more" if app_view.holds else "", " together" if app_view.needs > 1 else ""
+    place, length = prospect.place or 0, prospect.in_line
+    line = f"; number {place} of {length} in line ({words})" if place else ""
+    free = f"{overview.free} of {overview.gpus} are free{prospect.held}"
+    return f"it needs {app_view.needs}{more}{together}, {free}{line}"
 
 
 ANY = 1 << 30  # GPUs: an app of the file waits for machines that are not there yet
@@ -119,7 +145,8 @@ class ChosenPolicy(NamedTuple):
 
 class ArbiterSetup(NamedTuple):
     """What an arbiter is started with. *read* turns what was submitted into an app. *wall* is the clock that
-    a later arbiter can go on with, *clock* the one that nobody sets."""
+    a later arbiter can go on with, *clock* the one that nobody sets. *observe* hears how long a `step` and a
+    `write` of the store took."""
 
     policy: ChosenPolicy
     read: Read
@@ -129,6 +156,8 @@ class ArbiterSetup(NamedTuple):
     startup: Time = 0
     options: Options = Options()
     planned: Sequence[PlannedApp] = ()
+    foresight: Foresight | None = None
+    observe: Callable[[str, Time], None] = lambda what, took: None
 
 
 class ArbiterProcess:
@@ -145,48 +174,69 @@ class ArbiterProcess:
         self.epoch = self.store.begin(wall - self._last, self.state, allocator)
         self._allocator_now = allocator
         self._last = max(self._last, wall - int(self.store.get("origin")))
+        self.store.set_clock(self._last, wall)
         self._ahead = self._last - setup.clock()
         self.store.put("policy_spec", setup.policy.spec)
         backend.enter(self.epoch)
         known = allocator if allocator is not setup.policy.allocator else TakeoverAllocator(allocator)
         policy = Arbiter(NonPreemptibleAllocator(known, self._lasts))
         memory = self.store.memory()
-        self.live = LiveCluster(self.state, policy, backend, self.store, self._tasks, setup.options, memory)
+        journal = _TimedJournal(self.store, setup)
+        self.live = LiveCluster(self.state, policy, backend, journal, self._tasks, setup.options, memory)
         self._coming: dict[str, int] = {}  # apps that arrive in this very turn, by name
         self._going: set[int] = set()  # those that are withdrawn in it
         self._planned: list[PlannedApp] = []
         known_names = self._names()
         self.known_before = [each.name for each in setup.planned if each.name in known_names]
         self._planned = [each for each in setup.planned if each.name not in known_names]
-        self._shown_at = -SECOND
+        self._shown_at, self._drained = -SECOND, False
+        silent = self.store.last_of("arbiter_") == "arbiter_started"
+        reason = f"policy {setup.policy.spec}{'; the one before left without a word' if silent else ''}"
+        self._tell("arbiter_started", reason)
 
     def now(self) -> Time:
         """Return nanoseconds since the first arbiter began; never backwards, whatever the wall clock does."""
         return self._setup.clock() + self._ahead
 
     def turn(self) -> bool:
-        """Take one step and return whether anything has happened."""
+        """Take one step and return whether anything has happened. When the store cannot be written, this
+        raises, nothing is ordered, and a later turn goes on with the step that was not written."""
         now = self.now()
-        happened = self.live.step(now, list(self._news(now)))
+        wall = self._setup.wall()
+        if abs(self.store.drift(now, wall)) > SECOND:  # somebody has set it, or the machine slept
+            self.store.set_clock(now, wall)
+        happened = self.store.catch_up() or self.live.step(now, self._news(now))
+        self.store.catch_up()  # with answers to those who were refused
+        self._setup.observe("step", self.now() - now)
         if happened or now - self._shown_at >= SECOND:
-            self._shown_at = now
             self.store.put("status", msgspec.json.encode(self.status()).decode())
+            self._shown_at = now
         return happened
 
     def drain(self) -> bool:
         """Ask all that runs to leave and return whether it has left."""
-        return self.live.drain()
+        self.store.catch_up()
+        self._drained = self.live.drain()
+        return self._drained
 
     @property
     def idle(self) -> bool:
         """Return whether nothing is left to do, and nothing to come."""
-        busy = self.state.apps or self.live.memory.open
+        busy = self.state.apps or self.live.memory.open or self.store.behind
         return not busy and not self._planned and not self.store.inbox()
 
     def close(self) -> None:
-        self.store.put("status", msgspec.json.encode(self.status(alive=False)).decode())
+        left = "its jobs have left" if self._drained else "its jobs run on"
+        reason = left if self.state.apps else "all apps have ended"
+        with suppress(sqlite3.OperationalError):  # no room: whoever asks sees the status before
+            if not self.store.behind:
+                self._tell("arbiter_ended", reason)
+                self.store.put("status", msgspec.json.encode(self.status(alive=False)).decode())
         self.store.close()
         self._lock.close()
+
+    def _tell(self, kind: str, reason: str) -> None:
+        self.store.tell(ClusterEvent(self.now(), kind, f"arbiter {self.epoch}", reason=reason))
 
     def _books(self) -> tuple[ClusterState, Time]:
         """Return the books, made again from the steps as they were decided: no policy is asked again."""
@@ -213,12 +263,12 @@ class ArbiterProcess:
         return task is not None and task.on_stop == "never"
 
     def _news(self, now: Time) -> Iterator[Event]:
-        self._coming, self._going = {}, set()
+        self._coming, self._going, messages = {}, set(), self.store.inbox()
         due = [each for each in self._planned if each.at <= now]
         self._planned = [each for each in self._planned if each.at > now]
         for each in due:
             yield from self._submitted(now, each.body, ANY)
-        for message in self.store.inbox():
+        for message in messages:
             comes_only_now = message.kind == "withdraw" and message.body.get("app") in self._coming
             if not comes_only_now:  # else it is withdrawn in the next turn
                 yield from self._answered(now, message)
@@ -227,7 +277,12 @@ class ArbiterProcess:
         try:
             found = list(self._told(now, message))
         except InputError as error:
-            self.store.reply(message.id, f"refused: {error}")
+            self.store.answer_later(message.id, f"refused: {error}")
+            name, team = (str(message.body.get(field) or "") for field in ("name", "team"))
+            refused = ClusterEvent(
+                now, "refused", name or str(message.body.get("app")), team, reason=str(error)
+            )
+            self.store.tell_later(refused)
             return
         self.store.answer_later(message.id, "accepted")
         yield from found
@@ -264,11 +319,35 @@ class ArbiterProcess:
         return known | self._coming.keys() | {each.name for each in self._planned}
 
     def status(self, alive: bool = True) -> dict[str, Any]:
-        told = status(self.now(), self.state, self._allocator_now, self.live.memory.machines)
+        now, memory = self.now(), self.live.memory
+        told = status(now, self.state, self._allocator_now, memory.machines, self._ahead_of(now))
         for app, number in zip(told["apps"], self.state.ledger.rows, strict=True):
             app["owner"] = self._tasks[number].owner
         return {**told, "epoch": self.epoch, "arbiter": alive, "policy": self._setup.policy.spec,
                 "wall": self._setup.wall()}  # fmt: skip
+
+    def _ahead_of(self, now: Time) -> Forecast | None:
+        """Return the newest forecast, if somebody waits and there is one."""
+        waits = any(not any(job.gpus for job in row.jobs.values()) for row in self.state.apps.values())
+        if self._setup.foresight is None or not waits:
+            return None
+        return self._setup.foresight.ask(now, lambda: self._question(now))
+
+    def _question(self, now: Time) -> bytes:
+        lasting = [app for app in self.state.apps if self._lasts(app)]
+        return as_bytes(now, self.state, self._allocator_now, self.live.memory.timers, lasting)
+
+
+class _TimedJournal:
+    """The store, and somebody who hears how long writing takes."""
+
+    def __init__(self, store: Store, setup: ArbiterSetup) -> None:
+        self._store, self._setup = store, setup
+
+    def write(self, step: Step, memory: Memory, ended: Sequence[EndedRun]) -> None:
+        began = self._setup.clock()
+        self._store.write(step, memory, ended)
+        self._setup.observe("write", self._setup.clock() - began)
 
 
 def _locked(home: Path) -> Any:

@@ -7,11 +7,12 @@ what its books say. A look that was missed, by an arbiter that died or a message
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
 from astrarium.cluster.machines import Slowdowns
+from astrarium.core.errors import AstrariumError, InputError
 from astrarium.core.trace import Step
 from astrarium.core.units import SECOND, Time
 
@@ -96,6 +97,33 @@ class Order(msgspec.Struct, frozen=True):
         return self.parts[:1] if self.task.processes == "job" else self.parts
 
 
+class KubernetesOptions(msgspec.Struct, frozen=True):
+    """What runs on Kubernetes are made with: an *image* with python3 and sh; the claim of a *volume*, or
+    CLAIM/FOLDER, that holds all jobs; *requests* of each pod besides GPUs; *pod*: more of its spec."""
+
+    image: str
+    volume: str
+    namespace: str = "default"
+    gang: Literal["none", "kueue", "volcano"] = "none"
+    queue: str = ""
+    rack_label: str = "topology.kubernetes.io/zone"
+    requests: dict[str, str] = {}
+    pod: dict[str, Any] = {}
+
+    def __post_init__(self) -> None:
+        for name in ("image", "volume", "namespace"):
+            if not getattr(self, name):
+                raise InputError(name, "", "a name")
+        if (self.gang == "kueue" and not self.queue) or (self.gang == "none" and self.queue):
+            raise InputError("queue", self.queue, "a LocalQueue with gang: kueue, and none without a gang")
+        for name in self.pod.keys() & {"affinity", "containers", "restartPolicy", "subdomain", "volumes"}:
+            raise InputError(f"pod.{name}", None, "nothing here: the backend sets it")
+
+
+class Fenced(AstrariumError):
+    """An order of an arbiter that has been superseded was refused."""
+
+
 class Backend(Protocol):
     """The machines on which jobs run."""
 
@@ -154,6 +182,7 @@ class Memory(msgspec.Struct):
     open: dict[RunKey, bool] = {}  # runs that have not ended, and whether a machine has shown them
     ordered: dict[RunKey, Time] = {}  # since when a run waits for its GPUs
     late: dict[RunKey, Time] = {}  # how long it had to wait, until its first lease has ended
+    began: dict[RunKey, Time] = {}  # runs that a machine has shown first since the last step was written
 
 
 class EndedRun(NamedTuple):

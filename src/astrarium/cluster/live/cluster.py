@@ -11,7 +11,7 @@ when its GPUs, and its own earlier run, are out of the way.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 from astrarium.cluster import contract
 from astrarium.cluster.live.backend import (
@@ -87,11 +87,13 @@ class LiveCluster:
         self._asked: set[RunKey] = set()  # to leave, by us
         self._ours: set[RunKey] = set()  # runs that we have started
         self.ended: list[EndedRun] = []  # in the last step
+        self.held_up: dict[RunKey, str] = {}  # runs that cannot begin yet, and why
 
-    def step(self, now: Time, news: Sequence[contract.Event] = ()) -> bool:
+    def step(self, now: Time, news: Iterable[contract.Event] = ()) -> bool:
         """Look, decide and give orders; return whether anything happened. *news*: apps that came or went."""
         snapshot, ended = self._backend.look(), list[EndedRun]()
         self.ended = ended
+        self.held_up = {key: run.error for key, run in snapshot.runs.items() if run.error and not run.ended}
         events: list[contract.Event] = [
             *news,
             *self._runs(now, snapshot, ended),
@@ -106,6 +108,7 @@ class LiveCluster:
                 if key not in self.memory.open:
                     self.memory.open[key], self.memory.ordered[key] = False, now
             self._journal.write(Step(now, tuple(events), tuple(actions)), self.memory, ended)
+            self.memory.began.clear()
         self.settle(snapshot, self._wanted())
         return bool(events)
 
@@ -167,7 +170,7 @@ class LiveCluster:
                 continue
             memory.open[key] = True
             if key in memory.ordered:
-                memory.late[key] = now - memory.ordered.pop(key)
+                memory.late[key], memory.began[key] = now - memory.ordered.pop(key), now
             if key in wanted:
                 memory.kept[key] = status.kept
                 yield from self._progress(now, key, status)

@@ -21,9 +21,8 @@ from typing import IO, Any, NamedTuple
 
 import msgspec
 
-from astrarium.cluster.live.agent import CLOSED
 from astrarium.cluster.live.backend import JobCommand, Order
-from astrarium.cluster.live.keeper import write_whole
+from astrarium.cluster.live.keeper import CLOSED, write_whole
 from astrarium.cluster.live.owners import account, credentials, hand_over
 from astrarium.cluster.live.session import CHECKPOINT, RESULT, clear, job_folder, read_file, read_progress
 from astrarium.cluster.live.wire import Channel, WireError
@@ -111,6 +110,8 @@ def clear_before(home: Path, job: str, run: int, resume: str = "") -> None:
     """Clear away the checkpoints of earlier runs, but for the one from which this run resumes."""
     for each in _runs(home / job):
         path = home / job / f"run-{each}" / CHECKPOINT
+        for draft in path.parent.glob(f".{CHECKPOINT}.*") if each < run else ():  # of a run that was ended
+            clear(draft)
         if each < run and str(path) != resume:
             clear(path)
             path.with_name(BROUGHT).unlink(missing_ok=True)
@@ -130,7 +131,7 @@ def send_held(channel: Channel, home: Path, one: Held) -> None:
 def receive_held(channel: Channel, home: Path, one: Held, task: JobCommand) -> None:
     """Put a checkpoint that was written elsewhere where a run of this machine looks for it."""
     folder, owner = one.folder(home), account(task)
-    draft, who = folder / f".{CHECKPOINT}.{threading.get_ident()}", credentials(owner)
+    draft, who = folder / f".{BROUGHT}.{threading.get_ident()}", credentials(owner)
     shutil.rmtree(draft, ignore_errors=True)
     draft.mkdir(parents=True)
     hand_over(home, folder, owner)

@@ -12,20 +12,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
 
-import msgspec
-
-from astrarium.cluster.live.agent import MachineAgent, PartOrder, PartStatus, left_behind
+from astrarium.cluster.live.agent import MachineAgent, PartOrder, PartStatus, left_behind, run_progress
 from astrarium.cluster.live.backend import Ending, MachineStatus, Order, RunKey, RunStatus, Snapshot
 from astrarium.cluster.live.keeper import STOP
-from astrarium.cluster.live.session import Resume, newest_checkpoint
-from astrarium.core.errors import AstrariumError
+from astrarium.cluster.live.session import Resume, newest_checkpoint, run_folder
 
-_WORST: tuple[Ending, ...] = ("lost", "not found", "failed", "stopped", "finished")
+WORST: tuple[Ending, ...] = ("lost", "not found", "failed", "stopped", "unstarted", "finished")
 GONE = "its machine is gone"
-
-
-class Fenced(AstrariumError):
-    """An order of an arbiter that has been superseded was refused."""
 
 
 class AgentHandle(Protocol):
@@ -83,10 +76,10 @@ class MachineFleet:
         resume = self.resume(order)
         if resume is None:
             return
-        self._ordered[order.key] = order
         first = there[order.parts[0].machine]
         gang = len(order.active) > 1 or order.task.processes == "gpu"
         port = first.port() if gang else 0
+        self._ordered[order.key] = order
         for place, part in enumerate(order.active):
             agent = there[part.machine]
             agent.start(
@@ -99,9 +92,9 @@ class MachineFleet:
         return newest_checkpoint(self._home, order)
 
     def kept(self, order: Order) -> float:
-        """Return how much of its job's work would not be lost with the run."""
-        later = msgspec.structs.replace(order, key=order.key._replace(run=order.key.run + 1))
-        return newest_checkpoint(self._home, later).kept
+        """Return how much of its job's work would not be lost with the run. Parts that are left may still
+        write: what this run has in its folder is only read."""
+        return run_progress(run_folder(self._home, order), newest_checkpoint(self._home, order).kept)[1]
 
     def extra(self, order: Order) -> dict[str, str]:
         """Return what else a job should find in its environment."""
@@ -128,8 +121,8 @@ class MachineFleet:
             for place, part in enumerate(order.active)
         ]
         progress, kept = max(part.progress for part in found), max(part.kept for part in found)
-        ended = _together(part.ended for part in found)
-        if not ended and any(part.ended in _WORST[:3] for part in found):
+        ended = together(part.ended for part in found)
+        if not ended and any(part.ended in WORST[:3] for part in found):
             self.stop(order.key)
         error = next((part.error for part in found if part.ended == ended and part.error), "")
         return RunStatus(order.gpus, ended, progress, kept, error)
@@ -143,10 +136,10 @@ class MachineFleet:
         return PartStatus(order, place, "lost", kept, kept, GONE)
 
 
-def _together(endings: Iterable[Ending]) -> Ending:
+def together(endings: Iterable[Ending]) -> Ending:
     """Return the worst of the endings, when all parts have ended."""
     found = set(endings)
-    return "" if "" in found else next(each for each in _WORST if each in found)
+    return "" if "" in found else next(each for each in WORST if each in found)
 
 
 LOOPBACK = "127.0.0.1"

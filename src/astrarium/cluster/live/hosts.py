@@ -22,9 +22,9 @@ from typing import NamedTuple
 import msgspec
 
 from astrarium.cluster.live.agent import PartOrder, PartStatus
-from astrarium.cluster.live.backend import MachineStatus, Order, RunKey, RunStatus, Snapshot
+from astrarium.cluster.live.backend import Fenced, MachineStatus, Order, RunKey, RunStatus, Snapshot
 from astrarium.cluster.live.copies import CopyStore, Held, job_of, send_pieces
-from astrarium.cluster.live.fleet import AgentHandle, Fenced, MachineFleet
+from astrarium.cluster.live.fleet import AgentHandle, MachineFleet
 from astrarium.cluster.live.keeper import write_whole
 from astrarium.cluster.live.remote import (
     Accepted,

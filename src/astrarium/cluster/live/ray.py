@@ -14,32 +14,52 @@ import hashlib
 import logging
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
 from astrarium.cluster.live.agent import MachineAgent, PartOrder, PartStatus
-from astrarium.cluster.live.backend import MachineStatus, Order, RunKey, RunStatus, Snapshot
-from astrarium.cluster.live.fleet import AgentHandle, Fenced, MachineFleet, free_ports
+from astrarium.cluster.live.backend import Fenced, MachineStatus, Order, RunKey, RunStatus, Snapshot
+from astrarium.cluster.live.fleet import AgentHandle, MachineFleet, free_ports
 from astrarium.cluster.live.session import newest_checkpoint
 from astrarium.core.errors import InputError, from_extra
 
 PORTS = 16  # gangs that may begin on a machine between two looks
+SOON = 1.0  # seconds that an agent waits for its disk before it answers without
 
 
 class RayAgent:
-    """The agent of a machine as a Ray actor, which refuses orders once a later arbiter has been here."""
+    """The agent of a machine as a Ray actor, which refuses orders once a later arbiter has been here. What
+    touches the disk is done by one thread: while that waits for a slow one, the machine is not silent."""
 
     def __init__(self, home: str, machine: str, address: str) -> None:
         self._agent, self._address, self._epoch = MachineAgent(home, machine, with_agent=True), address, 0
+        self._thread, self._orders = ThreadPoolExecutor(1), list[Future[None]]()
+        self._looking: Future[dict[RunKey, PartStatus]] | None = None
+        self._seen: dict[RunKey, PartStatus] | None = None
 
     def look(self, epoch: int) -> tuple[dict[RunKey, PartStatus], list[int]]:
-        """Return what runs here, and ports that are free."""
+        """Return what runs here, as it was last seen, and ports that are free."""
         self._check(epoch)
-        return self._agent.look(), free_ports(self._address, PORTS)
+        self._looking = self._looking or self._thread.submit(self._agent.look)
+        wait([self._looking], None if self._seen is None else SOON)
+        self._check_orders()
+        if self._looking.done():
+            done, self._looking = self._looking, None
+            self._seen = done.result()
+        return self._seen or {}, free_ports(self._address, PORTS)
 
     def order(self, epoch: int, verb: str, about: PartOrder | RunKey) -> None:
         self._check(epoch)
-        getattr(self._agent, verb)(about)
+        self._orders.append(self._thread.submit(getattr(self._agent, verb), about))
+        wait(self._orders, SOON)
+        self._check_orders()
+
+    def _check_orders(self) -> None:
+        ready = [order for order in self._orders if order.done()]
+        self._orders = [order for order in self._orders if not order.done()]
+        for order in ready:
+            order.result()
 
     def _check(self, epoch: int) -> None:
         if epoch < self._epoch:
@@ -183,9 +203,10 @@ class RayBackend(MachineFleet):
         return Snapshot(snapshot.machines, {**snapshot.runs, **waiting, **left})
 
     def start(self, order: Order) -> None:
-        if order.key in self._ordered or order.key in self._waiting:
-            return
         there = self.reachable()
+        known = order.key in self._ordered or order.key in self._waiting
+        if known or any(order.key in agent.look() for agent in there.values()):
+            return
         if all(part.machine in there for part in order.parts):
             self._waiting[order.key] = order, self._group(order)
 

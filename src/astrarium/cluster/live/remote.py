@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from astrarium.cluster.live.agent import CLOSED, MachineAgent, PartOrder, PartStatus, left_behind
+from astrarium.cluster.live.agent import MachineAgent, PartOrder, PartStatus, left_behind
 from astrarium.cluster.live.backend import JobCommand, MachineStatus, RunKey
 from astrarium.cluster.live.copies import (
     PIECE,
@@ -33,7 +33,7 @@ from astrarium.cluster.live.copies import (
     send_held,
 )
 from astrarium.cluster.live.fleet import free_ports
-from astrarium.cluster.live.keeper import STOP, write_whole
+from astrarium.cluster.live.keeper import CLOSED, STOP, write_whole
 from astrarium.cluster.live.session import read_file
 from astrarium.cluster.live.wire import Channel, Place, WireError, connected
 from astrarium.core.errors import InputError
@@ -237,13 +237,14 @@ class HostAgent:
         machine = f"{self._name}.{answer.number}"
         same = (answer.cluster, answer.number) == (self._known.cluster, self._known.number)
         self._home = self._home_of(answer.cluster)
-        self._known = Known(answer.cluster, answer.number, answer.epoch)
-        write_whole(self._folder / KNOWN, msgspec.to_builtins(self._known))
+        known = Known(answer.cluster, answer.number, answer.epoch)
+        write_whole(self._folder / KNOWN, msgspec.to_builtins(known))
         self._say(f"arbiter {answer.epoch} knows this machine as {machine}, with {self._machine.gpus} GPUs")
         if self._agent is None or not same:
             self._abandon(machine)
             self._failed.clear()
             self._agent = MachineAgent(str(self._home), machine, self._with_agent)
+        self._known = known  # not before: what finds no room on the disk is done when it connects again
         return self._agent
 
     def _home_of(self, cluster: str) -> Path:

@@ -59,11 +59,12 @@ class StateFolder:
 
     def status(self) -> dict[str, Any]:
         with self._reading() as db:
-            row = db.execute("SELECT value FROM meta WHERE key = 'status'").fetchone()
+            meta = dict(db.execute("SELECT key, value FROM meta WHERE key IN ('status', 'hooks')").fetchall())
             waiting = db.execute("SELECT count(*) FROM inbox WHERE answer IS NULL").fetchone()[0]
-        if row is None:
+        if "status" not in meta:
             raise InputError("--state", str(self._home), "a cluster that has begun")
-        return {"status": msgspec.json.decode(row[0]), "unread": waiting}
+        hooks = list(msgspec.json.decode(meta.get("hooks") or "{}").values())
+        return {"status": msgspec.json.decode(meta["status"]), "unread": waiting, "hooks": hooks}
 
     def story(self, app: str) -> dict[str, Any]:
         """Return every decision about an app with its reason, and its runs."""
@@ -240,9 +241,12 @@ class Service:
             allowed(self._access, who, action, teams[app])
 
     def _seen(self, folder: StateFolder, who: Identity) -> dict[str, Any]:
-        """Return the status, with the apps that somebody may see."""
+        """Return the status, with the apps that somebody may see; hooks are for operators."""
         found, access = folder.status(), self._access
-        if access is None or access.status == "all" or who.among(access.operators):
+        if access is None or who.among(access.operators):
+            return found
+        found["hooks"] = []
+        if access.status == "all":
             return found
         mine, status = teams_of(access, who), found["status"]
         shown = [app for app in status["apps"] if app["team"] in mine]
@@ -250,6 +254,11 @@ class Service:
         for machine in status["machines"]:
             held = machine["held"].items()
             machine["held"] = {gpu: name if name in names else "another team" for gpu, name in held}
+        others = [
+            app["app"] for app in status["apps"] if app["outcome"] == "open" and app["app"] not in names
+        ]
+        for app in shown:
+            app["why"] = _hidden(app["why"], others)
         return {**found, "status": {**status, "apps": shown}}
 
     def _send_logs(self, channel: Channel, folder: StateFolder, app: str, have: Mapping[str, int]) -> None:
@@ -260,6 +269,13 @@ class Service:
         for piece in pieces:
             channel.send(piece)
         channel.send(LogPiece())
+
+
+def _hidden(why: str, others: list[str]) -> str:
+    """Return why an app waits, without the names of those for whom GPUs are held."""
+    for name in others if " held for " in why else ():
+        why = why.replace(f" {name}, which needs", " another team, which needs")
+    return why
 
 
 def _wait(ask: Ask) -> float:

@@ -4,6 +4,9 @@
 is when the job was asked to stop, when the last one is old, and after the last step. A function may be given
 in place of the state: it is called only then. A job that was asked to stop leaves from there.
 
+A full disk does not end a job. A checkpoint that finds no room leaves the one before it in place, and is
+written when the next is due; the last one, and the result, are waited for.
+
 Outside a cluster the same script runs as it is, and keeps its checkpoints in the folder `checkpoints`, or
 wherever ASTRARIUM_FOLDER says.
 """
@@ -17,8 +20,8 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple, TypeVar
@@ -26,7 +29,7 @@ from typing import Any, NamedTuple, TypeVar
 import msgspec
 
 from astrarium.cluster.live.backend import Order
-from astrarium.cluster.live.keeper import write_whole
+from astrarium.cluster.live.keeper import SELDOM, passes, write_whole
 
 STOPPED = 75  # the exit code of a job that left with a checkpoint: EX_TEMPFAIL, try again
 CHECKPOINT, PROGRESS, RESULT, READY = "checkpoint", "progress.json", "result.json", "ready"
@@ -43,6 +46,9 @@ class Session:
         self.run = int(os.environ.get("ASTRARIUM_RUN", "1"))
         self.gpus = int(os.environ.get("ASTRARIUM_GPUS", "1"))
         self.asked = False  # to stop
+        self._leave_by = float("inf")
+        self._grace = float(os.environ.get("ASTRARIUM_GRACE", "30"))
+        self._ready = self._short = False
         self._every = float(os.environ.get("ASTRARIUM_CHECKPOINTS", every))
         self._first = self._done = self._kept = self._total = 0
         self._restored: Any = None
@@ -58,8 +64,6 @@ class Session:
         """Yield the numbers of the steps that are left."""
         self._total = total
         self._tell(self._first)
-        if self.rank == 0 or not (self.folder / "part-0").exists():  # elsewhere: on a machine of its own
-            (self.folder / READY).touch()
         for step in range(self._first, total):
             self._done = step
             yield step
@@ -72,30 +76,61 @@ class Session:
         done = self._done + 1
         stop = self._agreed(self.asked)
         due = time.monotonic() - self._written_at > self._every or done >= self._total
+        if stop and not self.asked:
+            self.ask()
         if stop or self._agreed(due):
-            self.write(done, state() if callable(state) else state)
+            self.write(done, state() if callable(state) else state, patient=stop or done >= self._total)
         if stop and done < self._total:
             raise SystemExit(STOPPED)
 
-    def write(self, done: int, state: Any) -> None:
-        """Write a checkpoint now, whether it is due or not."""
+    def write(self, done: int, state: Any, patient: bool = False) -> None:
+        """Write a checkpoint now, whether it is due or not. *patient*: wait if the disk is full."""
         if self.rank == 0:
-            draft = self.folder / f".{CHECKPOINT}.{os.getpid()}"
-            with draft.open("wb") as file:
-                _dump({"done": done, "state": state}, file)
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(self.folder / CHECKPOINT)
-            self._tell(done)
+            path, content = self.folder / CHECKPOINT, {"done": done, "state": state}
+            if self._written(path, lambda: _dump_whole(content, path), patient):
+                self._tell(done)
         self._written_at = time.monotonic()
 
     def result(self, value: Any) -> None:
         """Write what came out, as JSON, beside the checkpoint."""
         if self.rank == 0:
-            write_whole(self.folder / RESULT, value)
+            path = self.folder / RESULT
+            self._written(path, lambda: write_whole(path, value), patient=True)
 
     def ask(self, number: int = 0, frame: FrameType | None = None) -> None:
-        self.asked = True
+        """Ask the job to stop. Half of the grace may be over by now; half of the rest is for leaving."""
+        self.asked, self._leave_by = True, time.monotonic() + self._grace / 4
+
+    def _written(self, path: Path, write: Callable[[], None], patient: bool = False) -> bool:
+        """Write something and return whether there was room for it. Who is *patient* waits for that, and
+        leaves with what was written before if asked to stop meanwhile."""
+        while not self._tried(path, write):
+            if not patient:
+                return False
+            if time.monotonic() > self._leave_by:
+                raise SystemExit(STOPPED)
+            time.sleep(SELDOM)
+        return True
+
+    def _tried(self, path: Path, write: Callable[[], None]) -> bool:
+        try:
+            write()
+        except (OSError, MemoryError) as error:
+            if not passes(error):
+                raise
+            self._warn(f"{path} cannot be written: {error}")
+            return False
+        if self._short and path.name != PROGRESS:
+            self._short = False
+            _say(f"{path} is written: there is room again")
+        return True
+
+    def _warn(self, problem: str) -> None:
+        """Say once what is missing, and that the job goes on."""
+        if not self._short:
+            self._short, place = True, os.statvfs(self.folder)
+            needs = f"it needs more than the {place.f_bavail * place.f_frsize} bytes that are free there"
+            _say(f"{problem}; {needs}; the job goes on, with {self._kept} of {self._total} steps kept")
 
     def _resume(self) -> None:
         given = os.environ.get("ASTRARIUM_RESUME", "")
@@ -109,10 +144,14 @@ class Session:
     def _tell(self, kept: int | None = None) -> None:
         """Write down how far the job is, and how far the checkpoint."""
         self._told_at = time.monotonic()
-        if self.rank == 0 and self._total:
+        if not self._total:
+            return
+        if self.rank == 0:
             self._kept = kept if kept is not None else self._kept
-            told = {"progress": self._done / self._total, "kept": self._kept / self._total}
-            write_whole(self.folder / PROGRESS, told)
+            told, path = {"progress": self._done / self._total, "kept": self._kept / self._total}, PROGRESS
+            self._written(self.folder / path, lambda: write_whole(self.folder / path, told))
+        if self.rank == 0 or not (self.folder / "part-0").exists():  # elsewhere: on a machine of its own
+            self._ready = self._ready or self._written(self.folder / READY, (self.folder / READY).touch)
 
     def _agreed(self, mine: bool) -> bool:
         """Return whether one of a gang says so: it stops after the same step everywhere, or nowhere."""
@@ -137,12 +176,53 @@ def session(every: float = EVERY) -> Iterator[Session]:
         signal.signal(signal.SIGTERM, signal.SIG_IGN if "ASTRARIUM_RUN" in os.environ else before)
 
 
+def _say(words: str) -> None:
+    with suppress(OSError):  # outside of a cluster, what is said may go to the same full disk
+        print(f"astrarium: {words}", file=sys.stderr, flush=True)
+
+
+def _dump_whole(content: Any, path: Path) -> None:
+    """Write a checkpoint so that the one before it stands until all of this one is on the disk."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with draft.open("wb") as file:
+            _dump(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            draft.unlink()
+        raise
+
+
+class _CheckedFile:
+    """A file that remembers why it could not be written: PyTorch does not tell."""
+
+    def __init__(self, file: Any) -> None:
+        self._file: Any = file
+        self.error: OSError | None = None
+
+    def write(self, content: Any) -> int:
+        try:
+            written: int = self._file.write(content)
+        except OSError as error:
+            self.error = error
+            raise
+        return written
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
 def _dump(content: Any, file: Any) -> None:
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        torch.save(content, file)
-    else:
-        pickle.dump(content, file)
+    torch, checked = sys.modules.get("torch"), _CheckedFile(file)
+    try:
+        (pickle.dump if torch is None else torch.save)(content, checked)
+    except Exception:
+        if checked.error is not None:
+            raise checked.error from None
+        raise
 
 
 def _loaded(path: Path) -> Any:
@@ -196,6 +276,8 @@ def newest_checkpoint(home: Path, order: Order) -> Resume:
     found = Resume()
     for run in range(order.key.run - 1, 0, -1):
         path = job / f"run-{run}" / CHECKPOINT
+        for draft in path.parent.glob(f".{CHECKPOINT}.*"):  # of a run that was ended while it wrote
+            clear(draft)
         if path.exists():
             if found.checkpoint:
                 clear(path)
@@ -209,7 +291,8 @@ def clear(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:
-        path.unlink(missing_ok=True)
+        with suppress(OSError):  # it is only in the way, and the next run tries again
+            path.unlink()
 
 
 class RunProgress(msgspec.Struct, frozen=True):
@@ -221,15 +304,21 @@ class RunProgress(msgspec.Struct, frozen=True):
 
 def read_progress(run: Path) -> RunProgress:
     """Return the progress of a run; none where its file is missing, or holds something else."""
-    return read_file(run / PROGRESS, RunProgress) or RunProgress()
+    try:
+        return read_file(run / PROGRESS, RunProgress) or RunProgress()
+    except OSError:
+        return RunProgress()
 
 
 T = TypeVar("T")
 
 
 def read_file(path: Path, kind: type[T]) -> T | None:
-    """Return what a file holds; None where it is missing, or a power failure has left half of it."""
+    """Return what a file holds; None where it is missing, or a power failure has left half of it. An error
+    that passes is no such thing."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (OSError, msgspec.MsgspecError):
+    except (OSError, msgspec.MsgspecError) as error:
+        if passes(error):
+            raise
         return None

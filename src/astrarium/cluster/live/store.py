@@ -6,13 +6,16 @@ SQL. Every app, job, lease and run has one row, and ends in exactly one state.
 
 Each arbiter that opens the store has a number, its epoch. One whose number is no longer the newest writes
 nothing any more.
+
+A step that finds no room on the disk has been decided, and the books have it: it is kept, and written before
+anything else happens.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,13 +23,14 @@ import msgspec
 
 from astrarium.cluster import contract
 from astrarium.cluster.live.backend import EndedRun, JobCommand, Memory
+from astrarium.cluster.live.events import Chronicler, ClusterEvent
+from astrarium.cluster.live.keeper import passes
 from astrarium.cluster.live.policy import pickled_policy, unpickled_policy
 from astrarium.cluster.state import AppRow, ClusterState, JobRow, Outcome
 from astrarium.core.errors import AstrariumError, InputError
 from astrarium.core.trace import Step
 from astrarium.core.units import Time
 
-ADDED = (("apps", "owner"), ("apps", "team"), ("inbox", "owner"))  # columns that older files do not have
 SCHEMA = (
     "CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value)",
     "CREATE TABLE IF NOT EXISTS steps (n INTEGER PRIMARY KEY, now INTEGER, events TEXT, actions TEXT)",
@@ -43,6 +47,16 @@ SCHEMA = (
        gpus TEXT, until INTEGER, why TEXT)""",
     """CREATE TABLE IF NOT EXISTS inbox (id INTEGER PRIMARY KEY, at INTEGER, kind TEXT, body TEXT,
        answer TEXT)""",
+    "CREATE TABLE IF NOT EXISTS clock (at INTEGER, wall INTEGER, epoch INTEGER)",
+    """CREATE TABLE IF NOT EXISTS events (id INTEGER PRIMARY KEY, at INTEGER, wall INTEGER, kind TEXT,
+       name TEXT, team TEXT, app INTEGER, gpus TEXT, reason TEXT, cause TEXT)""",
+    "CREATE INDEX IF NOT EXISTS events_by_kind ON events (kind)",
+)
+LATER_COLUMNS = (  # of folders that an earlier version has begun
+    ("apps", "team TEXT"),
+    ("apps", "owner TEXT"),
+    ("runs", "began INTEGER"),
+    ("inbox", "owner TEXT"),
 )
 
 
@@ -59,6 +73,16 @@ class Rows:
         self._held = {gpu: (app, row) for gpu, app, row in found}
         for machine, gpus in state.floor.gpus_of.items():
             self._machines.update(dict.fromkeys(gpus, machine))
+
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        """Forget what was noted in the block if it fails: then none of it has been written."""
+        before = dict(self._held)
+        try:
+            yield
+        except BaseException:
+            self._held = before
+            raise
 
     def write(self, step: Step, state: ClusterState, ended: Iterable[EndedRun]) -> None:
         self._joined(step, state)
@@ -100,8 +124,15 @@ class Rows:
 
     def _app(self, app: int, row: AppRow) -> None:
         outcome = "open" if row.open else row.outcome.name.lower()
-        values = (row.arrived, None if row.open else row.ended, outcome, row.reason or None, app)
-        self._db.execute("UPDATE apps SET arrived=?, ended=?, outcome=?, reason=? WHERE id=?", values)
+        values = (
+            row.arrived,
+            None if row.open else row.ended,
+            outcome,
+            row.reason or None,
+            row.app.team,
+            app,
+        )
+        self._db.execute("UPDATE apps SET arrived=?, ended=?, outcome=?, reason=?, team=? WHERE id=?", values)
         finished = row.outcome is Outcome.FINISHED
         for job in row.jobs.values():
             told = (job.job.id, row.phase - finished, _job_outcome(row, job), job.run, job.done, job.job.work)
@@ -188,10 +219,20 @@ def _written(gpus: Sequence[int]) -> str:
 
 FILE = "cluster.db"
 FORM = "1"  # of the tables
+PAGE = 4096  # bytes: SQLite writes whole ones
+_WAITS = {
+    sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL,
+}  # fmt: skip
 ANSWER = "UPDATE inbox SET answer = ? WHERE id = ?"
 
 _events = msgspec.json.Decoder(tuple[contract.Event, ...])
 _actions = msgspec.json.Decoder(tuple[contract.Action, ...])
+
+
+def waits(error: BaseException) -> bool:
+    """Return whether it may work later, as it was: for want of room, of memory, or of a disk in order."""
+    return passes(error) or getattr(error, "sqlite_errorcode", 0) & 0xFF in _WAITS
 
 
 class Superseded(AstrariumError):
@@ -214,15 +255,17 @@ class Store:
         home.mkdir(parents=True, exist_ok=True)
         self._db = connected(home / FILE)
         self._state, self._policy, self._epoch = state, policy, 0
-        self._rows = Rows(self._db)
+        self._rows, self._chronicler, self._ahead = Rows(self._db), Chronicler(), 0
         self._staged: list[tuple[str, tuple[Any, ...]]] = []
+        self._unwritten: tuple[Step, Memory, Sequence[EndedRun]] | None = None
+        self.needs = 2 * PAGE * len(SCHEMA)  # bytes, about: some pages of every table, and what goes there
         with self._writing():
             for table in SCHEMA:
                 self._db.execute(table)
-            for table, column in ADDED:
+            for table, column in LATER_COLUMNS:
                 known = {row[1] for row in self._db.execute(f"PRAGMA table_info({table})")}
-                if column not in known:
-                    self._db.execute(f"ALTER TABLE {table} ADD COLUMN {column} TEXT")
+                if column.split()[0] not in known:
+                    self._db.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
             self._db.execute("INSERT OR IGNORE INTO meta VALUES ('form', ?)", (FORM,))
         if self.get("form") != FORM:
             raise InputError("", str(home), "a folder that this version of the arbiter has written")
@@ -235,26 +278,63 @@ class Store:
             self._db.execute("INSERT OR IGNORE INTO meta VALUES ('epoch', 0)")
             self._db.execute("UPDATE meta SET value = value + 1 WHERE key = 'epoch'")
             self._epoch = int(self.get("epoch"))
+            teams = [(row.app.team, app) for app, row in state.ledger.rows.items()]
+            self._db.executemany("UPDATE apps SET team = ? WHERE id = ? AND team IS NULL", teams)
         self._rows.read(state)
+        self._chronicler.read(state, self.memory().machines)
         return self._epoch
+
+    def set_clock(self, at: Time, wall: Time) -> None:
+        """Write what the clock on the wall shows at an instant, from which on it is believed."""
+        self._ahead = wall - at
+        with self._writing():
+            self._check_epoch()
+            self._db.execute("INSERT INTO clock VALUES (?, ?, ?)", (at, wall, self._epoch))
+
+    def drift(self, at: Time, wall: Time) -> Time:
+        """Return how far the clock on the wall is from what it was believed to show."""
+        return wall - at - self._ahead
 
     # the journal
 
     def write(self, step: Step, memory: Memory, ended: Sequence[EndedRun]) -> None:
-        assert self._state is not None
-        with self._writing():
+        self._unwritten = step, memory, ended
+        self.catch_up()
+
+    @property
+    def behind(self) -> bool:
+        """Return whether something was decided, or answered, and is not written yet."""
+        return self._unwritten is not None or bool(self._staged)
+
+    def catch_up(self) -> bool:
+        """Write what is not written yet, and return whether there was anything."""
+        if not self.behind:
+            return False
+        with self._rows.restored(), self._writing():
             self._check_epoch()
-            encode = msgspec.json.encode
-            self._db.execute(
-                "INSERT INTO steps (now, events, actions) VALUES (?, ?, ?)",
-                (step.now, encode(step.events).decode(), encode(step.actions).decode()),
-            )
             for query, values in self._staged:
                 self._db.execute(query, values)
-            self._rows.write(step, self._state, ended)
-            self._put("memory", msgspec.msgpack.encode(memory))
-            self._put("policy", pickled_policy(self._policy, self._state))
+            if self._unwritten is not None:
+                self._write(*self._unwritten)
+        self._unwritten = None
         self._staged.clear()
+        return True
+
+    def _write(self, step: Step, memory: Memory, ended: Sequence[EndedRun]) -> None:
+        assert self._state is not None
+        events, actions = (msgspec.json.encode(each).decode() for each in (step.events, step.actions))
+        remembered = msgspec.msgpack.encode(memory), pickled_policy(self._policy, self._state)
+        self.needs = 2 * PAGE * len(SCHEMA) + sum(len(each or "") for each in (events, actions, *remembered))
+        self._db.execute(
+            "INSERT INTO steps (now, events, actions) VALUES (?, ?, ?)", (step.now, events, actions)
+        )
+        self._rows.write(step, self._state, ended)
+        for key, began in memory.began.items():
+            query = "UPDATE runs SET began = ? WHERE app = ? AND job = ? AND run = ? AND began IS NULL"
+            self._db.execute(query, (began, *key))
+        self._tell(self._chronicler.hear(step, self._state, memory.machines, ended))
+        self._put("memory", remembered[0])
+        self._put("policy", remembered[1])
 
     def steps(self) -> Iterator[Step]:
         for now, events, actions in self._db.execute("SELECT now, events, actions FROM steps ORDER BY n"):
@@ -268,6 +348,38 @@ class Store:
         """Return the policy as it was after the last step, beside the same books, if it could be kept."""
         return unpickled_policy(self.get("policy"), state)
 
+    # events
+
+    def tell(self, *events: ClusterEvent) -> None:
+        """Write events that belong to no step."""
+        with self._writing():
+            self._check_epoch()
+            self._tell(events)
+
+    def tell_later(self, event: ClusterEvent) -> None:
+        """Write an event with the next step, or at once where there is none."""
+        self._staged.append(self._told(event))
+
+    def newest_event(self) -> int:
+        """Return the number of the newest event; 0 where there is none."""
+        return int(self._db.execute("SELECT max(id) FROM events").fetchone()[0] or 0)
+
+    def last_of(self, kind: str) -> str | None:
+        """Return the kind of the last event whose kind begins so."""
+        query = "SELECT kind FROM events WHERE kind GLOB ? ORDER BY id DESC LIMIT 1"
+        row = self._db.execute(query, (f"{kind}*",)).fetchone()
+        return None if row is None else str(row[0])
+
+    def _tell(self, events: Iterable[ClusterEvent]) -> None:
+        for each in events:
+            self._db.execute(*self._told(each))
+
+    def _told(self, each: ClusterEvent) -> tuple[str, tuple[Any, ...]]:
+        query = """INSERT INTO events (at, wall, kind, name, team, app, gpus, reason, cause)
+                   VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"""
+        who = each.at, each.at + self._ahead, each.kind, each.name, each.team, each.app
+        return query, (*who, _written(each.gpus), each.reason, each.cause)
+
     # apps
 
     def add_app(self, app: int, name: str, task: JobCommand, submitted: Time, team: str = "") -> None:
@@ -277,7 +389,7 @@ class Store:
         self._staged.append((query, (app, name, told, submitted, task.owner, team)))
 
     def answer_later(self, message: int, answer: str) -> None:
-        """Answer a message with the next step, which does what the message asks for."""
+        """Answer a message with the next step, which does what it asks for, or at once where none does."""
         self._staged.append((ANSWER, (answer, message)))
 
     def tasks(self) -> dict[int, JobCommand]:
@@ -301,11 +413,6 @@ class Store:
         return [
             InboxMessage(number, kind, msgspec.json.decode(body), who) for number, kind, body, who in rows
         ]
-
-    def reply(self, message: int, answer: str) -> None:
-        with self._writing():
-            self._check_epoch()
-            self._db.execute(ANSWER, (answer, message))
 
     def answer(self, message: int) -> str | None:
         row = self._db.execute("SELECT answer FROM inbox WHERE id = ?", (message,)).fetchone()
@@ -337,10 +444,14 @@ class Store:
         self._db.execute("BEGIN IMMEDIATE")
         try:
             yield
-        except BaseException:
-            self._db.execute("ROLLBACK")
+            self._db.execute("COMMIT")
+        except BaseException as error:
+            if self._db.in_transaction:  # SQLite itself may have taken it back
+                self._db.execute("ROLLBACK")
+            if waits(error):  # the log of SQLite is long until it is copied into the file
+                with suppress(sqlite3.Error):
+                    self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             raise
-        self._db.execute("COMMIT")
 
 
 def rows(db: sqlite3.Connection, query: str, *values: Any) -> list[dict[str, Any]]:

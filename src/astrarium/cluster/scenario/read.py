@@ -46,7 +46,7 @@ def parse(raw: Any, path: Path = Path()) -> ClusterScenario:
         raise InputError("", keys_of(raw), told)
     check_keys(raw, list(SECTIONS), "")
     raw = {**raw, "apps": _with_files(raw["apps"], path.parent)}
-    decode = Decoder().decode
+    decode = Decoder({schema.Address: lambda raw, field: schema.read_address(raw)}).decode
     given = {name: value for name, value in raw.items() if value is not None}
     return ClusterScenario(
         machines=_machines(raw.get("machines"), decode),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import msgspec
 
 from astrarium.cluster.live.access import AccessSection
-from astrarium.cluster.live.backend import JobCommand, OnStop, Processes
+from astrarium.cluster.live.backend import JobCommand, KubernetesOptions, OnStop, Processes
 from astrarium.core.decode import Decoder, check_keys
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import Duration, write_duration
@@ -230,6 +230,46 @@ class Change(msgspec.Struct, frozen=True):
 Retries = Annotated[int, msgspec.Meta(ge=0, le=1000)]
 
 
+class Address(NamedTuple):
+    """Where somebody listens."""
+
+    host: str
+    port: int
+
+
+def read_address(raw: object) -> Address:
+    """Read PORT, on this machine alone, or HOST:PORT."""
+    host, colon, port = str(raw).rpartition(":")
+    if isinstance(raw, bool) or bool(host) != bool(colon) or not port.isdecimal() or int(port) > 65535:
+        raise ValueError("a port, such as 9100, or an address, such as 0.0.0.0:9100")
+    return Address(host.strip("[]") or "127.0.0.1", int(port))
+
+
+On = Literal["submit", "start", "resume", "preempt", "end", "fail", "machine"]
+
+
+class HookEntry(msgspec.Struct, frozen=True):
+    """Who is told when something happens: a *command* is run, or a *url* called."""
+
+    on: tuple[On, ...]
+    command: str | tuple[str, ...] | None = None
+    url: str | None = None
+    timeout: Duration = Duration(10 * SECOND)
+    retries: Retries = 3
+
+    def __post_init__(self) -> None:
+        if not self.on:
+            raise InputError("on", None, f"at least one of {', '.join(get_args(On))}")
+        if (self.command is None) == (self.url is None):
+            raise InputError("url", self.url, "either a command or a url")
+        if self.url is not None and not self.url.startswith(("http://", "https://")):
+            raise InputError("url", self.url, "an address that begins with http:// or https://")
+        if self.timeout <= 0:
+            raise InputError("timeout", "0s", "a duration above 0")
+        if self.command is not None:
+            command_words(self.command)
+
+
 class TlsFiles(msgspec.Struct, frozen=True):
     """The certificate that the arbiter shows, and its key."""
 
@@ -237,14 +277,29 @@ class TlsFiles(msgspec.Struct, frozen=True):
     key: str
 
 
+_OF_BACKENDS = {
+    "address": ("ray", "kubernetes"),
+    "partition": ("slurm",),
+    "account": ("slurm",),
+    "options": ("slurm",),
+    "kubernetes": ("kubernetes",),
+    "key": ("agents",),
+    "copies": ("agents",),
+}
+
+
 class LiveSection(msgspec.Struct, frozen=True):
     """*state*: the folder of the store; *jobs*: that of all jobs, which every machine must see, but for
     agents: these connect to where the arbiter *listens*, with its *key*."""
 
-    backend: Literal["local", "ray", "agents"] = "local"
+    backend: Literal["local", "ray", "slurm", "kubernetes", "agents"] = "local"
     state: str | None = None
     jobs: str | None = None
     address: str | None = None
+    partition: str | None = None
+    account: str | None = None
+    options: tuple[str, ...] | None = None
+    kubernetes: KubernetesOptions | None = None
     grace: Duration = Duration(30 * SECOND)
     least: Duration = Duration(5 * SECOND)
     patience: Duration = Duration(10 * SECOND)
@@ -255,13 +310,21 @@ class LiveSection(msgspec.Struct, frozen=True):
     listen: str | None = None
     key: str | None = None
     tls: TlsFiles | None = None
-    copies: bool = True
+    copies: bool | None = None
     access: AccessSection | None = None
     keys: str | None = None
+    metrics: Address | None = None
+    hooks: tuple[HookEntry, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.backend != "ray" and self.address is not None:
-            raise InputError("address", self.address, "backend: ray, which has one")
+        for name, backends in _OF_BACKENDS.items():
+            value = getattr(self, name)
+            if value is not None and self.backend not in backends:
+                raise InputError(name, value, f"backend: {' or '.join(backends)}, which has one")
+        if self.backend == "kubernetes" and self.kubernetes is None:
+            raise InputError(
+                "kubernetes", None, "the image and the volume of jobs: {image: ..., volume: ...}"
+            )
         if self.backend == "agents" and (self.listen is None or self.key is None):
             missing = "listen" if self.listen is None else "key"
             raise InputError(missing, None, "HOST:PORT and a file with a key, by which agents connect")
@@ -292,18 +355,22 @@ class TaskEntry(msgspec.Struct, frozen=True):
                 raise InputError("env", f"{name}={value}", told)
 
     def words(self) -> tuple[str, ...]:
-        try:
-            words = self.command if isinstance(self.command, tuple) else tuple(shlex.split(self.command))
-        except ValueError as error:
-            raise InputError("command", self.command, f"a command line: {error}") from None
-        if not words or not words[0] or any("\0" in word for word in words):
-            raise InputError("command", self.command, "a command, such as python train.py")
-        return words
+        return command_words(self.command)
 
     def task(self, home: Path) -> JobCommand:
         """*home*: what a folder is relative to."""
         directory = str((home / (self.directory or ".")).resolve())
         return JobCommand(self.words(), self.on_stop, self.processes, self.env, directory)
+
+
+def command_words(command: str | tuple[str, ...]) -> tuple[str, ...]:
+    try:
+        words = command if isinstance(command, tuple) else tuple(shlex.split(command))
+    except ValueError as error:
+        raise InputError("command", command, f"a command line: {error}") from None
+    if not words or not words[0] or any("\0" in word for word in words):
+        raise InputError("command", command, "a command, such as python train.py")
+    return words
 
 
 LIVE_FIELDS = tuple(field.name for field in msgspec.structs.fields(TaskEntry))

@@ -1,0 +1,162 @@
+"""astrarium cluster events, astrarium cluster history, astrarium cluster accounting"""
+
+from __future__ import annotations
+
+import csv
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import typer
+
+from astrarium.cli.cluster.state import State, reading, state_folder
+from astrarium.cli.options import Json
+from astrarium.cli.output import emit
+from astrarium.core.errors import AstrariumError, InputError
+
+LOOK = 0.3  # seconds between looks at events that are followed
+OfApp = Annotated[str | None, typer.Option("--app", metavar="NAME", help="Of one app only.")]
+OfTeam = Annotated[str | None, typer.Option("--team", metavar="TEAM", help="Of the apps of one team only.")]
+Since = Annotated[
+    str | None, typer.Option("--since", metavar="TIME", help="Not longer ago than this, such as 1h or 7d.")
+]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on with what happens, until Ctrl-C.")]
+EachJson = Annotated[bool, typer.Option("--json", help="Print a JSON object for each, one a line.")]
+AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV with a header.")]
+CsvFile = Annotated[
+    str | None, typer.Option("--csv", metavar="FILE", help="Write CSV with a header; - is stdout.")
+]
+GroupedBy = Annotated[
+    list[str] | None,
+    typer.Option("--by", metavar="WHAT", help="team, app or day (UTC); repeat it. Else team and day."),
+]
+GPU_HOURS = ("leased_gpu_hours", "busy_gpu_hours", "idle_gpu_hours")
+
+
+def events(
+    state: State = None,
+    app: OfApp = None,
+    team: OfTeam = None,
+    since: Since = None,
+    follow: Follow = False,
+    json: EachJson = False,
+) -> None:
+    """Print what has happened, one line each."""
+    from astrarium.cluster.live.history import events as read
+
+    home, from_then, last = state_folder(state), _wall(since), 0
+    while True:
+        with reading(home) as db:
+            found = read(db, last, from_then, app, team)
+        for each in found:
+            print(_as_json(each) if json else _line(each), flush=True)
+        last = found[-1]["id"] if found else last
+        if not follow:
+            return
+        time.sleep(LOOK)
+
+
+def history(
+    state: State = None, since: Since = None, team: OfTeam = None, json: Json = False, csv: AsCsv = False
+) -> None:
+    """Show apps that have ended, and what they used."""
+    from astrarium.cluster.live.history import history as read
+
+    with reading(state_folder(state)) as db:
+        found = read(db, _wall(since), team)
+    if csv:
+        names = list(found[0]) if found else ["app"]
+        _write_csv("-", names, ([each[name] for name in names] for each in found))
+        return
+    emit(json, {"apps": found}, [_ended(found)], None)
+
+
+def accounting(
+    state: State = None,
+    by: GroupedBy = None,
+    since: Since = None,
+    csv: CsvFile = None,
+    json: Json = False,
+) -> None:
+    """Add up GPU-hours and apps by team and day."""
+    from astrarium.cluster.live.history import COUNTS, By
+    from astrarium.cluster.live.history import accounting as read
+
+    groups: Any = by or ["team", "day"]
+    for each in groups:
+        if each not in get_args(By):
+            raise InputError("--by", each, "team, app or day")
+    with reading(state_folder(state)) as db:
+        found = read(db, groups, _wall(since))
+    names = [*groups, *GPU_HOURS, *COUNTS]
+    rows = [[*group, *_hours(used), *used.counts.values()] for group, used in found.items()]
+    if csv is not None:
+        _write_csv(csv, names, rows)
+        return
+    told = [dict(zip(names, row, strict=True)) for row in rows]
+    emit(json, {"accounting": told}, [_table(names, rows)], None)
+
+
+def _wall(since: str | None) -> int:
+    """Return what the clock on the wall showed so long ago; 0 where all is wanted."""
+    from astrarium.core.quantities import duration_in
+
+    return 0 if since is None else time.time_ns() - duration_in("--since", since)
+
+
+def _as_json(event: dict[str, Any]) -> str:
+    import msgspec
+
+    return msgspec.json.encode(event).decode()
+
+
+def _line(event: dict[str, Any]) -> str:
+    from astrarium.run.report import ranges
+
+    team = f" [{event['team']}]" if event["team"] else ""
+    gpus = f" GPUs {ranges(event['gpus'])}" if event["gpus"] else ""
+    why = f": {event['reason']}" if event["reason"] else ""
+    return f"{_local(event['time'])}  {event['kind']:<15} {event['name']}{team}{gpus}{why}"
+
+
+def _local(moment: str | None) -> str:
+    return "" if moment is None else f"{datetime.fromisoformat(moment).astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+def _ended(apps: list[dict[str, Any]]) -> Any:
+    titles = ("app", "team", "is", "submitted", "started", "ended")
+    rows = []
+    for one in apps:
+        times = [_local(one[at]) for at in ("submitted", "started", "ended")]
+        used = f"{one['waited_s']:.1f}", f"{one['gpu_hours']:.3f}", one["preemptions"], one["reason"]
+        rows.append([one["app"], one["team"], one["outcome"], *times, *used])
+    return _table([*titles, "waited s", "GPU-h", "preempted", "reason"], rows)
+
+
+def _table(titles: Sequence[str], rows: Iterable[Sequence[Any]]) -> Any:
+    from astrarium.run.report import as_it_is, plain_table
+
+    table = plain_table(*(title.replace("_gpu_hours", " GPU-h") for title in titles))
+    for row in rows:
+        table.add_row(*(as_it_is(str(cell)) for cell in row))
+    return table
+
+
+def _hours(used: Any) -> list[str]:
+    return [f"{part / 3.6e12:.6f}" for part in (used.leased, used.busy, used.leased - used.busy)]
+
+
+def _write_csv(target: str, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    from astrarium.run.report import write_csv
+
+    if target == "-":
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerows([names, *rows])
+        return
+    try:
+        write_csv(Path(target), names, rows)
+    except OSError as error:
+        raise AstrariumError(f"--csv {target}: {error.strerror}") from error

@@ -1,0 +1,150 @@
+"""What `astrarium cluster` tells of a live cluster that has run: events, history, accounting, status."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from astrarium.cli.cluster import status as status_module
+from astrarium.cli.cluster.live import hooks_of
+from astrarium.cluster.scenario.read import parse
+from astrarium.core.errors import InputError
+from tests.cluster.live.test_arbiter import House
+from tests.cluster.live.test_forecast import Immediate
+
+pytest_plugins = ("tests.support.cli_fixtures",)
+
+
+@pytest.fixture
+def house(tmp_path: Path) -> House:
+    """A cluster that began a minute ago, with an app that waits."""
+    house = House(tmp_path / "one.state", "fifo", foresight=Immediate())
+    house.set_back = house.wall() - time.time_ns() + 60 * 10**9
+    house.die_and_come_back("fifo")
+    house.submit("a", 2, team="red")
+    house.submit("huge", 9)
+    house.go(30)
+    house.submit("b", 2, team="blue")
+    house.go(1)
+    house.submit("wide", 4)
+    house.submit("c", 1)
+    house.go(1)
+    return house
+
+
+@pytest.fixture
+def state(house: House) -> str:
+    return str(house.home)
+
+
+def test_events_are_lines_or_objects(call: Any, state: str) -> None:
+    lines = call("cluster", "events", "--state", state).lines
+    assert any("started a [red] GPUs 0-1: it was the next in line" in line for line in lines)
+    assert any("refused huge: gpus: expected at most 4 (got 9)" in line for line in lines)
+    told = [
+        json.loads(line) for line in call("cluster", "events", "--state", state, "--json").out.splitlines()
+    ]
+    assert len(told) == len(lines)
+    assert [each["id"] for each in told] == sorted(each["id"] for each in told)
+    assert [each["kind"] for each in told if each["name"] == "a"] == ["submitted", "started", "finished"]
+    of_team = call("cluster", "events", "--state", state, "--team", "blue").lines
+    assert [line.split()[2:4] for line in of_team] == [["submitted", "b"], ["started", "b"]]
+
+
+def test_events_since_then(call: Any, state: str) -> None:
+    assert call("cluster", "events", "--state", state, "--since", "1ns").out == ""
+    assert call("cluster", "events", "--state", state, "--since", "7d").out != ""
+    assert "--since: expected a duration" in call("cluster", "events", "--state", state, "--since", "x").error
+
+
+def test_history_as_table_json_and_csv(call: Any, state: str) -> None:
+    assert "finished" in call("cluster", "history", "--state", state).out
+    [app] = call("cluster", "history", "--state", state, "--json").json["apps"]
+    assert (app["app"], app["team"], app["outcome"], app["preemptions"]) == ("a", "red", "finished", 0)
+    [row] = csv.DictReader(call("cluster", "history", "--state", state, "--csv").out.splitlines())
+    assert float(row["gpu_hours"]) == pytest.approx(40 / 3600)
+    assert row["started"] == app["started"]
+    assert call("cluster", "history", "--state", state, "--team", "blue", "--json").json["apps"] == []
+
+
+def test_accounting_as_csv(call: Any, state: str, tmp_path: Path) -> None:
+    text = call("cluster", "accounting", "--state", state, "--by", "team", "--csv", "-").out
+    rows = {row["team"]: row for row in csv.DictReader(text.splitlines())}
+    assert rows.keys() == {"", "blue", "red"}
+    assert float(rows["red"]["leased_gpu_hours"]) == pytest.approx(40 / 3600, abs=1e-6)
+    assert (rows["red"]["finished"], rows[""]["submitted"]) == ("1", "2")
+    call("cluster", "accounting", "--state", state, "--csv", str(tmp_path / "all.csv"))
+    header, *days = (tmp_path / "all.csv").read_text().splitlines()
+    assert header.startswith("team,day,leased_gpu_hours,busy_gpu_hours,idle_gpu_hours,submitted,finished")
+    assert len(days) >= 3
+    told = call("cluster", "accounting", "--state", state, "--json").json["accounting"]
+    assert sum(each["submitted"] for each in told) == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["accounting", "--by", "user"], "--by: expected team, app or day (got 'user')"),
+        (
+            ["accounting", "--csv", "no/such/folder.csv"],
+            "--csv no/such/folder.csv: No such file or directory",
+        ),
+        (["history", "--since", "5"], "--since: expected a duration with its unit"),
+    ],
+)
+def test_wrong_words(call: Any, state: str, words: list[str], error: str) -> None:
+    assert error in call("cluster", words[0], "--state", state, *words[1:]).error
+
+
+def test_the_status_shows_when_apps_start_and_why_not_now(call: Any, state: str) -> None:
+    lines = call("cluster", "status", "--state", state).lines
+    assert next(line for line in lines if line.startswith("wide waiting in ")).split()[2:4] == ["in", "19s"]
+    found = {app["app"]: app for app in call("cluster", "status", "--state", state, "--json").json["apps"]}
+    assert found["c"]["starts_how"] == "simulated"
+    assert "2 of 4 are free, and held for wide, which needs 4 together; number 2" in found["c"]["why"]
+
+
+def test_of_many_apps_that_have_ended_only_the_last_are_shown(
+    call: Any, house: House, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house.submit("c", kind="withdraw")
+    house.go(1)
+    monkeypatch.setattr(status_module, "LATEST", 1)
+    lines = call("cluster", "status", "--state", state).lines
+    assert "1 more have ended: `astrarium cluster history` shows them" in lines
+    assert not [line for line in lines if line.startswith("a finished")]
+    assert [line.split()[:2] for line in lines if line.startswith(("b ", "c "))] == [
+        ["b", "running"],
+        ["c", "withdrawn"],
+    ]
+
+
+def test_watching_without_a_terminal_prints_again_and_again(
+    call: Any, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = iter([None, None])
+
+    def sleep(seconds: float) -> None:
+        assert seconds == status_module.EVERY
+        if next(looks, "over") == "over":
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    told = call("cluster", "status", "--state", state, "--watch")
+    assert told.out.count("arbiter 2 is not running; 2 of 4 GPUs are free") == 3
+    assert told.code == 130
+
+
+def test_a_hook_whose_program_is_not_there_is_refused(tmp_path: Path) -> None:
+    hooks = [{"on": ["end"], "command": f"{sys.executable} x.py"}, {"on": ["end"], "command": "./none.sh"}]
+    raw = {"machines": [{"gpus": 1}], "apps": [{"name": "a", "length": "1s"}], "live": {"hooks": hooks}}
+    with pytest.raises(
+        InputError, match=r"live.hooks\[1\].command: expected a program .* \(got './none.sh'\)"
+    ):
+        hooks_of(parse(raw, tmp_path / "file.yaml"))
