@@ -59,12 +59,7 @@ def arbitrate(
     where = _metrics_address(scenario, metrics)
     setting = settings(scenario)._replace(foresight=foresight)
     jobs = Path(scenario.live.jobs or home).resolve()
-    access = _with_us(scenario.live.access)
-    if access is not None and scenario.live.backend == "slurm" and os.geteuid() == 0:
-        told = (
-            "without access, or an arbiter that is not root: apps of all users would be root's jobs on Slurm"
-        )
-        raise InputError("live.backend", "slurm", told, scenario.source)
+    access = _with_us(scenario)
     with disk_errors(home), ExitStack() as closing:
         if access is not None:
             _close_folders(home, jobs, os.geteuid() == 0 and scenario.live.backend == "local")
@@ -236,10 +231,14 @@ def listening(scenario: ClusterScenario, backend: Backend, service: Service) -> 
         return tcp_listener(where, keys.get, serve, tls)
 
 
-def _with_us(access: AccessSection | None) -> AccessSection | None:
+def _with_us(scenario: ClusterScenario) -> AccessSection | None:
     """The user of the arbiter can do all anyway, and so can root."""
+    access, backend = scenario.live.access, scenario.live.backend
     if access is None:
         return None
+    if backend == "slurm" and os.geteuid() == 0:
+        told = "an arbiter that is not root beside access: apps of all users would run as root on Slurm"
+        raise InputError("live.backend", backend, told, scenario.source)
     return msgspec.structs.replace(access, operators=(*access.operators, "root", user_name(os.geteuid())))
 
 
