@@ -14,6 +14,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from astrarium.cli.cluster.live import arbitrate
+from astrarium.cli.cluster.past import history
 from astrarium.cluster.live import service as service_module
 from astrarium.cluster.live.access import AccessSection, Identity, PermissionDenied, allowed, chosen_team
 from astrarium.cluster.live.backend import JobCommand, MachineStatus
@@ -145,6 +147,8 @@ def test_keys_are_read_from_a_private_file(tmp_path: Path) -> None:
         ({"keys": "keys", "access": {}}, "live.listen"),
         ({"backend": "agents"}, "live.listen"),
         ({"backend": "agents", "listen": "a:1"}, "live.key"),
+        ({"key": "cluster.key"}, "live.key: expected backend: agents"),
+        ({"backend": "ray", "copies": False}, "live.copies: expected backend: agents"),
         ({"access": {"operators": "alice"}}, "live.access.operators"),
         ({"access": {"teams": {"vision": "bob"}}}, "live.access.teams"),
         ({"access": {"status": "none"}}, "live.access.status"),
@@ -156,6 +160,14 @@ def test_a_section_that_is_wrong_is_refused(live: dict[str, Any], told: str) -> 
         parse(raw)
 
 
+@needs_root
+def test_apps_of_many_users_are_not_run_as_root_on_slurm(tmp_path: Path) -> None:
+    raw = {"machines": [{"gpus": 1}], "apps": [{"name": "a", "length": "1s", "command": "true"}]}
+    scenario = parse({**raw, "live": {"backend": "slurm", "access": {}}})
+    with pytest.raises(InputError, match=r"live.backend: expected an arbiter that is not root"):
+        arbitrate(None, tmp_path / "file.yaml", scenario, tmp_path, stay=False, json=False)  # type: ignore[arg-type]
+
+
 # the service: the kernel says who asks, or a key does
 
 
@@ -165,9 +177,14 @@ def folder(tmp_path: Path) -> Path:
     home = tmp_path / "here.state"
     Store(home).close()
     db = connected(home / "cluster.db")
-    apps = [{"app": "see", "team": "vision"}, {"app": "hear", "team": "speech"}]
+    why = "it needs 2 together, 1 of 2 are free, and held for hear, which needs 1"
+    apps = [
+        {"app": "see", "team": "vision", "outcome": "open", "why": why},
+        {"app": "hear", "team": "speech", "outcome": "open", "why": ""},
+    ]
     status = {"apps": apps, "machines": [{"machine": 0, "held": {"0": "see", "1": "hear"}}]}
     db.execute("INSERT INTO meta VALUES ('status', ?)", (json.dumps(status),))
+    db.execute("INSERT INTO meta VALUES ('hooks', ?)", (json.dumps({"0 tell": {"error": "of speech"}}),))
     for number, app in enumerate(apps):
         values = (number, app["app"], app["team"], "{}", "somebody")
         db.execute("INSERT INTO apps (id, name, team, task, owner) VALUES (?, ?, ?, ?, ?)", values)
@@ -246,9 +263,15 @@ def test_the_status_may_be_for_teams_alone(asked: Any) -> None:
     found = asked("bob", SEEN_BY_TEAM).status()["status"]
     assert [app["app"] for app in found["apps"]] == ["see"]
     assert found["machines"][0]["held"] == {"0": "see", "1": "another team"}
+    assert found["apps"][0]["why"].endswith("and held for another team, which needs 1")
     assert len(asked("alice", SEEN_BY_TEAM).status()["status"]["apps"]) == 2
     with pytest.raises(AstrariumError, match="status for the team 'speech'"):
         asked("bob", SEEN_BY_TEAM).story("hear")
+
+
+def test_hooks_are_shown_to_operators(asked: Any) -> None:
+    assert asked("bob").status()["hooks"] == []
+    assert asked("alice").status()["hooks"] == [{"error": "of speech"}]
 
 
 def test_without_access_all_may_do_all(asked: Any, folder: Path) -> None:
@@ -447,5 +470,7 @@ def test_a_user_of_the_machine_submits_and_reads_and_cannot_do_more(open_path: P
         assert "logs for the team 'speech' needs an operator" in asked("logs", "first", {})
         assert "submit for the team 'speech'" in asked("send", "app", {**app, "team": "speech"}, 60.0)
         assert [each["owner"] for each in asked("status")["status"]["apps"]] == ["", NOBODY]
+        told = as_nobody(lambda: history(home))
+        assert "only the user of the arbiter and root may read it; `status` and `logs` ask" in told
         assert "Permission denied" in as_nobody(lambda: (home / "cluster.db").read_bytes().hex())
         assert "Permission denied" in as_nobody(lambda: os.listdir(home))
