@@ -18,8 +18,9 @@ from tests.support.paths import ROOT
 
 pytest_plugins = ("tests.support.cli_fixtures",)
 
-LIVE, APPS, SEEING = (ROOT / "docs" / "cluster" / name for name in ("live.md", "apps.md", "seeing.md"))
-PAGES = pytest.mark.parametrize("page", [LIVE, APPS, SEEING], ids=["operators", "owners", "seeing"])
+NAMES = {"operators": "live", "owners": "apps", "seeing": "seeing", "hosts": "hosts", "access": "access"}
+LIVE, APPS, *OTHERS = (ROOT / "docs" / "cluster" / f"{name}.md" for name in NAMES.values())
+PAGES = pytest.mark.parametrize("page", [LIVE, APPS, *OTHERS], ids=list(NAMES))
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE_NAME = re.compile(r"# (\w+\.\w+)\n")
 NUMBER = re.compile(r"\d[\d.]*%?")
@@ -51,7 +52,7 @@ def test_the_page_can_be_followed(page: Path, tmp_path: Path) -> None:
     finally:
         end_keepers(tmp_path)
     for language, body in BLOCK.findall(page.read_text()):
-        if language == "text":
+        if language == "text" and not body.startswith("astrarium"):
             assert not [line for line in words(body) if line not in told]
     if page == APPS:
         assert [line for line in told if line.endswith(": accepted")] == [

@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperGroup
 
 from astrarium.cli.cluster import gpu
+from astrarium.cli.cluster.agent import agent
 from astrarium.cli.cluster.past import accounting, events, history
 from astrarium.cli.cluster.status import logs, status
 from astrarium.cli.cluster.submit import submit, withdraw
@@ -72,7 +73,7 @@ for verb in (simulate, compare, explain, replay, run, serve, goodput, plan, prof
 cluster = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Talk to a cluster that `astrarium run` has started."
 )
-for verb in (submit, withdraw, status, logs, events, history, accounting):
+for verb in (submit, withdraw, status, logs, events, history, accounting, agent):
     cluster.command()(verb)
 cluster_gpu = typer.Typer(
     no_args_is_help=True, rich_markup_mode=None, help="Take GPUs out of use, and use them again."

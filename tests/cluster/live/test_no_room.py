@@ -316,6 +316,22 @@ def test_progress_that_cannot_be_told_troubles_no_job(clock: Clock, monkeypatch:
     assert (one.folder / "ready").exists()
 
 
+@pytest.mark.parametrize("shared", [True, False])
+def test_each_machine_of_a_gang_hears_that_the_job_is_up(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
+    """Also one that shares no folder with the first, and is full at first."""
+    monkeypatch.setenv("RANK", "1")
+    one = Session()
+    if shared:
+        (one.folder / "part-0").mkdir()
+    monkeypatch.setattr(Path, "touch", failing(2, full(), Path.touch))
+    for _ in one.steps(10):
+        clock.now += 1
+    assert (one.folder / "ready").exists() == (not shared)
+    assert not (one.folder / "progress.json").exists()
+
+
 def test_the_last_checkpoint_and_the_result_wait_for_room(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from astrarium.cluster.live.backend import JobCommand, MachineStatus, Order, RunKey, RunPart, RunStatus
 from astrarium.cluster.live.fleet import LocalBackend
+from astrarium.cluster.live.session import run_folder
 from astrarium.cluster_job import STOPPED
 from tests.support.cluster.backend import backend, order, result, seen, words
 from tests.support.cluster.jobs import end_keepers
@@ -54,6 +55,20 @@ def test_a_job_that_is_asked_before_it_is_up_still_gets_somewhere(home: Path, sc
     one.start(order(1, JobCommand(words(script, 50, 0.02))))
     one.stop(RunKey(0, 0, 1))
     assert seen(one, 1).kept > 0
+
+
+def test_what_a_lost_part_leaves_is_told_while_others_still_write(home: Path) -> None:
+    given = order(2, JobCommand(("true",)))
+    before, run = run_folder(home, order(1, given.task)), run_folder(home, given)
+    for folder, kept in ((before, 0.2), (run, 0.4)):
+        folder.mkdir(parents=True)
+        (folder / "progress.json").write_text(json.dumps({"progress": 0.5, "kept": kept}))
+    (before / "checkpoint").touch()
+    assert backend(home).kept(given) == 0.4
+    (run / "progress.json").unlink()
+    (run / ".checkpoint.7").touch()
+    assert backend(home).kept(given) == 0.2
+    assert (run / ".checkpoint.7").exists()
 
 
 def test_an_order_is_carried_out_once(home: Path, script: Path) -> None:

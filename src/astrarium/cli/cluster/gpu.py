@@ -6,8 +6,16 @@ from typing import Annotated, Any
 
 import typer
 
-from astrarium.cli.cluster.state import State, state_folder
-from astrarium.cli.cluster.submit import Wait, send
+from astrarium.cli.cluster.state import (
+    ArbiterPlace,
+    Certificate,
+    KeyFile,
+    Remote,
+    State,
+    User,
+    reached,
+)
+from astrarium.cli.cluster.submit import Wait, tell
 from astrarium.core.errors import InputError
 
 Gpu = Annotated[
@@ -20,14 +28,33 @@ Gpu = Annotated[
 Why = Annotated[str, typer.Option("--why", help="What `cluster status` says about it.")]
 
 
-def drain(gpu: Gpu, why: Why = "", state: State = None, wait: Wait = 5.0) -> None:
+def drain(
+    gpu: Gpu,
+    why: Why = "",
+    state: State = None,
+    wait: Wait = 5.0,
+    arbiter: ArbiterPlace = None,
+    user: User = None,
+    key_file: KeyFile = None,
+    certificate: Certificate = "",
+) -> None:
     """Take a GPU out of use: what runs there writes a checkpoint and goes on elsewhere."""
-    send("drain", {**_place(gpu), "why": why}, state_folder(state), wait, gpu)
+    with reached(state, Remote(arbiter, user, key_file, certificate)) as source:
+        tell(gpu, source.send("drain", {**_place(gpu), "why": why}, wait))
 
 
-def retry(gpu: Gpu, state: State = None, wait: Wait = 5.0) -> None:
+def retry(
+    gpu: Gpu,
+    state: State = None,
+    wait: Wait = 5.0,
+    arbiter: ArbiterPlace = None,
+    user: User = None,
+    key_file: KeyFile = None,
+    certificate: Certificate = "",
+) -> None:
     """Use a GPU again that is out of use, as soon as it is found to be well."""
-    send("retry", _place(gpu), state_folder(state), wait, gpu)
+    with reached(state, Remote(arbiter, user, key_file, certificate)) as source:
+        tell(gpu, source.send("retry", _place(gpu), wait))
 
 
 def _place(written: str) -> dict[str, Any]:

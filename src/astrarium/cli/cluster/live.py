@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 import sys
@@ -18,13 +19,18 @@ import typer
 from astrarium.cli.cluster.state import disk_errors
 from astrarium.cli.cluster.status import told
 from astrarium.cli.output import command_line, emit
+from astrarium.cluster.live.access import AccessSection
 from astrarium.cluster.live.arbiter import ANY, ArbiterProcess, ArbiterSetup, ChosenPolicy, PlannedApp
 from astrarium.cluster.live.backend import Backend, MachineStatus, Options
 from astrarium.cluster.live.fleet import LocalBackend
 from astrarium.cluster.live.forecast import ForecastProcess
 from astrarium.cluster.live.hooks import Hook, Hooks, named
+from astrarium.cluster.live.hosts import AgentsBackend
 from astrarium.cluster.live.keeper import SELDOM
+from astrarium.cluster.live.remote import AGENT
+from astrarium.cluster.live.service import Service, read_keys, unix_listener, user_name
 from astrarium.cluster.live.store import FILE, Store, connected, rows, waits
+from astrarium.cluster.live.wire import Channel, Listener, read_key, read_place, server_tls, tcp_listener
 from astrarium.cluster.policies import cluster_policies
 from astrarium.cluster.scenario.build import first_machines, live_apps, slowdowns
 from astrarium.cluster.scenario.calendar import Calendar
@@ -56,15 +62,22 @@ def arbitrate(
     where = _metrics_address(scenario, metrics)
     setting = settings(scenario, origin_of(home))._replace(foresight=foresight)
     jobs = Path(scenario.live.jobs or home).resolve()
+    access = _with_us(scenario)
     with disk_errors(home), ExitStack() as closing:
+        if access is not None:
+            _close_folders(home, jobs, os.geteuid() == 0 and scenario.live.backend == "local")
         with waiting(f"looking for the machines ({scenario.live.backend})"):
             if where is not None:
                 setting = setting._replace(observe=closing.enter_context(_measured(home, *where)))
             backend = backend_of(scenario, jobs)  # before our signals: Ray sets its own
+            service = Service(home, access, getattr(backend, "bring_logs", lambda app, seconds: None))
+            if scenario.live.listen is not None:
+                closing.callback(listening(scenario, backend, service).close)
             arbiter = ArbiterProcess(home, setting, backend)
         # Who is interrupted before leaves all as it is: agents that have not answered may have jobs to keep.
         closing.callback(getattr(backend, "close", lambda: None))  # not all backends hold something
         closing.callback(arbiter.close)
+        closing.callback(unix_listener(home, service.serve, everybody=access is not None).close)
         arbiter.store.put("jobs", scenario.live.jobs and str(jobs))  # where logs are
         closing.callback(foresight.close)
         room = Room(home, arbiter.store)
@@ -203,6 +216,9 @@ def backend_of(scenario: ClusterScenario, home: Path) -> Backend:
         from astrarium.cluster.live.ray import RayBackend
 
         return RayBackend(home, live.address or "auto", grace, least, live.patience / 1e9, env)
+    if live.backend == "agents":
+        copies = live.copies is not False
+        return AgentsBackend(home, grace, least, live.patience / 1e9, env, copies, live.look / 1e9)
     if live.backend == "kubernetes" and live.kubernetes is not None:
         from astrarium.cluster.live.kubernetes import KubernetesBackend
 
@@ -216,10 +232,56 @@ def backend_of(scenario: ClusterScenario, home: Path) -> Backend:
     return LocalBackend(home, machines_of(scenario), grace, least, env)
 
 
+def listening(scenario: ClusterScenario, backend: Backend, service: Service) -> Listener:
+    """Hear agents and users who connect; files that the scenario names are looked for beside it."""
+    live, beside = scenario.live, Path(scenario.source).parent
+    with read_from(scenario.source):
+        keys = dict(read_keys("live.keys", str(beside / live.keys))) if live.keys else {}
+        if isinstance(backend, AgentsBackend):
+            keys[AGENT] = read_key("live.key", beside / str(live.key))
+        tls = server_tls(str(beside / live.tls.certificate), str(beside / live.tls.key)) if live.tls else None
+        where = read_place("live.listen", str(live.listen))
+
+    def serve(channel: Channel, name: str) -> None:
+        if name == AGENT and isinstance(backend, AgentsBackend):
+            backend.serve(channel)
+        else:
+            service.serve(channel, name)
+
+    with read_from(scenario.source):
+        return tcp_listener(where, keys.get, serve, tls)
+
+
+def _with_us(scenario: ClusterScenario) -> AccessSection | None:
+    """The user of the arbiter can do all anyway, and so can root."""
+    access, backend = scenario.live.access, scenario.live.backend
+    if access is None:
+        return None
+    if backend == "slurm" and os.geteuid() == 0:
+        told = "an arbiter that is not root beside access: apps of all users would run as root on Slurm"
+        raise InputError("live.backend", backend, told, scenario.source)
+    return msgspec.structs.replace(access, operators=(*access.operators, "root", user_name(os.geteuid())))
+
+
+def _close_folders(home: Path, jobs: Path, owners: bool) -> None:
+    """Let others reach the socket, and *owners* the folders of their jobs; nothing else."""
+    for folder in (home, jobs, jobs / "apps"):
+        folder.mkdir(parents=True, exist_ok=True)
+        folder.chmod(0o711 if folder == home or owners else 0o700)
+    (home / FILE).touch(mode=0o600)
+    for path in home.glob(f"{FILE}*"):
+        path.chmod(0o600)
+
+
 def _announce(scenario: ClusterScenario, home: Path, arbiter: ArbiterProcess) -> None:
     how = "begins" if arbiter.epoch == 1 else f"goes on (arbiter {arbiter.epoch})"
     machines = f"{scenario.policy.label} on {scenario.live.backend} machines"
     print(f"{machines} {how}; state in {home}", file=sys.stderr)
+    if scenario.live.access is not None and scenario.live.backend == "kubernetes":
+        print("apps of all users run as the user of their image", file=sys.stderr)
+    elif scenario.live.access is not None and os.geteuid() != 0:
+        told = "only an arbiter that is root runs apps as their owners"
+        print(f"apps of all users run as {user_name(os.geteuid())}: {told}", file=sys.stderr)
     if arbiter.known_before:
         names = ", ".join(arbiter.known_before)
         print(f"here before, and taken as they were then: {names}", file=sys.stderr)

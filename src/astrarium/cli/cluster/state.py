@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -14,6 +14,8 @@ from astrarium.core.errors import AstrariumError, InputError
 
 if TYPE_CHECKING:
     import sqlite3
+
+    from astrarium.cluster.live.service import Source
 
 VARIABLE = "ASTRARIUM_STATE"
 App = Annotated[str, typer.Argument(metavar="APP", help="Its name.")]
@@ -25,6 +27,57 @@ State = Annotated[
         help=f"The state folder of the cluster; else {VARIABLE}, else the one *.state folder that is here.",
     ),
 ]
+
+
+ArbiterPlace = Annotated[
+    str | None,
+    typer.Option("--arbiter", metavar="HOST:PORT", help="Over the network: where the arbiter listens."),
+]
+User = Annotated[str | None, typer.Option("--user", help="Whose key it is, with --arbiter; else your name.")]
+KeyFile = Annotated[
+    Path | None, typer.Option("--key-file", metavar="FILE", help="Your key, with --arbiter: of mode 600.")
+]
+Certificate = Annotated[
+    str,
+    typer.Option("--certificate", metavar="FILE", help="The arbiter's, if it speaks TLS."),
+]
+
+
+class Remote(NamedTuple):
+    """An arbiter elsewhere, and who talks to it."""
+
+    arbiter: str | None
+    user: str | None
+    key_file: Path | None
+    certificate: str
+
+
+@contextmanager
+def reached(state: Path | None, remote: Remote) -> Iterator[Source]:
+    """Reach an arbiter over the network, or by the socket in its folder; if none runs, the folder itself."""
+    from astrarium.cluster.live.service import StateFolder, unix_client
+
+    if remote.arbiter is not None:
+        yield _over_network(remote.arbiter, remote)
+        return
+    for option, value in (("--user", remote.user), ("--key-file", remote.key_file)):
+        if value is not None:
+            raise InputError(option, str(value), "--arbiter HOST:PORT beside it")
+    home = state_folder(state)
+    with disk_errors(home):
+        yield unix_client(home) or StateFolder(home)
+
+
+def _over_network(arbiter: str, remote: Remote) -> Source:
+    import getpass
+
+    from astrarium.cluster.live.service import Client
+    from astrarium.cluster.live.wire import connected, read_key, read_place
+
+    if remote.key_file is None:
+        raise InputError("--key-file", None, "the file with your key, which the arbiter has as well")
+    where = read_place("--arbiter", arbiter, remote.certificate)
+    return Client(connected(where, remote.user or getpass.getuser(), read_key("--key-file", remote.key_file)))
 
 
 @contextmanager
@@ -46,9 +99,12 @@ def disk_errors(home: Path) -> Iterator[None]:
 
 @contextmanager
 def reading(home: Path) -> Iterator[sqlite3.Connection]:
-    """Who asks need not be allowed to write."""
+    """Who asks must be allowed to read all, and need not be allowed to write."""
     from astrarium.cluster.live.store import FILE, connected
 
+    if not os.access(home / FILE, os.R_OK):
+        told = "only the user of the arbiter and root may read it; `status` and `logs` ask the arbiter"
+        raise AstrariumError(f"{home / FILE}: {told}")
     with disk_errors(home), closing(connected(home / FILE, read_only=True)) as db:
         yield db
 

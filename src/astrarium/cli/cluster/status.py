@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-import re
-import shutil
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from astrarium.cli.cluster.state import App, State, reading, state_folder
+from astrarium.cli.cluster.state import App, ArbiterPlace, Certificate, KeyFile, Remote, State, User, reached
 from astrarium.cli.options import Json
 from astrarium.cli.output import emit
-from astrarium.core.errors import InputError, did_you_mean
 from astrarium.core.units import FOREVER
+
+if TYPE_CHECKING:
+    from astrarium.cluster.live.remote import LogPiece
+    from astrarium.cluster.live.service import Source
 
 AppName = Annotated[str | None, typer.Option("--app", metavar="NAME", help="All about one app.")]
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on with what it writes, until it ends.")]
@@ -27,101 +28,107 @@ SILENT = 10  # seconds after which an arbiter is taken to be gone
 LOOK = 0.2  # seconds between looks at logs that are followed
 
 
-def status(state: State = None, app: AppName = None, json: Json = False, watch: Watch = False) -> None:
+def status(
+    state: State = None,
+    app: AppName = None,
+    json: Json = False,
+    watch: Watch = False,
+    arbiter: ArbiterPlace = None,
+    user: User = None,
+    key_file: KeyFile = None,
+    certificate: Certificate = "",
+) -> None:
     """Show who holds what, and why others wait."""
-    home = state_folder(state)
+    remote = Remote(arbiter, user, key_file, certificate)
     if watch:
-        _watch(home, app, json)
-        return
-    found = read(home)
-    if app is None:
-        emit(json, found, told(found), None)
-        return
-    story = about(home, found, app)
-    emit(json, story, _about(story), None)
+        _watch(state, remote, app, json)
+    else:
+        found = _look(state, remote, app)
+        emit(json, found, _shown(found), None)
 
 
-def _watch(home: Path, app: str | None, json: bool) -> None:
+def _look(state: Path | None, remote: Remote, app: str | None) -> dict[str, Any]:
+    """Return the status, or all about one app."""
+    with reached(state, remote) as source:
+        found = read(source)
+        return found if app is None else about(source, found, app)
+
+
+def _shown(found: dict[str, Any]) -> Iterator[Any]:
+    return told(found) if "apps" in found else _about(found)
+
+
+def _watch(state: Path | None, remote: Remote, app: str | None, json: bool) -> None:
     """Show it again every second: in place on a terminal, elsewhere one after another."""
     from rich.console import Group
     from rich.live import Live
 
     if json or not sys.stdout.isatty():
-        while True:
-            status(home, app, json)
+        for found in _looks(state, remote, app):
+            emit(json, found, _shown(found), None)
             sys.stdout.flush()
-            time.sleep(EVERY)
     with Live(auto_refresh=False) as live:
-        while True:
-            found = read(home)
-            live.update(
-                Group(*(told(found) if app is None else _about(about(home, found, app)))), refresh=True
-            )
-            time.sleep(EVERY)
+        for found in _looks(state, remote, app):
+            live.update(Group(*_shown(found)), refresh=True)
 
 
-def about(home: Path, found: dict[str, Any], name: str) -> dict[str, Any]:
-    """One app: every decision with its reason, and its runs."""
-    from astrarium.cluster.live.store import rows
+def _looks(state: Path | None, remote: Remote, app: str | None) -> Iterator[dict[str, Any]]:
+    from astrarium.cluster.live.wire import WireError
 
-    _check_app("--app", name, [each["app"] for each in found["apps"]])
-    of = "WHERE app = (SELECT id FROM apps WHERE name = ?)"
-    decisions = f"SELECT at, what, gpus, until, why FROM decisions {of} ORDER BY n"
-    runs = f"SELECT job, run, gpus, ordered, ended, outcome, error FROM runs {of} ORDER BY ordered"
-    with reading(home) as db:
-        one = next(each for each in found["apps"] if each["app"] == name)
-        return {
-            "now_s": found["now_s"],
-            "app": one,
-            "decisions": rows(db, decisions, name),
-            "runs": rows(db, runs, name),
-        }
-
-
-def _check_app(field: str, name: str, names: list[str]) -> None:
-    if name not in names:
-        latest = ", ".join(names[-20:]) or "there is none yet"
-        raise InputError(field, name, f"an app of this cluster, such as {latest}{did_you_mean(names, name)}")
-
-
-def logs(app: App, follow: Follow = False, state: State = None) -> None:
-    """Print what the jobs of an app have written, run after run."""
-    printed: dict[Path, int] = {}
     while True:
-        folder, ended = _logs_of(state_folder(state), app)
-        _print_new(folder, printed)
-        if ended or not follow:
-            break
-        time.sleep(LOOK)
+        try:
+            yield _look(state, remote, app)
+        except WireError:  # an arbiter that has left has told all in its folder
+            if remote.arbiter is not None:
+                raise
+        time.sleep(EVERY)
+
+
+def about(source: Source, found: dict[str, Any], name: str) -> dict[str, Any]:
+    """One app: every decision with its reason, and its runs."""
+    from astrarium.cluster.live.service import check_app
+
+    check_app("--app", name, [each["app"] for each in found["apps"]])
+    one = next(each for each in found["apps"] if each["app"] == name)
+    return {"now_s": found["now_s"], "app": one, **source.story(name)}
+
+
+def logs(
+    app: App,
+    follow: Follow = False,
+    state: State = None,
+    arbiter: ArbiterPlace = None,
+    user: User = None,
+    key_file: KeyFile = None,
+    certificate: Certificate = "",
+) -> None:
+    """Print what the jobs of an app have written, run after run."""
+    from astrarium.cluster.live.wire import WireError
+
+    printed, ended = dict[str, int](), False
+    while not ended:
+        with reached(state, Remote(arbiter, user, key_file, certificate)) as source:
+            try:
+                head, pieces = source.logs(app, printed)
+                _print(pieces, printed, head.several)
+                ended = head.ended or not follow
+            except WireError:  # an arbiter that has left has told all in its folder
+                if arbiter is not None:
+                    raise
+        time.sleep(0 if ended else LOOK)
     if not printed:
         print(f"{app}: it has written nothing yet", file=sys.stderr)
 
 
-def _logs_of(home: Path, name: str) -> tuple[Path, bool]:
-    """The folder of an app, and whether it has ended: then all that it wrote is there."""
-    from astrarium.cluster.live.session import job_folder
-
-    with reading(home) as db:
-        found = db.execute("SELECT name, id, ended IS NOT NULL FROM apps ORDER BY id")
-        apps = {each: (number, bool(ended)) for each, number, ended in found}
-        jobs = db.execute("SELECT value FROM meta WHERE key = 'jobs'").fetchone()
-    _check_app("APP", name, list(apps))
-    number, ended = apps[name]
-    return job_folder(Path(jobs[0]) if jobs and jobs[0] else home, number, name, 0).parent, ended
-
-
-def _print_new(folder: Path, printed: dict[Path, int]) -> None:
-    """Print what each log has beyond the bytes that were *printed*; where there are several, say which."""
-    found = list(folder.glob("job-*/run-*/part-*/log-*.txt"))
-    for path in sorted(found, key=lambda each: [int(number) for number in re.findall(r"\d+", str(each))]):
-        if path.stat().st_size > printed.get(path, 0):
-            if len(found) > 1:
-                print(f"==> {path.relative_to(folder)} <==", flush=True)
-            with path.open("rb") as log:
-                log.seek(printed.get(path, 0))
-                shutil.copyfileobj(log, sys.stdout.buffer)
-                printed[path] = log.tell()
-            sys.stdout.flush()
+def _print(pieces: Iterator[LogPiece], printed: dict[str, int], several: bool) -> None:
+    """Print what is new in each log; where there are several, say which."""
+    last = ""
+    for piece in pieces:
+        if several and piece.path != last:
+            print(f"==> {piece.path} <==", flush=True)
+        last, printed[piece.path] = piece.path, piece.offset + len(piece.body)
+        sys.stdout.buffer.write(piece.body)
+        sys.stdout.flush()
 
 
 def _about(story: dict[str, Any]) -> Iterator[Any]:
@@ -143,19 +150,13 @@ def _at(time: int | None) -> str:
     return "" if time is None else "its end" if time >= FOREVER else f"{time / 1e9:.1f}"
 
 
-def read(home: Path) -> dict[str, Any]:
+def read(source: Source) -> dict[str, Any]:
     """As the arbiter last wrote it, and how long ago that was."""
-    import msgspec
-
-    with reading(home) as db:
-        meta = dict(db.execute("SELECT key, value FROM meta WHERE key IN ('status', 'hooks')"))
-        waiting = db.execute("SELECT count(*) FROM inbox WHERE answer IS NULL").fetchone()[0]
-    if "status" not in meta:
-        raise InputError("--state", str(home), "a cluster that has begun")
-    found: dict[str, Any] = msgspec.json.decode(meta["status"])
-    found["hooks"] = list(msgspec.json.decode(meta.get("hooks") or "{}").values())
+    answer = source.status()
+    found: dict[str, Any] = {**answer["status"], "hooks": answer["hooks"]}
     ago = max(0.0, (time.time_ns() - found.pop("wall")) / 1e9)
-    return {**found, "arbiter": found["arbiter"] and ago < SILENT, "seen_s_ago": ago, "unread": waiting}
+    alive = found["arbiter"] and ago < SILENT
+    return {**found, "arbiter": alive, "seen_s_ago": ago, "unread": answer["unread"]}
 
 
 def told(found: dict[str, Any]) -> Iterator[Any]:
@@ -186,13 +187,14 @@ def told(found: dict[str, Any]) -> Iterator[Any]:
 def _apps(apps: list[dict[str, Any]], now: float) -> Any:
     from astrarium.run.report import as_it_is, plain_table, ranges
 
+    names = ("app", "owner") if any(app.get("owner") for app in apps) else ("app",)
     titles = ("is", "GPUs", "until s", "starts", "done", "took s", "waited s", "GPU-s", "rho", "why")
-    table = plain_table("app", *titles)
+    table = plain_table(*names, *titles)
     for app in apps:
         until = "" if app["until_s"] is None else f"{app['until_s']:.1f}"
         rho = "" if app["rho"] is None else f"{app['rho']:.2f}"
         table.add_row(
-            as_it_is(app["app"]), _is(app), ranges(app["gpus"]), until, _starts(app, now),
+            *(as_it_is(app[name]) for name in names), _is(app), ranges(app["gpus"]), until, _starts(app, now),
             f"{app['done']:.0%}", f"{app['took_s']:.1f}", f"{app['waited_s']:.1f}", f"{app['gpu_s']:.1f}",
             rho, as_it_is(app["why"] or app["reason"]),
         )  # fmt: skip

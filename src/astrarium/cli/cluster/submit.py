@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from astrarium.cli.cluster.state import App, State, disk_errors, state_folder
+from astrarium.cli.cluster.state import App, ArbiterPlace, Certificate, KeyFile, Remote, State, User, reached
 from astrarium.core.errors import AstrariumError, InputError
 
 AppFile = Annotated[
@@ -33,6 +33,7 @@ OnStop = Annotated[
         help="checkpoint: it writes one when asked; restart: it begins anew; never: it keeps its GPUs.",
     ),
 ]
+Team = Annotated[str | None, typer.Option("--team", help="Whose app it is; your only team if not given.")]
 Wait = Annotated[float, typer.Option("--wait", metavar="SECONDS", help="How long to wait for an answer.")]
 
 
@@ -44,23 +45,38 @@ def submit(
     most: Most = None,
     length: Length = None,
     on_stop: OnStop = None,
+    team: Team = None,
     state: State = None,
     wait: Wait = 5.0,
+    arbiter: ArbiterPlace = None,
+    user: User = None,
+    key_file: KeyFile = None,
+    certificate: Certificate = "",
 ) -> None:
     """Hand an app to a live cluster."""
-    fields = ("command", "name", "gpus", "most", "length", "on_stop")
-    given = zip(fields, (command, name, gpus, most, length, on_stop), strict=True)
+    fields = ("command", "name", "gpus", "most", "length", "on_stop", "team")
+    given = zip(fields, (command, name, gpus, most, length, on_stop, team), strict=True)
     options = {field: value for field, value in given if value is not None}
     bodies = [_of_options(options)] if file is None else _of_file(file, options)
     for body in bodies:
         _check(body)
-    for body in bodies:
-        send("app", body, state_folder(state), wait, str(body["name"]))
+    with reached(state, Remote(arbiter, user, key_file, certificate)) as source:
+        for body in bodies:
+            tell(str(body["name"]), source.send("app", body, wait))
 
 
-def withdraw(app: App, state: State = None, wait: Wait = 5.0) -> None:
+def withdraw(
+    app: App,
+    state: State = None,
+    wait: Wait = 5.0,
+    arbiter: ArbiterPlace = None,
+    user: User = None,
+    key_file: KeyFile = None,
+    certificate: Certificate = "",
+) -> None:
     """Take an app back: it is stopped, and not begun again."""
-    send("withdraw", {"app": app}, state_folder(state), wait, app)
+    with reached(state, Remote(arbiter, user, key_file, certificate)) as source:
+        tell(app, source.send("withdraw", {"app": app}, wait))
 
 
 def _of_options(options: dict[str, Any]) -> dict[str, Any]:
@@ -101,17 +117,7 @@ def _check(body: dict[str, Any]) -> None:
     live_apps(body, ANY, Path())
 
 
-def send(kind: str, body: dict[str, Any], home: Path, wait: float, name: str) -> None:
-    from astrarium.cluster.live.store import Store
-
-    with disk_errors(home):
-        store = Store(home)
-        letter, ends = store.send(kind, body, time.time_ns()), time.monotonic() + wait
-        answer = store.answer(letter)
-        while answer is None and time.monotonic() < ends:
-            time.sleep(0.05)
-            answer = store.answer(letter)
-        store.close()
+def tell(name: str, answer: str | None) -> None:
     if answer is None:
         print(f"{name}: left for the arbiter, which has not answered; is it running?", file=sys.stderr)
     elif answer != "accepted":

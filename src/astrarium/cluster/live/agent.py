@@ -22,6 +22,7 @@ import msgspec
 
 from astrarium.cluster.live import keeper as keeper_script
 from astrarium.cluster.live.backend import Ending, Order, RunKey, RunPart
+from astrarium.cluster.live.owners import account, hand_over
 from astrarium.cluster.live.session import READY, STOPPED, part_folder, read_file, read_progress, run_folder
 
 LAST_WORDS = 300
@@ -193,6 +194,7 @@ class MachineAgent:
             return  # an agent before us has started it
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            hand_over(self._home, folder.parent, account(part.order.task))
             self._start_keeper(part, folder)
         except (OSError, MemoryError):
             shutil.rmtree(folder, ignore_errors=True)  # what is half made would be taken for a lost run
@@ -220,6 +222,7 @@ class MachineAgent:
         locks = self._locks(part, part.part.gpus)
         return {
             **written_order(self._home, part, locks),
+            "account": account(part.order.task),
             "with_agent": self._with_agent,
         }
 

@@ -324,7 +324,7 @@ class ArbiterProcess:
             self.live.retry(self._gpu(message.body, works=False))
         else:
             gpus = sum(machine.gpus for machine in self.live.machines().values())
-            yield from self._submitted(now, message.body, gpus)
+            yield from self._submitted(now, message.body, gpus, message.owner)
 
     def _open_app(self, name: str) -> int:
         for app, row in self.state.apps.items():
@@ -349,7 +349,7 @@ class ArbiterProcess:
             raise InputError("gpu", number, f"a GPU of machine {found} that {kind}: {there}")
         return fitting[number]
 
-    def _submitted(self, now: Time, body: dict[str, Any], largest: int) -> Iterator[Event]:
+    def _submitted(self, now: Time, body: dict[str, Any], largest: int, owner: str = "") -> Iterator[Event]:
         found = self._setup.read(body, largest)
         names = self._names()
         for app, _ in found:
@@ -357,8 +357,8 @@ class ArbiterProcess:
                 raise InputError("name", app.name, "one that no other app has had here")
         for app, task in found:
             number = self._coming[app.name] = len(self._tasks)
-            self._tasks[number] = task
-            self.store.add_app(number, app.name, task, now)
+            self._tasks[number] = msgspec.structs.replace(task, owner=owner)
+            self.store.add_app(number, app.name, self._tasks[number], now, app.team)
             yield AppArrived(msgspec.structs.replace(app, id=number))
 
     def _names(self) -> set[str]:
@@ -370,6 +370,8 @@ class ArbiterProcess:
         now, memory = self.now(), self.live.memory
         told = status(now, self.state, self._allocator_now, memory.machines, self._ahead_of(now))
         told |= {**health(self.state, self.live), "learnt": learnt(self.state) if self._setup.learns else []}
+        for app, number in zip(told["apps"], self.state.ledger.rows, strict=True):
+            app["owner"] = self._tasks[number].owner
         return {**told, "epoch": self.epoch, "arbiter": alive, "policy": self._setup.policy.spec,
                 "wall": self._setup.wall()}  # fmt: skip
 

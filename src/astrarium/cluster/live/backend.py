@@ -77,7 +77,7 @@ class JobCommand(msgspec.Struct, frozen=True):
     begun anew (`restart`) or left to run to its end (`never`). *elastic*: it takes and gives up GPUs of its
     machine while it runs. *processes*: one on each `machine` that it is
     on, which sees all of its GPUs there, one for each `gpu`, or one for the whole `job`, on the first of its
-    machines.
+    machines. *owner*: the user whose app it is, if that is known.
     """
 
     command: tuple[str, ...]
@@ -86,6 +86,7 @@ class JobCommand(msgspec.Struct, frozen=True):
     env: dict[str, str] = {}
     directory: str = ""
     elastic: bool = False
+    owner: str = ""
 
 
 class RunPart(msgspec.Struct, frozen=True):

@@ -12,11 +12,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Protocol
 
-from astrarium.cluster.live.agent import MachineAgent, PartOrder, PartStatus, left_behind
+from astrarium.cluster.live.agent import MachineAgent, PartOrder, PartStatus, left_behind, run_progress
 from astrarium.cluster.live.backend import Ending, MachineStatus, Order, RunKey, RunStatus, Snapshot
 from astrarium.cluster.live.health import HealthWatch
 from astrarium.cluster.live.keeper import STOP
-from astrarium.cluster.live.session import newest_checkpoint
+from astrarium.cluster.live.session import Resume, newest_checkpoint, run_folder
 
 WORST: tuple[Ending, ...] = ("lost", "not found", "failed", "stopped", "unstarted", "finished")
 GONE = "its machine is gone"
@@ -75,7 +75,9 @@ class MachineFleet:
         there = self.reachable()
         if order.key in self._ordered or any(part.machine not in there for part in order.parts):
             return
-        resume = newest_checkpoint(self._home, order)
+        resume = self.resume(order)
+        if resume is None:
+            return
         first = there[order.parts[0].machine]
         gang = len(order.active) > 1 or order.task.processes == "gpu"
         port = first.port() if gang else 0
@@ -94,6 +96,15 @@ class MachineFleet:
 
     def resize(self, key: RunKey, order: Order) -> bool:
         return False
+
+    def resume(self, order: Order) -> Resume | None:
+        """Return what a run begins from; None while it is on its way: the run is ordered again until then."""
+        return newest_checkpoint(self._home, order)
+
+    def kept(self, order: Order) -> float:
+        """Return how much of its job's work would not be lost with the run. Parts that are left may still
+        write: what this run has in its folder is only read."""
+        return run_progress(run_folder(self._home, order), newest_checkpoint(self._home, order).kept)[1]
 
     def extra(self, order: Order) -> dict[str, str]:
         """Return what else a job should find in its environment."""
@@ -137,7 +148,8 @@ class MachineFleet:
         arbiter before may have died before it could order all."""
         if there and order.key in self._ordered:
             return PartStatus(order, place)
-        return PartStatus(order, place, "lost", error=GONE)
+        kept = self.kept(order)
+        return PartStatus(order, place, "lost", kept, kept, GONE)
 
 
 def together(endings: Iterable[Ending]) -> Ending:

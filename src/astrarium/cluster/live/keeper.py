@@ -37,6 +37,7 @@ GPUS, USED = "gpus.json", "gpus-used.json"  # what an elastic job is told, and w
 TICK, SELDOM = 0.05, 1.0  # seconds between looks, and between tries of what fails for want of room
 PATIENCE = 2.0  # that the rest of a gang has to leave by itself when one of it has failed
 NOT_STARTED, NOT_FOUND = 126, 127  # the exit codes that a shell gives to commands that it cannot start
+PASSED_ON = ("PATH", "LANG", "TZ", "LD_LIBRARY_PATH")  # of our environment, to jobs of another user
 _DIE_WITH_PARENT = 1  # PR_SET_PDEATHSIG
 _EARLIER_VICTIM = 200  # thousandths of all memory, far more than a keeper or an arbiter has (oom_score_adj)
 _PIPE, _HELD_BACK = 1 << 18, 1 << 16  # bytes that a pipe holds, and that are kept where there is no room
@@ -285,14 +286,19 @@ class Keeper:
 
     def _child(self, env: dict[str, str], log: JobLog) -> subprocess.Popen[bytes] | None:
         """Start a process, as soon as there is memory for one more. None: asked to stop before."""
-        prepared = partial(_prepare, os.getpid(), _oom_score() + _EARLIER_VICTIM)
+        score, account = _oom_score() + _EARLIER_VICTIM, self.order.get("account", {})
+        if "unknown" in account:
+            raise ValueError(f"there is no user {account['unknown']} on this machine")
+        user = {name: value for name, value in account.items() if name != "env"}
         while self.asked_at is None and not self._abandoned():
             try:
-                return subprocess.Popen(
+                child: subprocess.Popen[bytes] = subprocess.Popen(
                     self.order["command"], cwd=self.order["directory"] or None, env=self._environment(env),
                     stdin=subprocess.DEVNULL, stdout=log.sink, stderr=subprocess.STDOUT,
-                    start_new_session=True, preexec_fn=prepared,
+                    start_new_session=True, preexec_fn=partial(_prepare, os.getpid(), score), **user,
                 )  # fmt: skip
+                _set_oom_score(child.pid, score)  # who has become another user may not do it alone
+                return child
             except (OSError, MemoryError) as error:
                 if isinstance(error, OSError) and error.errno not in NO_MEMORY:
                     raise
@@ -302,8 +308,10 @@ class Keeper:
 
     def _environment(self, ours: dict[str, str]) -> dict[str, str]:
         """Return the environment of a process. Where another scheduler has chosen the GPUs, ours are counted
-        among those."""
-        env, given = {**os.environ, **ours}, os.environ.get(VISIBLE, "")
+        among those. Jobs of another user are not handed ours."""
+        own, given = self.order.get("account", {}).get("env", {}), os.environ.get(VISIBLE, "")
+        around = {name: value for name, value in os.environ.items() if not own or name in PASSED_ON}
+        env = {**around, **own, **ours}
         if self.order.get("site") and given:
             env[VISIBLE] = ",".join(given.split(",")[int(place)] for place in ours[VISIBLE].split(","))
         return env
@@ -365,8 +373,12 @@ def _prepare(parent: int, oom_score: int) -> None:
     ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(1)
+    _set_oom_score(os.getpid(), oom_score)
+
+
+def _set_oom_score(process: int, score: int) -> None:
     with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text(str(min(1000, oom_score)))
+        Path(f"/proc/{process}/oom_score_adj").write_text(str(min(1000, score)))
 
 
 def _oom_score() -> int:

@@ -165,10 +165,13 @@ class Session:
     def _tell(self, kept: int | None = None) -> None:
         """Write down how far the job is, and how far the checkpoint."""
         self._told_at = time.monotonic()
-        if self.rank == 0 and self._total:
+        if not self._total:
+            return
+        if self.rank == 0:
             self._kept = kept if kept is not None else self._kept
             told, path = {"progress": self._done / self._total, "kept": self._kept / self._total}, PROGRESS
             self._written(self.folder / path, lambda: write_whole(self.folder / path, told))
+        if self.rank == 0 or not (self.folder / "part-0").exists():  # elsewhere: on a machine of its own
             self._ready = self._ready or self._written(self.folder / READY, (self.folder / READY).touch)
 
     def _agreed(self, mine: bool) -> bool:
@@ -295,16 +298,16 @@ def newest_checkpoint(home: Path, order: Order) -> Resume:
     for run in range(order.key.run - 1, 0, -1):
         path = job / f"run-{run}" / CHECKPOINT
         for draft in path.parent.glob(f".{CHECKPOINT}.*"):  # of a run that was ended while it wrote
-            _clear(draft)
+            clear(draft)
         if path.exists():
             if found.checkpoint:
-                _clear(path)
+                clear(path)
             else:
                 found = Resume(str(path), read_progress(path.parent).kept)
     return found
 
 
-def _clear(path: Path) -> None:
+def clear(path: Path) -> None:
     """Remove a checkpoint. A program with checkpoints of its own may have made it a folder."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)

@@ -53,7 +53,12 @@ SCHEMA = (
        name TEXT, team TEXT, app INTEGER, gpus TEXT, reason TEXT, cause TEXT)""",
     "CREATE INDEX IF NOT EXISTS events_by_kind ON events (kind)",
 )
-LATER_COLUMNS = {"apps": "team TEXT", "runs": "began INTEGER"}  # of folders that an earlier version has begun
+LATER_COLUMNS = (  # of folders that an earlier version has begun
+    ("apps", "team TEXT"),
+    ("apps", "owner TEXT"),
+    ("runs", "began INTEGER"),
+    ("inbox", "owner TEXT"),
+)
 
 
 class Rows:
@@ -244,6 +249,7 @@ class InboxMessage(NamedTuple):
     id: int
     kind: str
     body: dict[str, Any]
+    owner: str = ""
 
 
 class Store:
@@ -260,10 +266,9 @@ class Store:
         with self._writing():
             for table in SCHEMA:
                 self._db.execute(table)
-            for table, column in LATER_COLUMNS.items():
-                if column.split()[0] not in (
-                    row[1] for row in self._db.execute(f"PRAGMA table_info({table})")
-                ):
+            for table, column in LATER_COLUMNS:
+                known = {row[1] for row in self._db.execute(f"PRAGMA table_info({table})")}
+                if column.split()[0] not in known:
                     self._db.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
             self._db.execute("INSERT OR IGNORE INTO meta VALUES ('form', ?)", (FORM,))
         if self.get("form") != FORM:
@@ -381,10 +386,11 @@ class Store:
 
     # apps
 
-    def add_app(self, app: int, name: str, task: JobCommand, submitted: Time) -> None:
+    def add_app(self, app: int, name: str, task: JobCommand, submitted: Time, team: str = "") -> None:
         """Write an app with the next step, in which it arrives."""
-        query = "INSERT INTO apps (id, name, task, submitted) VALUES (?, ?, ?, ?)"
-        self._staged.append((query, (app, name, msgspec.json.encode(task).decode(), submitted)))
+        query = "INSERT INTO apps (id, name, task, submitted, owner, team) VALUES (?, ?, ?, ?, ?, ?)"
+        told = msgspec.json.encode(task).decode()
+        self._staged.append((query, (app, name, told, submitted, task.owner, team)))
 
     def answer_later(self, message: int, answer: str) -> None:
         """Answer a message with the next step, which does what it asks for, or at once where none does."""
@@ -396,18 +402,21 @@ class Store:
 
     # messages
 
-    def send(self, kind: str, body: dict[str, Any], at: Time) -> int:
+    def send(self, kind: str, body: dict[str, Any], at: Time, owner: str = "") -> int:
         with self._writing():
-            values = at, kind, msgspec.json.encode(body).decode()
-            done = self._db.execute("INSERT INTO inbox (at, kind, body) VALUES (?, ?, ?)", values)
+            values = at, kind, msgspec.json.encode(body).decode(), owner
+            query = "INSERT INTO inbox (at, kind, body, owner) VALUES (?, ?, ?, ?)"
+            done = self._db.execute(query, values)
         assert done.lastrowid is not None
         return done.lastrowid
 
     def inbox(self) -> list[InboxMessage]:
         rows = self._db.execute(
-            "SELECT id, kind, body FROM inbox WHERE answer IS NULL ORDER BY id"
+            "SELECT id, kind, body, coalesce(owner, '') FROM inbox WHERE answer IS NULL ORDER BY id"
         ).fetchall()
-        return [InboxMessage(number, kind, msgspec.json.decode(body)) for number, kind, body in rows]
+        return [
+            InboxMessage(number, kind, msgspec.json.decode(body), who) for number, kind, body, who in rows
+        ]
 
     def answer(self, message: int) -> str | None:
         row = self._db.execute("SELECT answer FROM inbox WHERE id = ?", (message,)).fetchone()

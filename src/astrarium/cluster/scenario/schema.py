@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import msgspec
 
+from astrarium.cluster.live.access import AccessSection
 from astrarium.cluster.live.backend import JobCommand, KubernetesOptions, OnStop, Processes
 from astrarium.cluster.scenario.calendar import Moment
 from astrarium.cluster.teams import DAY
@@ -317,19 +318,29 @@ class HookEntry(msgspec.Struct, frozen=True):
             command_words(self.command)
 
 
+class TlsFiles(msgspec.Struct, frozen=True):
+    """The certificate that the arbiter shows, and its key."""
+
+    certificate: str
+    key: str
+
+
 _OF_BACKENDS = {
     "address": ("ray", "kubernetes"),
     "partition": ("slurm",),
     "account": ("slurm",),
     "options": ("slurm",),
     "kubernetes": ("kubernetes",),
+    "key": ("agents",),
+    "copies": ("agents",),
 }
 
 
 class LiveSection(msgspec.Struct, frozen=True):
-    """*state*: the folder of the store; *jobs*: that of all jobs, which every machine must see."""
+    """*state*: the folder of the store; *jobs*: that of all jobs, which every machine must see, but for
+    agents: these connect to where the arbiter *listens*, with its *key*."""
 
-    backend: Literal["local", "ray", "slurm", "kubernetes"] = "local"
+    backend: Literal["local", "ray", "slurm", "kubernetes", "agents"] = "local"
     state: str | None = None
     jobs: str | None = None
     address: str | None = None
@@ -344,6 +355,12 @@ class LiveSection(msgspec.Struct, frozen=True):
     checkpoints: Duration = Duration(60 * SECOND)
     look: Duration = Duration(200 * MILLISECOND)
     retries: Retries = 2
+    listen: str | None = None
+    key: str | None = None
+    tls: TlsFiles | None = None
+    copies: bool | None = None
+    access: AccessSection | None = None
+    keys: str | None = None
     metrics: Address | None = None
     hooks: tuple[HookEntry, ...] = ()
 
@@ -356,6 +373,12 @@ class LiveSection(msgspec.Struct, frozen=True):
             raise InputError(
                 "kubernetes", None, "the image and the volume of jobs: {image: ..., volume: ...}"
             )
+        if self.backend == "agents" and (self.listen is None or self.key is None):
+            missing = "listen" if self.listen is None else "key"
+            raise InputError(missing, None, "HOST:PORT and a file with a key, by which agents connect")
+        if self.keys is not None and (self.access is None or self.listen is None):
+            missing = "access" if self.access is None else "listen"
+            raise InputError(missing, None, "who may do what, and HOST:PORT, beside the keys of users")
         for name in ("grace", "patience", "look"):
             if getattr(self, name) <= 0:
                 raise InputError(name, "0s", "a duration above 0")
