@@ -11,6 +11,6 @@
 Nothing but the standard library is imported; torch is used where it is.
 """
 
-from astrarium.cluster.live.session import STOPPED, Session, session
+from astrarium.cluster.live.machine.session import STOPPED, Session, session
 
 __all__ = ["STOPPED", "Session", "session"]

@@ -19,8 +19,10 @@ from astrarium.cli.cluster.past import history
 from astrarium.cluster.live import service as service_module
 from astrarium.cluster.live.access import AccessSection, Identity, PermissionDenied, allowed, chosen_team
 from astrarium.cluster.live.backend import JobCommand, MachineStatus
-from astrarium.cluster.live.fleet import LocalBackend
-from astrarium.cluster.live.owners import account
+from astrarium.cluster.live.backends.fleet import LocalBackend
+from astrarium.cluster.live.backends.wire import Place, tcp_listener
+from astrarium.cluster.live.backends.wire import connected as connected_to
+from astrarium.cluster.live.machine.owners import account
 from astrarium.cluster.live.service import (
     Client,
     Service,
@@ -33,8 +35,6 @@ from astrarium.cluster.live.service import (
     user_name,
 )
 from astrarium.cluster.live.store import Store, connected
-from astrarium.cluster.live.wire import Place, tcp_listener
-from astrarium.cluster.live.wire import connected as connected_to
 from astrarium.cluster.scenario.read import parse
 from astrarium.core.errors import AstrariumError, InputError
 from tests.support.cluster.backend import order, seen

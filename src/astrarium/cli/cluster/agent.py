@@ -48,8 +48,8 @@ def agent(
 ) -> None:
     """Give the GPUs of this machine to a cluster whose arbiter listens for agents."""
     from astrarium.cluster.live.backend import MachineStatus
-    from astrarium.cluster.live.remote import HostAgent, visible_gpus
-    from astrarium.cluster.live.wire import read_key, read_place
+    from astrarium.cluster.live.backends.remote import HostAgent, visible_gpus
+    from astrarium.cluster.live.backends.wire import read_key, read_place
     from astrarium.run.pools import signals_to
 
     where, key = read_place("--arbiter", arbiter, certificate), read_key("--key-file", key_file)

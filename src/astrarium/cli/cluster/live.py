@@ -22,15 +22,22 @@ from astrarium.cli.output import command_line, emit
 from astrarium.cluster.live.access import AccessSection
 from astrarium.cluster.live.arbiter import ANY, ArbiterProcess, ArbiterSetup, ChosenPolicy, PlannedApp
 from astrarium.cluster.live.backend import Backend, MachineStatus, Options
-from astrarium.cluster.live.fleet import LocalBackend
-from astrarium.cluster.live.forecast import ForecastProcess
-from astrarium.cluster.live.hooks import Hook, Hooks, named
-from astrarium.cluster.live.hosts import AgentsBackend
-from astrarium.cluster.live.keeper import SELDOM
-from astrarium.cluster.live.remote import AGENT
+from astrarium.cluster.live.backends.fleet import LocalBackend
+from astrarium.cluster.live.backends.hosts import AgentsBackend
+from astrarium.cluster.live.backends.remote import AGENT
+from astrarium.cluster.live.backends.wire import (
+    Channel,
+    Listener,
+    read_key,
+    read_place,
+    server_tls,
+    tcp_listener,
+)
+from astrarium.cluster.live.machine.keeper import SELDOM
 from astrarium.cluster.live.service import Service, read_keys, unix_listener, user_name
 from astrarium.cluster.live.store import FILE, Store, connected, rows, waits
-from astrarium.cluster.live.wire import Channel, Listener, read_key, read_place, server_tls, tcp_listener
+from astrarium.cluster.live.watching.forecast import ForecastProcess
+from astrarium.cluster.live.watching.hooks import Hook, Hooks, named
 from astrarium.cluster.policies import cluster_policies
 from astrarium.cluster.scenario.build import first_machines, live_apps, slowdowns
 from astrarium.cluster.scenario.calendar import Calendar
@@ -162,7 +169,7 @@ def _metrics_address(scenario: ClusterScenario, option: str | None) -> Address |
 def _measured(home: Path, host: str, port: int) -> Iterator[Callable[[str, int], None]]:
     """Serve metrics for the time of the block; what the arbiter takes is told to what this yields."""
     with from_extra("serve"):
-        from astrarium.cluster.live.metrics import Metrics
+        from astrarium.cluster.live.watching.metrics import Metrics
     metrics = Metrics(home)
     try:
         server = metrics.serve(host, port)
@@ -213,19 +220,19 @@ def backend_of(scenario: ClusterScenario, home: Path) -> Backend:
     env = {"ASTRARIUM_CHECKPOINTS": str(live.checkpoints / 1e9)}
     grace, least = live.grace / 1e9, live.least / 1e9
     if live.backend == "ray":
-        from astrarium.cluster.live.ray import RayBackend
+        from astrarium.cluster.live.backends.ray import RayBackend
 
         return RayBackend(home, live.address or "auto", grace, least, live.patience / 1e9, env)
     if live.backend == "agents":
         copies = live.copies is not False
         return AgentsBackend(home, grace, least, live.patience / 1e9, env, copies, live.look / 1e9)
     if live.backend == "kubernetes" and live.kubernetes is not None:
-        from astrarium.cluster.live.kubernetes import KubernetesBackend
+        from astrarium.cluster.live.backends.kubernetes import KubernetesBackend
 
         return KubernetesBackend(home, live.kubernetes, live.address or "", grace, least,
                                  live.patience / 1e9, env)  # fmt: skip
     if live.backend == "slurm":
-        from astrarium.cluster.live.slurm import SlurmBackend
+        from astrarium.cluster.live.backends.slurm import SlurmBackend
 
         return SlurmBackend(home, live.partition or "", live.account or "", live.options or (), grace, least,
                             live.patience / 1e9, env)  # fmt: skip

@@ -45,7 +45,7 @@ def events(
     json: EachJson = False,
 ) -> None:
     """Print what has happened, one line each."""
-    from astrarium.cluster.live.history import events as read
+    from astrarium.cluster.live.watching.history import events as read
 
     home, from_then, last = state_folder(state), _wall(since), 0
     while True:
@@ -63,7 +63,7 @@ def history(
     state: State = None, since: Since = None, team: OfTeam = None, json: Json = False, csv: AsCsv = False
 ) -> None:
     """Show apps that have ended, and what they used."""
-    from astrarium.cluster.live.history import history as read
+    from astrarium.cluster.live.watching.history import history as read
 
     with reading(state_folder(state)) as db:
         found = read(db, _wall(since), team)
@@ -82,8 +82,8 @@ def accounting(
     json: Json = False,
 ) -> None:
     """Add up GPU-hours and apps by team and day."""
-    from astrarium.cluster.live.history import COUNTS, By
-    from astrarium.cluster.live.history import accounting as read
+    from astrarium.cluster.live.watching.history import COUNTS, By
+    from astrarium.cluster.live.watching.history import accounting as read
 
     groups: Any = by or ["team", "day"]
     for each in groups:

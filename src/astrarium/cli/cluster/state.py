@@ -71,8 +71,8 @@ def reached(state: Path | None, remote: Remote) -> Iterator[Source]:
 def _over_network(arbiter: str, remote: Remote) -> Source:
     import getpass
 
+    from astrarium.cluster.live.backends.wire import connected, read_key, read_place
     from astrarium.cluster.live.service import Client
-    from astrarium.cluster.live.wire import connected, read_key, read_place
 
     if remote.key_file is None:
         raise InputError("--key-file", None, "the file with your key, which the arbiter has as well")

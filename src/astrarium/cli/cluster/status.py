@@ -16,7 +16,7 @@ from astrarium.cli.output import emit
 from astrarium.core.units import FOREVER
 
 if TYPE_CHECKING:
-    from astrarium.cluster.live.remote import LogPiece
+    from astrarium.cluster.live.backends.remote import LogPiece
     from astrarium.cluster.live.service import Source
 
 AppName = Annotated[str | None, typer.Option("--app", metavar="NAME", help="All about one app.")]
@@ -73,7 +73,7 @@ def _watch(state: Path | None, remote: Remote, app: str | None, json: bool) -> N
 
 
 def _looks(state: Path | None, remote: Remote, app: str | None) -> Iterator[dict[str, Any]]:
-    from astrarium.cluster.live.wire import WireError
+    from astrarium.cluster.live.backends.wire import WireError
 
     while True:
         try:
@@ -103,7 +103,7 @@ def logs(
     certificate: Certificate = "",
 ) -> None:
     """Print what the jobs of an app have written, run after run."""
-    from astrarium.cluster.live.wire import WireError
+    from astrarium.cluster.live.backends.wire import WireError
 
     printed, ended = dict[str, int](), False
     while not ended:

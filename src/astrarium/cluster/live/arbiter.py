@@ -27,12 +27,12 @@ from astrarium.cluster.live.backend import (
     Options,
 )
 from astrarium.cluster.live.cluster import LiveCluster
-from astrarium.cluster.live.events import ClusterEvent
-from astrarium.cluster.live.forecast import Forecast, Foresight, as_bytes
-from astrarium.cluster.live.outlook import Outlook, outlook
 from astrarium.cluster.live.policy import NonPreemptibleAllocator, TakeoverAllocator
 from astrarium.cluster.live.slowdowns import RelativeSlowdowns
 from astrarium.cluster.live.store import InboxMessage, Store
+from astrarium.cluster.live.watching.events import ClusterEvent
+from astrarium.cluster.live.watching.forecast import Forecast, Foresight, as_bytes
+from astrarium.cluster.live.watching.outlook import Outlook, outlook
 from astrarium.cluster.machines import Slowdowns
 from astrarium.cluster.policies import Allocator, Arbiter
 from astrarium.cluster.state import AppRow, ClusterState

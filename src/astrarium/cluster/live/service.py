@@ -22,11 +22,11 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from astrarium.cluster.live.access import AccessSection, Identity, allowed, chosen_team, teams_of
-from astrarium.cluster.live.copies import PIECE
-from astrarium.cluster.live.remote import AGENT, LogPiece
-from astrarium.cluster.live.session import job_folder
+from astrarium.cluster.live.backends.copies import PIECE
+from astrarium.cluster.live.backends.remote import AGENT, LogPiece
+from astrarium.cluster.live.backends.wire import Channel, Listener, WireError, checked_key, private_text
+from astrarium.cluster.live.machine.session import job_folder
 from astrarium.cluster.live.store import FILE, Store, connected, rows
-from astrarium.cluster.live.wire import Channel, Listener, WireError, checked_key, private_text
 from astrarium.core.errors import AstrariumError, InputError, did_you_mean
 
 SOCKET = "arbiter.sock"

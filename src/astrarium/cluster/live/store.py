@@ -23,9 +23,9 @@ import msgspec
 
 from astrarium.cluster import contract
 from astrarium.cluster.live.backend import EndedRun, JobCommand, Memory
-from astrarium.cluster.live.events import Chronicler, ClusterEvent
-from astrarium.cluster.live.keeper import passes
+from astrarium.cluster.live.machine.keeper import passes
 from astrarium.cluster.live.policy import pickled_policy, unpickled_policy
+from astrarium.cluster.live.watching.events import Chronicler, ClusterEvent
 from astrarium.cluster.record import gpu_failed, machine_died
 from astrarium.cluster.state import AppRow, ClusterState, JobRow, Outcome
 from astrarium.core.errors import AstrariumError, InputError

@@ -34,7 +34,7 @@ class RaySite:
             self._cluster.machines.append(self._cluster.add_node(**self._cluster.each, num_gpus=2))
 
     def backend(self, home: Path, epoch: int = 1, grace: float = 20.0) -> Any:
-        from astrarium.cluster.live.ray import RayBackend
+        from astrarium.cluster.live.backends.ray import RayBackend
 
         one = RayBackend(home, grace=grace, patience=20.0)
         self._backends.append(one)

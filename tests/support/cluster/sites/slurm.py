@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from astrarium.cluster.live.slurm import SlurmBackend
+from astrarium.cluster.live.backends.slurm import SlurmBackend
 from tests.support.cluster.sites import slurm_commands
 
 

@@ -1,0 +1,398 @@
+"""This backend runs jobs on the machines of a Kubernetes cluster.
+
+A run is an Indexed Job whose pods are held to the machines that the policy chose, one on each: number i runs
+part i. Parts with unequal numbers of GPUs make several Jobs. Every pod has the folder of all jobs at the path
+that the arbiter knows it by, and runs a keeper from there; how it ended is told by its folder.
+
+The API server is spoken to with the standard library: half a dozen plain calls are needed, and the
+`kubernetes` package brings thousands.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import os
+import re
+import shlex
+import ssl
+import tempfile
+import urllib.error
+import urllib.parse
+import urllib.request
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from astrarium.cluster.live.backend import KubernetesOptions, MachineStatus, Order, RunKey
+from astrarium.cluster.live.backends.site import (
+    KEEPER,
+    SCAN,
+    SiteBackend,
+    SiteJob,
+    SiteRefused,
+    SiteSilent,
+    SiteView,
+)
+from astrarium.cluster.live.machine import keeper
+from astrarium.cluster.live.machine.session import run_folder
+from astrarium.core.decode import parse_yaml
+from astrarium.core.errors import InputError
+
+ANSWER = 30.0  # seconds that a call may take
+ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # where a pod finds who it is
+HOST, GPU = "kubernetes.io/hostname", "nvidia.com/gpu"
+KEPT = 24 * 3600  # seconds that Kubernetes remembers a Job that nobody removes
+SLACK = 10  # seconds that a keeper has longer than its job, to tell how that ended
+NO_IMAGE = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}
+NO_CONTAINER = NO_IMAGE | {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
+JOBS, PODS, SERVICES = "/apis/batch/v1/{}/jobs", "/api/v1/{}/pods", "/api/v1/{}/services"
+GROUPS = "/apis/scheduling.volcano.sh/v1beta1/{}/podgroups"
+
+
+class Taken(SiteRefused):
+    """There is something of this name already."""
+
+
+class Missing(SiteRefused):
+    """There is nothing of this name."""
+
+
+class ApiServer(NamedTuple):
+    """An API server, and how it knows us: by a token, which may change, or by a certificate."""
+
+    url: str
+    tls: ssl.SSLContext | None
+    token: Callable[[], str]
+
+    def call(self, method: str, path: str, body: object = None, **query: str) -> Any:
+        """Return the answer to a call."""
+        url = f"{self.url}{path}{'?' if query else ''}{urllib.parse.urlencode(query)}"
+        headers = {"Accept": "application/json", "Content-Type": "application/json"}
+        if token := self.token():
+            headers["Authorization"] = f"Bearer {token}"
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(url, data, headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=ANSWER, context=self.tls) as answer:
+                return json.loads(answer.read())
+        except urllib.error.HTTPError as error:
+            raise _refusal(error) from None
+        except (OSError, HTTPException, ValueError) as error:  # ValueError: half an answer
+            raise SiteSilent(f"{self.url}: {getattr(error, 'reason', error)}") from None
+
+
+def _refusal(error: urllib.error.HTTPError) -> Exception:
+    """Return what an error of the API server means: who is too busy, or does not know us now, is silent."""
+    words = f"{error.code} {error.reason}"
+    with suppress(OSError, ValueError, AttributeError, HTTPException):
+        words = f"{error.code} {json.loads(error.read()).get('message') or error.reason}"
+    kinds = {404: Missing, 409: Taken}
+    silent = error.code in (401, 408, 410, 425, 429) or error.code >= 500
+    return SiteSilent(words) if silent else kinds.get(error.code, SiteRefused)(words)
+
+
+class KubernetesBackend(SiteBackend):
+    """A backend on the machines of a Kubernetes cluster, which is found as `kubectl` finds it."""
+
+    name, kind = "Kubernetes", "kubernetes"
+
+    def __init__(
+        self,
+        home: Path,
+        options: KubernetesOptions,
+        address: str = "",
+        grace: float = 30.0,
+        least: float = 0.0,
+        patience: float = 10.0,
+        env: Mapping[str, str] | None = None,
+        scan: float = SCAN,
+    ) -> None:
+        super().__init__(home, grace, least, patience, env, scan)
+        self._options, self._api = options, found_server(address)
+        self._hosts: dict[str, str] = {}  # labels by which pods are held to machines
+        self.reach()
+
+    def poll(self) -> SiteView:
+        nodes = [node for node in self._api.call("GET", "/api/v1/nodes")["items"] if _gpus(node)]
+        self._hosts = {_name(node): node["metadata"]["labels"].get(HOST, _name(node)) for node in nodes}
+        there = {_name(node): self._machine(node) for node in nodes if _takes_pods(node)}
+        silent = {_name(node) for node in nodes if not _ready(node)}
+        return SiteView(there, self._jobs(silent))
+
+    def submit(self, order: Order) -> None:
+        name, labels = self.run_name(order.key), self._labels(order.key)
+        made = {"metadata": {"name": name, "labels": labels}}
+        if len(order.active) > 1:
+            spec = {"clusterIP": "None", "selector": labels, "publishNotReadyAddresses": True}
+            self._make(SERVICES, {"apiVersion": "v1", "kind": "Service", **made, "spec": spec})
+        if self._options.gang == "volcano":
+            queue = {"queue": self._options.queue} if self._options.queue else {}
+            kind = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup"}
+            self._make(GROUPS, {**kind, **made, "spec": {"minMember": len(order.parts), **queue}})
+        for job in self._made(order):
+            self._make(JOBS, job)
+
+    def ask(self, key: RunKey) -> None:
+        self._delete(JOBS, key, propagationPolicy="Foreground")
+
+    def kill(self, key: RunKey) -> None:
+        self._delete(JOBS, key, propagationPolicy="Background")
+        self._delete(PODS, key, gracePeriodSeconds="0")
+
+    def remove(self, key: RunKey) -> None:
+        """Remove all of a run; a pod on a machine that is gone stays until somebody says that it is."""
+        self.kill(key)
+        for path in (SERVICES, *([GROUPS] if self._options.gang == "volcano" else [])):
+            with suppress(Missing):
+                self._api.call("DELETE", f"{self._path(path)}/{self.run_name(key)}")
+
+    def address(self, order: Order) -> str:
+        name = self.run_name(order.key)
+        return f"{name}-0-0.{name}" if len(order.active) > 1 else "127.0.0.1"
+
+    def _path(self, path: str) -> str:
+        return path.format(f"namespaces/{self._options.namespace}")
+
+    def _labels(self, key: RunKey) -> dict[str, str]:
+        numbers = {f"astrarium/{name}": str(value) for name, value in key._asdict().items()}
+        return {"astrarium/home": self.prefix, **numbers}
+
+    def _make(self, path: str, body: object) -> None:
+        with suppress(Taken):
+            self._api.call("POST", self._path(path), body)
+
+    def _delete(self, path: str, key: RunKey, **how: str) -> None:
+        self._api.call("DELETE", self._path(path), labelSelector=_selector(self._labels(key)), **how)
+
+    def _made(self, order: Order) -> Iterator[dict[str, Any]]:
+        """Yield the Jobs of a run: one for each number of GPUs that a pod may have."""
+        groups: dict[int, list[int]] = {}
+        for place, part in enumerate(order.parts):
+            groups.setdefault(len(part.gpus), []).append(place)
+        for number, (gpus, places) in enumerate(groups.items()):
+            labels, kueue = self._labels(order.key), self._options.gang == "kueue"
+            queued = {**labels, "kueue.x-k8s.io/queue-name": self._options.queue} if kueue else labels
+            count = len(places)
+            yield {
+                "apiVersion": "batch/v1",
+                "kind": "Job",
+                "metadata": {"name": f"{self.run_name(order.key)}-{number}", "labels": queued},
+                "spec": {
+                    "completionMode": "Indexed", "completions": count, "parallelism": count,
+                    "backoffLimit": 0, "ttlSecondsAfterFinished": KEPT, "suspend": kueue,
+                    "template": {
+                        "metadata": {"labels": labels, **self._grouped(order)},
+                        "spec": self._pod(order, gpus, places),
+                    },
+                },
+            }  # fmt: skip
+
+    def _grouped(self, order: Order) -> dict[str, Any]:
+        volcano = self._options.gang == "volcano"
+        return {"annotations": {"scheduling.k8s.io/group-name": self.run_name(order.key)}} if volcano else {}
+
+    def _pod(self, order: Order, gpus: int, places: Sequence[int]) -> dict[str, Any]:
+        options, run = self._options, run_folder(self.home, order)
+        claim, _, folder = options.volume.partition("/")
+        mount = {"name": "jobs", "mountPath": str(self.home), **({"subPath": folder} if folder else {})}
+        resources = {**options.requests, GPU: str(gpus)}
+        container = {
+            "name": "job", "image": options.image, "command": ["sh", "-c", self._command(order, run, places)],
+            "resources": {"requests": resources, "limits": resources}, "volumeMounts": [mount],
+        }  # fmt: skip
+        return {
+            "restartPolicy": "Never",
+            "terminationGracePeriodSeconds": math.ceil(self.grace) + SLACK,
+            "affinity": self._affinity(order, places),
+            "tolerations": [{"key": GPU, "operator": "Exists"}],
+            "volumes": [{"name": "jobs", "persistentVolumeClaim": {"claimName": claim}}],
+            **({"subdomain": self.run_name(order.key)} if len(order.active) > 1 else {}),
+            **({"schedulerName": "volcano"} if options.gang == "volcano" else {}),
+            **options.pod,
+            "containers": [container],
+        }
+
+    def _affinity(self, order: Order, places: Sequence[int]) -> dict[str, Any]:
+        """Hold the pods to their machines, one on each."""
+        hosts = [self._hosts[order.parts[place].machine] for place in places]
+        term = {"matchExpressions": [{"key": HOST, "operator": "In", "values": hosts}]}
+        apart = {"labelSelector": {"matchLabels": self._labels(order.key)}, "topologyKey": HOST}
+        required = "requiredDuringSchedulingIgnoredDuringExecution"
+        return {
+            "nodeAffinity": {required: {"nodeSelectorTerms": [term]}},
+            "podAntiAffinity": {required: [apart]},
+        }
+
+    def _command(self, order: Order, run: Path, places: Sequence[int]) -> str:
+        """Return what a pod runs. One whose part has no processes holds its GPUs until those have ended."""
+        here, over = shlex.quote(str(run)), shlex.quote(str(run / "part-0" / keeper.OUTCOME))
+        hold = f"trap 'exit 0' TERM; while [ ! -e {over} ]; do sleep 1 & wait; done; exit 0"
+        return (
+            f"set -- {' '.join(map(str, places))}; shift $JOB_COMPLETION_INDEX; "
+            f"if [ $1 -ge {len(order.active)} ]; then {hold}; fi; "
+            f"exec python3 -I -S {shlex.quote(str(self.home / KEEPER))} {here}/part-$1"
+        )
+
+    def _machine(self, node: Mapping[str, Any]) -> MachineStatus:
+        return MachineStatus(_gpus(node), _rack(node["metadata"]["labels"].get(self._options.rack_label, "")))
+
+    def _jobs(self, silent: set[str]) -> dict[RunKey, SiteJob]:
+        selector = f"astrarium/home={self.prefix}"
+        jobs = self._api.call("GET", self._path(JOBS), labelSelector=selector)["items"]
+        pods = self._api.call("GET", self._path(PODS), labelSelector=selector)["items"]
+        of_runs: dict[RunKey, tuple[list[Any], list[Any]]] = {}
+        for place, found in enumerate((jobs, pods)):
+            for one in found:
+                of_runs.setdefault(_key(one), ([], []))[place].append(one)
+        return {key: _site_job(*each, silent) for key, each in of_runs.items()}
+
+
+def _site_job(jobs: Sequence[Any], pods: Sequence[Any], silent: set[str]) -> SiteJob:
+    """Return what Kubernetes says of a run by its Jobs and pods; *silent* machines may never tell."""
+    began = any(_state(pod).keys() & {"running", "terminated"} for pod in pods)
+    waiting = [_state(pod).get("waiting", {}) for pod in pods]
+    broken = next((each for each in waiting if each.get("reason") in NO_CONTAINER), None)
+    if broken is not None:
+        return SiteJob(False, began, f"{broken['reason']}: {broken.get('message', '')}", True)
+    if any(pod["spec"].get("nodeName") in silent and _lives(pod) for pod in pods):
+        return SiteJob(False, began, "NodeLost")
+    if any(map(_lives, pods)) or any(not _finished(job) for job in jobs):
+        return SiteJob(True, began)
+    ended = [_end(pod) for pod in pods]
+    state, failed = next((each for each in ended if each[0]), ("", False))
+    return SiteJob(False, began, state or "the Job has ended", failed)
+
+
+def _state(pod: Mapping[str, Any]) -> dict[str, Any]:
+    statuses = pod["status"].get("containerStatuses") or [{}]
+    return dict(statuses[0].get("state") or {})
+
+
+def _lives(pod: Mapping[str, Any]) -> bool:
+    return pod["status"].get("phase") in ("Pending", "Running", "Unknown")
+
+
+def _finished(job: Mapping[str, Any]) -> bool:
+    conditions = job.get("status", {}).get("conditions") or []
+    return any(each["type"] in ("Complete", "Failed") and each["status"] == "True" for each in conditions)
+
+
+def _end(pod: Mapping[str, Any]) -> tuple[str, bool]:
+    """Return why a pod has ended, and whether of itself: not if it was evicted, or went with its machine."""
+    status, code = pod["status"], _state(pod).get("terminated", {})
+    if status.get("reason"):
+        return f"{status['reason']}: {status.get('message', '')}", False
+    if not code.get("exitCode"):
+        return "", False
+    taken = any(
+        each["type"] == "DisruptionTarget" and each["status"] == "True"
+        for each in status.get("conditions", [])
+    )
+    return f"{code.get('reason', 'Error')}, exit code {code['exitCode']}", not taken
+
+
+def _key(one: Mapping[str, Any]) -> RunKey:
+    return RunKey(*(int(one["metadata"]["labels"][f"astrarium/{name}"]) for name in RunKey._fields))
+
+
+def _selector(labels: Mapping[str, str]) -> str:
+    return ",".join(f"{name}={value}" for name, value in labels.items())
+
+
+def _name(node: Mapping[str, Any]) -> str:
+    return str(node["metadata"]["name"])
+
+
+def _gpus(node: Mapping[str, Any]) -> int:
+    return int(node["status"].get("allocatable", {}).get(GPU, 0))
+
+
+def _ready(node: Mapping[str, Any]) -> bool:
+    conditions = node["status"].get("conditions") or []
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+
+
+def _takes_pods(node: Mapping[str, Any]) -> bool:
+    """Return whether a node is ready and not cordoned."""
+    return _ready(node) and not node["spec"].get("unschedulable")
+
+
+def _rack(label: str) -> int:
+    """Return the number of a rack: that at the end of its name, or one that its name always gives."""
+    number = re.search(r"\d+$", label)
+    return int(number[0]) if number else zlib.crc32(label.encode()) if label else 0
+
+
+# Where the API server is, and who we are there.
+
+
+def found_server(address: str = "") -> ApiServer:
+    """Return the API server at an *address*, that of the cluster we are in, or that of the kubeconfig."""
+    inside = os.environ.get("KUBERNETES_SERVICE_HOST", "")
+    if address or inside:
+        port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
+        url = address.rstrip("/") or f"https://{f'[{inside}]' if ':' in inside else inside}:{port}"
+        if not url.startswith(("http://", "https://")):
+            raise InputError(
+                "live.address", address, "a URL such as http://127.0.0.1:8001 (of `kubectl proxy`)"
+            )
+        authority = ACCOUNT / "ca.crt"
+        tls = ssl.create_default_context(cafile=authority if authority.exists() else None)
+        return ApiServer(url, tls if url.startswith("https") else None, _account_token)
+    return _configured(Path(os.environ.get("KUBECONFIG", "~/.kube/config").split(os.pathsep)[0]).expanduser())
+
+
+def _account_token() -> str:
+    """Return the token of our service account, which is renewed now and then."""
+    path = ACCOUNT / "token"
+    return path.read_text().strip() if path.exists() else ""
+
+
+def _configured(path: Path) -> ApiServer:
+    """Return the API server of the current context of a kubeconfig."""
+    told = "a kubeconfig with a current context, in KUBECONFIG or ~/.kube/config; or say live.address"
+    try:
+        config = parse_yaml(path.read_text(), str(path))
+        context = _named(config["contexts"], config["current-context"])["context"]
+        cluster = _named(config["clusters"], context["cluster"])["cluster"]
+        user = _named(config["users"], context["user"])["user"]
+    except (OSError, KeyError, TypeError, StopIteration):
+        raise InputError("live.backend", "kubernetes", f"{told} ({path})") from None
+    if "exec" in user or "auth-provider" in user:
+        told = "the address of `kubectl proxy`, as http://127.0.0.1:8001: the kubeconfig has a program log in"
+        raise InputError("live.address", None, told)
+    tls = _tls(cluster, user, path.parent) if cluster["server"].startswith("https") else None
+    return ApiServer(cluster["server"].rstrip("/"), tls, lambda: _token(user, path.parent))
+
+
+def _named(items: Sequence[Any], name: str) -> Any:
+    return next(each for each in items if each["name"] == name)
+
+
+def _token(user: Mapping[str, Any], base: Path) -> str:
+    file = user.get("tokenFile")
+    return (base / file).read_text().strip() if file else str(user.get("token", ""))
+
+
+def _tls(cluster: Mapping[str, Any], user: Mapping[str, Any], base: Path) -> ssl.SSLContext:
+    with tempfile.TemporaryDirectory() as folder:
+        authority = _file(cluster, "certificate-authority", base, Path(folder))
+        tls = ssl.create_default_context(cafile=authority)
+        if cluster.get("insecure-skip-tls-verify"):
+            tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+        if certificate := _file(user, "client-certificate", base, Path(folder)):
+            tls.load_cert_chain(certificate, _file(user, "client-key", base, Path(folder)))
+        return tls
+
+
+def _file(section: Mapping[str, Any], name: str, base: Path, folder: Path) -> Path | None:
+    """Return a file of a kubeconfig, which has its path or, in base64, what it holds."""
+    if data := section.get(f"{name}-data"):
+        (folder / name).write_bytes(base64.b64decode(data))
+        return folder / name
+    return base / section[name] if name in section else None

@@ -1,0 +1,428 @@
+"""The agent of a machine that shares no folder with the arbiter: it connects to it, reports, and obeys.
+
+The agent reports several times a second, and each answer has the orders that it has not yet carried out; one
+that comes twice is carried out once. Checkpoints and logs go over connections of their own, so that a slow
+one holds up nothing.
+
+Every time that the arbiter has given a machine up, the machine has a new number when it comes back. What it
+ran under an earlier number is stopped then, and nobody looks at it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from astrarium.cluster.live.backend import JobCommand, MachineStatus, RunKey
+from astrarium.cluster.live.backends.copies import (
+    PIECE,
+    Held,
+    all_held,
+    clear_before,
+    held,
+    job_of,
+    receive_held,
+    send_held,
+)
+from astrarium.cluster.live.backends.fleet import free_ports
+from astrarium.cluster.live.backends.wire import Channel, Place, WireError, connected
+from astrarium.cluster.live.machine.agent import MachineAgent, PartOrder, PartStatus, left_behind
+from astrarium.cluster.live.machine.keeper import CLOSED, STOP, write_whole
+from astrarium.cluster.live.machine.session import read_file
+from astrarium.core.errors import InputError
+
+AGENT = "agent"  # the name under which agents show their key
+AGAIN = 1.0  # seconds until the next try to connect
+SILENCE = 10.0  # seconds without an answer, after which a connection is given up
+PORTS = 4  # gangs that may begin on a machine between two reports
+
+
+class Join(msgspec.Struct, frozen=True, tag=True):
+    """The first message of an agent: which machine it is, and what it was when it was last here. *fresh*:
+    whatever it ran then has ended."""
+
+    name: str
+    machine: MachineStatus
+    address: str
+    device_base: int
+    cluster: str
+    number: int
+    fresh: bool
+    held: list[Held]
+
+
+class Welcome(msgspec.Struct, frozen=True, tag=True):
+    cluster: str
+    number: int
+    epoch: int
+    every: float  # seconds between reports
+
+
+class Refusal(msgspec.Struct, frozen=True, tag=True):
+    why: str
+
+
+class Accepted(msgspec.Struct, frozen=True, tag=True):
+    """Yes, go on; or: it is done."""
+
+
+class Report(msgspec.Struct, frozen=True, tag=True):
+    """What an agent sees. *done*: the number of the last order that it has carried out; *troubles*: why
+    checkpoints could not be brought here."""
+
+    done: int
+    parts: list[PartStatus]
+    held: list[Held]
+    ports: list[int]
+    troubles: list[tuple[Held, str]]
+
+
+class StartPart(msgspec.Struct, frozen=True, tag=True):
+    """Start a part; the checkpoint that it names lies there already, in the folder of the agent's jobs."""
+
+    part: PartOrder
+
+
+class StopRun(msgspec.Struct, frozen=True, tag=True):
+    key: RunKey
+
+
+class ForgetRun(msgspec.Struct, frozen=True, tag=True):
+    key: RunKey
+
+
+class SendCheckpoint(msgspec.Struct, frozen=True, tag=True):
+    held: Held
+
+
+class ClearCheckpoint(msgspec.Struct, frozen=True, tag=True):
+    held: Held
+
+
+class FetchCheckpoint(msgspec.Struct, frozen=True, tag=True):
+    """Fetch a checkpoint for a job, whose owner will read it."""
+
+    held: Held
+    task: JobCommand
+
+
+class SendLogs(msgspec.Struct, frozen=True, tag=True):
+    """*have*: the bytes of each log of the app that the arbiter has."""
+
+    app: str
+    number: int
+    have: dict[str, int]
+
+
+HostOrder = StartPart | StopRun | ForgetRun | SendCheckpoint | FetchCheckpoint | ClearCheckpoint | SendLogs
+
+
+class Orders(msgspec.Struct, frozen=True, tag=True):
+    orders: list[tuple[int, HostOrder]]
+
+
+# What begins a connection for a checkpoint or for logs.
+
+
+class PutCheckpoint(msgspec.Struct, frozen=True, tag=True):
+    held: Held
+
+
+class GetCheckpoint(msgspec.Struct, frozen=True, tag=True):
+    held: Held
+
+
+class PutLogs(msgspec.Struct, frozen=True, tag=True):
+    number: int
+
+
+class LogPiece(msgspec.Struct, frozen=True):
+    """A piece of a log. The last one of all has no path."""
+
+    path: str = ""
+    offset: int = 0
+    body: bytes = b""
+
+
+class Known(msgspec.Struct, frozen=True):
+    """What an agent remembers of its arbiter, in its folder."""
+
+    cluster: str = ""
+    number: int = 0
+    epoch: int = 0
+
+
+KNOWN = "machine.json"
+
+
+class HostAgent:
+    """The agent of this machine. *with_agent*: jobs end with it, else the next agent here finds them."""
+
+    def __init__(
+        self,
+        folder: Path,
+        arbiter: Place,
+        key: bytes,
+        name: str,
+        machine: MachineStatus,
+        address: str = "",
+        device_base: int = 0,
+        with_agent: bool = False,
+        tell: Callable[[str], None] = lambda words: print(words, file=sys.stderr, flush=True),
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder, self._arbiter, self._key, self._tell = folder, arbiter, key, tell
+        self._name, self._machine, self._address, self._base = name, machine, address, device_base
+        self._with_agent, self._lock = with_agent, _locked(folder)
+        self._known = read_file(folder / KNOWN, Known) or Known()
+        self._home = folder  # of the jobs of this cluster, once it is known
+        self._agent: MachineAgent | None = None
+        self._failed: dict[RunKey, PartStatus] = {}
+        self._busy: dict[object, Any] = {}  # what is on its way, and what was asked for meanwhile
+        self._news: list[Held] = []  # checkpoints that have come
+        self._troubles: list[tuple[Held, str]] = []
+        self._guard = threading.Lock()
+        self._said = ""
+
+    def run(self, leaving: threading.Event) -> None:
+        """Serve the arbiter until it is time for leaving; whenever the connection breaks, try again."""
+        while not leaving.is_set():
+            try:
+                with connected(self._arbiter, AGENT, self._key, SILENCE) as channel:
+                    self._serve(channel, leaving)
+            except (WireError, OSError) as error:
+                self._say(f"{error}; trying again")
+                leaving.wait(AGAIN)
+
+    def _say(self, words: str) -> None:
+        if words != self._said:
+            self._said = words
+            self._tell(words)
+
+    def _serve(self, channel: Channel, leaving: threading.Event) -> None:
+        agent, every = self._enter(channel)
+        done = 0
+        while not leaving.is_set():
+            channel.send(self._report(agent, done))
+            answer: Orders = channel.receive(Orders)
+            for number, order in answer.orders:
+                self._carry_out(agent, order)
+                done = number
+            leaving.wait(every)
+
+    def _enter(self, channel: Channel) -> tuple[MachineAgent, float]:
+        self._address = self._address or str(channel.socket.getsockname()[0])
+        known = self._known
+        lies = list(all_held(self._home_of(known.cluster))) if known.cluster else []
+        fresh = self._with_agent and self._agent is None
+        machine = self._name, self._machine, self._address, self._base
+        channel.send(Join(*machine, known.cluster, known.number, fresh, lies))
+        answer: Welcome | Refusal = channel.receive(Welcome | Refusal)
+        if isinstance(answer, Refusal):
+            raise WireError(f"the arbiter refuses: {answer.why}")
+        if answer.cluster == known.cluster and answer.epoch < known.epoch:
+            told = f"arbiter {answer.epoch} was superseded by arbiter {known.epoch}"
+            channel.send(Refusal(told))
+            raise WireError(told)
+        return self._taken_in(answer), answer.every
+
+    def _taken_in(self, answer: Welcome) -> MachineAgent:
+        machine = f"{self._name}.{answer.number}"
+        same = (answer.cluster, answer.number) == (self._known.cluster, self._known.number)
+        self._home = self._home_of(answer.cluster)
+        known = Known(answer.cluster, answer.number, answer.epoch)
+        write_whole(self._folder / KNOWN, msgspec.to_builtins(known))
+        self._say(f"arbiter {answer.epoch} knows this machine as {machine}, with {self._machine.gpus} GPUs")
+        if self._agent is None or not same:
+            self._abandon(machine)
+            self._failed.clear()
+            self._agent = MachineAgent(str(self._home), machine, self._with_agent)
+        self._known = known  # not before: what finds no room on the disk is done when it connects again
+        return self._agent
+
+    def _home_of(self, cluster: str) -> Path:
+        """Return the folder of the jobs of a cluster; locks of GPUs are the same for all clusters."""
+        home, locks = self._folder / cluster, self._folder / "locks"
+        for folder in (home, locks):
+            folder.mkdir(exist_ok=True)
+        if not (home / "locks").exists():
+            (home / "locks").symlink_to(Path("..", "locks"))
+        return home
+
+    def _abandon(self, machine: str) -> None:
+        """Stop what runs here and was begun when this machine had another number."""
+        homes = [path for path in self._folder.iterdir() if (path / "apps").is_dir()]
+        for part, folder in (each for home in homes for each in left_behind(home)):
+            if not folder.is_relative_to(self._home) or part.part.machine != machine:
+                (folder / STOP).touch()
+                (folder / CLOSED).touch()
+                self._tell(f"{part.order.app}: run {part.order.key.run} is stopped: it was given up")
+
+    def _report(self, agent: MachineAgent, done: int) -> Report:
+        parts = {**agent.look(), **self._failed}
+        mine = [each.order for each in parts.values() if each.place == 0]
+        found = [held(self._home, job_of(order), order.key.run) for order in mine]
+        with self._guard:
+            news, self._news = self._news, []
+            troubles, self._troubles = self._troubles, []
+        lies = [each for each in found if each is not None]
+        return Report(done, list(parts.values()), lies + news, free_ports("", PORTS), troubles)
+
+    def _carry_out(self, agent: MachineAgent, order: HostOrder) -> None:
+        match order:
+            case StartPart():
+                self._start(agent, order)
+            case StopRun(key):
+                agent.stop(key)
+            case ForgetRun(key):
+                self._failed.pop(key, None)
+                agent.forget(key)
+            case SendCheckpoint(one):
+                self._beside(("send", one.job), self._send, one)
+            case FetchCheckpoint(one):
+                self._beside(("fetch", one.job), self._fetch, order)
+            case ClearCheckpoint(one):
+                clear_before(self._home, one.job, one.run + 1)
+            case SendLogs():
+                self._beside(("logs", order.number), self._send_logs, order)
+
+    def _start(self, agent: MachineAgent, order: StartPart) -> None:
+        part = order.part
+        resume = str(self._home / part.resume) if part.resume else ""
+        try:
+            clear_before(self._home, job_of(part.order), part.order.key.run, resume)
+            agent.start(msgspec.structs.replace(part, resume=resume))
+        except OSError as error:
+            told = f"it could not be started: {error}"
+            failed = PartStatus(part.order, part.place, "failed", part.kept, part.kept, told)
+            self._failed[part.order.key] = failed
+
+    # beside the reports
+
+    def _beside(self, what: object, work: Callable[[Any], None], about: Any) -> None:
+        """Do it in a thread; if it is being done, do what was asked for last afterwards."""
+        with self._guard:
+            if what in self._busy:
+                self._busy[what] = about
+                return
+            self._busy[what] = None
+        threading.Thread(target=self._do, args=[what, work, about], daemon=True).start()
+
+    def _do(self, what: object, work: Callable[[Any], None], about: Any) -> None:
+        while about is not None:
+            try:
+                work(about)
+            except WireError as error:  # the arbiter asks again, if it still wants it
+                self._say(str(error))
+            except OSError as error:
+                self._say(f"{what}: {error}")
+            with self._guard:
+                about = self._busy[what]
+                if about is None:
+                    del self._busy[what]
+                else:
+                    self._busy[what] = None
+
+    def _send(self, one: Held) -> None:
+        """Send the checkpoint of a run, as it is now."""
+        present = held(self._home, one.job, one.run)
+        if present is None:
+            return
+        with self._open(PutCheckpoint(present)) as channel:
+            send_held(channel, self._home, present)
+            _agreed(channel)
+
+    def _fetch(self, order: FetchCheckpoint) -> None:
+        one = order.held
+        try:
+            present = held(self._home, one.job, one.run)
+            if present is None or present.stamp != one.stamp:
+                with self._open(GetCheckpoint(one)) as channel:
+                    receive_held(channel, self._home, one, order.task)
+        except OSError as error:
+            with self._guard:
+                self._troubles.append((one, str(error)))
+        else:
+            with self._guard:
+                self._news.append(one)
+
+    def _send_logs(self, order: SendLogs) -> None:
+        with self._open(PutLogs(order.number)) as channel:
+            top = self._home / "apps" / order.app
+            for path in sorted(top.glob("job-*/run-*/part-*/log-*.txt")):
+                name = path.relative_to(top).as_posix()
+                _send_log(channel, path, name, order.have.get(name, 0))
+            channel.send(LogPiece())
+            _agreed(channel)
+
+    def _open(self, first: PutCheckpoint | GetCheckpoint | PutLogs) -> Channel:
+        channel = connected(self._arbiter, AGENT, self._key)
+        try:
+            channel.send(first)
+            _agreed(channel)
+        except BaseException:
+            channel.close()
+            raise
+        return channel
+
+
+def _agreed(channel: Channel) -> None:
+    answer: Accepted | Refusal = channel.receive(Accepted | Refusal)
+    if isinstance(answer, Refusal):
+        raise WireError(f"the arbiter refuses: {answer.why}")
+
+
+def _send_log(channel: Channel, path: Path, name: str, offset: int) -> None:
+    """Send what a log has now; what is written meanwhile comes the next time."""
+    with path.open("rb") as file:
+        ends = file.seek(0, os.SEEK_END)
+        file.seek(offset)
+        while offset < ends and (body := file.read(min(PIECE, ends - offset))):
+            channel.send(LogPiece(name, offset, body))
+            offset += len(body)
+
+
+def _locked(folder: Path) -> Any:
+    file = (folder / "agent.lock").open("a")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise InputError("--folder", str(folder), "a folder that no other agent has") from None
+    return file
+
+
+# What a machine has.
+
+
+def visible_gpus() -> tuple[int, int]:
+    """Return how many GPUs there are, and the number of the first, as CUDA counts them here."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if named is None:
+        return _all_gpus(), 0
+    numbers = [each.strip() for each in named.split(",") if each.strip()]
+    first = int(numbers[0]) if numbers and numbers[0].isdecimal() else 0
+    if numbers != [str(first + place) for place in range(len(numbers))]:
+        told = "numbers that follow each other, such as 2,3: the GPUs that this machine gives"
+        raise InputError("CUDA_VISIBLE_DEVICES", named, told)
+    return len(numbers), first
+
+
+def _all_gpus() -> int:
+    """Return the number of GPUs that the driver has; 0 where there is none."""
+    import ctypes
+
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return 0
+    count = ctypes.c_uint(0)
+    found = nvml.nvmlInit_v2() == 0 and nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0
+    return count.value if found else 0

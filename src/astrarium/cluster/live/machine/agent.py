@@ -1,0 +1,346 @@
+"""The agent of one machine starts and stops parts of runs, each in a folder, each with a keeper.
+
+All that an agent knows stands in the folders, so that another one can take over: an order, an outcome once it
+has ended, and a lock that is held as long as its keeper lives. What cannot be done for want of room on the
+disk, or of memory, is done at one of the next looks.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from astrarium.cluster.live.backend import Ending, Order, RunKey, RunPart
+from astrarium.cluster.live.machine import keeper as keeper_script
+from astrarium.cluster.live.machine.owners import account, hand_over
+from astrarium.cluster.live.machine.session import (
+    READY,
+    STOPPED,
+    part_folder,
+    read_file,
+    read_progress,
+    run_folder,
+)
+
+LAST_WORDS = 300
+LOG_END = 1 << 16  # bytes
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What a keeper has left behind: the exit codes of its processes, which of them failed *first*, and how
+    many processes of the machine the kernel has killed for memory meanwhile (*oom*)."""
+
+    codes: list[int]
+    asked: bool
+    first: int
+    oom: int = 0
+
+
+def ending(outcome: Outcome | None, folder: Path) -> tuple[Ending, str]:
+    """Return how a part of a run has ended, from what its keeper has left behind, and with which error."""
+    if outcome is None:
+        return "lost", "its keeper was killed"
+    codes = outcome.codes
+    if codes and all(code == 0 for code in codes):
+        return "finished", ""
+    if outcome.asked or not codes or all(code in (0, STOPPED) for code in codes):
+        return "stopped", ""
+    code, words = codes[outcome.first], _last_words(folder, outcome.first)
+    ended: Ending = "not found" if code == keeper_script.NOT_FOUND else "failed"
+    return ended, f"{_exit(code)}{_memory(code, outcome.oom)}{f', {words}' if words else ''}"
+
+
+def _exit(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
+
+
+def _memory(code: int, oom: int) -> str:
+    """Return what is known of a SIGKILL that nobody here has sent; a shell passes it on as a code."""
+    if code not in (-signal.SIGKILL, 128 + signal.SIGKILL):
+        return ""
+    return f" (out of memory: the kernel killed {oom} here meanwhile)" if oom else " (out of memory?)"
+
+
+def _last_words(folder: Path, place: int) -> str:
+    """Return the last line that the process wrote."""
+    logs = sorted(folder.glob("log-*.txt"), key=lambda path: int(path.stem.partition("-")[2]))
+    return last_line(logs[place]) if place < len(logs) else ""
+
+
+def last_line(path: Path) -> str:
+    """Return the last line of a file, of which only the end is read."""
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_END))
+        lines = file.read().decode(errors="replace").strip().splitlines()
+    return lines[-1].strip()[:LAST_WORDS] if lines else ""
+
+
+LAUNCHED = "keeper.txt"
+
+
+class PartOrder(msgspec.Struct, frozen=True):
+    """Part number *place* of an order, on this machine. *resume*: a checkpoint, if any, that holds *kept* of
+    the work; *device_base*: the number of this machine's GPU 0 as CUDA counts them here."""
+
+    order: Order
+    place: int
+    resume: str = ""
+    kept: float = 0.0
+    address: str = "127.0.0.1"
+    port: int = 0
+    grace: float = 30.0
+    least: float = 0.0
+    device_base: int = 0
+    extra: dict[str, str] = {}
+    visible: int = 0  # GPUs of this machine that an elastic job sees: all of them
+
+    @property
+    def part(self) -> RunPart:
+        return self.order.parts[self.place]
+
+
+class Resized(msgspec.Struct, frozen=True):
+    """The later run as which a part goes on, and its GPUs as the cluster counts them."""
+
+    run: int = 0
+    gpus: tuple[int, ...] = ()
+
+
+class PartStatus(msgspec.Struct, frozen=True):
+    """How far a part of a run is, and how it has ended; *error* of one that has not: why it cannot begin."""
+
+    order: Order
+    place: int
+    ended: Ending = ""
+    progress: float = 0.0
+    kept: float = 0.0
+    error: str = ""
+    resized: Resized = Resized()
+
+
+class MachineAgent:
+    """The agent of a machine; *with_agent*, jobs end with it, else another agent finds them."""
+
+    def __init__(self, home: str, machine: str, with_agent: bool = False) -> None:
+        self._home, self._machine, self._with_agent = Path(home), machine, with_agent
+        self._parts: dict[RunKey, tuple[PartOrder, Path]] = {}
+        self._keepers: dict[RunKey, subprocess.Popen[bytes]] = {}
+        self._undone: dict[tuple[str, RunKey], Callable[[], None]] = {}  # for want of room, as in _short
+        self._unstarted, self._short = set[RunKey](), ""  # given up before there was any
+        if not with_agent:  # it takes over the parts that an agent before it has left
+            mine = [each for each in left_behind(self._home) if each[0].part.machine == machine]
+            self._parts = {part.order.key: (part, folder) for part, folder in mine}
+
+    def start(self, part: PartOrder) -> None:
+        key = part.order.key
+        if key not in self._parts:
+            folder = part_folder(self._home, part.order, part.place)
+            self._parts[key] = part, folder
+            self._carry_out("start", key, partial(self._launch, part, folder))
+
+    def stop(self, key: RunKey) -> None:
+        if self._undone.pop(("start", key), None) is not None:
+            self._unstarted.add(key)
+        elif key in self._parts and key not in self._unstarted:
+            self._carry_out("stop", key, (self._parts[key][1] / keeper_script.STOP).touch)
+
+    def resize(self, key: RunKey, order: Order) -> None:
+        """Have a part go on as the run of this order: its keeper sees to it."""
+        part, folder = self._parts[key]
+        gpus = order.parts[part.place].gpus
+        wish = {"run": order.key.run, "gpus": order.gpus, "devices": gpus, "locks": self._locks(part, gpus)}
+        if (read_file(folder / keeper_script.RESIZE, Resized) or Resized()).run != order.key.run:
+            write = partial(keeper_script.write_whole, folder / keeper_script.RESIZE, wish)
+            self._carry_out("resize", key, write)
+
+    def forget(self, key: RunKey) -> None:
+        if key in self._parts:
+            self._carry_out("forget", key, partial(self._close, key))
+
+    def look(self) -> dict[RunKey, PartStatus]:
+        for (verb, key), deed in list(self._undone.items()):
+            self._carry_out(verb, key, deed)
+        return {key: self._status(part, folder) for key, (part, folder) in self._parts.items()}
+
+    def _carry_out(self, verb: str, key: RunKey, deed: Callable[[], None]) -> None:
+        """Do what was ordered; where there is no room or memory for it, try again at the next look."""
+        self._undone.pop((verb, key), None)
+        try:
+            deed()
+        except (OSError, MemoryError) as error:
+            if not keeper_script.passes(error):
+                raise
+            self._undone[verb, key], self._short = deed, str(error) or "no memory"
+
+    def _close(self, key: RunKey) -> None:
+        if key not in self._unstarted:
+            (self._parts[key][1] / keeper_script.CLOSED).touch()
+        del self._parts[key]
+        self._unstarted.discard(key)
+        keeper = self._keepers.pop(key, None)
+        if keeper is not None:
+            keeper.wait()
+
+    def _launch(self, part: PartOrder, folder: Path) -> None:
+        if (folder / LAUNCHED).exists():
+            return  # an agent before us has started it
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            hand_over(self._home, folder.parent, account(part.order.task))
+            self._start_keeper(part, folder)
+        except (OSError, MemoryError):
+            shutil.rmtree(folder, ignore_errors=True)  # what is half made would be taken for a lost run
+            raise
+
+    def _start_keeper(self, part: PartOrder, folder: Path) -> None:
+        """Start a keeper with a lock that is held already: nobody sees it started and not alive."""
+        alive = os.open(folder / keeper_script.ALIVE, os.O_CREAT | os.O_RDWR, 0o644)
+        try:
+            fcntl.flock(alive, fcntl.LOCK_EX)
+            keeper_script.write_whole(folder / keeper_script.ORDER, self._written(part))
+            with (folder / LAUNCHED).open("wb") as words:
+                self._keepers[part.order.key] = subprocess.Popen(
+                    [sys.executable, "-I", "-S", keeper_script.__file__, str(folder)],
+                    stdin=subprocess.PIPE if self._with_agent else subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,
+                    stderr=words,
+                    pass_fds=[alive],
+                    start_new_session=True,
+                )
+        finally:
+            os.close(alive)
+
+    def _written(self, part: PartOrder) -> dict[str, Any]:
+        locks = self._locks(part, part.part.gpus)
+        return {
+            **written_order(self._home, part, locks),
+            "account": account(part.order.task),
+            "with_agent": self._with_agent,
+        }
+
+    def _locks(self, part: PartOrder, gpus: tuple[int, ...]) -> list[str]:
+        place = self._machine.rpartition(".")[0] or self._machine  # the same for whoever is agent here next
+        return lock_files(self._home, part, [f"gpu-{place}-{gpu}" for gpu in gpus])
+
+    def _status(self, part: PartOrder, folder: Path) -> PartStatus:
+        key, (progress, kept) = part.order.key, run_progress(run_folder(self._home, part.order), part.kept)
+        waits = self._short if ("start", key) in self._undone else ""
+        if waits or key in self._unstarted:
+            ended: Ending = "" if waits else "unstarted"
+            return PartStatus(part.order, part.place, ended, kept, kept, waits)
+        try:
+            resized = read_file(folder / keeper_script.RESIZED, Resized) or Resized()
+            ended, error = self._ending(key, folder)
+        except OSError:  # what cannot be read now is not taken for lost
+            ended, error, resized = "", "", Resized()
+        return PartStatus(part.order, part.place, ended, progress, kept, error, resized)
+
+    def _ending(self, key: RunKey, folder: Path) -> tuple[Ending, str]:
+        keeper = self._keepers.get(key)
+        alive = _held(folder / keeper_script.ALIVE) if keeper is None else keeper.poll() is None
+        outcome = read_file(folder / keeper_script.OUTCOME, Outcome)
+        return ("", "") if outcome is None and alive else ending(outcome, folder)
+
+
+def lock_files(home: Path, part: PartOrder, names: Iterable[str]) -> list[str]:
+    """Return the files of the locks of these names, and of that of the job."""
+    key = part.order.key
+    names = [*names, f"job-{key.app}-{key.job}-{part.place}"]
+    return [str(home / "locks" / name.replace("/", "_")) for name in names]
+
+
+def written_order(home: Path, part: PartOrder, locks: list[str], site: bool = False) -> dict[str, Any]:
+    """Return what a keeper reads: *locks* to hold; *site*: another scheduler starts the keeper, and has
+    chosen the GPUs."""
+    task, run = part.order.task, run_folder(home, part.order)
+    return {
+        "part": msgspec.to_builtins(part),
+        "command": list(task.command),
+        "directory": task.directory,
+        "grace": part.grace,
+        "least": part.least,
+        "ready": str(run / READY) if task.on_stop == "checkpoint" else "",
+        "with_agent": False,
+        "site": site,
+        "locks": locks,
+        "run_folder": str(run),
+        "processes": list(_processes(home, part)),
+    }
+
+
+class _Written(msgspec.Struct):
+    part: PartOrder
+
+
+def left_behind(home: Path, mark: str = LAUNCHED) -> Iterator[tuple[PartOrder, Path]]:
+    """Yield parts of runs whose end is in no books yet; *mark*: the file that a part has once it counts."""
+    for path in home.glob(f"apps/*/*/*/part-*/{keeper_script.ORDER}"):
+        there = (path.parent / mark).exists() and not (path.parent / keeper_script.CLOSED).exists()
+        found = read_file(path, _Written) if there else None
+        if found is not None:
+            yield found.part, path.parent
+
+
+def _processes(home: Path, part: PartOrder) -> Iterator[dict[str, Any]]:
+    """Yield the processes of a part. Ranks are counted over all parts, in their order."""
+    order, here = part.order, part.part
+    each_gpu = order.task.processes == "gpu"
+    counts = [len(one.gpus) if each_gpu else 1 for one in order.active]
+    groups = [(gpu,) for gpu in here.gpus] if each_gpu else [here.gpus]
+    for local, gpus in enumerate(groups):
+        rank = sum(counts[: part.place]) + local
+        ranks = {"RANK": rank, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": len(groups)}
+        gang = {"WORLD_SIZE": sum(counts), "MASTER_ADDR": part.address, "MASTER_PORT": part.port}
+        seen = range(part.visible) if part.visible else gpus
+        ours = {
+            "CUDA_VISIBLE_DEVICES": ",".join(str(part.device_base + gpu) for gpu in seen),
+            "ASTRARIUM_ELASTIC": "1" if part.visible else "",
+            "ASTRARIUM_DEVICES": ",".join(str(tuple(seen).index(gpu)) for gpu in gpus),
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # as NVML counts: who is sick there must be the same here
+            "ASTRARIUM_APP": order.app,
+            "ASTRARIUM_JOB": order.key.job,
+            "ASTRARIUM_RUN": order.key.run,
+            "ASTRARIUM_PHASE": order.phase,
+            "ASTRARIUM_GPUS": len(order.gpus),
+            "ASTRARIUM_GRACE": part.grace,
+            "ASTRARIUM_FOLDER": run_folder(home, order),
+            "ASTRARIUM_RESUME": part.resume,
+        }
+        values = {name: str(value) for name, value in {**ranks, **gang, **ours}.items()}
+        yield {"env": {**order.task.env, **part.extra, **values}, "log": f"log-{rank}.txt"}
+
+
+def run_progress(folder: Path, kept: float) -> tuple[float, float]:
+    """Return how far a run is, and how far its checkpoint; it began with *kept* of its work."""
+    told = read_progress(folder)
+    kept = max(kept, told.kept)
+    return max(kept, told.progress), kept
+
+
+def _held(path: Path) -> bool:
+    """Return whether somebody holds the lock of this file."""
+    try:
+        file = path.open()
+    except FileNotFoundError:
+        return False
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+    return False

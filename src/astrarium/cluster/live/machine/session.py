@@ -1,0 +1,345 @@
+"""A session is one run of a job, as its script sees it (`astrarium.cluster_job`).
+
+`steps` begins where the checkpoint was written. `checkpoint` is cheap: it writes only when one is due, that
+is when the job was asked to stop, when the last one is old, and after the last step. A function may be given
+in place of the state: it is called only then. A job that was asked to stop leaves from there.
+
+A full disk does not end a job. A checkpoint that finds no room leaves the one before it in place, and is
+written when the next is due; the last one, and the result, are waited for.
+
+Outside a cluster the same script runs as it is, and keeps its checkpoints in the folder `checkpoints`, or
+wherever ASTRARIUM_FOLDER says.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from astrarium.cluster.live.backend import Order
+from astrarium.cluster.live.machine.keeper import SELDOM, passes, write_whole
+from astrarium.run.leased import LeasedGpus
+
+STOPPED = 75  # the exit code of a job that left with a checkpoint: EX_TEMPFAIL, try again
+CHECKPOINT, PROGRESS, RESULT, READY = "checkpoint", "progress.json", "result.json", "ready"
+EVERY = 60.0  # seconds between checkpoints, unless given
+_TELL = 0.25  # seconds between words about progress
+
+
+class Session:
+    """One run of a job as its script sees it. *rank* 0 writes; the others agree with it on when to stop."""
+
+    def __init__(self, every: float = EVERY) -> None:
+        self.folder = Path(os.environ.get("ASTRARIUM_FOLDER", "checkpoints"))
+        self.rank, self.world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+        self.run = int(os.environ.get("ASTRARIUM_RUN", "1"))
+        self.gpus = int(os.environ.get("ASTRARIUM_GPUS", "1"))
+        self._leased = LeasedGpus(self.folder)
+        self.asked = False  # to stop
+        self._leave_by = float("inf")
+        self._grace = float(os.environ.get("ASTRARIUM_GRACE", "30"))
+        self._ready = self._short = False
+        self._every = float(os.environ.get("ASTRARIUM_CHECKPOINTS", every))
+        self._first = self._done = self._kept = self._total = 0
+        self._restored: Any = None
+        self._written_at = self._told_at = time.monotonic()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._resume()
+
+    def restore(self) -> Any:
+        """Return the state of the last checkpoint; None where there is none."""
+        return self._restored
+
+    def steps(self, total: int) -> Iterator[int]:
+        """Yield the numbers of the steps that are left."""
+        self._total = total
+        self._tell(self._first)
+        for step in range(self._first, total):
+            self._done = step
+            yield step
+            self._use()
+            self._done = step + 1
+            if time.monotonic() - self._told_at > _TELL:
+                self._tell()
+
+    @property
+    def devices(self) -> tuple[int, ...]:
+        """Return the GPUs to use, as this process counts them."""
+        return self._leased.devices or tuple(range(self.gpus))
+
+    def resized(self) -> bool:
+        """Return whether the job is to go on with other GPUs: `devices`, `gpus` of them. It is taken to have
+        done so when it asks again, or with the next step."""
+        self._use()
+        if not self._leased.changed():
+            return False
+        self.gpus = len(self.devices)
+        return True
+
+    def _use(self) -> None:
+        if self.rank == 0:
+            self._leased.use()
+
+    def checkpoint(self, state: Any) -> None:
+        """Write a checkpoint of *state* after a step, if one is due, and leave if asked to."""
+        done = self._done + 1
+        stop = self._agreed(self.asked)
+        due = time.monotonic() - self._written_at > self._every or done >= self._total
+        if stop and not self.asked:
+            self.ask()
+        if stop or self._agreed(due):
+            self.write(done, state() if callable(state) else state, patient=stop or done >= self._total)
+        if stop and done < self._total:
+            raise SystemExit(STOPPED)
+
+    def write(self, done: int, state: Any, patient: bool = False) -> None:
+        """Write a checkpoint now, whether it is due or not. *patient*: wait if the disk is full."""
+        if self.rank == 0:
+            path, content = self.folder / CHECKPOINT, {"done": done, "state": state}
+            if self._written(path, lambda: _dump_whole(content, path), patient):
+                self._tell(done)
+        self._written_at = time.monotonic()
+
+    def result(self, value: Any) -> None:
+        """Write what came out, as JSON, beside the checkpoint."""
+        if self.rank == 0:
+            path = self.folder / RESULT
+            self._written(path, lambda: write_whole(path, value), patient=True)
+
+    def ask(self, number: int = 0, frame: FrameType | None = None) -> None:
+        """Ask the job to stop. Half of the grace may be over by now; half of the rest is for leaving."""
+        self.asked, self._leave_by = True, time.monotonic() + self._grace / 4
+
+    def _written(self, path: Path, write: Callable[[], None], patient: bool = False) -> bool:
+        """Write something and return whether there was room for it. Who is *patient* waits for that, and
+        leaves with what was written before if asked to stop meanwhile."""
+        while not self._tried(path, write):
+            if not patient:
+                return False
+            if time.monotonic() > self._leave_by:
+                raise SystemExit(STOPPED)
+            time.sleep(SELDOM)
+        return True
+
+    def _tried(self, path: Path, write: Callable[[], None]) -> bool:
+        try:
+            write()
+        except (OSError, MemoryError) as error:
+            if not passes(error):
+                raise
+            self._warn(f"{path} cannot be written: {error}")
+            return False
+        if self._short and path.name != PROGRESS:
+            self._short = False
+            _say(f"{path} is written: there is room again")
+        return True
+
+    def _warn(self, problem: str) -> None:
+        """Say once what is missing, and that the job goes on."""
+        if not self._short:
+            self._short, place = True, os.statvfs(self.folder)
+            needs = f"it needs more than the {place.f_bavail * place.f_frsize} bytes that are free there"
+            _say(f"{problem}; {needs}; the job goes on, with {self._kept} of {self._total} steps kept")
+
+    def _resume(self) -> None:
+        given = os.environ.get("ASTRARIUM_RESUME", "")
+        own = self.folder / CHECKPOINT
+        path = Path(given) if given else own
+        if path.exists():
+            found = _loaded(path)
+            self._first = self._done = int(found["done"])
+            self._restored = found["state"]
+
+    def _tell(self, kept: int | None = None) -> None:
+        """Write down how far the job is, and how far the checkpoint."""
+        self._told_at = time.monotonic()
+        if not self._total:
+            return
+        if self.rank == 0:
+            self._kept = kept if kept is not None else self._kept
+            told, path = {"progress": self._done / self._total, "kept": self._kept / self._total}, PROGRESS
+            self._written(self.folder / path, lambda: write_whole(self.folder / path, told))
+        if self.rank == 0 or not (self.folder / "part-0").exists():  # elsewhere: on a machine of its own
+            self._ready = self._ready or self._written(self.folder / READY, (self.folder / READY).touch)
+
+    def _agreed(self, mine: bool) -> bool:
+        """Return whether one of a gang says so: it stops after the same step everywhere, or nowhere."""
+        torch = sys.modules.get("torch")
+        if self.world < 2 or torch is None or not torch.distributed.is_initialized():
+            return mine
+        device = "cuda" if torch.distributed.get_backend() == "nccl" else "cpu"
+        flag = torch.tensor([int(mine)], device=device)
+        torch.distributed.all_reduce(flag, torch.distributed.ReduceOp.MAX)
+        return bool(flag.item())
+
+
+@contextmanager
+def session(every: float = EVERY) -> Iterator[Session]:
+    """Open the run of this job. A checkpoint is due *every* so many seconds."""
+    one = Session(every)
+    before = signal.signal(signal.SIGTERM, one.ask)
+    try:
+        yield one
+    finally:
+        # All is done: a wish to stop that comes now must not end it before it has left by itself.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN if "ASTRARIUM_RUN" in os.environ else before)
+
+
+def _say(words: str) -> None:
+    with suppress(OSError):  # outside of a cluster, what is said may go to the same full disk
+        print(f"astrarium: {words}", file=sys.stderr, flush=True)
+
+
+def _dump_whole(content: Any, path: Path) -> None:
+    """Write a checkpoint so that the one before it stands until all of this one is on the disk."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with draft.open("wb") as file:
+            _dump(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            draft.unlink()
+        raise
+
+
+class _CheckedFile:
+    """A file that remembers why it could not be written: PyTorch does not tell."""
+
+    def __init__(self, file: Any) -> None:
+        self._file: Any = file
+        self.error: OSError | None = None
+
+    def write(self, content: Any) -> int:
+        try:
+            written: int = self._file.write(content)
+        except OSError as error:
+            self.error = error
+            raise
+        return written
+
+    def flush(self) -> None:
+        self._file.flush()
+
+
+def _dump(content: Any, file: Any) -> None:
+    torch, checked = sys.modules.get("torch"), _CheckedFile(file)
+    try:
+        (pickle.dump if torch is None else torch.save)(content, checked)
+    except Exception:
+        if checked.error is not None:
+            raise checked.error from None
+        raise
+
+
+def _loaded(path: Path) -> Any:
+    try:
+        with path.open("rb") as file:
+            found = _load(file)
+        return {"done": found["done"], "state": found["state"]}
+    except Exception as error:
+        told = f"the checkpoint {path} cannot be read: remove it, and the job begins anew"
+        raise RuntimeError(f"{told} ({type(error).__name__}: {error})") from error
+
+
+def _load(file: Any) -> Any:
+    """Return a checkpoint as it was written, whether torch has been imported by now or not."""
+    zipped = file.read(2) == b"PK"
+    file.seek(0)
+    if zipped:
+        import torch
+
+        return torch.load(file, weights_only=False)
+    return pickle.load(file)
+
+
+# The files of a job lie in folders that all machines see: apps/APP/job-J/run-R/part-P.
+
+
+def job_folder(home: Path, app: int, name: str, job: int) -> Path:
+    plain = re.sub(r"[^\w.=+-]+", "-", name).strip("-.")[:80]
+    return home / "apps" / f"{app}-{plain}" / f"job-{job}"
+
+
+def run_folder(home: Path, order: Order) -> Path:
+    return job_folder(home, order.key.app, order.app, order.key.job) / f"run-{order.key.run}"
+
+
+def part_folder(home: Path, order: Order, place: int) -> Path:
+    return run_folder(home, order) / f"part-{place}"
+
+
+class Resume(NamedTuple):
+    """A checkpoint to resume from, and how much of the work it has *kept*."""
+
+    checkpoint: str = ""
+    kept: float = 0.0
+
+
+def newest_checkpoint(home: Path, order: Order) -> Resume:
+    """Return the newest checkpoint of an earlier run, and clear away older ones. What a run writes after a
+    later one has begun is never looked at: the later one was told which checkpoint is its own."""
+    job = job_folder(home, order.key.app, order.app, order.key.job)
+    found = Resume()
+    for run in range(order.key.run - 1, 0, -1):
+        path = job / f"run-{run}" / CHECKPOINT
+        for draft in path.parent.glob(f".{CHECKPOINT}.*"):  # of a run that was ended while it wrote
+            clear(draft)
+        if path.exists():
+            if found.checkpoint:
+                clear(path)
+            else:
+                found = Resume(str(path), read_progress(path.parent).kept)
+    return found
+
+
+def clear(path: Path) -> None:
+    """Remove a checkpoint. A program with checkpoints of its own may have made it a folder."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):  # it is only in the way, and the next run tries again
+            path.unlink()
+
+
+class RunProgress(msgspec.Struct, frozen=True):
+    """How far a run is, in parts of its work."""
+
+    progress: float = 0.0
+    kept: float = 0.0
+
+
+def read_progress(run: Path) -> RunProgress:
+    """Return the progress of a run; none where its file is missing, or holds something else."""
+    try:
+        return read_file(run / PROGRESS, RunProgress) or RunProgress()
+    except OSError:
+        return RunProgress()
+
+
+T = TypeVar("T")
+
+
+def read_file(path: Path, kind: type[T]) -> T | None:
+    """Return what a file holds; None where it is missing, or a power failure has left half of it. An error
+    that passes is no such thing."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.MsgspecError) as error:
+        if passes(error):
+            raise
+        return None

@@ -1,0 +1,1 @@
+"""What people see of a live cluster: events, history, forecasts, hooks, metrics."""

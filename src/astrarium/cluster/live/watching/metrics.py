@@ -1,0 +1,178 @@
+"""Metrics show a live cluster to Prometheus. Most are read from the store when it asks, in a thread that the
+arbiter does not wait for, and so go on where they were when an arbiter is followed by another."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from itertools import accumulate
+from pathlib import Path
+from sqlite3 import Connection
+from typing import Any
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from astrarium.cluster.live.store import FILE, connected
+from astrarium.cluster.live.watching.history import last_instant
+from astrarium.cluster.live.watching.hooks import KEY, progress_of
+from astrarium.core.units import SECOND, Time
+
+NAME = "astrarium_cluster"
+WAITS = (1.0, 10.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 12 * 3600.0, 24 * 3600.0, 7 * 24 * 3600.0)
+TIMES = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+Labelled = Mapping[Any, float]  # by the values of labels
+
+
+DURATIONS = {
+    "step": ("step_duration_seconds", "How long the arbiter took to look, decide and give orders."),
+    "write": ("store_write_duration_seconds", "How long it took to write a step to the store."),
+}
+
+
+class BucketCounts:
+    """How many values there were up to each bound, and their sum."""
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self._bounds, self._counts, self.sum = bounds, [0] * (len(bounds) + 1), 0.0
+
+    def add(self, value: float) -> None:
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self.sum += value
+
+    def buckets(self) -> list[tuple[str, float]]:
+        return list(zip([*map(str, self._bounds), "+Inf"], accumulate(self._counts), strict=True))
+
+
+class Metrics(Collector):
+    """All metrics of one arbiter; what only its process knows, `observe` is told."""
+
+    def __init__(self, home: Path) -> None:
+        self._home, self.registry = home, CollectorRegistry()
+        self._took = {what: BucketCounts(TIMES) for what in DURATIONS}
+        self.registry.register(self)
+
+    def observe(self, what: str, took: Time) -> None:
+        self._took[what].add(took / SECOND)
+
+    def serve(self, host: str, port: int) -> Any:
+        """Answer Prometheus in a thread; return the server, which has `shutdown`."""
+        return start_http_server(port, host, self.registry)[0]
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing: registering must not read a store that is still empty."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        with closing(connected(self._home / FILE, read_only=True)) as db:
+            db.execute("BEGIN")  # all are of the same instant
+            yield from _gpus(db)
+            yield from _apps(db)
+            yield from _leases(db)
+            yield from _hooks(db)
+        for what, (name, told) in DURATIONS.items():
+            yield _histogram(name, told, [], {(): self._took[what]})
+
+
+def _gauge(name: str, told: str, labels: list[str], values: Labelled) -> Metric:
+    found = GaugeMetricFamily(f"{NAME}_{name}", told, labels=labels)
+    for label, value in sorted(values.items()):
+        found.add_metric(label, value)
+    return found
+
+
+def _counter(name: str, told: str, labels: list[str], values: Labelled) -> Metric:
+    found = CounterMetricFamily(f"{NAME}_{name}", told, labels=labels)
+    for label, value in sorted(values.items()):
+        found.add_metric(label, value)
+    return found
+
+
+def _histogram(name: str, told: str, labels: list[str], values: Mapping[Any, BucketCounts]) -> Metric:
+    found = HistogramMetricFamily(f"{NAME}_{name}", told, labels=labels)
+    for label, counts in sorted(values.items()):
+        found.add_metric(label, counts.buckets(), counts.sum)
+    return found
+
+
+def _counts(db: Connection, query: str, always: Iterable[str] = ()) -> Labelled:
+    """Return what a query counts, by its first columns; a rate needs a zero to start from (*always*)."""
+    found = {tuple(str(label or "") for label in row[:-1]): row[-1] for row in db.execute(query)}
+    return {**{(each,): 0 for each in always}, **found}
+
+
+def _gpus(db: Connection) -> Iterator[Metric]:
+    newest = """SELECT name, kind, json_array_length(gpus) FROM events WHERE id IN
+                (SELECT max(id) FROM events WHERE kind IN ('machine_joined', 'machine_lost') GROUP BY name)"""
+    machines = {name: (kind == "machine_joined", gpus) for name, kind, gpus in db.execute(newest)}
+    [leased] = db.execute("SELECT count(*) FROM leases WHERE outcome = 'open'").fetchone()
+    there = sum(gpus for up, gpus in machines.values() if up)
+    lost = sum(gpus for up, gpus in machines.values() if not up)
+    by_state = {("free",): there - leased, ("leased",): leased, ("lost",): lost}
+    yield _gauge("gpus", "GPUs by state; lost: of machines that were there.", ["state"], by_state)
+    ups = {(name,): float(up) for name, (up, _) in machines.items()}
+    yield _gauge("machine_up", "Whether a machine that was ever there is.", ["machine"], ups)
+    row = db.execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()
+    yield _gauge("arbiter_epoch", "How many arbiters there have been.", [], {(): row[0] if row else 0})
+
+
+def _apps(db: Connection) -> Iterator[Metric]:
+    query = """SELECT CASE WHEN outcome != 'open' THEN outcome WHEN running THEN 'running' ELSE 'waiting' END
+               AS state, team, count(*) FROM apps LEFT JOIN (SELECT app, count(*) AS running FROM jobs
+               WHERE outcome = 'running' GROUP BY app) ON app = id GROUP BY 1, 2"""
+    yield _gauge("apps", "Apps by state and team.", ["state", "team"], _counts(db, query))
+    yield _waits(db)
+    preempted = """SELECT cause, team, count(*) FROM events WHERE kind = 'preempted' GROUP BY 1, 2"""
+    told = "How often apps lost all of their GPUs, by cause and team."
+    yield _counter("preemptions", told, ["cause", "team"], _counts(db, preempted))
+    refused = {(): db.execute("SELECT count(*) FROM events WHERE kind = 'refused'").fetchone()[0]}
+    yield _counter("submissions_refused", "Messages that the arbiter refused.", [], refused)
+
+
+def _waits(db: Connection) -> Metric:
+    """Return how long apps waited from their submission to their first GPUs, by team."""
+    query = """SELECT coalesce(team, ''), min(since) - submitted FROM apps JOIN leases ON app = apps.id
+               GROUP BY apps.id"""
+    found: dict[tuple[str, ...], BucketCounts] = {}
+    for team, waited in db.execute(query):
+        found.setdefault((team,), BucketCounts(WAITS)).add(waited / SECOND)
+    told = "How long apps waited from their submission to their first GPUs."
+    return _histogram("wait_seconds", told, ["team"], found)
+
+
+def _leases(db: Connection) -> Iterator[Metric]:
+    granted, renewed = db.execute("SELECT count(*), coalesce(sum(renewed), 0) FROM leases").fetchone()
+    yield _counter("leases_granted", "Leases of one GPU each.", [], {(): granted})
+    yield _counter("leases_renewed", "Renewals of leases.", [], {(): renewed})
+    query = "SELECT outcome, count(*) FROM {} WHERE outcome != 'open' GROUP BY 1"
+    ended = _counts(db, query.format("leases"), ("expired", "revoked", "lost", "returned"))
+    yield _counter("leases_ended", "Leases that have ended, by how.", ["outcome"], ended)
+    runs = _counts(db, query.format("runs"), ("finished", "stopped", "failed", "lost"))
+    yield _counter("runs", "Runs of jobs that have ended, by how.", ["outcome"], runs)
+    yield from _gpu_time(db)
+
+
+def _gpu_time(db: Connection) -> Iterator[Metric]:
+    """Yield sums that SQLite adds up: there may be very many rows."""
+    now, of_team = last_instant(db), "JOIN apps ON apps.id = app GROUP BY 1"
+    until = f"max(0, coalesce({{0}}.ended, {now}) - {{0}}.{{1}})"
+    leased = f"SELECT team, sum({until.format('leases', 'since')}) / 1e9 FROM leases {of_team}"
+    yield _counter("gpu_seconds", "GPU time leased, by team.", ["team"], _counts(db, leased))
+    took = f"coalesce({until.format('runs', 'began')}, 0) * json_array_length(gpus)"
+    busy = f"SELECT team, sum({took}) / 1e9 FROM runs {of_team}"
+    told = "GPU time in which a process was up, by team; also while it left after its lease."
+    yield _counter("busy_gpu_seconds", told, ["team"], _counts(db, busy))
+
+
+def _hooks(db: Connection) -> Iterator[Metric]:
+    row = db.execute("SELECT value FROM meta WHERE key = ?", (KEY,)).fetchone()
+    outcomes = ("delivered", "failed", "dropped")
+    found = {
+        (hook.name, outcome): getattr(hook, outcome)
+        for hook in progress_of(row and row[0]).values()
+        for outcome in outcomes
+    }
+    yield _counter("hook_events", "Events for hooks, by what became of them.", ["hook", "outcome"], found)

@@ -1,0 +1,336 @@
+"""Messages over a socket: whoever has no key is not heard, and nothing passes that was changed on the way."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import struct
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+import msgspec
+import pytest
+
+from astrarium.cluster.live.backends import wire
+from astrarium.cluster.live.backends.wire import Channel, Listener, Place, WireError, connected, tcp_listener
+from astrarium.core.errors import InputError
+
+KEY, OTHER = b"k" * 32, b"o" * 32
+
+
+class Echo:
+    """An arbiter that says again what it hears, and remembers who said it, and how connections ended."""
+
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        self.heard: list[tuple[str, Any]] = []
+        self.ends: Queue[str] = Queue()
+        here = Place("127.0.0.1", 0)
+        self.listener: Listener = tcp_listener(here, {"ann": KEY}.get, self._serve, tls)
+
+    @property
+    def place(self) -> Place:
+        return Place("127.0.0.1", self.listener.address[1])
+
+    def _serve(self, channel: Channel, name: str) -> None:
+        try:
+            while True:
+                message: Any = channel.receive(Any)
+                self.heard.append((name, message))
+                channel.send(message)
+        except WireError as error:
+            self.ends.put(str(error))
+
+
+@pytest.fixture
+def echo() -> Iterator[Echo]:
+    one = Echo()
+    yield one
+    one.listener.close()
+
+
+def test_messages_go_both_ways(echo: Echo) -> None:
+    with connected(echo.place, "ann", KEY) as channel:
+        for message in ("word", [1, 2.5, None], {"key": b"\0" * 3_000_000}):
+            channel.send(message)
+            assert channel.receive(Any) == message
+    assert [name for name, _ in echo.heard] == ["ann"] * 3
+
+
+@pytest.mark.parametrize(("name", "key"), [("ann", OTHER), ("bob", KEY), ("", KEY), ("é" * 100, KEY)])
+def test_who_has_no_key_is_not_heard(echo: Echo, name: str, key: bytes) -> None:
+    with pytest.raises(WireError, match="does not have the same key"):
+        connected(echo.place, name, key)
+    assert not echo.heard
+
+
+def test_who_goes_on_without_a_proof_is_not_heard(echo: Echo) -> None:
+    """A stranger need not care whether the arbiter has the key."""
+    with socket.create_connection(echo.place[:2], timeout=30) as sock:
+        stranger = Channel(sock)
+        stranger.send({"name": "ann", "nonce": b"n" * 32})
+        assert stranger.receive(dict[str, bytes]).keys() == {"nonce", "proof"}
+        stranger.send(b"p" * 32)
+        with pytest.raises(WireError, match=r"left|broke"):
+            stranger.receive(Any)
+    assert not echo.heard
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        struct.pack(">I", 1 << 31) + b"x" * 100,
+        struct.pack(">I", wire.GREETING + 1) + b"x" * 5000,
+        struct.pack(">I", 3) + b"\0" * 32 + b"abc",
+        b"",
+    ],
+    ids=["another protocol", "huge", "too long before one is known", "no proof", "nothing"],
+)
+def test_strangers_who_say_something_else_are_left(echo: Echo, said: bytes) -> None:
+    with socket.create_connection(echo.place[:2], timeout=30) as sock:
+        sock.sendall(said)
+        if not said:
+            sock.shutdown(socket.SHUT_WR)
+        assert _read_to_end(sock) == b""
+    assert not echo.heard
+
+
+def _read_to_end(sock: socket.socket) -> bytes:
+    try:
+        return sock.recv(1)
+    except ConnectionResetError:
+        return b""
+
+
+def test_silent_strangers_are_left_and_hold_up_nobody(echo: Echo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "HANDSHAKE", 1.0)
+    silent = [socket.create_connection(echo.place[:2], timeout=60) for _ in range(10)]
+    with connected(echo.place, "ann", KEY) as channel:
+        channel.send("hello")
+        assert channel.receive(str) == "hello"
+    for sock in silent:
+        assert _read_to_end(sock) == b""
+        sock.close()
+
+
+class Between:
+    """Somebody on the way who hands on what a client says, changed."""
+
+    def __init__(self, there: Place, changed: Callable[[int, bytes], list[bytes]]) -> None:
+        self._there, self._changed, self.seen = there, changed, b""
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.place = Place("127.0.0.1", self._socket.getsockname()[1])
+        threading.Thread(target=self._hand_on, daemon=True).start()
+
+    def _hand_on(self) -> None:
+        client, _ = self._socket.accept()
+        server = socket.create_connection(self._there[:2])
+        threading.Thread(target=self._back, args=[server, client], daemon=True).start()
+        number = 0
+        while head := client.recv(4, socket.MSG_WAITALL):
+            frame = head + client.recv(32 + struct.unpack(">I", head)[0], socket.MSG_WAITALL)
+            self.seen += frame
+            for each in self._changed(number, frame):
+                server.sendall(each)
+            number += 1
+        server.close()
+
+    def _back(self, server: socket.socket, client: socket.socket) -> None:
+        with suppress(OSError):
+            while piece := server.recv(1 << 16):
+                self.seen += piece
+                client.sendall(piece)
+        client.close()
+
+
+FIRST = 2  # the number of the first message, after those by which both ends are known
+
+
+def as_it_is(number: int, frame: bytes) -> list[bytes]:
+    return [frame]
+
+
+def altered(number: int, frame: bytes) -> list[bytes]:
+    return [frame if number != FIRST + 1 else frame[:-1] + bytes([frame[-1] ^ 1])]
+
+
+def repeated(number: int, frame: bytes) -> list[bytes]:
+    return [frame] * (2 if number == FIRST else 1)
+
+
+def left_out(number: int, frame: bytes) -> list[bytes]:
+    return [] if number == FIRST else [frame]
+
+
+def test_the_key_itself_is_never_sent(echo: Echo) -> None:
+    between = Between(echo.place, as_it_is)
+    with connected(between.place, "ann", KEY) as channel:
+        channel.send("hello")
+        assert channel.receive(str) == "hello"
+    assert b"hello" in between.seen  # not secret, without TLS: the page says so
+    assert KEY not in between.seen
+
+
+@pytest.mark.parametrize(("changed", "heard"), [(altered, 1), (repeated, 1), (left_out, 0)])
+def test_what_was_changed_on_the_way_is_not_heard(
+    echo: Echo, changed: Callable[[int, bytes], list[bytes]], heard: int
+) -> None:
+    with connected(Between(echo.place, changed).place, "ann", KEY) as channel:
+        channel.send("first")
+        channel.send("second")
+        assert echo.ends.get(timeout=60) == "a message has no valid proof of the key"
+    assert len(echo.heard) == heard
+
+
+def test_what_is_sent_back_to_its_sender_is_not_heard() -> None:
+    """Each direction has a key of its own."""
+    left, right = socket.socketpair()
+    with Channel(left, b"up", b"down") as one, right:
+        one.send("mine")
+        right.sendall(right.recv(1000))
+        with pytest.raises(WireError, match="no valid proof"):
+            one.receive(str)
+
+
+def test_a_message_that_is_too_long_is_not_sent() -> None:
+    left, right = socket.socketpair()
+    with Channel(left) as one, Channel(right) as other:
+        one.largest = other.largest = 100
+        with pytest.raises(WireError, match="has 202 bytes, and may have 100"):
+            one.send("x" * 200)
+        one.send("short")
+        assert other.receive(str) == "short"
+
+
+def test_a_message_of_another_kind_is_an_error() -> None:
+    left, right = socket.socketpair()
+    with Channel(left) as one, Channel(right) as other:
+        one.send({"a": 1})
+        with pytest.raises(WireError, match="not understood"):
+            other.receive(list[int])
+        one.send_bytes(b"\xc1")
+        with pytest.raises(WireError, match="not understood"):
+            other.receive(Any)
+        one.close()
+        with pytest.raises(WireError, match="left"):
+            other.receive(Any)
+
+
+# keys, addresses, certificates
+
+
+def test_a_key_is_for_its_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    path.write_text("k" * 40 + "\n")
+    path.chmod(0o640)
+    with pytest.raises(InputError, match="for its owner alone: chmod 600"):
+        wire.read_key("--key-file", path)
+    path.chmod(0o600)
+    assert wire.read_key("--key-file", path) == b"k" * 40
+    path.write_text("short")
+    with pytest.raises(InputError, match="at least 32 characters"):
+        wire.read_key("--key-file", path)
+    with pytest.raises(InputError, match="a file that can be read"):
+        wire.read_key("--key-file", tmp_path / "none")
+
+
+@pytest.mark.parametrize("text", ["", "host", "host:", ":70", "host:seven", "host:70000", "host:-1"])
+def test_a_place_is_a_host_and_a_port(text: str) -> None:
+    with pytest.raises(InputError, match="HOST:PORT"):
+        wire.read_place("--arbiter", text)
+
+
+def test_places() -> None:
+    assert wire.read_place("--arbiter", "a.b:70") == Place("a.b", 70)
+    assert wire.read_place("--arbiter", "[::1]:70", "file") == Place("::1", 70, "file")
+
+
+def test_a_port_that_is_taken_is_named(echo: Echo) -> None:
+    with pytest.raises(InputError, match=r"live\.listen: expected an address of this machine"):
+        tcp_listener(echo.place, {"ann": KEY}.get, lambda *_: None)
+
+
+def certificate(folder: Path, name: str) -> tuple[str, str]:
+    paths = str(folder / f"{name}.pem"), str(folder / f"{name}.key")
+    words = ["req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={name}"]
+    subprocess.run(
+        ["openssl", *words, "-out", paths[0], "-keyout", paths[1]], check=True, capture_output=True
+    )
+    return paths
+
+
+def test_with_tls_nobody_reads_along(tmp_path: Path) -> None:
+    pem, key = certificate(tmp_path, "arbiter")
+    other, _ = certificate(tmp_path, "other")
+    echo = Echo(wire.server_tls(pem, key))
+    seen = Listening(echo.place)
+    with connected(seen.place._replace(certificate=pem), "ann", KEY) as channel:
+        channel.send("hello")
+        assert channel.receive(str) == "hello"
+    assert seen.bytes
+    assert b"hello" not in seen.bytes
+    with pytest.raises(WireError, match="certificate"):
+        connected(echo.place._replace(certificate=other), "ann", KEY)
+    with pytest.raises(WireError):
+        connected(echo.place, "ann", KEY)  # without TLS
+    with pytest.raises(InputError, match="the arbiter's certificate"):
+        connected(echo.place._replace(certificate=str(tmp_path)), "ann", KEY)
+    with pytest.raises(InputError, match=r"live\.tls"):
+        wire.server_tls(str(tmp_path / "none"), key)
+    echo.listener.close()
+
+
+class Listening:
+    """Somebody on the way who reads along, whatever the protocol is."""
+
+    def __init__(self, there: Place) -> None:
+        self.bytes, self._there = b"", there
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.place = Place("127.0.0.1", self._socket.getsockname()[1])
+        threading.Thread(target=self._hand_on, daemon=True).start()
+
+    def _hand_on(self) -> None:
+        client, _ = self._socket.accept()
+        server = socket.create_connection(self._there[:2])
+        for one, other in ((client, server), (server, client)):
+            threading.Thread(target=self._copy, args=[one, other], daemon=True).start()
+
+    def _copy(self, one: socket.socket, other: socket.socket) -> None:
+        with suppress(OSError):
+            while piece := one.recv(1 << 16):
+                self.bytes += piece
+                other.sendall(piece)
+
+
+def test_a_listener_that_is_closed_hears_nobody(echo: Echo) -> None:
+    channel = connected(echo.place, "ann", KEY)
+    echo.listener.close()
+    assert echo.ends.get(timeout=60)
+    ends = time.monotonic() + 60
+    while time.monotonic() < ends:
+        try:
+            connected(echo.place, "ann", KEY).close()
+        except WireError:
+            break
+    else:
+        pytest.fail("it is still heard")
+    channel.close()
+
+
+def test_structs_are_read_as_what_they_are() -> None:
+    class One(msgspec.Struct, tag=True):
+        number: int
+
+    class Two(msgspec.Struct, tag=True):
+        number: int
+
+    left, right = socket.socketpair()
+    with Channel(left) as one, Channel(right) as other:
+        one.send(Two(3))
+        assert other.receive(One | Two) == Two(3)

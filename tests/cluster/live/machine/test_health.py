@@ -1,0 +1,230 @@
+"""The health of GPUs: the judge in virtual time, NVML that is not there, and what a live cluster does."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from astrarium.cluster.contract import App, Job, single
+from astrarium.cluster.live.backend import MachineStatus, Options, RunKey, Sickness
+from astrarium.cluster.live.machine import health
+from astrarium.cluster.live.machine.health import GpuJudge, GpuReading, HealthWatch, NvmlReader
+from astrarium.cluster.state import Failure, Outcome
+from astrarium.core.units import SECOND
+from tests.cluster.live.test_cluster import Play, policy
+from tests.support.cluster.fake_nvml import FakeNvml, NvmlError
+
+WARM = GpuReading(temperature=60, slows_at=87, stops_at=92, uncorrected=0)
+
+
+def waited(until: Callable[[], Any], what: str) -> None:
+    ends = time.monotonic() + 60
+    while not until():
+        assert time.monotonic() < ends, f"{what}: not within a minute"
+        time.sleep(0.01)
+
+
+def judged(*readings: tuple[float, dict[str, Any]]) -> Sickness | None:
+    judge = GpuJudge()
+    judge.hear(0, WARM)
+    for at, changes in readings:
+        judge.hear(at, WARM._replace(**changes))
+    return judge.sickness
+
+
+@pytest.mark.parametrize(
+    ("changes", "why", "lost"),
+    [
+        ({"lost": "NVML: GPU is lost"}, "NVML: GPU is lost", True),
+        ({"xids": (13, 79)}, "Xid 79: it has fallen off the bus", True),
+        ({"xids": (95,)}, "Xid 95: uncontained memory error", False),
+        ({"uncorrected": 2}, "2 uncorrectable memory errors", False),
+        ({"pending": True}, "broken memory, to be remapped at the next reset", False),
+        ({"exhausted": True}, "broken memory that cannot be remapped", False),
+        ({"temperature": 92}, "92 °C, and it stops at 92", False),
+        ({"recovery": "a reset"}, "the driver asks for a reset", False),
+    ],
+)
+def test_what_makes_a_gpu_sick(changes: dict[str, Any], why: str, lost: bool) -> None:
+    assert judged((2, changes)) == Sickness(why, lost)
+    assert judged((2, changes), (4, {})) == Sickness(why, lost)  # it stays so
+
+
+@pytest.mark.parametrize("xid", [8, 13, 31, 32, 43, 45, 63, 68, 69, 94, 154])
+def test_what_an_application_does_condemns_no_gpu(xid: int) -> None:
+    assert judged((2, {"xids": (xid,)})) is None
+
+
+def test_heat_is_borne_for_a_while() -> None:
+    hot = {"temperature": 88}
+    assert judged((2, hot), (61, hot)) is None
+    assert judged((2, hot), (40, {}), (50, hot), (90, hot)) is None  # it cooled down in between
+    assert judged((2, hot), (62, hot)) == Sickness("88 °C for 60 s, and it slows down at 87")
+
+
+def test_a_gpu_that_does_not_tell_is_not_sick() -> None:
+    judge = GpuJudge()
+    judge.hear(0, GpuReading())
+    judge.hear(99, GpuReading())
+    assert judge.sickness is None
+
+
+def test_errors_from_before_do_not_count() -> None:
+    judge = GpuJudge()
+    judge.hear(0, WARM._replace(uncorrected=7))
+    assert judge.sickness is None
+    judge.hear(2, WARM._replace(uncorrected=8))
+    assert judge.sickness == Sickness("1 uncorrectable memory errors")
+    judge.retry()
+    assert judge.sickness is not None  # until the next reading
+    judge.hear(4, WARM._replace(uncorrected=8))
+    assert judge.sickness is None
+
+
+def test_who_is_tried_again_and_is_still_gone() -> None:
+    judge = GpuJudge()
+    judge.hear(0, GpuReading(lost="NVML: GPU is lost"))
+    judge.retry()
+    judge.hear(2, GpuReading(lost="NVML: GPU is lost"))
+    assert judge.sickness == Sickness("NVML: GPU is lost", lost=True)
+
+
+# NVML
+
+
+def test_nvml_is_read() -> None:
+    nvml = FakeNvml()
+    reader = NvmlReader(nvml)
+    nvml.xids[1] += [31, 79]
+    assert reader.count() == 2
+    healthy = GpuReading("", (), 0, False, False, 50, 87, 92, "")
+    assert (reader.read(0), reader.read(1)) == (healthy, healthy._replace(xids=(31, 79)))
+    assert reader.read(1) == healthy
+    nvml.recovery = 2
+    assert reader.read(0).recovery == "a reboot"
+    nvml.broken[1] = 15
+    assert reader.read(1) == GpuReading(lost="NVML: GPU is lost")
+    nvml.broken[1] = 999
+    with pytest.raises(NvmlError):
+        reader.read(1)
+
+
+def test_a_watch_finds_the_sick_and_tries_them_again() -> None:
+    nvml = FakeNvml(4)
+    watch = HealthWatch(lambda: NvmlReader(nvml), every=0.01)
+    machine = MachineStatus(2)
+    waited(lambda: watch.seen(machine).watched, "it reads")
+    nvml.xids[3].append(79)
+    waited(lambda: watch.seen(machine, 2).sick, "it is found")
+    assert watch.seen(machine, 2).sick == {1: Sickness("Xid 79: it has fallen off the bus", lost=True)}
+    assert watch.seen(machine).sick == {}
+    assert not watch.seen(MachineStatus(3), 2).watched  # a GPU that was never seen
+    watch.retry(3)
+    waited(lambda: not watch.seen(machine, 2).sick, "it is well")
+
+
+def test_a_gpu_that_does_not_answer_is_sick_and_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "HANGS", 0.1)
+    answer = threading.Event()
+
+    class Hangs:
+        def count(self) -> int:
+            return 2
+
+        def read(self, gpu: int) -> GpuReading:
+            if gpu == 1:
+                answer.wait(60)
+            return WARM
+
+    watch = HealthWatch(Hangs, every=0.01)
+    machine = MachineStatus(2)
+    waited(lambda: watch.seen(machine).sick, "it hangs")
+    assert watch.seen(machine) == MachineStatus(2, sick={1: Sickness("NVML has not answered for 0 s")})
+    answer.set()
+    waited(lambda: watch.seen(machine) == MachineStatus(2, watched=True), "it answers")
+
+
+def test_without_nvml_nothing_is_watched() -> None:
+    watch = HealthWatch(lambda: None)
+    assert watch.seen(MachineStatus(2)) == MachineStatus(2)
+
+
+# what a live cluster does
+
+
+def test_who_is_on_a_gpu_that_is_lost_goes_on_elsewhere() -> None:
+    play = Play(policy("fifo"), [single(0, "a", 20 * SECOND, 2), single(1, "b", 20 * SECOND)])
+    play.go(5)
+    play.backend.sicken("left", gpu1=Sickness("Xid 79", lost=True))
+    play.go(0.5)
+    state = play.live.state
+    assert state.failed == {1: Failure("Xid 79", 5_500_000_000)}
+    assert state.apps[0].jobs[0].done == 0  # nothing was kept
+    play.go(0.5)
+    assert play.runs == [(0, 0, 1, "stopped")]
+    assert [key for key in play.backend.runs if key.app == 1] == [RunKey(1, 0, 1)]  # on the other machine
+    play.go(60)
+    assert play.outcomes() == [Outcome.FINISHED] * 2
+    assert play.backend.orders[-1].parts[0].gpus != (1,)
+
+
+def test_who_is_on_a_gpu_that_still_works_writes_a_checkpoint() -> None:
+    play = Play(policy("fifo"), [single(0, "a", 20 * SECOND, 4)], leaving=1.0)
+    play.go(5)
+    play.backend.sicken("right", gpu0=Sickness("hot"))
+    play.go(3)
+    row = play.live.state.apps[0].jobs[0]
+    assert not row.gpus
+    assert row.done >= 4 * 5 * SECOND
+    assert play.runs == [(0, 0, 1, "stopped")]
+    play.die_and_come_back()
+    play.go(5)
+    assert play.live.state.failed.keys() == {2}  # kept over the arbiter's death
+    play.backend.sicken("right")
+    play.go(5)
+    assert play.live.state.failed.keys() == {2}  # well again, and nobody has asked
+    play.live.retry(2)
+    play.go(30)
+    assert play.outcomes() == [Outcome.FINISHED]
+    assert play.backend.orders[-1].parts[1].gpus == (0, 1)
+
+
+def test_a_gpu_is_used_again_when_it_is_well_and_not_before() -> None:
+    play = Play(policy("fifo"), [])
+    play.backend.sicken("left", gpu0=Sickness("hot"))
+    play.go(1)
+    play.live.retry(0)
+    play.go(2)
+    assert play.backend.retried == [("left", 0)]
+    assert (play.live.state.floor.size, play.live.memory.retrying) == (3, {0})
+    play.die_and_come_back()
+    play.go(1)
+    assert play.backend.retried == [("left", 0)] * 2  # the order may have been lost
+    play.backend.sicken("left")
+    play.go(1)
+    assert (play.live.state.floor.size, play.live.memory.retrying) == (4, set())
+
+
+def test_a_job_is_not_to_blame_for_its_gpu() -> None:
+    play = Play(policy("fifo"), [single(0, "a", 20 * SECOND)], options=Options(retries=0))
+    play.go(2)
+    [run] = play.backend.runs.values()
+    run.ended, run.error = "failed", "CUDA error"
+    play.backend.sicken("left", gpu0=Sickness("Xid 79", lost=True))
+    play.go(60)
+    assert play.outcomes() == [Outcome.FINISHED]
+
+
+def test_a_machine_that_joins_with_a_sick_gpu_runs_nothing_there() -> None:
+    play = Play(policy("fifo"), [App(0, "a", (tuple(Job(n, 9 * SECOND) for n in range(7)),))])
+    sick = {0: Sickness("hot")}
+    play.backend.machines["three"] = MachineStatus(2)
+    play.backend.machines["two"] = MachineStatus(2, sick=sick)
+    play.go(3)
+    assert play.live.state.failed.keys() == {6}
+    used = [part for order in play.backend.orders for part in order.parts if part.machine == "two"]
+    assert [part.gpus for part in used] == [(1,)]

@@ -1,0 +1,574 @@
+"""Writes that fail for want of room or memory, one by one: what must be written waits, the rest goes on."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from astrarium.cli.cluster.live import Room
+from astrarium.cluster.live.backend import FixedSlowdowns, JobCommand, RunKey, RunStatus
+from astrarium.cluster.live.machine import keeper as keeper_module
+from astrarium.cluster.live.machine import session as session_module
+from astrarium.cluster.live.machine.agent import Outcome, ending
+from astrarium.cluster.live.machine.keeper import JobLog, Keeper
+from astrarium.cluster.live.machine.session import STOPPED, Session
+from astrarium.cluster.live.store import Store
+from astrarium.cluster.policies import Arbiter, cluster_policies
+from astrarium.cluster.state import ClusterState
+from astrarium.core.choice import Choice, chosen
+from astrarium.core.engine import Engine
+from astrarium.run.replay import replay
+from tests.cluster.live.test_arbiter import House
+from tests.support.cluster.backend import backend, order, result, seen, words
+
+pytest_plugins = ("tests.support.cluster.fixtures",)
+
+KEY = RunKey(0, 0, 1)
+ORDER = {"command": ["true"], "directory": "", "with_agent": False, "ready": "", "grace": 30}
+
+
+def failing(times: int, error: BaseException, real: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that fails so often, and then does what the real one does."""
+    left = [error] * times
+
+    def tried(*given: Any, **named: Any) -> Any:
+        if left:
+            raise left.pop()
+        return real(*given, **named)
+
+    return tried
+
+
+def full(number: int = errno.ENOSPC) -> OSError:
+    return OSError(number, os.strerror(number))
+
+
+# the log of a job
+
+
+def test_words_that_find_no_room_are_counted_and_the_last_ones_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, real = JobLog(tmp_path / "log.txt"), os.write
+    log.add(b"first\n")
+    monkeypatch.setattr(os, "write", failing(1000, full(), real))
+    for number in range(1000):
+        log.add(f"{number:099}\n".encode())
+    monkeypatch.setattr(os, "write", real)
+    log.add(b"last\n")
+    lost = 1000 * 100 - keeper_module._HELD_BACK
+    before, note, after = (
+        (tmp_path / "log.txt").read_text().partition(f"\n[{lost} bytes are lost: the disk had no room]\n")
+    )
+    assert note
+    assert before == "first\n"
+    assert after.endswith(f"{999:099}\nlast\n")
+    assert len(after) == keeper_module._HELD_BACK + len("last\n")
+
+
+def test_a_log_that_cannot_be_made_is_made_later(tmp_path: Path) -> None:
+    log = JobLog(tmp_path / "not yet" / "log.txt")
+    log.add(b"words\n")
+    (tmp_path / "not yet").mkdir()
+    log.flush()
+    assert (tmp_path / "not yet" / "log.txt").read_text() == "words\n"
+
+
+# the outcome
+
+
+def keeper(folder: Path) -> Keeper:
+    (folder / "order.json").write_text(json.dumps({"with_agent": False}))
+    return Keeper(folder)
+
+
+def test_an_outcome_is_written_as_soon_as_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    monkeypatch.setattr(
+        keeper_module, "write_whole", failing(5, full(errno.EROFS), keeper_module.write_whole)
+    )
+    keeper(tmp_path)._leave({"codes": [0]})
+    assert len(pauses) == 5
+    assert json.loads((tmp_path / "outcome.json").read_text()) == {"codes": [0]}
+
+
+def test_a_keeper_whose_folder_is_gone_leaves(tmp_path: Path) -> None:
+    folder = tmp_path / "part-0"
+    folder.mkdir()
+    one = keeper(folder)
+    (folder / "order.json").unlink()
+    folder.rmdir()
+    one._leave({"codes": [0]})
+    assert not folder.exists()
+
+
+def test_a_process_is_started_when_there_is_memory_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "order.json").write_text(json.dumps(ORDER))
+    one, pauses = Keeper(tmp_path), list[float]()
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    monkeypatch.setattr(subprocess, "Popen", failing(3, full(errno.EAGAIN), subprocess.Popen))
+    child = one._child({}, one._pump.open(tmp_path / "log.txt"))
+    assert pauses == [keeper_module.SELDOM] * 3
+    assert child is not None
+    assert child.wait() == 0
+
+
+def test_a_process_for_which_there_is_no_memory_is_not_started_after_a_wish_to_stop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "order.json").write_text(json.dumps(ORDER))
+    one = Keeper(tmp_path)
+    monkeypatch.setattr(time, "sleep", lambda _: (tmp_path / "stop").touch())
+    monkeypatch.setattr(subprocess, "Popen", failing(99, MemoryError(), subprocess.Popen))
+    assert one._child({}, one._pump.open(tmp_path / "log.txt")) is None
+    one._leave({"codes": [], "asked": one.asked_at is not None, "first": 0})
+    outcome = session_module.read_file(tmp_path / "outcome.json", Outcome)
+    assert ending(outcome, tmp_path) == ("stopped", "")
+
+
+# the agent
+
+
+@pytest.mark.parametrize("error", [full(), full(errno.ENOMEM), full(errno.EAGAIN), MemoryError()])
+def test_what_could_not_be_started_is_started_at_a_later_look(
+    home: Path, script: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    one = backend(home)
+    monkeypatch.setattr(subprocess, "Popen", failing(2, error, subprocess.Popen))
+    one.start(order(1, JobCommand(words(script))))
+    assert not list(home.glob("apps/*/*/*/part-*"))  # nothing half made
+    assert one.look().runs[KEY] == RunStatus((0,), error=str(error) or "no memory")
+    assert seen(one, 1).ended == "finished"
+    assert result(home)["count"] == 20
+
+
+def test_what_cannot_be_started_for_another_reason_is_told(
+    home: Path, script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(subprocess, "Popen", failing(1, full(errno.EACCES), subprocess.Popen))
+    with pytest.raises(PermissionError):
+        backend(home).start(order(1, JobCommand(words(script))))
+
+
+def test_a_run_that_is_given_up_before_there_is_room_was_not_started(
+    home: Path, script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = backend(home)
+    monkeypatch.setattr(subprocess, "Popen", failing(1, full(), subprocess.Popen))
+    one.start(order(1, JobCommand(words(script))))
+    one.stop(KEY)
+    assert one.look().runs[KEY] == RunStatus((0,), "unstarted")
+    one.forget(KEY)
+    assert not one.look().runs
+    assert not backend(home).look().runs
+
+
+def test_an_arbiter_that_was_killed_between_a_folder_and_its_keeper(home: Path, script: Path) -> None:
+    """Nothing was started yet: the next one starts it, and nothing is lost."""
+    one, task = backend(home), JobCommand(words(script))
+    (home / "apps" / "0-app" / "job-0" / "run-1" / "part-0").mkdir(parents=True)
+    assert not one.look().runs
+    one.start(order(1, task))
+    assert seen(one, 1).ended == "finished"
+
+
+def test_a_wish_that_cannot_be_written_reaches_the_job_later(
+    home: Path, script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = backend(home)
+    one.start(order(1, JobCommand(words(script, 5000, 0.02))))
+    seen(one, 1, lambda run: run.progress > 0)
+    monkeypatch.setattr(Path, "touch", failing(2, full(), Path.touch))
+    one.stop(KEY)
+    assert seen(one, 1).ended == "stopped"
+    monkeypatch.setattr(Path, "touch", failing(2, full(), Path.touch))
+    for _ in range(3):  # as a cluster does at every step, until it is no longer shown
+        one.forget(KEY)
+        assert backend(home).look().runs.keys() == one.look().runs.keys()
+    one.forget(KEY)
+    assert not one.look().runs
+    assert not backend(home).look().runs
+
+
+def test_an_outcome_that_cannot_be_read_now_is_not_taken_for_lost(
+    home: Path, script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = backend(home)
+    one.start(order(1, JobCommand(words(script))))
+    seen(one, 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "read_bytes", failing(99, full(errno.EMFILE), Path.read_bytes))
+        assert one.look().runs[KEY].ended == ""
+    assert one.look().runs[KEY].ended == "finished"
+
+
+# memory
+
+
+@pytest.mark.parametrize(
+    ("code", "oom", "told"),
+    [
+        (-9, 0, "killed by SIGKILL (out of memory?)"),
+        (-9, 2, "killed by SIGKILL (out of memory: the kernel killed 2 here meanwhile)"),
+        (137, 1, "exit code 137 (out of memory: the kernel killed 1 here meanwhile)"),
+        (-15, 1, "killed by SIGTERM"),
+        (1, 1, "exit code 1"),
+    ],
+)
+def test_a_job_that_the_kernel_killed_is_told_as_such(tmp_path: Path, code: int, oom: int, told: str) -> None:
+    assert ending(Outcome([code], False, 0, oom), tmp_path) == ("failed", told)
+
+
+def test_jobs_go_first_where_memory_is_full(home: Path) -> None:
+    one = backend(home)
+    one.start(order(1, JobCommand(("cat", "/proc/self/oom_score_adj"))))
+    seen(one, 1)
+    [log] = home.glob("apps/*/*/*/*/log-0.txt")
+    ours = int(Path("/proc/self/oom_score_adj").read_text())
+    assert int(log.read_text()) == min(1000, ours + 200)
+
+
+def test_of_a_gang_that_was_asked_to_leave_all_have_the_time(home: Path, tmp_path: Path) -> None:
+    """The last one is not ended because the others were faster."""
+    code = (
+        "import os, signal, sys, time; rank = os.environ['RANK']\n"
+        "def leave(*_):\n"
+        "    time.sleep(4 if rank == '0' else 0); open('left-' + rank, 'w').close(); os._exit(75)\n"
+        "signal.signal(signal.SIGTERM, leave); open('up-' + rank, 'w').close(); time.sleep(300)\n"
+    )
+    task = JobCommand((sys.executable, "-c", code), "restart", "gpu", directory=str(tmp_path))
+    one = backend(home)
+    one.start(order(1, task, (0, 1)))
+    seen(one, 1, lambda run: len(list(tmp_path.glob("up-*"))) == 2)
+    one.stop(KEY)
+    assert seen(one, 1).ended == "stopped"
+    assert len(list(tmp_path.glob("left-*"))) == 2
+
+
+# the session
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """A session in a folder of its own, in virtual time, with a grace of 20 s."""
+    monkeypatch.setenv("ASTRARIUM_FOLDER", str(tmp_path / "kept"))
+    monkeypatch.setenv("ASTRARIUM_GRACE", "20")
+    one = Clock()
+    monkeypatch.setattr(session_module, "time", one)
+    return one
+
+
+def test_a_checkpoint_without_room_leaves_the_one_before_it(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, real = Session(every=10), session_module._dump
+    for step in one.steps(100):
+        clock.now += 1
+        broken = 20 <= step < 75
+        monkeypatch.setattr(session_module, "_dump", failing(1, full(), real) if broken else real)
+        one.checkpoint(step)
+        if step == 70:
+            assert Session().restore() == 10
+            told = json.loads((one.folder / "progress.json").read_text())
+            assert told["kept"] == 0.11
+            assert told["progress"] > 0.6
+    assert Session().restore() == 99
+    assert sorted(path.name for path in one.folder.iterdir()) == ["checkpoint", "progress.json", "ready"]
+    first, second = capsys.readouterr().err.splitlines()
+    assert "checkpoint cannot be written: [Errno 28] No space left on device; it needs more than the" in first
+    assert first.endswith("the job goes on, with 11 of 100 steps kept")
+    assert second.endswith("checkpoint is written: there is room again")
+
+
+def test_progress_that_cannot_be_told_troubles_no_job(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "write_whole", failing(3, full(), keeper_module.write_whole))
+    monkeypatch.setattr(Path, "touch", failing(2, full(), Path.touch))
+    one = Session(every=1000)
+    for _ in one.steps(10):
+        clock.now += 1
+    assert json.loads((one.folder / "progress.json").read_text())["progress"] == 1.0
+    assert (one.folder / "ready").exists()
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_each_machine_of_a_gang_hears_that_the_job_is_up(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
+    """Also one that shares no folder with the first, and is full at first."""
+    monkeypatch.setenv("RANK", "1")
+    one = Session()
+    if shared:
+        (one.folder / "part-0").mkdir()
+    monkeypatch.setattr(Path, "touch", failing(2, full(), Path.touch))
+    for _ in one.steps(10):
+        clock.now += 1
+    assert (one.folder / "ready").exists() == (not shared)
+    assert not (one.folder / "progress.json").exists()
+
+
+def test_the_last_checkpoint_and_the_result_wait_for_room(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Session(every=1000)
+    monkeypatch.setattr(session_module, "_dump", failing(500, full(errno.EDQUOT), session_module._dump))
+    for step in one.steps(3):
+        one.checkpoint(step)
+    monkeypatch.setattr(session_module, "write_whole", failing(500, full(), keeper_module.write_whole))
+    one.result({"steps": 3})
+    assert clock.now >= 1000 + 2 * 500 * keeper_module.SELDOM
+    assert Session().restore() == 2
+    assert json.loads((one.folder / "result.json").read_text()) == {"steps": 3}
+
+
+@pytest.mark.parametrize("at", ["a step", "the last checkpoint", "the result"])
+def test_who_is_asked_to_stop_leaves_without_room_before_it_is_ended(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    """With the checkpoint before, early enough to leave by itself."""
+    one, total = Session(every=1), 10
+    real = session_module._dump, keeper_module.write_whole
+    asked_at = {"a step": 5, "the last checkpoint": total - 1}.get(at)
+
+    def job() -> None:
+        for step in one.steps(total):
+            clock.now += 2
+            if step == asked_at:
+                one.ask()
+                monkeypatch.setattr(session_module, "_dump", failing(99, full(), real[0]))
+            one.checkpoint(step)
+        one.ask()
+        monkeypatch.setattr(session_module, "write_whole", failing(99, full(), real[1]))
+        one.result(7)
+
+    with pytest.raises(SystemExit) as left:
+        job()
+    assert left.value.code == STOPPED
+    kept = total - 1 if asked_at is None else asked_at - 1
+    assert Session().restore() == kept
+    assert clock.now <= 1000 + 2 * (asked_at or total) + 2 + 20 / 2
+
+
+def test_a_state_that_cannot_be_pickled_is_no_full_disk(clock: Clock) -> None:
+    one = Session(every=0)
+    with pytest.raises((TypeError, AttributeError)):
+        one.write(1, lambda: 0)
+    assert list(one.folder.iterdir()) == []
+
+
+def test_pytorch_does_not_hide_a_full_disk(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    assert torch.__name__ in sys.modules
+    with open("/dev/full", "wb", buffering=0) as file, pytest.raises(OSError, match="No space left"):
+        session_module._dump({"done": 1, "state": torch.zeros(1000)}, file)
+
+
+# the store and the arbiter
+
+
+def no_room(code: int = sqlite3.SQLITE_FULL) -> sqlite3.OperationalError:
+    error = sqlite3.OperationalError("database or disk is full")
+    error.sqlite_errorcode = code
+    return error
+
+
+def check_house(house: House, policy: str = "tiresias") -> None:
+    assert set(house.outcomes().values()) == {"finished"}
+    for table in ("leases", "runs"):
+        assert house.count(table, "outcome = 'open' OR ended IS NULL") == 0
+    assert house.count("runs", "outcome IN ('lost', 'failed')") == 0
+    started = house.backend.started
+    assert house.count("runs", "outcome != 'unstarted'") == len(started) == len(set(started))
+    parameters = {"fifo": {}, "max-min": {"round": "5s"}}.get(policy, {"lease": "5s"})
+    fresh = Engine(
+        ClusterState(FixedSlowdowns()), Arbiter(chosen(cluster_policies, Choice(policy, parameters)))
+    )
+    assert replay(fresh, house.office.store.steps()) is None
+
+
+@pytest.mark.parametrize("policy", ["fifo", "tiresias", "themis", "max-min", "astrarium"])
+def test_a_step_that_finds_no_room_is_written_later_and_nothing_is_ordered_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str
+) -> None:
+    """Every third step fails some times over, after the rows of it were written, and at the commit."""
+    house = House(tmp_path, policy)
+    for number in range(4):
+        house.submit(f"app {number}", 1 + number % 3)
+    house.submit("huge", 9)
+    store, writes, failures = house.office.store, 0, 0
+    real = store._rows.write
+
+    def sometimes(*given: Any) -> None:
+        nonlocal writes
+        writes += 1
+        real(*given)
+        if writes % 3:
+            raise no_room()
+
+    monkeypatch.setattr(store._rows, "write", sometimes)
+    for _ in range(1500):
+        house.clock.pass_seconds(0.5)
+        before = list(house.backend.started), {key: run.leaves_at for key, run in house.backend.runs.items()}
+        try:
+            house.office.turn()
+        except sqlite3.OperationalError:
+            failures += 1
+            assert store.behind
+            assert not house.office.idle
+            assert before == (
+                house.backend.started, {key: run.leaves_at for key, run in house.backend.runs.items()}
+            )  # fmt: skip
+        if house.office.idle:
+            break
+    assert failures > 10
+    check_house(house, policy)
+    [answer] = house.rows("SELECT answer FROM inbox WHERE answer LIKE 'refused%'")
+    assert answer["answer"] == "refused: gpus: expected at most 4 (got 9)"
+
+
+def test_a_store_that_is_really_full(tmp_path: Path) -> None:
+    """SQLite says so by itself: its file may not grow. It is left as it is, and goes on when it may."""
+    house = House(tmp_path)
+    house.submit("a", 2)
+    house.go(2)
+    store, [pages] = house.office.store, house.office.store._db.execute("PRAGMA page_count").fetchone()
+    store._db.execute(f"PRAGMA max_page_count = {pages}")
+    store.answer_later(house.submit("huge", 9), "x" * 10**6)
+    for _ in range(3):
+        house.clock.pass_seconds(0.5)
+        with pytest.raises(sqlite3.OperationalError, match="full") as found:
+            house.office.turn()
+        assert found.value.sqlite_errorcode == sqlite3.SQLITE_FULL
+        assert store.behind
+    store._db.execute(f"PRAGMA max_page_count = {pages + 1000}")
+    house.go(60)
+    assert not store.behind
+    check_house(house)
+
+
+def test_an_arbiter_that_dies_with_a_step_that_was_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = House(tmp_path)
+    for number in range(3):
+        house.submit(f"app {number}", 2)
+    house.go(7)
+    monkeypatch.setattr(house.office.store._rows, "write", failing(99, no_room(), lambda *_: None))
+    steps = house.count("steps")
+    with pytest.raises(sqlite3.OperationalError):
+        house.go(20)
+    house.clock.pass_seconds(30)
+    assert house.count("steps") == steps
+    house.die_and_come_back()
+    house.go(300)
+    assert set(house.outcomes().values()) == {"finished"}
+    assert house.count("runs", "outcome = 'open'") == house.count("leases", "outcome = 'open'") == 0
+
+
+def test_a_slow_disk_makes_nobody_dead_and_no_lease_end_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every write takes longer than a lease."""
+    house = House(tmp_path)
+    for number in range(3):
+        house.submit(f"app {number}", 2)
+    real = house.office.store.write
+
+    def slowly(*given: Any) -> None:
+        house.clock.pass_seconds(7)
+        real(*given)
+
+    monkeypatch.setattr(house.office.store, "write", slowly)
+    house.go(300)
+    check_house(house)
+    assert house.count("leases", "outcome = 'lost'") == 0
+    assert house.count("decisions", "what = 'lost'") == 0
+
+
+def test_closing_without_room_leaves_the_status_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house = House(tmp_path)
+    house.submit("a")
+    house.go(2)
+    monkeypatch.setattr(house.office.store, "_put", failing(9, no_room(), lambda *_: None))
+    house.office.close()
+    assert '"arbiter":true' in house.rows("SELECT value FROM meta WHERE key = 'status'")[0]["value"]
+
+
+# what the operator hears
+
+
+@pytest.fixture
+def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Room, Clock]:
+    clock = Clock()
+    monkeypatch.setattr("astrarium.cli.cluster.live.time", clock)
+    return Room(tmp_path, Store(tmp_path)), clock
+
+
+def tried(room: Room, *errors: Exception) -> None:
+    for error in errors:
+        with room.waited_for():
+            raise error
+
+
+READ_ONLY = no_room(sqlite3.SQLITE_READONLY | 3 << 8)
+
+
+@pytest.mark.parametrize("error", [no_room(), READ_ONLY, no_room(sqlite3.SQLITE_BUSY), full(errno.EMFILE)])
+def test_the_operator_hears_what_is_needed_now_and_then_and_when_it_goes_on(
+    room: tuple[Room, Clock], capsys: pytest.CaptureFixture[str], tmp_path: Path, error: Exception
+) -> None:
+    one, clock = room
+    tried(one, error)
+    assert not one.missing
+    tried(one, *[error] * 20)
+    assert one.missing
+    [told] = capsys.readouterr().err.splitlines()
+    assert told.startswith(f"the arbiter waits: {tmp_path} cannot be written ({error}); ")
+    assert "MB are free there, about 0.09 MB are needed" in told
+    clock.now += Room.SAY
+    tried(one, *[error] * 20)
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    with one.waited_for():
+        pass
+    assert not one.missing
+    assert capsys.readouterr().err == f"{tmp_path} can be written again: the arbiter goes on\n"
+
+
+def test_a_slow_turn_is_told_and_a_broken_store_is_not_waited_for(
+    room: tuple[Room, Clock], capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, clock = room
+    for _ in range(3):
+        with one.waited_for():
+            clock.now += 9
+    assert capsys.readouterr().err.count("a turn took 9 s: the disk of") == 1
+    for error in (no_room(sqlite3.SQLITE_CORRUPT), full(errno.ENOENT), no_room(sqlite3.SQLITE_ERROR)):
+        with pytest.raises(type(error)):
+            tried(one, error)

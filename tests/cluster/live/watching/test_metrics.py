@@ -1,0 +1,130 @@
+"""Metrics as Prometheus reads them, compared with the store; and the page that lists them."""
+
+from __future__ import annotations
+
+import re
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+
+from astrarium.cluster.live.store import FILE, connected
+from astrarium.cluster.live.watching.history import last_instant
+from astrarium.cluster.live.watching.hooks import Hook, Hooks
+from astrarium.cluster.live.watching.metrics import Metrics
+from astrarium.core.units import SECOND
+from tests.cluster.live.test_arbiter import House
+from tests.support.paths import ROOT
+
+PAGE = ROOT / "docs" / "cluster" / "seeing.md"
+
+
+@pytest.fixture
+def metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Metrics:
+    monkeypatch.setenv("no_proxy", "*")
+    return Metrics(tmp_path)
+
+
+@pytest.fixture
+def house(tmp_path: Path, metrics: Metrics) -> House:
+    return House(tmp_path, observe=metrics.observe)
+
+
+@pytest.fixture
+def address(metrics: Metrics) -> Iterator[str]:
+    server = metrics.serve("127.0.0.1", 0)
+    yield f"http://127.0.0.1:{server.server_port}/metrics"
+    server.shutdown()
+    server.server_close()
+
+
+def scraped(address: str) -> dict[str, Metric]:
+    with urllib.request.urlopen(address, timeout=60) as answer:
+        text = answer.read().decode()
+    return {each.name: each for each in text_string_to_metric_families(text)}
+
+
+def values(found: dict[str, Metric], name: str, *labels: str) -> dict[tuple[str, ...], float]:
+    samples = found[f"astrarium_cluster_{name}"].samples
+    wanted = [each for each in samples if not each.name.endswith(("_bucket", "_sum", "_created"))]
+    return {tuple(each.labels[label] for label in labels): each.value for each in wanted}
+
+
+def lived(house: House) -> None:
+    house.backend.breaks = {2}
+    for name, gpus, team in (("a", 4, "red"), ("b", 2, "blue"), ("bad", 1, "")):
+        house.submit(name, gpus, team=team)
+    house.submit("huge", 9)
+    house.go(8)
+    house.backend.lose("right")
+    house.go(8)
+
+
+def test_what_is_scraped_is_what_the_store_says(house: House, address: str) -> None:
+    lived(house)
+    found = scraped(address)
+    state = house.office.state
+    assert values(found, "gpus", "state") == {
+        ("free",): len(state.free), ("leased",): len(state.holder), ("lost",): 2
+    }  # fmt: skip
+    assert values(found, "machine_up", "machine") == {("left",): 1, ("right",): 0}
+    open_leases = house.count("leases", "outcome = 'open'")
+    assert values(found, "leases_granted")[()] == house.count("leases")
+    assert sum(values(found, "leases_ended", "outcome").values()) == house.count("leases") - open_leases
+    for outcome in ("expired", "lost", "revoked", "returned"):
+        assert values(found, "leases_ended", "outcome")[outcome,] == house.count(
+            "leases", f"outcome='{outcome}'"
+        )
+    assert values(found, "runs", "outcome")["failed",] == house.count("runs", "outcome = 'failed'") == 3
+    assert sum(values(found, "apps", "state", "team").values()) == house.count("apps") == 3
+    assert values(found, "apps", "state", "team")["failed", ""] == 1
+    preempted = values(found, "preemptions", "cause", "team")
+    assert sum(preempted.values()) == house.count("events", "kind = 'preempted'") > 0
+    assert values(found, "submissions_refused")[()] == 1
+    assert values(found, "arbiter_epoch")[()] == 1
+    now = last_instant(connected(house.home / FILE, read_only=True))
+    for team in ("red", "blue"):
+        of_team = f"app IN (SELECT id FROM apps WHERE team = '{team}')"
+        [row] = house.rows(f"SELECT sum(coalesce(ended, {now}) - since) AS total FROM leases WHERE {of_team}")
+        assert values(found, "gpu_seconds", "team")[team,] == pytest.approx(row["total"] / SECOND)
+    started = house.rows("SELECT count(DISTINCT app) AS n FROM leases")[0]["n"]
+    assert sum(values(found, "wait_seconds", "team").values()) == started
+    assert values(found, "store_write_duration_seconds")[()] == house.count("steps")
+
+
+def test_counters_never_fall_and_outlive_an_arbiter(house: House, address: str) -> None:
+    before: dict[tuple[str, ...], float] = {}
+    for turn in range(12):
+        house.submit(f"app {turn}", 1 + turn % 4, team=("red", "blue")[turn % 2])
+        house.go(5)
+        if turn % 4 == 3:
+            house.die_and_come_back()
+        now = {
+            (sample.name, *sorted(sample.labels.values())): sample.value
+            for family in scraped(address).values()
+            if family.type == "counter"
+            for sample in family.samples
+        }
+        assert all(now[key] >= value for key, value in before.items())
+        before = now
+    assert any(name == "astrarium_cluster_gpu_seconds_total" for name, *_ in before)
+
+
+def test_names_follow_the_rules_and_are_in_the_page(house: House, address: str) -> None:
+    hooks = Hooks(house.home, house.office.store, [Hook("0", ("end",), ("true",))])
+    lived(house)
+    hooks.close(house.office.now)
+    found = scraped(address)
+    listed = set(re.findall(r"^\| `(astrarium_cluster_\w+)", PAGE.read_text(), re.MULTILINE))
+    shown = {name + ("_total" if family.type == "counter" else "") for name, family in found.items()}
+    assert listed == shown
+    for name, family in found.items():
+        assert family.documentation.endswith(".")
+        assert re.fullmatch(r"astrarium_cluster_[a-z_]+", name)
+        assert not name.endswith(("_total", "_count", "_sum", "_bucket", "_info"))
+    assert values(found, "hook_events", "hook", "outcome")["0", "delivered"] == house.count(
+        "events", "kind IN ('finished', 'failed', 'withdrawn')"
+    )
