@@ -16,7 +16,7 @@ from astrarium.cli.cluster.live import hooks_of
 from astrarium.cluster.scenario.read import parse
 from astrarium.core.errors import InputError
 from tests.cluster.live.test_arbiter import House
-from tests.cluster.live.test_forecast import Immediate
+from tests.cluster.live.watching.test_forecast import Immediate
 
 pytest_plugins = ("tests.support.cli_fixtures",)
 
