@@ -150,8 +150,8 @@ class MachineAgent:
         key = part.order.key
         if key not in self._parts:
             folder = part_folder(self._home, part.order, part.place)
-            self._parts[key] = part, folder
             self._carry_out("start", key, partial(self._launch, part, folder))
+            self._parts[key] = part, folder
 
     def stop(self, key: RunKey) -> None:
         if self._undone.pop(("start", key), None) is not None:
