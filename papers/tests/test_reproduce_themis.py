@@ -187,8 +187,8 @@ def test_a_drawn_workload_has_the_facts_of_theirs() -> None:
 
 
 def test_halving_stops_the_shortest_of_a_group_first() -> None:
-    """Five jobs: rungs are half of the longest apart (log2 of 5 is 2). Two stop at the first, one of the other
-    three at the second, one of the last two at the third; nobody does more than it has."""
+    """Five jobs: rungs are half of the longest apart (log2 of 5 is 2). Two stop at the first, one of the
+    other three at the second, one of the last two at the third; nobody does more than it has."""
     base = setting.SpreadJob(0, 0, 2, (1.0, 1.0, 1.0), float(setting.MINUTE), 1)
     jobs = [base._replace(work=minutes * setting.MINUTE) for minutes in (100, 80, 70, 20, 90)]
     done = [job.work // setting.MINUTE for job in setting.halved(jobs)]

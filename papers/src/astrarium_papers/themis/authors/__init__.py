@@ -72,7 +72,10 @@ SWITCHES: dict[str, tuple[MakePolicy, MakePolicy]] = {
         THEIRS["SLAQ"], lambda: OneByOne(rivals.loss_right)),
 }  # fmt: skip
 # `astrarium`, and Themis with one of five apps bidding at a time: so d = 0.2 is read
-OURS = {"astrarium": _registered("astrarium"), "Themis-d0.2": _registered("themis", definition="demand")}
+OURS = {
+    "astrarium": _registered("astrarium", definition="demand"),
+    "Themis-d0.2": _registered("themis", definition="demand"),
+}
 
 
 def run(effort: Effort) -> Findings:

@@ -38,14 +38,14 @@ class Offer(NamedTuple):
         return work_left(self.now, self.row, self.state)
 
     @property
-    def count(self) -> int:
+    def size(self) -> int:
         """Return how many GPUs the job would have."""
         return len(self.has) + 1
 
     @property
     def speed(self) -> float:
         """Return how fast each GPU would be, for the place: 1 at most."""
-        return self.state.pace(self.job, [*self.has, self.gpu]) / self.count
+        return self.state.pace(self.job, [*self.has, self.gpu]) / self.size
 
     def takes(self, gpus: Sequence[int]) -> float:
         """Return how long the job takes from its arrival, with these GPUs from now on."""
@@ -108,17 +108,17 @@ def service_left(offer: Offer) -> float:
 
 def time_left(offer: Offer) -> float:
     """SRTF (their SJF): how long a job takes with this GPU. A fault: the worse the place, the less."""
-    return offer.left * offer.speed / offer.count
+    return offer.left * offer.speed / offer.size
 
 
 def time_left_right(offer: Offer) -> float:
     """SRTF without that fault."""
-    return offer.left / offer.speed / offer.count
+    return offer.left / offer.speed / offer.size
 
 
 def throughput(offer: Offer) -> float:
     """Gandiva: how fast the job would be."""
-    return -offer.speed * offer.count
+    return -offer.speed * offer.size
 
 
 def closeness(offer: Offer) -> float:
@@ -134,12 +134,12 @@ def growth(offer: Offer) -> float:
 def loss(offer: Offer) -> float:
     """SLAQ: by how much the loss falls in a lease. A fault: the more GPUs, and the better they lie, the fewer
     iterations are reckoned with, and a lease has as many as it has minutes."""
-    return _fall(offer, LEASE / MINUTE // (offer.count * offer.speed))
+    return _fall(offer, LEASE / MINUTE // (offer.size * offer.speed))
 
 
 def loss_right(offer: Offer) -> float:
     """SLAQ without that fault."""
-    return _fall(offer, LEASE * offer.count * offer.speed // iteration(offer.job))
+    return _fall(offer, LEASE * offer.size * offer.speed // iteration(offer.job))
 
 
 def _fall(offer: Offer, more: float) -> float:
