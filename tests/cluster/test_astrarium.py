@@ -156,7 +156,7 @@ def test_whoever_loses_least_is_stopped() -> None:
 
     def stopped(at: int) -> int:
         state = ClusterState(checkpoints=100 * SECOND)
-        played = run(policy(), TWO, (0, first), (50, second), (at, short), state=state)
+        played = run(policy(more=0.1), TWO, (0, first), (50, second), (at, short), state=state)
         return revoked(played)[0][1]
 
     assert stopped(510) == 0
@@ -278,7 +278,7 @@ def test_a_gang_moves_where_it_is_closer_if_that_gains_more_than_it_costs() -> N
 
 def books(*apps: App) -> tuple[ClusterState, Any]:
     """One GPU; all came at 0, and the policy has decided once."""
-    state, allocator = ClusterState(), policy()
+    state, allocator = ClusterState(), policy(more=0.1)
     state.apply(0, MachineJoined(ONE[0]))
     events = [AppArrived(app) for app in apps]
     for event in events:

@@ -62,7 +62,7 @@ class Astrarium:
         )
         more: Annotated[
             float, msgspec.Meta(ge=0, description="part by which the smallest possible bound is exceeded")
-        ] = 0.05
+        ] = 0.0
         tail: Annotated[
             float, msgspec.Meta(ge=0, description="part by which the end of all work may come later")
         ] = 0.05
