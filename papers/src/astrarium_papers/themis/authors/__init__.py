@@ -2,9 +2,8 @@
 
 The folder in the environment variable ASTRARIUM_THEMIS_DATA holds their workloads (`online_NAME.csv`, see
 `setting`) and `reference.json`, the recorded runs: largest rho by `demand`, mean completion, GPU-hours.
-They had 64 GPUs in 2 racks; which machines is not recorded, so ours are those of the paper's testbed. What
-is known of their rules is in `rivals`. Not known are the layout, how much work a job is (`setting`), and
-how their SRTF and SLAQ are wrong. Causes are switched on and off one at a time.
+Their rules are in `setting` and `rivals`. Not known are the layout of the 64 GPUs, and the factors of the
+losses that SLAQ goes by. Causes are switched on and off one at a time.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from astrarium_papers.themis.authors.setting import (
     Outcome,
     SpreadJob,
     drawn,
-    more_unequal,
     outcome,
     read,
 )
@@ -36,9 +34,8 @@ WORKLOADS = ("comparison", "0network", "100network")
 MEASURES = (("worst", "largest rho", "", 0.1), ("completion_min", "mean completion", "min", 0.05),
             ("gpu_hours", "GPU time", "h", 0.05))  # fmt: skip
 RECORDED = {"worst": "rho_b_max", "completion_min": "mean_jct_min", "gpu_hours": "gpu_hours"}
-UNEQUAL = "how the work is divided between jobs is not known: ours is 0.78 of the serial time for each"
-LAYOUT = "their machines are not recorded; on ours GPUs in order of their numbers lie closer together"
-FAULT = "how theirs is wrong is known by its name only"
+LOSSES = "the factors of their losses are not known: ours are drawn"
+LAYOUT = "which machines theirs were is not recorded"
 
 
 def _registered(name: str, **parameters: Any) -> MakePolicy:
@@ -48,31 +45,37 @@ def _registered(name: str, **parameters: Any) -> MakePolicy:
 
 THEIRS: dict[str, MakePolicy] = {
     "Themis": _registered("themis", f=1.0, definition="demand"),
-    "Gandiva": lambda: OneByOne(rivals.placement, sees=True),
+    "Gandiva": lambda: OneByOne(rivals.throughput),
     "SLAQ": lambda: OneByOne(rivals.loss),
     "Tiresias": lambda: OneByOne(rivals.attained),
     "SJF": lambda: OneByOne(rivals.time_left),
-    "SRSF": lambda: OneByOne(rivals.attained),
-    "Optimus": lambda: OneByOne(rivals.growth, sees=True),
+    "SRSF": lambda: OneByOne(rivals.work_done),
+    "Optimus": lambda: OneByOne(rivals.growth),
 }
-NOTES = {"SJF": FAULT, "SLAQ": FAULT, "Gandiva": LAYOUT, "Tiresias": LAYOUT, "SRSF": LAYOUT}
 # What is changed, one at a time: the policy with it, and the one without
 SWITCHES: dict[str, tuple[MakePolicy, MakePolicy]] = {
     "Themis bids by demand, not by share": (THEIRS["Themis"], _registered("themis", f=1.0)),
     "Themis: leftovers to the worst, not by chance": (
         _registered("themis", f=1.0, definition="demand", leftovers="worst"), THEIRS["Themis"]),
-    "Tiresias is blind to places": (THEIRS["Tiresias"], lambda: OneByOne(rivals.attained, sees=True)),
+    "Tiresias: leases end with an iteration, not all together": (
+        THEIRS["Tiresias"], lambda: OneByOne(rivals.attained, together=True)),
+    "Gandiva: leases end with an iteration, not all together": (
+        THEIRS["Gandiva"], lambda: OneByOne(rivals.throughput, together=True)),
+    "Gandiva goes by speed, not by closeness": (THEIRS["Gandiva"], lambda: OneByOne(rivals.closeness)),
     "Gandiva: ties to the fewest GPUs, not by arrival": (
-        THEIRS["Gandiva"], lambda: OneByOne(rivals.placement, sees=True, early=True)),
-    "SRSF ranks by attained service, not by what is left": (
+        THEIRS["Gandiva"], lambda: OneByOne(rivals.throughput, early=True)),
+    "SRSF ranks by what is done, not by what is left": (
         THEIRS["SRSF"], lambda: OneByOne(rivals.service_left)),
-    "SLAQ counts GPUs the wrong way round": (lambda: OneByOne(rivals.loss_by_count), THEIRS["SLAQ"]),
+    "SJF: the worse the place, the shorter, not the longer": (
+        THEIRS["SJF"], lambda: OneByOne(rivals.time_left_right)),
+    "SLAQ: the more GPUs, the fewer iterations, not the more": (
+        THEIRS["SLAQ"], lambda: OneByOne(rivals.loss_right)),
 }  # fmt: skip
 # `astrarium`, and Themis with one of five apps bidding at a time: so d = 0.2 is read
-OURS = {"astrarium": _registered("astrarium"), "Themis-d0.2": _registered("themis", definition="demand")}
-
-
-POWER = 1.5  # of serial times, where work is more unequal
+OURS = {
+    "astrarium": _registered("astrarium", definition="demand"),
+    "Themis-d0.2": _registered("themis", definition="demand"),
+}
 
 
 def run(effort: Effort) -> Findings:
@@ -80,12 +83,13 @@ def run(effort: Effort) -> Findings:
     if not effort.quick and not (os.environ.get(FOLDER) and (folder / "reference.json").is_file()):
         return Findings([], skipped=f"reference.json is not at hand: {FOLDER} names the folder that it is in")
     recorded, workloads = _at_hand(folder, effort)
+    whole = {} if effort.quick else {name: read(_file(folder, name), halve=False) for name in workloads}
     rows, data = list[Row](), dict[str, Any]()
     for name, jobs in workloads.items():
         effort.say(name)
         found = {policy: outcome(jobs, make) for policy, make in {**THEIRS, **OURS}.items()}
         rows += [row for policy, one in found.items() for row in _rows(name, policy, one, recorded)]
-        rows += _switched(name, jobs)
+        rows += _switched(name, jobs, whole.get(name))
         data[name] = {policy: _numbers(one) for policy, one in found.items()}
     return Findings(rows, [claim for name, found in data.items() for claim in _claims(name, found)], data)
 
@@ -94,7 +98,11 @@ def _at_hand(folder: Path, effort: Effort) -> tuple[dict[str, Any], dict[str, li
     if effort.quick:
         return {}, {"drawn": drawn(1, 24)}
     recorded = json.loads((folder / "reference.json").read_text())
-    return recorded, {name: read(folder / f"online_{name}.csv") for name in WORKLOADS}
+    return recorded, {name: read(_file(folder, name)) for name in WORKLOADS}
+
+
+def _file(folder: Path, workload: str) -> Path:
+    return folder / f"online_{workload}.csv"
 
 
 def _numbers(found: Outcome) -> dict[str, float]:
@@ -106,7 +114,7 @@ def _rows(workload: str, policy: str, found: Outcome, recorded: dict[str, Any]) 
     theirs = recorded.get(f"online_workload_{workload}|64|20|{policy}", {})
     told = f"score {found.score:.3f}" + (f", theirs {theirs['placement_score']:.3f}" if theirs else "")
     told += "; largest rho " + ", ".join(f"{name} {max(rhos):.2f}" for name, rhos in found.rho.items())
-    why = f"; {NOTES[policy]}; {UNEQUAL}" if policy in NOTES else f"; {UNEQUAL}"
+    why = f"; {LOSSES if policy == 'SLAQ' else LAYOUT}"
     return [
         Row(f"{workload}, {policy}: {what}", getattr(found, name), theirs.get(RECORDED[name]), unit, slack,
             told + (why if theirs else ""))
@@ -114,14 +122,14 @@ def _rows(workload: str, policy: str, found: Outcome, recorded: dict[str, Any]) 
     ]  # fmt: skip
 
 
-def _switched(workload: str, jobs: list[SpreadJob]) -> list[Row]:
-    """Return a row for each cause: the largest rho with it, over that without it."""
+def _switched(workload: str, jobs: list[SpreadJob], whole: list[SpreadJob] | None) -> list[Row]:
+    """Return a row for each cause: the largest rho with it, over that without it. *whole*: jobs that are not
+    halved."""
     rows = []
-    unequal = more_unequal(jobs, POWER)
     pairs = {what: [outcome(jobs, make) for make in makes] for what, makes in SWITCHES.items()}
-    for name in ("Themis", "Tiresias", "SJF"):
-        both = [outcome(each, THEIRS[name]) for each in (unequal, jobs)]
-        pairs[f"work goes by serial time to the power {POWER:g}, {name}"] = both
+    for name in ("Themis", "Tiresias", "SJF") if whole else ():
+        both = [outcome(each, THEIRS[name]) for each in (jobs, whole or jobs)]
+        pairs[f"groups are halved, {name}"] = both
     for what, (on, off) in pairs.items():
         note = (
             f"{on.worst:.2f} over {off.worst:.2f}; mean completion {on.completion_min:.0f} and "

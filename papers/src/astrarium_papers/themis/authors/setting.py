@@ -5,16 +5,19 @@ starts cost nothing, and jobs are slower across slots, machines and racks by wha
 workloads are files of facts (`online_NAME.csv`: job, group, start_min, serial_min, most_gpus, and the
 speeds), which are not part of this repository. `drawn` has the same facts, for tests.
 
-How much work there is, is not what the files say: their serial times sum up to 719.3 hours, but every
-recorded run did 561.3 (GPU-hours times placement score, alike for 24 runs). Why is not known. Work is taken
-to be less by the same factor for all jobs (`WORK`). That is an assumption, and `more_unequal` is there to
-try another.
+Jobs of a group are a search by successive halving, decided before it begins: from the shortest on, half of
+those left stop at the first rung, half of the others at the second, and so on (`halved`; rungs are as far
+apart as the longest job is long, over log2 of how many there are). That is why serial times of the files sum
+up to 719.3 hours, and every recorded run did 561.3 (GPU-hours times placement score).
+
+A lease ends with the iteration that it ends in, so that GPUs of different jobs come free one job at a time.
 """
 
 from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Sequence
+from math import floor, log2
 from pathlib import Path
 from statistics import fmean, median
 from typing import NamedTuple
@@ -28,7 +31,6 @@ from astrarium.cluster.policies import Allocator, Arbiter
 from astrarium.cluster.record import Watch
 from astrarium.cluster.report.summary import DEFINITIONS
 from astrarium.cluster.state import ClusterState
-from astrarium.cluster.workloads.themis import MACHINES
 from astrarium.cluster.world import ClusterWorld
 from astrarium.core.engine import Engine
 from astrarium.core.streams import stream
@@ -38,20 +40,26 @@ from astrarium_papers.themis._runs import jain
 
 MINUTE = 60 * SECOND
 LEASE = 20 * MINUTE
-WORK = 561.34 / 719.35  # GPU-hours that recorded runs did, over those of the files
 STARTS = {20: 13, 40: 24, 60: 20, 80: 29, 100: 27}  # minutes: jobs that come then
+ITERATION = 0.0055 * MINUTE  # of most of their jobs, on one GPU
 SPEEDS = {"light": (1.0, 0.98, 0.96), "network": (0.9, 0.7, 0.5)}  # across slots, machines, racks
+
+# 64 GPUs in 2 racks. Which machines is not recorded; these are the paper's, half of them in each rack
+LAYOUT = [Machine(number, gpus, number // 10, 2) for number, gpus in enumerate(2 * [*[2] * 4, *[4] * 6])]
 
 MakePolicy = Callable[[], Allocator]
 
 
 class SpreadJob(NamedTuple):
-    """A job of the workload: when it comes, its work on one GPU, and how fast it is when it is spread."""
+    """A job of the workload: when it comes, its work on one GPU, and how fast it is when it is spread. An
+    *iteration* is so long on one GPU."""
 
     start: Time
     work: Time
     most: int
     speeds: tuple[float, float, float]
+    iteration: float
+    group: int
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -75,17 +83,37 @@ class Outcome(msgspec.Struct, frozen=True):
         return jain(self.rho["demand"])
 
 
-def read(path: Path) -> list[SpreadJob]:
+def read(path: Path, *, halve: bool = True) -> list[SpreadJob]:
     with path.open() as lines:
-        return [_job(row) for row in csv.DictReader(lines)]
+        jobs = [_job(row) for row in csv.DictReader(lines)]
+    return halved(jobs) if halve else jobs
 
 
 def _job(row: dict[str, str]) -> SpreadJob:
     slots, machines, racks = (float(row[f"speed_across_{unit}"]) for unit in ("slots", "machines", "racks"))
-    work = round(float(row["serial_min"]) * WORK * MINUTE)
+    work = round(float(row["serial_min"]) * MINUTE)
     return SpreadJob(
-        round(float(row["start_min"]) * MINUTE), work, int(row["most_gpus"]), (slots, machines, racks)
-    )
+        round(float(row["start_min"]) * MINUTE), work, int(row["most_gpus"]), (slots, machines, racks),
+        work / int(row["iterations"]), int(row["group"]),
+    )  # fmt: skip
+
+
+def halved(jobs: Sequence[SpreadJob]) -> list[SpreadJob]:
+    """Return jobs that stop where successive halving within their group ends them, the shortest first."""
+    found = list(jobs)
+    for group in {job.group: None for job in jobs}:
+        line = [place for place, job in enumerate(jobs) if job.group == group]
+        line.sort(key=lambda place: (round(jobs[place].work / jobs[place].iteration), place))
+        longest = jobs[line[-1]]
+        rung = longest.work / longest.iteration // max(1, floor(log2(len(line))))
+        first, count = 0, 1
+        while first < len(line) - 1:
+            last = first + (len(line) - first) // 2
+            for place in line[first:last]:
+                job = jobs[place]
+                found[place] = job._replace(work=min(job.work, round(count * rung * job.iteration)))
+            first, count = last, count + 1
+    return found
 
 
 def drawn(seed: int, jobs: int = 113, network: float = 1.0) -> list[SpreadJob]:
@@ -97,21 +125,14 @@ def drawn(seed: int, jobs: int = 113, network: float = 1.0) -> list[SpreadJob]:
         serial = min(963.0, max(137.0, float(chance.lognormal(5.866, 0.42))))
         most = 4 if chance.random() < 0.7 else 2
         speeds = SPEEDS["network" if chance.random() < network else "light"]
-        found.append(SpreadJob(start * MINUTE, round(serial * WORK * MINUTE), most, speeds))
-    return found
-
-
-def more_unequal(jobs: Sequence[SpreadJob], power: float) -> list[SpreadJob]:
-    """Return the same work in all, divided between jobs by a power of what they have."""
-    parts = [float(job.work) ** power for job in jobs]
-    whole = sum(job.work for job in jobs) / sum(parts)
-    return [job._replace(work=round(part * whole)) for job, part in zip(jobs, parts, strict=True)]
+        found.append(SpreadJob(start * MINUTE, round(serial * MINUTE), most, speeds, ITERATION, start // 20))
+    return halved(found)
 
 
 def outcome(
     jobs: Sequence[SpreadJob],
     make: MakePolicy,
-    machines: Sequence[Machine] = MACHINES["themis-testbed"],
+    machines: Sequence[Machine] = LAYOUT,
 ) -> Outcome:
     """Run a policy on jobs, each an app of its own."""
     state = ClusterState(_slowdowns(jobs))
@@ -134,7 +155,15 @@ def outcome(
 
 
 def _app(number: int, job: SpreadJob) -> App:
-    return App(number, f"job {number}", ((Job(0, job.work, 1, job.most, _model(job)),),))
+    iterations = round(job.work / job.iteration)
+    return App(
+        number, f"job {number}", ((Job(0, job.work, 1, job.most, _model(job), iterations=iterations),),)
+    )
+
+
+def iteration(job: Job) -> float:
+    """Return how long an iteration of a job takes on one GPU."""
+    return job.work / job.iterations
 
 
 def _model(job: SpreadJob) -> str:

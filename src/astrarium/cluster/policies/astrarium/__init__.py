@@ -62,7 +62,7 @@ class Astrarium:
         )
         more: Annotated[
             float, msgspec.Meta(ge=0, description="part by which the smallest possible bound is exceeded")
-        ] = 0.1
+        ] = 0.0
         tail: Annotated[
             float, msgspec.Meta(ge=0, description="part by which the end of all work may come later")
         ] = 0.05
@@ -131,8 +131,9 @@ class Astrarium:
         allotting.set_counts(line, allotments, state.floor.size)
         for mine in allotments.values():
             allotting.choose_kept(now, mine, state)
+        places = allotting.new_places(now, line, allotments, state)
         yield from self._taken(line, allotments)
-        yield from self._given(now, line, allotments, state)
+        yield from self._given(now, line, allotments, places, state)
         yield from spared((each.app for each in line if each.prospect.row.leases), state)
         self._wakes = self._promise_ends(now, line, state)
         self._review = self._next_review(now, line, state)
@@ -173,9 +174,14 @@ class Astrarium:
                 yield Revoke(each.app, tuple(gone), explanations.why_taken(each, gains))
 
     def _given(
-        self, now: Time, line: Sequence[RankedApp], allotments: Mapping[int, Allotment], state: ClusterState
+        self,
+        now: Time,
+        line: Sequence[RankedApp],
+        allotments: Mapping[int, Allotment],
+        places: Mapping[int, list[int]],
+        state: ClusterState,
     ) -> Iterator[Grant | Revoke]:
-        places, until = allotting.new_places(line, allotments, state), self._until(now)
+        until = self._until(now)
         for each in line:
             mine, new = allotments[each.app], places.get(each.app, [])
             again = [gpu for gpu in mine.kept if gpu not in mine.row.leases]

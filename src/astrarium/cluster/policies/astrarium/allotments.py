@@ -14,7 +14,7 @@ from astrarium.cluster.arrange import closest, cost_of_spread
 from astrarium.cluster.demand import just_expired, usable
 from astrarium.cluster.machines import Spread
 from astrarium.cluster.policies.astrarium.line import RankedApp, Reason
-from astrarium.cluster.policies.astrarium.prospects import lost_by_stopping
+from astrarium.cluster.policies.astrarium.prospects import job_left, lost_by_stopping
 from astrarium.cluster.state import AppRow, ClusterState, JobRow
 from astrarium.core.units import Time
 
@@ -59,7 +59,7 @@ def set_counts(line: Sequence[RankedApp], allotments: Mapping[int, Allotment], s
         most = own + room if waits_for is None else min(own + room, len(mine.has))
         mine.count = max(own, usable(mine.row, most))
         room -= mine.count - own
-        pressed = ranked.reason is Reason.FAIRNESS and not mine.count
+        pressed = ranked.reason in (Reason.FAIRNESS, Reason.TIGHT) and not mine.count
         if pressed and waits_for is None and usable(mine.row, size):
             waits_for = ranked.app
     return waits_for
@@ -86,19 +86,39 @@ def _loss(now: Time, job: JobRow, chosen: Collection[int], state: ClusterState) 
 
 
 def new_places(
-    line: Sequence[RankedApp], allotments: Mapping[int, Allotment], state: ClusterState
+    now: Time, line: Sequence[RankedApp], allotments: Mapping[int, Allotment], state: ClusterState
 ) -> dict[int, list[int]]:
     """Return more GPUs for each app that gets more: first for those to whom a bad place costs most."""
     taken = {gpu for each in allotments.values() for gpu in each.kept}
-    free = set(state.free) - taken
+    free = {*state.free, *state.holder} - taken
     missing = {each.app: allotments[each.app].count - len(allotments[each.app].kept) for each in line}
     found: dict[int, list[int]] = {}
     short = [app for app, count in missing.items() if count > 0]
     costs = {app: cost_of_spread(allotments[app].row, allotments[app].count, state) for app in short}
     for app in sorted(short, key=lambda app: costs[app], reverse=True):
-        found[app] = list(closest(free, missing[app], state.floor, allotments[app].kept))
+        mine = allotments[app]
+        found[app] = list(closest(free, missing[app], state.floor, mine.kept))
+        _move_together(now, mine, found, free, state)
         free.difference_update(found[app])
     return found
+
+
+def _move_together(
+    now: Time, mine: Allotment, found: dict[int, list[int]], free: set[int], state: ClusterState
+) -> None:
+    """Let an app of one gang that gets more GPUs go to where all of them lie closer, if that gains more than
+    it costs: it gives back what it kept."""
+    app = mine.row.app.id
+    if not mine.kept or mine.protected or len(mine.row.jobs) > 1:
+        return
+    (job,) = mine.row.jobs.values()
+    here, there = [*mine.kept, *found[app]], closest(sorted({*free, *mine.kept}), mine.count, state.floor)
+    before, after = state.pace(job.job, here), state.pace(job.job, there)
+    left = job_left(now, mine.row, job, state)
+    if job.gpus and left / before - left / after > WORTH * lost_by_stopping(now, job, state):
+        free.update(gpu for gpu in mine.kept if gpu not in there)
+        found[app] = [gpu for gpu in there if gpu not in mine.kept]
+        mine.keeps = [gpu for gpu in mine.kept if gpu in there]
 
 
 def better_place(

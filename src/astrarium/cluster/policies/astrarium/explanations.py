@@ -44,6 +44,10 @@ def why_given(ranked: RankedApp, bound: float) -> str:
             f"it needs {about(each.span)} at best and has {within} "
             f"to keep its rho at {bound:.2f}, which all are held to"
         )
+    if ranked.reason is Reason.TIGHT:
+        return (
+            f"all can keep a rho of {bound:.2f} only together, and it can wait least: {about(ranked.slack)}"
+        )
     if ranked.reason is Reason.TAIL:
         return f"it still takes {about(each.span)}: if it waited, all would wait for it in the end"
     return f"it has the least left of those who can wait and fit: {hours(each.left)}"
@@ -58,6 +62,8 @@ def why_taken(victim: RankedApp, winner: RankedApp | None) -> str:
     name, left = first.row.app.name, hours(first.left)
     if winner.reason is Reason.FAIRNESS:
         return f"{name} cannot wait any longer, and this one can; {loses}"
+    if winner.reason is Reason.TIGHT:
+        return f"{name} can wait {about(winner.slack)}, this one {about(max(0.0, victim.slack))}; {loses}"
     if winner.reason is Reason.TAIL:
         return f"{name} is the longest of all, which would wait for it in the end; {loses}"
     return f"{name} has only {left} left, this one {hours(each.left)}; {loses}"

@@ -2,10 +2,14 @@
 
 - FAIRNESS: who would fare worse than the bound if it did not run from now on, the most pressed first.
   The bound is the smallest that all can be held to, and a little more. It is remembered: what was
-  promised when the last app came is kept as long as it can be. Who is the reason for the bound, because it
+  promised is kept as long as it can be, whoever comes. Who is the reason for the bound, because it
   would reach it even if it ran from now on, does not wait either: so nobody starves.
 - TAIL: who is so long and narrow that all would wait for it in the end, once no more apps come: the longest
   first.
+- TIGHT: who has to do its part so that all can meet the bound together, though it could wait if it were
+  alone: until some instant hardly any GPU time is left over, and it has work to do by then. Who can wait
+  least goes first, which is optimal for work that can be divided; who runs goes on until others are more
+  pressed by a margin and by what would be lost, and to its end if that is near.
 - SHORT: all others, those with the least GPU time left first, which makes the mean completion time small.
   Who runs is put forward by what would be lost if it were stopped: it goes on unless stopping it gains more.
 """
@@ -14,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import IntEnum
+from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -28,9 +33,8 @@ DOUBLINGS, HALVINGS = 60, 12
 
 def smallest_bound(now: Time, prospects: Sequence[AppProspect], gpus: int) -> float:
     """Return the smallest bound on rho that every app can be held to."""
+    left, span = _work(prospects)
     lived = np.array([float(now - each.row.arrived) for each in prospects])
-    left = np.array([each.left for each in prospects])
-    span = np.array([each.span for each in prospects])
     ideal = np.array([each.ideal for each in prospects])
 
     def fits(bound: float) -> bool:
@@ -47,15 +51,31 @@ def smallest_bound(now: Time, prospects: Sequence[AppProspect], gpus: int) -> fl
     return high
 
 
+def _work(prospects: Sequence[AppProspect]) -> tuple[Vector, Vector]:
+    return np.array([each.left for each in prospects]), np.array([each.span for each in prospects])
+
+
 def in_time(left: Vector, span: Vector, deadlines: Vector, gpus: int) -> bool:
     """Return whether all work can be done, each app by its deadline, counted from now."""
+    instants, due = _due(left, span, deadlines)
+    return bool((due <= gpus * instants * (1 + ROUNDING) + 1.0).all())
+
+
+def tight_until(left: Vector, span: Vector, deadlines: Vector, gpus: int, margin: float) -> float:
+    """Return the last instant by which so much is to be done, for all to meet their deadlines, that GPUs
+    could not even rest for a *margin*."""
+    instants, due = _due(left, span, np.maximum(deadlines, span))
+    return float(instants[due >= gpus * (instants - margin)].max(initial=margin))
+
+
+def _due(left: Vector, span: Vector, deadlines: Vector) -> tuple[Vector, Vector]:
+    """Return instants, and the work that is to be done by then if every app begins as late as it can."""
     rate, starts = left / span, np.maximum(0.0, deadlines - span)
     instants = np.concatenate([starts, deadlines])
     order = np.argsort(instants, kind="stable")
     instants = instants[order]
     slopes = np.cumsum(np.concatenate([rate, -rate])[order])
-    due = np.cumsum(slopes[:-1] * np.diff(instants))
-    return bool((due <= gpus * instants[1:] * (1 + ROUNDING) + 1.0).all())
+    return instants[1:], np.cumsum(slopes[:-1] * np.diff(instants))
 
 
 QUIET = 4  # mean gaps between arrivals without one: no more apps come
@@ -66,7 +86,8 @@ NEAR = 0.02  # of the time until all is done: who is as long as that is pressed
 class Reason(IntEnum):
     FAIRNESS = 0
     TAIL = 1
-    SHORT = 2
+    TIGHT = 2
+    SHORT = 3
 
 
 class RankedApp(NamedTuple):
@@ -88,7 +109,8 @@ class PriorityLine:
 
     def __init__(self, least: float, more: float, tail: float, margin: Time) -> None:
         self._least, self._more, self._tail, self._margin = least, more, tail, margin
-        self.bound = self._smallest = least
+        self.bound, self._smallest = inf, least
+        self._tight = 0.0  # how long hardly any GPU time is left over
         self._done_by = 0.0  # when all work that there is should be done
         self._known: set[int] = set()
         self._came: list[Time] = []  # the first and the last arrival
@@ -96,28 +118,31 @@ class PriorityLine:
 
     def order(self, now: Time, prospects: Sequence[AppProspect], gpus: int) -> list[RankedApp]:
         came = self._hear(prospects)
-        self._promise(now, prospects, gpus, came)
+        self._promise(now, prospects, gpus)
         drain = _drain(prospects, gpus)
         if came:
             self._done_by = max(self._done_by, now + drain * (1 + self._tail))
         self._done_by = max(self._done_by, now + drain)
         ranked = [self._ranked(now, each, drain, gpus) for each in prospects]
-        ranked.sort(key=lambda each: (each.reason, _key(each), each.prospect.row.arrived, each.app))
+        ranked.sort(key=lambda each: (each.reason, self._key(each), each.prospect.row.arrived, each.app))
         return _by_arrival(ranked)
 
     def _hear(self, prospects: Sequence[AppProspect]) -> bool:
         """Return whether an app has come."""
         new = [each.row.arrived for each in prospects if each.app not in self._known]
+        if len(new) == len(prospects):
+            self.bound = inf  # nobody is there any more to whom anything was promised
         self._known = {each.app for each in prospects}
         if new:
             self._came, self._count = [*self._came[:1], *new], self._count + len(new)
             self._came = [self._came[0], self._came[-1]]
         return bool(new)
 
-    def _promise(self, now: Time, prospects: Sequence[AppProspect], gpus: int, came: bool) -> None:
+    def _promise(self, now: Time, prospects: Sequence[AppProspect], gpus: int) -> None:
         self._smallest = smallest = smallest_bound(now, prospects, gpus)
-        wanted = max(self._least, smallest * (1 + self._more))
-        self.bound = wanted if came else max(smallest, min(self.bound, wanted))
+        self.bound = max(smallest, min(self.bound, max(self._least, smallest * (1 + self._more))))
+        deadlines = np.array([each.deadline(self.bound) - now for each in prospects])
+        self._tight = tight_until(*_work(prospects), deadlines, gpus, self._margin)
 
     def _ranked(self, now: Time, each: AppProspect, drain: float, gpus: int) -> RankedApp:
         slack = each.deadline(self.bound) - now - each.span
@@ -127,7 +152,20 @@ class PriorityLine:
         near = NEAR * drain * (1 - each.rate / gpus)  # who is wide can catch up
         if self._quiet(now) and self._done_by - now - each.span < near:
             return RankedApp(each, Reason.TAIL, slack)
-        return RankedApp(each, Reason.SHORT, slack)
+        return RankedApp(each, Reason.TIGHT if slack < self._tight else Reason.SHORT, slack)
+
+    def _key(self, each: RankedApp) -> float:
+        if each.reason is Reason.FAIRNESS:
+            return each.slack
+        if each.reason is Reason.TIGHT:
+            return each.slack - self._ahead(each.prospect)
+        return -each.prospect.span if each.reason is Reason.TAIL else each.prospect.left - each.prospect.loss
+
+    def _ahead(self, each: AppProspect) -> float:
+        """Return by how much others must be more pressed to take GPUs from an app; it ends if it soon can."""
+        if not each.row.leases:
+            return 0.0
+        return inf if each.span <= self._margin else self._margin + each.loss / len(each.row.leases)
 
     def pressed_in(self, now: Time, each: RankedApp) -> float:
         """Return how long an app can wait at most until it comes before others."""
@@ -155,9 +193,3 @@ def _by_arrival(line: list[RankedApp]) -> list[RankedApp]:
 def _drain(prospects: Sequence[AppProspect], gpus: int) -> float:
     """Return how long all work takes at best: no faster than the longest app, nor than all GPUs."""
     return max(max(each.span for each in prospects), sum(each.left for each in prospects) / gpus)
-
-
-def _key(each: RankedApp) -> float:
-    if each.reason is Reason.FAIRNESS:
-        return each.slack
-    return -each.prospect.span if each.reason is Reason.TAIL else each.prospect.left - each.prospect.loss
