@@ -231,8 +231,10 @@ def test_users_act_for_their_teams(asked: Any, folder: Path) -> None:
         bob.logs("hear", {})
     with pytest.raises(AstrariumError, match=r"such as see, hear.*did you mean 'see'"):
         bob.send("withdraw", {"app": "sea"}, 0.0)
+    with pytest.raises(AstrariumError, match="operate needs an operator"):
+        bob.send("drain", {"machine": "0", "gpu": 0}, 0.0)
     with pytest.raises(AstrariumError, match="kind: expected app, withdraw"):
-        bob.send("drain", {}, 0.0)
+        bob.send("erase", {}, 0.0)
     assert len(inbox(folder)) == 1
     bob.send("withdraw", {"app": "see"}, 0.0)
     assert inbox(folder)[1:] == [("withdraw", {"app": "see"}, "bob")]

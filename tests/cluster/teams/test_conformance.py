@@ -61,7 +61,14 @@ class UnderTeams(ClusterPolicyConformance):
         return super().observe(with_teams(case), *args, **kwargs)
 
 
-globals().update(suites(UnderTeams, [(name, {}, {}) for name in cluster_policies.names()]))
+QUICK = ("astrarium", "fifo", "themis", "tiresias")
+for policies, marks in (
+    ([name for name in cluster_policies.names() if name in QUICK], []),
+    ([name for name in cluster_policies.names() if name not in QUICK], [pytest.mark.thorough]),
+):
+    for title, suite in suites(UnderTeams, [(name, {}, {}) for name in policies]).items():
+        suite.pytestmark = marks
+        globals()[title] = suite
 
 
 def policy(name: str) -> Allocator:

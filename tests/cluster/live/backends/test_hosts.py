@@ -254,6 +254,7 @@ def test_a_machine_that_does_not_come_back_to_the_next_arbiter_is_lost(tmp_path:
         assert lost.kept > 0
 
 
+@pytest.mark.thorough
 def test_an_agent_refuses_an_arbiter_that_was_superseded(tmp_path: Path) -> None:
     with two_hosts(tmp_path) as (office, left, _):
         office.again()

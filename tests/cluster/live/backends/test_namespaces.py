@@ -18,7 +18,7 @@ import pytest
 from tests.support.cluster.hosts import AgentProcess
 from tests.support.cluster.jobs import arbiter, check_accounts, end_keepers
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.thorough]
 pytest_plugins = ("tests.support.cluster.fixtures",)
 
 NETWORK = "10.213.77"

@@ -131,7 +131,11 @@ def test_all_goes_on_when_there_is_room_again(small: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    "ends", [signal.SIGKILL, signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.thorough)]
+    "ends",
+    [
+        signal.SIGKILL,
+        *(pytest.param(one, marks=pytest.mark.thorough) for one in (signal.SIGINT, signal.SIGTERM)),
+    ],
 )
 def test_an_arbiter_that_leaves_while_the_disk_is_full(small: Path, tmp_path: Path, ends: int) -> None:
     """Killed or interrupted: it leaves at once, jobs run on, and the next one finds all that happened."""
