@@ -62,13 +62,8 @@ class UnderTeams(ClusterPolicyConformance):
 
 
 QUICK = ("astrarium", "fifo", "themis", "tiresias")
-for policies, marks in (
-    ([name for name in cluster_policies.names() if name in QUICK], []),
-    ([name for name in cluster_policies.names() if name not in QUICK], [pytest.mark.thorough]),
-):
-    for title, suite in suites(UnderTeams, [(name, {}, {}) for name in policies]).items():
-        suite.pytestmark = marks
-        globals()[title] = suite
+MARKS = {name: [] if name in QUICK else [pytest.mark.thorough] for name in cluster_policies.names()}
+globals().update(suites(UnderTeams, [(name, {}, {"pytestmark": marks}) for name, marks in MARKS.items()]))
 
 
 def policy(name: str) -> Allocator:
