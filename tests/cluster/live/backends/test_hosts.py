@@ -413,7 +413,7 @@ def test_logs_are_brought_when_somebody_wants_them(tmp_path: Path) -> None:
             office.backend.bring_logs("0-app", 60)
             return path.read_text() if path.exists() else ""
 
-        assert waited(brought).startswith("first\n")
+        waited(lambda: brought().startswith("first\n"))
         assert office.seen(1).ended == "finished"
         assert brought() == "first\n" + "last" * 1_000_000 + "\n"
         assert brought() == "first\n" + "last" * 1_000_000 + "\n"

@@ -132,9 +132,10 @@ def test_a_command_gets_the_event_on_stdin_and_in_its_environment(house: House, 
     sender = opened(house, Hook("0", ("start",), command, directory=str(tmp_path), timeout=PATIENCE))
     house.submit("a")
     house.go(1)
-    waited((tmp_path / "told.txt").exists, "the command ran")
+    told = tmp_path / "told.txt"
+    waited(lambda: told.exists() and told.stat().st_size, "the command ran")
     sender.close(house.office.now)
-    assert (tmp_path / "told.txt").read_text() == "started started a\n"
+    assert told.read_text() == "started started a\n"
 
 
 @pytest.mark.parametrize(
