@@ -6,15 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from astrarium.cli.cluster.state import (
-    ArbiterPlace,
-    Certificate,
-    KeyFile,
-    Remote,
-    State,
-    User,
-    reached,
-)
+from astrarium.cli.cluster.state import Where, somewhere
 from astrarium.cli.cluster.submit import Wait, tell
 from astrarium.core.errors import InputError
 
@@ -28,32 +20,17 @@ Gpu = Annotated[
 Why = Annotated[str, typer.Option("--why", help="What `cluster status` says about it.")]
 
 
-def drain(
-    gpu: Gpu,
-    why: Why = "",
-    state: State = None,
-    wait: Wait = 5.0,
-    arbiter: ArbiterPlace = None,
-    user: User = None,
-    key_file: KeyFile = None,
-    certificate: Certificate = "",
-) -> None:
+@somewhere
+def drain(where: Where, gpu: Gpu, why: Why = "", wait: Wait = 5.0) -> None:
     """Take a GPU out of use: what runs there writes a checkpoint and goes on elsewhere."""
-    with reached(state, Remote(arbiter, user, key_file, certificate)) as source:
+    with where.reached() as source:
         tell(gpu, source.send("drain", {**_place(gpu), "why": why}, wait))
 
 
-def retry(
-    gpu: Gpu,
-    state: State = None,
-    wait: Wait = 5.0,
-    arbiter: ArbiterPlace = None,
-    user: User = None,
-    key_file: KeyFile = None,
-    certificate: Certificate = "",
-) -> None:
+@somewhere
+def retry(where: Where, gpu: Gpu, wait: Wait = 5.0) -> None:
     """Use a GPU again that is out of use, as soon as it is found to be well."""
-    with reached(state, Remote(arbiter, user, key_file, certificate)) as source:
+    with where.reached() as source:
         tell(gpu, source.send("retry", _place(gpu), wait))
 
 

@@ -25,6 +25,7 @@ from astrarium.cluster.live.backend import Backend, MachineStatus, Options
 from astrarium.cluster.live.backends.fleet import LocalBackend
 from astrarium.cluster.live.backends.hosts import AgentsBackend
 from astrarium.cluster.live.backends.remote import AGENT
+from astrarium.cluster.live.backends.site import SiteOptions
 from astrarium.cluster.live.backends.wire import (
     Channel,
     Listener,
@@ -226,16 +227,15 @@ def backend_of(scenario: ClusterScenario, home: Path) -> Backend:
     if live.backend == "agents":
         copies = live.copies is not False
         return AgentsBackend(home, grace, least, live.patience / 1e9, env, copies, live.look / 1e9)
+    site = SiteOptions(grace=grace, least=least, patience=live.patience / 1e9, env=env)
     if live.backend == "kubernetes" and live.kubernetes is not None:
         from astrarium.cluster.live.backends.kubernetes import KubernetesBackend
 
-        return KubernetesBackend(home, live.kubernetes, live.address or "", grace, least,
-                                 live.patience / 1e9, env)  # fmt: skip
+        return KubernetesBackend(home, live.kubernetes, live.address or "", **site)
     if live.backend == "slurm":
         from astrarium.cluster.live.backends.slurm import SlurmBackend
 
-        return SlurmBackend(home, live.partition or "", live.account or "", live.options or (), grace, least,
-                            live.patience / 1e9, env)  # fmt: skip
+        return SlurmBackend(home, live.partition or "", live.account or "", live.options or (), **site)
     return LocalBackend(home, machines_of(scenario), grace, least, env)
 
 

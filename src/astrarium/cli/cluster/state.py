@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, NamedTuple, get_type_hints
 
 import typer
 
@@ -27,8 +29,6 @@ State = Annotated[
         help=f"The state folder of the cluster; else {VARIABLE}, else the one *.state folder that is here.",
     ),
 ]
-
-
 ArbiterPlace = Annotated[
     str | None,
     typer.Option("--arbiter", metavar="HOST:PORT", help="Over the network: where the arbiter listens."),
@@ -43,41 +43,60 @@ Certificate = Annotated[
 ]
 
 
-class Remote(NamedTuple):
-    """An arbiter elsewhere, and who talks to it."""
+class Where(NamedTuple):
+    """Which cluster is meant: the one of a folder here, or an arbiter elsewhere and who talks to it."""
 
-    arbiter: str | None
-    user: str | None
-    key_file: Path | None
-    certificate: str
+    state: State = None
+    arbiter: ArbiterPlace = None
+    user: User = None
+    key_file: KeyFile = None
+    certificate: Certificate = ""
+
+    @contextmanager
+    def reached(self) -> Iterator[Source]:
+        """Reach an arbiter over the network, or by the socket in its folder; if none runs, the folder."""
+        from astrarium.cluster.live.service import StateFolder, unix_client
+
+        if self.arbiter is not None:
+            yield self._over_network(self.arbiter)
+            return
+        for option, value in (("--user", self.user), ("--key-file", self.key_file)):
+            if value is not None:
+                raise InputError(option, str(value), "--arbiter HOST:PORT beside it")
+        home = state_folder(self.state)
+        with disk_errors(home):
+            yield unix_client(home) or StateFolder(home)
+
+    def _over_network(self, arbiter: str) -> Source:
+        import getpass
+
+        from astrarium.cluster.live.backends.wire import connected, read_key, read_place
+        from astrarium.cluster.live.service import Client
+
+        if self.key_file is None:
+            raise InputError("--key-file", None, "the file with your key, which the arbiter has as well")
+        place, user = read_place("--arbiter", arbiter, self.certificate), self.user or getpass.getuser()
+        return Client(connected(place, user, read_key("--key-file", self.key_file)))
 
 
-@contextmanager
-def reached(state: Path | None, remote: Remote) -> Iterator[Source]:
-    """Reach an arbiter over the network, or by the socket in its folder; if none runs, the folder itself."""
-    from astrarium.cluster.live.service import StateFolder, unix_client
+def somewhere(verb: Callable[Concatenate[Where, ...], None]) -> Callable[..., None]:
+    """Give a command the options of `Where` in place of its first parameter."""
 
-    if remote.arbiter is not None:
-        yield _over_network(remote.arbiter, remote)
-        return
-    for option, value in (("--user", remote.user), ("--key-file", remote.key_file)):
-        if value is not None:
-            raise InputError(option, str(value), "--arbiter HOST:PORT beside it")
-    home = state_folder(state)
-    with disk_errors(home):
-        yield unix_client(home) or StateFolder(home)
+    @wraps(verb)
+    def command(**given: Any) -> None:
+        where = Where(**{name: given.pop(name) for name in Where._fields})
+        verb(where, **given)
 
-
-def _over_network(arbiter: str, remote: Remote) -> Source:
-    import getpass
-
-    from astrarium.cluster.live.backends.wire import connected, read_key, read_place
-    from astrarium.cluster.live.service import Client
-
-    if remote.key_file is None:
-        raise InputError("--key-file", None, "the file with your key, which the arbiter has as well")
-    where = read_place("--arbiter", arbiter, remote.certificate)
-    return Client(connected(where, remote.user or getpass.getuser(), read_key("--key-file", remote.key_file)))
+    own = list(signature(verb, eval_str=True).parameters.values())[1:]
+    hints = get_type_hints(Where, include_extras=True)
+    options = [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=Where._field_defaults[name], annotation=hints[name])
+        for name in Where._fields
+    ]
+    named = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in own] + options
+    command.__signature__ = Signature(named)  # type: ignore[attr-defined]
+    command.__annotations__ = {each.name: each.annotation for each in named}
+    return command
 
 
 @contextmanager

@@ -5,12 +5,11 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from astrarium.cli.cluster.state import App, ArbiterPlace, Certificate, KeyFile, Remote, State, User, reached
+from astrarium.cli.cluster.state import App, Where, somewhere
 from astrarium.cli.options import Json
 from astrarium.cli.output import emit
 from astrarium.core.units import FOREVER
@@ -28,28 +27,19 @@ SILENT = 10  # seconds after which an arbiter is taken to be gone
 LOOK = 0.2  # seconds between looks at logs that are followed
 
 
-def status(
-    state: State = None,
-    app: AppName = None,
-    json: Json = False,
-    watch: Watch = False,
-    arbiter: ArbiterPlace = None,
-    user: User = None,
-    key_file: KeyFile = None,
-    certificate: Certificate = "",
-) -> None:
+@somewhere
+def status(where: Where, app: AppName = None, json: Json = False, watch: Watch = False) -> None:
     """Show who holds what, and why others wait."""
-    remote = Remote(arbiter, user, key_file, certificate)
     if watch:
-        _watch(state, remote, app, json)
+        _watch(where, app, json)
     else:
-        found = _look(state, remote, app)
+        found = _look(where, app)
         emit(json, found, _shown(found), None)
 
 
-def _look(state: Path | None, remote: Remote, app: str | None) -> dict[str, Any]:
+def _look(where: Where, app: str | None) -> dict[str, Any]:
     """Return the status, or all about one app."""
-    with reached(state, remote) as source:
+    with where.reached() as source:
         found = read(source)
         return found if app is None else about(source, found, app)
 
@@ -58,28 +48,28 @@ def _shown(found: dict[str, Any]) -> Iterator[Any]:
     return told(found) if "apps" in found else _about(found)
 
 
-def _watch(state: Path | None, remote: Remote, app: str | None, json: bool) -> None:
+def _watch(where: Where, app: str | None, json: bool) -> None:
     """Show it again every second: in place on a terminal, elsewhere one after another."""
     from rich.console import Group
     from rich.live import Live
 
     if json or not sys.stdout.isatty():
-        for found in _looks(state, remote, app):
+        for found in _looks(where, app):
             emit(json, found, _shown(found), None)
             sys.stdout.flush()
     with Live(auto_refresh=False) as live:
-        for found in _looks(state, remote, app):
+        for found in _looks(where, app):
             live.update(Group(*_shown(found)), refresh=True)
 
 
-def _looks(state: Path | None, remote: Remote, app: str | None) -> Iterator[dict[str, Any]]:
+def _looks(where: Where, app: str | None) -> Iterator[dict[str, Any]]:
     from astrarium.cluster.live.backends.wire import WireError
 
     while True:
         try:
-            yield _look(state, remote, app)
+            yield _look(where, app)
         except WireError:  # an arbiter that has left has told all in its folder
-            if remote.arbiter is not None:
+            if where.arbiter is not None:
                 raise
         time.sleep(EVERY)
 
@@ -93,27 +83,20 @@ def about(source: Source, found: dict[str, Any], name: str) -> dict[str, Any]:
     return {"now_s": found["now_s"], "app": one, **source.story(name)}
 
 
-def logs(
-    app: App,
-    follow: Follow = False,
-    state: State = None,
-    arbiter: ArbiterPlace = None,
-    user: User = None,
-    key_file: KeyFile = None,
-    certificate: Certificate = "",
-) -> None:
+@somewhere
+def logs(where: Where, app: App, follow: Follow = False) -> None:
     """Print what the jobs of an app have written, run after run."""
     from astrarium.cluster.live.backends.wire import WireError
 
     printed, ended = dict[str, int](), False
     while not ended:
-        with reached(state, Remote(arbiter, user, key_file, certificate)) as source:
+        with where.reached() as source:
             try:
                 head, pieces = source.logs(app, printed)
                 _print(pieces, printed, head.several)
                 ended = head.ended or not follow
             except WireError:  # an arbiter that has left has told all in its folder
-                if arbiter is not None:
+                if where.arbiter is not None:
                     raise
         time.sleep(0 if ended else LOOK)
     if not printed:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from astrarium.cli.cluster.state import App, ArbiterPlace, Certificate, KeyFile, Remote, State, User, reached
+from astrarium.cli.cluster.state import App, Where, somewhere
 from astrarium.core.errors import AstrariumError, InputError
 
 AppFile = Annotated[
@@ -37,7 +37,9 @@ Team = Annotated[str | None, typer.Option("--team", help="Whose app it is; your 
 Wait = Annotated[float, typer.Option("--wait", metavar="SECONDS", help="How long to wait for an answer.")]
 
 
+@somewhere
 def submit(
+    where: Where,
     file: AppFile = None,
     command: Command = None,
     name: Name = None,
@@ -46,12 +48,7 @@ def submit(
     length: Length = None,
     on_stop: OnStop = None,
     team: Team = None,
-    state: State = None,
     wait: Wait = 5.0,
-    arbiter: ArbiterPlace = None,
-    user: User = None,
-    key_file: KeyFile = None,
-    certificate: Certificate = "",
 ) -> None:
     """Hand an app to a live cluster."""
     fields = ("command", "name", "gpus", "most", "length", "on_stop", "team")
@@ -60,22 +57,15 @@ def submit(
     bodies = [_of_options(options)] if file is None else _of_file(file, options)
     for body in bodies:
         _check(body)
-    with reached(state, Remote(arbiter, user, key_file, certificate)) as source:
+    with where.reached() as source:
         for body in bodies:
             tell(str(body["name"]), source.send("app", body, wait))
 
 
-def withdraw(
-    app: App,
-    state: State = None,
-    wait: Wait = 5.0,
-    arbiter: ArbiterPlace = None,
-    user: User = None,
-    key_file: KeyFile = None,
-    certificate: Certificate = "",
-) -> None:
+@somewhere
+def withdraw(where: Where, app: App, wait: Wait = 5.0) -> None:
     """Take an app back: it is stopped, and not begun again."""
-    with reached(state, Remote(arbiter, user, key_file, certificate)) as source:
+    with where.reached() as source:
         tell(app, source.send("withdraw", {"app": app}, wait))
 
 

@@ -74,7 +74,7 @@ def test_nodes_that_take_pods_are_machines(home: Path) -> None:
 def test_a_run_is_a_job_held_to_its_machines(site: FakeKubernetes, home: Path) -> None:
     options: dict[str, Any] = {"volume": "data/jobs", "namespace": "lab", "requests": {"memory": "32Gi"},
                "pod": {"serviceAccountName": "trainer"}, "image": "registry/train:1"}  # fmt: skip
-    one = KubernetesBackend(home, KubernetesOptions(**options), site.address, 20.0, scan=0.1)
+    one = KubernetesBackend(home, KubernetesOptions(**options), site.address, grace=20.0, scan=0.1)
     one.enter(1)
     one.start(order(1, TRUE, (0, 2), (RunPart("left", (0,)), RunPart("right", (0,)))))
     assert seen(one, 1).ended == "finished"

@@ -57,7 +57,9 @@ class FakeKubernetes:
         self, home: Path, epoch: int = 1, *, grace: float = 20.0, options: Any = None, **others: Any
     ) -> KubernetesBackend:
         given = KubernetesOptions("image", "claim", **(options or {}))
-        one = KubernetesBackend(home, given, self.address, grace, **{"patience": 1.0, "scan": 0.1, **others})
+        one = KubernetesBackend(
+            home, given, self.address, grace=grace, **{"patience": 1.0, "scan": 0.1, **others}
+        )
         self._backends.append(one)
         one.enter(epoch)
         return one

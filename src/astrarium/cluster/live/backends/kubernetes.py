@@ -26,14 +26,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Unpack
 
 from astrarium.cluster.live.backend import KubernetesOptions, MachineStatus, Order, RunKey
 from astrarium.cluster.live.backends.site import (
     KEEPER,
-    SCAN,
     SiteBackend,
     SiteJob,
+    SiteOptions,
     SiteRefused,
     SiteSilent,
     SiteView,
@@ -102,17 +102,9 @@ class KubernetesBackend(SiteBackend):
     name, kind = "Kubernetes", "kubernetes"
 
     def __init__(
-        self,
-        home: Path,
-        options: KubernetesOptions,
-        address: str = "",
-        grace: float = 30.0,
-        least: float = 0.0,
-        patience: float = 10.0,
-        env: Mapping[str, str] | None = None,
-        scan: float = SCAN,
+        self, home: Path, options: KubernetesOptions, address: str = "", **site: Unpack[SiteOptions]
     ) -> None:
-        super().__init__(home, grace, least, patience, env, scan)
+        super().__init__(home, **site)
         self._options, self._api = options, found_server(address)
         self._hosts: dict[str, str] = {}  # labels by which pods are held to machines
         self.reach()

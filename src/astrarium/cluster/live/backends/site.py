@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import hashlib
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypedDict
 
 import msgspec
 
@@ -91,7 +92,17 @@ class SiteRun:
     gone_at: float | None = None  # since when the site does not have it any more
 
 
-class SiteBackend:
+class SiteOptions(TypedDict, total=False):
+    """What every site is told besides its own, as `SiteBackend` describes it."""
+
+    grace: float
+    least: float
+    patience: float
+    env: Mapping[str, str] | None
+    scan: float
+
+
+class SiteBackend(ABC):
     """A backend over the scheduler of a site. *patience*: seconds that a folder may take to show what was
     written elsewhere, after the site says that a run has ended."""
 
@@ -118,9 +129,9 @@ class SiteBackend:
 
     # what a site must know; all of it may raise SiteSilent
 
+    @abstractmethod
     def poll(self) -> SiteView:
         """Return the machines that are there, and our runs that the site has or still remembers."""
-        raise NotImplementedError
 
     def reach(self) -> SiteView:
         """Return what `poll` does, and name the field where the site cannot be asked at all."""
@@ -129,24 +140,24 @@ class SiteBackend:
         except (SiteSilent, SiteRefused) as error:
             raise InputError("live.backend", self.kind, f"a {self.name} that answers ({error})") from None
 
+    @abstractmethod
     def submit(self, order: Order) -> None:
         """Hand a run over, unless the site has it; SiteRefused where it does not take it."""
-        raise NotImplementedError
 
+    @abstractmethod
     def ask(self, key: RunKey) -> None:
         """Take a run back that waits; tell the keepers of one that runs to look for a wish to stop."""
-        raise NotImplementedError
 
+    @abstractmethod
     def kill(self, key: RunKey) -> None:
         """End a run that does not leave."""
-        raise NotImplementedError
 
-    def remove(self, key: RunKey) -> None:
+    def remove(self, key: RunKey) -> None:  # noqa: B027 (most sites forget by themselves)
         """Remove what the site still holds of a run that has ended."""
 
+    @abstractmethod
     def address(self, order: Order) -> str:
         """Return where the first part of a gang will be reached by the others."""
-        raise NotImplementedError
 
     # what an arbiter wants of a backend
 
@@ -180,7 +191,7 @@ class SiteBackend:
         """Return that it cannot be: a job of a site has the GPUs that it was given there."""
         return False
 
-    def retry(self, machine: str, gpu: int) -> None:
+    def retry(self, machine: str, gpu: int) -> None:  # noqa: B027
         """Do nothing: the site itself watches the health of its GPUs."""
 
     def stop(self, key: RunKey) -> None:

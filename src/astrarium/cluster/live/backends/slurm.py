@@ -18,15 +18,16 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Unpack
 
 from astrarium.cluster.live.backend import MachineStatus, Order, RunKey
 from astrarium.cluster.live.backends.site import (
     EXIT,
     KEEPER,
     LOG,
-    SCAN,
     SiteBackend,
     SiteJob,
+    SiteOptions,
     SiteRefused,
     SiteSilent,
     SiteView,
@@ -63,13 +64,9 @@ class SlurmBackend(SiteBackend):
         partition: str = "",
         account: str = "",
         options: Sequence[str] = (),
-        grace: float = 30.0,
-        least: float = 0.0,
-        patience: float = 10.0,
-        env: Mapping[str, str] | None = None,
-        scan: float = SCAN,
+        **site: Unpack[SiteOptions],
     ) -> None:
-        super().__init__(home, grace, least, patience, env, scan)
+        super().__init__(home, **site)
         for command in COMMANDS:
             if shutil.which(command) is None:
                 told = f"a machine on which Slurm's {', '.join(COMMANDS)} are in PATH; {command} is not"
