@@ -72,6 +72,7 @@ def test_several_policies_are_run_side_by_side(call: Any, file: Path) -> None:
     assert "the run of fifo" in (Path("both") / "README.txt").read_text()
 
 
+@pytest.mark.usefixtures("drawn")
 def test_a_picture_of_all_policies_has_names_and_colors_for_all_apps(call: Any, file: Path) -> None:
     """Panels stand side by side: the picture is no strip that nobody can read."""
     from matplotlib.colors import to_hex

@@ -164,6 +164,7 @@ def test_two_programs_share_the_gpu(call: Call) -> None:
     assert Board(Path("board")).view().clients == []
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("stub")
 def test_who_comes_later_does_not_change_the_policy_of_others(call: Call) -> None:
     with running("--class", "latency", "--name", "serve", "--policy", "orion"):

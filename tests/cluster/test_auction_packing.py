@@ -63,6 +63,7 @@ def test_what_is_given_up_is_neither_said_to_fit_nor_not_to(monkeypatch: pytest.
     assert Packer(needs, kinds).fit((1, 3)) is None
 
 
+@pytest.mark.thorough
 def test_the_gap_is_no_smaller_than_what_is_missed() -> None:
     missed = 0
     for seed in SEEDS:

@@ -19,6 +19,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_runs_on_a_few_apps(command: str) -> None:
     program, *arguments = shlex.split(command)

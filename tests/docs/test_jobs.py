@@ -53,6 +53,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.thorough
 def test_the_page_can_be_followed(folder: Path) -> None:
     answer = ""
     for language, body in BLOCK.findall(TEXT):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,7 +41,20 @@ class Told:
 
 
 @pytest.fixture
-def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+def drawn() -> None:
+    """Pictures are drawn; in other tests that call the command line, an empty one stands for each."""
+
+
+def _sketch(figure: Any, path: Path, **_: Any) -> None:
+    path.write_bytes(b"\x89PNG")
+
+
+@pytest.fixture
+def call(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Any:
+    if "drawn" not in request.fixturenames:  # it takes most of the time of a short run
+        monkeypatch.setattr("matplotlib.figure.Figure.savefig", _sketch)
     monkeypatch.setattr(signal, "signal", lambda *_: None)  # leave pytest's own handlers alone
 
     def run(*arguments: str) -> Told:

@@ -61,7 +61,7 @@ class UnderTeams(ClusterPolicyConformance):
         return super().observe(with_teams(case), *args, **kwargs)
 
 
-QUICK = ("astrarium", "fifo", "themis", "tiresias")
+QUICK = ("astrarium", "fifo")
 MARKS = {name: [] if name in QUICK else [pytest.mark.thorough] for name in cluster_policies.names()}
 globals().update(suites(UnderTeams, [(name, {}, {"pytestmark": marks}) for name, marks in MARKS.items()]))
 

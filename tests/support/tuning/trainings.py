@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import time
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 
@@ -97,26 +99,24 @@ class _Lent:
         pass
 
 
+_fork_servers: dict[str, ForkServer] = {}
+
+
+def _lent(environment: Any, preload: Any, litter: str = "") -> Any:
+    told = {name: value for name, value in environment.items() if name != "PYTEST_CURRENT_TEST"}
+    key = repr((sorted(told.items()), preload))
+    if key not in _fork_servers:
+        _fork_servers[key] = ForkServer(environment, preload)
+        atexit.register(_fork_servers[key].close)
+    return _Lent(_fork_servers[key])
+
+
 @contextmanager
 def one_fork_server() -> Iterator[None]:
-    """Backends of a test file share it: loading PyTorch takes seconds each time."""
-    made: dict[str, ForkServer] = {}
-
-    def lent(environment: Any, preload: Any, litter: str = "") -> Any:
-        told = {name: value for name, value in environment.items() if name != "PYTEST_CURRENT_TEST"}
-        key = repr((sorted(told.items()), preload))
-        if key not in made:
-            made[key] = ForkServer(environment, preload)
-        return _Lent(made[key])
-
-    patched: Any = local
-    real, patched.ForkServer = patched.ForkServer, lent
-    try:
+    """All tests of this process share it: loading PyTorch takes seconds each time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local, "ForkServer", _lent)
         yield
-    finally:
-        patched.ForkServer = real
-        for each in made.values():
-            each.close()
 
 
 class Odd(Small):

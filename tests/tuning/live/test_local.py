@@ -266,6 +266,7 @@ def test_silence_is_death_and_in_between_checkpoints_count() -> None:
     assert not folder.exists()
 
 
+@pytest.mark.thorough
 def test_a_search_follows_the_gpus_that_a_cluster_leases_to_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,7 +61,12 @@ def kubernetes() -> Iterator[Site]:
     one.close()
 
 
-KINDS = ["local", pytest.param("ray", marks=[pytest.mark.long, pytest.mark.thorough]), "slurm", "kubernetes"]
+KINDS = [
+    "local",
+    "kubernetes",
+    pytest.param("slurm", marks=pytest.mark.thorough),
+    pytest.param("ray", marks=[pytest.mark.long, pytest.mark.thorough]),
+]
 ELSEWHERE = KINDS[1:]
 
 

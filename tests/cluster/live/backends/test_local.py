@@ -222,6 +222,7 @@ def test_logs_are_printed_and_followed(call: Any, home: Path, script: Path, tmp_
         assert told in call("cluster", "logs", "twin", *state).error
 
 
+@pytest.mark.thorough
 def test_only_one_arbiter_at_a_time(home: Path, script: Path, tmp_path: Path) -> None:
     file = cluster_file(tmp_path, script)
     with arbiter(file, home) as one:
@@ -256,6 +257,7 @@ def test_a_job_that_fails_is_told_at_once_and_in_the_end(home: Path, script: Pat
         assert "here before, and taken as they were then: bad" in one.words.read_text()
 
 
+@pytest.mark.thorough
 def test_what_is_left_while_no_arbiter_runs_is_found_by_the_next(
     call: Any, home: Path, script: Path, tmp_path: Path
 ) -> None:

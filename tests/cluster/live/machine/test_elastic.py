@@ -178,6 +178,7 @@ def test_a_process_hears_of_lost_and_new_gpus(call: Any, home: Path, script: Pat
     assert json.loads((tmp_path / "seen.json").read_text())["visible"] == "0,1"
 
 
+@pytest.mark.thorough
 def test_a_job_that_does_not_hear_is_begun_again(call: Any, home: Path, script: Path, tmp_path: Path) -> None:
     with arbiter(elastic_file(tmp_path, script, "deaf", "2s"), home) as one:
         one.start()

@@ -113,6 +113,7 @@ def check_all_ended_well(one: Arbiter) -> None:
     assert not list(one.home.glob("apps/*/*/*/.*"))  # no half of anything
 
 
+@pytest.mark.thorough
 def test_all_goes_on_when_there_is_room_again(small: Path, tmp_path: Path) -> None:
     with arbiter(cluster_file(tmp_path), small / "here.state") as one:
         started(one, tmp_path)
@@ -130,13 +131,8 @@ def test_all_goes_on_when_there_is_room_again(small: Path, tmp_path: Path) -> No
         assert "is written: there is room again" in log
 
 
-@pytest.mark.parametrize(
-    "ends",
-    [
-        signal.SIGKILL,
-        *(pytest.param(one, marks=pytest.mark.thorough) for one in (signal.SIGINT, signal.SIGTERM)),
-    ],
-)
+@pytest.mark.thorough
+@pytest.mark.parametrize("ends", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
 def test_an_arbiter_that_leaves_while_the_disk_is_full(small: Path, tmp_path: Path, ends: int) -> None:
     """Killed or interrupted: it leaves at once, jobs run on, and the next one finds all that happened."""
     with arbiter(cluster_file(tmp_path), small / "here.state") as one:

@@ -26,6 +26,7 @@ def __getattr__(name):
 """
 
 
+@pytest.mark.thorough
 def test_a_sick_gpu_is_drained_shown_and_tried_again(
     call: Any, home: Path, script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
