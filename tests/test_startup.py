@@ -19,8 +19,8 @@ import pytest
 
 from astrarium.run import waiting as engine
 from astrarium.run.waiting import waiting
-from tests.support.live_server import eventually, serving
 from tests.support.paths import ROOT
+from tests.support.server.live_server import eventually, serving
 
 MARK = "ASTRARIUM_TEST_OF_STARTING"  # in the environment of all that a command starts
 MINUTES = "import time\ntime.sleep(600)\n"

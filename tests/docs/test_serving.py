@@ -27,8 +27,8 @@ from astrarium.server.service import LiveService
 from astrarium.serving.live.workers import LocalWorkers
 from astrarium.serving.scenario import load
 from astrarium.serving.scenario.schema import ServerOptions
-from tests.support.live_server import PATIENCE, Server, serving
 from tests.support.paths import ROOT
+from tests.support.server.live_server import PATIENCE, Server, serving
 
 pytestmark = pytest.mark.long
 

@@ -32,7 +32,7 @@ from astrarium.serving.live.tensors import (
     to_bytes,
     unpack_bytes,
 )
-from tests.support.server_fakes import WAYS, Served, served
+from tests.support.server.fakes import WAYS, Served, served
 
 needs_native = pytest.mark.skipif(extension("_express") is None, reason="needs the native extension")
 # Seconds. It is .05 where nothing else runs; a test must also pass on a machine that is busy with others.
@@ -392,7 +392,7 @@ def test_elements_that_look_like_keys_are_none(server: Served) -> None:
 
 
 def _fake() -> Any:
-    from tests.support.server_fakes import FakeService
+    from tests.support.server.fakes import FakeService
 
     return FakeService()
 

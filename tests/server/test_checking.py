@@ -21,7 +21,7 @@ from astrarium.server.checking import (
 )
 from astrarium.server.contract import Kind, Refused
 from astrarium.serving.live.tensors import Tensor, TensorSpec, pack_bytes
-from tests.support.server_fakes import echo_card
+from tests.support.server.fakes import echo_card
 
 LIMIT = 1000
 PAIR = echo_card("pair", ("A", "INT32", (3,)), ("B", "FP64", (-1, 2)), max_batch=4)

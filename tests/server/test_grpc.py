@@ -28,7 +28,7 @@ from astrarium.server.grpc.server import serve_grpc
 from astrarium.server.logs import ThrottledWarnings
 from astrarium.server.settings import Address
 from astrarium.serving.live.tensors import BF16, BYTES, DATATYPES, Array
-from tests.support.server_fakes import REFUSALS, WAYS, FakeService, Served, served, serving, until_closed
+from tests.support.server.fakes import REFUSALS, WAYS, FakeService, Served, served, serving, until_closed
 
 ROWS = np.array([[1.5, -2.0, 3.25], [4.0, 5.5, 6.0]], np.float32)
 

@@ -20,8 +20,8 @@ from astrarium.server.contract import Kind
 from astrarium.server.grpc.server import NativeGrpc, serve_grpc
 from astrarium.server.settings import HttpLimits, Security
 from astrarium.serving.live.tensors import TensorSpec
-from tests.support.native_network import OPEN, PLAIN
-from tests.support.server_fakes import WAYS, FakeService, LoopbackFront, serving, until
+from tests.support.server.fakes import WAYS, FakeService, LoopbackFront, serving, until
+from tests.support.server.native_network import OPEN, PLAIN
 
 pytestmark = pytest.mark.skipif(extension("_front") is None, reason="needs the native extension")
 

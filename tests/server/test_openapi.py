@@ -15,7 +15,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from astrarium.server.http.server import HttpFront
-from tests.support.server_fakes import FakeService
+from tests.support.server.fakes import FakeService
 
 CHECKS = [
     not_a_server_error,

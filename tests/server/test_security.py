@@ -27,7 +27,7 @@ from astrarium.server.grpc.server import serve_grpc
 from astrarium.server.http.bodies import BodyReader, Disconnected, decompressed
 from astrarium.server.http.server import serve_http
 from astrarium.server.settings import HttpLimits, Keys, Security
-from tests.support.server_fakes import WAYS, FakeService, Served, Way, served
+from tests.support.server.fakes import WAYS, FakeService, Served, Way, served
 
 KEYS = ("first-key", "second-key")
 LIMITS = HttpLimits(body_bytes=100_000, head_bytes=10_000)

@@ -24,8 +24,8 @@ import tritonclient.http as over_http
 from tritonclient.grpc.aio import InferenceServerClient as GrpcClient
 from tritonclient.utils import InferenceServerException
 
-from tests.support.live_server import PATIENCE, Server, eventually, serving
 from tests.support.paths import ROOT
+from tests.support.server.live_server import PATIENCE, Server, eventually, serving
 
 EXAMPLES = ROOT / "examples"
 SCENARIO = """

@@ -19,7 +19,7 @@ from astrarium.server.recording import Header, Recording
 from astrarium.serving.scenario import Scenario, load
 from astrarium.serving.scenario.schema import ServerOptions
 from tests.support.live_fakes import Stage
-from tests.support.live_server import PATIENCE
+from tests.support.server.live_server import PATIENCE
 
 SCENARIO = "cluster: {gpus: 1}\nmodels: {m: {profile: {alpha: 1ms, beta: 1ms}, slo: 20ms}}\n"
 

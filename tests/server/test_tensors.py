@@ -29,7 +29,7 @@ from astrarium.serving.live.tensors import (
     to_bfloat16,
     to_bytes,
 )
-from tests.support.server_fakes import FakeService, echo_card
+from tests.support.server.fakes import FakeService, echo_card
 
 NUMBERS = sorted(DATATYPES.keys() - {BF16, BYTES})
 LIMIT = 1_000_000

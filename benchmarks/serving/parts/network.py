@@ -20,7 +20,7 @@ import numpy as np
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
 
 from load import Limits, Result, Template, offer
-from tests.support.server_fakes import HOUR, FakeService, LoopbackFront
+from tests.support.server.fakes import HOUR, FakeService, LoopbackFront
 
 from astrarium.server.contract import ModelCard
 from astrarium.server.http.server import RunningHttp, serve_http

@@ -16,7 +16,7 @@ from astrarium.serving.live.garbage import TOO_MANY, WORTH_IT, GarbageKeeper
 from astrarium.serving.live.messages import Ping, Stop
 from tests.serving.live.world import World
 from tests.support.live_fakes import Stage
-from tests.support.live_server import PATIENCE, Server, eventually, serving
+from tests.support.server.live_server import PATIENCE, Server, eventually, serving
 
 
 @pytest.fixture(autouse=True)

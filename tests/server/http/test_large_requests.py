@@ -14,9 +14,9 @@ from astrarium.core.errors import extension
 from astrarium.core.units import MILLISECOND
 from astrarium.server.settings import HttpLimits
 from astrarium.serving.live.tensors import TensorSpec
-from tests.support.http_connection import request
-from tests.support.native_network import OPEN, PLAIN, asking, binary, running
-from tests.support.server_fakes import HOUR, until
+from tests.support.server.fakes import HOUR, until
+from tests.support.server.http_connection import request
+from tests.support.server.native_network import OPEN, PLAIN, asking, binary, running
 
 pytestmark = pytest.mark.skipif(extension("_front") is None, reason="needs the native extension")
 

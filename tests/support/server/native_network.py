@@ -15,8 +15,8 @@ from astrarium.server.http.network import NativeNetwork
 from astrarium.server.http.server import serve_http
 from astrarium.server.settings import HttpLimits
 from astrarium.serving.live.tensors import TensorSpec
-from tests.support.http_connection import Connection, request
-from tests.support.server_fakes import HOUR, FakeService, LoopbackFront
+from tests.support.server.fakes import HOUR, FakeService, LoopbackFront
+from tests.support.server.http_connection import Connection, request
 
 PLAIN = ModelCard(
     "echo",

@@ -20,9 +20,9 @@ from astrarium.server.control.tickets import Ticket
 from astrarium.server.http.bodies import refusal
 from astrarium.server.http.server import serve_http
 from astrarium.serving.state import Outcome
-from tests.support.http_connection import Connection, request
-from tests.support.native_network import OPEN, PLAIN, asking, binary, overloaded, running
-from tests.support.server_fakes import HOUR, FakeService, LoopbackFront, until
+from tests.support.server.fakes import HOUR, FakeService, LoopbackFront, until
+from tests.support.server.http_connection import Connection, request
+from tests.support.server.native_network import OPEN, PLAIN, asking, binary, overloaded, running
 
 pytestmark = pytest.mark.skipif(extension("_front") is None, reason="needs the native extension")
 

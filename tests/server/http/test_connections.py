@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from astrarium.server.settings import HttpLimits, Security
-from tests.support.http_connection import BODY, LONG, Connection, request
-from tests.support.server_fakes import WAYS, FakeService, Served, Way, serving
+from tests.support.server.fakes import WAYS, FakeService, Served, Way, serving
+from tests.support.server.http_connection import BODY, LONG, Connection, request
 
 
 @asynccontextmanager

@@ -27,7 +27,7 @@ from astrarium.server.http.bodies import decompressed
 from astrarium.server.http.handlers import HttpCall, read_call, written_answer
 from astrarium.serving.live.arena import ALIGNMENT, aligned
 from astrarium.serving.live.tensors import DATATYPES, Tensor, TensorSpec, to_bytes
-from tests.support.server_fakes import HOUR
+from tests.support.server.fakes import HOUR
 
 _express: Any = import_module("astrarium._express")
 _front: Any = import_module("astrarium._front")

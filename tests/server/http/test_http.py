@@ -24,7 +24,7 @@ from astrarium.core.errors import InputError
 from astrarium.server.http.server import serve_http
 from astrarium.server.settings import Address
 from astrarium.serving.live.tensors import BF16, BYTES, DATATYPES, Array
-from tests.support.server_fakes import REFUSALS, WAYS, FakeService, Served, served, serving, until_closed
+from tests.support.server.fakes import REFUSALS, WAYS, FakeService, Served, served, serving, until_closed
 
 ROWS = np.array([[1.5, -2.0, 3.25], [4.0, 5.5, 6.0]], np.float32)
 

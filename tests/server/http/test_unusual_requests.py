@@ -1,4 +1,4 @@
-"""Unusual requests are answered as they are without native threads, whether these answer them or Python does."""
+"""Unusual requests are answered as they are without native threads, by these or by Python."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 
 from astrarium.core.errors import extension
 from astrarium.server.settings import HttpLimits
-from tests.support.http_connection import BODY, LONG, Connection, request
-from tests.support.server_fakes import FakeService, Way, serving, until
+from tests.support.server.fakes import FakeService, Way, serving, until
+from tests.support.server.http_connection import BODY, LONG, Connection, request
 
 pytestmark = pytest.mark.skipif(extension("_front") is None, reason="needs the native extension")
 
