@@ -43,6 +43,14 @@ def state(house: House) -> str:
     return str(house.home)
 
 
+def test_a_priority_is_submitted(call: Any, house: House, state: str) -> None:
+    words = ("cluster", "submit", "--state", state, "--command", "true", "--name", "soon", "--wait", "0")
+    assert call(*words, "--priority", "2").code == 0
+    [message] = house.office.store.inbox()
+    assert message.body["priority"] == 2
+    assert "app.priority: expected a whole number" in call(*words, "--priority", "1001").error
+
+
 def test_events_are_lines_or_objects(call: Any, state: str) -> None:
     lines = call("cluster", "events", "--state", state).lines
     assert any("started a [red] GPUs 0-1: it was the next in line" in line for line in lines)

@@ -160,6 +160,17 @@ def test_a_section_that_is_wrong_is_refused(live: dict[str, Any], told: str) -> 
         parse(raw)
 
 
+def test_users_of_a_team_that_the_file_does_not_list_are_refused() -> None:
+    raw = {"machines": [{"gpus": 1}], "apps": [{"name": "a", "team": "speech", "length": "1s"}]}
+    live = {"access": {"teams": {"speech": ["dave"], "visoin": ["bob"]}}}
+    assert parse({**raw, "live": live}).live.access is not None  # any team, where none is listed
+    with pytest.raises(InputError) as wrong:
+        parse({**raw, "teams": {"vision": {}, "speech": {}}, "live": live})
+    told = "live.access.teams: expected a team of the file: one of vision, speech; did you mean 'vision'?"
+    assert str(wrong.value).startswith(told)
+    assert "visoin" in str(wrong.value)
+
+
 @needs_root
 def test_apps_of_many_users_are_not_run_as_root_on_slurm(tmp_path: Path) -> None:
     raw = {"machines": [{"gpus": 1}], "apps": [{"name": "a", "length": "1s", "command": "true"}]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -450,6 +451,10 @@ def test_a_sick_gpu_of_a_host_is_told_and_judged_anew(
         assert office.backend.look().machines["left.1"].gpus == 2
 
 
+def _heard_after(host: hosts.HostHandle, moment: float) -> bool:
+    return host.heard_at > moment
+
+
 def test_a_host_whose_disk_is_slow_is_not_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It reports what it saw last, takes orders, and carries each out once when the disk answers."""
     disk, waits, stopped, look = threading.Event(), threading.Event(), list[RunKey](), MachineAgent.look
@@ -467,9 +472,8 @@ def test_a_host_whose_disk_is_slow_is_not_silent(tmp_path: Path, monkeypatch: py
         handle = office.backend._agents["right.1"]
         for run in (1, 2, 2):
             handle.stop(RunKey(0, 0, run))
-        for _ in range(5):
-            heard = handle.heard_at
-            waited(lambda before=heard: handle.heard_at > before)
+        for heard in (handle.heard_at for _ in range(5)):
+            waited(partial(_heard_after, handle, heard))
         assert ([number for number, _ in handle._orders], stopped) == ([1, 2], [])
         disk.set()
         waited(lambda: not handle._orders)
