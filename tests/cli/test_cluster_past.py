@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import msgspec
 import pytest
 
 from astrarium.cli.cluster import status as status_module
 from astrarium.cli.cluster.live import hooks_of
+from astrarium.cluster.live.access import AccessSection
+from astrarium.cluster.live.backends.wire import Place, tcp_listener
+from astrarium.cluster.live.service import Service, unix_listener
+from astrarium.cluster.live.watching import history as history_module
+from astrarium.cluster.live.watching.events import ClusterEvent
 from astrarium.cluster.scenario.read import parse
 from astrarium.core.errors import InputError
 from tests.cluster.live.test_arbiter import House
@@ -41,6 +49,14 @@ def house(tmp_path: Path) -> House:
 @pytest.fixture
 def state(house: House) -> str:
     return str(house.home)
+
+
+def test_a_priority_is_submitted(call: Any, house: House, state: str) -> None:
+    words = ("cluster", "submit", "--state", state, "--command", "true", "--name", "soon", "--wait", "0")
+    assert call(*words, "--priority", "2").code == 0
+    [message] = house.office.store.inbox()
+    assert message.body["priority"] == 2
+    assert "app.priority: expected a whole number" in call(*words, "--priority", "1001").error
 
 
 def test_events_are_lines_or_objects(call: Any, state: str) -> None:
@@ -85,6 +101,100 @@ def test_accounting_as_csv(call: Any, state: str, tmp_path: Path) -> None:
     assert len(days) >= 3
     told = call("cluster", "accounting", "--state", state, "--json").json["accounting"]
     assert sum(each["submitted"] for each in told) == 4
+
+
+KEYS = {"alice": b"a" * 32, "bob": b"b" * 32, "eve": b"e" * 32}
+ACCESS = AccessSection(("alice",), {"red": ("bob",), "blue": ("dave",)})
+
+
+@pytest.fixture
+def over_network(call: Any, state: str, tmp_path: Path) -> Iterator[Any]:
+    """Call a command as a user with a key."""
+    listeners = []
+
+    def calling(user: str, *words: str, status: Literal["all", "team"] = "all") -> Any:
+        access = msgspec.structs.replace(ACCESS, status=status)
+        service = Service(Path(state), access)
+        listeners.append(tcp_listener(Place("127.0.0.1", 0), KEYS.get, service.serve))
+        key = tmp_path / f"{user}.key"
+        key.write_bytes(KEYS[user])
+        key.chmod(0o600)
+        where = ("--arbiter", f"127.0.0.1:{listeners[-1].address[1]}", "--user", user)
+        return call("cluster", *words, *where, "--key-file", str(key))
+
+    yield calling
+    for each in listeners:
+        each.close()
+
+
+def test_users_are_told_the_past_of_their_teams_and_operators_all(
+    call: Any, over_network: Any, state: str
+) -> None:
+    lines = over_network("bob", "events").lines
+    assert [line.split()[2:5] for line in lines] == [
+        ["submitted", "a", "[red]:"],
+        ["started", "a", "[red]"],
+        ["finished", "a", "[red]"],
+    ]
+    assert over_network("alice", "events").out == call("cluster", "events", "--state", state).out
+    assert [app["app"] for app in over_network("bob", "history", "--json").json["apps"]] == ["a"]
+    [red] = over_network("bob", "accounting", "--by", "team", "--json").json["accounting"]
+    assert (red["team"], red["submitted"], red["finished"]) == ("red", 1, 1)
+    everything = call("cluster", "accounting", "--state", state, "--json").json
+    assert over_network("alice", "accounting", "--json").json == everything
+
+
+@pytest.mark.parametrize("verb", ["events", "history"])
+def test_the_past_of_others_is_refused(over_network: Any, verb: str) -> None:
+    told = over_network("bob", verb, "--team", "blue").err
+    assert f"{verb} for the team 'blue' needs an operator or a user of it: bob is in red" in told
+    assert "eve is in no team" in over_network("eve", verb).err
+
+
+def test_who_was_given_gpus_is_hidden_with_the_status(house: House, over_network: Any) -> None:
+    taken = ClusterEvent(
+        house.office.now(), "preempted", "a", "red", 0, reason="taken back; given to b (why)"
+    )
+    house.office.store.tell(taken)
+    assert "taken back; given to b (why)" in over_network("bob", "events").out
+    told = over_network("bob", "events", status="team").out
+    assert "taken back\n" in told
+    assert "given to" not in told
+
+
+def test_the_arbiter_is_asked_by_its_socket_while_it_runs(
+    call: Any, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = [call("cluster", verb, "--state", state).out for verb in ("events", "history", "accounting")]
+    asked, service = list[str](), Service(Path(state))
+    answer = service._answer
+
+    def noted(channel: Any, who: Any, ask: Any) -> None:
+        asked.append(ask.kind)
+        answer(channel, who, ask)
+
+    monkeypatch.setattr(service, "_answer", noted)
+    listener = unix_listener(Path(state), service.serve, everybody=False)
+    try:
+        after = [call("cluster", verb, "--state", state).out for verb in ("events", "history", "accounting")]
+    finally:
+        listener.close()
+    assert after == before
+    assert asked == ["events", "events", "history", "accounting"]
+
+
+def test_many_events_come_in_parts(call: Any, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = call("cluster", "events", "--state", state).out
+    monkeypatch.setattr(history_module, "MOST_EVENTS", 2)
+    assert call("cluster", "events", "--state", state).out == whole
+
+
+def test_who_may_not_read_the_store_is_told_so(
+    call: Any, state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    told = call("cluster", "history", "--state", state).error
+    assert "no arbiter answers here, and only its user and root may read the store" in told
 
 
 @pytest.mark.parametrize(

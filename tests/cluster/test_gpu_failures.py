@@ -7,9 +7,19 @@ from typing import Any
 import pytest
 
 from astrarium.cluster import contract
-from astrarium.cluster.contract import AppArrived, GpuFailed, GpuRepaired, MachineJoined, MachineLost, single
+from astrarium.cluster.contract import (
+    App,
+    AppArrived,
+    GpuFailed,
+    GpuRepaired,
+    Job,
+    MachineJoined,
+    MachineLost,
+    single,
+)
 from astrarium.cluster.level import run
 from astrarium.cluster.machines import Machine
+from astrarium.cluster.policies import cluster_policies
 from astrarium.cluster.scenario.read import parse
 from astrarium.cluster.state import ClusterState, Failure, Outcome
 from astrarium.core.errors import InputError
@@ -54,6 +64,39 @@ def test_a_machine_that_dies_takes_its_broken_gpus_along() -> None:
     assert not state.floor.has(5)
 
 
+def taken_back(name: str, machines: list[int], gangs: list[int], lost: int) -> set[int]:
+    """Return what a policy takes from an app whose gangs fill the machines, when one of these is lost."""
+    state, base = ClusterState(), 0
+    for number, gpus in enumerate(machines):
+        state.apply(0, MachineJoined(Machine(number, gpus)))
+    jobs = tuple(Job(number, HOUR * gpus, gpus, gpus) for number, gpus in enumerate(gangs))
+    state.apply(0, AppArrived(App(0, "a", (jobs,))))
+    state.commit(0, contract.Grant(0, tuple(range(sum(gangs))), HOUR))
+    for number, gpus in enumerate(gangs):
+        state.commit(0, contract.Run(0, number, tuple(range(base, base + gpus))))
+        base += gpus
+    state.apply(SECOND, MachineLost(lost))
+    factory: Any = cluster_policies.get(name)
+    taken: set[int] = set()
+    for action in factory(factory.Parameters()).decide(SECOND, [MachineLost(lost)], state):
+        if isinstance(action, contract.Grant | contract.Revoke):
+            state.commit(SECOND, action)
+            change = set(action.gpus)
+            taken = taken | change if isinstance(action, contract.Revoke) else taken - change
+    return taken
+
+
+@pytest.mark.parametrize("name", cluster_policies.names())
+def test_a_gang_that_runs_on_keeps_its_gpus_when_another_is_broken(name: str) -> None:
+    """The rest of the broken gang goes back, although its GPUs have the larger numbers."""
+    assert taken_back(name, machines=[4, 2, 2], gangs=[4, 4], lost=2) <= {4, 5}
+
+
+@pytest.mark.parametrize("name", cluster_policies.names())
+def test_a_gang_that_runs_on_makes_no_room_for_a_job_of_its_app_that_waits(name: str) -> None:
+    assert taken_back(name, machines=[1, 4], gangs=[1, 4], lost=0) == set()
+
+
 def scenario(changes: list[dict[str, Any]], **more: Any) -> Any:
     raw = {
         "machines": [{"count": 2, "gpus": 2}],
@@ -72,7 +115,7 @@ def test_what_ran_on_a_gpu_that_fails_goes_on_elsewhere_from_its_checkpoint() ->
     [row] = record.rows
     assert row.outcome is Outcome.FINISHED
     assert row.ended == 2 * HOUR + 5 * 60 * SECOND  # five minutes were in no checkpoint
-    assert [each.gpus for each in record.ran] == [(0, 1), (0, 2)]
+    assert [each.gpus for each in record.ran] == [(0, 1), (2, 3)]
     [lost] = [each for each in record.decisions if each.until < 0 and 1 in each.gpus]
     assert lost.why == "GPU 1 is out of use: it broke"
 

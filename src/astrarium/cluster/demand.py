@@ -2,6 +2,8 @@
 
 Gangs start whole and in order; what is left over goes to jobs that can grow. `usable` counts as if all jobs
 started now. `GpuDemand` counts as `arrange` does: jobs that run keep their GPUs, and only the others start.
+`needed` is the larger of the two: by `usable` alone, a running gang would be in the way of a small job that
+stands before it and waits.
 """
 
 from __future__ import annotations
@@ -38,6 +40,15 @@ def usable(row: AppRow, gpus: int) -> int:
     return gpus - left + min(left, grown)
 
 
+def needed(row: AppRow, gpus: int) -> int:
+    """Return how many of so many GPUs the app could use, whether its jobs go on or all started now."""
+    started = usable(row, gpus)
+    if started == gpus or len(row.jobs) == 1:
+        return started
+    demand = GpuDemand(row)
+    return max(started, demand.usable(gpus) if demand.running <= gpus else 0)
+
+
 def smallest_step(row: AppRow, has: int, offered: int) -> int:
     """Return the fewest GPUs that `usable` counts beyond those that the app has: one, or a whole gang."""
     whole = usable(row, has + offered) - has
@@ -53,7 +64,7 @@ class GpuDemand:
 
     def __init__(self, row: AppRow) -> None:
         self._has = len(row.leases)
-        self._running, self._room = 0, 0
+        self.running, self._room = 0, 0
         self._gangs: list[list[int]] = []  # that wait: least, most, how many such follow each other
         for job in row.jobs.values():
             if not job.finished:
@@ -62,7 +73,7 @@ class GpuDemand:
     def _add(self, job: JobRow, running: int) -> None:
         least, most = job.job.least, job.job.most
         if running:
-            self._running, self._room = self._running + running, self._room + most - running
+            self.running, self._room = self.running + running, self._room + most - running
         elif self._gangs and self._gangs[-1][:2] == [least, most]:
             self._gangs[-1][2] += 1
         else:
@@ -70,7 +81,7 @@ class GpuDemand:
 
     def usable(self, gpus: int) -> int:
         """Return how many of so many GPUs of the app its jobs would run on."""
-        left, room = gpus - self._running, self._room
+        left, room = gpus - self.running, self._room
         for least, most, count in self._gangs:
             started = min(count, max(0, left) // least)
             left, room = left - started * least, room + started * (most - least)
@@ -92,15 +103,12 @@ class GpuDemand:
 def spare(row: AppRow) -> tuple[int, ...]:
     """Return GPUs that the app has a lease for and no use any more: those first that nothing runs on."""
     count = len(row.leases) - GpuDemand(row).usable(len(row.leases))
-    if count <= 0:
-        return ()
-    busy = {gpu for job in row.jobs.values() if _goes_on_with(row, job) for gpu in job.gpus}
-    return tuple(sorted(row.leases.keys() - busy))[:count]
+    return idle_first(row)[:count] if count > 0 else ()
 
 
 def idle_first(row: AppRow) -> tuple[int, ...]:
-    """Return the GPUs that the app has a lease for: those first that nothing runs on."""
-    used = {gpu for job in row.jobs.values() for gpu in job.gpus}
+    """Return the GPUs that the app has a lease for: those first that nothing goes on running on."""
+    used = {gpu for job in row.jobs.values() if _goes_on_with(row, job) for gpu in job.gpus}
     return tuple(sorted(row.leases, key=lambda gpu: (gpu in used, gpu)))
 
 

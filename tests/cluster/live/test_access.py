@@ -15,7 +15,6 @@ import msgspec
 import pytest
 
 from astrarium.cli.cluster.live import arbitrate
-from astrarium.cli.cluster.past import history
 from astrarium.cluster.live import service as service_module
 from astrarium.cluster.live.access import AccessSection, Identity, PermissionDenied, allowed, chosen_team
 from astrarium.cluster.live.backend import JobCommand, MachineStatus
@@ -35,6 +34,7 @@ from astrarium.cluster.live.service import (
     user_name,
 )
 from astrarium.cluster.live.store import Store, connected
+from astrarium.cluster.live.watching.history import PastQuery
 from astrarium.cluster.scenario.read import parse
 from astrarium.core.errors import AstrariumError, InputError
 from tests.support.cluster.backend import order, seen
@@ -158,6 +158,17 @@ def test_a_section_that_is_wrong_is_refused(live: dict[str, Any], told: str) -> 
     raw = {"machines": [{"gpus": 1}], "apps": [{"name": "a", "length": "1s"}], "live": live}
     with pytest.raises(InputError, match=told):
         parse(raw)
+
+
+def test_users_of_a_team_that_the_file_does_not_list_are_refused() -> None:
+    raw = {"machines": [{"gpus": 1}], "apps": [{"name": "a", "team": "speech", "length": "1s"}]}
+    live = {"access": {"teams": {"speech": ["dave"], "visoin": ["bob"]}}}
+    assert parse({**raw, "live": live}).live.access is not None  # any team, where none is listed
+    with pytest.raises(InputError) as wrong:
+        parse({**raw, "teams": {"vision": {}, "speech": {}}, "live": live})
+    told = "live.access.teams: expected a team of the file: one of vision, speech; did you mean 'vision'?"
+    assert str(wrong.value).startswith(told)
+    assert "visoin" in str(wrong.value)
 
 
 @needs_root
@@ -472,7 +483,6 @@ def test_a_user_of_the_machine_submits_and_reads_and_cannot_do_more(open_path: P
         assert "logs for the team 'speech' needs an operator" in asked("logs", "first", {})
         assert "submit for the team 'speech'" in asked("send", "app", {**app, "team": "speech"}, 60.0)
         assert [each["owner"] for each in asked("status")["status"]["apps"]] == ["", NOBODY]
-        told = as_nobody(lambda: history(home))
-        assert "only the user of the arbiter and root may read it; `status` and `logs` ask" in told
+        assert [each["app"] for each in asked("past", "history", PastQuery())] == ["mine"]
         assert "Permission denied" in as_nobody(lambda: (home / "cluster.db").read_bytes().hex())
         assert "Permission denied" in as_nobody(lambda: os.listdir(home))

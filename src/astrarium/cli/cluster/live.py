@@ -36,7 +36,8 @@ from astrarium.cluster.live.backends.wire import (
 )
 from astrarium.cluster.live.machine.keeper import SELDOM
 from astrarium.cluster.live.service import Service, read_keys, unix_listener, user_name
-from astrarium.cluster.live.store import FILE, Store, connected, rows, waits
+from astrarium.cluster.live.store import FILE, connected, rows, waits
+from astrarium.cluster.live.watching.events import ClusterEvent
 from astrarium.cluster.live.watching.forecast import ForecastProcess
 from astrarium.cluster.live.watching.hooks import Hook, Hooks, named
 from astrarium.cluster.policies import cluster_policies
@@ -49,7 +50,7 @@ from astrarium.cluster.state import AppRow
 from astrarium.cluster.teams import Rules
 from astrarium.core.choice import chosen
 from astrarium.core.errors import InputError, from_extra, read_from
-from astrarium.core.units import to_seconds
+from astrarium.core.units import Time, to_seconds
 from astrarium.run.pools import signals_to
 from astrarium.run.report import ranges
 from astrarium.run.waiting import waiting
@@ -88,7 +89,7 @@ def arbitrate(
         closing.callback(unix_listener(home, service.serve, everybody=access is not None).close)
         arbiter.store.put("jobs", scenario.live.jobs and str(jobs))  # where logs are
         closing.callback(foresight.close)
-        room = Room(home, arbiter.store)
+        room = Room(home, arbiter, setting.observe)
         drain = _Drain(room)
         ended_before = {row.app.name for row in arbiter.state.ledger.rows.values() if not row.open}
         with signals_to(drain.ask):
@@ -314,13 +315,14 @@ def _turns(arbiter: ArbiterProcess, stay: bool, look: float, drain: _Drain, room
 
 class Room:
     """What an arbiter does when the disk of its store is full, or cannot be written: it waits, says so, once
-    and then now and then, and when it goes on."""
+    and then now and then, and when it goes on. Events of both are written as soon as they can be."""
 
     SAY, SLOW = 60.0, 5.0  # seconds: between words about the same, and of a turn that tells of a slow disk
 
-    def __init__(self, home: Path, store: Store) -> None:
-        self._home, self._store, self._said_at = home, store, -self.SAY
-        self._failed = 0  # turns in a row
+    def __init__(self, home: Path, office: ArbiterProcess, observe: Callable[[str, Time], None]) -> None:
+        self._home, self._office, self._observe, self._said_at = home, office, observe, -self.SAY
+        self._failed, self._since = 0, 0  # turns in a row, and since when it waits
+        self._events: list[ClusterEvent] = []  # that are not written yet
 
     @property
     def missing(self) -> bool:
@@ -337,20 +339,40 @@ class Room:
                 raise
             self._failed += 1
             if self.missing:
-                self._say(self._needs(error))
+                self._wait(f"{self._home} cannot be written ({error}); {self._needs()}")
             return
         if self.missing:
-            _print(f"{self._home} can be written again: the arbiter goes on")
-            self._said_at = -self.SAY
+            self._go_on()
         elif time.monotonic() - began > self.SLOW:
             self._say(f"a turn took {time.monotonic() - began:.0f} s: the disk of {self._home} is slow")
         self._failed = 0
+        self._tell()
 
-    def _needs(self, error: Exception) -> str:
-        free, needs = shutil.disk_usage(self._home).free, self._store.needs
-        room = f"{free / 1e6:.2f} MB are free there, about {needs / 1e6:.2f} MB are needed"
+    def _wait(self, reason: str) -> None:
         told = "nothing is decided until then, and jobs run on; Ctrl-C leaves them to the next arbiter"
-        return f"the arbiter waits: {self._home} cannot be written ({error}); {room}; {told}"
+        self._say(f"the arbiter waits: {reason}; {told}")
+        if self._failed == 2:  # the first turn since it waits
+            self._since = self._office.now()
+            self._events.append(self._office.event("arbiter_waits", reason))
+        self._observe("wait", self._office.now() - self._since)
+        self._tell()
+
+    def _go_on(self) -> None:
+        _print(f"{self._home} can be written again: the arbiter goes on")
+        self._said_at = -self.SAY
+        waited = to_seconds(self._office.now() - self._since)
+        self._events.append(self._office.event("arbiter_goes_on", f"it has waited {waited:.0f} s"))
+        self._observe("wait", 0)
+
+    def _tell(self) -> None:
+        with suppress(sqlite3.Error):  # no room for that either: the next turn tries again
+            if self._events:
+                self._office.store.tell(*self._events)
+                self._events.clear()
+
+    def _needs(self) -> str:
+        free, needs = shutil.disk_usage(self._home).free, self._office.store.needs
+        return f"{free / 1e6:.2f} MB are free there, about {needs / 1e6:.2f} MB are needed"
 
     def _say(self, words: str) -> None:
         if time.monotonic() - self._said_at >= self.SAY:

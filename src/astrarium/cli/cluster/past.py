@@ -8,14 +8,17 @@ import time
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from astrarium.cli.cluster.state import State, reading, state_folder
+from astrarium.cli.cluster.state import Where, somewhere
 from astrarium.cli.options import Json
 from astrarium.cli.output import emit
 from astrarium.core.errors import AstrariumError, InputError
+
+if TYPE_CHECKING:
+    from astrarium.cluster.live.access import Past
 
 LOOK = 0.3  # seconds between looks at events that are followed
 OfApp = Annotated[str | None, typer.Option("--app", metavar="NAME", help="Of one app only.")]
@@ -36,8 +39,9 @@ GroupedBy = Annotated[
 GPU_HOURS = ("leased_gpu_hours", "busy_gpu_hours", "idle_gpu_hours")
 
 
+@somewhere
 def events(
-    state: State = None,
+    where: Where,
     app: OfApp = None,
     team: OfTeam = None,
     since: Since = None,
@@ -45,28 +49,36 @@ def events(
     json: EachJson = False,
 ) -> None:
     """Print what has happened, one line each."""
-    from astrarium.cluster.live.watching.history import events as read
+    from astrarium.cluster.live.backends.wire import WireError
 
-    home, from_then, last = state_folder(state), _wall(since), 0
-    while True:
-        with reading(home) as db:
-            found = read(db, last, from_then, app, team)
+    from_then, last, over = _wall(since), 0, False
+    while not over:
+        try:
+            found = _asked(where, "events", team, after=last, since=from_then, app=app)
+        except WireError:  # an arbiter that has left has told all in its folder
+            if where.arbiter is not None or not follow:
+                raise
+            found = []
         for each in found:
             print(_as_json(each) if json else _line(each), flush=True)
         last = found[-1]["id"] if found else last
-        if not follow:
-            return
-        time.sleep(LOOK)
+        over = not found and not follow
+        time.sleep(0 if found or over else LOOK)
 
 
+def _asked(where: Where, kind: Past, team: str | None = None, **wanted: Any) -> list[Any]:
+    from astrarium.cluster.live.watching.history import PastQuery
+
+    with where.reached() as source:
+        return source.past(kind, PastQuery(teams=None if team is None else (team,), **wanted))
+
+
+@somewhere
 def history(
-    state: State = None, since: Since = None, team: OfTeam = None, json: Json = False, csv: AsCsv = False
+    where: Where, since: Since = None, team: OfTeam = None, json: Json = False, csv: AsCsv = False
 ) -> None:
     """Show apps that have ended, and what they used."""
-    from astrarium.cluster.live.watching.history import history as read
-
-    with reading(state_folder(state)) as db:
-        found = read(db, _wall(since), team)
+    found = _asked(where, "history", team, since=_wall(since))
     if csv:
         names = list(found[0]) if found else ["app"]
         _write_csv("-", names, ([each[name] for name in names] for each in found))
@@ -74,8 +86,9 @@ def history(
     emit(json, {"apps": found}, [_ended(found)], None)
 
 
+@somewhere
 def accounting(
-    state: State = None,
+    where: Where,
     by: GroupedBy = None,
     since: Since = None,
     csv: CsvFile = None,
@@ -83,16 +96,14 @@ def accounting(
 ) -> None:
     """Add up GPU-hours and apps by team and day."""
     from astrarium.cluster.live.watching.history import COUNTS, By
-    from astrarium.cluster.live.watching.history import accounting as read
 
     groups: Any = by or ["team", "day"]
     for each in groups:
         if each not in get_args(By):
             raise InputError("--by", each, "team, app or day")
-    with reading(state_folder(state)) as db:
-        found = read(db, groups, _wall(since))
+    found = _asked(where, "accounting", by=tuple(groups), since=_wall(since))
     names = [*groups, *GPU_HOURS, *COUNTS]
-    rows = [[*group, *_hours(used), *used.counts.values()] for group, used in found.items()]
+    rows = [[*group, *_hours(used), *used["counts"].values()] for group, used in found]
     if csv is not None:
         _write_csv(csv, names, rows)
         return
@@ -145,8 +156,9 @@ def _table(titles: Sequence[str], rows: Iterable[Sequence[Any]]) -> Any:
     return table
 
 
-def _hours(used: Any) -> list[str]:
-    return [f"{part / 3.6e12:.6f}" for part in (used.leased, used.busy, used.leased - used.busy)]
+def _hours(used: dict[str, Any]) -> list[str]:
+    leased, busy = used["leased"], used["busy"]
+    return [f"{part / 3.6e12:.6f}" for part in (leased, busy, leased - busy)]
 
 
 def _write_csv(target: str, names: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -15,8 +15,6 @@ import typer
 from astrarium.core.errors import AstrariumError, InputError
 
 if TYPE_CHECKING:
-    import sqlite3
-
     from astrarium.cluster.live.service import Source
 
 VARIABLE = "ASTRARIUM_STATE"
@@ -26,6 +24,7 @@ State = Annotated[
     typer.Option(
         "--state",
         metavar="DIR",
+        readable=False,  # others than the user of the arbiter may pass it, and no more
         help=f"The state folder of the cluster; else {VARIABLE}, else the one *.state folder that is here.",
     ),
 ]
@@ -55,7 +54,7 @@ class Where(NamedTuple):
     @contextmanager
     def reached(self) -> Iterator[Source]:
         """Reach an arbiter over the network, or by the socket in its folder; if none runs, the folder."""
-        from astrarium.cluster.live.service import StateFolder, unix_client
+        from astrarium.cluster.live.service import unix_client
 
         if self.arbiter is not None:
             yield self._over_network(self.arbiter)
@@ -65,7 +64,7 @@ class Where(NamedTuple):
                 raise InputError(option, str(value), "--arbiter HOST:PORT beside it")
         home = state_folder(self.state)
         with disk_errors(home):
-            yield unix_client(home) or StateFolder(home)
+            yield unix_client(home) or _folder(home)
 
     def _over_network(self, arbiter: str) -> Source:
         import getpass
@@ -77,6 +76,17 @@ class Where(NamedTuple):
             raise InputError("--key-file", None, "the file with your key, which the arbiter has as well")
         place, user = read_place("--arbiter", arbiter, self.certificate), self.user or getpass.getuser()
         return Client(connected(place, user, read_key("--key-file", self.key_file)))
+
+
+def _folder(home: Path) -> Source:
+    """Return a cluster without its arbiter; whoever asks must be allowed to read the store."""
+    from astrarium.cluster.live.service import StateFolder
+    from astrarium.cluster.live.store import FILE
+
+    if not os.access(home / FILE, os.R_OK):
+        told = "no arbiter answers here, and only its user and root may read the store"
+        raise AstrariumError(f"{home / FILE}: {told}")
+    return StateFolder(home)
 
 
 def somewhere(verb: Callable[Concatenate[Where, ...], None]) -> Callable[..., None]:
@@ -114,18 +124,6 @@ def disk_errors(home: Path) -> Iterator[None]:
             raise
         told = "folders of the state and of jobs must be there and writable; jobs run on"
         raise AstrariumError(f"{error.filename or home}: {error.strerror}; {told}") from error
-
-
-@contextmanager
-def reading(home: Path) -> Iterator[sqlite3.Connection]:
-    """Who asks must be allowed to read all, and need not be allowed to write."""
-    from astrarium.cluster.live.store import FILE, connected
-
-    if not os.access(home / FILE, os.R_OK):
-        told = "only the user of the arbiter and root may read it; `status` and `logs` ask the arbiter"
-        raise AstrariumError(f"{home / FILE}: {told}")
-    with disk_errors(home), closing(connected(home / FILE, read_only=True)) as db:
-        yield db
 
 
 def state_folder(given: Path | None) -> Path:

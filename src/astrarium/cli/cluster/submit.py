@@ -34,6 +34,9 @@ OnStop = Annotated[
     ),
 ]
 Team = Annotated[str | None, typer.Option("--team", help="Whose app it is; your only team if not given.")]
+Priority = Annotated[
+    int | None, typer.Option("--priority", help="Within its team, the higher goes first; 0 if not given.")
+]
 Wait = Annotated[float, typer.Option("--wait", metavar="SECONDS", help="How long to wait for an answer.")]
 
 
@@ -48,12 +51,15 @@ def submit(
     length: Length = None,
     on_stop: OnStop = None,
     team: Team = None,
+    priority: Priority = None,
     wait: Wait = 5.0,
 ) -> None:
     """Hand an app to a live cluster."""
-    fields = ("command", "name", "gpus", "most", "length", "on_stop", "team")
-    given = zip(fields, (command, name, gpus, most, length, on_stop, team), strict=True)
-    options = {field: value for field, value in given if value is not None}
+    given = {
+        "command": command, "name": name, "gpus": gpus, "most": most, "length": length, "on_stop": on_stop,
+        "team": team, "priority": priority,
+    }  # fmt: skip
+    options = {field: value for field, value in given.items() if value is not None}
     bodies = [_of_options(options)] if file is None else _of_file(file, options)
     for body in bodies:
         _check(body)

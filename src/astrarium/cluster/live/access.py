@@ -11,7 +11,8 @@ import msgspec
 
 from astrarium.core.errors import AstrariumError, InputError, one_of
 
-Action = Literal["submit", "withdraw", "logs", "status", "operate"]
+Past = Literal["events", "history", "accounting"]
+Action = Literal["submit", "withdraw", "logs", "status", "operate"] | Past
 
 
 class PermissionDenied(AstrariumError):

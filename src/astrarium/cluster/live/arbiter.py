@@ -168,7 +168,7 @@ class ChosenPolicy(NamedTuple):
 class ArbiterSetup(NamedTuple):
     """What an arbiter is started with. *read* turns what was submitted into an app. *wall* is the clock that
     a later arbiter can go on with, *clock* the one that nobody sets. *observe* hears how long a `step` and a
-    `write` of the store took."""
+    `write` of the store took, and for how long the arbiter has to `wait` for its disk."""
 
     policy: ChosenPolicy
     read: Read
@@ -213,9 +213,9 @@ class ArbiterProcess:
         self.known_before = [each.name for each in setup.planned if each.name in known_names]
         self._planned = [each for each in setup.planned if each.name not in known_names]
         self._shown_at, self._drained = -SECOND, False
-        silent = self.store.last_of("arbiter_") == "arbiter_started"
+        silent = self.store.last_of("arbiter_") not in (None, "arbiter_ended")
         reason = f"policy {setup.policy.spec}{'; the one before left without a word' if silent else ''}"
-        self._tell("arbiter_started", reason)
+        self.store.tell(self.event("arbiter_started", reason))
 
     def now(self) -> Time:
         """Return nanoseconds since the first arbiter began; never backwards, whatever the wall clock does."""
@@ -253,13 +253,14 @@ class ArbiterProcess:
         reason = left if self.state.apps else "all apps have ended"
         with suppress(sqlite3.OperationalError):  # no room: whoever asks sees the status before
             if not self.store.behind:
-                self._tell("arbiter_ended", reason)
+                self.store.tell(self.event("arbiter_ended", reason))
                 self.store.put("status", msgspec.json.encode(self.status(alive=False)).decode())
         self.store.close()
         self._lock.close()
 
-    def _tell(self, kind: str, reason: str) -> None:
-        self.store.tell(ClusterEvent(self.now(), kind, f"arbiter {self.epoch}", reason=reason))
+    def event(self, kind: str, reason: str) -> ClusterEvent:
+        """Return an event of now that tells of the arbiter itself."""
+        return ClusterEvent(self.now(), kind, f"arbiter {self.epoch}", reason=reason)
 
     def _books(self) -> tuple[ClusterState, Time]:
         """Return the books, made again from the steps as they were decided: no policy is asked again."""

@@ -21,12 +21,14 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from astrarium.cluster.live.access import AccessSection, Identity, allowed, chosen_team, teams_of
+from astrarium.cluster.live.access import AccessSection, Identity, Past, allowed, chosen_team, teams_of
 from astrarium.cluster.live.backends.copies import PIECE
 from astrarium.cluster.live.backends.remote import AGENT, LogPiece
 from astrarium.cluster.live.backends.wire import Channel, Listener, WireError, checked_key, private_text
 from astrarium.cluster.live.machine.session import job_folder
 from astrarium.cluster.live.store import FILE, Store, connected, rows
+from astrarium.cluster.live.watching.history import PastQuery, past
+from astrarium.core.decode import Decoder
 from astrarium.core.errors import AstrariumError, InputError, did_you_mean
 
 SOCKET = "arbiter.sock"
@@ -46,6 +48,7 @@ class Source(Protocol):
 
     def status(self) -> dict[str, Any]: ...
     def story(self, app: str) -> dict[str, Any]: ...
+    def past(self, kind: Past, query: PastQuery) -> list[Any]: ...
     def send(self, kind: str, body: dict[str, Any], wait: float) -> str | None: ...
     def logs(self, app: str, have: Mapping[str, int]) -> tuple[LogsHead, Iterator[LogPiece]]:
         """Return what its logs have beyond the bytes that one has."""
@@ -73,6 +76,10 @@ class StateFolder:
         runs = f"SELECT job, run, gpus, ordered, ended, outcome, error FROM runs {of} ORDER BY ordered"
         with self._reading() as db:
             return {"decisions": rows(db, decisions, app), "runs": rows(db, runs, app)}
+
+    def past(self, kind: Past, query: PastQuery) -> list[Any]:
+        with self._reading() as db:
+            return past(db, kind, query)
 
     def send(self, kind: str, body: dict[str, Any], wait: float) -> str | None:
         """Leave a message for the arbiter, and return its answer; None: it has not answered in time."""
@@ -163,6 +170,10 @@ class Client:
         found: dict[str, Any] = self._ask("story", {"app": app})
         return found
 
+    def past(self, kind: Past, query: PastQuery) -> list[Any]:
+        found: list[Any] = self._ask(kind, msgspec.to_builtins(query))
+        return found
+
     def send(self, kind: str, body: dict[str, Any], wait: float) -> str | None:
         self._channel.socket.settimeout(wait + 60)
         found: str | None = self._ask(kind, body, wait)
@@ -225,11 +236,14 @@ class Service:
             case "story":
                 self._check_app(folder, who, "status", app)
                 channel.send(Answer(body=folder.story(app)))
+            case "events" | "history" | "accounting":
+                channel.send(Answer(body=self._past(folder, who, ask.kind, ask.body)))
             case "logs":
                 self._check_app(folder, who, "logs", app)
                 self._send_logs(channel, folder, app, ask.body.get("have") or {})
             case _:
-                raise InputError("kind", ask.kind, "app, withdraw, drain, retry, status, story or logs")
+                known = "app, withdraw, drain, retry, status, story, events, history, accounting or logs"
+                raise InputError("kind", ask.kind, known)
 
     def _submitted(self, who: Identity, body: dict[str, Any]) -> dict[str, Any]:
         if self._access is None:
@@ -264,6 +278,19 @@ class Service:
         for app in shown:
             app["why"] = _hidden(app["why"], others)
         return {**found, "status": {**status, "apps": shown}}
+
+    def _past(self, folder: StateFolder, who: Identity, kind: Past, body: dict[str, Any]) -> list[Any]:
+        """Return the past of the teams of somebody; operators see all."""
+        query, access = Decoder().decode(PastQuery, body, kind), self._access
+        if access is None or who.among(access.operators):
+            return folder.past(kind, query)
+        teams = query.teams or tuple(teams_of(access, who))
+        for team in teams or ("",):
+            allowed(access, who, kind, team)
+        found = folder.past(kind, msgspec.structs.replace(query, teams=teams))
+        for each in found if kind == "events" and access.status == "team" else ():
+            each["reason"] = each["reason"].partition("; given to ")[0]
+        return found
 
     def _send_logs(self, channel: Channel, folder: StateFolder, app: str, have: Mapping[str, int]) -> None:
         top, ended = folder.app_folder(app)

@@ -17,7 +17,7 @@ import msgspec
 
 from astrarium.cluster import contract
 from astrarium.cluster.arrange import closest
-from astrarium.cluster.demand import idle_first, most_usable, spare, usable
+from astrarium.cluster.demand import idle_first, most_usable, needed, spare, usable
 from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.core.quantities import Duration, check_above_zero
 from astrarium.core.units import FOREVER, SECOND, Time
@@ -258,7 +258,7 @@ class Leased:
     def _spared(self, apps: Iterable[int], state: ClusterState) -> Iterator[contract.Revoke]:
         for app in sorted(apps):
             row = state.apps.get(app)
-            spare = len(row.leases) - usable(row, len(row.leases)) if row is not None else 0
+            spare = len(row.leases) - needed(row, len(row.leases)) if row is not None else 0
             if row is not None and spare:
                 yield contract.Revoke(app, idle_first(row)[:spare], SPARE)
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from astrarium.cluster.contract import Allocations, Event, Grant, Revoke
-from astrarium.cluster.demand import idle_first, most_usable, usable, wanted
+from astrarium.cluster.demand import idle_first, most_usable, needed, usable, wanted
 from astrarium.cluster.policies._leased import SPARE, Offer
 from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.core.policy import SetTimer
@@ -219,7 +219,7 @@ class TimeShares:
                 break
             passed += 1
             row = state.apps.get(place[-1])
-            count = usable(row, left) if row is not None else 0
+            count = needed(row, left) if row is not None else 0
             if count:
                 chosen[place[-1]] = count
                 left -= count

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from astrarium.cluster.arrange import closest
 from astrarium.cluster.contract import Allocations, Event, Grant, Revoke
-from astrarium.cluster.demand import usable, wanted
+from astrarium.cluster.demand import idle_first, needed, usable, wanted
 from astrarium.cluster.policies import cluster_policies
 from astrarium.cluster.policies._leased import SPARE
 from astrarium.cluster.state import ClusterState
@@ -23,10 +23,9 @@ class Fifo:
 
     def decide(self, now: Time, events: Sequence[Event], state: ClusterState) -> Allocations:
         for row in state.apps.values():
-            spare = len(row.leases) - usable(row, len(row.leases))
+            spare = len(row.leases) - needed(row, len(row.leases))
             if spare:
-                idle = sorted(row.leases.keys() - {gpu for job in row.jobs.values() for gpu in job.gpus})
-                yield Revoke(row.app.id, tuple(idle[:spare]), SPARE)
+                yield Revoke(row.app.id, idle_first(row)[:spare], SPARE)
         for row in state.apps.values():
             more = usable(row, len(row.leases) + len(state.free)) - len(row.leases)
             if more > 0:

@@ -13,7 +13,7 @@ from typing import Annotated
 import msgspec
 
 from astrarium.cluster.contract import Allocations, Event, Grant, Revoke
-from astrarium.cluster.demand import idle_first, most_usable, usable, wanted
+from astrarium.cluster.demand import idle_first, most_usable, needed, wanted
 from astrarium.cluster.policies import cluster_policies
 from astrarium.cluster.policies._leased import Leased, Offer
 from astrarium.cluster.state import AppRow, ClusterState
@@ -121,7 +121,7 @@ class Tiresias2d:
         for app in sorted(self._places, key=lambda app: (self._places[app].queue, self._places[app].order)):
             if not left:
                 break
-            count = usable(state.apps[app], left)
+            count = needed(state.apps[app], left)
             if count:
                 chosen[app] = count
                 left -= count

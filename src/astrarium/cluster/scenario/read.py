@@ -71,11 +71,21 @@ def parse(raw: Any, path: Path = Path()) -> ClusterScenario:
         ),
         sharing=decode(schema.SharingSection, given["sharing"], "sharing") if "sharing" in given else None,
         seed=decode(Seed, raw.get("seed", DEFAULT_SEED), "seed"),
-        live=decode(schema.LiveSection, given.get("live", {}), "live"),
+        live=_live(given, decode),
         tasks=_tasks(raw["apps"]),
         raw=raw,
         source=str(path),
     )
+
+
+def _live(given: dict[str, Any], decode: Any) -> schema.LiveSection:
+    """Where teams are listed, users belong to one of those."""
+    live: schema.LiveSection = decode(schema.LiveSection, given.get("live", {}), "live")
+    known = given.get("teams") or {}
+    for team in live.access.teams if live.access is not None and known else ():
+        if team not in known:
+            raise InputError("live.access.teams", team, f"a team of the file: {one_of(list(known), team)}")
+    return live
 
 
 def _machines(raw: Any, decode: Any) -> tuple[schema.MachineKind, ...] | str:

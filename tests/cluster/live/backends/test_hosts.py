@@ -5,15 +5,20 @@ from __future__ import annotations
 import json
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from astrarium.cluster.live.backend import Fenced, JobCommand, RunKey, RunStatus
-from astrarium.cluster.live.backends import copies, hosts
+from astrarium.cluster.live.backend import Fenced, JobCommand, RunKey, RunStatus, Sickness
+from astrarium.cluster.live.backends import copies, hosts, remote
 from astrarium.cluster.live.backends.wire import WireError
+from astrarium.cluster.live.machine import agent as machine_agent
+from astrarium.cluster.live.machine.agent import DiskThread, MachineAgent
+from astrarium.cluster.live.machine.health import HealthWatch, NvmlReader
 from tests.support.cluster.backend import words
+from tests.support.cluster.fake_nvml import FakeNvml
 from tests.support.cluster.hosts import AgentThread, Office, on, two_hosts, waited
 
 pytest_plugins = ("tests.support.cluster.fixtures",)
@@ -425,3 +430,70 @@ def test_logs_are_brought_when_somebody_wants_them(tmp_path: Path) -> None:
 def test_only_folders_of_jobs_can_be_named(job: str, run: int) -> None:
     with pytest.raises(ValueError, match="a job's folder and run"):
         copies.Held(job, run, copies.Stamp(1, 1))
+
+
+# GPUs that are sick, and disks that are slow
+
+
+def test_a_sick_gpu_of_a_host_is_told_and_judged_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nvml = FakeNvml(2)
+    watch = HealthWatch(lambda: NvmlReader(nvml), every=0.01)
+    monkeypatch.setattr(remote, "HealthWatch", lambda: watch)
+    with two_hosts(tmp_path) as (office, _, _):
+        waited(lambda: office.backend.look().machines["left.1"].watched)
+        nvml.xids[1].append(95)
+        sick = {1: Sickness("Xid 95: uncontained memory error")}
+        waited(lambda: office.backend.look().machines["left.1"].sick == sick)
+        office.backend.retry("left.1", 1)
+        waited(lambda: not office.backend.look().machines["left.1"].sick)
+        assert office.backend.look().machines["left.1"].gpus == 2
+
+
+def _heard_after(host: hosts.HostHandle, moment: float) -> bool:
+    return host.heard_at > moment
+
+
+def test_a_host_whose_disk_is_slow_is_not_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reports what it saw last, takes orders, and carries each out once when the disk answers."""
+    disk, waits, stopped, look = threading.Event(), threading.Event(), list[RunKey](), MachineAgent.look
+
+    def slow(agent: MachineAgent) -> Any:
+        waits.set()
+        return look(agent) if disk.wait(60) else {}
+
+    monkeypatch.setattr(machine_agent, "SOON", 0.01)
+    monkeypatch.setattr(MachineAgent, "stop", lambda self, key: stopped.append(key))
+    with two_hosts(tmp_path) as (office, left, _):
+        left.leave()
+        monkeypatch.setattr(MachineAgent, "look", slow)
+        assert waits.wait(60)
+        handle = office.backend._agents["right.1"]
+        for run in (1, 2, 2):
+            handle.stop(RunKey(0, 0, run))
+        for heard in (handle.heard_at for _ in range(5)):
+            waited(partial(_heard_after, handle, heard))
+        assert ([number for number, _ in handle._orders], stopped) == ([1, 2], [])
+        disk.set()
+        waited(lambda: not handle._orders)
+        assert stopped == [RunKey(0, 0, 1), RunKey(0, 0, 2)]
+
+
+def test_orders_that_a_slow_disk_holds_up_are_dropped_with_their_connection() -> None:
+    """They are given again with the next one; the machine may have another number then."""
+    disk, waits, done = threading.Event(), threading.Event(), list[int]()
+    one = DiskThread(lambda: None)
+
+    def slow() -> None:
+        waits.set()
+        disk.wait(60)
+        done.append(1)
+
+    one.order(1, slow)
+    one.order(2, lambda: done.append(2))
+    assert waits.wait(60)
+    one.close()
+    disk.set()
+    one._thread.shutdown()
+    assert done == [1]

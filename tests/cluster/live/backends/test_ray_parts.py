@@ -128,6 +128,7 @@ def test_an_agent_whose_disk_is_slow_is_not_silent(
     home: Path, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It says what it saw last, takes orders, and carries them out when the disk answers."""
+    monkeypatch.setattr("astrarium.cluster.live.machine.agent.SOON", 0.1)
     agent, disk = RayAgent(str(home), "left", "127.0.0.1"), Event()
     key = RunKey(0, 0, 1)
     assert agent.look(1, MachineStatus(2))[0] == {}
@@ -150,5 +151,6 @@ def test_an_agent_whose_disk_is_slow_is_not_silent(
 def test_an_order_that_cannot_be_carried_out_is_told(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     agent = RayAgent(str(home), "left", "127.0.0.1")
     monkeypatch.setattr(agent._agent, "stop", lambda _: (home / "nowhere" / "stop").touch())
+    agent.order(1, "stop", RunKey(0, 0, 1))
     with pytest.raises(FileNotFoundError):
-        agent.order(1, "stop", RunKey(0, 0, 1))
+        agent.look(1, HERE)

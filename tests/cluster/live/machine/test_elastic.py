@@ -187,3 +187,58 @@ def test_a_job_that_does_not_hear_is_begun_again(call: Any, home: Path, script: 
         one.waited(lambda: outcomes(one) == ["stopped", "open"], "it was begun again")
         assert one.send(signal.SIGINT) == 0
         assert one.query("SELECT outcome FROM apps") == [("open",)]
+
+
+TRAIN = """\
+import os, time
+
+class Training:
+    def __init__(self, values, workers):
+        self.x = values["x"]
+
+    def step(self):
+        time.sleep(0 if os.path.exists("done") else 0.05)
+        return self.x
+
+    def save(self):
+        return self.x
+
+    def load(self, state):
+        self.x = state
+
+def build(values, workers):
+    return Training(values, workers)
+"""
+
+
+@pytest.mark.thorough
+def test_a_search_goes_on_with_fewer_and_more_gpus(
+    call: Any, home: Path, script: Path, tmp_path: Path
+) -> None:
+    """It is the same process all the time: only its first run has a log."""
+    (tmp_path / "train.py").write_text(TRAIN)
+    search = {"name": "successive-halving", "candidates": 2, "iterations": 3000}
+    space = {"x": {"low": 0.0, "high": 1.0}}
+    raw = {"train": "train.py:build", "goal": "max", "space": space, "search": search, "emulated": {}}
+    (tmp_path / "search.yaml").write_bytes(msgspec.yaml.encode(raw))
+    file, state = elastic_file(tmp_path, script, "hears", "30s"), ("--state", str(home), "--wait", "60")
+    cluster = msgspec.yaml.decode(file.read_bytes())
+    cluster["apps"][0]["command"] = [sys.executable, "-m", "astrarium", "run", "search.yaml"]
+    file.write_bytes(msgspec.yaml.encode(cluster))
+
+    def shows(words: str) -> bool:
+        return any(words in path.read_text() for path in home.glob("apps/*/job-0/run-*/part-0/log-0.txt"))
+
+    with arbiter(file, home) as one:
+        one.start()
+        one.waited(lambda: shows("2 of 2 GPUs held"), "it trains on both")
+        assert call("cluster", "gpu", "drain", "0:0", *state).code == 0
+        one.waited(lambda: outcomes(one) == ["resized", "open"], "it has given one up")
+        one.waited(lambda: shows("1 of 1 GPUs held"), "it trains on one")
+        assert call("cluster", "gpu", "retry", "0:0", *state).code == 0
+        one.waited(lambda: outcomes(one) == ["resized", "resized", "open"], "it has both")
+        (tmp_path / "done").touch()
+        one.end()
+        check_accounts(one)
+        assert outcomes(one) == ["resized", "resized", "finished"]
+        assert len(list(home.glob("apps/*/job-0/run-*/part-0/log-0.txt"))) == 1

@@ -125,6 +125,13 @@ def test_all_goes_on_when_there_is_room_again(small: Path, tmp_path: Path) -> No
         (small / "fill").unlink()
         one.end()
         assert GOES_ON in one.words.read_text()
+        kinds = one.query("SELECT kind FROM events WHERE kind GLOB 'arbiter_*' ORDER BY id")
+        assert [kind.removeprefix("arbiter_") for (kind,) in kinds] == [
+            "started",
+            "waits",
+            "goes_on",
+            "ended",
+        ]
         check_all_ended_well(one)
         log = next(iter(one.home.glob("apps/0-a/*/*/*/log-0.txt"))).read_text()
         assert "bytes are lost: the disk had no room" in log

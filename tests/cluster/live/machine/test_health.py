@@ -91,6 +91,11 @@ def test_who_is_tried_again_and_is_still_gone() -> None:
     judge.retry()
     judge.hear(2, GpuReading(lost="NVML: GPU is lost"))
     assert judge.sickness == Sickness("NVML: GPU is lost", lost=True)
+    judge.hear(4, GpuReading())
+    assert judge.sickness is None  # as soon as it is well
+    judge.hear(6, GpuReading(lost="NVML: GPU is lost"))
+    judge.hear(8, GpuReading())
+    assert judge.sickness is not None  # and only once
 
 
 # NVML

@@ -22,11 +22,11 @@ from astrarium.cluster.live.machine import session as session_module
 from astrarium.cluster.live.machine.agent import Outcome, ending
 from astrarium.cluster.live.machine.keeper import JobLog, Keeper
 from astrarium.cluster.live.machine.session import STOPPED, Session
-from astrarium.cluster.live.store import Store
 from astrarium.cluster.policies import Arbiter, cluster_policies
 from astrarium.cluster.state import ClusterState
 from astrarium.core.choice import Choice, chosen
 from astrarium.core.engine import Engine
+from astrarium.core.units import SECOND
 from astrarium.run.replay import replay
 from tests.cluster.live.test_arbiter import House
 from tests.support.cluster.backend import backend, order, result, seen, words
@@ -528,7 +528,7 @@ def test_closing_without_room_leaves_the_status_before(
 def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Room, Clock]:
     clock = Clock()
     monkeypatch.setattr("astrarium.cli.cluster.live.time", clock)
-    return Room(tmp_path, Store(tmp_path)), clock
+    return Room(tmp_path, House(tmp_path).office, lambda what, took: None), clock
 
 
 def tried(room: Room, *errors: Exception) -> None:
@@ -572,3 +572,33 @@ def test_a_slow_turn_is_told_and_a_broken_store_is_not_waited_for(
     for error in (no_room(sqlite3.SQLITE_CORRUPT), full(errno.ENOENT), no_room(sqlite3.SQLITE_ERROR)):
         with pytest.raises(type(error)):
             tried(one, error)
+
+
+def test_that_it_waits_is_an_event_when_that_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    house, waits = House(tmp_path), list[float]()
+    one = Room(tmp_path, house.office, lambda what, took: waits.append(took / SECOND))
+    real, tell = house.office.store.tell, failing(4, no_room(), house.office.store.tell)
+    monkeypatch.setattr(house.office.store, "tell", tell)
+    began = house.office.now()
+    for _ in range(4):
+        tried(one, no_room())
+        house.clock.pass_seconds(1)
+    assert waits == [0, 1, 2]
+    assert not house.count("events", "kind = 'arbiter_waits'")
+    for _ in range(3):
+        with one.waited_for():
+            pass
+    monkeypatch.setattr(house.office.store, "tell", real)
+    found = house.rows("SELECT at, kind, name, reason FROM events WHERE kind != 'arbiter_started'")
+    assert [(each["at"] - began, each["kind"], each["name"]) for each in found] == [
+        (1 * SECOND, "arbiter_waits", "arbiter 1"),
+        (4 * SECOND, "arbiter_goes_on", "arbiter 1"),
+    ]
+    assert found[0]["reason"].startswith(f"{tmp_path} cannot be written (")
+    assert found[0]["reason"].endswith("MB are needed")
+    assert (found[1]["reason"], waits[-1]) == ("it has waited 3 s", 0)
+    house.die_and_come_back()
+    [begins] = house.rows("SELECT reason FROM events ORDER BY id DESC LIMIT 1")
+    assert "the one before left without a word" in begins["reason"]

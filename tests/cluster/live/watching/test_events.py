@@ -77,7 +77,7 @@ def test_events_tell_the_story_of_a_cluster(tmp_path: Path) -> None:
     assert seen[-1] == ("arbiter_ended", "arbiter 1", "")
     why = next(reason for kind, reason in told(house, "kind", "reason") if kind == "preempted")
     assert why == "its lease ended; given to b (it has had the least GPU time)"
-    assert {name for (name,) in told(house, "name", team="red")} == {"a"}
+    assert {name for (name,) in told(house, "name", teams=["red"])} == {"a"}
     assert {name for (name,) in told(house, "name", app="b")} == {"b"}
     assert told(house, "kind", app="huge") == [("refused",)]
 
@@ -288,8 +288,8 @@ def test_gpu_time_is_busy_while_a_process_is_up(tmp_path: Path) -> None:
     house.go(40)
     with connected(house.home / FILE, read_only=True) as db:
         [used] = accounting(db, ["team"]).values()
-        [app] = history(db, team="red")
-        assert history(db, team="blue") == []
+        [app] = history(db, teams=["red"])
+        assert history(db, teams=["blue"]) == []
         assert accounting(db, ["team"], since=START + DAY) == {}
         [part] = accounting(db, ["team"], since=START + 10 * SECOND).values()
     assert used.leased == 40 * SECOND  # two GPUs for 20 s

@@ -128,3 +128,10 @@ def test_names_follow_the_rules_and_are_in_the_page(house: House, address: str) 
     assert values(found, "hook_events", "hook", "outcome")["0", "delivered"] == house.count(
         "events", "kind IN ('finished', 'failed', 'withdrawn')"
     )
+
+
+def test_how_long_the_arbiter_has_been_waiting_is_told(metrics: Metrics, house: House, address: str) -> None:
+    for seconds in (3, 0):
+        metrics.observe("wait", seconds * SECOND)
+        assert values(scraped(address), "arbiter_waiting_seconds") == {(): seconds}
+    assert house.office.epoch == 1

@@ -38,6 +38,7 @@ from astrarium.cluster.live.backends.remote import (
     PutLogs,
     Refusal,
     Report,
+    RetryGpu,
     SendCheckpoint,
     SendLogs,
     StartPart,
@@ -92,6 +93,7 @@ class HostHandle:
             self.heard_at, self.answered = time.monotonic(), True
             self._parts = {each.order.key: each for each in report.parts}
             self._ports = report.ports
+            self.machine = msgspec.structs.replace(self.machine, sick=report.sick, watched=report.watched)
             self.held |= {one.job: one for one in report.held}
             self.troubles |= {one.name: why for one, why in report.troubles}
             self._orders = [each for each in self._orders if each[0] > report.done]
@@ -112,16 +114,18 @@ class HostHandle:
         self.give(StopRun(key))
 
     def retry(self, gpu: int) -> None:
-        """Do nothing: the health of GPUs of these hosts is not watched."""
+        self.give(RetryGpu(gpu))
 
     def forget(self, key: RunKey) -> None:
         if key in self._parts:
             self.give(ForgetRun(key))
 
     def give(self, order: HostOrder) -> None:
+        """Give an order with the next answer, unless it waits there already."""
         with self._lock:
-            self._given += 1
-            self._orders.append((self._given, order))
+            if all(each != order for _, each in self._orders):
+                self._given += 1
+                self._orders.append((self._given, order))
 
     def ask(self, order: SendCheckpoint | FetchCheckpoint) -> None:
         """Ask for a checkpoint to be sent or fetched, and again when that has taken long."""

@@ -14,58 +14,40 @@ import hashlib
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from astrarium.cluster.live.backend import Fenced, MachineStatus, Order, RunKey, RunStatus, Snapshot
 from astrarium.cluster.live.backends.fleet import AgentHandle, MachineFleet, free_ports
-from astrarium.cluster.live.machine.agent import MachineAgent, PartOrder, PartStatus
+from astrarium.cluster.live.machine.agent import DiskThread, MachineAgent, PartOrder, PartStatus
 from astrarium.cluster.live.machine.health import HealthWatch
 from astrarium.cluster.live.machine.session import newest_checkpoint
 from astrarium.core.errors import InputError, from_extra
 
 PORTS = 16  # gangs that may begin on a machine between two looks
-SOON = 1.0  # seconds that an agent waits for its disk before it answers without
 
 
 class RayAgent:
-    """The agent of a machine as a Ray actor, which refuses orders once a later arbiter has been here. What
-    touches the disk is done by one thread: while that waits for a slow one, the machine is not silent."""
+    """The agent of a machine as a Ray actor, which refuses orders once a later arbiter has been here."""
 
     def __init__(self, home: str, machine: str, address: str) -> None:
         self._agent, self._address, self._epoch = MachineAgent(home, machine, with_agent=True), address, 0
-        self._thread, self._orders = ThreadPoolExecutor(1), list[Future[None]]()
-        self._looking: Future[dict[RunKey, PartStatus]] | None = None
-        self._seen: dict[RunKey, PartStatus] | None = None
-        self._health = HealthWatch()
+        self._disk, self._orders, self._health = DiskThread(lambda: self._agent.look()), 0, HealthWatch()
 
     def look(
         self, epoch: int, machine: MachineStatus
     ) -> tuple[dict[RunKey, PartStatus], list[int], MachineStatus]:
         """Return what runs here, as it was last seen, ports that are free, and the machine with the health
-        of its GPUs."""
+        of its GPUs. An order that could not be carried out raises here."""
         self._check(epoch)
-        self._looking = self._looking or self._thread.submit(self._agent.look)
-        wait([self._looking], None if self._seen is None else SOON)
-        self._check_orders()
-        if self._looking.done():
-            done, self._looking = self._looking, None
-            self._seen = done.result()
-        return self._seen or {}, free_ports(self._address, PORTS), self._health.seen(machine)
+        return self._disk.look(), free_ports(self._address, PORTS), self._health.seen(machine)
 
     def order(self, epoch: int, verb: str, about: PartOrder | RunKey | int) -> None:
         self._check(epoch)
         of = self._health if verb == "retry" else self._agent
-        self._orders.append(self._thread.submit(getattr(of, verb), about))
-        wait(self._orders, SOON)
-        self._check_orders()
-
-    def _check_orders(self) -> None:
-        ready = [order for order in self._orders if order.done()]
-        self._orders = [order for order in self._orders if not order.done()]
-        for order in ready:
-            order.result()
+        self._orders += 1
+        self._disk.order(self._orders, partial(getattr(of, verb), about))
 
     def _check(self, epoch: int) -> None:
         if epoch < self._epoch:

@@ -1,8 +1,8 @@
 """The agent of a machine that shares no folder with the arbiter: it connects to it, reports, and obeys.
 
 The agent reports several times a second, and each answer has the orders that it has not yet carried out; one
-that comes twice is carried out once. Checkpoints and logs go over connections of their own, so that a slow
-one holds up nothing.
+that comes twice is carried out once. One thread does what touches the disk, so that a slow one does not make
+the machine silent; checkpoints and logs go over connections of their own.
 
 Every time that the arbiter has given a machine up, the machine has a new number when it comes back. What it
 ran under an earlier number is stopped then, and nobody looks at it.
@@ -15,12 +15,14 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from astrarium.cluster.live.backend import JobCommand, MachineStatus, RunKey
+from astrarium.cluster.live.backend import JobCommand, MachineStatus, RunKey, Sickness
 from astrarium.cluster.live.backends.copies import (
     PIECE,
     Held,
@@ -33,7 +35,14 @@ from astrarium.cluster.live.backends.copies import (
 )
 from astrarium.cluster.live.backends.fleet import free_ports
 from astrarium.cluster.live.backends.wire import Channel, Place, WireError, connected
-from astrarium.cluster.live.machine.agent import MachineAgent, PartOrder, PartStatus, left_behind
+from astrarium.cluster.live.machine.agent import (
+    DiskThread,
+    MachineAgent,
+    PartOrder,
+    PartStatus,
+    left_behind,
+)
+from astrarium.cluster.live.machine.health import HealthWatch
 from astrarium.cluster.live.machine.keeper import CLOSED, STOP, write_whole
 from astrarium.cluster.live.machine.session import read_file
 from astrarium.core.errors import InputError
@@ -75,13 +84,15 @@ class Accepted(msgspec.Struct, frozen=True, tag=True):
 
 class Report(msgspec.Struct, frozen=True, tag=True):
     """What an agent sees. *done*: the number of the last order that it has carried out; *troubles*: why
-    checkpoints could not be brought here."""
+    checkpoints could not be brought here; *sick*, *watched*: the health of its GPUs, as in MachineStatus."""
 
     done: int
     parts: list[PartStatus]
     held: list[Held]
     ports: list[int]
     troubles: list[tuple[Held, str]]
+    sick: dict[int, Sickness] = {}
+    watched: bool = False
 
 
 class StartPart(msgspec.Struct, frozen=True, tag=True):
@@ -121,7 +132,15 @@ class SendLogs(msgspec.Struct, frozen=True, tag=True):
     have: dict[str, int]
 
 
-HostOrder = StartPart | StopRun | ForgetRun | SendCheckpoint | FetchCheckpoint | ClearCheckpoint | SendLogs
+class RetryGpu(msgspec.Struct, frozen=True, tag=True):
+    """Judge a GPU anew; *gpu* as the machine counts."""
+
+    gpu: int
+
+
+HostOrder = (
+    StartPart | StopRun | ForgetRun | SendCheckpoint | FetchCheckpoint | ClearCheckpoint | SendLogs | RetryGpu
+)
 
 
 class Orders(msgspec.Struct, frozen=True, tag=True):
@@ -184,6 +203,7 @@ class HostAgent:
         self._known = read_file(folder / KNOWN, Known) or Known()
         self._home = folder  # of the jobs of this cluster, once it is known
         self._agent: MachineAgent | None = None
+        self._thread, self._health = ThreadPoolExecutor(1), HealthWatch()
         self._failed: dict[RunKey, PartStatus] = {}
         self._busy: dict[object, Any] = {}  # what is on its way, and what was asked for meanwhile
         self._news: list[Held] = []  # checkpoints that have come
@@ -208,14 +228,16 @@ class HostAgent:
 
     def _serve(self, channel: Channel, leaving: threading.Event) -> None:
         agent, every = self._enter(channel)
-        done = 0
-        while not leaving.is_set():
-            channel.send(self._report(agent, done))
-            answer: Orders = channel.receive(Orders)
-            for number, order in answer.orders:
-                self._carry_out(agent, order)
-                done = number
-            leaving.wait(every)
+        disk = DiskThread(partial(self._look, agent), self._thread)
+        try:
+            while not leaving.is_set():
+                channel.send(self._report(disk))
+                answer: Orders = channel.receive(Orders)
+                for number, order in answer.orders:
+                    disk.order(number, partial(self._carry_out, agent, order))
+                leaving.wait(every)
+        finally:
+            disk.close()  # orders that are not begun are given again
 
     def _enter(self, channel: Channel) -> tuple[MachineAgent, float]:
         self._address = self._address or str(channel.socket.getsockname()[0])
@@ -231,7 +253,7 @@ class HostAgent:
             told = f"arbiter {answer.epoch} was superseded by arbiter {known.epoch}"
             channel.send(Refusal(told))
             raise WireError(told)
-        return self._taken_in(answer), answer.every
+        return self._thread.submit(self._taken_in, answer).result(), answer.every
 
     def _taken_in(self, answer: Welcome) -> MachineAgent:
         machine = f"{self._name}.{answer.number}"
@@ -265,15 +287,19 @@ class HostAgent:
                 (folder / CLOSED).touch()
                 self._tell(f"{part.order.app}: run {part.order.key.run} is stopped: it was given up")
 
-    def _report(self, agent: MachineAgent, done: int) -> Report:
+    def _look(self, agent: MachineAgent) -> tuple[list[PartStatus], list[Held]]:
         parts = {**agent.look(), **self._failed}
         mine = [each.order for each in parts.values() if each.place == 0]
         found = [held(self._home, job_of(order), order.key.run) for order in mine]
+        return list(parts.values()), [each for each in found if each is not None]
+
+    def _report(self, disk: DiskThread[tuple[list[PartStatus], list[Held]]]) -> Report:
+        (parts, lies), machine = disk.look(), self._health.seen(self._machine, self._base)
         with self._guard:
             news, self._news = self._news, []
             troubles, self._troubles = self._troubles, []
-        lies = [each for each in found if each is not None]
-        return Report(done, list(parts.values()), lies + news, free_ports("", PORTS), troubles)
+        ports = free_ports("", PORTS)
+        return Report(disk.done, parts, lies + news, ports, troubles, machine.sick, machine.watched)
 
     def _carry_out(self, agent: MachineAgent, order: HostOrder) -> None:
         match order:
@@ -292,6 +318,8 @@ class HostAgent:
                 clear_before(self._home, one.job, one.run + 1)
             case SendLogs():
                 self._beside(("logs", order.number), self._send_logs, order)
+            case RetryGpu(gpu):
+                self._health.retry(self._base + gpu)
 
     def _start(self, agent: MachineAgent, order: StartPart) -> None:
         part = order.part

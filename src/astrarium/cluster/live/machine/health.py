@@ -84,11 +84,12 @@ class GpuJudge:
         self.heard = False  # of a reading
 
     def retry(self) -> None:
-        """Forget what was with the next reading, and judge by that."""
+        """Forget what was with the next reading, and judge by that alone; so again until one is good."""
         self._anew = True
 
     def hear(self, now: float, reading: GpuReading) -> None:
-        if self._anew:
+        anew = self._anew
+        if anew:
             self._forget()
         self.heard = True
         if self._errors is None:
@@ -96,6 +97,7 @@ class GpuJudge:
         hot = _reaches(reading.temperature, reading.slows_at)
         self._hot_since = (now if self._hot_since is None else self._hot_since) if hot else None
         self.sickness = self.sickness or next(self._complaints(now, reading), None)
+        self._anew = anew and self.sickness is not None
 
     def _complaints(self, now: float, reading: GpuReading) -> Iterator[Sickness]:
         if reading.lost:

@@ -21,12 +21,34 @@ By = Literal["team", "app", "day"]
 HOUR = 3600 * SECOND
 ENDED = ("finished", "failed", "withdrawn")
 COUNTS = ("submitted", *ENDED, "preempted")
+MOST_EVENTS = 10_000  # at once
 PAST = f"""SELECT apps.*, held.started, held.leased, stops.preemptions FROM apps
   LEFT JOIN (SELECT app, min(since) AS started, sum(max(0, coalesce(ended, ?) - since)) AS leased
              FROM leases GROUP BY app) AS held ON held.app = apps.id
   LEFT JOIN (SELECT app, count(*) AS preemptions FROM events WHERE kind = 'preempted' GROUP BY app) AS stops
              ON stops.app = apps.id
   WHERE apps.outcome IN {ENDED} ORDER BY apps.ended, apps.id"""
+
+
+class PastQuery(msgspec.Struct, frozen=True):
+    """Which part of the past is wanted: events with a greater number than *after*; nothing before *since* on
+    the wall; of one *app*; of these *teams*, or of all apps; added up *by* these."""
+
+    after: int = 0
+    since: Time = 0
+    app: str | None = None
+    teams: tuple[str, ...] | None = None
+    by: tuple[By, ...] = ("team", "day")
+
+
+def past(db: sqlite3.Connection, kind: str, query: PastQuery) -> list[Any]:
+    """Return what is asked for as plain values; *kind*: events, history or accounting."""
+    if kind == "events":
+        return events(db, query.after, query.since, query.app, query.teams)
+    if kind == "history":
+        return history(db, query.since, query.teams)
+    found = accounting(db, query.by, query.since, query.teams)
+    return [(group, msgspec.to_builtins(used)) for group, used in found.items()]
 
 
 class WallClock:
@@ -69,25 +91,33 @@ def last_instant(db: sqlite3.Connection) -> Time:
 
 
 def events(
-    db: sqlite3.Connection, after: int = 0, since: Time = 0, app: str | None = None, team: str | None = None
+    db: sqlite3.Connection,
+    after: int = 0,
+    since: Time = 0,
+    app: str | None = None,
+    teams: Sequence[str] | None = None,
 ) -> list[dict[str, Any]]:
-    """Return events with a greater number than *after*, and not before *since* on the wall."""
+    """Return the first MOST_EVENTS with a greater number than *after*, and not before *since* on the wall."""
+    wanted = None if teams is None else msgspec.json.encode(teams).decode()
     found = rows(
         db,
         """SELECT * FROM events WHERE id > ? AND wall >= ? AND (? IS NULL OR name = ? AND
-           (app IS NOT NULL OR kind = 'refused')) AND (? IS NULL OR team = ?) ORDER BY id""",
-        *(after, since, app, app, team, team),
+           (app IS NOT NULL OR kind = 'refused')) AND
+           (? IS NULL OR team IN (SELECT value FROM json_each(?))) ORDER BY id LIMIT ?""",
+        *(after, since, app, app, wanted, wanted, MOST_EVENTS),
     )
     for each in found:
         each["gpus"], each["time"] = msgspec.json.decode(each["gpus"]), moment(each["wall"]).isoformat()
     return found
 
 
-def history(db: sqlite3.Connection, since: Time = 0, team: str | None = None) -> list[dict[str, Any]]:
+def history(
+    db: sqlite3.Connection, since: Time = 0, teams: Sequence[str] | None = None
+) -> list[dict[str, Any]]:
     """Return apps that have ended, not before *since* on the wall, in the order in which they did."""
     clock, told = wall_clock(db), list[dict[str, Any]]()
     for row in rows(db, PAST, last_instant(db)):
-        if clock.wall(row["ended"]) >= since and team in (None, row["team"] or ""):
+        if clock.wall(row["ended"]) >= since and (teams is None or (row["team"] or "") in teams):
             told.append(_ended_app(row, clock))
     return told
 
@@ -151,19 +181,22 @@ def _group(named: tuple[str, str], day: str, by: Sequence[By]) -> Group:
     return tuple(parts[each] for each in by)
 
 
-def accounting(db: sqlite3.Connection, by: Sequence[By], since: Time = 0) -> dict[Group, Usage]:
+def accounting(
+    db: sqlite3.Connection, by: Sequence[By], since: Time = 0, teams: Sequence[str] | None = None
+) -> dict[Group, Usage]:
     """Return what each group of apps had and what became of them, not before *since* on the wall."""
     clock, now = wall_clock(db), last_instant(db)
-    named: Named = {n: (name, team or "") for n, name, team in db.execute("SELECT id, name, team FROM apps")}
+    apps = db.execute("SELECT id, name, coalesce(team, '') FROM apps")
+    named: Named = {n: (name, team) for n, name, team in apps if teams is None or team in teams}
     held = db.execute("SELECT app, gpu, since, coalesce(ended, ?) FROM leases", (now,))
-    leases = list(_clipped((Span(*row) for row in held), clock, since))
+    leases = list(_clipped((Span(*row) for row in held if row[0] in named), clock, since))
     found = usage(leases, _runs(db, now), named, clock, by)
     for app, what, at in db.execute(
         f"""SELECT id, 'submitted', submitted FROM apps UNION ALL
             SELECT id, outcome, ended FROM apps WHERE outcome IN {ENDED} UNION ALL
             SELECT app, kind, at FROM events WHERE kind = 'preempted'"""
     ):
-        if clock.wall(at) >= since:
+        if app in named and clock.wall(at) >= since:
             day = moment(clock.wall(at)).date().isoformat()
             found.setdefault(_group(named[app], day, by), Usage()).counts[what] += 1
     return dict(sorted(found.items()))

@@ -52,11 +52,14 @@ class Metrics(Collector):
 
     def __init__(self, home: Path) -> None:
         self._home, self.registry = home, CollectorRegistry()
-        self._took = {what: BucketCounts(TIMES) for what in DURATIONS}
+        self._took, self._waits = {what: BucketCounts(TIMES) for what in DURATIONS}, 0.0
         self.registry.register(self)
 
     def observe(self, what: str, took: Time) -> None:
-        self._took[what].add(took / SECOND)
+        if what == "wait":
+            self._waits = took / SECOND
+        else:
+            self._took[what].add(took / SECOND)
 
     def serve(self, host: str, port: int) -> Any:
         """Answer Prometheus in a thread; return the server, which has `shutdown`."""
@@ -73,6 +76,8 @@ class Metrics(Collector):
             yield from _apps(db)
             yield from _leases(db)
             yield from _hooks(db)
+        waits = "For how long the arbiter has been waiting for its disk; 0 while it need not."
+        yield _gauge("arbiter_waiting_seconds", waits, [], {(): self._waits})
         for what, (name, told) in DURATIONS.items():
             yield _histogram(name, told, [], {(): self._took[what]})
 
