@@ -58,8 +58,8 @@ class House:
         self.office._lock.close()
         self.office = self._open(policy)
 
-    def submit(self, name: str, gpus: int = 1, kind: str = "app", team: str = "") -> int:
-        body = {"name": name, "gpus": gpus, "app": name, "team": team}
+    def submit(self, name: str, gpus: int = 1, kind: str = "app", team: str = "", **more: Any) -> int:
+        body = {"name": name, "gpus": gpus, "app": name, "team": team, **more}
         return Store(self.home).send(kind, body, self.clock.now)
 
     def go(self, seconds: float, every: float = 0.5) -> None:

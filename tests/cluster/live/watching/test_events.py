@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astrarium.cluster.contract import AppArrived, Grant, MachineJoined, single
-from astrarium.cluster.live.backend import FixedSlowdowns, MachineStatus
+from astrarium.cluster.live.backend import FixedSlowdowns, MachineStatus, Sickness
 from astrarium.cluster.live.store import FILE, connected
 from astrarium.cluster.live.watching.events import Chronicler
 from astrarium.cluster.live.watching.history import (
@@ -40,6 +40,21 @@ OF_STEPS = ENDS | {"submitted", "started", "resumed", "preempted", "shrunk", "gr
 def told(house: House, *fields: str, **wanted: Any) -> list[tuple[Any, ...]]:
     with connected(house.home / FILE, read_only=True) as db:
         return [tuple(each[field] for field in fields) for each in events(db, **wanted)]
+
+
+def test_events_tell_of_gpus_that_fail_and_are_used_again(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    house.submit("a", 4)
+    house.go(1)
+    house.backend.sicken("right", gpu1=Sickness("Xid 79", lost=True))
+    house.go(1)
+    house.backend.sicken("right")
+    house.submit("", kind="retry", machine="right", gpu=1)
+    house.go(1)
+    seen = told(house, "kind", "name", "cause", "reason")
+    assert ("gpu_failed", "right:1", "", "Xid 79") in seen
+    assert ("preempted", "a", "lost", "GPU 3 is out of use: Xid 79") in seen
+    assert ("gpu_repaired", "right:1", "", "") in seen
 
 
 def test_events_tell_the_story_of_a_cluster(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from astrarium.cluster.live.backend import Sickness
 from astrarium.cluster.live.store import FILE, connected
 from astrarium.cluster.live.watching.history import last_instant
 from astrarium.cluster.live.watching.hooks import Hook, Hooks
@@ -68,7 +69,7 @@ def test_what_is_scraped_is_what_the_store_says(house: House, address: str) -> N
     found = scraped(address)
     state = house.office.state
     assert values(found, "gpus", "state") == {
-        ("free",): len(state.free), ("leased",): len(state.holder), ("lost",): 2
+        ("free",): len(state.free), ("leased",): len(state.holder), ("out",): 0, ("lost",): 2
     }  # fmt: skip
     assert values(found, "machine_up", "machine") == {("left",): 1, ("right",): 0}
     open_leases = house.count("leases", "outcome = 'open'")
@@ -93,6 +94,19 @@ def test_what_is_scraped_is_what_the_store_says(house: House, address: str) -> N
     started = house.rows("SELECT count(DISTINCT app) AS n FROM leases")[0]["n"]
     assert sum(values(found, "wait_seconds", "team").values()) == started
     assert values(found, "store_write_duration_seconds")[()] == house.count("steps")
+
+
+def test_gpus_that_are_out_of_use_are_not_free(house: House, address: str) -> None:
+    house.go(1)
+    house.backend.sicken("right", gpu0=Sickness("hot"))
+    house.go(1)
+    assert values(scraped(address), "gpus", "state") == {
+        ("free",): 3, ("leased",): 0, ("out",): 1, ("lost",): 0
+    }  # fmt: skip
+    house.backend.sicken("right")
+    house.submit("", kind="retry", machine="right", gpu=0)
+    house.go(1)
+    assert values(scraped(address), "gpus", "state")["free",] == 4
 
 
 def test_counters_never_fall_and_outlive_an_arbiter(house: House, address: str) -> None:

@@ -11,6 +11,7 @@ import msgspec
 
 from astrarium.cluster import contract
 from astrarium.cluster.live.backend import EndedRun
+from astrarium.cluster.record import gpu_failed
 from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.core.trace import Step
 from astrarium.core.units import Time, counted, to_seconds
@@ -21,7 +22,7 @@ BROKEN = ("failed", "not found", "lost")  # how runs end that should not have
 
 class ClusterEvent(msgspec.Struct, frozen=True):
     """One thing that happened. *name*: of the app, or of the machine; *cause*: why an app was preempted, as
-    one word: `expired`, `revoked` or `lost` with its machine."""
+    one word: `expired`, `revoked` or `lost` with its machine or GPU."""
 
     at: Time
     kind: str
@@ -74,6 +75,17 @@ class Chronicler:
                 name, gpus = names.get(event.machine.id, ""), state.floor.gpus_of.get(event.machine.id, ())
                 self._machines[event.machine.id] = name, tuple(gpus)
                 yield ClusterEvent(step.now, "machine_joined", name, gpus=tuple(gpus))
+            elif isinstance(event, contract.GpuFailed):
+                yield ClusterEvent(
+                    step.now, "gpu_failed", self._place(event.gpu), gpus=(event.gpu,), reason=event.why
+                )
+            elif isinstance(event, contract.GpuRepaired):
+                yield ClusterEvent(step.now, "gpu_repaired", self._place(event.gpu), gpus=(event.gpu,))
+
+    def _place(self, gpu: int) -> str:
+        """Return a GPU as `cluster gpu` names it: its machine, and its number there."""
+        found = (f"{name}:{gpus.index(gpu)}" for name, gpus in self._machines.values() if gpu in gpus)
+        return next(found, str(gpu))
 
 
 def _of_runs(now: Time, state: ClusterState, ended: Iterable[EndedRun]) -> Iterator[ClusterEvent]:
@@ -95,6 +107,7 @@ class _Losses:
             if isinstance(event, contract.MachineLost) and event.machine in machines
             for gpu in machines[event.machine][1]
         }
+        self._failed = {event.gpu: event for event in step.events if isinstance(event, contract.GpuFailed)}
         self._step, self._names = step, {app: row.app.name for app, row in state.apps.items()}
 
     def of(self, app: int, gpus: frozenset[int]) -> tuple[str, str]:
@@ -102,6 +115,9 @@ class _Losses:
         dead = {self._dead[gpu] for gpu in gpus if gpu in self._dead}
         if dead:
             return "lost", f"{', '.join(sorted(dead))} died"
+        failed = [self._failed[gpu] for gpu in sorted(gpus) if gpu in self._failed]
+        if failed:
+            return "lost", gpu_failed(failed[0])
         events, actions = self._step.events, self._step.actions
         if any(isinstance(each, contract.LeaseExpired) and each.app == app for each in events):
             return "expired", f"its lease ended{self._successors(app, gpus)}"

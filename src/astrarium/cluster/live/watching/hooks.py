@@ -39,6 +39,7 @@ KINDS: dict[str, tuple[str, ...]] = {  # the events that each word of `on` stand
     "end": ("finished", "failed", "withdrawn"),
     "fail": ("failed",),
     "machine": ("machine_joined", "machine_lost"),
+    "gpu": ("gpu_failed", "gpu_repaired"),
     "wait": ("arbiter_waits", "arbiter_goes_on"),
 }
 MOST_PENDING = 1000  # events for one hook: of more, the oldest are dropped

@@ -11,6 +11,7 @@ from pathlib import Path
 from sqlite3 import Connection
 from typing import Any
 
+from msgspec import json
 from prometheus_client import CollectorRegistry, start_http_server
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -110,18 +111,28 @@ def _counts(db: Connection, query: str, always: Iterable[str] = ()) -> Labelled:
 
 
 def _gpus(db: Connection) -> Iterator[Metric]:
-    newest = """SELECT name, kind, json_array_length(gpus) FROM events WHERE id IN
+    newest = """SELECT name, kind, gpus FROM events WHERE id IN
                 (SELECT max(id) FROM events WHERE kind IN ('machine_joined', 'machine_lost') GROUP BY name)"""
-    machines = {name: (kind == "machine_joined", gpus) for name, kind, gpus in db.execute(newest)}
-    [leased] = db.execute("SELECT count(*) FROM leases WHERE outcome = 'open'").fetchone()
-    there = sum(gpus for up, gpus in machines.values() if up)
-    lost = sum(gpus for up, gpus in machines.values() if not up)
-    by_state = {("free",): there - leased, ("leased",): leased, ("lost",): lost}
-    yield _gauge("gpus", "GPUs by state; lost: of machines that were there.", ["state"], by_state)
+    rows = db.execute(newest)
+    machines = {name: (kind == "machine_joined", json.decode(gpus)) for name, kind, gpus in rows}
+    leased = {gpu for (gpu,) in db.execute("SELECT gpu FROM leases WHERE outcome = 'open'")}
+    there = {gpu for up, gpus in machines.values() if up for gpu in gpus}
+    lost = sum(len(gpus) for up, gpus in machines.values() if not up)
+    out = _out_of_use(db) & there - leased
+    by_state = {"free": there - leased - out, "leased": leased, "out": out}
+    counts = {(state,): len(gpus) for state, gpus in by_state.items()}
+    told = "GPUs by state; out: of use; lost: of machines that were there."
+    yield _gauge("gpus", told, ["state"], {**counts, ("lost",): lost})
     ups = {(name,): float(up) for name, (up, _) in machines.items()}
     yield _gauge("machine_up", "Whether a machine that was ever there is.", ["machine"], ups)
     row = db.execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()
     yield _gauge("arbiter_epoch", "How many arbiters there have been.", [], {(): row[0] if row else 0})
+
+
+def _out_of_use(db: Connection) -> set[int]:
+    newest = """SELECT kind, gpus FROM events WHERE id IN
+                (SELECT max(id) FROM events WHERE kind IN ('gpu_failed', 'gpu_repaired') GROUP BY gpus)"""
+    return {gpu for kind, gpus in db.execute(newest) if kind == "gpu_failed" for gpu in json.decode(gpus)}
 
 
 def _apps(db: Connection) -> Iterator[Metric]:
