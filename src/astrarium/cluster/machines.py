@@ -134,9 +134,9 @@ class Floor:
             return Spread.CLUSTER
         return Spread.RACK if len({machine for machine, _, _ in places}) > 1 else Spread.MACHINE
 
-    def network(self, gpus: Iterable[int]) -> str:
+    def network(self, gpus: Sequence[int]) -> str:
         """Return the network of the first of these GPUs: machines of a cluster usually have one network."""
-        return next((self._networks[self.machine_of(gpu)] for gpu in gpus), "")
+        return self._networks[self._places[gpus[0]][0]] if gpus else ""
 
 
 Spreads = Mapping[Spread, float]

@@ -13,6 +13,9 @@ from functools import cache, cached_property
 from itertools import pairwise
 from typing import NamedTuple
 
+import numpy as np
+from numpy.typing import NDArray
+
 from astrarium.cluster.auction.goods import MachineClass
 
 Weigh = Callable[[int], int]
@@ -112,16 +115,25 @@ class Slack:
         self._sets = sorted({frozenset(range(len(classes))), *(need.classes for need in needs)}, key=sorted)
         self._sizes = sorted({need.gpus for need in needs})
         self._changes: dict[tuple[int, Bin], list[tuple[int, int]]] = {}
+        self._there = self._places(self.bins, lambda bin_, inside: bin_[1] in inside) @ [*self.bins.values()]
+        self._taken = self._places(
+            [(need.gpus, number) for number, need in enumerate(needs)],
+            lambda piece, inside: needs[piece[1]].classes <= inside,
+        )
+
+    def _places(
+        self, things: Iterable[Bin], counts_in: Callable[[Bin, frozenset[int]], bool]
+    ) -> NDArray[np.int64]:
+        """Return the places of each size that each thing is, in every set in which it counts."""
+        whole = np.array([[gpus // size for gpus, _ in things] for size in self._sizes])
+        counts = np.array([[counts_in(each, inside) for each in things] for inside in self._sets])
+        places: NDArray[np.int64] = (counts[:, None, :] * whole).reshape(-1, whole.shape[1])
+        return places
 
     def start(self, counts: Sequence[int]) -> list[int]:
         """Return the slack with nothing placed, and so many pieces of each need to come."""
-        wanted = [(need, count) for need, count in zip(self._needs, counts, strict=True) if count]
-        return [
-            sum(count * (room // size) for (room, kind), count in self.bins.items() if kind in inside)
-            - sum(count * (need.gpus // size) for need, count in wanted if need.classes <= inside)
-            for inside in self._sets
-            for size in self._sizes
-        ]
+        found: list[int] = (self._there - self._taken @ counts).tolist()
+        return found
 
     def change(self, number: int, bin_: Bin) -> list[tuple[int, int]]:
         """Return what a piece of a need in a bin changes: places in the list, and how much more."""
@@ -227,8 +239,9 @@ class _Search:
             return False
         tries, steps = [self._choices()], 0
         while len(self._where) < len(self._pieces):
-            if tries[-1]:
-                self._put(tries[-1].pop())
+            place = next(tries[-1], None)
+            if place is not None:
+                self._put(place)
                 tries.append(self._choices())
                 continue
             steps += 1
@@ -240,21 +253,16 @@ class _Search:
             self._take_back()
         return True
 
-    def _choices(self) -> list[Bin]:
-        """Return the bins that a piece may go to; the last, with the least room, is tried first."""
-        if len(self._where) == len(self._pieces):
-            return []
+    def _choices(self) -> Iterator[Bin]:
+        """Yield the bins that the next piece may go to; the one with the least room is tried first. Whenever
+        the next is asked for, the slack is as it was."""
         if self._hopeless and self._position() in self._hopeless:
-            return []
+            return
         number, slack = self._pieces[len(self._where)], self._slack
         gpus, kinds = self._needs[number].gpus, self._needs[number].classes
-        found = []
-        for bin_ in self._bins:
-            if bin_[0] >= gpus and bin_[1] in kinds:
-                change = self._table.change(number, bin_)
-                if all(slack[place] + more >= 0 for place, more in change):
-                    found.append(bin_)
-        return sorted(found, reverse=True)
+        for bin_ in sorted(bin_ for bin_ in self._bins if bin_[0] >= gpus and bin_[1] in kinds):
+            if all(slack[place] + more >= 0 for place, more in self._table.change(number, bin_)):
+                yield bin_
 
     def _position(self) -> tuple[int, frozenset[tuple[Bin, int]]]:
         return len(self._where), frozenset(self._bins.items())

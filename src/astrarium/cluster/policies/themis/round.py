@@ -61,6 +61,8 @@ def _best_place(
     now: Time, state: ClusterState, row: AppRow, count: int, here: list[int], pools: Sequence[set[int]]
 ) -> tuple[int, ...]:
     """Return GPUs of a pool on which an app ends soonest. To leave those where it stands takes a start."""
+    if len(here) == count and _as_fast_as_anywhere(row, (*row.leases, *here), state):
+        return tuple(here)
     best, least = tuple[int, ...](), inf
     for stays, pool in product((here, []), pools):
         pool = {*pool, *here}.difference(stays)
@@ -69,6 +71,12 @@ def _best_place(
         if len(gpus) == count and (takes < least or not best):
             best, least = gpus, takes
     return best
+
+
+def _as_fast_as_anywhere(row: AppRow, gpus: Sequence[int], state: ClusterState) -> bool:
+    """Return whether an app has one job, which does not suffer from how far apart these GPUs lie."""
+    jobs = row.unfinished()
+    return len(jobs) == len(row.jobs) == 1 and state.pace(jobs[0].job, gpus) >= len(gpus)
 
 
 def _own(row: AppRow, free: Collection[int], count: int) -> tuple[int, ...]:
