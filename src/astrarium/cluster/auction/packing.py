@@ -8,7 +8,7 @@ for all that are still to come (`Slack`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cache, cached_property
 from itertools import pairwise
 from typing import NamedTuple
@@ -43,10 +43,14 @@ def capacity_rows(needs: Sequence[PieceNeed], classes: Sequence[MachineClass]) -
     confined = (
         {everywhere} if decide_alone(needs, classes) else {everywhere, *(need.classes for need in needs)}
     )
+    sizes = tuple(sorted({need.gpus for need in needs}))
+    weighed = [({size: way(size) for size in sizes}, _most_weight(sizes, way, classes)) for way in ways]
     for inside in sorted(confined, key=sorted):
-        for way in ways:
-            row = _row(needs, classes, inside, way)
-            best[row.weights] = min(row.room, best.get(row.weights, row.room))
+        mine = [need.gpus if need.classes <= inside else 0 for need in needs]
+        for of_size, heaviest in weighed:
+            weights = tuple([of_size[gpus] if gpus else 0 for gpus in mine])
+            room = sum([heaviest[each] for each in inside])
+            best[weights] = min(room, best.get(weights, room))
     return [CapacityRow(weights, room) for weights, room in best.items()]
 
 
@@ -60,26 +64,14 @@ def fitting(gpus: int, classes: Sequence[MachineClass]) -> frozenset[int]:
     return frozenset(number for number, each in enumerate(classes) if each.free >= gpus)
 
 
-def _row(
-    needs: Sequence[PieceNeed], classes: Sequence[MachineClass], inside: frozenset[int], way: Weigh
-) -> CapacityRow:
-    weights = tuple(way(need.gpus) if need.classes <= inside else 0 for need in needs)
-    sizes = tuple(sorted({need.gpus for need in needs}))
-    heaviest = _heaviest(sizes, tuple(way(size) for size in sizes))
-    return CapacityRow(
-        weights, sum(heaviest(classes[each].free) * len(classes[each].members) for each in inside)
-    )
-
-
-def _heaviest(sizes: tuple[int, ...], weights: tuple[int, ...]) -> Callable[[int], int]:
-    """Return a function for the most weight that so many GPUs of one machine can hold."""
+def _most_weight(sizes: Sequence[int], way: Weigh, classes: Sequence[MachineClass]) -> list[int]:
+    """Return the most weight that all machines of each class can hold."""
 
     @cache
     def of(free: int) -> int:
-        tried = (w + of(free - size) for size, w in zip(sizes, weights, strict=True) if size <= free)
-        return max(tried, default=0)
+        return max((way(size) + of(free - size) for size in sizes if size <= free), default=0)
 
-    return of
+    return [of(each.free) * len(each.members) for each in classes]
 
 
 def _ways(sizes: Sequence[int], frees: set[int]) -> Iterator[Weigh]:
@@ -115,24 +107,28 @@ class Slack:
         self._sets = sorted({frozenset(range(len(classes))), *(need.classes for need in needs)}, key=sorted)
         self._sizes = sorted({need.gpus for need in needs})
         self._changes: dict[tuple[int, Bin], list[tuple[int, int]]] = {}
-        self._there = self._places(self.bins, lambda bin_, inside: bin_[1] in inside) @ [*self.bins.values()]
+        self._there = self._places(self.bins, lambda bin_, inside: bin_[1] in inside) @ np.array(
+            [*self.bins.values()], np.int64
+        )
         self._taken = self._places(
             [(need.gpus, number) for number, need in enumerate(needs)],
             lambda piece, inside: needs[piece[1]].classes <= inside,
         )
 
     def _places(
-        self, things: Iterable[Bin], counts_in: Callable[[Bin, frozenset[int]], bool]
+        self, things: Collection[Bin], counts_in: Callable[[Bin, frozenset[int]], bool]
     ) -> NDArray[np.int64]:
         """Return the places of each size that each thing is, in every set in which it counts."""
-        whole = np.array([[gpus // size for gpus, _ in things] for size in self._sizes])
-        counts = np.array([[counts_in(each, inside) for each in things] for inside in self._sets])
-        places: NDArray[np.int64] = (counts[:, None, :] * whole).reshape(-1, whole.shape[1])
-        return places
+        found = [
+            [gpus // size if counts_in((gpus, kind), inside) else 0 for gpus, kind in things]
+            for inside in self._sets
+            for size in self._sizes
+        ]
+        return np.array(found, np.int64).reshape(len(found), len(things))
 
     def start(self, counts: Sequence[int]) -> list[int]:
         """Return the slack with nothing placed, and so many pieces of each need to come."""
-        found: list[int] = (self._there - self._taken @ counts).tolist()
+        found: list[int] = (self._there - self._taken @ np.array(counts, np.int64)).tolist()
         return found
 
     def change(self, number: int, bin_: Bin) -> list[tuple[int, int]]:

@@ -184,8 +184,9 @@ class _Payments:
         return self._without[alike]
 
     def _hint(self, others: list[int]) -> Hint:
-        columns = self._answer.columns
-        return Hint(self._answer.loss, [columns[other] for other in others] if columns else None)
+        answer, rows = self._answer, [self._rows[other] for other in others]
+        columns = [answer.columns[other] for other in others] if answer.columns else None
+        return Hint(answer.loss, columns, rows, answer.tight, answer.prices)
 
     def _logs(self, bidders: list[int], rows: list[int]) -> float:
         logs = (_log(self._numbers, self._bids, *each) for each in zip(bidders, rows, strict=True))
