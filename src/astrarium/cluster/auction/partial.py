@@ -128,6 +128,15 @@ class AuctionResult(NamedTuple):
     gap: float = 0.0
 
 
+def stopped_early(result: AuctionResult) -> str:
+    """Return what to add to the reasons of an auction whose search was stopped early; nothing otherwise."""
+    if result.exact:
+        return ""
+    if not result.gap:
+        return " (stopped early: payments are estimates)"
+    return f" (stopped early: the sum of log(1/rho) could be larger by at most {result.gap:.2g})"
+
+
 class FairAssignment(NamedTuple):
     """The proportionally fair assignment: rows of the program's tables, and how much each bidder keeps."""
 

@@ -86,7 +86,9 @@ def _with_each(
                 )
 
 
-def prices(tables: Sequence[BidTable], room: Ints, columns: Sequence[Ints] | None = None) -> tuple[Ints, Ints]:
+def prices(
+    tables: Sequence[BidTable], room: Ints, columns: Sequence[Ints] | None = None
+) -> tuple[Ints, Ints]:
     """Return what a unit of each row of the capacity is worth: multipliers of the program without whole
     numbers. Any prices bound what can be gained; these bound it best. They are in whole billionths, so losses
     are exact. Also return the rows that are nearly used up, those with a price among them. With *columns*,
@@ -141,7 +143,7 @@ USUAL = SearchEffort()
 
 
 class Hint(NamedTuple):
-    """What the program for all tells the one without somebody: it saves steps, and changes no exact answer."""
+    """What the program for all tells the one without somebody: it saves steps, and no exact answer changes."""
 
     loss: int = FIRST_LOSS  # that is allowed at first
     columns: Sequence[Ints] | None = None  # rows of each table that prices are found from

@@ -13,7 +13,7 @@ import msgspec
 from astrarium.cluster.agents.participants import Participant
 from astrarium.cluster.arrange import closest, cost_of_spread
 from astrarium.cluster.auction.goods import FreeMachine, free_machines
-from astrarium.cluster.auction.partial import AuctionResult, Share, auction, kept
+from astrarium.cluster.auction.partial import AuctionResult, Share, auction, kept, stopped_early
 from astrarium.cluster.contract import Grant
 from astrarium.cluster.demand import just_expired
 from astrarium.cluster.fairness import Definition, time_left
@@ -61,7 +61,7 @@ def _best_place(
     now: Time, state: ClusterState, row: AppRow, count: int, here: list[int], pools: Sequence[set[int]]
 ) -> tuple[int, ...]:
     """Return GPUs of a pool on which an app ends soonest. To leave those where it stands takes a start."""
-    if len(here) == count and _as_fast_as_anywhere(row, (*row.leases, *here), state):
+    if len(here) == count and _lies_well(row, (*row.leases, *here), state):
         return tuple(here)
     best, least = tuple[int, ...](), inf
     for stays, pool in product((here, []), pools):
@@ -73,10 +73,14 @@ def _best_place(
     return best
 
 
-def _as_fast_as_anywhere(row: AppRow, gpus: Sequence[int], state: ClusterState) -> bool:
-    """Return whether an app has one job, which does not suffer from how far apart these GPUs lie."""
+def _lies_well(row: AppRow, gpus: Sequence[int], state: ClusterState) -> bool:
+    """Return whether an app has one job, which would be no faster on other GPUs."""
     jobs = row.unfinished()
-    return len(jobs) == len(row.jobs) == 1 and state.pace(jobs[0].job, gpus) >= len(gpus)
+    return (
+        len(jobs) == len(row.jobs) == 1
+        and len(gpus) <= jobs[0].job.most
+        and state.lies_well(jobs[0].job, gpus)
+    )
 
 
 def _own(row: AppRow, free: Collection[int], count: int) -> tuple[int, ...]:
@@ -268,7 +272,8 @@ class Round:
                 told = _told(
                     each, positions[each.app], len(ranked), shares[each.app], len(places[each.app]), goods
                 )
-                yield Grant(each.app, tuple(sorted(places[each.app])), self._until, told)
+                why = told + stopped_early(self.outcome)
+                yield Grant(each.app, tuple(sorted(places[each.app])), self._until, why)
 
     def _keeps(self, participant: Participant, share: Share, goods: Sequence[FreeMachine]) -> tuple[int, ...]:
         """Return what a winner keeps: less the payment, rounded by chance to what its jobs can use."""
