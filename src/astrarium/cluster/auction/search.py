@@ -143,7 +143,7 @@ USUAL = SearchEffort()
 
 
 class Hint(NamedTuple):
-    """What the program for all tells the one without somebody: it saves steps, and no exact answer changes."""
+    """What the program for all tells the one without somebody: it saves steps, and changes no exact one."""
 
     loss: int = FIRST_LOSS  # that is allowed at first
     columns: Sequence[Ints] | None = None  # rows of each table that prices are found from

@@ -75,12 +75,10 @@ def _best_place(
 
 def _lies_well(row: AppRow, gpus: Sequence[int], state: ClusterState) -> bool:
     """Return whether an app has one job, which would be no faster on other GPUs."""
-    jobs = row.unfinished()
-    return (
-        len(jobs) == len(row.jobs) == 1
-        and len(gpus) <= jobs[0].job.most
-        and state.lies_well(jobs[0].job, gpus)
-    )
+    if len(row.jobs) > 1:
+        return False
+    (only,) = row.jobs.values()
+    return len(gpus) <= only.job.most and state.lies_well(only.job, gpus)
 
 
 def _own(row: AppRow, free: Collection[int], count: int) -> tuple[int, ...]:
