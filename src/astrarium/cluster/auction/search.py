@@ -273,8 +273,23 @@ class _Search:
             if found is not None and (found.loss <= allowed or allowed >= whole or not self._exact):
                 return self._told(found)
             if allowed >= whole or not self._exact:  # to allow more would only bring more of the same
-                return self._repaired()
+                ways = (self._by_all_rows(allowed), self._repaired())
+                return min((each for each in ways if each), key=lambda each: each.loss)
             allowed = min(whole, GROWTH * allowed, *([] if found is None else [found.loss]))
+
+    def _by_all_rows(self, allowed: int) -> Assignment | None:
+        """Return what a walk finds that goes by all rows of the capacity, if the one before went by some."""
+        if self._tight is None or self._hint.tight is not None:
+            return None
+        narrow = self._tables, self._room, self._prices, self._most
+        self._prices = np.zeros_like(self._program.room)
+        self._prices[self._tight] = narrow[2]
+        self._tables, self._room = self._whole, self._program.room
+        self._most = max(1, self._effort.work // len(self._room))
+        found = self._within(allowed)
+        self._tables, self._room, self._prices, self._most = narrow
+        self._exact = False
+        return self._told(found)._replace(prices=self._prices) if found is not None else None
 
     def _told(self, found: _Found) -> Assignment:
         answer = _answer(self._tables, found.rows, self._exact)
