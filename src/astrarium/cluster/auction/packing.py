@@ -119,12 +119,10 @@ class Slack:
         self, things: Collection[Bin], counts_in: Callable[[Bin, frozenset[int]], bool]
     ) -> NDArray[np.int64]:
         """Return the places of each size that each thing is, in every set in which it counts."""
-        found = [
-            [gpus // size if counts_in((gpus, kind), inside) else 0 for gpus, kind in things]
-            for inside in self._sets
-            for size in self._sizes
-        ]
-        return np.array(found, np.int64).reshape(len(found), len(things))
+        found = [[each[0] if counts_in(each, inside) else 0 for each in things] for inside in self._sets]
+        gpus = np.array(found, np.int64).reshape(len(found), 1, len(things))
+        places: NDArray[np.int64] = gpus // np.array(self._sizes, np.int64)[:, None]
+        return places.reshape(len(found) * len(self._sizes), len(things))
 
     def start(self, counts: Sequence[int]) -> list[int]:
         """Return the slack with nothing placed, and so many pieces of each need to come."""

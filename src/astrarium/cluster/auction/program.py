@@ -6,7 +6,8 @@ that sums are exact and equal means equal. A table that is another's times a num
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import log
 from typing import NamedTuple, TypeAlias
 
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from astrarium.cluster.auction import packing
-from astrarium.cluster.auction.goods import Bid, BidOption, FreeMachine, GpuPiece, MachineClass, classes
+from astrarium.cluster.auction.goods import Bid, FreeMachine, GpuPiece, MachineClass, classes
 from astrarium.cluster.auction.packing import Packer, PieceNeed
 
 BILLION = 10**9
@@ -90,14 +91,15 @@ class _Pieces:
         self._kinds, self._numbers = kinds, numbers
         self._known: dict[GpuPiece, int | None] = {}
 
-    def counted(self, pieces: Iterable[GpuPiece]) -> dict[int, int] | None:
-        """Return how many pieces there are of each need. None: some piece fits nowhere."""
+    def counted(self, pieces: Mapping[GpuPiece, int], rack: int | None) -> dict[int, int] | None:
+        """Return how many pieces there are of each need, all in a rack if one is given. None: some piece fits
+        nowhere."""
         found: dict[int, int] = {}
-        for piece in pieces:
-            number = self._number(piece)
+        for piece, count in pieces.items():
+            number = self._number(piece if rack is None else GpuPiece(piece.gpus, piece.machine, rack))
             if number is None:
                 return None
-            found[number] = found.get(number, 0) + 1
+            found[number] = found.get(number, 0) + count
         return found
 
     def _number(self, piece: GpuPiece) -> int | None:
@@ -122,20 +124,16 @@ def _alternatives(bid: Bid, racks: list[int], pieces: _Pieces) -> Iterator[_Alte
     """Yield options that are worth something; one for each rack where all pieces are to lie in one."""
     for number, option in enumerate(bid.options):
         gain = round(BILLION * log(bid.rho_old / option.rho))
-        for wanted in _by_rack(option, racks) if gain > 0 else ():
-            needs = pieces.counted(wanted)
+        counted = Counter(option.pieces) if gain > 0 else {}
+        for rack in _racks(counted, racks) if option.one_rack else (None,):
+            needs = pieces.counted(counted, rack)
             if needs:
                 yield _Alternative(number, gain, needs)
     yield _Alternative(NOTHING, 0, {})
 
 
-def _by_rack(option: BidOption, racks: list[int]) -> Iterator[tuple[GpuPiece, ...]]:
-    if not option.one_rack:
-        yield option.pieces
-        return
-    for rack in racks:
-        if all(piece.rack in (None, rack) for piece in option.pieces):
-            yield tuple([GpuPiece(piece.gpus, piece.machine, rack) for piece in option.pieces])
+def _racks(pieces: Iterable[GpuPiece], racks: list[int]) -> list[int]:
+    return [rack for rack in racks if all(piece.rack in (None, rack) for piece in pieces)]
 
 
 def _counts(own: list[_Alternative], needs: int) -> Ints:
