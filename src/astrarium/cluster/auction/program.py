@@ -154,8 +154,10 @@ def _binding(rows: list[packing.CapacityRow], counts: list[Ints], needs: int) ->
 
 
 def _times(counts: Ints, weights: NDArray[np.float64]) -> Ints:
-    """Return counts @ weights: of floats, which hold such small numbers exactly and multiply much faster."""
-    return (counts.astype(float) @ weights).astype(np.int64)
+    """Return counts @ weights: of floats, which hold such small numbers exactly and multiply much faster, and
+    of those needs only that a bidder has."""
+    used = np.flatnonzero(counts.any(axis=0))
+    return (counts[:, used].astype(float) @ weights[used]).astype(np.int64)
 
 
 def _words(counts: list[Ints], needs: int) -> Ints:
