@@ -51,6 +51,21 @@ def test_how_far_gpus_are_apart() -> None:
     assert apart == [Spread.SLOT, Spread.SLOT, Spread.MACHINE, Spread.RACK, Spread.CLUSTER]
 
 
+def test_a_job_lies_well_where_it_would_be_no_faster_elsewhere() -> None:
+    state, job = ClusterState(), Job(0, SECOND, 4, 8)
+    for machine in (Machine(7, 4, slot=2), Machine(8, 4), Machine(9, 4, rack=1)):
+        state.apply(0, MachineJoined(machine))
+    assert state.lies_well(job, (0, 1, 2, 3))
+    assert not state.lies_well(job, (0, 1, 2, 4))  # a machine could hold all four
+    assert state.lies_well(job, (0, 1, 2, 3, 4))  # and none all five
+    assert not state.lies_well(job, (0, 1, 2, 3, 8))  # but a rack could
+    state.slowdowns.known["", ""] = {Spread.CLUSTER: 1.0}
+    assert not state.lies_well(job, (0, 1, 2, 3, 4))  # by what was learnt, being in two racks costs less
+    state.slowdowns.known.clear()
+    state.apply(0, MachineJoined(Machine(10, 4, network="fast")))
+    assert not state.lies_well(job, (0, 1, 2, 3, 4))  # another network may be better
+
+
 def test_a_gang_runs_whole_and_the_next_waits_for_it() -> None:
     state = played([(0, single(0, "a", 10 * SECOND, 8)), (SECOND, single(1, "b", 5 * SECOND, 2))])
     rows = state.ledger.rows

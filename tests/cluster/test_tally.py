@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from astrarium.cluster.auction.partial import AuctionResult, AuctionTally, auction, tally_of
+from astrarium.cluster.auction.partial import AuctionResult, AuctionTally, auction, stopped_early, tally_of
 from astrarium.cluster.policies.fifo import Fifo
 from astrarium.cluster.policies.themis import Themis, round
 from astrarium.cluster.report.tables import auctions_told
@@ -49,7 +49,9 @@ def test_a_run_tells_of_its_auctions(simulated: Any) -> None:
     assert "all solved to the end" in simulated("simulate").out
 
 
-def test_auctions_that_were_not_solved_are_told(simulated: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_auctions_that_were_not_solved_are_told(
+    simulated: Any, call: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def given_up(*of: Any) -> AuctionResult:
         return auction(*of)._replace(exact=False, gap=0.5)
 
@@ -57,6 +59,8 @@ def test_auctions_that_were_not_solved_are_told(simulated: Any, monkeypatch: pyt
     tally = simulated("simulate", "--json").json["auctions"]
     assert tally["unsolved"] == tally["auctions"] > 0
     assert tally["largest_gap"] == 0.5
+    told = call("explain", "crowded.yaml", "many-0", "--at", "1min").out
+    assert "(stopped early: the sum of log(1/rho) could be larger by at most 0.5)" in " ".join(told.split())
 
 
 def test_in_words() -> None:
@@ -64,3 +68,9 @@ def test_in_words() -> None:
     told = auctions_told(AuctionTally(1200, 3, 0.0123))
     assert told.startswith("1,200 auctions, 3 not solved to the end")
     assert told.endswith("at most 0.012")
+
+
+def test_a_grant_of_an_auction_that_was_stopped_early_says_so() -> None:
+    assert stopped_early(AuctionResult((), True)) == ""
+    assert "payments are estimates" in stopped_early(AuctionResult((), False))
+    assert "at most 0.087" in stopped_early(AuctionResult((), False, 0.0868))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from astrarium.cluster.contract import Run, Stop
+from astrarium.cluster.demand import in_use
 from astrarium.cluster.machines import Floor, Spread
 from astrarium.cluster.state import AppRow, ClusterState, JobRow
 
@@ -21,7 +22,7 @@ def arrangements(state: ClusterState) -> Iterator[Run | Stop]:
     while state.unsettled:
         app = next(iter(state.unsettled))
         del state.unsettled[app]
-        if app in state.apps and not _settled(state.apps[app]):
+        if app in state.apps and not in_use(state.apps[app]):
             yield from _arranged(state.apps[app], state.floor)
 
 
@@ -45,17 +46,6 @@ def planned(row: AppRow, gpus: Collection[int], floor: Floor) -> Plan:
     while left and _hand_out(left, jobs, plan, floor, lambda job, has: int(0 < has < job.job.most)):
         pass
     return plan
-
-
-def _settled(row: AppRow) -> bool:
-    """Return whether all GPUs of an app are in use by jobs that have them: most often a lease was renewed."""
-    used = 0
-    for job in row.jobs.values():
-        for gpu in job.gpus:
-            if gpu not in row.leases:
-                return False
-            used += 1
-    return used == len(row.leases)
 
 
 def _arranged(row: AppRow, floor: Floor) -> Iterator[Run | Stop]:

@@ -100,8 +100,21 @@ class GpuDemand:
         return 0
 
 
+def in_use(row: AppRow) -> bool:
+    """Return whether all GPUs of an app are in use by jobs that have them: most often a lease was renewed."""
+    used = 0
+    for job in row.jobs.values():
+        for gpu in job.gpus:
+            if gpu not in row.leases:
+                return False
+            used += 1
+    return used == len(row.leases)
+
+
 def spare(row: AppRow) -> tuple[int, ...]:
     """Return GPUs that the app has a lease for and no use any more: those first that nothing runs on."""
+    if in_use(row):
+        return ()
     count = len(row.leases) - GpuDemand(row).usable(len(row.leases))
     return idle_first(row)[:count] if count > 0 else ()
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Literal
 
-from astrarium.cluster.arrange import planned
+from astrarium.cluster.arrange import Plan, planned
 from astrarium.cluster.contract import App, Job
 from astrarium.cluster.state import AppRow, ClusterState, Contention, JobRow
 from astrarium.core.units import Time
@@ -45,8 +45,10 @@ class PhaseWork:
         """Return how long the phase takes on so many GPUs of its own. It is no faster than its longest job,
         nor than all GPUs at work all the time. Gangs that are larger than what it has take turns with nobody:
         they run for a part of the time."""
-        together = self.total / min(gpus, self.most)
-        return max(together, *(work / min(width, gpus) for width, work in self._longest))
+        found = self.total / min(gpus, self.most)
+        for width, work in self._longest:
+            found = max(found, work / min(width, gpus))
+        return found
 
 
 class Ideal:
@@ -55,15 +57,15 @@ class Ideal:
     def __init__(self, app: App, definition: Definition, work: Forecast = forecast) -> None:
         self._definition = definition
         self._phases = [PhaseWork(phase, work) for phase in app.phases]
+        self._widest = max(phase.most for phase in self._phases)
+        self._total = sum(phase.total for phase in self._phases)
 
     def __call__(self, size: int, contention: Contention) -> float:
         if self._definition == "share":
             return max(1.0, self._alone(size / max(1.0, contention.apps)))
         if self._definition == "demand":
             return max(1.0, self._alone(size) * max(1.0, contention.gpus / size))
-        widest = max(phase.most for phase in self._phases)
-        total = sum(phase.total for phase in self._phases)
-        return max(1.0, total / min(size, widest) * contention.apps)
+        return max(1.0, self._total / min(size, self._widest) * contention.apps)
 
     def _alone(self, gpus: float) -> float:
         return sum(phase.alone(gpus) for phase in self._phases)
@@ -103,18 +105,28 @@ def work_left(now: Time, row: AppRow, state: ClusterState) -> Time:
 def time_left(now: Time, row: AppRow, gpus: Collection[int], state: ClusterState) -> float:
     """Return how long an app takes from now on these GPUs; infinity where no job could run there."""
     plan = planned(row, gpus, state.floor)
-    used, speed = sum(map(len, plan.values())), throughput(row, gpus, state)
+    used, speed = sum(map(len, plan.values())), _speed(row, plan, state)
     if not speed:
         return float("inf")
-    left = {job.job.id: job_left(now, row, job, state) for job in row.unfinished()}
-    present = PhaseWork([job.job for job in row.unfinished()], lambda job: left[job.id]).alone(used)
     later = sum(PhaseWork(phase, forecast).alone(len(gpus)) for phase in _to_come(row))
-    return present * used / speed + later
+    return _alone(now, row, used, state) * used / speed + later
+
+
+def _alone(now: Time, row: AppRow, used: int, state: ClusterState) -> float:
+    """Return how long the present phase takes on so many GPUs that lie together."""
+    jobs = row.unfinished()
+    if len(jobs) == 1:  # as most apps are: asked again and again, it must be cheap
+        return job_left(now, row, jobs[0], state) / min(used, jobs[0].job.most)
+    left = {job.job.id: job_left(now, row, job, state) for job in jobs}
+    return PhaseWork([job.job for job in jobs], lambda job: left[job.id]).alone(used)
 
 
 def throughput(row: AppRow, gpus: Collection[int], state: ClusterState) -> float:
     """Return the work done in a unit of time by all of an app's jobs, if it had these GPUs."""
-    plan = planned(row, gpus, state.floor)
+    return _speed(row, planned(row, gpus, state.floor), state)
+
+
+def _speed(row: AppRow, plan: Plan, state: ClusterState) -> float:
     return sum(state.pace(row.jobs[job].job, on) for job, on in plan.items() if on)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from itertools import groupby
 from typing import NamedTuple
 
 import msgspec
@@ -46,6 +47,7 @@ class Floor:
         self.gpus_of: dict[int, tuple[int, ...]] = {}  # by machine: those that work
         self.size = 0  # GPUs that are there and work
         self._places: list[tuple[int, int, int]] = []  # of each GPU: machine, slot, rack
+        self._machines: list[int] = []  # of each GPU
         self._networks: dict[int, str] = {}
         self._firsts: dict[int, int] = {}  # the first GPU of each machine that there ever was
 
@@ -61,6 +63,7 @@ class Floor:
             )
         first, slot = len(self._places), machine.slot or machine.gpus
         self._places += [(machine.id, index // slot, machine.rack) for index in range(machine.gpus)]
+        self._machines += [machine.id] * machine.gpus
         self.machines[machine.id], self._networks[machine.id] = machine, machine.network
         self._firsts[machine.id] = first
         self.gpus_of[machine.id] = tuple(range(first, first + machine.gpus))
@@ -102,7 +105,7 @@ class Floor:
         return range(first, first + machine.gpus)
 
     def machine_of(self, gpu: int) -> int:
-        return self._places[gpu][0]
+        return self._machines[gpu]
 
     def place_of(self, gpu: int) -> tuple[int, int, int]:
         """Return rack, machine and slot of a GPU: GPUs sorted by it lie together."""
@@ -110,16 +113,9 @@ class Floor:
         return rack, machine, slot
 
     def by_machine(self, gpus: Iterable[int]) -> dict[int, list[int]]:
-        """Return each machine with those of these GPUs that it has, in order."""
-        found: dict[int, list[int]] = {}
-        places = self._places
-        for gpu in sorted(gpus):
-            machine = places[gpu][0]
-            if machine in found:
-                found[machine].append(gpu)
-            else:
-                found[machine] = [gpu]
-        return found
+        """Return each machine with those of these GPUs that it has, in order; a machine's GPUs have numbers
+        that follow one another."""
+        return {machine: list(own) for machine, own in groupby(sorted(gpus), self._machines.__getitem__)}
 
     def rack_of(self, machine: int) -> int:
         return self.machines[machine].rack
@@ -134,9 +130,16 @@ class Floor:
             return Spread.CLUSTER
         return Spread.RACK if len({machine for machine, _, _ in places}) > 1 else Spread.MACHINE
 
-    def network(self, gpus: Iterable[int]) -> str:
+    def network(self, gpus: Sequence[int]) -> str:
         """Return the network of the first of these GPUs: machines of a cluster usually have one network."""
-        return next((self._networks[self.machine_of(gpu)] for gpu in gpus), "")
+        return self._networks[self._machines[gpus[0]]] if gpus else ""
+
+    def closest_spread(self, count: int) -> Spread:
+        """Return the smallest spread that so many GPUs could have."""
+        return Spread.SLOT if count <= max(map(len, self.gpus_of.values()), default=0) else Spread.RACK
+
+    def one_network(self) -> bool:
+        return len(set(self._networks.values())) == 1
 
 
 Spreads = Mapping[Spread, float]

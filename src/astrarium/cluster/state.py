@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from astrarium.cluster import contract
 from astrarium.cluster.contract import App, Job
-from astrarium.cluster.machines import Floor, JobProgress, Slowdowns
+from astrarium.cluster.machines import Floor, JobProgress, Slowdowns, Spread
 from astrarium.core.errors import BrokenBooks, InvalidAction
 from astrarium.core.policy import Handlers, LevelState
 from astrarium.core.units import Time
@@ -157,6 +157,15 @@ class ClusterState(LevelState[contract.Event, contract.Action]):
             return 0.0
         spread, network = self.floor.spread(gpus), self.floor.network(gpus)
         return min(len(gpus), job.most) / self.slowdowns.of(job.model, network, spread)
+
+    def lies_well(self, job: Job, gpus: Sequence[int]) -> bool:
+        """Return whether a job is believed to be as fast on these GPUs as on any others, if as many."""
+        network, floor = self.floor.network(gpus), self.floor
+        here = self.slowdowns.of(job.model, network, floor.spread(gpus))
+        if here > 1.0 and not floor.one_network():
+            return False
+        least = Spread.SLOT if here <= 1.0 else floor.closest_spread(len(gpus))
+        return all(here <= self.slowdowns.of(job.model, network, each) for each in Spread if each >= least)
 
     def done(self, now: Time, row: JobRow) -> Time:
         """Return how much of a job's work is believed to be done; while it runs, never all of it."""

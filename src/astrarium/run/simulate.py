@@ -89,12 +89,12 @@ class _Run:
         for action in actions:
             if type(action) is SetTimer:
                 at = self._timers[action.name] = max(action.at, now)
-                if at < FOREVER:
-                    self._push(at, TimerFired(action.name))
+                self._push(at, TimerFired(action.name))
             else:
                 for at, event in self.world.consequences(now, action, self.engine.state):
                     self._push(at, event)
 
     def _push(self, at: Time, event: Any) -> None:
-        self._sequence += 1
-        heappush(self._heap, (at, self._sequence, event))
+        if at < FOREVER:
+            self._sequence += 1
+            heappush(self._heap, (at, self._sequence, event))

@@ -8,10 +8,13 @@ for all that are still to come (`Slack`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import cache, cached_property
 from itertools import pairwise
 from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from astrarium.cluster.auction.goods import MachineClass
 
@@ -40,10 +43,14 @@ def capacity_rows(needs: Sequence[PieceNeed], classes: Sequence[MachineClass]) -
     confined = (
         {everywhere} if decide_alone(needs, classes) else {everywhere, *(need.classes for need in needs)}
     )
+    sizes = tuple(sorted({need.gpus for need in needs}))
+    weighed = [({size: way(size) for size in sizes}, _most_weight(sizes, way, classes)) for way in ways]
     for inside in sorted(confined, key=sorted):
-        for way in ways:
-            row = _row(needs, classes, inside, way)
-            best[row.weights] = min(row.room, best.get(row.weights, row.room))
+        mine = [need.gpus if need.classes <= inside else 0 for need in needs]
+        for of_size, heaviest in weighed:
+            weights = tuple([of_size[gpus] if gpus else 0 for gpus in mine])
+            room = sum([heaviest[each] for each in inside])
+            best[weights] = min(room, best.get(weights, room))
     return [CapacityRow(weights, room) for weights, room in best.items()]
 
 
@@ -57,26 +64,14 @@ def fitting(gpus: int, classes: Sequence[MachineClass]) -> frozenset[int]:
     return frozenset(number for number, each in enumerate(classes) if each.free >= gpus)
 
 
-def _row(
-    needs: Sequence[PieceNeed], classes: Sequence[MachineClass], inside: frozenset[int], way: Weigh
-) -> CapacityRow:
-    weights = tuple(way(need.gpus) if need.classes <= inside else 0 for need in needs)
-    sizes = tuple(sorted({need.gpus for need in needs}))
-    heaviest = _heaviest(sizes, tuple(way(size) for size in sizes))
-    return CapacityRow(
-        weights, sum(heaviest(classes[each].free) * len(classes[each].members) for each in inside)
-    )
-
-
-def _heaviest(sizes: tuple[int, ...], weights: tuple[int, ...]) -> Callable[[int], int]:
-    """Return a function for the most weight that so many GPUs of one machine can hold."""
+def _most_weight(sizes: Sequence[int], way: Weigh, classes: Sequence[MachineClass]) -> list[int]:
+    """Return the most weight that all machines of each class can hold."""
 
     @cache
     def of(free: int) -> int:
-        tried = (w + of(free - size) for size, w in zip(sizes, weights, strict=True) if size <= free)
-        return max(tried, default=0)
+        return max((way(size) + of(free - size) for size in sizes if size <= free), default=0)
 
-    return of
+    return [of(each.free) * len(each.members) for each in classes]
 
 
 def _ways(sizes: Sequence[int], frees: set[int]) -> Iterator[Weigh]:
@@ -112,16 +107,27 @@ class Slack:
         self._sets = sorted({frozenset(range(len(classes))), *(need.classes for need in needs)}, key=sorted)
         self._sizes = sorted({need.gpus for need in needs})
         self._changes: dict[tuple[int, Bin], list[tuple[int, int]]] = {}
+        self._there = self._places(self.bins, lambda bin_, inside: bin_[1] in inside) @ np.array(
+            [*self.bins.values()], np.int64
+        )
+        self._taken = self._places(
+            [(need.gpus, number) for number, need in enumerate(needs)],
+            lambda piece, inside: needs[piece[1]].classes <= inside,
+        )
+
+    def _places(
+        self, things: Collection[Bin], counts_in: Callable[[Bin, frozenset[int]], bool]
+    ) -> NDArray[np.int64]:
+        """Return the places of each size that each thing is, in every set in which it counts."""
+        found = [[each[0] if counts_in(each, inside) else 0 for each in things] for inside in self._sets]
+        gpus = np.array(found, np.int64).reshape(len(found), 1, len(things))
+        places: NDArray[np.int64] = gpus // np.array(self._sizes, np.int64)[:, None]
+        return places.reshape(len(found) * len(self._sizes), len(things))
 
     def start(self, counts: Sequence[int]) -> list[int]:
         """Return the slack with nothing placed, and so many pieces of each need to come."""
-        wanted = [(need, count) for need, count in zip(self._needs, counts, strict=True) if count]
-        return [
-            sum(count * (room // size) for (room, kind), count in self.bins.items() if kind in inside)
-            - sum(count * (need.gpus // size) for need, count in wanted if need.classes <= inside)
-            for inside in self._sets
-            for size in self._sizes
-        ]
+        found: list[int] = (self._there - self._taken @ np.array(counts, np.int64)).tolist()
+        return found
 
     def change(self, number: int, bin_: Bin) -> list[tuple[int, int]]:
         """Return what a piece of a need in a bin changes: places in the list, and how much more."""
@@ -227,8 +233,9 @@ class _Search:
             return False
         tries, steps = [self._choices()], 0
         while len(self._where) < len(self._pieces):
-            if tries[-1]:
-                self._put(tries[-1].pop())
+            place = next(tries[-1], None)
+            if place is not None:
+                self._put(place)
                 tries.append(self._choices())
                 continue
             steps += 1
@@ -240,21 +247,16 @@ class _Search:
             self._take_back()
         return True
 
-    def _choices(self) -> list[Bin]:
-        """Return the bins that a piece may go to; the last, with the least room, is tried first."""
-        if len(self._where) == len(self._pieces):
-            return []
+    def _choices(self) -> Iterator[Bin]:
+        """Yield the bins that the next piece may go to; the one with the least room is tried first. Whenever
+        the next is asked for, the slack is as it was."""
         if self._hopeless and self._position() in self._hopeless:
-            return []
+            return
         number, slack = self._pieces[len(self._where)], self._slack
         gpus, kinds = self._needs[number].gpus, self._needs[number].classes
-        found = []
-        for bin_ in self._bins:
-            if bin_[0] >= gpus and bin_[1] in kinds:
-                change = self._table.change(number, bin_)
-                if all(slack[place] + more >= 0 for place, more in change):
-                    found.append(bin_)
-        return sorted(found, reverse=True)
+        for bin_ in sorted(bin_ for bin_ in self._bins if bin_[0] >= gpus and bin_[1] in kinds):
+            if all(slack[place] + more >= 0 for place, more in self._table.change(number, bin_)):
+                yield bin_
 
     def _position(self) -> tuple[int, frozenset[tuple[Bin, int]]]:
         return len(self._where), frozenset(self._bins.items())

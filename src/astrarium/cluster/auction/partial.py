@@ -128,6 +128,15 @@ class AuctionResult(NamedTuple):
     gap: float = 0.0
 
 
+def stopped_early(result: AuctionResult) -> str:
+    """Return what to add to the reasons of an auction whose search was stopped early; nothing otherwise."""
+    if result.exact:
+        return ""
+    if not result.gap:
+        return " (stopped early: payments are estimates)"
+    return f" (stopped early: the sum of log(1/rho) could be larger by at most {result.gap:.2g})"
+
+
 class FairAssignment(NamedTuple):
     """The proportionally fair assignment: rows of the program's tables, and how much each bidder keeps."""
 
@@ -184,8 +193,9 @@ class _Payments:
         return self._without[alike]
 
     def _hint(self, others: list[int]) -> Hint:
-        columns = self._answer.columns
-        return Hint(self._answer.loss, [columns[other] for other in others] if columns else None)
+        answer, rows = self._answer, [self._rows[other] for other in others]
+        columns = [answer.columns[other] for other in others] if answer.columns else None
+        return Hint(answer.loss, columns, rows, answer.tight, answer.prices)
 
     def _logs(self, bidders: list[int], rows: list[int]) -> float:
         logs = (_log(self._numbers, self._bids, *each) for each in zip(bidders, rows, strict=True))

@@ -6,7 +6,8 @@ that sums are exact and equal means equal. A table that is another's times a num
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import log
 from typing import NamedTuple, TypeAlias
 
@@ -14,13 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from astrarium.cluster.auction import packing
-from astrarium.cluster.auction.goods import Bid, BidOption, FreeMachine, GpuPiece, MachineClass, classes
+from astrarium.cluster.auction.goods import Bid, FreeMachine, GpuPiece, MachineClass, classes
 from astrarium.cluster.auction.packing import Packer, PieceNeed
 
 BILLION = 10**9
 NOTHING = -1
 WORD = 2**62
-MANY = 32
+COLUMNS = 16  # compared at a time
 
 Ints: TypeAlias = NDArray[np.int64]
 
@@ -69,8 +70,8 @@ def program(goods: Sequence[FreeMachine], bids: Sequence[Bid]) -> AuctionProgram
     words, decide = _words(counts, len(needs)), packing.decide_alone(needs, kinds)
     sizes = np.array([need.gpus for need in needs], np.int64)
     tables = [
-        _table(own, each, weights, words, sizes, room, decide)
-        for own, each in zip(alternatives, counts, strict=True)
+        _table(own, each, heavy, words, sizes, room, decide)
+        for own, each, heavy in zip(alternatives, counts, weights, strict=True)
     ]
     return AuctionProgram(kinds, needs, room, decide, tables, Packer(needs, kinds))
 
@@ -90,14 +91,15 @@ class _Pieces:
         self._kinds, self._numbers = kinds, numbers
         self._known: dict[GpuPiece, int | None] = {}
 
-    def counted(self, pieces: Iterable[GpuPiece]) -> dict[int, int] | None:
-        """Return how many pieces there are of each need. None: some piece fits nowhere."""
+    def counted(self, pieces: Mapping[GpuPiece, int], rack: int | None) -> dict[int, int] | None:
+        """Return how many pieces there are of each need, all in a rack if one is given. None: some piece fits
+        nowhere."""
         found: dict[int, int] = {}
-        for piece in pieces:
-            number = self._number(piece)
+        for piece, count in pieces.items():
+            number = self._number(piece if rack is None else GpuPiece(piece.gpus, piece.machine, rack))
             if number is None:
                 return None
-            found[number] = found.get(number, 0) + 1
+            found[number] = found.get(number, 0) + count
         return found
 
     def _number(self, piece: GpuPiece) -> int | None:
@@ -122,20 +124,16 @@ def _alternatives(bid: Bid, racks: list[int], pieces: _Pieces) -> Iterator[_Alte
     """Yield options that are worth something; one for each rack where all pieces are to lie in one."""
     for number, option in enumerate(bid.options):
         gain = round(BILLION * log(bid.rho_old / option.rho))
-        for wanted in _by_rack(option, racks) if gain > 0 else ():
-            needs = pieces.counted(wanted)
+        counted = Counter(option.pieces) if gain > 0 else {}
+        for rack in _racks(counted, racks) if option.one_rack else (None,):
+            needs = pieces.counted(counted, rack)
             if needs:
                 yield _Alternative(number, gain, needs)
     yield _Alternative(NOTHING, 0, {})
 
 
-def _by_rack(option: BidOption, racks: list[int]) -> Iterator[tuple[GpuPiece, ...]]:
-    if not option.one_rack:
-        yield option.pieces
-        return
-    for rack in racks:
-        if all(piece.rack in (None, rack) for piece in option.pieces):
-            yield tuple(piece._replace(rack=rack) for piece in option.pieces)
+def _racks(pieces: Iterable[GpuPiece], racks: list[int]) -> list[int]:
+    return [rack for rack in racks if all(piece.rack in (None, rack) for piece in pieces)]
 
 
 def _counts(own: list[_Alternative], needs: int) -> Ints:
@@ -146,21 +144,20 @@ def _counts(own: list[_Alternative], needs: int) -> Ints:
     return counts
 
 
-def _binding(rows: list[packing.CapacityRow], counts: list[Ints], needs: int) -> tuple[Ints, Ints]:
-    """Return weights (by need and row) and room of the rows that could be broken at all."""
-    weights = np.array([row.weights for row in rows], np.int64).reshape(len(rows), needs).T
+def _binding(rows: list[packing.CapacityRow], counts: list[Ints], needs: int) -> tuple[list[Ints], Ints]:
+    """Return the weights of each bidder's options, and the room, in the rows that could be broken at all."""
+    by_need = np.array([row.weights for row in rows], float).reshape(len(rows), needs).T
     room = np.array([row.room for row in rows], np.int64)
-    wanted = sum((_times(each, weights).max(axis=0) for each in counts), np.zeros(len(rows), np.int64))
-    return weights[:, wanted > room], room[wanted > room]
+    weights = [_times(each, by_need) for each in counts]
+    wanted = sum((each.max(axis=0) for each in weights), np.zeros(len(rows), np.int64))
+    return [each[:, wanted > room] for each in weights], room[wanted > room]
 
 
-def _times(counts: Ints, weights: Ints) -> Ints:
-    """Return counts @ weights, faster where most options need few of all the needs."""
-    if len(weights) < MANY:
-        return counts @ weights
+def _times(counts: Ints, weights: NDArray[np.float64]) -> Ints:
+    """Return counts @ weights: of floats, which hold such small numbers exactly and multiply much faster, and
+    of those needs only that a bidder has."""
     used = np.flatnonzero(counts.any(axis=0))
-    product: Ints = counts[:, used] @ weights[used]
-    return product
+    return (counts[:, used].astype(float) @ weights[used]).astype(np.int64)
 
 
 def _words(counts: list[Ints], needs: int) -> Ints:
@@ -183,7 +180,7 @@ def _table(
     own: list[_Alternative], counts: Ints, weights: Ints, words: Ints, sizes: Ints, room: Ints, decide: bool
 ) -> BidTable:
     gain, option = np.array([each.gain for each in own]), np.array([each.option for each in own])
-    table = BidTable(option, gain, counts @ sizes, counts, _times(counts, weights), counts @ words)
+    table = BidTable(option, gain, counts @ sizes, counts, weights, counts @ words)
     fits: NDArray[np.bool_] = np.all(table.weights <= room, axis=1)
     order = np.lexsort((np.arange(len(own)), table.gpus, -gain))
     order = order[fits[order]]
@@ -200,9 +197,13 @@ def _worth_having(table: BidTable, rows_decide: bool) -> NDArray[np.bool_]:
 
     Where the rows decide, less weight fits wherever more does; else only fewer of the same pieces do.
     """
-    easy = np.column_stack((table.weights if rows_decide else table.counts, table.gpus))
+    easy = np.column_stack((table.gpus, table.weights if rows_decide else table.counts))
     easy = easy[:, easy.any(axis=0)]
-    no_harder = (easy[:, None, :] <= easy[None, :, :]).all(axis=2)
-    earlier = np.triu(np.ones((len(easy), len(easy)), np.bool_), 1)
-    beaten: NDArray[np.bool_] = np.any(no_harder & earlier, axis=0)
-    return ~beaten
+    earlier, later = np.triu_indices(len(easy), 1)
+    for first in range(0, easy.shape[1], COLUMNS):
+        part = easy[:, first : first + COLUMNS]
+        no_harder = (part[earlier] <= part[later]).all(axis=1)
+        earlier, later = earlier[no_harder], later[no_harder]
+    worth = np.ones(len(easy), np.bool_)
+    worth[later] = False
+    return worth

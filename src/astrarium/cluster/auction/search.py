@@ -86,11 +86,13 @@ def _with_each(
                 )
 
 
-def prices(tables: Sequence[BidTable], room: Ints, columns: Sequence[Ints] | None = None) -> Ints:
+def prices(
+    tables: Sequence[BidTable], room: Ints, columns: Sequence[Ints] | None = None
+) -> tuple[Ints, Ints]:
     """Return what a unit of each row of the capacity is worth: multipliers of the program without whole
     numbers. Any prices bound what can be gained; these bound it best. They are in whole billionths, so losses
-    are exact. With *columns*, only these rows of each table are asked: prices are nearly as good, and found
-    much sooner."""
+    are exact. Also return the rows that are nearly used up, those with a price among them. With *columns*,
+    only these rows of each table are asked: prices are nearly as good, and found much sooner."""
     if columns is not None:
         pairs = zip(tables, columns, strict=True)
         return prices(
@@ -111,11 +113,14 @@ def prices(tables: Sequence[BidTable], room: Ints, columns: Sequence[Ints] | Non
     )
     found = -np.asarray(solved.ineqlin.marginals[: len(room)]) * BILLION
     whole: Ints = np.maximum(np.rint(found), 0).astype(np.int64)
-    return whole
+    left = np.where(whole > 0, -1.0, np.asarray(solved.slack[: len(room)]) / room)
+    return whole, np.sort(np.argsort(left, kind="stable")[: max(TIGHT, int((whole > 0).sum()))])
 
 
 FIRST_LOSS, GROWTH = BILLION // 100, 4
 COLUMNS = 24  # of each table, for prices
+TIGHT = 12  # rows of the capacity that a walk goes by; what it finds is checked against all of them
+MANY, ROUNDS = 2000, 3  # rows of all tables from which on prices are found from some, so often anew
 SMALL = 600.0  # states in all: then prices cost more than they save
 
 
@@ -138,10 +143,13 @@ USUAL = SearchEffort()
 
 
 class Hint(NamedTuple):
-    """What the program for all tells the one without somebody: it saves steps, and changes no answer."""
+    """What the program for all tells the one without somebody: it saves steps, and changes no exact one."""
 
     loss: int = FIRST_LOSS  # that is allowed at first
     columns: Sequence[Ints] | None = None  # rows of each table that prices are found from
+    rows: Sequence[int] | None = None  # an assignment that fits
+    tight: Ints | None = None  # rows of the capacity that are nearly used up
+    prices: Ints | None = None  # of these rows, where a walk found nothing that fits: it is not tried again
 
 
 NO_HINT = Hint()
@@ -155,6 +163,8 @@ class Assignment(NamedTuple):
     exact: bool
     loss: int = 0  # how far it falls short of what prices allow: of the best, no further than this
     columns: tuple[Ints, ...] = ()  # rows of each table that prices make attractive
+    tight: Ints | None = None  # rows of the capacity that are nearly used up; None: all
+    prices: Ints | None = None  # of these rows, where nothing was found by them that fits
 
 
 class _States(NamedTuple):
@@ -189,15 +199,13 @@ def best(
     return _Search(program, tables, effort, hint).run()
 
 
-def _fits(program: AuctionProgram, tables: list[BidTable], rows: list[int]) -> bool:
+def _fits(program: AuctionProgram, tables: list[BidTable], rows: list[int]) -> bool | None:
+    """Return whether the pieces fit. None: nobody knows."""
     weights = sum(table.weights[row] for table, row in zip(tables, rows, strict=True))
     if (weights > program.room).any():
         return False
-    return program.rows_decide or bool(_packs(program, tables, rows))
-
-
-def _packs(program: AuctionProgram, tables: list[BidTable], rows: list[int]) -> bool | None:
-    """Return whether the pieces fit. None: nobody knows."""
+    if program.rows_decide:
+        return True
     counts = sum(table.counts[row] for table, row in zip(tables, rows, strict=True))
     return program.packer.fit(tuple(map(int, counts)))
 
@@ -210,20 +218,50 @@ class _Search:
     def __init__(
         self, program: AuctionProgram, tables: list[BidTable], effort: SearchEffort, hint: Hint
     ) -> None:
-        self._program, self._tables, self._effort, self._hint = program, tables, effort, hint
-        self._room = program.room
-        self._most = max(1, effort.work // max(1, len(self._room)))
-        self._small = float(np.log1p(self._room).sum()) <= log(SMALL)
-        self._few = self._small and are_few(tables, self._room)
-        self._prices = np.zeros_like(self._room) if self._small else prices(tables, self._room, hint.columns)
-        self._regrets = [self._regret(table) for table in tables]
+        self._program, self._whole, self._effort, self._hint = program, tables, effort, hint
+        self._small = float(np.log1p(program.room).sum()) <= log(SMALL)
+        self._few = self._small and are_few(tables, program.room)
+        self._tables, self._room = tables, program.room
+        self._narrow(hint.tight)
+        self._prices = np.zeros_like(self._room) if hint.prices is None else hint.prices
+        if not self._small and hint.prices is None:
+            self._prices, tight = prices(self._tables, self._room, hint.columns or self._attractive())
+            if hint.tight is None and not program.rows_decide:
+                self._prices = self._prices[tight]
+                self._narrow(tight)
+        self._most = max(1, effort.work // max(1, len(self._room) + tables[0].key.shape[1]))
+        self._regrets = [self._regret(table) for table in self._tables]
         self._exact = True
+
+    def _attractive(self) -> list[Ints] | None:
+        """Return rows of each table that are enough to find prices from: those that prices found from some
+        make attractive are added until they are no more. None: all, where they are few."""
+        sizes = [len(table.gain) for table in self._tables]
+        if sum(sizes) < MANY:
+            return None
+        columns = [np.unique(np.linspace(0, size - 1, min(size, COLUMNS)).astype(int)) for size in sizes]
+        for _ in range(ROUNDS):
+            self._prices = prices(self._tables, self._room, columns)[0]
+            best = [np.argsort(self._regret(table), kind="stable")[:COLUMNS] for table in self._tables]
+            if all(new[0] in old for new, old in zip(best, columns, strict=True)):
+                break
+            columns = [np.union1d(new, old) for new, old in zip(best, columns, strict=True)]
+        return columns
+
+    def _narrow(self, tight: Ints | None) -> None:
+        """Go by these rows of the capacity only."""
+        self._tight = tight
+        if tight is not None:
+            self._tables = [table._replace(weights=table.weights[:, tight]) for table in self._whole]
+            self._room = self._program.room[tight]
 
     def _regret(self, table: BidTable) -> Ints:
         left: Ints = table.gain - table.weights @ self._prices
         return np.max(left) - left
 
     def run(self) -> Assignment:
+        if self._hint.prices is not None:
+            return self._repaired()
         whole = sum(int(regrets.max()) for regrets in self._regrets) + int(self._room @ self._prices)
         allowed = whole if self._small else min(whole, max(FIRST_LOSS, self._hint.loss))
         found: _Found | None = None
@@ -235,14 +273,29 @@ class _Search:
             if found is not None and (found.loss <= allowed or allowed >= whole or not self._exact):
                 return self._told(found)
             if allowed >= whole or not self._exact:  # to allow more would only bring more of the same
-                return self._told(self._repaired())
+                ways = (self._by_all_rows(allowed), self._repaired())
+                return min((each for each in ways if each), key=lambda each: each.loss)
             allowed = min(whole, GROWTH * allowed, *([] if found is None else [found.loss]))
+
+    def _by_all_rows(self, allowed: int) -> Assignment | None:
+        """Return what a walk finds that goes by all rows of the capacity, if the one before went by some."""
+        if self._tight is None or self._hint.tight is not None:
+            return None
+        narrow = self._tables, self._room, self._prices, self._most
+        self._prices = np.zeros_like(self._program.room)
+        self._prices[self._tight] = narrow[2]
+        self._tables, self._room = self._whole, self._program.room
+        self._most = max(1, self._effort.work // len(self._room))
+        found = self._within(allowed)
+        self._tables, self._room, self._prices, self._most = narrow
+        self._exact = False
+        return self._told(found)._replace(prices=self._prices) if found is not None else None
 
     def _told(self, found: _Found) -> Assignment:
         answer = _answer(self._tables, found.rows, self._exact)
         priced = () if self._small else self._regrets
         near = tuple(np.argsort(regrets, kind="stable")[:COLUMNS] for regrets in priced)
-        return answer._replace(loss=found.loss, columns=near)
+        return answer._replace(loss=found.loss, columns=near, tight=self._tight)
 
     def _within(self, allowed: int) -> _Found | None:
         """Return the best assignment whose regrets are allowed, and its loss: which may be more than that."""
@@ -257,7 +310,7 @@ class _Search:
         order = np.lexsort((np.arange(len(loss)), states.gpus, loss))
         for state in self._tried(order):
             rows = _traced(steps, int(state))
-            if self._program.rows_decide or self._packs(rows):
+            if self._fits(rows):
                 return _Found(rows, int(loss[state]))
         return None
 
@@ -265,7 +318,7 @@ class _Search:
         found = all_of_few(self._tables, self._regrets, self._room)
         for place in self._tried(range(len(found))):
             rows = list(found[place].rows)
-            if self._program.rows_decide or self._packs(rows):
+            if self._fits(rows):
                 return _Found(rows, found[place].loss)
         return None
 
@@ -278,29 +331,30 @@ class _Search:
             place += stride
             self._exact &= stride == 1
 
-    def _repaired(self) -> _Found:
-        """Return, where nothing tried fits, for one bidder after another what it regrets least."""
+    def _repaired(self) -> Assignment:
+        """Return, where nothing tried fits, an assignment known to fit (of nothing, if need be), in which one
+        bidder after another has more: of what still fits, what it regrets least."""
         self._exact = False
-        rows = [len(table.gain) - 1 for table in self._tables]
+        rows = list(self._hint.rows or (len(table.gain) - 1 for table in self._tables))
         for bidder in sorted(range(len(rows)), key=lambda each: -int(self._tables[each].gain[0])):
-            nothing = rows[bidder]
-            for row in np.argsort(self._regrets[bidder], kind="stable")[: self._effort.packings]:
-                rows[bidder] = int(row)
-                if _fits(self._program, self._tables, rows):
+            before, least = rows[bidder], np.argsort(self._regrets[bidder], kind="stable")
+            for row in least[: self._effort.packings].tolist():
+                rows[bidder] = row
+                if row < before and _fits(self._program, self._whole, rows):
                     break
             else:
-                rows[bidder] = nothing
-        return _Found(rows, self._loss(rows))
+                rows[bidder] = before
+        return self._told(_Found(rows, self._loss(rows)))._replace(prices=self._prices)
 
     def _loss(self, rows: list[int]) -> int:
         regrets = sum(int(own[row]) for own, row in zip(self._regrets, rows, strict=True))
         used = sum(table.weights[row] for table, row in zip(self._tables, rows, strict=True))
         return regrets + int((self._room - used) @ self._prices)
 
-    def _packs(self, rows: list[int]) -> bool:
-        packs = _packs(self._program, self._tables, rows)
-        self._exact &= packs is not None
-        return bool(packs)
+    def _fits(self, rows: list[int]) -> bool:
+        fits = _fits(self._program, self._whole, rows)
+        self._exact &= fits is not None
+        return bool(fits)
 
     def _start(self) -> _States:
         zero, words = np.zeros(1, np.int64), self._tables[0].key.shape[1]
@@ -315,7 +369,7 @@ class _Search:
         parent, column = np.nonzero(loss <= allowed)
         if len(parent) > self._most:
             self._exact = False
-            least = np.sort(np.argsort(loss[parent, column], kind="stable")[: self._most])
+            least = _smallest(loss[parent, column], self._most)
             parent, column = parent[least], column[least]
         used = states.used[parent] + table.weights[near[column]]
         fits = (used <= self._room).all(axis=1)
@@ -333,6 +387,13 @@ class _Search:
         first = np.ones(len(order), np.bool_)
         first[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
         return np.sort(order[first])
+
+
+def _smallest(values: Ints, count: int) -> NDArray[np.intp]:
+    """Return where the smallest values are, in order of place; of equal ones, the first."""
+    last = np.partition(values, count - 1)[count - 1]
+    less, equal = np.flatnonzero(values < last), np.flatnonzero(values == last)
+    return np.sort(np.concatenate([less, equal[: count - len(less)]]))
 
 
 def _better(one: _Found | None, other: _Found | None) -> _Found | None:

@@ -138,7 +138,7 @@ class Account:
     order: int = 0  # of arrival
 
 
-Place = tuple[float, float, float, int, int]  # in line; the last is the app
+Place = tuple[float, float, float, int, int, int]  # in line; the last are the fewest GPUs and the app
 
 
 class TimeShares:
@@ -218,6 +218,9 @@ class TimeShares:
             if not left:
                 break
             passed += 1
+            if place[-2] > left:
+                stay.append(place)
+                continue
             row = state.apps.get(place[-1])
             count = needed(row, left) if row is not None else 0
             if count:
@@ -232,7 +235,8 @@ class TimeShares:
         """Return a place in line, as if all had had half a round: so new targets count from the start."""
         account = self._accounts[row.app.id]
         received = _received(now, row, account, state) + self._rounds.length / 2
-        return -account.target / received, -account.behind, -account.target, account.order, row.app.id
+        rank = -account.target / received
+        return rank, -account.behind, -account.target, account.order, _fewest(row), row.app.id
 
     def _take_back(self, chosen: dict[int, int], state: ClusterState) -> Iterator[Revoke]:
         for app in sorted(set(state.holder.values())):
@@ -245,6 +249,11 @@ class TimeShares:
 def capped_demand(row: AppRow, state: ClusterState) -> int:
     """Return how many GPUs an app can use at once in this cluster."""
     return max(1, min(most_usable(row), state.floor.size))
+
+
+def _fewest(row: AppRow) -> int:
+    """Return how many GPUs an app needs at least to run anything."""
+    return min((job.job.least for job in row.unfinished()), default=0)
 
 
 def _received(now: Time, row: AppRow, account: Account, state: ClusterState) -> float:

@@ -130,6 +130,8 @@ def better_place(
     (job,) = mine.row.jobs.values()
     if not job.gpus or state.floor.spread(job.gpus) < Spread.RACK or len(job.gpus) != mine.count:
         return []
+    if state.lies_well(job.job, job.gpus):
+        return []
     there = closest(sorted({*free, *mine.has}), mine.count, state.floor)
     slower = state.pace(job.job, job.gpus) / state.pace(job.job, there)
     cost = lost_by_stopping(now, job, state)

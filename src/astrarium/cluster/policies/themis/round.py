@@ -13,7 +13,7 @@ import msgspec
 from astrarium.cluster.agents.participants import Participant
 from astrarium.cluster.arrange import closest, cost_of_spread
 from astrarium.cluster.auction.goods import FreeMachine, free_machines
-from astrarium.cluster.auction.partial import AuctionResult, Share, auction, kept
+from astrarium.cluster.auction.partial import AuctionResult, Share, auction, kept, stopped_early
 from astrarium.cluster.contract import Grant
 from astrarium.cluster.demand import just_expired
 from astrarium.cluster.fairness import Definition, time_left
@@ -61,6 +61,8 @@ def _best_place(
     now: Time, state: ClusterState, row: AppRow, count: int, here: list[int], pools: Sequence[set[int]]
 ) -> tuple[int, ...]:
     """Return GPUs of a pool on which an app ends soonest. To leave those where it stands takes a start."""
+    if len(here) == count and _lies_well(row, (*row.leases, *here), state):
+        return tuple(here)
     best, least = tuple[int, ...](), inf
     for stays, pool in product((here, []), pools):
         pool = {*pool, *here}.difference(stays)
@@ -69,6 +71,14 @@ def _best_place(
         if len(gpus) == count and (takes < least or not best):
             best, least = gpus, takes
     return best
+
+
+def _lies_well(row: AppRow, gpus: Sequence[int], state: ClusterState) -> bool:
+    """Return whether an app has one job, which would be no faster on other GPUs."""
+    if len(row.jobs) > 1:
+        return False
+    (only,) = row.jobs.values()
+    return len(gpus) <= only.job.most and state.lies_well(only.job, gpus)
 
 
 def _own(row: AppRow, free: Collection[int], count: int) -> tuple[int, ...]:
@@ -260,7 +270,8 @@ class Round:
                 told = _told(
                     each, positions[each.app], len(ranked), shares[each.app], len(places[each.app]), goods
                 )
-                yield Grant(each.app, tuple(sorted(places[each.app])), self._until, told)
+                why = told + stopped_early(self.outcome)
+                yield Grant(each.app, tuple(sorted(places[each.app])), self._until, why)
 
     def _keeps(self, participant: Participant, share: Share, goods: Sequence[FreeMachine]) -> tuple[int, ...]:
         """Return what a winner keeps: less the payment, rounded by chance to what its jobs can use."""
