@@ -223,7 +223,7 @@ def test_an_elastic_app_gets_what_it_can_use() -> None:
 def test_of_identical_claims_the_earlier_arrival_goes_first(
     size: int, lengths: list[int], gaps: list[int], gpus: int
 ) -> None:
-    """Gangs of few lengths come one after another; of those that are the same, who came first begins first."""
+    """Gangs of few lengths come one after another; of those that are the same, the first begins first."""
     at, apps = 0, list[tuple[float, App]]()
     for number, gap in enumerate(gaps):
         at += gap
@@ -272,8 +272,8 @@ def test_a_gang_moves_where_it_is_closer_if_that_gains_more_than_it_costs() -> N
 
 
 def test_gpus_that_lie_apart_are_left_to_others_who_wait() -> None:
-    """Two GPUs are on different machines: together they are worth 1.4 to a job, and one each to two jobs. Where
-    nobody else wants the second, the first takes it."""
+    """Two GPUs are on different machines: together they are worth 1.4 to a job, and one each to two jobs.
+    Where nobody else wants the second, the first takes it."""
 
     def started(jobs: int) -> list[int]:
         state = ClusterState(Slowdowns({("vgg", ""): {Spread.RACK: 2 / 1.4}}))
