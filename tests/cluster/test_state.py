@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from astrarium.cluster.arrange import arrangements
+from astrarium.cluster.arrange import arrangements, planned
 from astrarium.cluster.contract import (
     App,
     AppArrived,
@@ -22,7 +22,7 @@ from astrarium.cluster.contract import (
 from astrarium.cluster.fairness import Ideal, rho
 from astrarium.cluster.machines import Floor, Machine, Slowdowns, Spread
 from astrarium.cluster.policies import Arbiter, cluster_policies
-from astrarium.cluster.state import ClusterState, Contention, Outcome
+from astrarium.cluster.state import AppRow, ClusterState, Contention, JobRow, Outcome
 from astrarium.cluster.world import ClusterWorld
 from astrarium.core.engine import Engine
 from astrarium.core.errors import InvalidAction
@@ -87,6 +87,15 @@ def test_growth_is_shared_out_and_contention_is_counted() -> None:
     assert rows[0].ended < rows[1].ended
     assert rows[0].contention.apps == 2.0
     assert 1.0 < rows[1].contention.apps < 2.0
+
+
+def test_jobs_that_grow_lie_together() -> None:
+    """Two jobs of up to two GPUs start on two machines of two: each has a machine of its own."""
+    floor = Floor()
+    for machine in (Machine(0, 2), Machine(1, 2)):
+        floor.join(machine)
+    row = AppRow(App(0, "two", ()), 0, {n: JobRow(Job(n, 10 * SECOND, 1, 2)) for n in range(2)})
+    assert sorted(planned(row, range(4), floor).values()) == [(0, 1), (2, 3)]
 
 
 def test_a_machine_that_dies_takes_what_was_done_since_the_checkpoint() -> None:

@@ -1,13 +1,13 @@
 """An app's own scheduler, which this module stands for, says which of its jobs run on which of its GPUs.
 
 What runs stays where it is as long as its GPUs do. GPUs that are left go to jobs that wait, those with most
-left to do first (an app ends with its last job), to each as close together as can be had, and then to those
-that can use more.
+left to do first (an app ends with its last job), and then to those that can use more. The widest job chooses
+first where to lie, as close together as can be had; a job that grows starts anew, so that it may move.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from astrarium.cluster.contract import Run, Stop
 from astrarium.cluster.demand import in_use
@@ -37,15 +37,31 @@ def planned(row: AppRow, gpus: Collection[int], floor: Floor) -> Plan:
     for job in jobs:
         if len(plan[job.job.id]) < job.job.least:
             plan[job.job.id] = ()
-    used = {gpu for each in plan.values() for gpu in each}
-    left = [gpu for gpu in gpus if gpu not in used]
-    if left:
-        longest_first = sorted(jobs, key=lambda job: job.job.forecast - job.done, reverse=True)
-        _hand_out(left, longest_first, plan, floor, lambda job, has: 0 if has else job.job.least)
-    # those that run grow by one each, again and again
-    while left and _hand_out(left, jobs, plan, floor, lambda job, has: int(0 < has < job.job.most)):
-        pass
+    longest_first = sorted(jobs, key=lambda job: job.job.forecast - job.done, reverse=True)
+    counts = _counts(jobs, longest_first, plan, len(gpus))
+    growing = [job for job in longest_first if counts[job.job.id] > len(plan[job.job.id])]
+    left = set(gpus).difference(*(plan[job.job.id] for job in jobs if job not in growing))
+    for job in sorted(growing, key=lambda job: counts[job.job.id], reverse=True):
+        plan[job.job.id] = closest(left, counts[job.job.id], floor)
+        left.difference_update(plan[job.job.id])
     return plan
+
+
+def _counts(jobs: Sequence[JobRow], longest_first: Sequence[JobRow], plan: Plan, gpus: int) -> dict[int, int]:
+    """Return how many GPUs each job gets: gangs that wait start, the longest first; then those that run grow
+    by one each, again and again."""
+    counts = {job.job.id: len(plan[job.job.id]) for job in jobs}
+    left = gpus - sum(counts.values())
+    for job in longest_first:
+        if not counts[job.job.id] and job.job.least <= left:
+            counts[job.job.id], left = job.job.least, left - job.job.least
+    grown = True
+    while left and grown:
+        grown = False
+        for job in jobs:
+            if left and 0 < counts[job.job.id] < job.job.most:
+                counts[job.job.id], left, grown = counts[job.job.id] + 1, left - 1, True
+    return counts
 
 
 def _arranged(row: AppRow, floor: Floor) -> Iterator[Run | Stop]:
@@ -59,20 +75,6 @@ def _arranged(row: AppRow, floor: Floor) -> Iterator[Run | Stop]:
     moved = [job for job in jobs if plan[job.job.id] and plan[job.job.id] != job.gpus]
     for job in sorted(moved, key=lambda job: len(plan[job.job.id]) - len(job.gpus)):  # who shrinks makes room
         yield Run(row.app.id, job.job.id, plan[job.job.id])
-
-
-def _hand_out(
-    left: list[int], jobs: Sequence[JobRow], plan: Plan, floor: Floor, wanted: Callable[[JobRow, int], int]
-) -> bool:
-    before = len(left)
-    for job in jobs:
-        has = plan[job.job.id]
-        count = wanted(job, len(has))
-        if 0 < count <= len(left):
-            taken = closest(left, count, floor, has)
-            plan[job.job.id] = (*has, *taken)
-            left[:] = [gpu for gpu in left if gpu not in taken]
-    return len(left) < before
 
 
 def closest(gpus: Iterable[int], count: int, floor: Floor, near: Iterable[int] = ()) -> tuple[int, ...]:

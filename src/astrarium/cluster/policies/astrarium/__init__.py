@@ -9,8 +9,8 @@ be theirs alone (`line`). So fairness takes from efficiency only what it needs, 
 - Leases are for `lease`, and are renewed while nobody who waits comes first. Within `least_run` no GPU is
   taken back. After that, whoever comes first takes it from those who lose least by it: startups, and work
   since their last checkpoints (`allotments`).
-- Places: those to whom a bad one costs most choose first; whoever lies badly is expected to end later, so it
-  is pressed sooner; and it moves when that gains more than it costs.
+- Places: those to whom a bad one costs most choose first; whoever lies badly moves when that gains more than
+  it costs; and GPUs that lie apart are left to others who wait, where they would bring an app little.
 
 It goes by forecasts of owners, corrected by what was seen. None of it is the future.
 """
@@ -125,13 +125,7 @@ class Astrarium:
 
     def _decided(self, now: Time, state: ClusterState) -> Iterator[Grant | Revoke]:
         line, oldest = self._ranked(now, self._line, state), now - self._parameters.least_run
-        allotments = {
-            each.app: allotting.allotment(each.prospect.row, state, self._since, oldest) for each in line
-        }
-        allotting.set_counts(line, allotments, state.floor.size)
-        for mine in allotments.values():
-            allotting.choose_kept(now, mine, state)
-        places = allotting.new_places(now, line, allotments, state)
+        allotments, places = allotting.allotted(now, line, state, self._since, oldest)
         yield from self._taken(line, allotments)
         yield from self._given(now, line, allotments, places, state)
         yield from spared((each.app for each in line if each.prospect.row.leases), state)

@@ -2,7 +2,8 @@
 
 A GPU stays with an app for as long as was promised (*protected*); beyond that it goes to whoever comes first
 in line. While a pressed app waits for GPUs that are promised to others, nobody gets more than it has, so that
-they come together.
+they come together. While others wait, an app leaves them GPUs that lie apart from its own and would bring it
+little.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from astrarium.cluster.arrange import closest, cost_of_spread
-from astrarium.cluster.demand import just_expired, usable
+from astrarium.cluster.demand import just_expired, most_usable, usable
 from astrarium.cluster.machines import Spread
 from astrarium.cluster.policies.astrarium.line import RankedApp, Reason
 from astrarium.cluster.policies.astrarium.prospects import job_left, lost_by_stopping
@@ -19,6 +20,9 @@ from astrarium.cluster.state import AppRow, ClusterState, JobRow
 from astrarium.core.units import Time
 
 WORTH = 2.0  # a move must gain so many times what it costs
+LOOKS = 4  # at places, with what was left to others the time before
+# What a GPU that lies apart must bring, of what it is worth to others; less where an app is pressed
+BRINGS, BRINGS_PRESSED = 0.8, 0.5
 
 
 @dataclass
@@ -36,6 +40,52 @@ class Allotment:
         return self.has if self.keeps is None else self.keeps
 
 
+def allotted(
+    now: Time,
+    line: Sequence[RankedApp],
+    state: ClusterState,
+    since: Mapping[int, tuple[int, Time]],
+    oldest: Time,
+) -> tuple[dict[int, Allotment], dict[int, list[int]]]:
+    """Return what each app gets, and which GPUs are new to it. *since*, *oldest*: see `allotment`."""
+    allotments = {each.app: allotment(each.prospect.row, state, since, oldest) for each in line}
+    caps: dict[int, int] = {}
+    for _ in range(LOOKS):
+        set_counts(line, allotments, state.floor.size, caps)
+        for mine in allotments.values():
+            choose_kept(now, mine, state)
+        places = new_places(now, line, allotments, state)
+        left = _left_to_others(line, allotments, places, state)
+        if not left:
+            break
+        caps.update(left)
+    return allotments, places
+
+
+def _left_to_others(
+    line: Sequence[RankedApp],
+    allotments: Mapping[int, Allotment],
+    places: Mapping[int, list[int]],
+    state: ClusterState,
+) -> dict[int, int]:
+    """Return how many GPUs apps of one elastic job take if they leave those to others that lie apart."""
+    wanting, found = sum(most_usable(each.prospect.row) for each in line) - state.floor.size, dict[int, int]()
+    for each in line if wanting > 0 else ():
+        mine = allotments[each.app]
+        if mine.count < 2 or len(mine.row.jobs) > 1:
+            continue
+        (row,) = mine.row.jobs.values()
+        gpus = [*mine.kept, *places.get(each.app, ())]
+        if row.job.least < row.job.most and wanting > 0 and state.floor.spread(gpus) >= Spread.RACK:
+            part = max(state.floor.by_machine(gpus).values(), key=len)
+            count = max(len(part), row.job.least, len(mine.protected))
+            brings = state.pace(row.job, gpus) - state.pace(row.job, part)
+            enough = BRINGS_PRESSED if each.reason is Reason.FAIRNESS else BRINGS
+            if brings < enough * (len(gpus) - count):
+                found[each.app], wanting = count, wanting - len(gpus) + count
+    return found
+
+
 def allotment(
     row: AppRow, state: ClusterState, since: Mapping[int, tuple[int, Time]], oldest: Time
 ) -> Allotment:
@@ -50,14 +100,17 @@ def _given(since: Mapping[int, tuple[int, Time]], gpu: int, app: int) -> Time:
     return at if holder == app else -1
 
 
-def set_counts(line: Sequence[RankedApp], allotments: Mapping[int, Allotment], size: int) -> int | None:
-    """Set how many GPUs each app gets, in order of the line; return the app that all wait for, if any."""
+def set_counts(
+    line: Sequence[RankedApp], allotments: Mapping[int, Allotment], size: int, caps: Mapping[int, int]
+) -> int | None:
+    """Set how many GPUs each app gets, in order of the line; return the app that all wait for, if any.
+    *caps*: some leave the rest to others."""
     room, waits_for = size - sum(len(each.protected) for each in allotments.values()), None
     for ranked in line:
         mine = allotments[ranked.app]
         own = len(mine.protected)
         most = own + room if waits_for is None else min(own + room, len(mine.has))
-        mine.count = max(own, usable(mine.row, most))
+        mine.count = max(own, usable(mine.row, min(most, caps.get(ranked.app, most))))
         room -= mine.count - own
         pressed = ranked.reason in (Reason.FAIRNESS, Reason.TIGHT) and not mine.count
         if pressed and waits_for is None and usable(mine.row, size):
@@ -67,7 +120,11 @@ def set_counts(line: Sequence[RankedApp], allotments: Mapping[int, Allotment], s
 
 def choose_kept(now: Time, mine: Allotment, state: ClusterState) -> None:
     """Choose what an app keeps: what is promised, then whole jobs, those first that would lose most."""
+    mine.keeps = None
     if len(mine.has) <= mine.count:
+        return
+    if len(mine.row.jobs) == 1 and not mine.protected:
+        mine.keeps = list(closest(mine.has, mine.count, state.floor))
         return
     chosen, here = dict.fromkeys(mine.protected), set(mine.has)
     jobs = [job for job in mine.row.jobs.values() if job.gpus and here.issuperset(job.gpus)]

@@ -178,11 +178,13 @@ class PriorityLine:
 
 
 def _by_arrival(line: list[RankedApp]) -> list[RankedApp]:
-    """Let apps that are the same go by arrival: the first of them takes the first of their places, and so on.
-    Otherwise the last of them would be pressed first, as it has the fewest beside it in the end."""
+    """Let apps that are the same begin by arrival: the first of them takes the first of their places, and so
+    on. Otherwise the last of them would be pressed first, as it has the fewest beside it in the end. Those
+    that have begun differ by what is left of them, and who is pressed keeps its place."""
     places: dict[int, list[int]] = {}
     for place, each in enumerate(line):
-        places.setdefault(each.prospect.same, []).append(place)
+        if each.prospect.row.started < 0:
+            places.setdefault(each.prospect.same, []).append(place)
     for own in (each for each in places.values() if len(each) > 1):
         first = sorted((line[place].prospect for place in own), key=lambda each: (each.row.arrived, each.app))
         for place, prospect in zip(own, first, strict=True):

@@ -5,13 +5,16 @@ All of it is known now: what owners say, paces that were seen, and the apps that
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median_high
 from typing import Literal
 
+from astrarium.cluster.contract import Job
 from astrarium.cluster.demand import most_usable
 from astrarium.cluster.fairness import Definition, Ideal, part_done
+from astrarium.cluster.machines import Floor, Spread
 from astrarium.cluster.state import AppRow, ClusterState, Contention, JobRow
 from astrarium.core.units import Time
 
@@ -21,7 +24,8 @@ RhoDefinition = Definition | Literal["both"]
 @dataclass(eq=False)
 class AppProspect:
     """What is left of an app and how long it takes. *left*: GPU time. *span*: how long that takes at best,
-    from where its jobs are now. *ideal*: T_id.
+    wherever its jobs are now: were a bad place to count, one app that lies badly for a while would raise the
+    bound for all. *ideal*: T_id.
 
     *loss*: GPU time that is gone if all of it is stopped now: startups, and work since the last checkpoints.
     """
@@ -60,7 +64,8 @@ class Prospects:
 
     def of(self, now: Time, state: ClusterState) -> list[AppProspect]:
         self._known = {app: self._known.get(app) or self._new(row) for app, row in state.apps.items()}
-        found = [_prospect(now, row, state) for row in state.apps.values()]
+        room = _room(state.floor)
+        found = [_prospect(now, row, state, room) for row in state.apps.values()]
         size = max(1, state.floor.size)
         for each, crowd in zip(found, _crowds(now, found, state), strict=True):
             ideals, each.same = self._known[each.app]
@@ -74,17 +79,17 @@ class Prospects:
         return [Ideal(row.app, name) for name in names], hash(row.app.phases)
 
 
-def _prospect(now: Time, row: AppRow, state: ClusterState) -> AppProspect:
+def _prospect(now: Time, row: AppRow, state: ClusterState, room: Sequence[int]) -> AppProspect:
     size, left, longest, width, loss = max(1, state.floor.size), 0.0, 0.0, 0, 0.0
     for job in row.jobs.values():
         if not job.finished:
             more = job_left(now, row, job, state)
-            left, width = left + more, width + job.job.most
-            longest = max(longest, _takes(job, more, size, state))
+            more, most = more * _slower(job.job, state, room), job.job.most
+            left, width, longest = left + more, width + most, max(longest, more / min(most, size))
             if job.gpus:
                 loss += len(job.gpus) * lost_by_stopping(now, job, state)
     span = max(longest, left / min(size, width))
-    for count, each, most in _later(row):
+    for count, each, most in _later(row, state, room):
         left += count * each
         span += max(each / min(most, size), count * each / min(size, count * most))
     return AppProspect(row, left, max(1.0, span), loss)
@@ -104,18 +109,28 @@ def lost_by_stopping(now: Time, job: JobRow, state: ClusterState) -> Time:
     return state.startup + state.unsaved(now, job)
 
 
-def _takes(job: JobRow, left: float, size: int, state: ClusterState) -> float:
-    """Return how long a job takes at best. Where it runs on all GPUs that it can use, it goes on as fast as
-    it does there: so a bad place makes an app fare worse, and be served sooner."""
-    if len(job.gpus) == job.job.most > 1:
-        return left / state.pace(job.job, job.gpus)
-    return left / min(job.job.most, size)
+def _room(floor: Floor) -> tuple[int, int]:
+    """Return how many GPUs the largest slot and the largest machine have."""
+    machines = floor.machines.values()
+    slots = (machine.slot or machine.gpus for machine in machines)
+    return max(slots, default=0), max((machine.gpus for machine in machines), default=0)
 
 
-def _later(row: AppRow) -> list[tuple[int, float, int]]:
+def _slower(job: Job, state: ClusterState, room: Sequence[int]) -> float:
+    """Return how much slower a job is that is wider than a slot or a machine, however well it lies."""
+    unit = bisect_left(room, job.most)
+    if not unit or not room[-1]:
+        return 1.0
+    network = next(iter(state.floor.machines.values())).network
+    return state.slowdowns.of(job.model, network, Spread(unit))
+
+
+def _later(row: AppRow, state: ClusterState, room: Sequence[int]) -> list[tuple[int, float, int]]:
     """Return phases to come: how many jobs, how long and how wide each, all as the median one."""
-    phases = row.app.phases[row.phase + 1 :]
-    return [(len(jobs), median_high(job.forecast for job in jobs), jobs[0].most) for jobs in phases]
+    return [
+        (len(jobs), median_high(job.forecast for job in jobs) * _slower(jobs[0], state, room), jobs[0].most)
+        for jobs in row.app.phases[row.phase + 1 :]
+    ]
 
 
 def _crowds(now: Time, prospects: Sequence[AppProspect], state: ClusterState) -> list[Contention]:
