@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from astrarium.cluster.arrange import closest, cost_of_spread
-from astrarium.cluster.demand import just_expired, most_usable, usable
+from astrarium.cluster.demand import just_expired, usable
 from astrarium.cluster.machines import Spread
 from astrarium.cluster.policies.astrarium.line import RankedApp, Reason
 from astrarium.cluster.policies.astrarium.prospects import job_left, lost_by_stopping
@@ -69,7 +69,7 @@ def _left_to_others(
     state: ClusterState,
 ) -> dict[int, int]:
     """Return how many GPUs apps of one elastic job take if they leave those to others that lie apart."""
-    wanting, found = sum(most_usable(each.prospect.row) for each in line) - state.floor.size, dict[int, int]()
+    wanting, found = sum(each.prospect.width for each in line) - state.floor.size, dict[int, int]()
     for each in line if wanting > 0 else ():
         mine = allotments[each.app]
         if mine.count < 2 or len(mine.row.jobs) > 1:

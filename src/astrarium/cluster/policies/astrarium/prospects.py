@@ -9,10 +9,9 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median_high
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from astrarium.cluster.contract import Job
-from astrarium.cluster.demand import most_usable
 from astrarium.cluster.fairness import Definition, Ideal, part_done
 from astrarium.cluster.machines import Floor, Spread
 from astrarium.cluster.state import AppRow, ClusterState, Contention, JobRow
@@ -28,12 +27,14 @@ class AppProspect:
     bound for all. *ideal*: T_id.
 
     *loss*: GPU time that is gone if all of it is stopped now: startups, and work since the last checkpoints.
+    *width*: the GPUs that all of its jobs use at their largest.
     """
 
     row: AppRow
     left: float
     span: float
     loss: float
+    width: int
     ideal: float = 1.0
     same: int = 0  # equal for apps that are the same, whenever they came
 
@@ -55,31 +56,54 @@ class AppProspect:
         return self.row.arrived + bound * self.ideal
 
 
+class _Phase(NamedTuple):
+    """All jobs of a phase are taken to be as the median one."""
+
+    count: int
+    each: float
+    first: Job
+
+
+class _KnownApp(NamedTuple):
+    """What does not change: T_id by each definition, a number that is equal for apps that are the same."""
+
+    ideals: list[Ideal]
+    same: int
+    phases: list[_Phase]
+
+
 class Prospects:
     """The prospects of all apps. *definition* of rho: of `both`, the one by which an app fares worse."""
 
     def __init__(self, definition: RhoDefinition) -> None:
         self._definition = definition
-        self._known: dict[int, tuple[list[Ideal], int]] = {}
+        self._known: dict[int, _KnownApp] = {}
 
     def of(self, now: Time, state: ClusterState) -> list[AppProspect]:
         self._known = {app: self._known.get(app) or self._new(row) for app, row in state.apps.items()}
         room = _room(state.floor)
-        found = [_prospect(now, row, state, room) for row in state.apps.values()]
+        found = [
+            _prospect(now, row, state, room, known.phases)
+            for row, known in zip(state.apps.values(), self._known.values(), strict=True)
+        ]
         size = max(1, state.floor.size)
         for each, crowd in zip(found, _crowds(now, found, state), strict=True):
-            ideals, each.same = self._known[each.app]
-            each.ideal = min(ideal(size, crowd) for ideal in ideals)
+            known = self._known[each.app]
+            each.same, each.ideal = known.same, min(ideal(size, crowd) for ideal in known.ideals)
         return found
 
-    def _new(self, row: AppRow) -> tuple[list[Ideal], int]:
-        """Return T_id of an app by each definition, and a number that is equal for apps that are the same."""
+    def _new(self, row: AppRow) -> _KnownApp:
         both: tuple[Definition, ...] = ("share", "equation-1")
         names = both if self._definition == "both" else (self._definition,)
-        return [Ideal(row.app, name) for name in names], hash(row.app.phases)
+        phases = [
+            _Phase(len(jobs), median_high(job.forecast for job in jobs), jobs[0]) for jobs in row.app.phases
+        ]
+        return _KnownApp([Ideal(row.app, name) for name in names], hash(row.app.phases), phases)
 
 
-def _prospect(now: Time, row: AppRow, state: ClusterState, room: Sequence[int]) -> AppProspect:
+def _prospect(
+    now: Time, row: AppRow, state: ClusterState, room: Sequence[int], phases: Sequence[_Phase]
+) -> AppProspect:
     size, left, longest, width, loss = max(1, state.floor.size), 0.0, 0.0, 0, 0.0
     for job in row.jobs.values():
         if not job.finished:
@@ -89,16 +113,19 @@ def _prospect(now: Time, row: AppRow, state: ClusterState, room: Sequence[int]) 
             if job.gpus:
                 loss += len(job.gpus) * lost_by_stopping(now, job, state)
     span = max(longest, left / min(size, width))
-    for count, each, most in _later(row, state, room):
+    for count, work, first in phases[row.phase + 1 :]:
+        each, most = work * _slower(first, state, room), first.most
         left += count * each
         span += max(each / min(most, size), count * each / min(size, count * most))
-    return AppProspect(row, left, max(1.0, span), loss)
+    return AppProspect(row, left, max(1.0, span), loss, width)
 
 
 def job_left(now: Time, row: AppRow, job: JobRow, state: ClusterState) -> float:
     """Return the work that is left of a job. How many of its iterations are done, a job says; how long the
     others take is the owner's guess, which counts the less the more was seen. Where a curve decides when it
     ends, nobody knows how many there are."""
+    if not job.gpus and not job.done:  # as most that wait: asked again and again, it must be cheap
+        return max(1.0, float(job.job.forecast))
     if row.app.kind == "curve":
         return max(1.0, job.job.forecast - state.done(now, job))
     part = part_done(now, job, state)
@@ -118,19 +145,10 @@ def _room(floor: Floor) -> tuple[int, int]:
 
 def _slower(job: Job, state: ClusterState, room: Sequence[int]) -> float:
     """Return how much slower a job is that is wider than a slot or a machine, however well it lies."""
-    unit = bisect_left(room, job.most)
-    if not unit or not room[-1]:
+    if job.most <= room[0] or not room[-1]:
         return 1.0
     network = next(iter(state.floor.machines.values())).network
-    return state.slowdowns.of(job.model, network, Spread(unit))
-
-
-def _later(row: AppRow, state: ClusterState, room: Sequence[int]) -> list[tuple[int, float, int]]:
-    """Return phases to come: how many jobs, how long and how wide each, all as the median one."""
-    return [
-        (len(jobs), median_high(job.forecast for job in jobs) * _slower(jobs[0], state, room), jobs[0].most)
-        for jobs in row.app.phases[row.phase + 1 :]
-    ]
+    return state.slowdowns.of(job.model, network, Spread(bisect_left(room, job.most)))
 
 
 def _crowds(now: Time, prospects: Sequence[AppProspect], state: ClusterState) -> list[Contention]:
@@ -140,7 +158,7 @@ def _crowds(now: Time, prospects: Sequence[AppProspect], state: ClusterState) ->
     for place in sorted(range(len(prospects)), key=lambda place: prospects[place].left):
         total += prospects[place].left
         ends.append((max(prospects[place].span, total / size), place))
-    widths = [most_usable(each.row) for each in prospects]
+    widths = [each.width for each in prospects]
     apps, gpus, before, found = 0.0, 0.0, 0.0, [Contention(1.0, 1.0)] * len(prospects)
     there, asked = len(prospects), sum(widths)
     for end, place in sorted(ends):
