@@ -59,7 +59,7 @@ class AppProspect:
 class _Phase(NamedTuple):
     """All jobs of a phase are taken to be as the median one."""
 
-    count: int
+    jobs: int
     each: float
     first: Job
 
