@@ -33,13 +33,13 @@ serve: $(SERVABLE)
 demo: setup
 	$(BIN)/astrarium compare examples/quickstart.yaml -p astrarium -p deferred -p eager --out runs/demo --overwrite
 
-# Two files at a time; what they share, such as a compiled gate, is made for each.
+# Three files at a time, since many wait for processes; what files share, such as a compiled gate, is made for each.
 test: setup lint
-	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 # Real processes and a real Ray where `test` has a quicker look at the same, and the papers' tables and figures.
 test-thorough: setup fuzz
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m thorough
+	$(BIN)/python -m pytest -n 3 --dist loadfile -m thorough
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not gpu' papers/tests
 
 # Native code that reads bytes from outside, for so long each, and threads, with sanitizers on; by hand for hours.
