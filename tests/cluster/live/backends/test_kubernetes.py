@@ -5,7 +5,6 @@ from __future__ import annotations
 import shlex
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from astrarium.cluster.live.backend import (
 from astrarium.cluster.live.backends.kubernetes import GPU, HOST, KubernetesBackend, found_server
 from astrarium.core.errors import InputError
 from tests.support.cluster.backend import order, seen, words
+from tests.support.cluster.hosts import waited
 from tests.support.cluster.jobs import arbiter, check_accounts, results
 from tests.support.cluster.sites.kubernetes import REQUIRED, FakeKubernetes
 
@@ -43,14 +43,6 @@ def site() -> Iterator[FakeKubernetes]:
     one = FakeKubernetes({"left": {"gpus": 2}, "right": {"gpus": 2}})
     yield one
     one.close()
-
-
-def soon(until: Any) -> Any:
-    ends = time.monotonic() + 60
-    while not (found := until()):
-        assert time.monotonic() < ends
-        time.sleep(0.02)
-    return found
 
 
 def made(site: FakeKubernetes, kind: str) -> list[Any]:
@@ -118,7 +110,7 @@ def test_a_gang_waits_in_a_queue_of_kueue(site: FakeKubernetes, home: Path) -> N
     site.admits = False
     one = site.backend(home, options={"gang": "kueue", "queue": "team"})
     one.start(order(1, TRUE))
-    [job] = soon(lambda: made(site, "jobs"))
+    [job] = waited(lambda: made(site, "jobs"))
     assert job["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "team"
     assert site.held["jobs"][job["metadata"]["name"]]["spec"]["suspend"]
     assert one.look().runs == {KEY: RunStatus((0,))}
@@ -136,7 +128,7 @@ def test_a_gang_of_volcano_is_a_pod_group(site: FakeKubernetes, home: Path) -> N
     assert template["spec"]["schedulerName"] == "volcano"
     assert template["metadata"]["annotations"] == {"scheduling.k8s.io/group-name": group["metadata"]["name"]}
     one.forget(KEY)
-    soon(lambda: not any(site.held[kind] for kind in ("jobs", "pods", "services", "podgroups")))
+    waited(lambda: not any(site.held[kind] for kind in ("jobs", "pods", "services", "podgroups")))
 
 
 def test_what_was_made_before_is_left_alone(site: FakeKubernetes, home: Path, tmp_path: Path) -> None:
@@ -145,7 +137,7 @@ def test_what_was_made_before_is_left_alone(site: FakeKubernetes, home: Path, tm
     given = order(1, JobCommand((sys.executable, "-c", code), directory=str(tmp_path)))
     one = site.backend(home)
     one.start(given)
-    soon(lambda: (tmp_path / "times").exists())
+    waited(lambda: (tmp_path / "times").exists())
     one.submit(given)
     assert seen(one, 1).ended == "finished"
     assert len(made(site, "jobs")) == 2
@@ -164,13 +156,13 @@ def test_while_the_server_does_not_answer_nothing_is_lost(
     seen(one, 1, lambda run: run.progress > 0.05)
     site.broken = dict.fromkeys(("GET", "POST", "DELETE"), trouble)
     before = one.look()
-    now = soon(lambda: (found := one.look()).runs[KEY].progress > before.runs[KEY].progress + 0.1 and found)
+    now = waited(lambda: (found := one.look()).runs[KEY].progress > before.runs[KEY].progress + 0.1 and found)
     assert now.machines == before.machines
     one.stop(KEY)  # is heard through its folder
     assert seen(one, 1).ended == "stopped"
     one.start(order(2, TRUE, (2,), (RunPart("right", (0,)),)))
     asked = len(site.calls)
-    soon(lambda: one.look().runs[RunKey(0, 0, 2)].ended == "" and len(site.calls) > asked + 3)
+    waited(lambda: one.look().runs[RunKey(0, 0, 2)].ended == "" and len(site.calls) > asked + 3)
     site.broken = {}
     assert seen(one, 2).ended == "finished"
 
@@ -188,7 +180,7 @@ def test_an_image_that_cannot_be_pulled_is_told(site: FakeKubernetes, home: Path
     one.start(order(1, TRUE))
     assert seen(one, 1) == RunStatus((0,), "failed", error="ImagePullBackOff: Back-off pulling image")
     one.forget(KEY)
-    soon(lambda: not site.held["pods"])
+    waited(lambda: not site.held["pods"])
 
 
 @pytest.mark.parametrize(
@@ -203,7 +195,7 @@ def test_how_a_pod_without_an_outcome_ended(
 ) -> None:
     one = site.backend(home)
     one.start(order(1, JobCommand(("sleep", "600"))))
-    soon(lambda: list(home.glob("apps/*/*/*/part-0/log-0.txt")))
+    waited(lambda: list(home.glob("apps/*/*/*/part-0/log-0.txt")))
     [name] = site.held["pods"]
     pod = site.held["pods"][name]
     site.lose_process(name)

@@ -7,11 +7,9 @@ import shlex
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,6 +17,7 @@ from astrarium.cluster.live.backend import JobCommand, MachineStatus, Order, Run
 from astrarium.cluster.live.backends.slurm import SlurmBackend
 from astrarium.core.errors import InputError
 from tests.support.cluster.backend import order, result, seen, words
+from tests.support.cluster.hosts import waited
 from tests.support.cluster.jobs import Arbiter, arbiter, check_accounts, results
 from tests.support.cluster.sites.slurm import FakeSlurm
 
@@ -31,14 +30,6 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSlurm
     one = FakeSlurm(tmp_path / "slurm", monkeypatch, {"left": {"gpus": 2}, "right": {"gpus": 2}})
     yield one
     one.close()
-
-
-def soon(until: Any) -> Any:
-    ends = time.monotonic() + 60
-    while not (found := until()):
-        assert time.monotonic() < ends
-        time.sleep(0.02)
-    return found
 
 
 def test_nodes_as_slurm_tells_of_them(slurm: FakeSlurm, home: Path) -> None:
@@ -126,10 +117,10 @@ def test_a_run_that_was_handed_over_twice_runs_once(slurm: FakeSlurm, home: Path
     task = JobCommand((sys.executable, "-c", code), directory=str(tmp_path))
     one = slurm.backend(home)
     one.start(order(1, task, (0,)))
-    soon(lambda: (tmp_path / "times").exists())
+    waited(lambda: (tmp_path / "times").exists())
     subprocess.run(["sbatch", *slurm.submitted()[0]], check=True, capture_output=True)
     assert seen(one, 1) == RunStatus((0,), "finished", 0.0, 0.0)
-    soon(lambda: [job["state"] for job in slurm.jobs()] == ["COMPLETED", "COMPLETED"])
+    waited(lambda: [job["state"] for job in slurm.jobs()] == ["COMPLETED", "COMPLETED"])
     assert (tmp_path / "times").read_text() == "x"
 
 
@@ -141,7 +132,7 @@ def test_an_arbiter_that_died_before_it_handed_a_run_over(slurm: FakeSlurm, home
     one, given = slurm.backend(home), order(1, JobCommand(words(script)))
     (slurm.folder / "down").touch()
     one.start(given)
-    soon(lambda: one.look().runs == {KEY: RunStatus((0,))} and not slurm.jobs())
+    waited(lambda: one.look().runs == {KEY: RunStatus((0,))} and not slurm.jobs())
     one.close()
     (slurm.folder / "down").unlink()
     another = slurm.backend(home, 2)
@@ -158,21 +149,21 @@ def test_while_the_controller_is_silent_nothing_is_lost(slurm: FakeSlurm, home: 
     (slurm.folder / "down").touch()
     before = one.look()
     one.start(Order(RunKey(0, 1, 1), "app", (2,), (RunPart("right", (0,)),), JobCommand(words(script, 5))))
-    now = soon(lambda: (found := one.look()).runs[KEY].progress > before.runs[KEY].progress + 0.2 and found)
+    now = waited(lambda: (found := one.look()).runs[KEY].progress > before.runs[KEY].progress + 0.2 and found)
     assert now.machines == before.machines
     assert now.runs[RunKey(0, 1, 1)] == RunStatus((2,))
     one.stop(KEY)  # is heard through its folder
     assert seen(one, 1).ended == "stopped"
     assert len(slurm.jobs()) == 1
     (slurm.folder / "down").unlink()
-    assert soon(lambda: one.look().runs[RunKey(0, 1, 1)].ended) == "finished"
+    assert waited(lambda: one.look().runs[RunKey(0, 1, 1)].ended) == "finished"
 
 
 def test_a_wish_that_a_silent_controller_did_not_hear_is_told_again(slurm: FakeSlurm, home: Path) -> None:
     one = slurm.backend(home)
     slurm.occupy("left", 2)
     one.start(order(1, JobCommand(("true",))))
-    soon(lambda: len(slurm.jobs()) == 2)
+    waited(lambda: len(slurm.jobs()) == 2)
     (slurm.folder / "down").touch()
     one.stop(KEY)
     assert one.look().runs == {KEY: RunStatus((0,))}
@@ -225,7 +216,7 @@ def test_a_run_on_a_node_that_is_drained_can_still_be_stopped(
     one.start(order(1, JobCommand(words(script, 100, 0.05))))
     seen(one, 1, lambda run: run.progress > 0.05)
     slurm.change("left", state="MIXED+DRAIN")
-    soon(lambda: "left" not in one.look().machines)
+    waited(lambda: "left" not in one.look().machines)
     assert one.look().runs[KEY].ended == ""
     one.stop(KEY)
     found = seen(one, 1)
