@@ -306,11 +306,8 @@ class ArbiterProcess:
             found = list(self._told(now, message))
         except InputError as error:
             self.store.answer_later(message.id, f"refused: {error}")
-            name, team = (str(message.body.get(field) or "") for field in ("name", "team"))
-            refused = ClusterEvent(
-                now, "refused", name or str(message.body.get("app")), team, reason=str(error)
-            )
-            self.store.tell_later(refused)
+            name, team = _subject(message.body), str(message.body.get("team") or "")
+            self.store.tell_later(ClusterEvent(now, "refused", name, team, reason=str(error)))
             return
         self.store.answer_later(message.id, "accepted")
         yield from found
@@ -409,3 +406,9 @@ def _locked(home: Path) -> Any:
         told = "a folder on which no other arbiter is running (`cluster submit` and `status` work beside it)"
         raise InputError("live.state", str(home), told) from None
     return file
+
+
+def _subject(body: Mapping[str, Any]) -> str:
+    """Return what a message is about: an app, or a GPU as `cluster gpu` names it."""
+    name = body.get("name") or body.get("app")
+    return str(name) if name else f"{body.get('machine', '')}:{body.get('gpu', '')}"

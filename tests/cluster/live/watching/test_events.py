@@ -50,8 +50,10 @@ def test_events_tell_of_gpus_that_fail_and_are_used_again(tmp_path: Path) -> Non
     house.go(1)
     house.backend.sicken("right")
     house.submit("", kind="retry", machine="right", gpu=1)
+    house.submit("", kind="drain", machine="right", gpu=7)
     house.go(1)
     seen = told(house, "kind", "name", "cause", "reason")
+    assert [each[1] for each in seen if each[0] == "refused"] == ["right:7"]
     assert ("gpu_failed", "right:1", "", "Xid 79") in seen
     assert ("preempted", "a", "lost", "GPU 3 is out of use: Xid 79") in seen
     assert ("gpu_repaired", "right:1", "", "") in seen
