@@ -8,8 +8,8 @@ For each: what `astrarium profile` measures, the goodput that the simulator prom
 latency while it is quiet, the goodput over HTTP (SLO 25 ms, 99 % in time), and at that goodput how busy the
 GPU is; the share in time at half, .8 and all of it, beside what the simulator says; what is kept of it at two
 and three times the rate. Twelve models, six of each kind, share the GPU by Zipf's law. LitServe's and
-Triton's encoder run beside ours. Weights are random: they take as long as trained ones. Needs torch,
-torchvision and a GPU.
+Triton's encoder run beside ours. Weights, tokens and images are random: a GPU is faster at zeros. Needs
+torch, torchvision and a GPU.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import yaml
 from _shared import keep, parser, say
 from load import Result, Template, offer
@@ -39,6 +41,7 @@ from peers.peer import APPS, Peer, Place, Running, Settings, until_quiet
 from peers.triton import Triton
 from search import Plan, goodput, usable
 
+from astrarium.serving.live.tensors import DATATYPES
 from run import cpu
 
 Measure = Callable[[Path], dict[str, Any]]  # in a folder of its own
@@ -97,12 +100,19 @@ class Model:
     datatype: str
     shape: tuple[int, ...]
     item_bytes: int
+    values: int  # from 0 on, in its inputs
+
+    def item(self, number: int) -> npt.NDArray[np.integer[Any]]:
+        """Return the inputs of one request: the same for the same number."""
+        chosen = np.random.default_rng(number).integers(self.values, size=self.shape)
+        return chosen.astype(DATATYPES[self.datatype])
 
 
 MODELS = (
-    Model("encoder", "TOKENS", "INT64", (128,), 1024),
-    Model("resnet50", "IMAGE", "UINT8", (3, 224, 224), 150_528),
+    Model("encoder", "TOKENS", "INT64", (128,), 1024, 30522),
+    Model("resnet50", "IMAGE", "UINT8", (3, 224, 224), 150_528, 256),
 )
+DIFFERENT = 16  # requests to each model
 
 
 class OnGpu(Peer):
@@ -120,7 +130,8 @@ class OnGpu(Peer):
         return self.templates()[0]
 
     def templates(self) -> tuple[Template, ...]:
-        return tuple(request(name, model, weight) for name, (model, weight) in self._models.items())
+        several = (requests(name, model, weight) for name, (model, weight) in self._models.items())
+        return tuple(chain.from_iterable(several))
 
     def versions(self) -> dict[str, str]:
         import torch
@@ -128,10 +139,15 @@ class OnGpu(Peer):
         return {"python": platform.python_version(), "torch": torch.__version__, "cuda": torch.version.cuda}
 
 
-def request(name: str, model: Model, weight: float = 1.0) -> Template:
-    data = bytes(model.item_bytes)
+def requests(name: str, model: Model, weight: float = 1.0) -> tuple[Template, ...]:
+    return tuple(request(name, model, number, weight / DIFFERENT) for number in range(DIFFERENT))
+
+
+def request(name: str, model: Model, number: int, weight: float) -> Template:
+    data = model.item(number).tobytes()
     tensor = {"name": model.tensor, "datatype": model.datatype, "shape": [1, *model.shape]}
-    head = json.dumps({"inputs": [{**tensor, "parameters": {"binary_data_size": len(data)}}]}).encode()
+    inputs = [{**tensor, "parameters": {"binary_data_size": len(data)}}]
+    head = json.dumps({"inputs": inputs, "parameters": {"binary_data_output": True}}).encode()
     headers = {"Inference-Header-Content-Length": str(len(head)), "Content-Type": "application/octet-stream"}
     return Template(f"/v2/models/{name}/infer", head + data, headers, weight)
 
@@ -152,7 +168,11 @@ class LitServe(Peer):
         return [sys.executable, str(APPS / "litserve_encoder.py"), *options]
 
     def template(self) -> Template:
-        return Template("/predict", json.dumps({"tokens": [0] * 128}).encode())
+        return self.templates()[0]
+
+    def templates(self) -> tuple[Template, ...]:
+        items = (MODELS[0].item(number).tolist() for number in range(DIFFERENT))
+        return tuple(Template("/predict", json.dumps({"tokens": tokens}).encode()) for tokens in items)
 
     def versions(self) -> dict[str, str]:
         return {"litserve": version("litserve")}
@@ -162,7 +182,8 @@ class TritonEncoder(Triton):
     """Triton's Python backend with the same encoder and the same requests as ours."""
 
     name = "triton"
-    settings = (Settings(max(SIZES), 2.0),)
+    settings = (Settings(max(SIZES), 0.0), Settings(max(SIZES), 2.0))
+    http_threads = 8
     model = "encoder"
     tensors = """\
 input [{ name: "TOKENS" data_type: TYPE_INT64 dims: [ 128 ] }]
@@ -174,7 +195,10 @@ output [{ name: "OUTPUT" data_type: TYPE_FP16 dims: [ 2 ] }]"""
         self.files = (*own, folder / "models.py")
 
     def template(self) -> Template:
-        return request(self.model, MODELS[0])
+        return self.templates()[0]
+
+    def templates(self) -> tuple[Template, ...]:
+        return requests(self.model, MODELS[0])
 
 
 def written(folder: Path, models: Mapping[str, tuple[Model, float]], graphs: bool, policy: str) -> Path:
@@ -208,7 +232,7 @@ def entry(model: Model, graphs: bool) -> dict[str, Any]:
 def measured(folder: Path, model: Model, graphs: bool, policy: str, plan: Plan) -> dict[str, Any]:
     models = {model.name: (model, 1.0)}
     scenario = written(folder, models, graphs, policy)
-    table = profiled(scenario, model.name)
+    table = profiled(scenario, model.name, model)
     promised = promise(scenario)
     say(f"{model.name} profiled; promised {promised:.0f} requests/s")
     facts = {"model": model.name, "graphs": graphs, "policy": policy or "default", "profile": table}
@@ -221,7 +245,7 @@ def twelve(folder: Path, plan: Plan) -> dict[str, Any]:
     """Six models of each kind in turn; the k-th most wanted is asked for 1/k as often as the first."""
     models = {f"{MODELS[k % 2].name}{k // 2}": (MODELS[k % 2], 1 / (k + 1) ** ZIPF) for k in range(12)}
     scenario = written(folder, models, True, "")
-    tables = {model.name: profiled(scenario, f"{model.name}0") for model in MODELS}
+    tables = {model.name: profiled(scenario, f"{model.name}0", model) for model in MODELS}
     document = yaml.safe_load(scenario.read_text())
     for name, (model, _) in models.items():
         document["models"][name]["profile"]["table"] = tables[model.name]
@@ -232,8 +256,10 @@ def twelve(folder: Path, plan: Plan) -> dict[str, Any]:
     return {**facts, **served(OnGpu(models, scenario), 0.85 * promised, plan)}
 
 
-def profiled(scenario: Path, name: str) -> dict[int, str]:
-    command = [*COMMAND, "profile", str(scenario), "--model", name, "--write"]
+def profiled(scenario: Path, name: str, model: Model) -> dict[int, str]:
+    data = scenario.with_name(f"{name}.npz")
+    np.savez(data, **{model.tensor: np.stack([model.item(number) for number in range(DIFFERENT)])})
+    command = [*COMMAND, "profile", str(scenario), "--model", name, "--write", "--data", str(data)]
     subprocess.run(command, check=True, stdout=sys.stderr)
     table: dict[int, str] = yaml.safe_load(scenario.read_text())["models"][name]["profile"]["table"]
     return table
@@ -257,7 +283,7 @@ def at_rates(folder: Path, model: Model, rates: Sequence[float], plan: Plan) -> 
     """Say what comes of single rates, without a search for the goodput."""
     models = {model.name: (model, 1.0)}
     scenario = written(folder, models, True, "")
-    print(f"{model.name}: profile {profiled(scenario, model.name)}, promised {promise(scenario):.0f}")
+    print(f"{model.name}: profile {profiled(scenario, model.name, model)}, promised {promise(scenario):.0f}")
     peer = OnGpu(models, scenario)
     with peer.running(1, peer.settings[0]) as server:
         offer(server.url, server.templates, 500.0, 2.0, plan.slo_ms)
@@ -268,9 +294,9 @@ def at_rates(folder: Path, model: Model, rates: Sequence[float], plan: Plan) -> 
             print(f"| {rate:g} | {' | '.join(f'{value:.3f}' for value in shown)} |", flush=True)
 
 
-def served(peer: Peer, guess: float, plan: Plan) -> dict[str, Any]:
+def served(peer: Peer, guess: float, plan: Plan, settings: Settings | None = None) -> dict[str, Any]:
     """What one server does: quiet, at its goodput, below it and beyond."""
-    with peer.running(1, peer.settings[0]) as server:
+    with peer.running(1, settings or peer.settings[0]) as server:
         offer(server.url, server.templates, 500.0, 2.0, plan.slo_ms)  # everything has been touched once
         quiet = usable(server, QUIET, plan, 5)
         say(f"{peer.name} {line(quiet)}")
@@ -375,18 +401,20 @@ def plans(given: argparse.Namespace, chosen: Sequence[Model], plan: Plan) -> lis
         partial(measured, model=model, graphs=graphs == "graphs", policy=policy, plan=plan)
         for model, graphs, policy in product(chosen, given.graphs, given.policies)
     ]
-    made += [partial(beside, plan=plan, peer=PEERS[name]) for name in given.beside]
+    for peer in (PEERS[name] for name in given.beside):
+        made += [partial(beside, plan=plan, peer=peer, settings=each) for each in peer.settings]
     return made + [partial(twelve, plan=plan)] * given.twelve
 
 
-PEERS: dict[str, Callable[[Path], Peer]] = {"litserve": LitServe, "triton": TritonEncoder}
+PEERS: dict[str, type[LitServe | TritonEncoder]] = {"litserve": LitServe, "triton": TritonEncoder}
 GUESS = 2000.0  # requests/s, where the search for a peer's goodput begins
 
 
-def beside(folder: Path, plan: Plan, peer: Callable[[Path], Peer]) -> dict[str, Any]:
-    made = peer(folder)
-    facts = {"model": "encoder", "server": f"{made.name}, {made.settings[0]}"}
-    return {**facts, **served(made, GUESS, plan)}
+def beside(
+    folder: Path, plan: Plan, peer: type[LitServe | TritonEncoder], settings: Settings
+) -> dict[str, Any]:
+    facts = {"model": "encoder", "server": f"{peer.name}, {settings}"}
+    return {**facts, **served(peer(folder), GUESS, plan, settings)}
 
 
 def arguments() -> argparse.Namespace:

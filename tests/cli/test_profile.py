@@ -18,7 +18,7 @@ from astrarium.serving.live import profiling
 from astrarium.serving.live.backends import examples
 from astrarium.serving.live.backends.contract import Batch, Ran, Result
 from astrarium.serving.live.profiling import Care, MeasuredTimes, measuring
-from astrarium.serving.live.tensors import TensorSpec
+from astrarium.serving.live.tensors import TensorSpec, to_bfloat16
 
 MS = 1_000_000
 X = TensorSpec("X", "FP32", (2,))
@@ -276,6 +276,70 @@ def test_many_samples_go_into_a_file_beside_the_scenario(call: Any, home: Path) 
 def test_it_stops_at_the_objective(call: Any, home: Path) -> None:
     code, out, _ = call("code.py:double", "--input", "X:FP32:3", "--slo", "1ns", "--json")
     assert (code, list(json.loads(out)["profile"]["table"])) == (0, ["1"])
+
+
+def test_batches_are_drawn_from_the_inputs_that_are_given(tmp_path: Path) -> None:
+    specs = [X, TensorSpec("T", "BYTES", (1,)), TensorSpec("H", "BF16", (-1,))]
+    halves = np.array([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]])
+    path = tmp_path / "mine.npz"
+    np.savez(path, X=np.arange(6).reshape(3, 2), T=np.array([["a"], ["b"], ["c"]]), H=halves)
+    data = examples.own(path, specs)
+    batch = examples.drawn(data, 50, np.random.default_rng(0))
+    rows = {(*x, *t, *h) for x, t, h in zip(*map(np.ndarray.tolist, batch.inputs.values()), strict=True)}
+    bits = to_bfloat16(halves).tolist()
+    assert rows == {(2.0 * row, 2.0 * row + 1, "abc"[row], *bits[row]) for row in range(3)}
+    assert batch.inputs["X"].dtype == np.float32
+
+
+def test_a_model_is_measured_with_the_inputs_that_are_given(stepping: Any) -> None:
+    seen: list[Any] = []
+
+    def takes(batch: Batch) -> int:
+        seen.extend(batch.inputs["X"].tolist())
+        return MS
+
+    model = stepping(takes)
+    measuring(model, (X,), Care(0, 5), {"X": np.full((3, 2), 7, np.float32)})(4)
+    assert seen == [[7.0, 7.0]] * 20
+
+
+def test_tokens_that_were_made_up_are_told(call: Any, home: Path) -> None:
+    np.savez("mine.npz", X=np.arange(6).reshape(3, 2))
+    asked = ["code.py:double", "--input", "X:INT64:2", "--max-batch", "2"]
+    _, made_up, _ = call(*asked)
+    _, given, _ = call(*asked, "--data", "mine.npz")
+    assert "measured with zeros and ones" in " ".join(made_up.split())
+    assert "zeros and ones" not in " ".join(given.split())
+
+
+WRONG_DATA: list[tuple[dict[str, Any], str]] = [
+    ({"Y": [[1.0, 2.0]]}, "with the arrays X (got ['Y'])"),
+    ({}, "with the arrays X (got [])"),
+    ({"X": np.zeros((0, 2))}, "as many rows of every input, at least one (got {'X': 0})"),
+    ({"X": 1.0}, "as many rows of every input, at least one (got {'X': 0})"),
+    ({"X": np.zeros((4, 3))}, "--data.X: expected FP32 with rows of the shape [2] (got 'float64 [3]')"),
+    ({"X": np.array([["a", "b"]])}, "--data.X: expected FP32 with rows of the shape [2] (got '<U1 [2]')"),
+]
+
+
+@pytest.mark.parametrize(("arrays", "told"), WRONG_DATA, ids=[told for _, told in WRONG_DATA])
+def test_inputs_that_do_not_fit_are_refused(call: Any, home: Path, arrays: dict[str, Any], told: str) -> None:
+    np.savez("mine.npz", **arrays)
+    code, out, err = call("code.py:double", "--input", "X:FP32:2", "--data", "mine.npz")
+    assert (code, out) == (2, "")
+    assert told in err
+    assert "mine.npz" in err
+
+
+def test_a_file_that_holds_no_arrays_is_refused(call: Any, home: Path) -> None:
+    np.save("one.npy", np.zeros((1, 2)))
+    for name in ("none.npz", "code.py", "one.npy"):
+        code, _, err = call("code.py:double", "--input", "X:FP32:2", "--data", name)
+        assert code == 2
+        assert "--data: expected a file of numpy.savez with the arrays X" in err
+        assert f"(got '{name}')" in err
+    _, _, err = call("code.py:texts", "--input", "TEXT:BYTES:1", "--data", "one.npy")
+    assert "--data: expected to be left out: code makes inputs for each of its applications" in err
 
 
 BAD: list[tuple[list[str], str]] = [

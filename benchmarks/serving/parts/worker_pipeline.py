@@ -1,25 +1,30 @@
 """A worker on a real GPU, fed straight through its line and shared memory with batches back to back.
 
     python benchmarks/serving/parts/worker_pipeline.py
+    python benchmarks/serving/parts/worker_pipeline.py --sizes 64 --modes native --values 1 2 256 1 2 256
 
 ResNet50 on images of 150 kB and an encoder of the size of BERT-base, as in gpu.py. One worker runs batch
 after batch (`run`: gather, copy, compute, copy, answer), another launches them ahead from Python
 (`launch`), and a third does so without Python (`native`, which is what a server has). For each
 size: items/s, the share of the time in which the GPU computes, and CPU time of the worker for a batch; of a
 batch of one that is alone, the time from its order to its replies. How long the GPU computes a batch is told
-by CUDA events of the batches that were launched ahead, for both. Takes a minute and needs torch, torchvision
-and a CUDA GPU.
+by CUDA events of the batches that were launched ahead, for both. `--values` is how many different numbers the
+inputs have: a GPU that multiplies zeros needs less power and is faster. Takes a minute and needs torch,
+torchvision and a CUDA GPU.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from itertools import product, starmap
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -64,6 +69,7 @@ PATIENCE = 120.0
 class Found(NamedTuple):
     model: str
     size: int
+    values: int  # different ones in the inputs
     mode: str
     items: float  # a second
     compute_ms: float  # as the worker tells it
@@ -114,10 +120,10 @@ class Items(NamedTuple):
     def end(self) -> int:
         return self.first + SETS * self.most * self.block
 
-    def fill(self, memory: SharedMemory) -> None:
+    def fill(self, memory: SharedMemory, values: int) -> None:
         chance = np.random.default_rng(0)
         for at in range(self.first, self.end, self.block):
-            low = chance.integers(0, 250, self.model.shape).astype(_dtype(self.model))
+            low = chance.integers(values, size=self.model.shape).astype(_dtype(self.model))
             memory.view[at : at + low.nbytes] = low.tobytes()
 
     def order(self, run: int, size: int) -> RunBatch:
@@ -131,8 +137,17 @@ def _dtype(model: Model) -> Any:
     return {"INT64": np.int64, "UINT8": np.uint8}[model.datatype]
 
 
-def back_to_back(line: Line, items: Items, size: int, mode: str, seconds: float) -> Found:
+class Case(NamedTuple):
+    """A case is what a row of the table is about."""
+
+    size: int
+    values: int
+    mode: str
+
+
+def back_to_back(line: Line, items: Items, case: Case, seconds: float) -> Found:
     """Keep the worker supplied; what was before the first second is not counted."""
+    size = case.size
     orders = [items.order(run, size) for run in range(SETS)]
     sent, news, before = 0, list[BatchDone](), 0.0
     begin = time.monotonic()
@@ -147,9 +162,7 @@ def back_to_back(line: Line, items: Items, size: int, mode: str, seconds: float)
     interval = (counted[-1].finished - counted[0].finished) / (len(counted) - 1)
     compute = median(one.computed - one.computing for one in counted)
     cpu = (line.cpu_s() - before) / (len(news) - first)
-    return Found(
-        items.model.name, size, mode, 1e9 * size / interval, compute / 1e6, interval / 1e6, 1e6 * cpu
-    )
+    return Found(items.model.name, *case, 1e9 * size / interval, compute / 1e6, interval / 1e6, 1e6 * cpu)
 
 
 def alone(line: Line, items: Items) -> float:
@@ -191,8 +204,8 @@ def measured(given: argparse.Namespace, folder: Path) -> tuple[list[Found], dict
         first = aligned(all_items[-1].end)
     memory = SharedMemory.create(first)
     for items in all_items:
-        items.fill(memory)
-    lines = {mode: Line(mode, memory, given.device) for mode in MODES}
+        items.fill(memory, given.values[0])
+    lines = {mode: Line(mode, memory, given.device) for mode in given.modes}
     for line in lines.values():
         load(line, folder, all_items, given.sizes)
     for _ in all_items:
@@ -204,10 +217,10 @@ def measured(given: argparse.Namespace, folder: Path) -> tuple[list[Found], dict
         for other in others:
             check_alike(wanted, other)
         single[items.model.name] = [alone(line, items) for line in lines.values()]
-        for size in given.sizes:
-            for mode, line in lines.items():
-                found.append(back_to_back(line, items, size, mode, given.seconds))
-                print(json.dumps(found[-1]._asdict()), file=sys.stderr, flush=True)
+        for case in starmap(Case, product(given.sizes, given.values, given.modes)):
+            items.fill(memory, case.values)
+            found.append(back_to_back(lines[case.mode], items, case, given.seconds))
+            print(json.dumps(found[-1]._asdict()), file=sys.stderr, flush=True)
     for line in lines.values():
         line.say(Stop())
         line.process.wait(PATIENCE)
@@ -219,20 +232,21 @@ def check_alike(one: Any, other: Any) -> None:
     assert apart <= 0.02 * float(np.abs(one).max()), f"answers differ by {apart}"
 
 
-def show(found: list[Found], single: dict[str, list[float]]) -> None:
+def show(found: list[Found], single: dict[str, list[float]], modes: Sequence[str]) -> None:
     native = "native" if extension("_express") is not None else "Python (no extension)"
     print(f"gathering: {native}\n")
-    print("| model | size | mode | items/s | GPU computes | interval | compute | worker's CPU for a batch |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
-    by_events = {(one.model, one.size): one.compute_ms for one in found if one.mode == "native"}
+    print("| model | size | values | mode | items/s | GPU computes | interval | compute | CPU of a batch |")
+    print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+    by_events = {one[:3]: one.compute_ms for one in found if one.mode == "native"}
     for one in found:
-        compute = by_events[one.model, one.size]
+        compute = one.compute_ms if one.mode == "native" else by_events.get(one[:3], math.nan)
         print(
-            f"| {one.model} | {one.size} | {one.mode} | {one.items:,.0f} | {compute / one.interval_ms:.3f} "
-            f"| {one.interval_ms:.2f} ms | {compute:.2f} ms | {one.cpu_us:.0f} us |"
+            f"| {one.model} | {one.size} | {one.values} | {one.mode} | {one.items:,.0f} "
+            f"| {compute / one.interval_ms:.3f} | {one.interval_ms:.2f} ms | {compute:.2f} ms "
+            f"| {one.cpu_us:.0f} us |"
         )
     for name, times in single.items():
-        told = ", ".join(f"{mode} {took:.2f} ms" for mode, took in zip(MODES, times, strict=True))
+        told = ", ".join(f"{mode} {took:.2f} ms" for mode, took in zip(modes, times, strict=True))
         print(f"\n{name}, a batch of one alone, p50: {told}")
 
 
@@ -259,11 +273,14 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     options.add_argument("--seconds", type=float, default=2.0, help="of each run, 2 unless given")
     options.add_argument("--sizes", type=int, nargs="+", default=[32, 64, 128], help="of the batches")
+    options.add_argument("--modes", nargs="+", default=MODES, choices=MODES, help="all three unless given")
+    options.add_argument("--values", type=int, nargs="+", default=[250], help="250 unless given")
     names = [model.name for model in MODELS]
     options.add_argument("--models", nargs="+", default=names, choices=names, help="both unless given")
     options.add_argument("--device", default="cuda:0", help="cpu only to try this script out")
+    given = options.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        show(*measured(options.parse_args(), Path(folder)))
+        show(*measured(given, Path(folder)), given.modes)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from load import Template
@@ -127,8 +128,14 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def ask(url: str, template: Template, patience_s: float = 5.0) -> tuple[int, float]:
-    """One request on a connection of its own: status (0: none) and seconds."""
+class Answer(NamedTuple):
+    status: int  # 0: none
+    seconds: float
+    body: bytes = b""
+
+
+def ask(url: str, template: Template, patience_s: float = 5.0) -> Answer:
+    """One request on a connection of its own."""
     address = urlsplit(url)
     connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=patience_s)
     began = time.monotonic()
@@ -136,27 +143,26 @@ def ask(url: str, template: Template, patience_s: float = 5.0) -> tuple[int, flo
         headers = {"Content-Type": "application/json", **template.headers}
         connection.request("POST", template.path, template.body, headers)
         reply = connection.getresponse()
-        reply.read()
-        return reply.status, time.monotonic() - began
+        body = reply.read()
+        return Answer(reply.status, time.monotonic() - began, body)
     except (OSError, http.client.HTTPException):
-        return 0, time.monotonic() - began
+        return Answer(0, time.monotonic() - began)
     finally:
         connection.close()
 
 
 def until_ready(server: Running, patience_s: float) -> None:
     end = time.monotonic() + patience_s
-    status = 0
+    last = Answer(0, 0.0)
     while time.monotonic() < end:
         if not server.tree.alive:
             raise RuntimeError(f"the server ended while it was starting:\n{server.tree.log[-9000:]}")
-        status, _ = ask(server.url, server.templates[0])
-        if status == 200:
+        last = ask(server.url, server.templates[0])
+        if last.status == 200:
             return
         time.sleep(0.1)
-    raise RuntimeError(
-        f"no answer within {patience_s:g} s (last status {status}):\n{server.tree.log[-9000:]}"
-    )
+    told = f"no answer within {patience_s:g} s, at last {last.status}, {last.body[:500]!r}"
+    raise RuntimeError(f"{server.tree.log[-9000:]}\n{told}")
 
 
 def until_quiet(server: Running, patience_s: float = 30.0, quick_s: float = 0.05) -> None:
@@ -164,7 +170,7 @@ def until_quiet(server: Running, patience_s: float = 30.0, quick_s: float = 0.05
     end = time.monotonic() + patience_s
     in_a_row = 0
     while in_a_row < 3 and time.monotonic() < end:
-        status, took = ask(server.url, server.templates[0])
+        status, took, _ = ask(server.url, server.templates[0])
         in_a_row = in_a_row + 1 if status == 200 and took < quick_s else 0
         time.sleep(0.02)
     if in_a_row < 3:

@@ -34,6 +34,7 @@ class Triton(Peer):
     name = "triton"
     environment = "triton"
     settings = grid() + grid(delays=(0,), modes=REJECTING)
+    http_threads = 2
     model = "resnet"
     tensors = """\
 input [{ name: "INPUT" data_type: TYPE_FP32 dims: [ 1 ] }]
@@ -48,7 +49,7 @@ output [{ name: "OUTPUT" data_type: TYPE_FP32 dims: [ 1 ] }]"""
             "backend-directory": place.folder / "backends",
             "http-address": "127.0.0.1",
             "http-port": place.port,
-            "http-thread-count": 2,
+            "http-thread-count": self.http_threads,
             "backend-config": f"python,shm-region-prefix-name=peer{place.port}",
         }
         switched_off = [f"--allow-{name}=false" for name in ("grpc", "metrics")]

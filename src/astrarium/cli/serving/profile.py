@@ -34,6 +34,10 @@ Input = Annotated[
     list[str] | None,
     typer.Option("--input", metavar="NAME:TYPE:SHAPE", help="An input's size: IMAGE:FP32:3,224,224."),
 ]
+Data = Annotated[
+    Path | None,
+    typer.Option("--data", metavar="FILE", help="Measure with these inputs (numpy.savez), not made-up ones."),
+]
 Device = Annotated[
     str, typer.Option("--device", metavar="NAME", help="cpu, cuda:0, or auto: a GPU for PyTorch if any.")
 ]
@@ -61,6 +65,7 @@ def profile(
     backend: Backend = None,
     option: Option = None,
     input_: Input = None,
+    data: Data = None,
     device: Device = "auto",
     max_batch: MaxBatch = None,
     slo: Slo = None,
@@ -89,7 +94,7 @@ def profile(
     measured.check(target, out, write)
     with waiting(f"loading {target.name}"):
         loaded = measured.load_model(target, device, largest)
-    wanted, care = measured.Wanted(target.name, largest, limit, chance, slack), Care(warm_up, repeats)
+    wanted, care = measured.Wanted(target.name, largest, limit, chance, slack, data), Care(warm_up, repeats)
     try:
         if getattr(loaded, "applications", None):
             found, times = measured.by_application(loaded, care, wanted)

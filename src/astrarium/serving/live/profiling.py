@@ -50,11 +50,14 @@ class MeasuredTimes:
 Measure = Callable[[int], MeasuredTimes]  # of a batch size
 
 
-def measuring(model: LoadedModel, specs: Sequence[TensorSpec], care: Care) -> Measure:
-    """Return what measures a batch size of a model."""
+def measuring(
+    model: LoadedModel, specs: Sequence[TensorSpec], care: Care, data: Mapping[str, Array] | None = None
+) -> Measure:
+    """Return what measures a batch size of a model, with made-up inputs or with such as are in *data*."""
 
     def measured(size: int) -> MeasuredTimes:
-        batch = examples.batch(specs, size, np.random.default_rng(size))
+        chance = np.random.default_rng(size)
+        batch = examples.drawn(data, size, chance) if data else examples.batch(specs, size, chance)
         return MeasuredTimes(size, tuple(sorted(_timed(model, batch, care))))
 
     return measured

@@ -1,11 +1,13 @@
-"""Examples are made-up inputs, for warming up and for measuring."""
+"""Examples are inputs for warming up and for measuring: made up, or somebody's own from a file."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
+from astrarium.core.errors import InputError
 from astrarium.serving.live.backends.contract import Batch
 from astrarium.serving.live.tensors import BF16, BYTES, DATATYPES, Array, TensorSpec, to_bfloat16
 
@@ -41,3 +43,35 @@ def tensor(spec: TensorSpec, size: int, generator: np.random.Generator) -> Array
     if kind.kind == "f":
         return generator.standard_normal(shape).astype(kind)
     return generator.integers(2, size=shape).astype(kind)
+
+
+def own(path: Path, specs: Sequence[TensorSpec]) -> dict[str, Array]:
+    """Return requests' inputs from a file of numpy.savez: an array for each input, a row for each request."""
+    names = [spec.name for spec in specs]
+    expected = f"a file of numpy.savez with the arrays {', '.join(names)}"
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = dict(file)
+    except (OSError, ValueError, TypeError) as error:  # TypeError: one array, not a file of several
+        raise InputError("", str(path), f"{expected} ({error})") from None
+    if sorted(arrays) != sorted(names):
+        raise InputError("", sorted(arrays), expected, str(path))
+    rows = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
+    if len(set(rows.values())) != 1 or 0 in rows.values():
+        raise InputError("", rows, "as many rows of every input, at least one", str(path))
+    return {spec.name: _fitting(spec, arrays[spec.name], str(path)) for spec in specs}
+
+
+def _fitting(spec: TensorSpec, array: Array, source: str) -> Array:
+    kind = np.dtype(np.float32) if spec.datatype == BF16 else DATATYPES[spec.datatype]
+    same = array.dtype.kind in "SU" if spec.datatype == BYTES else np.can_cast(array.dtype, kind, "same_kind")
+    if not same or not spec.admits(array.shape[1:]):
+        expected = f"{spec.datatype} with rows of the shape {list(spec.shape)}"
+        raise InputError(spec.name, f"{array.dtype} {list(array.shape[1:])}", expected, source)
+    return to_bfloat16(array) if spec.datatype == BF16 else array.astype(kind)
+
+
+def drawn(data: Mapping[str, Array], size: int, generator: np.random.Generator) -> Batch:
+    """Return a batch of requests by chance out of *data*."""
+    rows = generator.integers(len(next(iter(data.values()))), size=size)
+    return Batch(size, {name: array[rows] for name, array in data.items()})
