@@ -182,7 +182,7 @@ class TritonEncoder(Triton):
     """Triton's Python backend with the same encoder and the same requests as ours."""
 
     name = "triton"
-    settings = (Settings(max(SIZES), 0.0), Settings(max(SIZES), 2.0))
+    settings = (Settings(max(SIZES), 0.0),)
     http_threads = 8
     model = "encoder"
     tensors = """\

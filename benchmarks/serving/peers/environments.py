@@ -52,7 +52,7 @@ def versions(name: str) -> dict[str, str]:
     libraries = (HOME / name / "lib").glob("python*/site-packages")
     found = {d.name: d.version for d in distributions(path=[str(folder) for folder in libraries])}
     wanted = [re.split(r"[\[<>=]", package)[0] for package in PACKAGES[name]]
-    return {package: found[package] for package in wanted}
+    return {package: found[package] for package in wanted if package in found}
 
 
 def main() -> None:
