@@ -58,7 +58,8 @@ def workload(chosen: argparse.Namespace, seed: int) -> tuple[DrawnApp, ...]:
     if chosen.setting == "testbed":
         load = chosen.load or TESTBED_LOAD
         return on_testbed(chosen.workload, seed, chosen.apps, load, network=chosen.network)
-    drawn = themis.parametric(seed, chosen.apps, network=chosen.network)
+    sizes = themis.TRACED if chosen.setting == "trace" else themis.TRACE
+    drawn = themis.parametric(seed, chosen.apps, network=chosen.network, sizes=sizes)
     drawn = themis.halving(drawn, seed) if chosen.workload == 2 else drawn
     return scaled(drawn, chosen.hours * chosen.apps / themis.APPS, chosen.load or 50.0)
 
@@ -132,9 +133,16 @@ def _arguments() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--workload", type=int, choices=(1, 2), default=1)
-    parser.add_argument("--setting", choices=("testbed", "scaled"), default="testbed")
+    parser.add_argument(
+        "--setting",
+        choices=("testbed", "scaled", "trace"),
+        default="testbed",
+        help="apps with the testbed's tasks; as is printed of the trace; as the trace is",
+    )
     parser.add_argument("--load", type=float, help="GPUs that keep up with what arrives")
-    parser.add_argument("--hours", type=float, default=1000.0, help="GPU-hours of all apps, if scaled")
+    parser.add_argument(
+        "--hours", type=float, default=1000.0, help="GPU-hours of all apps, but on the testbed"
+    )
     parser.add_argument("--apps", type=int, default=themis.APPS)
     parser.add_argument("--network", default="k80", help="k80, p100, v100 or fast")
     parser.add_argument("--scattered", action="store_true", help="rivals are blind to places")

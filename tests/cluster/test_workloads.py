@@ -254,6 +254,34 @@ def test_jobs_have_one_or_two_gpus_and_apps_up_to_a_hundred_jobs() -> None:
     assert {app.kind for app in apps if len(app.jobs) > 1} == {"curve"}
 
 
+def test_the_trace_that_the_authors_published_has_its_facts() -> None:
+    """Of 84 apps: half have 78.5 jobs and more, half of the tasks take 3.75 h, and the logarithm of an app's
+    work has a standard deviation of 2.26; there are gaps of 3.0 times their mean."""
+    several = [themis.parametric(seed, sizes=themis.TRACED) for seed in SEEDS]
+    spreads = [np.log([app.work for app in apps]).std() for apps in several]
+    assert np.mean(spreads) == pytest.approx(2.26, abs=0.15)
+    assert np.mean([facts(apps).median_jobs for apps in several]) == pytest.approx(78.5, abs=3)
+    assert geometric([facts(apps).median_task_hours for apps in several]) == pytest.approx(3.75, rel=0.1)
+    assert {facts(apps).single_share for apps in several} == {5 / 85}
+    long = [themis.parametric(seed, apps=800, sizes=themis.TRACED) for seed in SEEDS]
+    gaps = np.concatenate([np.diff([app.arrival for app in apps]) for apps in long])
+    assert gaps.std() / gaps.mean() == pytest.approx(3.0, abs=0.3)
+
+
+def test_the_authors_trace_has_the_facts_that_are_drawn() -> None:
+    """The facts, from the trace itself where it is at hand."""
+    with recorded("themis/workload1_jobs.csv").open() as file:
+        rows = [(int(app), int(runtime) * int(gpus)) for app, _, runtime, gpus in list(csv.reader(file))[1:]]
+    apps: dict[int, list[int]] = {}
+    for app, work in rows:
+        apps.setdefault(app, []).append(work)
+    assert np.log([sum(jobs) for jobs in apps.values()]).std() == pytest.approx(2.26, abs=0.01)
+    counts = [len(jobs) for jobs in apps.values()]
+    assert np.mean(np.array(counts) == 1) == pytest.approx(themis.TRACED.single_share, abs=0.001)
+    quantiles = np.quantile([count for count in counts if count > 1], np.linspace(0, 1, 21))
+    assert quantiles == pytest.approx(np.array(themis.TRACED.counts), abs=0.5)
+
+
 def test_arrivals_are_bursty() -> None:
     gaps = np.concatenate(
         [np.diff([app.arrival for app in themis.parametric(seed, apps=400)]) for seed in SEEDS]

@@ -56,6 +56,17 @@ class ClusterWorld:
         elif type(action) is contract.Stop:
             yield from self._stop(now, action, state)
 
+    def is_void(self, event: contract.Event, state: ClusterState) -> bool:
+        """Say whether a run that was to end now was stopped before, or a lease renewed or given back."""
+        if type(event) is contract.JobFinished:
+            app = state.apps.get(event.app)
+            job = app.jobs.get(event.job) if app is not None else None
+            return job is None or job.run != event.run or not job.gpus
+        if type(event) is contract.LeaseExpired:
+            app = state.apps.get(event.app)
+            return app is None or all(app.leases.get(gpu) != event.until for gpu in event.gpus)
+        return False
+
     def aftermath(self, now: Time, event: contract.Event, state: ClusterState) -> Later:
         """Stop what ran on a machine that died or a GPU that was lost; the books know of the GPUs before."""
         if type(event) is contract.MachineLost:

@@ -18,7 +18,8 @@ E_out = TypeVar("E_out", covariant=True)
 class World(Protocol[A_in, E_out, S_in]):
     """What an action leads to, and when.
 
-    A world may also have an `aftermath` of the same form for events: what they lead to once the books know.
+    A world may also have an `aftermath` of the same form for events: what they lead to once the books know;
+    and `is_void(event, state)`: whether what was to happen now does not, since its cause was undone.
     """
 
     def consequences(self, now: Time, action: A_in, state: S_in) -> Iterable[tuple[Time, E_out]]: ...
@@ -53,6 +54,7 @@ class _Run:
     def __init__(self, engine: Engine[Any, Any, Any], arrivals: Any, world: World[Any, Any, Any]) -> None:
         self.engine, self.world = engine, world
         self._aftermath = getattr(world, "aftermath", None)
+        self._is_void: Callable[[Any, Any], bool] = getattr(world, "is_void", _never)
         self.now: Time = 0
         self._arrivals = arrivals
         self._next: tuple[Time, Any] = next(arrivals, (FOREVER, None))
@@ -76,7 +78,8 @@ class _Run:
                 if self._timers.get(event.name) != now:
                     continue  # replaced by a later SetTimer
                 del self._timers[event.name]  # set away and back again, it still fires once
-            events.append(event)
+            if not self._is_void(event, self.engine.state):
+                events.append(event)
         return events
 
     def follow(self, now: Time, events: Iterable[Any]) -> None:
@@ -98,3 +101,7 @@ class _Run:
         if at < FOREVER:
             self._sequence += 1
             heappush(self._heap, (at, self._sequence, event))
+
+
+def _never(event: Any, state: Any) -> bool:
+    return False

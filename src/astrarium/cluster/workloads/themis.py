@@ -13,6 +13,10 @@ is 75; tasks lognormal. Inferred, from the sweeps above: gaps between apps vary 
 exponential ones; jobs of an app are alike (a standard deviation of 0.5 of the logarithm, of 1.6 over all).
 With unlike ones the median app would be several times the printed one. One app in five has jobs of 2 GPUs.
 
+Workload 1, `parametric` with TRACED: as the trace that the authors published with their simulator, of 84 apps
+with 4,697 jobs. Its apps differ more than is printed: few have a single job, of minutes; some have 4 or 20;
+larger sweeps have longer tasks; and apps come in bursts.
+
 Workload 2, `halving`: the apps of workload 1 with the same arrival, model and budget, as successive halving.
 
 What comes out has real lengths: `apps.scaled` makes it as small as the paper's testbed needed.
@@ -210,9 +214,24 @@ class Sizes(NamedTuple):
     task: float  # the median
     sigma: float  # of the logarithm of a task: over all
     sigma_inside: float  # and among those of an app
+    counts: tuple[
+        float, ...
+    ] = ()  # quantiles of a sweep's jobs, at equal shares; else a triangle of the first
+    growth: float = 0.0  # by which power of the number of jobs tasks are longer
+    single_task: float = 1.0  # how long a job on its own takes, over a task
+    single_share: float = SINGLE_SHARE
+    gap_variation: float = GAP_VARIATION  # standard deviation over mean
 
 
 TRACE = Sizes(30, 95, MOST_JOBS, 3.75 * HOUR, 1.6, 0.5)
+TRACED = Sizes(
+    *(2, 80, MOST_JOBS, 3.44 * HOUR, 0.85, 0.66),
+    counts=(2, 4, 4, 6, 19, 20, 20, 45, 56, 78, 80, 82, 83, 85, 87, 88, 92, 96, 98, 100, 100),
+    growth=0.3,
+    single_task=0.03,
+    single_share=0.06,
+    gap_variation=3.0,
+)
 
 
 def parametric(
@@ -226,23 +245,22 @@ def parametric(
     compute-intensive."""
     if apps < 1:
         raise InputError("apps", apps, "at least 1 app")
-    arrivals = np.cumsum(_gaps(seed, apps - 1)).tolist()
-    between = math.sqrt(sizes.sigma**2 - sizes.sigma_inside**2)
-    centers = stream(seed, "themis", "lengths").normal(0, between, apps)
+    arrivals = np.cumsum(_gaps(seed, apps - 1, sizes.gap_variation)).tolist()
+    counts = _counts(seed, apps, sizes)
     wide = stream(seed, "themis", "gpus").random(apps) < TWO_GPU_SHARE
     drawn = [
         _sweep(id_, _whole(arrival), _tasks(seed, id_, count, center, sizes), 1 + int(two))
         for id_, (arrival, count, center, two) in enumerate(
-            zip([0.0, *arrivals], _counts(seed, apps, sizes), centers.tolist(), wide.tolist(), strict=True)
+            zip([0.0, *arrivals], counts, _centers(seed, counts, sizes), wide.tolist(), strict=True)
         )
     ]
     return with_models(drawn, seed, network_share, network)
 
 
-def _gaps(seed: int, count: int) -> Floats:
+def _gaps(seed: int, count: int, variation: float) -> Floats:
     """Return hyper-exponential gaps between apps: often short, at times long, each half of the time."""
     random = stream(seed, "themis", "arrivals")
-    square = GAP_VARIATION**2
+    square = variation**2
     short = (1 + math.sqrt((square - 1) / (square + 1))) / 2
     means = np.where(random.random(count) < short, MEAN_GAP / (2 * short), MEAN_GAP / (2 * (1 - short)))
     return np.asarray(means * random.standard_exponential(count))
@@ -251,9 +269,24 @@ def _gaps(seed: int, count: int) -> Floats:
 def _counts(seed: int, apps: int, sizes: Sizes) -> list[int]:
     """Return the number of jobs of each app; which apps have one is drawn, how many have one is not."""
     random = stream(seed, "themis", "counts")
-    single = random.permutation(apps) < round(apps * SINGLE_SHARE)
-    counts = random.triangular(sizes.fewest, sizes.usual, sizes.most, apps)
+    single = random.permutation(apps) < round(apps * sizes.single_share)
+    if sizes.counts:
+        shares = (random.permutation(apps) + 0.5) / apps
+        counts = np.interp(shares, np.linspace(0, 1, len(sizes.counts)), sizes.counts)
+    else:
+        counts = random.triangular(sizes.fewest, sizes.usual, sizes.most, apps)
     return [1 if one else round(count) for one, count in zip(single, counts.tolist(), strict=True)]
+
+
+def _centers(seed: int, counts: Sequence[int], sizes: Sizes) -> list[float]:
+    """Return the logarithm of each app's usual task, over that of all."""
+    between = math.sqrt(sizes.sigma**2 - sizes.sigma_inside**2)
+    drawn = stream(seed, "themis", "lengths").normal(0, between, len(counts)).tolist()
+    larger = [
+        math.log(sizes.single_task) if count == 1 else sizes.growth * math.log(count / sizes.usual)
+        for count in counts
+    ]
+    return [center + more for center, more in zip(drawn, larger, strict=True)]
 
 
 def _tasks(seed: int, app: int, count: int, center: float, sizes: Sizes) -> list[Time]:
