@@ -199,6 +199,7 @@ def _worth_having(table: BidTable, rows_decide: bool) -> NDArray[np.bool_]:
     """
     easy = np.column_stack((table.gpus, table.weights if rows_decide else table.counts))
     easy = easy[:, easy.any(axis=0)]
+    easy = easy.astype(np.min_scalar_type(int(easy.max(initial=0))))  # an eighth as much to compare
     earlier, later = np.triu_indices(len(easy), 1)
     for first in range(0, easy.shape[1], COLUMNS):
         part = easy[:, first : first + COLUMNS]

@@ -14,13 +14,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from math import log
 from operator import add, gt
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from astrarium.cluster.auction.program import BILLION, AuctionProgram, BidTable, Ints
 from astrarium.core.errors import from_extra
+from astrarium.core.processes import Floats
 
 # Assignments of next to nothing: where few GPUs are free, one by one takes less time than arrays do.
 
@@ -98,27 +99,46 @@ def prices(
         return prices(
             [one._replace(gain=one.gain[own], weights=one.weights[own]) for one, own in pairs], room
         )
-    with from_extra("plan"):
-        from scipy.optimize import linprog
-        from scipy.sparse import csr_array, vstack
-    starts = np.cumsum([0] + [len(table.gain) for table in tables])
-    ones = np.ones(starts[-1])
-    choice = csr_array((ones, np.arange(starts[-1]), starts), shape=(len(tables), starts[-1]))
-    weights = csr_array(np.concatenate([table.weights for table in tables]).T.astype(float))
-    solved = linprog(
-        -np.concatenate([table.gain for table in tables]) / BILLION,
-        A_ub=vstack([weights, choice], format="csr"),
-        b_ub=np.concatenate([room, np.ones(len(tables))]),
-        method="highs-ds",
-    )
-    found = -np.asarray(solved.ineqlin.marginals[: len(room)]) * BILLION
-    whole: Ints = np.maximum(np.rint(found), 0).astype(np.int64)
-    left = np.where(whole > 0, -1.0, np.asarray(solved.slack[: len(room)]) / room)
+    multipliers, slack = _relaxed(tables, room)
+    whole: Ints = np.maximum(np.rint(multipliers * BILLION), 0).astype(np.int64)
+    left = np.where(whole > 0, -1.0, slack / room)
     return whole, np.sort(np.argsort(left, kind="stable")[: max(TIGHT, int((whole > 0).sum()))])
+
+
+def _relaxed(tables: Sequence[BidTable], room: Ints) -> tuple[Floats, Floats]:
+    """Return the multiplier and the slack of each row of the capacity, where options may be had in part."""
+    with from_extra("plan"):
+        import highspy
+    solver = highspy.Highs()
+    solver.setOptionValue("output_flag", False)
+    solver.setOptionValue("presolve", "on" if len(room) > PRESOLVED else "off")
+    solver.passModel(_linear_program(highspy.HighsLp(), highspy.kHighsInf, tables, room))
+    solver.run()
+    solution = solver.getSolution()
+    rows = slice(len(room))
+    return -np.array(solution.row_dual[rows]), room - np.array(solution.row_value[rows])
+
+
+def _linear_program(empty: Any, infinity: float, tables: Sequence[BidTable], room: Ints) -> Any:
+    """Fill in a program of HiGHS: a column for each option, after the capacity a row for each bidder."""
+    sizes = [len(table.gain) for table in tables]
+    bidders = len(room) + np.repeat(np.arange(len(tables)), sizes)
+    weights = np.concatenate([table.weights for table in tables])
+    values = np.column_stack((weights, np.ones(len(weights)))).astype(float)
+    places = np.column_stack((np.broadcast_to(np.arange(len(room)), weights.shape), bidders))
+    empty.num_col_, empty.num_row_ = len(weights), len(room) + len(tables)
+    empty.col_cost_ = -np.concatenate([table.gain for table in tables]) / BILLION
+    empty.col_lower_, empty.col_upper_ = np.zeros(len(weights)), np.full(len(weights), infinity)
+    empty.row_lower_ = np.full(empty.num_row_, -infinity)
+    empty.row_upper_ = np.concatenate([room, np.ones(len(tables))]).astype(float)
+    empty.a_matrix_.start_ = np.cumsum([0, *np.count_nonzero(values, axis=1)])
+    empty.a_matrix_.index_, empty.a_matrix_.value_ = places[values != 0], values[values != 0]
+    return empty
 
 
 FIRST_LOSS, GROWTH = BILLION // 100, 4
 COLUMNS = 24  # of each table, for prices
+PRESOLVED = 100  # rows of the capacity: a smaller program is solved sooner than it is made smaller
 TIGHT = 12  # rows of the capacity that a walk goes by; what it finds is checked against all of them
 MANY, ROUNDS = 2000, 3  # rows of all tables from which on prices are found from some, so often anew
 SMALL = 600.0  # states in all: then prices cost more than they save
