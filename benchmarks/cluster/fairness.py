@@ -22,6 +22,7 @@ from astrarium.cluster.workloads import themis
 from astrarium.cluster.workloads.apps import HOUR, DrawnApp, scaled
 from astrarium.cluster.workloads.themis import MACHINES, SLOWDOWNS
 from astrarium.cluster.world import ClusterWorld
+from astrarium.core.choice import chosen, parse_choice
 from astrarium.core.engine import Engine
 from astrarium.core.streams import stream
 from astrarium.core.units import Time
@@ -39,39 +40,42 @@ class Found(NamedTuple):
     demand: list[float]
     gpu_hours: float
     life: float  # hours, of the median app
+    mean: float  # hours, over all apps
     apps: float  # at a time
 
 
 def main() -> None:
-    chosen = _arguments()
+    given = _arguments()
     print(
         f"{'policy':28} {'worst share (spread)':>24} {'p90':>6} {'median':>7} {'worst eq. 1 (spread)':>24}"
         f" {'worst demand (spread)':>24}"
-        f" {'GPU-h':>6} {'life h':>7} {'apps':>5}"
+        f" {'GPU-h':>6} {'life h':>7} {'mean h':>7} {'apps':>5}"
     )
-    for policy in chosen.policy or ["themis", *RIVALS]:
-        found = [played(policy, workload(chosen, seed), chosen) for seed in range(1, chosen.seeds + 1)]
+    for policy in given.policy or ["themis", *RIVALS]:
+        found = [played(policy, workload(given, seed), given) for seed in range(1, given.seeds + 1)]
         print(_line(policy, found), flush=True)
+        for seed, each in enumerate(found if given.each else (), start=1):
+            print(_line(f"  seed {seed}", [each]), flush=True)
 
 
-def workload(chosen: argparse.Namespace, seed: int) -> tuple[DrawnApp, ...]:
-    if chosen.setting == "testbed":
-        load = chosen.load or TESTBED_LOAD
-        return on_testbed(chosen.workload, seed, chosen.apps, load, network=chosen.network)
-    sizes = themis.TRACED if chosen.setting == "trace" else themis.TRACE
-    drawn = themis.parametric(seed, chosen.apps, network=chosen.network, sizes=sizes)
-    drawn = themis.halving(drawn, seed) if chosen.workload == 2 else drawn
-    return scaled(drawn, chosen.hours * chosen.apps / themis.APPS, chosen.load or 50.0)
+def workload(given: argparse.Namespace, seed: int) -> tuple[DrawnApp, ...]:
+    if given.setting == "testbed":
+        load = given.load or TESTBED_LOAD
+        return on_testbed(given.workload, seed, given.apps, load, network=given.network)
+    sizes = themis.TRACED if given.setting == "trace" else themis.TRACE
+    drawn = themis.parametric(seed, given.apps, network=given.network, sizes=sizes)
+    drawn = themis.halving(drawn, seed) if given.workload == 2 else drawn
+    return scaled(drawn, given.hours * given.apps / themis.APPS, given.load or 50.0)
 
 
-def played(named: str, apps: Sequence[DrawnApp], chosen: argparse.Namespace) -> Found:
+def played(named: str, apps: Sequence[DrawnApp], given: argparse.Namespace) -> Found:
     events: list[tuple[Time, Event]] = [
-        (0, MachineJoined(msgspec.structs.replace(machine, network=chosen.network)))
+        (0, MachineJoined(msgspec.structs.replace(machine, network=given.network)))
         for machine in MACHINES["themis-testbed"]
     ]
     events += [(app.arrival, AppArrived(msgspec.convert(app, App, from_attributes=True))) for app in apps]
     state = ClusterState(_slowdowns())
-    engine = Engine(state, Arbiter(_policy(named, chosen.scattered)))
+    engine = Engine(state, Arbiter(_policy(named, given.scattered)))
     simulate(engine, events, ClusterWorld(_slowdowns()))
     rows, size = list(state.ledger.rows.values()), state.floor.size
     lives = [row.ended - row.arrived for row in rows]
@@ -81,15 +85,13 @@ def played(named: str, apps: Sequence[DrawnApp], chosen: argparse.Namespace) -> 
         _rhos(rows, size, "demand"),
         sum(row.service for row in rows) / HOUR,
         median(lives) / HOUR,
+        mean(lives) / HOUR,
         sum(lives) / max(row.ended for row in rows),
     )
 
 
 def _policy(named: str, scattered: bool) -> Any:
-    name, _, rest = named.partition(":")
-    factory = cluster_policies.get(name)
-    given = dict(pair.split("=") for pair in rest.split(",") if pair)
-    made = factory(msgspec.convert(given, factory.Parameters, strict=False))
+    made = chosen(cluster_policies, parse_choice(named))
     if scattered and isinstance(made, Leased):
         made.pick = _anywhere  # type: ignore[method-assign]
     return made
@@ -120,7 +122,8 @@ def _line(policy: str, found: Sequence[Found]) -> str:
         f"{policy:28} {_spread(share):>24} {p90:6.2f} {middle:7.2f} {_spread(equation_1):>24}"
         f" {_spread(demand):>24}"
         f" {mean(each.gpu_hours for each in found):6.0f}"
-        f" {median(each.life for each in found):7.2f} {mean(each.apps for each in found):5.1f}"
+        f" {median(each.life for each in found):7.2f} {mean(each.mean for each in found):7.2f}"
+        f" {mean(each.apps for each in found):5.1f}"
     )
 
 
@@ -147,6 +150,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--network", default="k80", help="k80, p100, v100 or fast")
     parser.add_argument("--scattered", action="store_true", help="rivals are blind to places")
     parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--each", action="store_true", help="a line for each seed, too")
     parser.add_argument("-p", "--policy", action="append", help="NAME or NAME:KEY=VALUE,...")
     return parser.parse_args()
 
