@@ -17,7 +17,14 @@ from astrarium.cluster.explain import view
 from astrarium.cluster.fairness import rho
 from astrarium.cluster.machines import Machine, Slowdowns, Spread
 from astrarium.cluster.policies import Allocator, cluster_policies
-from astrarium.cluster.policies.astrarium.line import in_time, smallest_bound, tight_until
+from astrarium.cluster.policies.astrarium.explanations import why_taken
+from astrarium.cluster.policies.astrarium.line import (
+    RankedApp,
+    Reason,
+    in_time,
+    smallest_bound,
+    tight_until,
+)
 from astrarium.cluster.policies.astrarium.prospects import Prospects
 from astrarium.cluster.state import ClusterState
 from astrarium.cluster.workloads.apps import read_trace
@@ -130,6 +137,17 @@ def test_a_short_one_takes_the_gpu_of_a_long_one_but_not_before_the_least_run() 
     (at, app, why), = taken(200)  # fmt: skip
     assert (at, app) == (200, 0)
     assert "stopping it loses 0 GPU seconds" in why
+
+
+def test_the_reason_for_taking_gpus_back_is_true_of_both() -> None:
+    """GPUs that lie apart may go to an app that has more left and comes later in line."""
+    state = ClusterState()
+    state.apply(0, MachineJoined(ONE[0]))
+    for number, (name, seconds) in enumerate({"long": 3000, "short": 100}.items()):
+        state.apply(0, AppArrived(single(number, name, seconds * SECOND)))
+    long, short = (RankedApp(each, Reason.SHORT, 0.0) for each in Prospects("share").of(0, state))
+    assert why_taken(long, short).startswith("short has only 100 GPU seconds left, this one 0.8 GPU-hours; ")
+    assert why_taken(short, long).startswith("they bring it less than they bring long, which waits; ")
 
 
 def test_nobody_is_stopped_within_the_least_run() -> None:
