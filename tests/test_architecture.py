@@ -224,7 +224,18 @@ def test_mechanism_knows_no_policy_by_name(room: str) -> None:
 
 @pytest.mark.parametrize("module", ["astrarium", "astrarium.cli.main", "astrarium.serving.policies"])
 def test_importing_stays_light(module: str) -> None:
-    heavy = ["torch", "ray", "matplotlib", "numpy", "hypothesis", "pytest", "scipy", "onnxruntime", "optuna"]
+    heavy = [
+        "torch",
+        "ray",
+        "matplotlib",
+        "numpy",
+        "hypothesis",
+        "pytest",
+        "scipy",
+        "highspy",
+        "onnxruntime",
+        "optuna",
+    ]
     code = f"import sys, {module}; print([name for name in {heavy} if name in sys.modules])"
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert shown.stdout.strip() == "[]"
