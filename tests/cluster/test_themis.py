@@ -92,8 +92,11 @@ def nobody_could_use_more(state: ClusterState, step: Step) -> None:
         )
 
 
+RARE: list[dict[str, Any]] = [{"f": 0.0}, {"f": 1.0, "grid": 1}, {"leftovers": "worst"}]
+
+
 @pytest.mark.parametrize(
-    "chosen", [{}, {"grid": 0}, {"f": 0.0}, {"f": 1.0, "grid": 1}, {"leftovers": "worst"}], ids=str
+    "chosen", [{}, {"grid": 0}, *(pytest.param(each, marks=pytest.mark.thorough) for each in RARE)], ids=str
 )
 def test_on_random_workloads_nothing_is_shared_wasted_or_starved(chosen: dict[str, Any]) -> None:
     """Leases are checked by the books at every step; gangs by the books at every run."""

@@ -98,7 +98,11 @@ def assert_best(answer: int, naive: ExactQueue, slope: float) -> None:
     assert answer == min(id for id, other in naive.points.items() if other == point)
 
 
-@pytest.mark.parametrize("family", POINTS)
+QUICK = ("anywhere", "neighbouring floats", "far apart", "orloj")
+FAMILIES = [pytest.param(name, marks=[pytest.mark.thorough] * (name not in QUICK)) for name in POINTS]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
 @given(data=st.data())
 @settings(max_examples=20)
 def test_it_answers_like_a_queue_that_sorts(family: str, data: st.DataObject) -> None:
@@ -112,7 +116,7 @@ def test_it_answers_like_a_queue_that_sorts(family: str, data: st.DataObject) ->
         assert answer in twin
 
 
-@pytest.mark.parametrize("family", POINTS)
+@pytest.mark.parametrize("family", FAMILIES)
 @given(data=st.data())
 @settings(max_examples=15)
 def test_the_tree_is_what_it_says(family: str, data: st.DataObject) -> None:
