@@ -333,7 +333,10 @@ def test_inputs_that_do_not_fit_are_refused(call: Any, home: Path, arrays: dict[
 
 def test_a_file_that_holds_no_arrays_is_refused(call: Any, home: Path) -> None:
     np.save("one.npy", np.zeros((1, 2)))
-    for name in ("none.npz", "code.py", "one.npy"):
+    np.savez("cut.npz", X=np.zeros((100, 2)))
+    (home / "cut.npz").write_bytes((home / "cut.npz").read_bytes()[:300])
+    (home / "empty.npz").touch()
+    for name in ("none.npz", "code.py", "one.npy", "cut.npz", "empty.npz", "."):
         code, _, err = call("code.py:double", "--input", "X:FP32:2", "--data", name)
         assert code == 2
         assert "--data: expected a file of numpy.savez with the arrays X" in err

@@ -139,6 +139,13 @@ def test_a_short_one_takes_the_gpu_of_a_long_one_but_not_before_the_least_run() 
     assert "stopping it loses 0 GPU seconds" in why
 
 
+def test_the_end_that_a_stopped_job_would_have_had_makes_no_step() -> None:
+    long, short = single(0, "long", 36_007 * SECOND), single(1, "short", 100 * SECOND)
+    played = run(policy(least_run=120 * SECOND), ONE, (0, long), (200, short))
+    assert ends(played) == {"short": 300, "long": 36_107}
+    assert 36_007 * SECOND not in {step.now for step in played.steps}
+
+
 def test_the_reason_for_taking_gpus_back_is_true_of_both() -> None:
     """GPUs that lie apart may go to an app that has more left and comes later in line."""
     state = ClusterState()

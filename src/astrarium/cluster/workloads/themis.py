@@ -214,9 +214,7 @@ class Sizes(NamedTuple):
     task: float  # the median
     sigma: float  # of the logarithm of a task: over all
     sigma_inside: float  # and among those of an app
-    counts: tuple[
-        float, ...
-    ] = ()  # quantiles of a sweep's jobs, at equal shares; else a triangle of the first
+    counts: tuple[float, ...] = ()  # quantiles of a sweep's jobs, in place of the first three
     growth: float = 0.0  # by which power of the number of jobs tasks are longer
     single_task: float = 1.0  # how long a job on its own takes, over a task
     single_share: float = SINGLE_SHARE

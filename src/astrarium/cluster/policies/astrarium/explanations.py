@@ -66,9 +66,7 @@ def why_taken(victim: RankedApp, winner: RankedApp | None) -> str:
         return f"{name} can wait {about(winner.slack)}, this one {about(max(0.0, victim.slack))}; {loses}"
     if winner.reason is Reason.TAIL:
         return f"{name} is the longest of all, which would wait for it in the end; {loses}"
-    if (
-        first.left >= each.left
-    ):  # it would come later in line, but these GPUs lie apart from the victim's others
+    if first.left >= each.left:  # later in line, but these GPUs lie apart from the victim's others
         return f"they bring it less than they bring {name}, which waits; {loses}"
     return f"{name} has only {left} left, this one {hours(each.left)}; {loses}"
 

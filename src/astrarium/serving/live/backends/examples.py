@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -52,7 +53,13 @@ def own(path: Path, specs: Sequence[TensorSpec]) -> dict[str, Array]:
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = dict(file)
-    except (OSError, ValueError, TypeError) as error:  # TypeError: one array, not a file of several
+    except (
+        OSError,
+        ValueError,
+        EOFError,
+        BadZipFile,
+        TypeError,
+    ) as error:  # the last: one array, not several
         raise InputError("", str(path), f"{expected} ({error})") from None
     if sorted(arrays) != sorted(names):
         raise InputError("", sorted(arrays), expected, str(path))
