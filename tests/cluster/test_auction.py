@@ -68,6 +68,22 @@ def test_one_by_one_and_with_arrays_are_the_same(monkeypatch: pytest.MonkeyPatch
     assert few > len(SEEDS) / 2
 
 
+def test_pieces_that_nobody_contests_do_not_multiply() -> None:
+    """Forty bidders each want one or two GPUs of a machine of their own, and two contend for the only GPU of
+    another: 2 ** 40 assignments obey the one row of the capacity that can be broken."""
+    goods = machines(*[2] * 40, 1, 2)
+    bids = [
+        Bid(own, 4.0, tuple(BidOption((GpuPiece(gpus, machine=own),), 4.0 / (1 + gpus)) for gpus in (1, 2)))
+        for own in range(40)
+    ]
+    bids += [Bid(40 + more, 4.0, (BidOption((GpuPiece(1, machine=40),), 3.0 - more),)) for more in (0, 1)]
+    numbers = program(goods, bids)
+    assert are_few(numbers.tables, numbers.room)
+    answer, chosen = solved(goods, bids)
+    assert answer.exact
+    assert chosen == [*(bid.options[1] for bid in bids[:40]), None, bids[41].options[0]]
+
+
 def test_racks_and_named_machines_count() -> None:
     for seed in SEEDS:
         rng = Random(seed)

@@ -20,6 +20,14 @@ Quick = Annotated[
     bool, typer.Option("--quick", help="A small form: minutes become seconds, numbers rougher.")
 ]
 Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, help="Simulations at the same time.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Switch a cause on or off, such as startup=0s for Themis's figures; may be given again.",
+    ),
+]
 Markdown = Annotated[
     Path | None,
     typer.Option("--markdown", metavar="PAGE", help="Write all tables to this page too, in its place."),
@@ -31,6 +39,7 @@ def reproduce(
     name: Names = None,
     quick: Quick = False,
     jobs: Jobs = 1,
+    switched: Settings = None,
     markdown: Markdown = None,
     json: Json = False,
     out: Out = None,
@@ -39,15 +48,17 @@ def reproduce(
 ) -> None:
     """Measure again what the papers printed."""
     from astrarium.cli import output
+    from astrarium_papers import registry
     from astrarium_papers.tables import reproduction_tables
 
     if not name:
         _list(json)
         return
-    names = _chosen(name)
+    names, settings = _chosen(name), _settings(switched or [])
+    registry.check_settings(names, settings)
     _check_page(markdown)
     at = output.target("reproduce", "-".join(name), out, overwrite, no_folder)
-    done = [_run(each, quick, jobs) for each in names]
+    done = [_run(each, quick, jobs, settings) for each in names]
     result = {"reproductions": [each.shown() for each in done]}
     if at.path is not None:
         with at.draft() as draft:
@@ -93,13 +104,22 @@ def _check_page(page: Path | None) -> None:
         raise InputError("--markdown", str(page), "a file in a folder that is there")
 
 
-def _run(name: str, quick: bool, jobs: int) -> Reproduction:
+def _settings(given: list[str]) -> dict[str, str]:
+    from astrarium.core.errors import InputError
+
+    for each in given:
+        if not all(each.partition("=")):
+            raise InputError("--set", each, "a name and a value, such as startup=0s")
+    return {name: value for name, _, value in (each.partition("=") for each in given)}
+
+
+def _run(name: str, quick: bool, jobs: int, settings: dict[str, str]) -> Reproduction:
     from astrarium.cli.output import status
     from astrarium_papers import registry
     from astrarium_papers.findings import Effort
 
     with status(name) as say:
-        return registry.run(name, Effort(quick=quick, jobs=jobs, progress=say))
+        return registry.run(name, Effort(quick=quick, jobs=jobs, progress=say, settings=settings))
 
 
 def _write(draft: Path, done: list[Reproduction], result: dict[str, Any], command: str) -> None:

@@ -86,6 +86,7 @@ class Effort(msgspec.Struct, frozen=True):
     quick: bool = False
     jobs: int = 1
     progress: Callable[[str], None] | None = None
+    settings: dict[str, str] = {}  # what is switched, of those that a reproduction has
 
     def pick(self, quick: Any, full: Any) -> Any:
         return quick if self.quick else full

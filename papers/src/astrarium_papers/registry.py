@@ -1,6 +1,7 @@
 """Reproductions by name: `symphony/table2` is the module `astrarium_papers.symphony.table2`.
 
-Such a module has TITLE, `run(effort) -> Findings` and `draw(data, path)`.
+Such a module has TITLE, `run(effort) -> Findings` and `draw(data, path)`; and SETTINGS, by name with what
+each is, where something can be switched.
 """
 
 from __future__ import annotations
@@ -85,10 +86,21 @@ def title(name: str) -> str:
     return str(_module(name).TITLE)
 
 
+def check_settings(names: list[str], settings: dict[str, str]) -> None:
+    """Check that every reproduction has every setting."""
+    for name in names:
+        known: dict[str, str] = getattr(_module(name), "SETTINGS", {})
+        for setting, value in settings.items():
+            if setting not in known:
+                has = ", ".join(f"{each} ({what})" for each, what in known.items()) or "none"
+                raise InputError(f"--set {setting}", value, f"a setting of {name}, which has: {has}")
+
+
 def run(name: str, effort: Effort) -> Reproduction:
     name = spelled(name)
     module = _module(name)
-    command = f"astrarium reproduce {name}" + (" --quick" if effort.quick else "")
+    switched = "".join(f" --set {setting}={value}" for setting, value in effort.settings.items())
+    command = f"astrarium reproduce {name}" + (" --quick" if effort.quick else "") + switched
     return Reproduction(name, module.TITLE, command, module.run(effort), module)
 
 

@@ -17,6 +17,7 @@ from astrarium.cluster.scenario.build import Built
 from astrarium.cluster.scenario.read import ClusterScenario, parse
 from astrarium.cluster.workloads import themis
 from astrarium.cluster.workloads.apps import DrawnApp
+from astrarium.core.errors import InputError, one_of
 from astrarium.core.units import Time
 from astrarium.run.pools import processes
 from astrarium_papers.findings import Effort
@@ -42,6 +43,10 @@ COLORS = {
     "Optimus": "#56B4E9",
 }
 STARTUP = "40s"  # section 6.2.3: 35 s for another allocation, and 5 s for the checkpoint before it
+SETTINGS = {
+    "startup": f"what a start costs, {STARTUP} unless said",
+    "network": "whose slowdowns jobs have that lie apart: k80 unless said, p100, v100 or fast",
+}
 CLUSTERS: dict[str, tuple[Machine, ...]] = {
     "testbed": themis.MACHINES["themis-testbed"],
     "half of the testbed": themis.machines(((4, 2, 2), (6, 4, 2))),
@@ -61,6 +66,7 @@ class Task(NamedTuple):
     parameters: Parameters = ()
     cluster: str = "testbed"
     sized_for: str = ""
+    startup: str = STARTUP
 
     def __str__(self) -> str:
         told = ", ".join(f"{name} {value}" for name, value in self.parameters)
@@ -86,14 +92,24 @@ _KNOWN: dict[Task, Measured] = {}  # figures share runs
 
 
 def measured(tasks: Sequence[Task], effort: Effort) -> dict[Task, Measured]:
-    """Run all tasks. Simulations are pure Python: several at a time need processes."""
-    new = [task for task in dict.fromkeys(tasks) if task not in _KNOWN]
+    """Run all tasks, with what the effort switches. Simulations are pure Python: several at a time need
+    processes."""
+    switched = {task: _switched(task, effort.settings) for task in tasks}
+    new = [task for task in dict.fromkeys(switched.values()) if task not in _KNOWN]
     if effort.jobs > 1 and len(new) > 1:
         with processes(effort.jobs) as pool:
             _gather(new, pool.map(measure, new), effort)
     else:
         _gather(new, map(measure, new), effort)
-    return {task: _KNOWN[task] for task in tasks}
+    return {task: _KNOWN[known] for task, known in switched.items()}
+
+
+def _switched(task: Task, settings: Mapping[str, str]) -> Task:
+    network = settings.get("network", task.drawing.network)
+    if network not in themis.NETWORKS:
+        raise InputError("network", network, one_of(themis.NETWORKS, network))
+    drawing = msgspec.structs.replace(task.drawing, network=network)
+    return task._replace(drawing=drawing, startup=settings.get("startup", task.startup))
 
 
 def _gather(tasks: Sequence[Task], found: Iterable[Measured], effort: Effort) -> None:
@@ -114,7 +130,8 @@ def gpus(cluster: Sequence[Machine]) -> int:
 
 
 def record_of(task: Task, apps: Sequence[DrawnApp]) -> ClusterRecord:
-    return level.run(scenario(task.policy, dict(task.parameters)), built=built(apps, task.cluster))
+    asked = scenario(task.policy, dict(task.parameters), task.startup)
+    return level.run(asked, built=built(apps, task.cluster, task.drawing.network))
 
 
 def scenario(policy: str, parameters: Mapping[str, Any], startup: str = STARTUP) -> ClusterScenario:
@@ -130,8 +147,8 @@ def scenario(policy: str, parameters: Mapping[str, Any], startup: str = STARTUP)
     )
 
 
-def built(apps: Sequence[DrawnApp], where: str) -> Built:
-    machines = CLUSTERS[where]
+def built(apps: Sequence[DrawnApp], where: str, network: str = "k80") -> Built:
+    machines = [msgspec.structs.replace(machine, network=network) for machine in CLUSTERS[where]]
     size = gpus(machines)
     arrivals = [(app.arrival, _numbered(app, number)) for number, app in enumerate(apps)]
     events: list[tuple[Time, Event]] = [(0, MachineJoined(machine)) for machine in machines]

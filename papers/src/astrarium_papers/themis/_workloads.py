@@ -37,6 +37,7 @@ class Drawing(msgspec.Struct, frozen=True):
     apps: int = themis.APPS
     as_drawn: bool = False
     network_share: float | None = None
+    network: str = "k80"
 
     @property
     def gpu_hours(self) -> float:
@@ -50,7 +51,7 @@ def drawn(drawing: Drawing, gpus: int) -> tuple[DrawnApp, ...]:
     else:
         load = TESTBED_LOAD * gpus / TESTBED_GPUS
         share = drawing.network_share
-        apps = on_testbed(drawing.workload, drawing.seed, drawing.apps, load, share)
+        apps = on_testbed(drawing.workload, drawing.seed, drawing.apps, load, share, drawing.network)
     return tuple(sorted(apps, key=lambda app: app.arrival))
 
 
@@ -72,7 +73,7 @@ def on_testbed(
 
 
 def _as_drawn(drawing: Drawing, gpus: int) -> tuple[DrawnApp, ...]:
-    apps = themis.parametric(drawing.seed, drawing.apps, drawing.network_share)
+    apps = themis.parametric(drawing.seed, drawing.apps, drawing.network_share, drawing.network)
     if drawing.workload == 2:
         apps = themis.halving(apps, drawing.seed)
     return scaled(apps, drawing.gpu_hours, TRACE_LOAD * gpus / TESTBED_GPUS)

@@ -6,6 +6,7 @@ from typing import Any
 
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 from astrarium_papers.themis._runs import RIVALS, THEMIS, over
+from astrarium_papers.themis._runs import SETTINGS as SETTINGS
 from astrarium_papers.themis._testbed.gpu_time import draw, hours, more_than_themis
 
 __all__ = ["TITLE", "draw", "run"]

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 from astrarium_papers.themis._runs import COLORS, RIVALS, THEMIS, Measured, Task, measured, over
+from astrarium_papers.themis._runs import SETTINGS as SETTINGS
 from astrarium_papers.themis._testbed.gpu_time import BIDS
 from astrarium_papers.themis._workloads import Drawing
 

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from astrarium.cluster.report.summary import DEFINITIONS
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 from astrarium_papers.themis._runs import COLORS, RIVALS, THEMIS, Task, measured, over
+from astrarium_papers.themis._runs import SETTINGS as SETTINGS
 from astrarium_papers.themis._testbed.gpu_time import BIDS
 from astrarium_papers.themis._workloads import Drawing
 

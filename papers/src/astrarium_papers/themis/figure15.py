@@ -8,6 +8,7 @@ from typing import Any
 from astrarium.cluster.report.summary import DEFINITIONS
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 from astrarium_papers.themis._runs import RIVALS, THEMIS, over
+from astrarium_papers.themis._runs import SETTINGS as SETTINGS
 from astrarium_papers.themis._sweeps import draw_curves, over_shares, relative
 
 TITLE = "The largest rho by the share of network-intensive apps, 256 GPUs (Figure 15)"

@@ -7,6 +7,7 @@ from typing import Any
 
 from astrarium.cluster.report.summary import DEFINITIONS
 from astrarium_papers.findings import Claim, Effort, Findings, Row
+from astrarium_papers.themis._runs import SETTINGS as SETTINGS
 from astrarium_papers.themis._runs import Over, over
 from astrarium_papers.themis._sweeps import over_settings
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from astrarium_papers.findings import Effort, Findings
+from astrarium_papers.themis._runs import SETTINGS as SETTINGS
 from astrarium_papers.themis._testbed.fairness import draw, findings
 
 __all__ = ["TITLE", "draw", "run"]

@@ -28,6 +28,7 @@ from astrarium.core.processes import Floats
 
 STATES = 12  # ways to use up what is free
 ROWS = 8  # of a table
+HELD = 500  # assignments at a time: pieces that weigh nothing where room is short multiply without end
 
 
 class PartialAssignment(NamedTuple):
@@ -54,8 +55,11 @@ def are_few(tables: Sequence[BidTable], room: Ints) -> bool:
     return states <= STATES and max(len(table.gain) for table in tables) <= ROWS
 
 
-def all_of_few(tables: Sequence[BidTable], regrets: Sequence[Ints], room: Ints) -> list[PartialAssignment]:
-    """Return all assignments, the best first; of those with the same pieces, the first that loses least."""
+def all_of_few(
+    tables: Sequence[BidTable], regrets: Sequence[Ints], room: Ints
+) -> list[PartialAssignment] | None:
+    """Return all assignments, the best first; of those with the same pieces, the first that loses least.
+    None: they are not few after all."""
     there = [PartialAssignment(0, 0, (0,) * len(room), (0,) * tables[0].key.shape[1], ())]
     limit = room.tolist()
     for table, own in zip(tables, regrets, strict=True):
@@ -67,6 +71,8 @@ def all_of_few(tables: Sequence[BidTable], regrets: Sequence[Ints], room: Ints) 
                 found.pop(one.key, None)  # it takes its own place in the order
                 found[one.key] = one
         there = list(found.values())
+        if len(there) > HELD:
+            return None
     return sorted(there, key=lambda each: each[:2])
 
 
@@ -283,7 +289,15 @@ class _Search:
         if self._hint.prices is not None:
             return self._repaired()
         whole = sum(int(regrets.max()) for regrets in self._regrets) + int(self._room @ self._prices)
-        allowed = whole if self._small else min(whole, max(FIRST_LOSS, self._hint.loss))
+        few = all_of_few(self._tables, self._regrets, self._room) if self._few else None
+        if few is not None:
+            found = self._first_of(few)
+            return self._told(found) if found is not None else self._otherwise(whole)
+        all_at_once = self._small and not self._few
+        return self._walked(whole if all_at_once else min(whole, max(FIRST_LOSS, self._hint.loss)), whole)
+
+    def _walked(self, allowed: int, whole: int) -> Assignment:
+        """Return the best of what is found with a loss that is allowed; more is, until something fits."""
         found: _Found | None = None
         while True:
             found = _better(self._within(allowed), found)
@@ -293,9 +307,13 @@ class _Search:
             if found is not None and (found.loss <= allowed or allowed >= whole or not self._exact):
                 return self._told(found)
             if allowed >= whole or not self._exact:  # to allow more would only bring more of the same
-                ways = (self._by_all_rows(allowed), self._repaired())
-                return min((each for each in ways if each), key=lambda each: each.loss)
+                return self._otherwise(allowed)
             allowed = min(whole, GROWTH * allowed, *([] if found is None else [found.loss]))
+
+    def _otherwise(self, allowed: int) -> Assignment:
+        """Return an assignment where no walk found one that fits."""
+        ways = (self._by_all_rows(allowed), self._repaired())
+        return min((each for each in ways if each), key=lambda each: each.loss)
 
     def _by_all_rows(self, allowed: int) -> Assignment | None:
         """Return what a walk finds that goes by all rows of the capacity, if the one before went by some."""
@@ -320,8 +338,6 @@ class _Search:
     def _within(self, allowed: int) -> _Found | None:
         """Return the best assignment whose regrets are allowed, and its loss: which may be more than that."""
         self._exact = True
-        if self._few:
-            return self._first_of_few()
         states, steps = self._start(), []
         for table, regrets in zip(self._tables, self._regrets, strict=True):
             states, step = self._next(states, table, regrets, allowed)
@@ -334,12 +350,11 @@ class _Search:
                 return _Found(rows, int(loss[state]))
         return None
 
-    def _first_of_few(self) -> _Found | None:
-        found = all_of_few(self._tables, self._regrets, self._room)
-        for place in self._tried(range(len(found))):
-            rows = list(found[place].rows)
+    def _first_of(self, few: list[PartialAssignment]) -> _Found | None:
+        for place in self._tried(range(len(few))):
+            rows = list(few[place].rows)
             if self._fits(rows):
-                return _Found(rows, found[place].loss)
+                return _Found(rows, few[place].loss)
         return None
 
     def _tried(self, order: NDArray[np.intp] | range) -> Iterator[int]:
