@@ -16,6 +16,7 @@ itself in an empty cluster, slowed down as all are: it does not matter how many 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from math import fsum  # rounded once, as every Python does: that of `sum` differs from 3.12 on
 from typing import Literal
 
 from astrarium.cluster.arrange import Plan, planned
@@ -68,7 +69,7 @@ class Ideal:
         return max(1.0, self._total / min(size, self._widest) * contention.apps)
 
     def _alone(self, gpus: float) -> float:
-        return sum(phase.alone(gpus) for phase in self._phases)
+        return fsum(phase.alone(gpus) for phase in self._phases)
 
 
 def rho(took: Time, app: App, size: int, contention: Contention, definition: Definition) -> float:
@@ -108,7 +109,7 @@ def time_left(now: Time, row: AppRow, gpus: Collection[int], state: ClusterState
     used, speed = sum(map(len, plan.values())), _speed(row, plan, state)
     if not speed:
         return float("inf")
-    later = sum(PhaseWork(phase, forecast).alone(len(gpus)) for phase in _to_come(row))
+    later = fsum(PhaseWork(phase, forecast).alone(len(gpus)) for phase in _to_come(row))
     return _alone(now, row, used, state) * used / speed + later
 
 
@@ -127,7 +128,7 @@ def throughput(row: AppRow, gpus: Collection[int], state: ClusterState) -> float
 
 
 def _speed(row: AppRow, plan: Plan, state: ClusterState) -> float:
-    return sum(state.pace(row.jobs[job].job, on) for job, on in plan.items() if on)
+    return fsum(state.pace(row.jobs[job].job, on) for job, on in plan.items() if on)
 
 
 def _to_come(row: AppRow) -> Sequence[Sequence[Job]]:

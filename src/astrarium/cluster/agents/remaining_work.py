@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from heapq import heapify, heapreplace
-from math import ceil
+from math import ceil, fsum
 from statistics import median_high
 from typing import NamedTuple
 
@@ -167,7 +167,7 @@ def in_turns(jobs: Sequence[RemainingJob], gpus: int, slowdown: Slowdown) -> flo
         free_at.sort()
         ends = free_at[job.least - 1] + job.left * slower[job.model, job.least] / job.least
         free_at[: job.least] = [ends] * job.least
-    unserved = sum(job.left / job.least for job in jobs if job.least > gpus)
+    unserved = fsum(job.left / job.least for job in jobs if job.least > gpus)
     return max(free_at) + UNSERVED * unserved
 
 
@@ -229,7 +229,7 @@ class RemainingWork(NamedTuple):
 
     def left(self, layout: GpuLayout) -> float:
         """Return how long the app takes to its end on these GPUs, of which there is at least one."""
-        return _phase(self.present, layout, self.slowdowns) + sum(
+        return _phase(self.present, layout, self.slowdowns) + fsum(
             self._later(phase, layout) for phase in self.later
         )
 

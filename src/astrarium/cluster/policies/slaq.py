@@ -7,6 +7,7 @@ the `steepness` (at 9, a loss of 0.1 in the end). The losses of an app's jobs ar
 
 from __future__ import annotations
 
+from math import fsum
 from typing import Annotated
 
 import msgspec
@@ -45,7 +46,7 @@ class Slaq(Leased):
 
     def at_best(self, now: Time, row: AppRow, state: ClusterState) -> float:
         """Return the fall on all the GPUs that an app can use, side by side: it gets no further."""
-        return sum(self._fall(now, row, job, state) for job in row.unfinished())
+        return fsum(self._fall(now, row, job, state) for job in row.unfinished())
 
     def _fall(self, now: Time, row: AppRow, job: JobRow, state: ClusterState) -> float:
         left, whole = job_left(now, row, job, state), max(1, job.job.forecast)
@@ -54,7 +55,7 @@ class Slaq(Leased):
     def _loss(self, row: AppRow, gpus: list[int], left: dict[int, Time], state: ClusterState) -> float:
         """Return the loss of an app with these GPUs at the end of a lease; *left* is the work of each job."""
         plan = planned(row, gpus, state.floor) if gpus else {}
-        return sum(self._job_loss(job, plan.get(job.job.id, ()), left, state) for job in row.unfinished())
+        return fsum(self._job_loss(job, plan.get(job.job.id, ()), left, state) for job in row.unfinished())
 
     def _job_loss(
         self, job: JobRow, gpus: tuple[int, ...], left: dict[int, Time], state: ClusterState
