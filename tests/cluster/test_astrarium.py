@@ -314,6 +314,35 @@ def test_gpus_that_lie_apart_are_left_to_others_who_wait() -> None:
     assert started(2) == [1, 1]
 
 
+def test_an_app_of_several_jobs_leaves_what_lies_apart_to_others_too() -> None:
+    """One job could grow to the single GPU of the other machine, where it would be slower than without."""
+    state = ClusterState(Slowdowns({("vgg", ""): {Spread.RACK: 4.0}}))
+    for machine in (Machine(0, 3), Machine(1, 1)):
+        state.apply(0, MachineJoined(machine))
+    pair = (Job(0, HOUR, 1, 2, "vgg"), Job(1, HOUR, 1, 2, "vgg"))
+    state.apply(0, AppArrived(App(0, "pair", (pair,))))
+    state.apply(0, AppArrived(App(1, "later", ((Job(0, HOUR, 1, 1, "vgg"),),))))
+    for action in policy().decide(0, [], state):
+        state.commit(0, action)
+    assert {app: len(row.leases) for app, row in state.apps.items()} == {0: 3, 1: 1}
+
+
+@pytest.mark.parametrize(("startup", "changes"), [(MINUTE, True), (HOUR, False)])
+def test_a_job_of_one_gpu_makes_room_if_all_together_gain(startup: int, changes: bool) -> None:
+    """A gang is on two machines, on which it is twice as slow, and a job on one GPU stands beside it."""
+    state = ClusterState(Slowdowns({("vgg", ""): {Spread.RACK: 2.0}}), startup)
+    for machine in (Machine(0, 2), Machine(1, 1)):
+        state.apply(0, MachineJoined(machine))
+    for number, (length, gpus, on) in enumerate(((HOUR, 2, (0, 2)), (3 * HOUR, 1, (1,)))):
+        state.apply(0, AppArrived(single(number, f"{number}", length, gpus, "vgg")))
+        state.commit(0, Grant(number, on, 3 * HOUR))
+        state.commit(0, Run(number, 0, on))
+    for action in policy().decide(10 * MINUTE, [], state):
+        state.commit(10 * MINUTE, action)
+    placed = {app: set(row.leases) for app, row in state.apps.items()}
+    assert placed == ({0: {0, 1}, 1: {2}} if changes else {0: {0, 2}, 1: {1}})
+
+
 # explanations
 
 

@@ -119,9 +119,7 @@ class ClusterState(LevelState[contract.Event, contract.Action]):
         self.holder: dict[int, int] = {}  # the app that has a GPU
         self.free: set[int] = set()
         self.failed: dict[int, Failure] = {}  # GPUs of machines that are there, and do not work
-        self.unsettled: dict[
-            int, None
-        ] = {}  # apps whose GPUs or jobs have changed: what runs is to be arranged
+        self.unsettled: dict[int, None] = {}  # apps for which what runs is to be arranged anew
         self._crowd, self._crowd_at = NOBODY, 0  # the integral of contention until then
         self._asked = 0  # GPUs that all apps could use
         events: Handlers = {

@@ -9,8 +9,9 @@ be theirs alone (`line`). So fairness takes from efficiency only what it needs, 
 - Leases are for `lease`, and are renewed while nobody who waits comes first. Within `least_run` no GPU is
   taken back. After that, whoever comes first takes it from those who lose least by it: startups, and work
   since their last checkpoints (`allotments`).
-- Places: those to whom a bad one costs most choose first; whoever lies badly moves when that gains more than
-  it costs; and GPUs that lie apart are left to others who wait, where they would bring an app little.
+- Places: those to whom a bad one costs most choose first; GPUs that lie apart are left to others who wait,
+  where they would bring an app little; and whoever lies badly moves when that gains more than it costs, for
+  which jobs on a single GPU make room (`exchanges`).
 
 It goes by forecasts of owners, corrected by what was seen. None of it is the future.
 """
@@ -32,6 +33,7 @@ from astrarium.cluster.policies._time_shares import Rounds
 from astrarium.cluster.policies.astrarium import allotments as allotting
 from astrarium.cluster.policies.astrarium import explanations
 from astrarium.cluster.policies.astrarium.allotments import Allotment
+from astrarium.cluster.policies.astrarium.exchanges import exchanges
 from astrarium.cluster.policies.astrarium.explanations import starts
 from astrarium.cluster.policies.astrarium.line import PriorityLine, RankedApp, Reason
 from astrarium.cluster.policies.astrarium.prospects import Prospects, RhoDefinition
@@ -57,9 +59,7 @@ class Astrarium:
         definition: Annotated[
             RhoDefinition, msgspec.Meta(description="of rho; both: the one by which an app fares worse")
         ] = "both"
-        bound: Annotated[float, msgspec.Meta(gt=0, description="a rho that is good enough for everybody")] = (
-            1.0
-        )
+        bound: Annotated[float, msgspec.Meta(gt=0, description="a rho that is good for everybody")] = 1.0
         more: Annotated[
             float, msgspec.Meta(ge=0, description="part by which the smallest possible bound is exceeded")
         ] = 0.0
@@ -184,18 +184,7 @@ class Astrarium:
                 yield Grant(each.app, tuple(sorted([*again, *new])), until, why)
             elif again:
                 yield Grant(each.app, tuple(sorted(again)), until, explanations.GOES_ON)
-        for each in line:
-            if each.prospect.row.leases:
-                yield from self._moved(now, each, allotments[each.app], state)
-
-    def _moved(
-        self, now: Time, each: RankedApp, mine: Allotment, state: ClusterState
-    ) -> Iterator[Grant | Revoke]:
-        there = allotting.better_place(now, each, mine, state.free, state)
-        if there:
-            gone, new = set(mine.row.leases) - set(there), set(there) - set(mine.row.leases)
-            yield Revoke(each.app, tuple(sorted(gone)), explanations.CLOSER)
-            yield Grant(each.app, tuple(sorted(new)), self._until(now), explanations.CLOSER)
+        yield from exchanges(now, until, allotments, state)
 
     def _from(self, now: Time, gpu: int, app: int) -> tuple[int, Time]:
         before = self._since.get(gpu)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from astrarium.cluster.arrange import closest, cost_of_spread
+from astrarium.cluster.arrange import closest, cost_of_spread, planned
 from astrarium.cluster.demand import just_expired, usable
 from astrarium.cluster.machines import Spread
 from astrarium.cluster.policies.astrarium.line import RankedApp, Reason
@@ -68,21 +68,29 @@ def _left_to_others(
     places: Mapping[int, list[int]],
     state: ClusterState,
 ) -> dict[int, int]:
-    """Return how many GPUs apps of one elastic job take if they leave those to others that lie apart."""
+    """Return how many GPUs apps take if they leave those to others that lie apart."""
     wanting, found = sum(each.prospect.width for each in line) - state.floor.size, dict[int, int]()
     for each in line if wanting > 0 else ():
         mine = allotments[each.app]
-        if mine.count < 2 or len(mine.row.jobs) > 1:
-            continue
-        (row,) = mine.row.jobs.values()
         gpus = [*mine.kept, *places.get(each.app, ())]
-        if row.job.least < row.job.most and wanting > 0 and state.floor.spread(gpus) >= Spread.RACK:
-            part = max(state.floor.by_machine(gpus).values(), key=len)
-            count = max(len(part), row.job.least, len(mine.protected))
-            brings = state.pace(row.job, gpus) - state.pace(row.job, part)
+        if wanting > 0 and len(gpus) > 1 and state.floor.spread(gpus) >= Spread.RACK:
             enough = BRINGS_PRESSED if each.reason is Reason.FAIRNESS else BRINGS
-            if brings < enough * (len(gpus) - count):
+            count = max(len(mine.protected), len(gpus) - _bring_little(mine.row, gpus, enough, state))
+            if count < len(gpus):
                 found[each.app], wanting = count, wanting - len(gpus) + count
+    return found
+
+
+def _bring_little(row: AppRow, gpus: list[int], enough: float, state: ClusterState) -> int:
+    """Return how many of an app's GPUs lie apart from others of an elastic job and bring less than that."""
+    found = 0
+    for number, on in planned(row, gpus, state.floor).items():
+        job = row.jobs[number].job
+        if job.least < job.most and len(on) > 1 and state.floor.spread(on) >= Spread.RACK:
+            part = max(state.floor.by_machine(on).values(), key=len)
+            less = len(on) - max(len(part), job.least)
+            if state.pace(job, on) - state.pace(job, part) < enough * less:
+                found += less
     return found
 
 
@@ -92,12 +100,8 @@ def allotment(
     """Return what an app has and how much of it is promised, before it is known how many it gets. *since*: of
     each GPU, who has it from when. Those given after *oldest* are promised."""
     has = [*row.leases, *(gpu for gpu in just_expired(row) if gpu in state.free)]
-    return Allotment(row, has, [gpu for gpu in has if _given(since, gpu, row.app.id) > oldest])
-
-
-def _given(since: Mapping[int, tuple[int, Time]], gpu: int, app: int) -> Time:
-    holder, at = since.get(gpu, (app, -1))
-    return at if holder == app else -1
+    given = {gpu: since.get(gpu, (row.app.id, -1)) for gpu in has}
+    return Allotment(row, has, [g for g, (app, at) in given.items() if app == row.app.id and at > oldest])
 
 
 def set_counts(
@@ -176,20 +180,3 @@ def _move_together(
         free.update(gpu for gpu in mine.kept if gpu not in there)
         found[app] = [gpu for gpu in there if gpu not in mine.kept]
         mine.keeps = [gpu for gpu in mine.kept if gpu in there]
-
-
-def better_place(
-    now: Time, ranked: RankedApp, mine: Allotment, free: Collection[int], state: ClusterState
-) -> list[int]:
-    """Return closer GPUs for an app of one gang that lies apart, if moving gains more than it costs."""
-    if len(mine.row.jobs) > 1 or mine.protected or mine.keeps is not None or mine.count > len(mine.has):
-        return []
-    (job,) = mine.row.jobs.values()
-    if not job.gpus or state.floor.spread(job.gpus) < Spread.RACK or len(job.gpus) != mine.count:
-        return []
-    if state.lies_well(job.job, job.gpus):
-        return []
-    there = closest(sorted({*free, *mine.has}), mine.count, state.floor)
-    slower = state.pace(job.job, job.gpus) / state.pace(job.job, there)
-    cost = lost_by_stopping(now, job, state)
-    return list(there) if ranked.prospect.span * (1 - slower) > WORTH * cost and slower < 1 else []

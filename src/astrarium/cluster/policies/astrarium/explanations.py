@@ -33,6 +33,7 @@ def starts(now: Time, line: Sequence[RankedApp], state: ClusterState, lease: Tim
 
 GOES_ON = "it goes on: nobody who waits comes before it"
 CLOSER = "its GPUs lie closer together there, which gains more than the move costs"
+MAKES_ROOM = "a job of one GPU changes places with one whose GPUs then lie closer together"
 HOUR = 3600 * SECOND
 
 
