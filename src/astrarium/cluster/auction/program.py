@@ -146,18 +146,20 @@ def _counts(own: list[_Alternative], needs: int) -> Ints:
 
 def _binding(rows: list[packing.CapacityRow], counts: list[Ints], needs: int) -> tuple[list[Ints], Ints]:
     """Return the weights of each bidder's options, and the room, in the rows that could be broken at all."""
-    by_need = np.array([row.weights for row in rows], float).reshape(len(rows), needs).T
+    by_need = np.array([row.weights for row in rows], np.int32).reshape(len(rows), needs).T.copy()
     room = np.array([row.room for row in rows], np.int64)
     weights = [_times(each, by_need) for each in counts]
     wanted = sum((each.max(axis=0) for each in weights), np.zeros(len(rows), np.int64))
-    return [each[:, wanted > room] for each in weights], room[wanted > room]
+    return [each[:, wanted > room].astype(np.int64) for each in weights], room[wanted > room]
 
 
-def _times(counts: Ints, weights: NDArray[np.float64]) -> Ints:
-    """Return counts @ weights: of floats, which hold such small numbers exactly and multiply much faster, and
-    of those needs only that a bidder has."""
-    used = np.flatnonzero(counts.any(axis=0))
-    return (counts[:, used].astype(float) @ weights[used]).astype(np.int64)
+def _times(counts: Ints, weights: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return counts @ weights, need by need: options have few of them."""
+    found = np.zeros((len(counts), weights.shape[1]), np.int32)
+    for need in np.flatnonzero(counts.any(axis=0)):
+        rows = np.flatnonzero(counts[:, need])
+        found[rows] += counts[rows, need, None].astype(np.int32) * weights[need]
+    return found
 
 
 def _words(counts: list[Ints], needs: int) -> Ints:
@@ -200,7 +202,9 @@ def _worth_having(table: BidTable, rows_decide: bool) -> NDArray[np.bool_]:
     easy = np.column_stack((table.gpus, table.weights if rows_decide else table.counts))
     easy = easy[:, easy.any(axis=0)]
     easy = easy.astype(np.min_scalar_type(int(easy.max(initial=0))))  # an eighth as much to compare
-    earlier, later = np.triu_indices(len(easy), 1)
+    bits = np.uint64(1) << np.arange(easy.shape[1], dtype=np.uint64) % np.uint64(64)
+    kinds = np.bitwise_or.reduce(np.where(easy > 0, bits, np.uint64(0)), axis=1)  # most pairs differ in these
+    earlier, later = np.nonzero(np.triu((kinds[:, None] & ~kinds) == 0, 1))
     for first in range(0, easy.shape[1], COLUMNS):
         part = easy[:, first : first + COLUMNS]
         no_harder = (part[earlier] <= part[later]).all(axis=1)
