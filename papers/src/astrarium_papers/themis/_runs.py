@@ -57,6 +57,11 @@ CLUSTERS: dict[str, tuple[Machine, ...]] = {
 Parameters = tuple[tuple[str, Any], ...]
 
 
+def bids(name: str, definition: str) -> Parameters:
+    """Return parameters with which Themis bids by the definition that it is measured by."""
+    return (("definition", definition),) if name == THEMIS else ()
+
+
 class Task(NamedTuple):
     """One run. *sized_for*: the cluster whose size the load of the drawing is of, where that is another
     one."""

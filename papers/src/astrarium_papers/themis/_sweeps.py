@@ -14,32 +14,34 @@ from msgspec.structs import replace
 
 from astrarium.cluster.report.summary import DEFINITIONS
 from astrarium_papers.findings import Effort
-from astrarium_papers.themis._runs import COLORS, RIVALS, THEMIS, Parameters, Task, measured, over
-from astrarium_papers.themis._testbed.gpu_time import BIDS
+from astrarium_papers.themis._runs import COLORS, RIVALS, THEMIS, Parameters, Task, bids, measured, over
 from astrarium_papers.themis._workloads import Drawing
 
 SHARES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 
 
 def over_shares(effort: Effort) -> dict[str, Any]:
-    """Return the numbers of each seed, by what is measured, system and share in per cent."""
+    """Return the numbers of each seed, by what is measured, system and share in per cent. The GPU-hours of
+    Themis are of `share`."""
     base = Drawing(workload=2, apps=effort.pick(8, 85))
     drawings = [replace(base, seed=seed) for seed in range(1, 1 + effort.pick(1, 2))]
     shares, where = effort.pick(((0.0, 1.0), "testbed"), (SHARES, "simulator"))  # few apps do not fill it
     tasks = {
-        (name, share): [
-            Task(replace(drawing, network_share=share), policy, BIDS if name == THEMIS else (), where)
+        (definition, name, share): [
+            Task(replace(drawing, network_share=share), policy, bids(name, definition), where)
             for drawing in drawings
         ]
+        for definition in DEFINITIONS
         for name, policy in {THEMIS: "themis", **RIVALS}.items()
         for share in shares
     }
     runs = measured([task for each in tasks.values() for task in each], effort)
     data: dict[str, Any] = {what: {} for what in (*DEFINITIONS, "hours")}
-    for (name, share), each in tasks.items():
-        for what in data:
-            found = [runs[task].gpu_hours if what == "hours" else runs[task].worst(what) for task in each]
-            data[what].setdefault(name, {})[f"{100 * share:g}"] = found
+    for (definition, name, share), each in tasks.items():
+        percent = f"{100 * share:g}"
+        data[definition].setdefault(name, {})[percent] = [runs[task].worst(definition) for task in each]
+        if definition == "share":
+            data["hours"].setdefault(name, {})[percent] = [runs[task].gpu_hours for task in each]
     return data
 
 

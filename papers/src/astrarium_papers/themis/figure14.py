@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from astrarium.cluster.report.summary import DEFINITIONS
 from astrarium_papers.findings import Claim, Effort, Findings, Row
-from astrarium_papers.themis._runs import COLORS, RIVALS, THEMIS, Parameters, Task, measured, over
+from astrarium_papers.themis._runs import COLORS, RIVALS, THEMIS, Task, bids, measured, over
 from astrarium_papers.themis._runs import SETTINGS as SETTINGS
 from astrarium_papers.themis._workloads import Drawing
 
@@ -27,7 +27,7 @@ def run(effort: Effort) -> Findings:
     systems = {THEMIS: "themis", **RIVALS}
     tasks = {
         (definition, name, size): [
-            Task(drawing, policy, _bids(name, definition), where, _whole(where)) for drawing in drawings
+            Task(drawing, policy, bids(name, definition), where, _whole(where)) for drawing in drawings
         ]
         for definition in DEFINITIONS
         for name, policy in systems.items()
@@ -38,11 +38,6 @@ def run(effort: Effort) -> Findings:
     for (definition, name, size), each in tasks.items():
         data[definition][name][size] = [runs[task].worst(definition) for task in each]
     return Findings(_rows(data), _claims(data), data)
-
-
-def _bids(name: str, definition: str) -> Parameters:
-    """Themis bids by the definition that it is measured by."""
-    return (("definition", definition),) if name == THEMIS else ()
 
 
 def _whole(where: str) -> str:
