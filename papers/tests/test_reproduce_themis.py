@@ -55,6 +55,20 @@ def test_they_are_listed() -> None:
     assert sorted(listed) == sorted(f"themis/{name}" for name in NAMES)
 
 
+def test_a_cause_can_be_switched_and_others_are_refused_by_name() -> None:
+    registry.check_settings(["themis/figure10"], {"startup": "0s", "network": "v100"})
+    with pytest.raises(
+        InputError, match="--set startup: .* a setting of themis/figure5, which has: none"
+    ):
+        registry.check_settings(["themis/figure10", "themis/figure5"], {"startup": "0s"})
+    with pytest.raises(InputError, match="network: expected one of k80, p100, v100, fast"):
+        registry.run("themis/figure11", Effort(quick=True, settings={"network": "v10"}))
+    with_starts = registry.run("themis/figure11", QUICK)
+    without = registry.run("themis/figure11", Effort(quick=True, settings={"startup": "0s"}))
+    assert without.command.endswith("--quick --set startup=0s")
+    assert without.rows[0].ours < with_starts.rows[0].ours  # GPU time under Themis
+
+
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_the_quick_form_runs_and_is_drawn(name: str, tmp_path: Path) -> None:
     done = registry.run(f"themis/{name}", QUICK)

@@ -111,8 +111,9 @@ def measured(tasks: Sequence[Task], effort: Effort) -> dict[Task, Measured]:
 
 def _switched(task: Task, settings: Mapping[str, str]) -> Task:
     network = settings.get("network", task.drawing.network)
-    if network not in themis.NETWORKS:
-        raise InputError("network", network, one_of(themis.NETWORKS, network))
+    known = list(dict.fromkeys(network for _, network in themis.SLOWDOWNS))
+    if network not in known:
+        raise InputError("network", network, one_of(known, network))
     drawing = msgspec.structs.replace(task.drawing, network=network)
     return task._replace(drawing=drawing, startup=settings.get("startup", task.startup))
 

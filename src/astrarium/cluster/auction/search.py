@@ -12,7 +12,7 @@ Ties go to fewer GPUs, then to the earlier bidders, who get the larger gains.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import log
+from math import log, prod
 from operator import add, gt
 from typing import Any, NamedTuple
 
@@ -49,10 +49,7 @@ class _OptionRow(NamedTuple):
 
 
 def are_few(tables: Sequence[BidTable], room: Ints) -> bool:
-    states = 1
-    for each in room.tolist():
-        states *= each + 1
-    return states <= STATES and max(len(table.gain) for table in tables) <= ROWS
+    return prod((room + 1).tolist()) <= STATES and max(len(table.gain) for table in tables) <= ROWS
 
 
 def all_of_few(
@@ -432,8 +429,7 @@ def _smallest(values: Ints, count: int) -> NDArray[np.intp]:
 
 
 def _better(one: _Found | None, other: _Found | None) -> _Found | None:
-    found = [each for each in (one, other) if each is not None]
-    return min(found, key=lambda each: each.loss, default=None)
+    return min((each for each in (one, other) if each), key=lambda each: each.loss, default=None)
 
 
 def _traced(steps: list[_Step], state: int) -> list[int]:

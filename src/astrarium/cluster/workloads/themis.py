@@ -80,7 +80,6 @@ _BY_NETWORK = {  # medians of what Gavel measured; on a fast network, nothing ge
     "v100": {"LangModel": 4.343, "Transformer": 1.86, "ResNet50": 1.062},
     "fast": dict.fromkeys(MODELS, 1.0),
 }
-NETWORKS = list(_BY_NETWORK)
 
 
 def _by_spread(times: float) -> dict[Spread, float]:

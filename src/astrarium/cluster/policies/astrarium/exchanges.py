@@ -20,10 +20,8 @@ from astrarium.core.units import Time
 
 
 class _Placed(NamedTuple):
-    """A job that runs, and the app that it is of."""
-
     row: AppRow
-    job: JobRow
+    job: JobRow  # which runs
 
 
 def exchanges(
