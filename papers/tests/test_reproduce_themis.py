@@ -57,9 +57,7 @@ def test_they_are_listed() -> None:
 
 def test_a_cause_can_be_switched_and_others_are_refused_by_name() -> None:
     registry.check_settings(["themis/figure10"], {"startup": "0s", "network": "v100"})
-    with pytest.raises(
-        InputError, match="--set startup: .* a setting of themis/figure5, which has: none"
-    ):
+    with pytest.raises(InputError, match="a setting of themis/figure5, which has: none"):
         registry.check_settings(["themis/figure10", "themis/figure5"], {"startup": "0s"})
     with pytest.raises(InputError, match="network: expected one of k80, p100, v100, fast"):
         registry.run("themis/figure11", Effort(quick=True, settings={"network": "v10"}))
