@@ -16,7 +16,9 @@ from astrarium.cluster.policies.astrarium.allotments import WORTH, Allotment
 from astrarium.cluster.policies.astrarium.explanations import CLOSER, MAKES_ROOM
 from astrarium.cluster.policies.astrarium.prospects import job_left, lost_by_stopping
 from astrarium.cluster.state import AppRow, ClusterState, JobRow
-from astrarium.core.units import Time
+from astrarium.core.units import SECOND, Time
+
+LEAST: Time = 30 * SECOND  # what a start is taken to cost, where less is known of it
 
 
 class _Placed(NamedTuple):
@@ -58,7 +60,7 @@ def _pays(
     stopped = [one.job, *(alone[gpu].job for gpu in there if gpu in alone)]
     before, after = (state.pace(one.job.job, gpus) for gpus in (one.job.gpus, there))
     gains = job_left(now, one.row, one.job, state) * (1 / before - 1 / after)
-    return gains > WORTH * sum(lost_by_stopping(now, job, state) for job in stopped)
+    return gains > WORTH * sum(max(LEAST, lost_by_stopping(now, job, state)) for job in stopped)
 
 
 def _exchanged(
