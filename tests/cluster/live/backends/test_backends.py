@@ -245,6 +245,16 @@ def test_a_gang_lives_and_dies_as_one(site: Site, home: Path) -> None:
     assert (found.ended, found.error) == ("failed", "exit code 1, no luck")
 
 
+@pytest.mark.parametrize("site", ["slurm", "kubernetes"], indirect=True)
+def test_a_gang_has_failed_also_where_the_rest_had_to_be_killed(site: Site, home: Path) -> None:
+    """The site ends what has no time to leave, keeper and all: nobody is left to tell how it ended."""
+    code = "import os, time; os.environ['RANK'] == '1' and exit('no luck'); time.sleep(600)"
+    one = site.backend(home, grace=0.0, patience=0.0)
+    one.start(order(one, 1, python(code, on_stop="restart"), 0, 1))
+    found = seen(one, 1)
+    assert (found.ended, found.error) == ("failed", "exit code 1, no luck")
+
+
 @every_other
 def test_a_run_is_lost_with_its_machine(site: Site, home: Path, script: Path) -> None:
     one, task = site.backend(home), JobCommand(words(script, 40, 0.05))

@@ -359,6 +359,8 @@ class SiteBackend(ABC):
             return "unstarted", ""
         if time.monotonic() < run.gone_at + self._patience:
             return "", ""
+        if given_up:  # it left before it could tell, or was killed
+            return "stopped", ""
         folder = run_folder(self.home, run.order)
         known, state = (job is not None and not job.lives), job.state if job is not None else ""
         if job.failed if job is not None and known else (folder / EXIT).exists():

@@ -69,8 +69,7 @@ def _exchanged(
     gone = tuple(gpu for gpu in one.job.gpus if gpu not in there)
     others = [(gpu, alone.pop(gpu).row.app.id) for gpu in there if gpu in alone]
     yield Revoke(one.row.app.id, gone, CLOSER)
-    for gpu, other in others:
-        yield Revoke(other, (gpu,), MAKES_ROOM)
+    yield from (Revoke(other, (gpu,), MAKES_ROOM) for gpu, other in others)
     yield Grant(one.row.app.id, tuple(gpu for gpu in there if gpu not in one.job.gpus), until, CLOSER)
     for gpu, (_, other) in zip(gone, others, strict=False):
         yield Grant(other, (gpu,), until, MAKES_ROOM)
