@@ -245,8 +245,8 @@ def test_a_gang_lives_and_dies_as_one(site: Site, home: Path) -> None:
     assert (found.ended, found.error) == ("failed", "exit code 1, no luck")
 
 
-@pytest.mark.parametrize("site", ["slurm", "kubernetes"], indirect=True)
-def test_a_gang_has_failed_also_where_the_rest_had_to_be_killed(site: Site, home: Path) -> None:
+@pytest.mark.parametrize("site", KINDS[1:3], indirect=True)
+def test_a_gang_has_failed_also_where_the_rest_had_to_be_killed(site: Any, home: Path) -> None:
     """The site ends what has no time to leave, keeper and all: nobody is left to tell how it ended."""
     code = "import os, time; os.environ['RANK'] == '1' and exit('no luck'); time.sleep(600)"
     one = site.backend(home, grace=0.0, patience=0.0)
