@@ -30,9 +30,9 @@ with. Rows *as published* go the authors' ways: plans are judged by the requests
 In `themis/...` rho is told under three definitions: `share` (section 3.2: against being alone on an equal
 part of the cluster), `equation-1` (sections 4.3.1 and 4.3.2: against the whole cluster, times the number of
 apps) and `demand` (as the authors' simulator has it: against the whole cluster, times the GPUs wanted over
-those there). Themis bids by `share`, or by the one that it is measured by where a row says so. Apps are drawn
+those there). Themis bids by the one of the row, and by `share` where a row has none. Apps are drawn
 anew, several times, and a number is the median over these seeds, with its range in the note. How apps were
-made as small as in the paper is said in `reproduce.themis._workloads`.
+made as small as in the paper is said in `astrarium_papers.themis._workloads`.
 `shockwave/reference` needs a trace that is not part of this repository, and is skipped where it is absent.
 
 In `fluid/...` tasks are ours, made after what the text says of them; budgets are those of the authors' public
