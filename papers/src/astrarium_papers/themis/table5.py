@@ -17,7 +17,7 @@ from astrarium.cluster.report.summary import DEFINITIONS, summarize_apps
 from astrarium.cluster.workloads.apps import DrawnApp
 from astrarium.core.units import SECOND
 from astrarium_papers.findings import Claim, Effort, Findings, Row
-from astrarium_papers.themis._runs import CLUSTERS, COLORS, THEMIS, Task, gpus, over, record_of
+from astrarium_papers.themis._runs import CLUSTERS, COLORS, THEMIS, Task, bids, gpus, over, record_of
 from astrarium_papers.themis._workloads import Drawing, drawn
 
 TITLE = "A long and a short app under Themis and Tiresias (Table 5)"
@@ -49,9 +49,8 @@ def run(effort: Effort) -> Findings:
         drawing = Drawing(workload=2, seed=seed, apps=effort.pick(8, 85))
         for name, policy in SYSTEMS.items():
             for definition in DEFINITIONS:
-                bids = (("definition", definition),) if name == THEMIS else ()
                 effort.say(f"{name}, seed {seed}, {definition}")
-                rhos = _rhos(Task(drawing, policy, bids), definition)
+                rhos = _rhos(Task(drawing, policy, bids(name, definition)), definition)
                 for kind in KINDS:
                     data[definition][kind][name] += rhos[kind]
     return Findings(_rows(data), _claims(data), data)
