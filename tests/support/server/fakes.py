@@ -299,6 +299,7 @@ async def serving(
     def look() -> None:
         for each in networks:
             each.look()
+            each.settle()
 
     service.changed = look
     try:
