@@ -13,11 +13,11 @@ from papers.tests.reproductions import parameters
 from tests.support.cluster.workload_facts import facts, task
 from tests.support.paths import ROOT
 
-from astrarium.cluster.contract import App, Job
+from astrarium.cluster.contract import App, AppArrived, Job, MachineJoined
 from astrarium.cluster.fairness import rho
 from astrarium.cluster.machines import Machine
 from astrarium.cluster.report.summary import DEFINITIONS
-from astrarium.cluster.state import Contention
+from astrarium.cluster.state import ClusterState, Contention
 from astrarium.cluster.workloads import themis
 from astrarium.cluster.workloads.apps import HOUR, read_trace
 from astrarium.core.errors import InputError
@@ -40,7 +40,9 @@ from astrarium_papers.themis._workloads import (
     on_testbed,
 )
 from astrarium_papers.themis.authors import setting
-from astrarium_papers.themis.authors.rivals import OneByOne, attained
+from astrarium_papers.themis.authors.loss_seeds import loss_seeds
+from astrarium_papers.themis.authors.rivals import IterationLeases, OneByOne, attained
+from astrarium_papers.themis.authors.setting import MINUTE
 
 pytest.importorskip("scipy")
 QUICK = Effort(quick=True)
@@ -221,11 +223,57 @@ def test_halving_explains_how_much_work_their_runs_did() -> None:
         assert sum(job.work for job in setting.read(path)) / HOUR == pytest.approx(561.34, abs=0.05)
 
 
+def test_factors_of_a_loss_are_those_that_java_draws() -> None:
+    """The first numbers of java.util.Random with the seeds 0 and 42, as anybody's Java prints them."""
+    assert setting.loss_curve(0, 10)[:2] == (0.730967787376657, 0.24053641567148587)
+    assert setting.loss_curve(42, 10)[:2] == (0.7275636800328681, 0.6832234717598454)
+    curve = setting.loss_curve(0, 10)
+    assert curve.loss(0) - curve.loss(10) == pytest.approx(1.0, abs=1e-3)  # from 1 to 0, but for a constant
+
+
+def test_every_job_of_theirs_has_a_seed() -> None:
+    assert {name: len(loss_seeds(name)) for name in authors.WORKLOADS} == dict.fromkeys(
+        authors.WORKLOADS, 113
+    )
+    assert loss_seeds("tiny") == []
+
+
+def test_gpus_are_given_back_with_the_last_iteration_that_ends_in_time() -> None:
+    """Iterations of 9 minutes on one GPU, 3 on three: two fit into a lease of 20, or six."""
+    state = ClusterState()
+    state.apply(0, MachineJoined(Machine(0, 4)))
+    state.apply(0, AppArrived(App(0, "app", ((Job(0, 900 * MINUTE, 1, 3, iterations=100),),))))
+    leases, row = IterationLeases(), state.apps[0]
+
+    def given(now: int, *more: int) -> list[tuple[tuple[int, ...], float]]:
+        grants = list(leases.grants(now * MINUTE, row, more, state))
+        for grant in grants:
+            state.commit(now * MINUTE, grant)
+        return [(grant.gpus, grant.until / MINUTE) for grant in grants]
+
+    assert given(0, 0) == [((0,), 18)]
+    # at 9 the second iteration begins, with three GPUs: they end at 12, 15, 18; then the first has no time
+    # for another, and one on two GPUs ends at 22.5, in time
+    assert given(5, 1, 2) == [((0,), 18), ((1, 2), 25)]
+
+
+def test_gpus_go_together_where_one_alone_would_take_too_long() -> None:
+    """At 18 the first GPU goes. With the other, which it has until 23, an iteration would end at 27."""
+    state = ClusterState()
+    state.apply(0, MachineJoined(Machine(0, 2)))
+    state.apply(0, AppArrived(App(0, "app", ((Job(0, 900 * MINUTE, 1, 2, iterations=100),),))))
+    leases, row = IterationLeases(), state.apps[0]
+    for grant in leases.grants(0, row, (0,), state):
+        state.commit(0, grant)
+    later = list(leases.grants(3 * MINUTE, row, (1,), state))
+    assert [(grant.gpus, grant.until / MINUTE) for grant in later] == [((0, 1), 18)]
+
+
 def test_blind_rivals_deal_gpus_one_by_one_to_who_has_had_least() -> None:
     """Two jobs of up to 2 GPUs take turns, so that both lie on both machines; one alone does not."""
     job = setting.SpreadJob(0, 40 * setting.MINUTE, 2, (1.0, 0.5, 0.5), setting.ITERATION, 1)
     machines = [Machine(number, 2) for number in range(2)]
-    two, one = (setting.outcome([job] * count, lambda: OneByOne(attained), machines) for count in (2, 1))
+    two, one = (setting.outcome([job] * count, lambda jobs: OneByOne(attained), machines) for count in (2, 1))
     assert (two.score, one.score) == (0.5, 1.0)
     assert two.gpu_hours * two.score == pytest.approx(80 / 60)
 

@@ -2,29 +2,34 @@
 
 The folder in the environment variable ASTRARIUM_THEMIS_DATA holds their workloads (`online_NAME.csv`, see
 `setting`) and `reference.json`, the recorded runs: largest rho by `demand`, mean completion, GPU-hours.
-Their rules are in `setting` and `rivals`. Not known are the layout of the 64 GPUs, and the factors of the
-losses that SLAQ goes by. Causes are switched on and off one at a time.
+Their rules are in `setting` and `rivals`. The layout of the 64 GPUs is not known, so that there are several,
+and numbers are medians. Causes are switched on and off one at a time, on the first layout.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from astrarium.cluster.policies import cluster_policies
+from astrarium.cluster.report.summary import DEFINITIONS
 from astrarium.core.quantities import Duration
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 from astrarium_papers.themis.authors import rivals
-from astrarium_papers.themis.authors.rivals import OneByOne
+from astrarium_papers.themis.authors.rivals import OneByOne, Rank
 from astrarium_papers.themis.authors.setting import (
     LEASE,
     MakePolicy,
     Outcome,
     SpreadJob,
     drawn,
+    loss_curve,
     outcome,
+    outcomes,
     read,
 )
 
@@ -34,42 +39,54 @@ WORKLOADS = ("comparison", "0network", "100network")
 MEASURES = (("worst", "largest rho", "", 0.1), ("completion_min", "mean completion", "min", 0.05),
             ("gpu_hours", "GPU time", "h", 0.05))  # fmt: skip
 RECORDED = {"worst": "rho_b_max", "completion_min": "mean_jct_min", "gpu_hours": "gpu_hours"}
-LOSSES = "the factors of their losses are not known: ours are drawn"
-LAYOUT = "which machines theirs were is not recorded"
+LAYOUT = "medians over the layouts that theirs may have been: it is not recorded"
 
 
 def _registered(name: str, **parameters: Any) -> MakePolicy:
     factory: Any = cluster_policies.get(name)
-    return lambda: factory(factory.Parameters(lease=Duration(LEASE), **parameters))
+    return lambda jobs: factory(factory.Parameters(lease=Duration(LEASE), **parameters))
+
+
+def _dealt(rank: Rank, **parameters: Any) -> MakePolicy:
+    return lambda jobs: OneByOne(rank, **parameters)
 
 
 THEIRS: dict[str, MakePolicy] = {
     "Themis": _registered("themis", f=1.0, definition="demand"),
-    "Gandiva": lambda: OneByOne(rivals.throughput),
-    "SLAQ": lambda: OneByOne(rivals.loss),
-    "Tiresias": lambda: OneByOne(rivals.attained),
-    "SJF": lambda: OneByOne(rivals.time_left),
-    "SRSF": lambda: OneByOne(rivals.work_done),
-    "Optimus": lambda: OneByOne(rivals.growth),
+    "Gandiva": _dealt(rivals.throughput),
+    "SLAQ": lambda jobs: OneByOne(rivals.loss(jobs)),
+    "Tiresias": _dealt(rivals.attained),
+    "SJF": _dealt(rivals.time_left),
+    "SRSF": _dealt(rivals.work_done),
+    "Optimus": _dealt(rivals.growth),
 }
+
+
+def _unlike_theirs(jobs: Sequence[SpreadJob]) -> OneByOne:
+    """SLAQ with losses of which the factors are drawn by other seeds."""
+    curves = (loss_curve(100 + number, round(job.work / job.iteration)) for number, job in enumerate(jobs))
+    return OneByOne(rivals.loss([job._replace(curve=curve) for job, curve in zip(jobs, curves, strict=True)]))
+
+
 # What is changed, one at a time: the policy with it, and the one without
 SWITCHES: dict[str, tuple[MakePolicy, MakePolicy]] = {
     "Themis bids by demand, not by share": (THEIRS["Themis"], _registered("themis", f=1.0)),
     "Themis: leftovers to the worst, not by chance": (
         _registered("themis", f=1.0, definition="demand", leftovers="worst"), THEIRS["Themis"]),
-    "Tiresias: leases end with an iteration, not all together": (
-        THEIRS["Tiresias"], lambda: OneByOne(rivals.attained, together=True)),
-    "Gandiva: leases end with an iteration, not all together": (
-        THEIRS["Gandiva"], lambda: OneByOne(rivals.throughput, together=True)),
-    "Gandiva goes by speed, not by closeness": (THEIRS["Gandiva"], lambda: OneByOne(rivals.closeness)),
+    "Tiresias: GPUs are given back with the last iteration in time, not the one after": (
+        THEIRS["Tiresias"], _dealt(rivals.attained, ending="after")),
+    "Tiresias: GPUs are given back with an iteration, not all together": (
+        THEIRS["Tiresias"], _dealt(rivals.attained, ending="together")),
+    "Gandiva: GPUs are given back with the last iteration in time, not the one after": (
+        THEIRS["Gandiva"], _dealt(rivals.throughput, ending="after")),
+    "Gandiva goes by speed, not by closeness": (THEIRS["Gandiva"], _dealt(rivals.closeness)),
     "Gandiva: ties to the fewest GPUs, not by arrival": (
-        THEIRS["Gandiva"], lambda: OneByOne(rivals.throughput, early=True)),
-    "SRSF ranks by what is done, not by what is left": (
-        THEIRS["SRSF"], lambda: OneByOne(rivals.service_left)),
-    "SJF: the worse the place, the shorter, not the longer": (
-        THEIRS["SJF"], lambda: OneByOne(rivals.time_left_right)),
+        THEIRS["Gandiva"], _dealt(rivals.throughput, early=True)),
+    "SRSF ranks by what is done, not by what is left": (THEIRS["SRSF"], _dealt(rivals.service_left)),
+    "SJF: the worse the place, the shorter, not the longer": (THEIRS["SJF"], _dealt(rivals.time_left_right)),
     "SLAQ: the more GPUs, the fewer iterations, not the more": (
-        THEIRS["SLAQ"], lambda: OneByOne(rivals.loss_right)),
+        THEIRS["SLAQ"], lambda jobs: OneByOne(rivals.loss(jobs, right=True))),
+    "SLAQ: losses by their seeds, not by others": (THEIRS["SLAQ"], _unlike_theirs),
 }  # fmt: skip
 # `astrarium`, and Themis with one of five apps bidding at a time: so d = 0.2 is read
 OURS = {
@@ -87,7 +104,7 @@ def run(effort: Effort) -> Findings:
     rows, data = list[Row](), dict[str, Any]()
     for name, jobs in workloads.items():
         effort.say(name)
-        found = {policy: outcome(jobs, make) for policy, make in {**THEIRS, **OURS}.items()}
+        found = {policy: outcomes(jobs, make) for policy, make in {**THEIRS, **OURS}.items()}
         rows += [row for policy, one in found.items() for row in _rows(name, policy, one, recorded)]
         rows += _switched(name, jobs, whole.get(name))
         data[name] = {policy: _numbers(one) for policy, one in found.items()}
@@ -105,21 +122,27 @@ def _file(folder: Path, workload: str) -> Path:
     return folder / f"online_{workload}.csv"
 
 
-def _numbers(found: Outcome) -> dict[str, float]:
-    return {**{name: getattr(found, name) for name, _, _, _ in MEASURES}, "score": found.score,
-            **{definition: max(rhos) for definition, rhos in found.rho.items()}}  # fmt: skip
+def _numbers(found: Sequence[Outcome]) -> dict[str, float]:
+    """Return the medians over layouts."""
+    numbers = {name: median(getattr(one, name) for one in found) for name in (*RECORDED, "score")}
+    return numbers | {each: median(max(one.rho[each]) for one in found) for each in DEFINITIONS}
 
 
-def _rows(workload: str, policy: str, found: Outcome, recorded: dict[str, Any]) -> list[Row]:
+def _rows(workload: str, policy: str, found: Sequence[Outcome], recorded: dict[str, Any]) -> list[Row]:
     theirs = recorded.get(f"online_workload_{workload}|64|20|{policy}", {})
-    told = f"score {found.score:.3f}" + (f", theirs {theirs['placement_score']:.3f}" if theirs else "")
-    told += "; largest rho " + ", ".join(f"{name} {max(rhos):.2f}" for name, rhos in found.rho.items())
-    why = f"; {LOSSES if policy == 'SLAQ' else LAYOUT}"
+    numbers = _numbers(found)
+    told = f"score {numbers['score']:.3f}" + (f", theirs {theirs['placement_score']:.3f}" if theirs else "")
+    told += "; largest rho " + ", ".join(f"{name} {numbers[name]:.2f}" for name in DEFINITIONS)
     return [
-        Row(f"{workload}, {policy}: {what}", getattr(found, name), theirs.get(RECORDED[name]), unit, slack,
-            told + (why if theirs else ""))
+        Row(f"{workload}, {policy}: {what}", numbers[name], theirs.get(RECORDED[name]), unit, slack,
+            f"{_range(found, name)}; {told}" + (f"; {LAYOUT}" if theirs else ""))
         for name, what, unit, slack in MEASURES
     ]  # fmt: skip
+
+
+def _range(found: Sequence[Outcome], name: str) -> str:
+    values = [getattr(one, name) for one in found]
+    return f"{min(values):.3g} to {max(values):.3g}"
 
 
 def _switched(workload: str, jobs: list[SpreadJob], whole: list[SpreadJob] | None) -> list[Row]:

@@ -1,23 +1,27 @@
 """The rivals as the authors' simulator has them: free GPUs are offered one by one, and no job stays in place.
 
 Each free GPU, in the order of their places, goes to the job that bids most for this one; of equals to who has
-fewest GPUs, then to who has waited longest. What a job bids is the only difference between rivals. A lease
-ends with an iteration, so that GPUs come free job by job.
+fewest GPUs, then to who has waited longest. What a job bids is the only difference between rivals. A job
+gives its GPUs back with its last iteration that ends in time (`IterationLeases`), so that GPUs come free job
+by job.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from functools import cache
-from math import ceil, inf
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import ceil, floor, inf
+from typing import Literal, NamedTuple
 
-from astrarium.cluster.contract import Allocations, Event, Grant, Job
+from astrarium.cluster.contract import Allocations, Event, Grant, Job, LeaseExpired
 from astrarium.cluster.fairness import work_left
 from astrarium.cluster.state import AppRow, ClusterState
-from astrarium.core.streams import stream
 from astrarium.core.units import Time
-from astrarium_papers.themis.authors.setting import LEASE, MINUTE, iteration
+from astrarium_papers.themis.authors.setting import LEASE, MINUTE, SpreadJob, iteration
+
+Ending = Literal["in time", "after", "together"]
+CLOSE = 1e-6  # of an iteration
+MS = 1_000_000
+WHY = "it was next"
 
 
 class Offer(NamedTuple):
@@ -58,13 +62,28 @@ Rank = Callable[[Offer], float]
 
 class OneByOne:
     """A policy that offers free GPUs one by one to all; the smallest *rank* takes it. *early*: ties go to who
-    came first, and not to who has fewest GPUs for longest. *together*: leases that were given at the same
-    instant end at the same instant."""
+    came first, and not to who has fewest GPUs for longest. *ending*: GPUs are given back with the last
+    iteration that ends "in time", with the one "after" the lease has ended, or all "together" when it ends.
+    """
 
-    def __init__(self, rank: Rank, early: bool = False, together: bool = False) -> None:
-        self._rank, self._early, self._together = rank, early, together
+    def __init__(self, rank: Rank, early: bool = False, ending: Ending = "in time") -> None:
+        self._rank, self._early, self._ending = rank, early, ending
+        self._started: dict[int, Time] = {}  # when a job had GPUs again after it had none
+        self._leases = IterationLeases()
 
     def decide(self, now: Time, events: Sequence[Event], state: ClusterState) -> Allocations:
+        taken = self._dealt(now, state)
+        self._started.update((app, now) for app in taken if not state.apps[app].leases)
+        if self._ending != "in time":
+            yield from _leased(now, taken, state, together=self._ending == "together")
+            return
+        lost = [event.app for event in events if isinstance(event, LeaseExpired)]
+        for app in dict.fromkeys([*taken, *lost]):
+            row = state.apps.get(app)
+            if row is not None and (app in taken or row.leases):
+                yield from self._leases.grants(now, row, taken.get(app, ()), state)
+
+    def _dealt(self, now: Time, state: ClusterState) -> dict[int, list[int]]:
         taken = dict[int, list[int]]()
         for gpu in sorted(state.free, key=lambda gpu: (state.floor.place_of(gpu), gpu)):
             offers = [
@@ -75,20 +94,69 @@ class OneByOne:
             if not wanting:
                 break
             taken.setdefault(min(wanting, key=self._order).row.app.id, []).append(gpu)
-        yield from leased(now, taken, state, self._together)
+        return taken
 
     def _order(self, offer: Offer) -> tuple[float, ...]:
-        tie = (offer.row.arrived,) if self._early else (len(offer.has), offer.row.counted)
-        return self._rank(offer), *tie, offer.row.app.id
+        row = offer.row
+        since = self._started[row.app.id] if row.leases else row.counted
+        tie = (row.arrived,) if self._early else (len(offer.has), since)
+        return self._rank(offer), *tie, row.app.id
 
 
-def leased(now: Time, taken: dict[int, list[int]], state: ClusterState, together: bool) -> Allocations:
+def _leased(now: Time, taken: dict[int, list[int]], state: ClusterState, together: bool) -> Allocations:
     for app, gpus in taken.items():
         row = state.apps[app]
         job = row.app.phases[0][0]
         step = iteration(job) / state.pace(job, [*row.leases, *gpus])
-        until = now + (LEASE if together else ceil(ceil(LEASE / step) * step))
-        yield Grant(app, tuple(gpus), until, "it was next")
+        yield Grant(app, tuple(gpus), now + (LEASE if together else ceil(ceil(LEASE / step) * step)), WHY)
+
+
+class Rhythm(NamedTuple):
+    """When the iterations of a job end: at *start*, and then after every *step*."""
+
+    start: float
+    step: float
+
+    def next(self, now: Time) -> float:
+        """Return the first end from now on."""
+        return self.start + ceil((now - self.start) / self.step - CLOSE) * self.step
+
+    def last(self, until: Time) -> float:
+        """Return the last end until then, *start* at the earliest."""
+        return self.start + max(0, floor((until - self.start) / self.step + CLOSE)) * self.step
+
+
+class IterationLeases:
+    """Leases end with iterations: before one that would outlast the lease of a GPU, the job gives the GPU
+    back. With fewer GPUs iterations take longer, so that others may have to go with it. A GPU that a job gets
+    in an iteration changes those that follow."""
+
+    def __init__(self) -> None:
+        self._ends: dict[int, Time] = {}  # by GPU, if it were not for iterations
+        self._rhythms: dict[int, Rhythm] = {}  # by app
+
+    def grants(self, now: Time, row: AppRow, more: Iterable[int], state: ClusterState) -> Iterator[Grant]:
+        """Yield leases for GPUs that a job gets, and anew for those that it has."""
+        app, job, gpus = row.app.id, row.app.phases[0][0], [*row.leases, *more]
+        self._ends.update(dict.fromkeys(more, now + LEASE))
+        start = self._rhythms[app].next(now) if row.leases else now
+        rhythm = self._rhythms[app] = Rhythm(start, iteration(job) / state.pace(job, gpus))
+        at = rhythm.last(min(self._ends[gpu] for gpu in gpus))
+        left = self._left(at, job, gpus, state)
+        until = max(now + 1, round(at))
+        yield Grant(app, tuple(gpu for gpu in gpus if gpu not in left), until, WHY)
+        if left:
+            yield Grant(app, tuple(left), max(until + 1, min(self._ends[gpu] for gpu in left)), WHY)
+
+    def _left(self, at: float, job: Job, gpus: list[int], state: ClusterState) -> list[int]:
+        """Return the GPUs with which a job goes on at the end of an iteration."""
+        while gpus:
+            step = iteration(job) / state.pace(job, gpus)
+            stay = [gpu for gpu in gpus if at + step * (1 - CLOSE) <= self._ends[gpu]]
+            if stay == gpus:
+                break
+            gpus = stay
+        return gpus
 
 
 def attained(offer: Offer) -> float:
@@ -97,8 +165,10 @@ def attained(offer: Offer) -> float:
 
 
 def work_done(offer: Offer) -> float:
-    """SRSF by a fault of theirs: the work that is done, in place of what is left."""
-    return offer.job.work - offer.left
+    """SRSF by a fault of theirs: the work that is done, in place of what is left. They count whole
+    iterations, so that many jobs are equal."""
+    step = iteration(offer.job)
+    return floor((offer.job.work - offer.left) / step + CLOSE) * round(step / MS)
 
 
 def service_left(offer: Offer) -> float:
@@ -131,27 +201,15 @@ def growth(offer: Offer) -> float:
     return -offer.takes(offer.has) / offer.takes([*offer.has, offer.gpu]) if offer.has else -inf
 
 
-def loss(offer: Offer) -> float:
-    """SLAQ: by how much the loss falls in a lease. A fault: the more GPUs, and the better they lie, the fewer
-    iterations are reckoned with, and a lease has as many as it has minutes."""
-    return _fall(offer, LEASE / MINUTE // (offer.size * offer.speed))
+def loss(jobs: Sequence[SpreadJob], right: bool = False) -> Rank:
+    """SLAQ: by how much the loss falls in a lease. A fault, unless it is put *right*: the more GPUs, and the
+    better they lie, the fewer iterations are reckoned with, and a lease has as many as it has minutes."""
 
+    def rank(offer: Offer) -> float:
+        pace, step = offer.size * offer.speed, iteration(offer.job)
+        done = floor((offer.job.work - offer.left) / step + CLOSE)
+        more = LEASE * pace // step if right else LEASE / MINUTE // pace
+        curve = jobs[offer.row.app.id].curve
+        return curve.loss(done + more) - curve.loss(done)
 
-def loss_right(offer: Offer) -> float:
-    """SLAQ without that fault."""
-    return _fall(offer, LEASE * offer.size * offer.speed // iteration(offer.job))
-
-
-def _fall(offer: Offer, more: float) -> float:
-    """Return by how much the loss changes: it falls with the square of the iterations, by factors that are
-    drawn for each job (which ones theirs are, our files do not say)."""
-    done = (offer.job.work - offer.left) / iteration(offer.job)
-    square, linear = _factors(offer.row.app.id)
-    before, after = (1.0 / (square * at**2 + linear * at + 1.0) for at in (done, done + more))
-    return after - before
-
-
-@cache
-def _factors(job: int) -> tuple[float, float]:
-    chance = stream(1, "loss", job)
-    return float(chance.random()), float(chance.random())
+    return rank

@@ -10,7 +10,7 @@ those left stop at the first rung, half of the others at the second, and so on (
 apart as the longest job is long, over log2 of how many there are). That is why serial times of the files sum
 up to 719.3 hours, and every recorded run did 561.3 (GPU-hours times placement score).
 
-A lease ends with the iteration that it ends in, so that GPUs of different jobs come free one job at a time.
+Which machines theirs were is not recorded, and a run changes with them: ours are several runs (`outcomes`).
 """
 
 from __future__ import annotations
@@ -37,17 +37,54 @@ from astrarium.core.streams import stream
 from astrarium.core.units import SECOND, Time
 from astrarium.run.simulate import simulate
 from astrarium_papers.themis._runs import jain
+from astrarium_papers.themis.authors.loss_seeds import loss_seeds
 
 MINUTE = 60 * SECOND
 LEASE = 20 * MINUTE
 STARTS = {20: 13, 40: 24, 60: 20, 80: 29, 100: 27}  # minutes: jobs that come then
 ITERATION = 0.0055 * MINUTE  # of most of their jobs, on one GPU
+MULTIPLIER = 0x5DEECE66D  # of java.util.Random
 SPEEDS = {"light": (1.0, 0.98, 0.96), "network": (0.9, 0.7, 0.5)}  # across slots, machines, racks
 
-# 64 GPUs in 2 racks. Which machines is not recorded; these are the paper's, half of them in each rack
-LAYOUT = [Machine(number, gpus, number // 10, 2) for number, gpus in enumerate(2 * [*[2] * 4, *[4] * 6])]
 
-MakePolicy = Callable[[], Allocator]
+def _layout(*racks: Sequence[int]) -> list[Machine]:
+    """Return machines, of which slots have 2 GPUs, with so many GPUs in each rack."""
+    places = [(rack, gpus) for rack, sizes in enumerate(racks) for gpus in sizes]
+    return [Machine(number, gpus, rack, 2) for number, (rack, gpus) in enumerate(places)]
+
+
+# 64 GPUs in 2 racks, on the paper's machines: 12 of 4 GPUs and 8 of 2. In which order is not recorded
+LARGE_FIRST, SMALL_FIRST, MIXED = [4] * 6 + [2] * 4, [2] * 4 + [4] * 6, [4, 2] * 4 + [4] * 2
+LAYOUTS = (
+    _layout(LARGE_FIRST, LARGE_FIRST),
+    _layout(SMALL_FIRST, SMALL_FIRST),
+    _layout(MIXED, MIXED),
+    _layout([4] * 8, [4] * 4 + [2] * 8),
+)
+
+
+class LossCurve(NamedTuple):
+    """The loss of a job after so many iterations, but for a constant."""
+
+    square: float = 0.5
+    linear: float = 0.5
+    constant: float = 1.0
+
+    def loss(self, iterations: float) -> float:
+        return 1.0 / (self.square * iterations**2 + self.linear * iterations + self.constant)
+
+
+def loss_curve(seed: int, iterations: int) -> LossCurve:
+    """Return the curve of a job of so many iterations. Its factors are the first two numbers that Java's
+    generator (a linear congruential one) draws with the seed."""
+    state, factors = (seed ^ MULTIPLIER) % 2**48, list[float]()
+    for _ in range(2):
+        state = (state * MULTIPLIER + 11) % 2**48
+        high = state >> 22
+        state = (state * MULTIPLIER + 11) % 2**48
+        factors.append(((high << 27) + (state >> 21)) / 2**53)
+    square, linear = factors
+    return LossCurve(square, linear, 1.0 / (1.0 + 1.0 / (square * iterations**2 + linear * iterations)))
 
 
 class SpreadJob(NamedTuple):
@@ -60,6 +97,10 @@ class SpreadJob(NamedTuple):
     speeds: tuple[float, float, float]
     iteration: float
     group: int
+    curve: LossCurve = LossCurve()
+
+
+MakePolicy = Callable[[Sequence[SpreadJob]], Allocator]
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -84,17 +125,19 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def read(path: Path, *, halve: bool = True) -> list[SpreadJob]:
+    seeds = loss_seeds(path.stem.removeprefix("online_"))
     with path.open() as lines:
-        jobs = [_job(row) for row in csv.DictReader(lines)]
+        rows = list(csv.DictReader(lines))
+    jobs = [_job(row, seed) for row, seed in zip(rows, seeds or range(len(rows)), strict=True)]
     return halved(jobs) if halve else jobs
 
 
-def _job(row: dict[str, str]) -> SpreadJob:
+def _job(row: dict[str, str], seed: int) -> SpreadJob:
     slots, machines, racks = (float(row[f"speed_across_{unit}"]) for unit in ("slots", "machines", "racks"))
-    work = round(float(row["serial_min"]) * MINUTE)
+    work, iterations = round(float(row["serial_min"]) * MINUTE), int(row["iterations"])
     return SpreadJob(
         round(float(row["start_min"]) * MINUTE), work, int(row["most_gpus"]), (slots, machines, racks),
-        work / int(row["iterations"]), int(row["group"]),
+        work / iterations, int(row["group"]), loss_curve(seed, iterations),
     )  # fmt: skip
 
 
@@ -121,25 +164,26 @@ def drawn(seed: int, jobs: int = 113, network: float = 1.0) -> list[SpreadJob]:
     three or so on up to 4 GPUs and the others on 2; *network* is the share of those that suffer."""
     chance, found = stream(seed, "themis", "authors"), list[SpreadJob]()
     starts = [start for start, count in STARTS.items() for _ in range(count)][:jobs]
-    for start in starts:
+    for number, start in enumerate(starts):
         serial = min(963.0, max(137.0, float(chance.lognormal(5.866, 0.42))))
         most = 4 if chance.random() < 0.7 else 2
         speeds = SPEEDS["network" if chance.random() < network else "light"]
-        found.append(SpreadJob(start * MINUTE, round(serial * MINUTE), most, speeds, ITERATION, start // 20))
+        work, curve = round(serial * MINUTE), loss_curve(number, round(serial * MINUTE / ITERATION))
+        found.append(SpreadJob(start * MINUTE, work, most, speeds, ITERATION, start // 20, curve))
     return halved(found)
 
 
 def outcome(
     jobs: Sequence[SpreadJob],
     make: MakePolicy,
-    machines: Sequence[Machine] = LAYOUT,
+    machines: Sequence[Machine] = LAYOUTS[0],
 ) -> Outcome:
     """Run a policy on jobs, each an app of its own."""
     state = ClusterState(_slowdowns(jobs))
     watch = Watch(state, _slowdowns(jobs))
     events: list[tuple[Time, Event]] = [(0, MachineJoined(machine)) for machine in machines]
     events += [(job.start, AppArrived(_app(number, job))) for number, job in enumerate(jobs)]
-    end = simulate(Engine(state, Arbiter(make()), record=watch), events, ClusterWorld(_slowdowns(jobs)))
+    end = simulate(Engine(state, Arbiter(make(jobs)), record=watch), events, ClusterWorld(_slowdowns(jobs)))
     rows, size = list(state.ledger.rows.values()), state.floor.size
     ran = watch.record("", rows, end).ran
     weights = [len(run.gpus) * (run.end - run.start) for run in ran]
@@ -152,6 +196,11 @@ def outcome(
         sum(row.service for row in rows) / 60 / MINUTE,
         sum(run.score * weight for run, weight in zip(ran, weights, strict=True)) / sum(weights),
     )
+
+
+def outcomes(jobs: Sequence[SpreadJob], make: MakePolicy) -> list[Outcome]:
+    """Run a policy on each of the layouts that theirs may have been."""
+    return [outcome(jobs, make, machines) for machines in LAYOUTS]
 
 
 def _app(number: int, job: SpreadJob) -> App:
