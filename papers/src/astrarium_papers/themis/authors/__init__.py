@@ -18,16 +18,17 @@ from typing import Any
 from astrarium.cluster.policies import cluster_policies
 from astrarium.cluster.report.summary import DEFINITIONS
 from astrarium.core.quantities import Duration
+from astrarium.core.streams import stream
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 from astrarium_papers.themis.authors import rivals
 from astrarium_papers.themis.authors.rivals import OneByOne, Rank
 from astrarium_papers.themis.authors.setting import (
     LEASE,
+    LossCurve,
     MakePolicy,
     Outcome,
     SpreadJob,
     drawn,
-    loss_curve,
     outcome,
     outcomes,
     read,
@@ -62,10 +63,12 @@ THEIRS: dict[str, MakePolicy] = {
 }
 
 
-def _unlike_theirs(jobs: Sequence[SpreadJob]) -> OneByOne:
-    """SLAQ with losses of which the factors are drawn by other seeds."""
-    curves = (loss_curve(100 + number, round(job.work / job.iteration)) for number, job in enumerate(jobs))
-    return OneByOne(rivals.loss([job._replace(curve=curve) for job, curve in zip(jobs, curves, strict=True)]))
+def _drawn_apart(jobs: Sequence[SpreadJob]) -> OneByOne:
+    """SLAQ with losses of which the factors are drawn independently. Those of theirs are not: with seeds so
+    small, the first numbers that Java's generator draws are nearly equal."""
+    factors = stream(1, "themis", "losses").random((len(jobs), 2)).tolist()
+    pairs = zip(jobs, factors, strict=True)
+    return OneByOne(rivals.loss([job._replace(curve=LossCurve(*each)) for job, each in pairs]))
 
 
 # What is changed, one at a time: the policy with it, and the one without
@@ -86,7 +89,7 @@ SWITCHES: dict[str, tuple[MakePolicy, MakePolicy]] = {
     "SJF: the worse the place, the shorter, not the longer": (THEIRS["SJF"], _dealt(rivals.time_left_right)),
     "SLAQ: the more GPUs, the fewer iterations, not the more": (
         THEIRS["SLAQ"], lambda jobs: OneByOne(rivals.loss(jobs, right=True))),
-    "SLAQ: losses by their seeds, not by others": (THEIRS["SLAQ"], _unlike_theirs),
+    "SLAQ: losses by their seeds, not drawn independently": (THEIRS["SLAQ"], _drawn_apart),
 }  # fmt: skip
 # `astrarium`, and Themis with one of five apps bidding at a time: so d = 0.2 is read
 OURS = {
@@ -142,7 +145,7 @@ def _rows(workload: str, policy: str, found: Sequence[Outcome], recorded: dict[s
 
 def _range(found: Sequence[Outcome], name: str) -> str:
     values = [getattr(one, name) for one in found]
-    return f"{min(values):.3g} to {max(values):.3g}"
+    return f"{min(values):,.4g} to {max(values):,.4g}"
 
 
 def _switched(workload: str, jobs: list[SpreadJob], whole: list[SpreadJob] | None) -> list[Row]:
