@@ -293,7 +293,9 @@ def test_the_runs_of_their_simulator_are_read_and_set_beside_ours(
     rows = {row.what: row for row in registry.run("themis/authors", Effort()).rows}
     found = rows["tiny, Tiresias: mean completion"]
     assert found.paper == 20.0
-    assert found.ours == pytest.approx(100 / 4 / 0.7)  # blind: on two machines of 2
+    # blind: it is dealt the first GPUs, a machine of 4, or two of 2 where the small come first
+    assert found.ours == pytest.approx(100 / 4)
+    assert found.note.startswith("25 to 35.71; ")
     assert rows["tiny, Themis: largest rho"].verdict == "agrees"
     assert rows["tiny, astrarium: largest rho"].paper is None
 
