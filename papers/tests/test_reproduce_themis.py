@@ -235,7 +235,8 @@ def test_every_job_of_theirs_has_a_seed() -> None:
     assert {name: len(loss_seeds(name)) for name in authors.WORKLOADS} == dict.fromkeys(
         authors.WORKLOADS, 113
     )
-    assert loss_seeds("tiny") == []
+    assert loss_seeds("comparison")[1] == 45
+    assert loss_seeds("tiny") == {}
 
 
 def test_gpus_are_given_back_with_the_last_iteration_that_ends_in_time() -> None:

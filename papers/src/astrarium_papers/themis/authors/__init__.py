@@ -86,6 +86,7 @@ SWITCHES: dict[str, tuple[MakePolicy, MakePolicy]] = {
     "Gandiva: ties to the fewest GPUs, not by arrival": (
         THEIRS["Gandiva"], _dealt(rivals.throughput, early=True)),
     "SRSF ranks by what is done, not by what is left": (THEIRS["SRSF"], _dealt(rivals.service_left)),
+    "SRSF counts whole iterations, not parts": (THEIRS["SRSF"], _dealt(rivals.work_done_in_parts)),
     "SJF: the worse the place, the shorter, not the longer": (THEIRS["SJF"], _dealt(rivals.time_left_right)),
     "SLAQ: the more GPUs, the fewer iterations, not the more": (
         THEIRS["SLAQ"], lambda jobs: OneByOne(rivals.loss(jobs, right=True))),

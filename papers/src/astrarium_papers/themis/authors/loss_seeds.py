@@ -28,6 +28,6 @@ SEEDS = {
 }
 
 
-def loss_seeds(workload: str) -> list[int]:
-    """Return a seed for each job of a workload of theirs; none where they are not known."""
-    return [int(seed) for seed in SEEDS.get(workload, "").split()]
+def loss_seeds(workload: str) -> dict[int, int]:
+    """Return the seed of each job of a workload of theirs, by its number; none where they are not known."""
+    return dict(enumerate(map(int, SEEDS.get(workload, "").split()), 1))

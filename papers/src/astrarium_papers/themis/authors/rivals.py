@@ -8,7 +8,7 @@ by job.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import ceil, floor, inf
 from typing import Literal, NamedTuple
 
@@ -135,7 +135,7 @@ class IterationLeases:
         self._ends: dict[int, Time] = {}  # by GPU, if it were not for iterations
         self._rhythms: dict[int, Rhythm] = {}  # by app
 
-    def grants(self, now: Time, row: AppRow, more: Iterable[int], state: ClusterState) -> Iterator[Grant]:
+    def grants(self, now: Time, row: AppRow, more: Sequence[int], state: ClusterState) -> Iterator[Grant]:
         """Yield leases for GPUs that a job gets, and anew for those that it has."""
         app, job, gpus = row.app.id, row.app.phases[0][0], [*row.leases, *more]
         self._ends.update(dict.fromkeys(more, now + LEASE))
@@ -169,6 +169,11 @@ def work_done(offer: Offer) -> float:
     iterations, so that many jobs are equal."""
     step = iteration(offer.job)
     return floor((offer.job.work - offer.left) / step + CLOSE) * round(step / MS)
+
+
+def work_done_in_parts(offer: Offer) -> float:
+    """SRSF by that fault, where parts of iterations count."""
+    return offer.job.work - offer.left
 
 
 def service_left(offer: Offer) -> float:

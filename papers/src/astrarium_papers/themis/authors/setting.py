@@ -16,7 +16,7 @@ Which machines theirs were is not recorded, and a run changes with them: ours ar
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import floor, log2
 from pathlib import Path
 from statistics import fmean, median
@@ -127,17 +127,17 @@ class Outcome(msgspec.Struct, frozen=True):
 def read(path: Path, *, halve: bool = True) -> list[SpreadJob]:
     seeds = loss_seeds(path.stem.removeprefix("online_"))
     with path.open() as lines:
-        rows = list(csv.DictReader(lines))
-    jobs = [_job(row, seed) for row, seed in zip(rows, seeds or range(len(rows)), strict=True)]
+        jobs = [_job(row, seeds) for row in csv.DictReader(lines)]
     return halved(jobs) if halve else jobs
 
 
-def _job(row: dict[str, str], seed: int) -> SpreadJob:
+def _job(row: dict[str, str], seeds: Mapping[int, int]) -> SpreadJob:
+    number = int(row["job"])
     slots, machines, racks = (float(row[f"speed_across_{unit}"]) for unit in ("slots", "machines", "racks"))
     work, iterations = round(float(row["serial_min"]) * MINUTE), int(row["iterations"])
     return SpreadJob(
         round(float(row["start_min"]) * MINUTE), work, int(row["most_gpus"]), (slots, machines, racks),
-        work / iterations, int(row["group"]), loss_curve(seed, iterations),
+        work / iterations, int(row["group"]), loss_curve(seeds.get(number, number), iterations),
     )  # fmt: skip
 
 
