@@ -87,7 +87,7 @@ int main(int count, char** words) {
     MUST(::socketpair(AF_UNIX, SOCK_SEQPACKET, 0, ends) == 0);
     workers.emplace_back(work, ends[1], memory.data(), memory.size());
     scheduler.watch(gpu, ends[0]);
-    scheduler.gpu_joined(gpu);
+    scheduler.worker_joined(gpu);
     lines.push_back(ends[0]);
   }
   const Model model{kSlo, {0, 1000, 2000, 3000, 4000, kForever}};

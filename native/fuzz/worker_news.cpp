@@ -36,9 +36,9 @@ Parameters make_parameters(bool orloj) {
 // Two GPUs whose scheduler is fed by an input: each byte says what happens next; words that are changed take those after it.
 class Life {
  public:
-  Life(std::string_view input, bool orloj) : rest_(input.substr(0, kLongest)), admission_(2, 1 << 20), scheduler_(2, admission_, &make_live_policy) {
+  Life(std::string_view input, bool orloj) : rest_(input.substr(0, kLongest)), admission_(2, 1 << 20), scheduler_(2, admission_, &make_live_policy, nullptr) {
     scheduler_.profile(1.0, 1);
-    for (int gpu = 0; gpu < 2; ++gpu) scheduler_.gpu_joined(gpu, 0);
+    for (int gpu = 0; gpu < 2; ++gpu) scheduler_.worker_joined(gpu, 0);
     scheduler_.begin(make_setup(), make_parameters(orloj), 0);
   }
 

@@ -15,13 +15,15 @@ from astrarium.core.errors import InputError
 from astrarium.core.trace import Step
 from astrarium.core.units import MILLISECOND, SECOND
 from astrarium.run.replay import replay
-from astrarium.server.control.control_room import MODEL_ERROR, POLICY_ERROR, WORKER_LOST
+from astrarium.server.control.control_room import POLICY_ERROR
 from astrarium.server.control.fleet import FIRST_PAUSE, LATE_FOR, LONGEST_PAUSE, LOOK_EVERY
+from astrarium.server.control.solo import MODEL_ERROR, WORKER_LOST
 from astrarium.server.control.tickets import InFlightBatch, Ticket
 from astrarium.serving.contract import Dispatch, Preempt
 from astrarium.serving.live.messages import BatchCancelled, LoadModel, RunBatch, unpacked
+from astrarium.serving.live.workers import Death
 from astrarium.serving.state import Outcome, ServingState
-from tests.support.live_fakes import NATIVE, PATHS, Stage, on_path
+from tests.support.live_fakes import KILLED, NATIVE, PATHS, Stage, on_path
 
 
 @pytest.fixture(autouse=True, params=PATHS)
@@ -201,7 +203,7 @@ def test_a_stuck_worker_is_killed_on_a_starved_machine_too_but_later() -> None:
         looks = looks_until_killed(stage, gap)
         assert (looks + 1) * gap >= 1000
         stage.wait(0)
-    assert quick.fleet._entries[0].pause == FIRST_PAUSE
+    assert quick.fleet._entries[0].pause == 0
     assert starved.fleet._entries[0].pause == 300 * MILLISECOND  # as late as the frontend was
 
 
@@ -347,7 +349,10 @@ def test_a_recording_replays_with_the_same_decisions() -> None:
 
 HAPPENINGS = st.lists(
     st.tuples(
-        st.sampled_from(["call", "call", "call", "rows", "tight", "kill", "break", "mend", "renew", "stick"]),
+        st.sampled_from(
+            ["call", "call", "call", "call", "rows", "rows", "tight", "kill", "crash", "poison"]
+            + ["break", "mend", "renew", "stick"]
+        ),
         st.integers(0, 2),
         st.integers(0, 12),
     ),
@@ -379,12 +384,17 @@ def play(stage: Stage, happenings: list[tuple[str, int, int]], applications: int
                 calls.append(stage.call(which, rows, timeout, application=application))
             case "kill":
                 stage.workers.kill(which)
+            case "crash":
+                stage.workers.crash(which)
+            case "poison":
+                stage.workers.deadly[which] = Death("exited with status 1")
             case "break":
                 stage.workers.broken ^= {which}
             case "stick":
                 stage.workers.stuck ^= {which}
             case "mend":
                 stage.workers.broken, stage.workers.stuck = set(), set()
+                stage.workers.deadly.clear()
             case "renew":
                 stage.control.begin(stage.plan.setup)
         stage.wait(pause)
@@ -407,11 +417,11 @@ def test_both_paths_send_the_same_batches_and_end_calls_alike(
     policy: str, gpus: int, applications: int, happenings: list[tuple[str, int, int]]
 ) -> None:
     happenings = [
-        (what, which % gpus if what == "kill" else which, pause) for what, which, pause in happenings
+        (what, which % gpus if what in ("kill", "crash") else which, pause) for what, which, pause in happenings
     ]
     stories = []
     for Stage.natively in (False, True):
-        stage = Stage(gpus, models=3, policy=policy, slo_ms=40, applications=applications)
+        stage = Stage(gpus, 3, policy, 40, applications=applications, isolates=False)
         stories.append(story(stage, play(stage, happenings, applications)))
     assert stories[0] == stories[1]
 
@@ -455,13 +465,14 @@ def _blocks(order: RunBatch) -> list[tuple[int, int]]:
 def assert_all_gpus_serve_again(stage: Stage) -> None:
     """Also for a scheduler that begins now: no GPU is forgotten."""
     stage.workers.broken, stage.workers.stuck = set(), set()
+    stage.workers.deadly.clear()
     stage.wait(LONGEST_PAUSE / MILLISECOND + 100)
     stage.control.begin(stage.plan.setup)
     before = len(stage.workers.orders)
     calls = [stage.call(model) for model in range(3)]
     stage.wait(100)
     assert {ticket.outcome for ticket in calls} == {Outcome.IN_TIME}
-    assert {worker for worker, _ in stage.workers.orders[before:]} == {0, 1, 2}
+    assert {stage.workers.gpu_of[worker] for worker, _ in stage.workers.orders[before:]} == {0, 1, 2}
 
 
 def ticket_gpu(stage: Stage) -> int:
@@ -491,7 +502,7 @@ def test_a_batch_that_ended_before_the_order_to_stop_it_came_frees_its_gpu() -> 
 @pytest.mark.python_path
 def test_what_a_failing_policy_had_not_heard_of_yet_is_told_too() -> None:
     """A request whose worker died is to be tried again, and the policy fails in that very instant."""
-    stage = Stage(gpus=1, slo_ms=60)
+    stage = Stage(gpus=1, slo_ms=600)
     ticket = stage.call()
     stage.wait(1)
     scheduler = stage.control.scheduler
@@ -545,7 +556,7 @@ def test_a_worker_that_dies_with_the_news_of_a_stopped_batch_costs_nobody_an_end
     stage.wait(2)
     flight = stopped_flight(stage)
     stage.fleet.heard(0, BatchCancelled(flight.tag, stage.loop.now, stage.loop.now))
-    stage.fleet.died(0, "killed by SIGKILL")  # in the same turn: one step hears of both
+    stage.fleet.died(0, KILLED)  # in the same turn: one step hears of both
     second = stage.call()
     stage.wait(1000)
     assert second.outcome is Outcome.IN_TIME

@@ -18,7 +18,7 @@ from astrarium.server.control.plan import plan
 from astrarium.server.recording import Header, Recording
 from astrarium.serving.scenario import Scenario, load
 from astrarium.serving.scenario.schema import ServerOptions
-from tests.support.live_fakes import Stage
+from tests.support.live_fakes import KILLED, Stage
 from tests.support.server.live_server import PATIENCE
 
 SCENARIO = "cluster: {gpus: 1}\nmodels: {m: {profile: {alpha: 1ms, beta: 1ms}, slo: 20ms}}\n"
@@ -89,7 +89,7 @@ def test_the_command_says_file_and_field_in_one_line(tmp_path: Path, options: li
 
 def test_workers_that_are_late_and_what_they_load() -> None:
     stage = Stage(gpus=2, models=3)
-    stage.fleet.died(0, "was killed")
+    stage.fleet.died(0, KILLED)
     stage.fleet._entries[0].loading = {2, 1}
     assert stage.fleet.late() == [(0, [1, 2], stage.fleet._entries[0].started)]
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from heapq import heappop, heappush
+from itertools import count
 from typing import Any, cast
 
 import pytest
@@ -12,6 +14,7 @@ from astrarium.core.choice import parameters_of
 from astrarium.core.errors import extension
 from astrarium.core.units import FOREVER, MILLISECOND, Time
 from astrarium.server.contract import InferCall
+from astrarium.server.control.blame import Isolation
 from astrarium.server.control.control_room import Control
 from astrarium.server.control.desk import Desk
 from astrarium.server.control.fleet import Fleet
@@ -28,6 +31,7 @@ from astrarium.serving.live.messages import (
     CancelBatch,
     LoadModel,
     ModelLoaded,
+    ModelLoading,
     ModelRefused,
     ModelUnloaded,
     News,
@@ -42,10 +46,11 @@ from astrarium.serving.live.messages import (
     unpacked,
 )
 from astrarium.serving.live.tensors import Tensor, TensorSpec
-from astrarium.serving.live.workers import Listener, WorkerSpec
+from astrarium.serving.live.workers import Death, Listener, WorkerSpec
 from astrarium.serving.policies import serving_policies
 from astrarium.serving.twin import faster
 
+KILLED = Death("killed by SIGKILL", by_its_work=False)
 VALUES = TensorSpec("INPUT", "FP32", (2,))
 ECHO = TensorSpec("OUTPUT", "FP32", (2,))
 
@@ -101,14 +106,20 @@ class FakeWorkers:
 
     def __init__(self, loop: FakeLoop, listener: Listener, setup: Setup) -> None:
         self._loop, self._listener, self._setup = loop, listener, setup
-        self._life = [0] * len(setup.gpus)
-        self._free = [0] * len(setup.gpus)
+        self._life: Counter[int] = Counter()  # these three by worker
+        self._free: Counter[int] = Counter()
         self._cancelled: dict[int, CancelBatch] = {}
-        self.alive = [False] * len(setup.gpus)
+        self.alive = {gpu.id: False for gpu in setup.gpus}
         self.broken: set[int] = set()  # models that raise
         self.stuck: set[int] = set()  # models that never end
         self.stopped: set[int] = set()  # workers whose process somebody has stopped
         self.refuses: set[int] = set()  # models that cannot be loaded
+        self.deadly: dict[int, Death] = {}  # models whose batches end the worker, and how
+        self.deadly_loads: set[int] = set()  # models that end the worker that loads them
+        self.poison: bytes | None = None  # only members whose inputs begin with this are deadly
+        self.memory = memoryview(b"")
+        self.start_takes = 50 * MILLISECOND
+        self.gpu_of: dict[int, int] = {}  # by worker
         self.slower = 1.0
         self.tells_own_times = True
         self.orders: list[tuple[int, Order]] = []
@@ -120,16 +131,21 @@ class FakeWorkers:
         """Nothing is on its way: news are told by the loop."""
 
     def start(self, spec: WorkerSpec) -> None:
-        gpu = spec.worker
-        self._life[gpu] += 1
-        self.alive[gpu], self._free[gpu] = True, self._loop.now
-        self._say(gpu, 50 * MILLISECOND, lambda: WorkerUp(1000 + gpu))
+        worker = spec.worker
+        self.gpu_of[worker] = spec.place.gpu
+        self._life[worker] += 1
+        self.alive[worker], self._free[worker] = True, self._loop.now
+        self._say(worker, self.start_takes, lambda: WorkerUp(1000 + worker))
 
     def send(self, worker: int, order: Order) -> None:
         if not self.alive[worker]:
             return
         self.orders.append((worker, order))
         match order:
+            case LoadModel(model) if model in self.deadly_loads:
+                self._say(worker, 0, lambda: ModelLoading(model))
+                life = self._life[worker]
+                self._loop.later(MILLISECOND, lambda: self._die(worker, life, Death("killed by SIGSEGV")))
             case LoadModel(model):
                 news: News = ModelLoaded(model, [_plain(VALUES)], [_plain(ECHO)])
                 if model in self.refuses:
@@ -144,14 +160,21 @@ class FakeWorkers:
             case Ping(sent):
                 self._say(worker, 0, lambda: Pong(sent, self._loop.now))
 
-    def kill(self, worker: int, reason: str = "killed by SIGKILL") -> None:
+    def kill(self, worker: int, death: Death = KILLED) -> None:
         if self.alive[worker]:
             self.alive[worker] = False
             self._life[worker] += 1
-            self._loop.soon(lambda: self._listener.died(worker, reason))
+            self._loop.soon(lambda: self._listener.died(worker, death))
+
+    def crash(self, worker: int, reason: str = "exited with status 1") -> None:
+        self.kill(worker, Death(reason))
+
+    def _die(self, worker: int, life: int, death: Death) -> None:
+        if self._life[worker] == life:
+            self.kill(worker, death)
 
     async def stop(self, grace: float) -> None:
-        self.alive = [False] * len(self.alive)
+        self.alive = dict.fromkeys(self.alive, False)
 
     def pids(self) -> dict[int, int]:
         return {}
@@ -168,7 +191,17 @@ class FakeWorkers:
         known = model.dynamic
         takes = known.c0 + known.c1 * size * max(own) if known else model.latency[size]
         end = self._free[worker] = start + round(takes * self.slower)
+        if order.model in self.deadly and self._is_poisoned(order):
+            life, death = self._life[worker], self.deadly[order.model]
+            self._loop.at(end, lambda: self._die(worker, life, death))
+            return
         self._say(worker, end - self._loop.now, lambda: self._ended(order, start, end, own))
+
+    def _is_poisoned(self, order: RunBatch) -> bool:
+        if self.poison is None:
+            return True
+        blocks = [member.block for member in unpacked(order.members)]
+        return any(self.memory[block : block + len(self.poison)] == self.poison for block in blocks)
 
     def _own_times(self, order: RunBatch) -> list[Time]:
         """What each member takes alone: the longer, the later its application; else by where it lies."""
@@ -199,10 +232,10 @@ class FakeWorkers:
 class VirtualScheduler:
     """The native scheduler in virtual time; it hears what workers say of batches before the fleet does."""
 
-    def __init__(self, loop: FakeLoop, models: int, gpus: int) -> None:
+    def __init__(self, loop: FakeLoop, models: int, gpus: int, memory: memoryview) -> None:
         front = extension("_front")
         assert front is not None
-        self._loop, self._steps = loop, front.Steps(models, gpus)
+        self._loop, self._steps = loop, front.Steps(models, gpus, memory)
         self.admission = self._steps.admission
         self.waiting, self.retried = self._steps.waiting, self._steps.retried
         self.policy_errors, self.oldest = self._steps.policy_errors, self._steps.oldest
@@ -216,13 +249,24 @@ class VirtualScheduler:
         self._steps.begin(setup, parameters, self._loop.now)
         self._soon()
 
-    def gpu_joined(self, gpu: int) -> None:
-        self._steps.gpu_joined(gpu, self._loop.now)
+    def worker_joined(self, worker: int) -> None:
+        self._steps.worker_joined(worker, self._loop.now)
         self._soon()
 
-    def gpu_left(self, gpu: int, reason: str) -> None:
-        self._steps.gpu_left(gpu, reason, self._loop.now)
+    def worker_left(self, worker: int, *loss: Any) -> tuple[int, int]:
+        blame: tuple[int, int] = self._steps.worker_left(worker, *loss, self._loop.now)
         self._soon()
+        return blame
+
+    def set_apart(self, model: int, workers: list[int]) -> None:
+        self._steps.set_apart(model, workers, self._loop.now)
+        self._soon()
+
+    def quarantined(self) -> list[Any]:
+        return list(self._steps.quarantined(self._loop.now))
+
+    def release(self, model: int) -> int:
+        return int(self._steps.release(model))
 
     def arrive(self, *call: Any) -> bool:
         self._steps.arrive(*call, self._loop.now)
@@ -236,9 +280,9 @@ class VirtualScheduler:
         else:
             self.stage.fleet.heard(worker, news)
 
-    def died(self, worker: int, reason: str) -> None:
+    def died(self, worker: int, death: Death) -> None:
         assert self.stage is not None
-        self.stage.fleet.died(worker, reason)
+        self.stage.fleet.died(worker, death)
 
     def ended(self) -> list[Any]:
         ended, self._ended = self._ended, []
@@ -258,8 +302,8 @@ class VirtualScheduler:
         assert self.stage is not None
         due, orders, ended = self._steps.step(self._loop.now)
         self._ended += ended
-        for gpu, packet in orders:
-            self.stage.workers.send(gpu, decode_order(packet))
+        for worker, packet in orders:
+            self.stage.workers.send(worker, decode_order(packet))
         self.stage.control.collect()
         self.stage.control.sync()
         if due < FOREVER and due != self._due:
@@ -293,15 +337,17 @@ class Stage:
         slo_ms: int = 25,
         memory: int = 1 << 20,
         applications: int = 0,
+        isolates: bool = True,
     ) -> None:
-        self.loop = FakeLoop()
+        self.loop, self._calls = FakeLoop(), count(1)
         native = self.natively
         self.plan = make_plan(gpus, models, policy, slo_ms * MILLISECOND, memory, applications)
         self.ended: list[Ticket] = []
         self.tensor_store = TensorStore(memory)
         self.desk = Desk(self.tensor_store, self._ticket_ended)
         self.steps: list[Any] = []
-        scheduler = VirtualScheduler(self.loop, models, gpus) if native else None
+        view = self.tensor_store.memory.view
+        scheduler = VirtualScheduler(self.loop, models, gpus, view) if native else None
         self.control: Any = (
             NativeControl(self.plan, self.desk, cast(Any, scheduler), self.loop.clock)
             if scheduler is not None
@@ -311,14 +357,23 @@ class Stage:
             self.plan.workers, self.control, self.loop.clock, self.loop.later
         )
         self.repository = self.control.repository = Repository(self.plan.models, self.fleet)
+        self.told = 0  # how often network threads would have been told of models
+        given = self.fleet, self.control, self.loop.clock, self.loop.later
+        self.isolation = Isolation(self.repository, *given, self._changed)
+        if not isolates:
+            self.fleet.blamed = lambda blame, reason: None
         listener: Listener = self.fleet
         if scheduler is not None:
             listener, scheduler.stage, self.fleet.oldest = scheduler, self, scheduler.oldest
         self.workers = FakeWorkers(self.loop, listener, self.plan.setup)
+        self.workers.memory = view
         self.repository.start()
         self.fleet.start(self.workers)
         self.wait(100)
         self.control.begin(self.plan.setup)
+
+    def _changed(self) -> None:
+        self.told += 1
 
     def wait(self, ms: float) -> None:
         self.loop.run_until(self.loop.now + round(ms * MILLISECOND))
@@ -331,9 +386,14 @@ class Stage:
         received: Time | None = None,
         made: bool = True,
         application: int = 0,
+        data: bytes | None = None,
     ) -> Ticket:
-        """Take a call; its inputs are still being made where they are not *made*."""
-        given = Tensor("INPUT", "FP32", (rows, 2), bytes(8 * rows))
+        """Take a call; its inputs are still being made where they are not *made*.
+
+        *data* begins them; without any, no two calls have the same.
+        """
+        data = next(self._calls).to_bytes(8) if data is None else data
+        given = Tensor("INPUT", "FP32", (rows, 2), data + bytes(8 * rows - len(data)))
         name = self.plan.models[model].name
         call = InferCall(name, [given], rows, self.loop.now if received is None else received)
         slo = self.plan.models[model].slo if timeout_ms is None else round(timeout_ms * MILLISECOND)

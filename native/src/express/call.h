@@ -68,12 +68,17 @@ struct Call {
     return size;
   }
 
-  // Tensors lie one after the other, each aligned.
+  // Tensors lie one after the other, each aligned; what lies between them is zero, so that equal inputs are equal blocks.
   void place(char* at) const {
     for (const Part& part : inputs) {
       std::memcpy(at, part.data.data(), part.data.size());
-      at += aligned(part.data.size());
+      at = clear_gap(at, part.data.size());
     }
+  }
+  // After a tensor of *size* bytes; returns where the next one begins.
+  static char* clear_gap(char* at, std::size_t size) {
+    std::memset(at + size, 0, aligned(size) - size);
+    return at + aligned(size);
   }
 };
 

@@ -82,7 +82,7 @@ class Admission {
   Verdict judge(int model, Time objective, Time received, Time now) {
     if (closed_.load(std::memory_order_relaxed)) return Verdict::kClosed;
     Gate& gate = at(model);
-    if (now + gate.needed.load(std::memory_order_relaxed) > received + objective) return Verdict::kTooLate;
+    if (std::max(now, back_at()) + gate.needed.load(std::memory_order_relaxed) > received + objective) return Verdict::kTooLate;
     if (open_.load(std::memory_order_relaxed) >= most_open_) return Verdict::kFull;
     if (gate.limit.too_many(gate.open.load(std::memory_order_relaxed), objective)) return Verdict::kBacklog;
     return Verdict::kTaken;
@@ -103,6 +103,12 @@ class Admission {
   std::int64_t open() const { return open_.load(std::memory_order_relaxed); }
   // What a lone request needs, from the decision on it to its answer.
   Time needed(int model) const { return gates_[static_cast<std::size_t>(model)].needed.load(std::memory_order_relaxed); }
+  // The same from *now* on, when perhaps no worker is up.
+  Time needed(int model, Time now) const { return needed(model) + std::max<Time>(0, back_at() - now); }
+
+  // When a worker can be expected, while none is up; 0 where one is.
+  void expect_worker(Time at) { back_at_.store(at, std::memory_order_relaxed); }
+  Time back_at() const { return back_at_.load(std::memory_order_relaxed); }
 
   // How much later than planned answers of a model have lately been: nine times what each punctual answer narrows the
   // margin, each late one widens it (Margins in astrarium.server.control.control_room). Racing threads may lose a step.
@@ -121,7 +127,7 @@ class Admission {
       Gate& gate = gates_[model];
       gate.needed.store(known.latency[1] + setup.network.delay(1) + setup.network.response, std::memory_order_relaxed);
       gate.widest.store(static_cast<Time>(kWidest * static_cast<double>(known.slo)), std::memory_order_relaxed);
-      gate.limit.plan(known, gpus, now);
+      gate.limit.plan(known, std::max(1, gpus), now);  // without a worker, as if the one that is expected were here
     }
   }
   void look(Time now) {
@@ -145,6 +151,7 @@ class Admission {
   std::int64_t most_open_;
   std::atomic<std::int64_t> open_ = 0;
   std::atomic<bool> closed_ = true;
+  std::atomic<Time> back_at_ = 0;
 };
 
 }  // namespace astrarium::front

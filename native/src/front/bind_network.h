@@ -277,6 +277,7 @@ inline void bind_shared(nb::module_& m) {
       .def("ended", &Admission::ended, "model"_a)
       .def("answered", &Admission::answered, "model"_a, "slip"_a)
       .def("close", &Admission::close, "closed"_a)
+      .def("expect_worker", &Admission::expect_worker, "at"_a)
       .def("margin", &Admission::margin, "model"_a)
       .def("plan", [](Admission& self, const Setup& setup, int gpus, Time now) { self.plan(setup, gpus, now); }, "setup"_a, "gpus"_a, "now"_a)
       .def("look", &Admission::look, "now"_a)

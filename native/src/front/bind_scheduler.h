@@ -84,6 +84,16 @@ inline nb::tuple told(const Ticket& ticket) {
                         ticket.reason, told_shapes(ticket.reply_shapes), ticket.retried, batch);
 }
 
+// (model, calls).
+inline nb::tuple told(const Blame& blame) { return nb::make_tuple(blame.model, blame.calls); }
+
+// [(model, digest, since, until, reason)].
+inline nb::list told(const std::vector<QuarantinedInput>& inputs) {
+  nb::list found;
+  for (const QuarantinedInput& one : inputs) found.append(nb::make_tuple(one.model, one.digest, one.since, one.until, one.reason));
+  return found;
+}
+
 struct BoundScheduler {
   nb::object kept;  // the exchange
   Exchange& exchange;
@@ -145,11 +155,22 @@ inline nb::tuple told(const BatchBooks& books) {
 
 // The scheduler alone, in a time that the caller makes: for tests, and to measure what deciding costs.
 struct BoundSteps {
+  Py_buffer memory{};  // of the tensors; nothing where a test has none
   Admission admission;
   Scheduler scheduler;
   PythonTickets tickets;
 
-  BoundSteps(int models, int gpus) : admission(static_cast<std::size_t>(models), 1 << 30), scheduler(gpus, admission, &make_live_policy) {}
+  BoundSteps(int models, int gpus, nb::handle view)
+      : admission(static_cast<std::size_t>(models), 1 << 30), scheduler(gpus, admission, &make_live_policy, start_of(view)) {}
+  ~BoundSteps() { PyBuffer_Release(&memory); }
+  BoundSteps(const BoundSteps&) = delete;
+  BoundSteps& operator=(const BoundSteps&) = delete;
+
+  const char* start_of(nb::handle view) {
+    if (view.is_none()) return nullptr;
+    if (PyObject_GetBuffer(view.ptr(), &memory, PyBUF_SIMPLE) != 0) throw nb::python_error();
+    return static_cast<const char*>(memory.buf);
+  }
 
   void arrive(std::int64_t number, int model, int rows, int application, std::pair<Time, Time> moments,
               std::tuple<std::size_t, std::size_t, std::size_t> rooms, nb::handle shapes, Time now) {
@@ -158,11 +179,11 @@ struct BoundSteps {
     scheduler.arrive(ticket, now);
   }
 
-  // When to step again; orders as (gpu, packet); calls that ended.
+  // When to step again; orders as (worker, packet); calls that ended.
   nb::tuple step(Time now) {
     const Time next = scheduler.step(now);
     nb::list orders, ended;
-    for (const Order& order : std::exchange(scheduler.orders, {})) orders.append(nb::make_tuple(order.gpu, as_bytes(order.packet)));
+    for (const Order& order : std::exchange(scheduler.orders, {})) orders.append(nb::make_tuple(order.worker, as_bytes(order.packet)));
     for (Ticket* ticket : std::exchange(scheduler.ended, {})) {
       ended.append(told(*ticket));
       tickets.free(ticket);
@@ -179,18 +200,23 @@ inline void bind_steps(nb::module_& m) {
     return std::tuple(fed.answered, fed.dropped, fed.batches, fed.steps);
   }, "setup"_a, "parameters"_a, "requests"_a, "per_second"_a, "turn"_a, "profiled_share"_a = 0.0, nb::call_guard<nb::gil_scoped_release>());
   nb::class_<BoundSteps>(m, "Steps")
-      .def(nb::init<int, int>(), "models"_a, "gpus"_a)
+      .def(nb::init<int, int, nb::handle>(), "models"_a, "gpus"_a, "memory"_a.none() = nb::none())
       .def("begin", [](BoundSteps& self, const Setup& setup, const Parameters& parameters, Time now) { self.scheduler.begin(setup, parameters, now); },
            "setup"_a, "parameters"_a, "now"_a)
       .def("profile", [](BoundSteps& self, double share, std::uint64_t seed) { self.scheduler.profile(share, seed); }, "share"_a, "seed"_a)
-      .def("gpu_joined", [](BoundSteps& self, int gpu, Time now) { self.scheduler.gpu_joined(gpu, now); }, "gpu"_a, "now"_a)
-      .def("gpu_left", [](BoundSteps& self, int gpu, const std::string& reason, Time now) { self.scheduler.gpu_left(gpu, reason, now); },
-           "gpu"_a, "reason"_a, "now"_a)
+      .def("worker_joined", [](BoundSteps& self, int worker, Time now) { self.scheduler.worker_joined(worker, now); }, "worker"_a, "now"_a)
+      .def("worker_left", [](BoundSteps& self, int worker, std::string reason, bool by_its_work, std::int64_t run, Time now) {
+        return told(self.scheduler.worker_left(worker, {std::move(reason), by_its_work, run}, now));
+      }, "worker"_a, "reason"_a, "by_its_work"_a, "run"_a, "now"_a)
+      .def("set_apart", [](BoundSteps& self, int model, const std::vector<int>& workers, Time now) { self.scheduler.set_apart(model, workers, now); },
+           "model"_a, "workers"_a, "now"_a)
+      .def("quarantined", [](BoundSteps& self, Time now) { return told(self.scheduler.quarantine.all(now)); }, "now"_a)
+      .def("release", [](BoundSteps& self, int model) { return self.scheduler.quarantine.release(model); }, "model"_a)
       .def("arrive", &BoundSteps::arrive, "number"_a, "model"_a, "rows"_a, "application"_a, "moments"_a, "rooms"_a,
            "shapes"_a.none(), "now"_a)
-      .def("hear", [](BoundSteps& self, int gpu, nb::bytes packet, Time now) {
-        return self.scheduler.hear(gpu, {packet.c_str(), packet.size()}, now);
-      }, "gpu"_a, "packet"_a, "now"_a)
+      .def("hear", [](BoundSteps& self, int worker, nb::bytes packet, Time now) {
+        return self.scheduler.hear(worker, {packet.c_str(), packet.size()}, now);
+      }, "worker"_a, "packet"_a, "now"_a)
       .def("close", [](BoundSteps& self) { self.scheduler.close(); })
       .def_prop_ro("admission", [](BoundSteps& self) -> Admission& { return self.admission; }, nb::rv_policy::reference_internal)
       .def("step", &BoundSteps::step, "now"_a)
@@ -198,7 +224,7 @@ inline void bind_steps(nb::module_& m) {
       .def("waiting", [](const BoundSteps& self) { return self.scheduler.waiting(); })
       .def("retried", [](const BoundSteps& self, int model) { return self.scheduler.retried(model); }, "model"_a)
       .def("policy_errors", [](const BoundSteps& self) { return std::pair(self.scheduler.policy_errors(), self.scheduler.last_policy_error()); })
-      .def("oldest", [](const BoundSteps& self, int gpu) { return self.scheduler.oldest(gpu); }, "gpu"_a);
+      .def("oldest", [](const BoundSteps& self, int worker) { return self.scheduler.oldest(worker); }, "worker"_a);
 }
 
 inline nb::list packets(BoundScheduler& self) {
@@ -219,9 +245,16 @@ inline void bind_scheduler(nb::module_& m) {
       .def("begin", [](BoundScheduler& self, const Setup& setup, const Parameters& parameters) { self.thread.begin(setup, parameters); },
            "setup"_a, "parameters"_a, Without())
       .def("profile", [](BoundScheduler& self, double share, std::uint64_t seed) { self.thread.profile(share, seed); }, "share"_a, "seed"_a)
-      .def("gpu_joined", [](BoundScheduler& self, int gpu) { self.thread.gpu_joined(gpu); }, "gpu"_a, Without())
-      .def("gpu_left", [](BoundScheduler& self, int gpu, const std::string& reason) { self.thread.gpu_left(gpu, reason); },
-           "gpu"_a, "reason"_a, Without())
+      .def("worker_joined", [](BoundScheduler& self, int worker) { self.thread.worker_joined(worker); }, "worker"_a, Without())
+      .def("worker_left", [](BoundScheduler& self, int worker, std::string reason, bool by_its_work, std::int64_t run) {
+        return told(self.thread.worker_left(worker, {std::move(reason), by_its_work, run}));
+      }, "worker"_a, "reason"_a, "by_its_work"_a, "run"_a)
+      .def("set_apart", [](BoundScheduler& self, int model, const std::vector<int>& workers) { self.thread.set_apart(model, workers); },
+           "model"_a, "workers"_a, Without())
+      .def("quarantined", [](BoundScheduler& self) {
+        return told(self.thread.ask([](const Scheduler& one) { return one.quarantine.all(monotonic_ns()); }));
+      })
+      .def("release", [](BoundScheduler& self, int model) { return self.thread.ask([model](Scheduler& one) { return one.quarantine.release(model); }); }, "model"_a)
       .def("watch", [](BoundScheduler& self, int worker, int socket) { self.thread.watch(worker, socket); }, "worker"_a, "socket"_a, Without())
       .def("forget", [](BoundScheduler& self, int worker) { self.thread.forget(worker); }, "worker"_a, Without())
       .def("close", [](BoundScheduler& self) { self.thread.close(); }, Without())
@@ -235,7 +268,7 @@ inline void bind_scheduler(nb::module_& m) {
       .def("policy_errors", [](BoundScheduler& self) {
         return self.thread.ask([](const Scheduler& one) { return std::pair(one.policy_errors(), one.last_policy_error()); });
       })
-      .def("oldest", [](BoundScheduler& self, int gpu) { return self.thread.ask([gpu](const Scheduler& one) { return one.oldest(gpu); }); }, "gpu"_a)
+      .def("oldest", [](BoundScheduler& self, int worker) { return self.thread.ask([worker](const Scheduler& one) { return one.oldest(worker); }); }, "worker"_a)
       .def_prop_ro("admission", [](BoundScheduler& self) -> Admission& { return self.exchange.admission; }, nb::rv_policy::reference_internal);
   bind_steps(m);
 }

@@ -236,7 +236,7 @@ class CallDesk {
       const bool follows = part.data.data() >= room.data() && part.data.data() < room.data() + room.size();
       if (!follows) std::copy(part.data.begin(), part.data.end(), to);
       else if (!part.data.empty()) found.push_back({part.data.data(), {to, part.data.size()}});
-      to += express::aligned(part.data.size());
+      to = express::Call::clear_gap(to, part.data.size());
     }
     std::sort(found.begin(), found.end(), [](const auto& one, const auto& other) { return one.first < other.first; });
     std::vector<Incoming::Place> places;
@@ -262,7 +262,7 @@ class CallDesk {
   }
 
   Taking refuse(const ServedModel& model, Verdict verdict, Time objective, Time passed) {
-    if (verdict == Verdict::kTooLate) refusals_.too_late(model.name, objective, exchange_.admission.needed(model.index), passed);
+    if (verdict == Verdict::kTooLate) refusals_.too_late(model.name, objective, exchange_.admission.needed(model.index, monotonic_ns()), passed);
     else if (verdict == Verdict::kFull) refusals_.full(exchange_.admission.open());
     else refusals_.backlog(model.name, exchange_.admission.open(model.index), objective);
     return turn_away(model, verdict == Verdict::kTooLate ? RefusedFor::kDeadline : RefusedFor::kOverloaded);

@@ -36,9 +36,9 @@ inline std::string batch_done(std::int64_t run, Time started, Time finished, con
 class Feed {
  public:
   Feed(const Setup& setup, const Parameters& parameters, MakePolicy make, double profiled_share)
-      : setup_(setup), admission_(setup.models.size(), 1 << 30), scheduler_(setup.gpus, admission_, make), free_(static_cast<std::size_t>(setup.gpus)) {
+      : setup_(setup), admission_(setup.models.size(), 1 << 30), scheduler_(setup.gpus, admission_, make, nullptr), free_(static_cast<std::size_t>(setup.gpus)) {
     scheduler_.profile(profiled_share, kSeed);
-    for (int gpu = 0; gpu < setup.gpus; ++gpu) scheduler_.gpu_joined(gpu, 0);
+    for (int gpu = 0; gpu < setup.gpus; ++gpu) scheduler_.worker_joined(gpu, 0);
     scheduler_.begin(setup, parameters, 0);
   }
 
@@ -94,10 +94,10 @@ class Feed {
   void work(Time now, Fed& fed) {
     for (const Order& order : std::exchange(scheduler_.orders, {})) {
       const OrderScan scan(order.packet);
-      Time& free = free_[static_cast<std::size_t>(order.gpu)];
+      Time& free = free_[static_cast<std::size_t>(order.worker)];
       const Time start = std::max({now, scan.start, free});
       free = start + execution(scan);
-      ends_.push({free, order.gpu, batch_done(scan.run, start, free, own_times_)});
+      ends_.push({free, order.worker, batch_done(scan.run, start, free, own_times_)});
       ++fed.batches;
     }
   }

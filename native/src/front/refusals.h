@@ -10,7 +10,7 @@
 namespace astrarium::front {
 
 inline constexpr std::string_view kCauseNames[kCauses] = {"",         "expired",     "sacrificed",
-                                                          "unserved", "worker_lost", "model_error", "policy_error", "other"};
+                                                          "unserved", "worker_lost", "model_error", "policy_error", "quarantined", "other"};
 inline std::string_view name_of(Cause cause) { return kCauseNames[static_cast<std::size_t>(cause)]; }
 
 // Twin of rounded_duration in astrarium.core.quantities.
@@ -89,6 +89,7 @@ class Refusals {
 
   // Of a ticket that came back without an answer.
   void ended(std::string_view model, const Ticket& ticket) {
+    if (ticket.cause == Cause::kQuarantined) return quarantined(model, ticket.reason);
     if (ticket.outcome == Outcome::kFailed) return failed(model, ticket.reason);
     if (ticket.cause == Cause::kExpired) {
       begin("model ", model) += ": the deadline can no longer be met";
@@ -122,12 +123,18 @@ class Refusals {
 
  private:
   static constexpr RefusalKind kDeadline{"504 Gateway Timeout", 4}, kOverloaded{"429 Too Many Requests", 8},
-      kUnavailable{"503 Service Unavailable", 14}, kFailed{"500 Internal Server Error", 13}, kBad{"400 Bad Request", 3};
+      kUnavailable{"503 Service Unavailable", 14}, kFailed{"500 Internal Server Error", 13}, kBad{"400 Bad Request", 3}, kUnprocessable{"422 Unprocessable Entity", 3};
 
   void failed(std::string_view model, std::string_view reason) {
     begin("model ", model) += " failed: ";
     text_ += reason;
     write(kFailed);
+  }
+
+  void quarantined(std::string_view model, std::string_view reason) {
+    begin("model ", model) += " does not take this input: ";
+    text_ += reason;
+    write(kUnprocessable);
   }
 
   std::string& begin(std::string_view start, std::string_view model) {

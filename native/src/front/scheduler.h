@@ -4,6 +4,13 @@
 // When a plan has drifted, `begin` lets a fresh policy take over: what waits is handed on, and a GPU that still works
 // for the old one is away in the books of the new until it is done. What the Python reference does is in
 // astrarium.server.control (scheduler, control_room, desk).
+//
+// A GPU has a worker that all models share, whose number is the GPU's. A model that broke workers may have workers of its
+// own, one on each GPU (`set_apart`). The batches of a GPU run one by one all the same: a worker gets no order while
+// another one on that GPU has a batch.
+//
+// A lost worker: the batch that broke it is suspect, all its others go back to the policy. Suspects run alone, one by one,
+// on the successor before the policy hears of it; what breaks a worker alone is put in quarantine.
 #pragma once
 
 #include <algorithm>
@@ -21,21 +28,35 @@
 #include "batch_books.h"
 #include "draws.h"
 #include "order.h"
+#include "quarantine.h"
 #include "ticket.h"
 
 namespace astrarium::front {
 
 struct Order {
-  int gpu;
+  int worker;
   std::string packet;
+};
+
+// How a worker was lost.
+struct Loss {
+  std::string reason;
+  bool by_its_work = false;  // what it ran may have broken it; else somebody outside ended it
+  std::int64_t run = -1;     // the batch that it named in its last words; -1: it named none
+};
+
+// Whose fault a loss was: a model (-1: nobody's), and so many of its calls.
+struct Blame {
+  int model = -1, calls = 0;
 };
 
 using MakePolicy = std::unique_ptr<Policy> (*)(const Setup&, const Parameters&);
 
 class Scheduler {
  public:
-  Scheduler(int gpus, Admission& admission, MakePolicy make)
-      : admission_(admission), make_(make), gpus_(static_cast<std::size_t>(gpus)) {}
+  // *memory* is where tickets have their inputs.
+  Scheduler(int gpus, Admission& admission, MakePolicy make, const char* memory)
+      : quarantine(memory), admission_(admission), make_(make), gpus_(static_cast<std::size_t>(gpus)) {}
 
   // Tell policies that listen what this share of the requests would have taken alone.
   void profile(double share, std::uint64_t seed) { profiled_share_ = share, draws_ = Draws(seed); }
@@ -57,34 +78,43 @@ class Scheduler {
     admission_.plan(setup_, present(), now);
   }
 
-  void gpu_joined(int gpu, Time now) {
-    at(gpu).present = true;
+  // A worker has its models, and can run batches.
+  void worker_joined(int worker, Time now) {
+    if (worker >= std::ssize(gpus_)) return apart_joined(worker, now);
+    at(worker).present = true;
     if (!policy_) return;
-    joins(gpu);
+    wait_again(worker, now);
+    joins(worker, now);
     admission_.plan(setup_, present(), now);
   }
 
-  // Its worker is gone, and nobody will write for its batches any more; *reason* says what became of it.
-  void gpu_left(int gpu, const std::string& reason, Time now) {
-    Worker& worker = at(gpu);
-    worker.present = false;
-    const std::vector<Flight> flights = std::exchange(worker.flights, {});
-    if (!policy_) return;
-    if (!std::exchange(worker.away, true)) tell(Happened::kGpuLeft, gpu);
-    for (const Flight& flight : flights)
-      for (const Part& part : flight.parts) lost(part, gpu, reason, now);
+  // A worker is gone, and nobody will write for its batches any more.
+  Blame worker_left(int worker, const Loss& loss, Time now) {
+    std::vector<Flight> lost = worker < std::ssize(gpus_) ? shared_left(worker) : apart_left(worker, now);
+    if (!policy_) return {};
+    const Blame blame = judge(lost, loss, worker, now);
     admission_.plan(setup_, present(), now);
+    return blame;
+  }
+
+  // A model has workers of its own from now on, one on each GPU; without any it is back with the others. What waits for its
+  // worker goes back to the policy then.
+  void set_apart(int model, const std::vector<int>& workers, Time now) {
+    std::erase_if(apart_, [model](const Apart& one) { return one.model == model; });
+    for (std::size_t gpu = 0; gpu < workers.size(); ++gpu) apart_.push_back({workers[gpu], static_cast<int>(gpu), model});
+    for (int gpu = 0; workers.empty() && gpu < std::ssize(gpus_); ++gpu) wait_again(gpu, now);
   }
 
   void arrive(Ticket* ticket, Time now) {
     ticket->open_parts = ticket->rows;
+    if (const QuarantinedInput* held = quarantine.find(*ticket, now)) return refuse(ticket, *held, now);
     for (int row = 0; row < ticket->rows; ++row) wait({ticket, row}, now);
   }
 
   // What a worker said; false where it is not about a batch, and others must hear it.
-  bool hear(int gpu, std::string_view packet, Time now) {
-    if (auto done = express::NewsScan(packet).batch_done()) return believe(*done, now), finished(gpu, *done), true;
-    if (const auto broken = express::NewsScan(packet).batch_broken()) return failed(gpu, *broken), true;
+  bool hear(int worker, std::string_view packet, Time now) {
+    if (auto done = express::NewsScan(packet).batch_done()) return believe(*done, now), finished(worker, *done, now), true;
+    if (const auto broken = express::NewsScan(packet).batch_broken()) return failed(worker, *broken, now), true;
     return false;
   }
 
@@ -94,22 +124,24 @@ class Scheduler {
   Time step(Time now) {
     if (!policy_) return kForever;
     look(now);
-    if (arrivals_.empty() && news_.empty() && now < timer_) return timer_;
+    if (!suspects_.empty()) give_up_late(now);
+    if (arrivals_.empty() && news_.empty() && now < timer_) return next();
     if (now >= timer_) timer_ = kForever;
     try {
       decide(now);
     } catch (const std::exception& error) {
       policy_failed(error.what(), now);
     }
-    return timer_;
+    return next();
   }
 
   // End all that is open; the policy is asked no more.
   void close() {
     policy_.reset();
     for (const std::int64_t id : all_waiting()) end(leave(id), Outcome::kDropped, Cause::kUnserved, "");
-    for (Worker& worker : gpus_)
-      for (const Flight& flight : std::exchange(worker.flights, {}))
+    for (const Suspect& one : std::exchange(suspects_, {})) end(one.part, Outcome::kFailed, Cause::kWorkerLost, one.reason + ", and the server stopped");
+    for (Gpu& gpu : gpus_)
+      for (const Flight& flight : std::exchange(gpu.flights, {}))
         for (const Part& part : flight.parts) end(part, Outcome::kFailed, Cause::kModelError, "the server stopped before the batch ended");
   }
 
@@ -118,6 +150,7 @@ class Scheduler {
   std::vector<Order> orders;
   std::vector<Ticket*> ended;
   BatchBooks books;
+  Quarantine quarantine;
 
   // --- questions
 
@@ -130,13 +163,15 @@ class Scheduler {
 
   // Whether no batch is under way.
   bool at_rest() const {
-    return std::all_of(gpus_.begin(), gpus_.end(), [](const Worker& worker) { return worker.flights.empty(); });
+    return std::all_of(gpus_.begin(), gpus_.end(), [](const Gpu& gpu) { return gpu.flights.empty(); });
   }
 
-  // The oldest batch of a GPU's worker, and how long it may take.
-  std::optional<std::pair<std::int64_t, Time>> oldest(int gpu) const {
+  // The oldest batch of a worker, and how long it may take.
+  std::optional<std::pair<std::int64_t, Time>> oldest(int worker) const {
+    const int gpu = gpu_of(worker);
+    if (gpu < 0) return std::nullopt;
     const auto& flights = gpus_[static_cast<std::size_t>(gpu)].flights;
-    if (flights.empty()) return std::nullopt;
+    if (flights.empty() || flights.front().worker != worker || !flights.front().sent) return std::nullopt;
     return std::pair(flights.front().tag, flights.front().limit);
   }
 
@@ -147,17 +182,33 @@ class Scheduler {
 
   struct Flight {
     std::int64_t tag;
-    int model;
+    int model, worker;
     bool ours;  // of the policy that decides now
     std::vector<Part> parts;
     Time dispatched, planned_end, limit;
-    std::int64_t run;  // as that policy counts them
+    std::int64_t run;      // as that policy counts them
+    std::string order;     // until it is sent
+    bool sent = false;
   };
 
-  struct Worker {
+  struct Gpu {
+    bool present = false;  // its shared worker
+    bool away = true;      // in the policy's books
+    std::vector<Flight> flights;  // a few, of all its workers
+  };
+
+  // A worker with one model.
+  struct Apart {
+    int worker, gpu, model;
     bool present = false;
-    bool away = true;  // in the policy's books
-    std::vector<Flight> flights;  // a few
+  };
+
+  // A part that no policy knows of: it was in a batch that broke its worker, and is to run *alone*; or its model's own worker
+  // is away.
+  struct Suspect {
+    Part part;
+    bool alone;
+    std::string reason;
   };
 
   struct Waiting {
@@ -167,10 +218,153 @@ class Scheduler {
     std::int64_t sequence;
   };
 
-  Worker& at(int gpu) { return gpus_[static_cast<std::size_t>(gpu)]; }
+  Gpu& at(int gpu) { return gpus_[static_cast<std::size_t>(gpu)]; }
   int present() const {
-    return static_cast<int>(std::count_if(gpus_.begin(), gpus_.end(), [](const Worker& worker) { return worker.present; }));
+    return static_cast<int>(std::count_if(gpus_.begin(), gpus_.end(), [](const Gpu& gpu) { return gpu.present; }));
   }
+
+  // workers
+
+  int gpu_of(int worker) const {
+    if (worker < std::ssize(gpus_)) return worker;
+    const auto found = std::find_if(apart_.begin(), apart_.end(), [worker](const Apart& one) { return one.worker == worker; });
+    return found == apart_.end() ? -1 : found->gpu;
+  }
+  Apart* apart(int worker) {
+    const auto found = std::find_if(apart_.begin(), apart_.end(), [worker](const Apart& one) { return one.worker == worker; });
+    return found == apart_.end() ? nullptr : &*found;
+  }
+  // Which worker of a GPU runs a model.
+  int worker_for(int gpu, int model) const {
+    for (const Apart& one : apart_)
+      if (one.gpu == gpu && one.model == model) return one.worker;
+    return gpu;
+  }
+  bool is_present(int worker) {
+    if (worker < std::ssize(gpus_)) return at(worker).present;
+    const Apart* one = apart(worker);
+    return one != nullptr && one->present;
+  }
+
+  void apart_joined(int worker, Time now) {
+    Apart* one = apart(worker);
+    if (one == nullptr) return;
+    one->present = true;
+    if (!policy_) return;
+    wait_again(worker, now);
+    try_alone(worker, now);
+  }
+
+  // Its batches that have not ended; what another worker of the GPU runs meanwhile goes on, without the policy.
+  std::vector<Flight> shared_left(int gpu) {
+    Gpu& lost = at(gpu);
+    lost.present = false;
+    std::vector<Flight> left, goes_on;
+    for (Flight& flight : std::exchange(lost.flights, {})) {
+      const bool runs = flight.sent && flight.worker != gpu;
+      flight.ours &= !runs;
+      (runs ? goes_on : left).push_back(std::move(flight));
+    }
+    lost.flights = std::move(goes_on);
+    if (policy_ && !std::exchange(lost.away, true)) tell(Happened::kGpuLeft, gpu);
+    return left;
+  }
+
+  // The policy hears that each of its batches has failed; its GPU stays.
+  std::vector<Flight> apart_left(int worker, Time now) {
+    std::vector<Flight> lost;
+    Apart* one = apart(worker);
+    if (one == nullptr) return lost;
+    one->present = false;
+    auto& flights = at(one->gpu).flights;
+    while (!flights.empty() && flights.front().sent && flights.front().worker == worker) lost.push_back(take_first(one->gpu));
+    for (const Flight& flight : lost) left(one->gpu, flight, Happened::kBatchFailed, now, now, now);
+    return lost;
+  }
+
+  // The batch that broke a worker is suspect; its others go back to the policy.
+  Blame judge(const std::vector<Flight>& lost, const Loss& loss, int worker, Time now) {
+    const Flight* guilty = guilty_of(lost, loss);
+    for (const Flight& flight : lost)
+      if (&flight == guilty) suspect(flight, loss, now);
+      else for (const Part& part : flight.parts) lost_beside(part, worker, loss.reason, now);
+    return guilty == nullptr ? Blame{} : Blame{guilty->model, static_cast<int>(guilty->parts.size())};
+  }
+
+  // The one that the worker named, or the first that it had. That somebody outside ended a worker is believed of a call once.
+  static const Flight* guilty_of(const std::vector<Flight>& lost, const Loss& loss) {
+    if (lost.empty() || !lost.front().sent) return nullptr;
+    const auto named = std::find_if(lost.begin(), lost.end(), [&](const Flight& one) { return one.sent && one.tag == loss.run; });
+    const Flight& first = named == lost.end() ? lost.front() : *named;
+    const bool again = std::any_of(first.parts.begin(), first.parts.end(), [](const Part& part) { return part.ticket->retried; });
+    return loss.by_its_work || again ? &first : nullptr;
+  }
+
+  // Its parts run alone once more; one that was alone will break any worker.
+  void suspect(const Flight& flight, const Loss& loss, Time now) {
+    const std::string told = "the worker of GPU " + std::to_string(gpu_of(flight.worker)) + " " + loss.reason;
+    if (flight.parts.size() == 1) return convict(flight.parts[0], told, now);
+    for (const Part& part : flight.parts)
+      suspects_.push_back({part, true, told + " while it ran a batch of " + std::to_string(flight.parts.size()) + " calls, this one among them"});
+  }
+
+  void convict(const Part& part, const std::string& told, Time now) {
+    const std::string reason = told + " while it ran this call alone";
+    quarantine.add(*part.ticket, reason, now);
+    end(part, Outcome::kFailed, Cause::kWorkerLost, reason + "; the same input is refused for " + rounded_duration(Quarantine::kLasts));
+  }
+
+  void refuse(Ticket* ticket, const QuarantinedInput& held, Time now) {
+    ticket->outcome = Outcome::kFailed, ticket->cause = Cause::kQuarantined;
+    ticket->reason = held.reason + ", " + rounded_duration(now - held.since) + " ago; the same input is refused for another " + rounded_duration(held.until - now);
+    ticket->open_parts = 0;
+    ended.push_back(ticket);
+  }
+
+  // suspects
+
+  Time last_chance(const Part& part) const { return part.ticket->deadline - admission_.needed(part.ticket->model); }
+
+  // When to be asked again.
+  Time next() const {
+    Time soonest = timer_;
+    for (const Suspect& one : suspects_) soonest = std::min(soonest, last_chance(one.part) + 1);
+    return soonest;
+  }
+
+  void give_up_late(Time now) {
+    std::erase_if(suspects_, [&](const Suspect& one) {
+      const bool late = now > last_chance(one.part);
+      if (late) end(one.part, Outcome::kFailed, Cause::kWorkerLost, one.reason + ", and it is too late to try again");
+      return late;
+    });
+  }
+
+  // Runs the next suspect of a worker alone; false where it has none.
+  bool try_alone(int worker, Time now) {
+    if (suspects_.empty() || !is_present(worker)) return false;
+    give_up_late(now);
+    const auto found = std::find_if(suspects_.begin(), suspects_.end(), [&](const Suspect& one) { return one.alone && runs_on(one.part, worker); });
+    if (found == suspects_.end()) return false;
+    const Part part = found->part;
+    suspects_.erase(found);
+    count_retry(*part.ticket);
+    launch(gpu_of(worker), {part}, false, now, -1, now);
+    return true;
+  }
+
+  // What waited for this worker goes back to the policy.
+  void wait_again(int worker, Time now) {
+    std::vector<Part> parts;
+    std::erase_if(suspects_, [&](const Suspect& one) {
+      const bool waits = !one.alone && runs_on(one.part, worker);
+      if (waits) parts.push_back(one.part);
+      return waits;
+    });
+    for (const Part& part : parts) wait(part, now);
+  }
+
+  bool runs_on(const Part& part, int worker) const { return worker_for(gpu_of(worker), part.ticket->model) == worker; }
 
   // Follow the rates at which calls are answered.
   void look(Time now) {
@@ -232,27 +426,47 @@ class Scheduler {
     ended.push_back(&ticket);
   }
 
-  void lost(const Part& part, int gpu, const std::string& reason, Time now) {
+  // A part that was with a lost worker, and not to blame.
+  void lost_beside(const Part& part, int worker, const std::string& reason, Time now) {
     Ticket& ticket = *part.ticket;
-    const bool in_time = now + admission_.needed(ticket.model) <= ticket.deadline;
-    if (!ticket.retried && in_time) {
-      ticket.retried = true;
-      retried_.resize(std::max(retried_.size(), static_cast<std::size_t>(ticket.model) + 1));
-      ++retried_[static_cast<std::size_t>(ticket.model)];
-      return wait(part, now);
-    }
-    const char* why = ticket.retried ? "it was the second try" : "it is too late to try again";
-    end(part, Outcome::kFailed, Cause::kWorkerLost, "the worker of GPU " + std::to_string(gpu) + " " + reason + ", and " + why);
+    if (now + admission_.needed(ticket.model, now) <= ticket.deadline) return count_retry(ticket), wait(part, now);
+    end(part, Outcome::kFailed, Cause::kWorkerLost, "the worker of GPU " + std::to_string(gpu_of(worker)) + " " + reason + ", and it is too late to try again");
+  }
+
+  void count_retry(Ticket& ticket) {
+    if (std::exchange(ticket.retried, true)) return;
+    retried_.resize(std::max(retried_.size(), static_cast<std::size_t>(ticket.model) + 1));
+    ++retried_[static_cast<std::size_t>(ticket.model)];
   }
 
   // batches
 
-  std::optional<Flight> take(int gpu, std::int64_t tag) {
+  // The batch that a worker tells of: the first of its GPU.
+  std::optional<Flight> take(int worker, std::int64_t tag) {
+    const auto first = oldest(worker);
+    if (!first || first->first != tag) return std::nullopt;
+    return take_first(gpu_of(worker));
+  }
+
+  Flight take_first(int gpu) {
     auto& flights = at(gpu).flights;
-    if (flights.empty() || flights.front().tag != tag) return std::nullopt;
     Flight flight = std::move(flights.front());
     flights.erase(flights.begin());
     return flight;
+  }
+
+  // Sends what can be sent: to one worker of a GPU at a time. A batch for a worker that is away has failed.
+  void advance(int gpu, Time now) {
+    auto& flights = at(gpu).flights;
+    while (!flights.empty() && !flights.front().sent && !is_present(flights.front().worker)) {
+      const Flight flight = take_first(gpu);
+      for (const Part& part : flight.parts) suspects_.push_back({part, false, "the worker of its model on GPU " + std::to_string(gpu) + " is away"});
+      left(gpu, flight, Happened::kBatchFailed, now, now, now);
+    }
+    for (Flight& flight : flights) {
+      if (flight.worker != flights.front().worker) return;
+      if (!std::exchange(flight.sent, true)) orders.push_back({flight.worker, std::move(flight.order)});
+    }
   }
 
   // Nothing that a worker tells of can have happened later than now.
@@ -260,9 +474,10 @@ class Scheduler {
     for (Time* time : {&done.received, &done.started, &done.computing, &done.computed, &done.finished}) *time = std::clamp<Time>(*time, 0, now);
   }
 
-  void finished(int gpu, const express::BatchDone& done) {
-    auto flight = take(gpu, done.run);
+  void finished(int worker, const express::BatchDone& done, Time now) {
+    auto flight = take(worker, done.run);
     if (!flight) return;
+    const int gpu = gpu_of(worker);
     const bool told = done.shapes && done.shapes->size() == flight->parts.size();
     for (std::size_t member = 0; member < flight->parts.size(); ++member) {
       const Part& part = flight->parts[member];
@@ -277,7 +492,7 @@ class Scheduler {
     const BatchRecord record{flight->tag, gpu, flight->model, static_cast<int>(flight->parts.size()), flight->dispatched,
                              flight->planned_end, done.received, done.started, done.computing, done.computed, done.finished};
     books.add(record);
-    left(gpu, *flight, Happened::kBatchFinished, done.started, done.started + record.kept_gpu());
+    left(gpu, *flight, Happened::kBatchFinished, done.started, done.started + record.kept_gpu(), now);
     if (flight->ours) profiled(*flight, done.own_times);
   }
 
@@ -294,24 +509,27 @@ class Scheduler {
     ticket.reply_shapes[static_cast<std::size_t>(row)] = std::move(shapes);
   }
 
-  void failed(int gpu, const express::BatchBroken& broken) {
-    auto flight = take(gpu, broken.run);
+  void failed(int worker, const express::BatchBroken& broken, Time now) {
+    auto flight = take(worker, broken.run);
     if (!flight) return;
     for (const Part& part : flight->parts) end(part, Outcome::kFailed, Cause::kModelError, broken.error);
-    left(gpu, *flight, Happened::kBatchFailed, broken.started, broken.finished);
+    left(gpu_of(worker), *flight, Happened::kBatchFailed, broken.started, broken.finished, now);
   }
 
-  // A batch has left its GPU: tell the policy, or, where it was an earlier one's, let the GPU join once it is idle.
-  void left(int gpu, const Flight& flight, Happened what, Time started, Time ended) {
+  // A batch has left its GPU: tell the policy, or, where it was no batch of its own, let the GPU join once it is idle.
+  void left(int gpu, const Flight& flight, Happened what, Time started, Time ended, Time now) {
     if (!policy_) return;
-    if (!flight.ours) return joins(gpu);
-    tell(what, gpu, flight.run, started - base_, ended - base_);
+    if (flight.ours) tell(what, gpu, flight.run, started - base_, ended - base_);
+    else if (flight.worker != gpu) try_alone(flight.worker, now);
+    advance(gpu, now);
+    joins(gpu, now);
   }
 
-  void joins(int gpu) {
-    Worker& worker = at(gpu);
-    if (!worker.away || !worker.present || !worker.flights.empty()) return;
-    worker.away = false;
+  // A worker that is back runs the suspects of its predecessor before the policy hears of it.
+  void joins(int gpu, Time now) {
+    Gpu& joining = at(gpu);
+    if (!joining.away || !joining.present || !joining.flights.empty() || try_alone(gpu, now)) return;
+    joining.away = false;
     tell(Happened::kGpuJoined, gpu);
   }
 
@@ -335,13 +553,18 @@ class Scheduler {
     std::vector<Part> parts;
     parts.reserve(made.ids.size());
     for (const std::int64_t id : made.ids) parts.push_back(leave(id));
+    launch(made.gpu, std::move(parts), true, base_ + made.at, made.run, now);
+  }
+
+  void launch(int gpu, std::vector<Part> parts, bool ours, Time at_earliest, std::int64_t run, Time now) {
     const int size = static_cast<int>(parts.size()), model = parts[0].ticket->model;
     const Time estimate = setup_.models[static_cast<std::size_t>(model)].latency[static_cast<std::size_t>(size)];
-    const Time delay = setup_.network.delay(size), start = std::max(base_ + made.at, now + delay);
+    const Time delay = setup_.network.delay(size), start = std::max(at_earliest, now + delay);
     // The delay is what the way may take; where it takes less, nobody waits for the rest of it.
-    orders.push_back({made.gpu, run_batch(++tag_, model, parts, std::max<Time>(0, start - delay))});
-    at(made.gpu).flights.push_back({tag_, model, true, std::move(parts), now, start + estimate,
-                                    std::max(kShortestLimit, kStuckAfter * estimate), made.run});
+    std::string order = run_batch(++tag_, model, parts, std::max<Time>(0, start - delay));
+    at(gpu).flights.push_back({tag_, model, worker_for(gpu, model), ours, std::move(parts), now, start + estimate,
+                               std::max(kShortestLimit, kStuckAfter * estimate), run, std::move(order)});
+    advance(gpu, now);
   }
 
   // What waits is lost with a policy that failed, and a fresh one takes over.
@@ -355,7 +578,9 @@ class Scheduler {
 
   Admission& admission_;
   MakePolicy make_;
-  std::vector<Worker> gpus_;
+  std::vector<Gpu> gpus_;
+  std::vector<Apart> apart_;        // few
+  std::vector<Suspect> suspects_;   // in the order in which they came; mostly none
   Setup setup_;
   Parameters parameters_;
   std::unique_ptr<LivePolicy> policy_;

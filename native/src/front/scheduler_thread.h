@@ -34,7 +34,7 @@ class SchedulerThread {
  public:
   // The last origin is Python; its bell rings for packets and troubles too.
   SchedulerThread(Exchange& exchange, int gpus, MakePolicy make)
-      : exchange_(exchange), scheduler_(gpus, exchange.admission, make) {
+      : exchange_(exchange), scheduler_(gpus, exchange.admission, make, exchange.memory) {
     epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
     timer_ = ::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     if (epoll_ < 0 || timer_ < 0) throw std::runtime_error("epoll or timerfd failed");
@@ -77,15 +77,22 @@ class SchedulerThread {
     scheduler_.profile(share, seed);
   }
 
-  void gpu_joined(int gpu) {
+  void worker_joined(int worker) {
     const std::lock_guard turn(exchange_.turn);
-    scheduler_.gpu_joined(gpu, monotonic_ns());
+    scheduler_.worker_joined(worker, monotonic_ns());
     exchange_.bell.ring_aloud();
   }
 
-  void gpu_left(int gpu, const std::string& reason) {
+  Blame worker_left(int worker, const Loss& loss) {
     const std::lock_guard turn(exchange_.turn);
-    scheduler_.gpu_left(gpu, reason, monotonic_ns());
+    const Blame blame = scheduler_.worker_left(worker, loss, monotonic_ns());
+    exchange_.bell.ring_aloud();
+    return blame;
+  }
+
+  void set_apart(int model, const std::vector<int>& workers) {
+    const std::lock_guard turn(exchange_.turn);
+    scheduler_.set_apart(model, workers, monotonic_ns());
     exchange_.bell.ring_aloud();
   }
 
@@ -277,13 +284,13 @@ class SchedulerThread {
   }
 
   void send(const Order& order) {
-    const auto known = sockets_.find(order.gpu);
+    const auto known = sockets_.find(order.worker);
     if (known == sockets_.end()) return;  // it is gone; its death will be told
     const ssize_t sent = ::send(known->second, order.packet.data(), order.packet.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
     if (sent >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EMSGSIZE)) return;
     {
       const std::lock_guard lock(told_);
-      troubles_.emplace_back(order.gpu, errno == EMSGSIZE ? "was sent an order that is too long" : "stopped reading its orders");
+      troubles_.emplace_back(order.worker, errno == EMSGSIZE ? "was sent an order that is too long" : "stopped reading its orders");
     }
     exchange_.origins.back()->bell.ring();
   }

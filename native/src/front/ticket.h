@@ -17,8 +17,8 @@ using express::Written;
 enum class Outcome : std::uint8_t { kOpen, kInTime, kLate, kDropped, kFailed };
 
 // One of a few words that metrics count; any other is the ticket's reason. Their names are in refusals.h.
-enum class Cause : std::uint8_t { kNone, kExpired, kSacrificed, kUnserved, kWorkerLost, kModelError, kPolicyError, kOther };
-inline constexpr int kCauses = 8;
+enum class Cause : std::uint8_t { kNone, kExpired, kSacrificed, kUnserved, kWorkerLost, kModelError, kPolicyError, kQuarantined, kOther };
+inline constexpr int kCauses = 9;
 
 struct Ticket {
   // Written by the origin.

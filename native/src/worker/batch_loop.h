@@ -133,6 +133,9 @@ class BatchLoop : private Waiting {
     } catch (const BatchFailed& error) {
       free_ = around_.now();
       around_.say(broken(turn.run, std::min(earliest, free_), free_, error.what()));
+    } catch (const DeviceLost& error) {
+      around_.say(last_words(turn.run, error.what()));
+      throw;
     }
     turns_.pop_front();
   }
@@ -202,6 +205,16 @@ class BatchLoop : private Waiting {
     pack.array(5);
     pack.text("BatchBroken");
     for (const Time value : {run, started, finished}) pack.number(static_cast<std::uint64_t>(value));
+    pack.long_text(error);
+    return packet;
+  }
+
+  static std::string last_words(std::int64_t run, std::string_view error) {
+    std::string packet;
+    express::PackWriter pack(packet);
+    pack.array(3);
+    pack.text("WorkerBroken");
+    pack.number(static_cast<std::uint64_t>(run));
     pack.long_text(error);
     return packet;
   }

@@ -110,6 +110,7 @@ struct BoundLoop {
 
 inline void bind_batch_loop(nb::module_& m) {
   using namespace nb::literals;
+  nb::exception<DeviceLost>(m, "DeviceLost");
   nb::class_<BoundLoop>(m, "BatchLoop")
       .def("__init__", [](BoundLoop* self, nb::handle memory, int line) { new (self) BoundLoop(memory, std::make_unique<Line>(line)); },
            "memory"_a, "line"_a)

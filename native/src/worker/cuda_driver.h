@@ -15,7 +15,22 @@ using DevicePointer = unsigned long long;
 
 class CudaError : public std::runtime_error {
  public:
-  using std::runtime_error::runtime_error;
+  explicit CudaError(const std::string& told, int code = 0) : std::runtime_error(told), code_(code) {}
+
+  // Whether the process cannot use its GPU any more: such an error comes back from every later call of the driver, until
+  // the context goes with the process.
+  bool is_sticky() const {
+    switch (code_) {
+      case 46: case 101: case 201: case 214: case 220: case 226:        // GPU gone, no context, uncorrectable memory
+      case 700: case 702: case 709: case 710:                            // illegal address, time-out, destroyed, assert
+      case 714: case 715: case 716: case 717: case 718: case 719:        // broken stack, instruction, alignment, launch
+      case 721: case 999: return true;
+      default: return false;
+    }
+  }
+
+ private:
+  int code_;
 };
 
 class CudaDriver {
@@ -91,7 +106,7 @@ class CudaDriver {
     if (result == 0) return;
     const char* told = nullptr;
     explain_(result, &told);
-    throw CudaError(std::string(what) + ": " + (told != nullptr ? told : "error " + std::to_string(result)));
+    throw CudaError(std::string(what) + ": " + (told != nullptr ? told : "error " + std::to_string(result)), result);
   }
 
   void* library_;  // never closed: others use it

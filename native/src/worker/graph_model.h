@@ -27,6 +27,8 @@ class GraphWork : public Work {
     try {
       gather();
       flight_ = runner_->launch(static_cast<int>(members_.size()), now);
+    } catch (const CudaError& error) {
+      error_ = error.what(), lost_ = error.is_sticky();
     } catch (const std::exception& error) {
       error_ = error.what();
     }
@@ -35,12 +37,14 @@ class GraphWork : public Work {
   std::optional<Ran> run(Time free, Time not_before, Waiting& waiting) override {
     if (!launched() && !waiting.until(not_before)) return std::nullopt;
     if (!launched()) launch(waiting.now());
+    if (lost_) throw DeviceLost(error_);
     if (!error_.empty()) throw BatchFailed(error_);
     try {
       waiting.until_ready(runner_->expected(*flight_, free), [this] { return runner_->ready(*flight_); });
       const Ran ran = runner_->ran(*flight_, waiting.now());
       return Ran{std::max(ran.began, free), std::max(ran.ended, free)};
     } catch (const CudaError& error) {
+      if (error.is_sticky()) throw DeviceLost(error.what());
       throw BatchFailed(error.what());
     }
   }
@@ -61,6 +65,7 @@ class GraphWork : public Work {
   const std::vector<Member> members_;
   std::optional<Flight> flight_;
   std::string error_;
+  bool lost_ = false;  // the GPU, by this error
 };
 
 class GraphModel : public NativeModel {

@@ -30,6 +30,12 @@ class BatchFailed : public std::runtime_error {
   explicit BatchFailed(const std::string& why) : std::runtime_error("ModelFailed: " + why.substr(0, 1900)) {}
 };
 
+// The GPU cannot be used any more by this process, since this batch was run.
+class DeviceLost : public std::runtime_error {
+ public:
+  explicit DeviceLost(const std::string& why) : std::runtime_error(why.substr(0, 1900)) {}
+};
+
 // How a batch waits: orders are heard meanwhile, and others are launched.
 class Waiting {
  public:

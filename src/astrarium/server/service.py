@@ -16,6 +16,7 @@ from astrarium.core.quantities import rounded_duration, write_duration
 from astrarium.core.units import MILLISECOND, SECOND, Time
 from astrarium.server.contract import InferAnswer, InferCall, ModelCard, Refused, Stages, StatisticsOfModel
 from astrarium.server.control.books import ModelBooks
+from astrarium.server.control.blame import Isolation
 from astrarium.server.control.bounds import around, tightest
 from astrarium.server.control.bridge import Bridge
 from astrarium.server.control.calls import Calls, Preprocessor
@@ -84,6 +85,9 @@ class LiveService:
         if isinstance(self.control, NativeControl):
             self.fleet.oldest = self.control.oldest
         self.repository = self.control.repository = Repository(plan.models, self.fleet)
+        self.repository.changed = self._tell_network
+        given_time = loop.clock, loop.later
+        self.isolation = Isolation(self.repository, self.fleet, self.control, *given_time, self._tell_network)
         if isinstance(self.control, Control) and self.exchange is not None:
             self._bridge = Bridge(front.Bridge(self.exchange), self.control, self.repository)
         self.workers = new_workers(self._tensor_store.memory, self.fleet, ears)
@@ -149,7 +153,7 @@ class LiveService:
         """Return why no call is taken now; empty where they are."""
         if self.draining:
             return "the server is draining"
-        return "" if self.control.present and self.control.began else "no worker is up"
+        return "" if self.control.expects_worker and self.control.began else "no worker is up"
 
     # calls
 
@@ -167,6 +171,7 @@ class LiveService:
     async def load(self, model: str) -> None:
         entry = self.repository.find(model)
         async with entry.turn:
+            self.control.release(entry.plan.index)
             await self.repository.load(entry)
             self._tell_network()
 
@@ -176,6 +181,7 @@ class LiveService:
             if entry.state == "READY":
                 await self._finish(entry)
                 await self.repository.unload(entry)
+                self.isolation.forgive(entry)
 
     async def _finish(self, entry: Entry) -> None:
         """Answer the accepted calls of a model and take no new ones; a waiter that gives up has it back."""

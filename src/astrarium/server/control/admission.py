@@ -74,11 +74,16 @@ class Admission:
 
     def __init__(self, setup: Setup, most_open: int) -> None:
         self._open, self._margins = [0] * len(setup.models), [0.0] * len(setup.models)
-        self._most_open, self._closed = most_open, True
+        self._most_open, self._closed, self._back_at = most_open, True, 0
         self.plan(setup, 0, 0)
 
     def plan(self, setup: Setup, gpus: int, now: Time) -> None:
+        gpus = max(1, gpus)  # without a worker, as if the one that is expected were here
         self._setup, self._limits = setup, [OpenCallLimit(spec, gpus, now) for spec in setup.models]
+
+    def expect_worker(self, at: Time) -> None:
+        """Hear when a worker can be expected, while none is up; 0 where one is."""
+        self._back_at = at
 
     def close(self, closed: bool) -> None:
         self._closed = closed
@@ -87,7 +92,8 @@ class Admission:
         """Return a verdict; a call that is TAKEN is open until it has `ended`."""
         if self._closed:
             return CLOSED
-        if now + alone(self._setup.models[model], self._setup.network) > received + objective:
+        needed = alone(self._setup.models[model], self._setup.network)
+        if max(now, self._back_at) + needed > received + objective:
             return TOO_LATE
         if self.open() >= self._most_open:
             return FULL

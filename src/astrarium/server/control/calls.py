@@ -19,7 +19,7 @@ from astrarium.core.units import FOREVER, Time
 from astrarium.server.contract import InferAnswer, InferCall, Kind, ModelCard, Refused, Stages
 from astrarium.server.control.admission import admit, overloaded
 from astrarium.server.control.bounds import alone
-from astrarium.server.control.control_room import Control
+from astrarium.server.control.control_room import QUARANTINED, Control
 from astrarium.server.control.desk import Desk
 from astrarium.server.control.native import NativeControl
 from astrarium.server.control.repository import Entry, Repository
@@ -282,6 +282,8 @@ class Calls:
 def refusal(ticket: Ticket) -> Refused:
     """Return what the client of a call without an answer is told."""
     name = ticket.call.model
+    if ticket.cause == QUARANTINED:
+        return Refused(Kind.UNPROCESSABLE, f"model {name} does not take this input: {ticket.reason}")
     if ticket.outcome is Outcome.FAILED:
         return Refused(Kind.MODEL_FAILED, f"model {name} failed: {ticket.reason}")
     if ticket.cause == EXPIRED:

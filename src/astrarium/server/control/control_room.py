@@ -18,21 +18,25 @@ from astrarium.core.trace import Step
 from astrarium.core.units import MILLISECOND, Time
 from astrarium.server.control.admission import Admission
 from astrarium.server.control.books import BatchesDone, LastMinute, ModelBooks, Tally, enter, growth
+from astrarium.server.control.blame import Blame, Loss
 from astrarium.server.control.bounds import alone, bounded
 from astrarium.server.control.desk import Desk
 from astrarium.server.control.fleet import Fleet
 from astrarium.server.control.plan import ServingPlan
+from astrarium.server.control.quarantine import LASTS, Quarantine, QuarantinedInput
 from astrarium.server.control.repository import Repository
-from astrarium.server.control.scheduler import Scheduler, SchedulerLoop
+from astrarium.server.control.scheduler import Scheduler, SchedulerLoop, in_flight
+from astrarium.server.control.solo import MODEL_ERROR, WORKER_LOST, SoloTries
 from astrarium.server.control.tickets import EndedBatch, InFlightBatch, KeptGpu, Ticket, kept_gpu
 from astrarium.server.control.watches import Calibration
-from astrarium.serving.contract import Setup
+from astrarium.core.quantities import rounded_duration
+from astrarium.serving.contract import Request, Setup
 from astrarium.serving.live.messages import BatchBroken, BatchCancelled, BatchDone, ModelNews, Pong, RunBatch
 from astrarium.serving.policies import ServingPolicy
 from astrarium.serving.state import Fate, Outcome
 from astrarium.serving.twin import native_setup
 
-WORKER_LOST, MODEL_ERROR, POLICY_ERROR = "worker_lost", "model_error", "policy_error"
+POLICY_ERROR, QUARANTINED = "policy_error", "quarantined"
 Recorder = Callable[[Setup], Callable[[Step], None]]  # given anew to every scheduler
 log = logging.getLogger("astrarium.control")
 
@@ -68,8 +72,15 @@ class ControlRoom:
         self._publish()
 
     def _publish(self) -> None:
-        """Tell those who read calls whether any are taken now."""
-        self.admission.close(not (self._taking and self.began and self.present))
+        """Tell those who read calls whether any are taken now, and when a worker will be there for them."""
+        expected = 0 if self.present or self.fleet is None else self.fleet.back_at()
+        self.admission.expect_worker(expected)
+        self.admission.close(not (self._taking and self.began and (self.present or expected)))
+
+    @property
+    def expects_worker(self) -> bool:
+        """Whether calls can be answered, now or as soon as a worker is back."""
+        return bool(self.present) or (self.fleet is not None and self.fleet.back_at() > 0)
 
     def answered(self, model: int, batch: EndedBatch, now: Time) -> None:
         self.admission.answered(model, now - batch.planned_end - self.setup.network.response)
@@ -116,6 +127,8 @@ class ControlRoom:
 class Control(ControlRoom):
     """This control room decides in Python; with an *exchange*, also on calls of network threads."""
 
+    can_set_apart = False
+
     def __init__(
         self,
         plan: ServingPlan,
@@ -129,6 +142,8 @@ class Control(ControlRoom):
         self._loop, self._recorder, self._exchange = loop, recorder, exchange
         self.scheduler: Scheduler | None = None
         self._in_flight: list[set[InFlightBatch]] = [set() for _ in plan.workers]  # by GPU
+        self._solo = SoloTries(self)
+        self._quarantine = Quarantine(len(plan.models), desk.tensor_store.memory.view)
 
     # one scheduler after the other
 
@@ -175,6 +190,15 @@ class Control(ControlRoom):
         super().sync()
         self.admission.look(self.clock())
 
+    def set_apart(self, model: int, workers: list[int]) -> None:
+        """Do nothing: the Python scheduler knows one worker of a GPU."""
+
+    def quarantined(self) -> list[QuarantinedInput]:
+        return self._quarantine.all(self.clock())
+
+    def release(self, model: int) -> int:
+        return self._quarantine.release(model)
+
     def inputs_made(self) -> None:
         """Send the batches that waited for inputs that a hook has made."""
         self._fleet.pump_all()
@@ -189,6 +213,7 @@ class Control(ControlRoom):
         for scheduler in [*(schedulers - {self.scheduler}), self.scheduler]:  # the last takes second tries
             if scheduler is not None:
                 scheduler.close()
+        self._solo.close()
         self._fleet.drop_unsent()
         self.scheduler, self.began = None, False
         self.takes_calls(False)
@@ -207,15 +232,30 @@ class Control(ControlRoom):
     ) -> None:
         if outcome is not Outcome.FAILED or flight is None:
             self.desk.part_ended(request, outcome, reason, reason, flight)
-        elif flight.lost and self._may_retry(request):
-            self._retry(request)
         elif flight.lost:
-            retried = self.desk.ticket_of(request).retried
-            why = "it was the second try" if retried else "it is too late to try again"
-            reason = f"the worker of GPU {flight.gpu} {flight.lost}, and {why}"
-            self.desk.part_ended(request, outcome, WORKER_LOST, reason, flight)
+            self._lost(request, flight)
         else:
             self.desk.part_ended(request, outcome, MODEL_ERROR, reason, flight)
+
+    def _lost(self, request: int, flight: InFlightBatch) -> None:
+        """Try a call again that was with a lost worker: alone where its batch is suspect, and once."""
+        told = f"the worker of GPU {flight.gpu} {flight.lost}"
+        if flight.suspect and flight.size == 1:
+            self._convict(request, flight, f"{told} while it ran this call alone")
+        elif flight.suspect:
+            self._solo.add(request, f"{told} while it ran a batch of {flight.size} calls, this one among them")
+            rest = self.desk.ticket_of(request).deadline - self.clock()
+            self._loop.later(max(0, rest), self._solo.give_up_late)
+        elif self.in_time(request):
+            self._retry(request)
+        else:
+            reason = f"{told}, and it is too late to try again"
+            self.desk.part_ended(request, Outcome.FAILED, WORKER_LOST, reason, flight)
+
+    def _convict(self, request: int, flight: InFlightBatch, reason: str) -> None:
+        self._quarantine.add(self.desk.ticket_of(request), reason, self.clock())
+        told = f"{reason}; the same input is refused for {rounded_duration(LASTS)}"
+        self.desk.part_ended(request, Outcome.FAILED, WORKER_LOST, told, flight)
 
     def batch_ended(self, flight: InFlightBatch, fate: Fate, started: Time, finished: Time) -> None:
         ended = flight.done.computed if flight.done is not None else finished  # answers are the host's work
@@ -231,24 +271,39 @@ class Control(ControlRoom):
     def order(self, flight: InFlightBatch) -> RunBatch:
         return self.desk.order(flight)
 
-    def worker_ready(self, gpu: int) -> None:
-        self.present.add(gpu)
+    def worker_ready(self, worker: int) -> None:
+        self.present.add(worker)
         self._replan()
-        if self.scheduler is not None:
-            self.scheduler.gpu_joined(gpu)
+        if self.scheduler is not None and not self._solo.try_next(worker):
+            self.scheduler.gpu_joined(worker)
 
-    def worker_lost(self, gpu: int, flights: Sequence[InFlightBatch], reason: str) -> None:
-        self.present.discard(gpu)
+    def worker_lost(self, worker: int, flights: Sequence[InFlightBatch], loss: Loss) -> Blame | None:
+        self.present.discard(worker)
         self._replan()
         if self.repository is not None:
-            self.repository.lost(gpu)
+            self.repository.lost(worker, loss.reason)
+        guilty = self._guilty(flights, loss)
+        if guilty is not None:
+            guilty.suspect = True
         concerned = {flight.scheduler for flight in flights} | {self.scheduler}
         for flight in flights:
             self._unload(flight, None)
-        self._in_flight[gpu].clear()
+        self._in_flight[worker].clear()
         for scheduler in concerned:
             if scheduler is not None:
-                scheduler.gpu_left(gpu)
+                scheduler.gpu_left(worker)
+        return None if guilty is None else Blame(guilty.model, guilty.size)
+
+    @staticmethod
+    def _guilty(flights: Sequence[InFlightBatch], loss: Loss) -> InFlightBatch | None:
+        """Return the batch that broke a worker: the one that it named, or the first that it had.
+
+        That somebody outside ended a worker is believed of a call once.
+        """
+        sent = [flight for flight in flights if flight.rows]
+        named = next((flight for flight in sent if flight.tag == loss.run), sent[0] if sent else None)
+        again = named is not None and any(ticket.retried for ticket, _ in named.rows)
+        return named if loss.by_its_work or again else None
 
     def returned(self, flight: InFlightBatch, news: BatchDone | BatchBroken | BatchCancelled) -> None:
         done = flight.done = news if isinstance(news, BatchDone) else None
@@ -285,21 +340,42 @@ class Control(ControlRoom):
         in_flight.discard(flight)
         if flight.scheduler is self.scheduler or self.scheduler is None:
             return
+        if not in_flight and self._solo.try_next(flight.gpu):
+            return
         if all(one.scheduler is self.scheduler for one in in_flight):
             self.scheduler.gpu_joined(flight.gpu)
 
-    def _may_retry(self, request: int) -> bool:
-        ticket = self.desk.ticket_of(request)
-        soonest = self._loop.clock() + alone(self.setup.models[ticket.model], self.setup.network)
-        return not ticket.retried and self.scheduler is not None and soonest <= ticket.deadline
+    def in_time(self, request: int) -> bool:
+        """Whether a call can be tried once more, from now on or when a worker is back."""
+        ticket, back_at = self.desk.ticket_of(request), 0 if self.present else self._fleet.back_at()
+        soonest = max(self.clock(), back_at) + alone(self.setup.models[ticket.model], self.setup.network)
+        return self.scheduler is not None and soonest <= ticket.deadline
 
     def _retry(self, request: int) -> None:
         ticket = self.desk.ticket_of(request)
-        self.books[ticket.model].retried += 1
+        self._count_retry(ticket)
         self.arrive(self.desk.again(request), ticket)
+
+    def _count_retry(self, ticket: Ticket) -> None:
+        self.books[ticket.model].retried += not ticket.retried
+        ticket.retried = True
+
+    def launch_alone(self, request: int, gpu: int) -> None:
+        ticket, now = self.desk.ticket_of(request), self.clock()
+        self._count_retry(ticket)
+        alone = Request(request, ticket.model, ticket.call.received, ticket.deadline, ticket.application)
+        flight = in_flight(self._solo, -1, gpu, [alone], now, now)
+        self._solo.launched(flight)
+        self.launch(flight)
 
     def take(self, ticket: Ticket) -> None:
         """Take a call whose inputs lie in shared memory, or are on their way there."""
+        now = self.clock()
+        if (held := self._quarantine.find(ticket, now)) is not None:
+            since, rest = rounded_duration(now - held.since), rounded_duration(held.until - now)
+            reason = f"{held.reason}, {since} ago; the same input is refused for another {rest}"
+            self.desk.refuse(ticket, QUARANTINED, reason)
+            return
         for request in self.desk.open_parts(ticket):
             self.arrive(request, ticket)
 

@@ -30,6 +30,12 @@ class Desk:
         for row in range(ticket.call.rows):
             yield self._numbered(ticket, row)
 
+    def refuse(self, ticket: Ticket, cause: str, reason: str) -> None:
+        """End a call that no policy is to hear of."""
+        self.open += 1
+        ticket.outcome, ticket.cause, ticket.reason = Outcome.FAILED, cause, reason
+        self.ended(ticket)
+
     def again(self, request: int) -> int:
         """Return another number for a part that is tried a second time."""
         ticket, row = self._parts.pop(request)

@@ -1,7 +1,12 @@
 """The fleet starts the workers, gives them models and batches, and starts those again that die.
 
-A worker that dies is started anew after a pause that doubles from death to death and is forgotten once the
-worker has lived a while. A worker that holds a batch far longer than it should is taken for stuck and killed.
+A GPU has a worker that its models share. A model may be set apart: it then has a worker of its own on each
+GPU, which nobody else is lost with.
+
+A worker that was broken by a model is started anew at once, if it has lived a second: it is not at fault. Any
+other one is started after a pause that doubles from death to death and is forgotten once the worker has lived a while. A
+worker that holds a batch far longer than it should is taken for stuck and killed. A model that ends workers
+while they load it is not loaded any more.
 
 Only time in which the frontend listened counts against a worker. How late the frontend itself has lately been
 is what this machine does to any process now: workers are given as much more time, both before they are taken
@@ -11,21 +16,25 @@ for stuck and before they are started again.
 from __future__ import annotations
 
 import logging
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from astrarium.core.quantities import rounded_duration
 from astrarium.core.units import FOREVER, MILLISECOND, SECOND, Time
+from astrarium.server.control.blame import Blame, Loss
 from astrarium.server.control.tickets import InFlightBatch
 from astrarium.serving.live import messages
 from astrarium.serving.live.backends.contract import ModelFiles, powers_to
 from astrarium.serving.live.messages import BatchBroken, BatchCancelled, BatchDone, ModelNews, Pong, RunBatch
 from astrarium.serving.live.worker import files_to
-from astrarium.serving.live.workers import Workers, WorkerSpec
+from astrarium.serving.live.workers import Death, Workers, WorkerSpec
 
 FIRST_PAUSE, LONGEST_PAUSE = 100 * MILLISECOND, 10 * SECOND
 GOOD_LIFE = 30 * SECOND  # after this a death counts as the first
+GOOD_LIFE_OF_BLAMELESS = SECOND  # after this a worker that a model has broken has no pause at all
+LOADS = 2  # so often a model may end a worker that loads it
 LOOK_EVERY = 100 * MILLISECOND  # between two calls of `check_for_stuck`, as planned
 STOPPED_LIMIT = 300 * MILLISECOND  # for a batch whose worker was stopped: it will not go on by itself
 LATE_FOR = 30 * SECOND  # how long a late look is remembered
@@ -39,8 +48,8 @@ class FleetController(Protocol):
 
     def inputs_ready(self, flight: InFlightBatch) -> bool: ...
     def order(self, flight: InFlightBatch) -> RunBatch: ...
-    def worker_ready(self, gpu: int) -> None: ...
-    def worker_lost(self, gpu: int, flights: Sequence[InFlightBatch], reason: str) -> None: ...
+    def worker_ready(self, worker: int) -> None: ...
+    def worker_lost(self, worker: int, flights: Sequence[InFlightBatch], loss: Loss) -> Blame | None: ...
     def returned(self, flight: InFlightBatch, news: BatchDone | BatchBroken | BatchCancelled) -> None: ...
     def model_news(self, gpu: int, news: ModelNews) -> None: ...
     def pong(self, gpu: int, news: Pong) -> None: ...
@@ -48,13 +57,18 @@ class FleetController(Protocol):
 
 @dataclass
 class _WorkerEntry:
-    """A worker entry is what the fleet knows of one GPU's worker."""
+    """The fleet writes a worker's entry; it outlives the process, and goes when a model is no longer apart."""
 
     spec: WorkerSpec
+    only: int = -1  # the one model that it has; -1: all that are not set apart
     ready: bool = False
     loading: set[int] = field(default_factory=set)
+    begun: int = -1  # the model that it is loading just now
+    fatal_loads: Counter[int] = field(default_factory=Counter)  # by model: loads that ended the process
     started: Time = 0
+    took: Time = 0  # from its last start until it was ready; 0: it never was
     pause: Time = 0
+    last_words: messages.WorkerBroken | None = None
     unsent: deque[InFlightBatch] = field(default_factory=deque)  # inputs still being made
     sent: deque[InFlightBatch] = field(default_factory=deque)
     oldest: int = -1  # the batch that it held at the last look, and for how long by then
@@ -62,7 +76,10 @@ class _WorkerEntry:
 
 
 class Fleet:
-    """A fleet has one worker for each GPU; *later* calls back after that many nanoseconds."""
+    """A fleet has a worker for each GPU, and more for models that are set apart.
+
+    *later* calls back after that many nanoseconds.
+    """
 
     def __init__(
         self,
@@ -71,12 +88,14 @@ class Fleet:
         clock: Callable[[], Time],
         later: Callable[[Time, Callable[[], None]], object],
     ) -> None:
-        self._entries = [_WorkerEntry(spec) for spec in specs]
+        self._entries = {spec.worker: _WorkerEntry(spec) for spec in specs}
+        self._specs = specs  # of the shared workers
         self._controller, self._clock, self._later = controller, clock, later
         self.workers: Workers | None = None  # given once it exists: the two know each other
         self.models: dict[int, Mapping[str, ModelFiles]] = {}  # what every worker should have, by its kind
         self.restarts = 0
         self.last_death = "none of them died"
+        self.blamed: Callable[[Blame, str], None] = lambda blame, reason: None
         self.closing = False
         self._looked = 0  # 0: not yet
         self._late, self._late_at = 0, 0  # how late the latest look came, and when that was
@@ -84,15 +103,24 @@ class Fleet:
 
     def start(self, workers: Workers) -> None:
         self.workers = workers
-        for entry in self._entries:
+        for entry in self._entries.values():
             self._start(entry)
 
     def ready(self) -> list[int]:
-        return [entry.spec.worker for entry in self._entries if entry.ready]
+        return [entry.spec.worker for entry in self._entries.values() if entry.ready]
+
+    def holders(self, model: int) -> list[int]:
+        """Return the workers that are ready and have a model, or should have it."""
+        return [entry.spec.worker for entry in self._entries.values() if entry.ready and self._has(entry, model)]
+
+    def back_at(self) -> Time:
+        """Return when a shared worker can be expected to be ready; 0 where nobody knows."""
+        shared = [self._entries[spec.worker] for spec in self._specs]
+        return min((entry.started + entry.took for entry in shared if entry.took and not entry.ready), default=0)
 
     def late(self) -> list[tuple[int, list[int], Time]]:
         """Return the workers that are not ready: which models each has to load, and since when it runs."""
-        late = [entry for entry in self._entries if not entry.ready]
+        late = [entry for entry in self._entries.values() if not entry.ready]
         return [(entry.spec.worker, sorted(entry.loading), entry.started) for entry in late]
 
     def idle(self) -> list[int]:
@@ -113,12 +141,12 @@ class Fleet:
             self._send(entry, entry.unsent.popleft())
 
     def pump_all(self) -> None:
-        for gpu in range(len(self._entries)):
+        for gpu in range(len(self._specs)):
             self.pump(gpu)
 
     def drop_unsent(self) -> None:
         """Forget batches that no worker knows of; their requests have ended."""
-        for entry in self._entries:
+        for entry in self._entries.values():
             entry.unsent.clear()
 
     def cancel(self, flight: InFlightBatch, recovery: Time) -> None:
@@ -134,15 +162,45 @@ class Fleet:
 
     def load(self, model: int, files: Mapping[str, ModelFiles]) -> None:
         self.models[model] = files
-        for entry in self._entries:
-            if entry.ready:
-                self._load(entry, model)
+        for worker in self.holders(model):
+            self._load(self._entries[worker], model)
+
+    def forgive_loads(self, model: int) -> None:
+        """Let workers load a model again that has ended some of them."""
+        for entry in self._entries.values():
+            entry.fatal_loads.pop(model, None)
 
     def unload(self, model: int) -> None:
+        """Unload a model; one that was set apart keeps its workers until `set_together`."""
+        for worker in self.holders(model):
+            self._order(worker, messages.UnloadModel(model))
         del self.models[model]
-        for entry in self._entries:
-            if entry.ready:
-                self._order(entry.spec.worker, messages.UnloadModel(model))
+
+    # models that are set apart
+
+    def set_apart(self, model: int) -> list[int]:
+        """Give a model a worker of its own on each GPU, in the order of GPUs; return their numbers."""
+        for worker in self.holders(model):
+            self._order(worker, messages.UnloadModel(model))
+        first = max(self._entries) + 1
+        for number, spec in enumerate(self._specs, first):
+            entry = self._entries[number] = _WorkerEntry(WorkerSpec(number, spec.place), model)
+            self._start(entry)
+        return list(range(first, first + len(self._specs)))
+
+    def set_together(self, model: int) -> None:
+        """Let the workers of a model that was set apart go."""
+        for worker in [number for number, entry in self._entries.items() if entry.only == model]:
+            del self._entries[worker]
+            self._workers.kill(worker, Death("is no longer needed", by_its_work=False))
+
+    def is_apart(self, model: int) -> bool:
+        return any(entry.only == model for entry in self._entries.values())
+
+    def _has(self, entry: _WorkerEntry, model: int) -> bool:
+        if entry.fatal_loads[model] >= LOADS:
+            return False
+        return entry.only == model or (entry.only < 0 and not self.is_apart(model))
 
     def check_for_stuck(self) -> None:
         """Kill workers that were over their limit at the last look already.
@@ -151,14 +209,19 @@ class Fleet:
         look that comes late counts no more than one that does not.
         """
         passed = self._look()
-        for entry in self._entries:
+        for entry in self._entries.values():
             tag, limit = self.oldest(entry.spec.worker) or _NO_BATCH
             if tag != entry.oldest:
                 entry.oldest, entry.held = tag, 0
             elif entry.held > self._late + (limit if self._may_go_on(entry) else STOPPED_LIMIT):
-                reason = f"was stuck: it held a batch for {entry.held / SECOND:.1f} s"
-                self._workers.kill(entry.spec.worker, reason)
-            entry.held += passed
+                self._kill_stuck(entry)
+            if entry.oldest >= 0:  # only time in which it has a batch counts against it
+                entry.held += passed
+
+    def _kill_stuck(self, entry: _WorkerEntry) -> None:
+        worker = entry.spec.worker
+        reason = f"was stuck: it held a batch for {entry.held / SECOND:.1f} s"
+        self._workers.kill(worker, Death(reason, by_its_work=not self._workers.is_stopped(worker)))
 
     def _may_go_on(self, entry: _WorkerEntry) -> bool:
         return entry.held <= STOPPED_LIMIT or not self._workers.is_stopped(entry.spec.worker)
@@ -180,34 +243,44 @@ class Fleet:
     # news
 
     def heard(self, worker: int, news: messages.News) -> None:
-        entry = self._entries[worker]
+        entry = self._entries.get(worker)
+        if entry is None:
+            return  # of a worker that was let go
         match news:
             case BatchDone(run) | BatchBroken(run) | BatchCancelled(run):
                 if (flight := self._take(entry, run)) is not None:
                     self._controller.returned(flight, news)
             case messages.WorkerUp():
-                entry.loading = set(self.models)
-                for model in self.models:
-                    self._load(entry, model)
-                self._maybe_ready(entry)
+                self._load_all(entry)
+            case messages.WorkerBroken():
+                entry.last_words = news
+            case messages.ModelLoading(model):
+                entry.begun = model
             case messages.ModelLoaded() | messages.ModelRefused() | messages.ModelUnloaded():
                 entry.loading.discard(news.model)
+                entry.begun = -1 if entry.begun == news.model else entry.begun
                 self._controller.model_news(worker, news)
                 self._maybe_ready(entry)
             case Pong():
                 self._controller.pong(worker, news)
 
-    def died(self, worker: int, reason: str) -> None:
-        entry = self._entries[worker]
+    def died(self, worker: int, death: Death) -> None:
+        entry = self._entries.get(worker)
+        if entry is None:
+            return
+        loss = _loss(entry, death)
+        broken = loss.by_its_work and (self.oldest(worker) is not None or entry.begun >= 0)
+        entry.pause = self._pause(entry, broken)
+        entry.started = self._clock() + entry.pause  # as planned
         flights = [*entry.sent, *entry.unsent]
         entry.sent.clear()
         entry.unsent.clear()
         entry.ready = False
         for flight in flights:
-            flight.lost = reason
-        self._controller.worker_lost(worker, flights, reason)
+            flight.lost = loss.reason
+        blame = self._controller.worker_lost(worker, flights, loss) or self._died_loading(entry, loss)
         if not self.closing:
-            self._restart_later(entry, reason)
+            self._restart(entry, loss, blame)
 
     # helpers
 
@@ -220,20 +293,57 @@ class Fleet:
         self._workers.send(worker, order)
 
     def _start(self, entry: _WorkerEntry) -> None:
-        if not self.closing:
+        if not self.closing and self._entries.get(entry.spec.worker) is entry:
             entry.started = self._clock()
             self._workers.start(entry.spec)
 
-    def _restart_later(self, entry: _WorkerEntry, reason: str) -> None:
+    def _restart(self, entry: _WorkerEntry, loss: Loss, blame: Blame | None) -> None:
+        self.restarts += 1
+        self._tell_of_death(entry, loss, blame)
+        self._later(entry.pause, lambda: self._start(entry))
+        if blame:
+            self.blamed(blame, loss.reason)
+
+    def _pause(self, entry: _WorkerEntry, broken: bool) -> Time:
+        """Return how long not to start a worker that has died; *broken* by what it ran or loaded."""
         lived = self._clock() - entry.started
+        if broken and lived > GOOD_LIFE_OF_BLAMELESS:
+            return self._late
         doubled = min(2 * entry.pause or FIRST_PAUSE, LONGEST_PAUSE)
         pause = FIRST_PAUSE if lived > GOOD_LIFE else doubled
-        entry.pause = min(max(pause, self._late), LONGEST_PAUSE)
-        self.restarts += 1
+        return min(max(pause, self._late), LONGEST_PAUSE)
+
+    def _tell_of_death(self, entry: _WorkerEntry, loss: Loss, blame: Blame | None) -> None:
+        reason = f"{loss.reason}{f' {self._doing(entry, blame)}' if blame else ''}"
         self.last_death = f"worker {entry.spec.worker} {reason}"
-        told = {"worker": entry.spec.worker, "reason": reason, "pause_s": entry.pause / SECOND}
-        log.warning("worker %(worker)d %(reason)s; it starts again in %(pause_s).1f s", told, extra=told)
-        self._later(entry.pause, lambda: self._start(entry))
+        when = f"in {rounded_duration(entry.pause)}" if entry.pause else "at once"
+        told = {"worker": entry.spec.worker, "reason": reason, "when": when}
+        log.warning("worker %(worker)d %(reason)s; it starts again %(when)s", told, extra=told)
+
+    def _doing(self, entry: _WorkerEntry, blame: Blame) -> str:
+        """Return what a worker did for a model when it broke."""
+        name = self.models[blame.model][entry.spec.place.kind].name if blame.model in self.models else "?"
+        if not blame.calls:
+            return f"while it loaded model {name}"
+        return f"while it ran {blame.calls} call{'s' * (blame.calls > 1)} of model {name}"
+
+    def _died_loading(self, entry: _WorkerEntry, loss: Loss) -> Blame | None:
+        """Blame the model that was being loaded; one that ends workers again and again is refused."""
+        model, entry.begun = entry.begun, -1
+        if model < 0 or not loss.by_its_work:
+            return None
+        entry.fatal_loads[model] += 1
+        if entry.fatal_loads[model] >= LOADS:
+            error = f"the worker {loss.reason} while it loaded the model, {LOADS} times"
+            self._controller.model_news(entry.spec.worker, messages.ModelRefused(model, error))
+        return Blame(model, 0)
+
+    def _load_all(self, entry: _WorkerEntry) -> None:
+        entry.begun, entry.last_words = -1, None
+        entry.loading = {model for model in self.models if self._has(entry, model)}
+        for model in sorted(entry.loading):
+            self._load(entry, model)
+        self._maybe_ready(entry)
 
     def _load(self, entry: _WorkerEntry, model: int) -> None:
         files = self.models[model][entry.spec.place.kind]
@@ -244,7 +354,7 @@ class Fleet:
 
     def _maybe_ready(self, entry: _WorkerEntry) -> None:
         if not entry.ready and not entry.loading:
-            entry.ready = True
+            entry.ready, entry.took = True, max(1, self._clock() - entry.started)
             self._controller.worker_ready(entry.spec.worker)
 
     def _send(self, entry: _WorkerEntry, flight: InFlightBatch) -> None:
@@ -255,3 +365,11 @@ class Fleet:
         if not entry.sent or entry.sent[0].tag != tag:
             return None
         return entry.sent.popleft()
+
+
+def _loss(entry: _WorkerEntry, death: Death) -> Loss:
+    """Return how a worker was lost; its own last words say it best."""
+    words, entry.last_words = entry.last_words, None
+    if words is not None:
+        return Loss(words.error, True, words.run)
+    return Loss(*death)

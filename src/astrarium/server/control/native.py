@@ -15,14 +15,17 @@ from typing import TYPE_CHECKING, Any, cast
 
 from astrarium.core.errors import extension
 from astrarium.core.units import Time
+from astrarium.server.control.blame import Blame, Loss
 from astrarium.server.control.books import BatchesDone
 from astrarium.server.control.bounds import bounded
 from astrarium.server.control.control_room import ControlRoom
 from astrarium.server.control.desk import INPUTS, Desk
 from astrarium.server.control.plan import ServingPlan
+from astrarium.server.control.quarantine import QuarantinedInput
 from astrarium.server.control.tickets import EndedBatchFacts, InFlightBatch, Ticket
 from astrarium.serving.contract import UNSERVED, Setup
 from astrarium.serving.live.messages import BatchBroken, BatchCancelled, BatchDone, RunBatch, Shapes
+from astrarium.serving.live.workers import Death
 from astrarium.serving.state import Outcome
 from astrarium.serving.twin import LiveTwin, native_setup
 
@@ -47,6 +50,8 @@ class HearingScheduler:
 
 
 class NativeControl(ControlRoom):
+    can_set_apart = True
+
     def __init__(
         self, plan: ServingPlan, desk: Desk, scheduler: Scheduler, clock: Callable[[], Time]
     ) -> None:
@@ -122,7 +127,7 @@ class NativeControl(ControlRoom):
                 log.exception("the end of call %d could not be told", ended[0])
         for worker, reason in self._scheduler.troubles():
             if self._fleet.workers is not None:
-                self._fleet.workers.kill(worker, reason)
+                self._fleet.workers.kill(worker, Death(reason, by_its_work=False))
 
     def _ended(
         self,
@@ -143,17 +148,28 @@ class NativeControl(ControlRoom):
 
     # workers
 
-    def worker_ready(self, gpu: int) -> None:
-        self.present.add(gpu)
-        self._scheduler.gpu_joined(gpu)
+    def worker_ready(self, worker: int) -> None:
+        if worker < len(self.plan.workers):
+            self.present.add(worker)
+        self._scheduler.worker_joined(worker)
         self._publish()
 
-    def worker_lost(self, gpu: int, flights: Sequence[InFlightBatch], reason: str) -> None:
-        self.present.discard(gpu)
-        if self.repository is not None:
-            self.repository.lost(gpu)
-        self._scheduler.gpu_left(gpu, reason)
+    def worker_lost(self, worker: int, flights: Sequence[InFlightBatch], loss: Loss) -> Blame | None:
+        self.present.discard(worker)
         self._publish()
+        if self.repository is not None:
+            self.repository.lost(worker, loss.reason)
+        model, calls = self._scheduler.worker_left(worker, *loss)
+        return None if model < 0 else Blame(model, calls)
+
+    def set_apart(self, model: int, workers: list[int]) -> None:
+        self._scheduler.set_apart(model, workers)
+
+    def quarantined(self) -> list[QuarantinedInput]:
+        return [QuarantinedInput(*one) for one in self._scheduler.quarantined()]
+
+    def release(self, model: int) -> int:
+        return self._scheduler.release(model)
 
     def inputs_ready(self, flight: InFlightBatch) -> bool:
         raise AssertionError("batches go their own way here")
@@ -164,8 +180,8 @@ class NativeControl(ControlRoom):
     def returned(self, flight: InFlightBatch, news: BatchDone | BatchBroken | BatchCancelled) -> None:
         raise AssertionError("batches go their own way here")
 
-    def oldest(self, gpu: int) -> tuple[int, Time] | None:
-        return self._scheduler.oldest(gpu)
+    def oldest(self, worker: int) -> tuple[int, Time] | None:
+        return self._scheduler.oldest(worker)
 
     # books
 

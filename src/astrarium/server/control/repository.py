@@ -24,9 +24,10 @@ class Entry:
     tensors: Tensors = field(default_factory=lambda: Tensors((), ()))
     failure: str = ""  # of the last load
     lead: tuple[Time, Time] = 0, 0  # how long inputs take to reach a GPU: of one item, and of each more
+    apart: str = ""  # why it is in processes of its own; empty: it is not
     refusing: str = ""  # why it is said to refuse everybody, although it is ready; it goes on taking calls
-    holders: set[int] = field(default_factory=set)  # GPUs that have it, perhaps an older one
-    waiting: set[int] = field(default_factory=set)  # GPUs that have not answered yet
+    holders: set[int] = field(default_factory=set)  # workers that have it, perhaps an older one
+    waiting: set[int] = field(default_factory=set)  # workers that have not answered yet
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # one load or unload at a time
     _card: ModelCard | None = None
@@ -59,6 +60,7 @@ class Entry:
 class Repository:
     def __init__(self, plans: tuple[ModelPlan, ...], fleet: Fleet) -> None:
         self._fleet = fleet
+        self.changed: Callable[[], None] = lambda: None  # called when a model's state has, without being asked to
         self.entries = [Entry(plan) for plan in plans]
         self._by_name = {entry.plan.name: entry for entry in self.entries}
         for entry in self.entries:
@@ -90,6 +92,7 @@ class Repository:
     async def load(self, entry: Entry) -> None:
         """Load a model, also where it is loaded: workers go on with the old one until the new is there."""
         entry.failure = ""
+        self._fleet.forgive_loads(entry.plan.index)
         if entry.state != "READY":
             entry.state, entry.reason = "LOADING", "it is being loaded"
         await self._answers(entry, lambda: self._fleet.load(entry.plan.index, entry.plan.files))
@@ -100,38 +103,44 @@ class Repository:
         await self._answers(entry, lambda: self._fleet.unload(entry.plan.index))
         entry.state, entry.reason = "UNAVAILABLE", "it was unloaded"
 
-    def heard(self, gpu: int, news: ModelNews) -> None:
+    def heard(self, worker: int, news: ModelNews) -> None:
         entry = self.entries[news.model]
+        before = entry.state
         match news:
             case ModelLoaded(_, inputs, outputs, lead):
-                entry.holders.add(gpu)
+                entry.holders.add(worker)
                 entry.lead = lead
                 entry.tensors = Tensors(_specs(inputs), _specs(outputs))
                 if entry.state in ("LOADING", "READY"):
                     entry.state, entry.reason = "READY", ""
             case ModelRefused(_, error):
-                entry.failure = f"GPU {gpu}: {error}"
-                if gpu not in entry.holders:  # else the one that was there goes on
+                entry.failure = f"worker {worker}: {error}"
+                if worker not in entry.holders:  # else the one that was there goes on
                     entry.state, entry.reason = "UNAVAILABLE", entry.failure
             case ModelUnloaded():
-                entry.holders.discard(gpu)
-        self._answered(entry, gpu)
+                entry.holders.discard(worker)
+        self._answered(entry, worker)
+        if entry.state != before:
+            self.changed()
 
-    def lost(self, gpu: int) -> None:
+    def lost(self, worker: int, reason: str) -> None:
         """Forget what a lost worker had loaded; it will load its models when it is back."""
         for entry in self.entries:
-            entry.holders.discard(gpu)
-            self._answered(entry, gpu)
+            entry.holders.discard(worker)
+            self._answered(entry, worker)
+            if entry.apart and entry.state == "READY" and not entry.holders:
+                entry.state, entry.reason = "LOADING", f"its worker {reason}, and starts again"
+                self.changed()
 
     async def _answers(self, entry: Entry, ask: Callable[[], None]) -> None:
-        entry.waiting = set(self._fleet.ready())
+        entry.waiting = set(self._fleet.holders(entry.plan.index))
         entry.changed.clear()
         ask()
         if entry.waiting:
             await entry.changed.wait()
 
-    def _answered(self, entry: Entry, gpu: int) -> None:
-        entry.waiting.discard(gpu)
+    def _answered(self, entry: Entry, worker: int) -> None:
+        entry.waiting.discard(worker)
         if not entry.waiting:
             entry.changed.set()
 

@@ -17,7 +17,7 @@ from astrarium.core.engine import Engine
 from astrarium.core.trace import Step
 from astrarium.core.units import SECOND, Time
 from astrarium.run.live import Alarm, KernelAlarm, LiveDriver
-from astrarium.server.control.tickets import InFlightBatch
+from astrarium.server.control.tickets import Decider, InFlightBatch
 from astrarium.serving import contract
 from astrarium.serving.contract import Request, Setup
 from astrarium.serving.policies import ServingPolicy, listens_to_profiler
@@ -232,23 +232,8 @@ class Scheduler:
             self._executor.launch(flight)
 
     def _flight(self, now: Time, batch: Batch) -> InFlightBatch:
-        size = len(batch.requests)
-        estimate = self.setup.models[batch.model].latency[size]
-        delay = self.setup.network.delay(size)
-        start = max(batch.start, now + delay)
-        return InFlightBatch(
-            tag=next(_tags),
-            scheduler=self,
-            run=batch.run,
-            gpu=batch.gpu,
-            model=batch.model,
-            requests=batch.requests,
-            # the delay is what the way may take; where it takes less, nobody waits for the rest of it
-            start=self.base + start - delay,
-            dispatched=self.base + now,
-            planned_end=self.base + start + estimate,
-            limit=max(_SHORTEST_LIMIT, _STUCK_AFTER * estimate),
-        )
+        moments = self.base + now, self.base + batch.start
+        return in_flight(self, batch.run, batch.gpu, batch.requests, *moments)
 
     def _request_ended(self, request: int, outcome: Outcome, reason: str, done: Time, run: int) -> None:
         self._ended.append((request, outcome, reason, self._flights.get(run)))
@@ -261,6 +246,28 @@ class Scheduler:
             return  # the books stopped it just now; it ends once its GPU has recovered
         del self._flights[run]
         self._executor.batch_ended(flight, fate, self.base + started, self.base + finished)
+
+
+def in_flight(
+    scheduler: Decider, run: int, gpu: int, requests: list[Request], now: Time, start: Time
+) -> InFlightBatch:
+    """Return a batch that is sent now, and starts no earlier than it can be there."""
+    setup, size, model = scheduler.setup, len(requests), requests[0].model
+    estimate, delay = setup.models[model].latency[size], setup.network.delay(size)
+    start = max(start, now + delay)
+    return InFlightBatch(
+        tag=next(_tags),
+        scheduler=scheduler,
+        run=run,
+        gpu=gpu,
+        model=model,
+        requests=requests,
+        # the delay is what the way may take; where it takes less, nobody waits for the rest of it
+        start=start - delay,
+        dispatched=now,
+        planned_end=start + estimate,
+        limit=max(_SHORTEST_LIMIT, _STUCK_AFTER * estimate),
+    )
 
 
 class _Shifted:

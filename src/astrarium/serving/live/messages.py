@@ -110,6 +110,19 @@ class WorkerUp(Message, frozen=True):
     pid: int
 
 
+class WorkerBroken(Message, frozen=True):
+    """A worker cannot go on, since it ran this batch (-1: none), and ends itself."""
+
+    run: int
+    error: str
+
+
+class ModelLoading(Message, frozen=True):
+    """A worker begins to load a model: if the worker dies before its next word of it, the model is to blame."""
+
+    model: int
+
+
 class ModelLoaded(Message, frozen=True):
     """A model was loaded, with inputs and outputs as (name, datatype, shape of one item).
 
@@ -173,7 +186,7 @@ class Pong(Message, frozen=True):
     heard: Time = 0  # when it came back, where native code has noted that
 
 
-News: TypeAlias = WorkerUp | ModelNews | BatchDone | BatchBroken | BatchCancelled | Pong
+News: TypeAlias = WorkerUp | WorkerBroken | ModelLoading | ModelNews | BatchDone | BatchBroken | BatchCancelled | Pong
 
 _encoder = msgspec.msgpack.Encoder()
 encode = _encoder.encode

@@ -18,6 +18,7 @@ import socket
 import sys
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from threading import Lock, Thread
 from time import monotonic_ns
 from typing import Any, cast
@@ -27,7 +28,7 @@ import numpy as np
 
 from astrarium.core.errors import extension
 from astrarium.core.units import Time
-from astrarium.serving.live import messages
+from astrarium.serving.live import device_health, messages
 from astrarium.serving.live.arena import SharedMemory, aligned, fixed_bytes
 from astrarium.serving.live.backends import backends, contract, examples
 from astrarium.serving.live.backends.contract import Batch, LoadedModel, ModelFiles, Place
@@ -115,7 +116,12 @@ class BatchTurn:
         return self.model
 
 
+class FrontendGone(BaseException):
+    """The frontend is gone, and with it everybody who waits; no model's code may catch this."""
+
+
 _PR_SET_PDEATHSIG = 1
+GAVE_UP = 75  # the exit status of a worker that cannot go on
 _QUIET = 0.05  # seconds without an order, or a ping (see LOOK_EVERY): nobody is in a hurry
 _FIRST_SPARE = 1_000_000  # nanoseconds: what launching ahead may take, as long as nobody has measured it
 
@@ -125,7 +131,7 @@ class Worker:
 
     *clock* and *watch* (see precise_wait.py) may be others in tests. *garbage* is for a process that only
     serves: it turns Python's own collector off. *native* (a `BatchLoop` on the same line) hears orders first:
-    it runs the batches of `Timed` models, and passes on whatever else it hears.
+    it runs the batches of `Timed` models, and passes on whatever else it hears. *leave* ends the process.
     """
 
     def __init__(
@@ -137,8 +143,9 @@ class Worker:
         watch: Watch = watching,
         garbage: GarbageKeeper | None = None,
         native: Any | None = None,
+        leave: Callable[[int], None] = os._exit,
     ) -> None:
-        self._native = native
+        self._native, self._leave = native, leave
         self._line, self._memory, self._place, self._clock = line, memory, place, clock
         self._packet = memoryview(bytearray(messages.LARGEST_MESSAGE))
         self._watch = watch(line.fileno(), self._heard)
@@ -170,17 +177,24 @@ class Worker:
     def _await_turn(self) -> bool:
         """Hear orders; return whether none came for a while."""
         if self._native is not None:
-            self._free = self._native.serve(self._free, self._heard_natively)
+            self._serve_natively()
             return not (self._turns or self._retired or self._leaving)
         if self._untidy and not select.select([self._line], [], [], _QUIET)[0]:
             return True
         self._listen()
         return False
 
+    def _serve_natively(self) -> None:
+        assert self._native is not None
+        try:
+            self._free = self._native.serve(self._free, self._heard_natively)
+        except extension("_express").DeviceLost:  # native code has said so
+            self._leave(GAVE_UP)
+
     def _heard_natively(self, packet: bytes, received: int) -> bool:
         """Obey an order that native code has heard; return whether it must wait for something here."""
         if not packet:
-            raise SystemExit
+            raise FrontendGone
         self._obey(messages.decode_order(packet), received)
         return bool(self._turns or self._retired or self._leaving)
 
@@ -188,7 +202,7 @@ class Worker:
         size = self._line.recv_into(self._packet)  # new memory for the largest message would cost 10 us
         received = self._clock()
         if not size:
-            raise SystemExit  # the frontend is gone, and with it everybody who waits
+            raise FrontendGone
         self._obey(messages.decode_order(self._packet[:size]), received)
 
     def _hold_garbage(self) -> None:
@@ -249,8 +263,10 @@ class Worker:
     def _load_aside(self, order: LoadModel) -> None:
         try:
             with self._one_load:  # importing users' code from two threads at once is asking for trouble
+                self._say(messages.ModelLoading(order.model))
                 model, lead = self._ready_to_run(order)
-        except Exception as error:
+        except BaseException as error:  # a model that asks the process to exit is refused like any other
+            self._check_device(-1)
             self._say(messages.ModelRefused(order.model, _told(error)))
             return
         replaced, self._models[order.model] = self._models.get(order.model), model
@@ -328,12 +344,21 @@ class Worker:
             self._say(self._done(turn))
         except contract.Interrupted:
             self._recover(run, started)
-        except Exception as error:
+        except FrontendGone:
+            raise
+        except BaseException as error:  # `sys.exit()` in a model breaks its batch, not the worker
+            self._check_device(run)
             self._free = self._clock()
             self._say(messages.BatchBroken(run, min(started, self._free), self._free, _told(error)))
         self._running = None
         if self._garbage is not None:
             self._garbage.busy_moment()
+
+    def _check_device(self, run: int) -> None:
+        """Leave where the batch that failed has taken the GPU's context with it: no later one could run."""
+        if why := device_health.lost():
+            self._say(messages.WorkerBroken(run, why))
+            self._leave(GAVE_UP)
 
     def _done(self, turn: BatchTurn) -> BatchDone:
         run, received, now = turn.order.run, turn.received, self._clock()
@@ -444,7 +469,7 @@ def _plain(specs: Sequence[TensorSpec]) -> list[tuple[str, str, tuple[int, ...]]
     return [(spec.name, spec.datatype, spec.shape) for spec in specs]
 
 
-def _told(error: Exception) -> str:
+def _told(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"[:2000]
 
 
@@ -456,7 +481,8 @@ def main(arguments: Sequence[str]) -> None:
     orders, tensors = socket.socket(fileno=int(line)), SharedMemory(int(memory), int(size))
     express = extension("_express")
     native = None if express is None else express.BatchLoop(tensors.view, orders.fileno())
-    Worker(orders, tensors, place, garbage=GarbageKeeper(), native=native).serve()
+    with suppress(FrontendGone):
+        Worker(orders, tensors, place, garbage=GarbageKeeper(), native=native).serve()
 
 
 if __name__ == "__main__":

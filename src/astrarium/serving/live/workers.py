@@ -11,7 +11,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from astrarium.serving.live.arena import SharedMemory
 from astrarium.serving.live.backends.contract import Place
@@ -35,23 +35,32 @@ class NativeEars(Protocol):
         """Stop hearing and answering; what was heard can still be collected."""
 
 
+class Death(NamedTuple):
+    """How a worker ended; *by_its_work*: what it ran may have broken it, else somebody outside ended it."""
+
+    reason: str
+    by_its_work: bool = True
+
+
 class Listener(Protocol):
     """A listener hears of workers; it is called in the event loop, never from inside a call to `Workers`."""
 
     def heard(self, worker: int, news: News) -> None: ...
 
-    def died(self, worker: int, reason: str) -> None:
+    def died(self, worker: int, death: Death) -> None:
         """The process is gone, whoever ended it. No news of it comes after this."""
 
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    worker: int  # its GPU's number in the setup
+    """A worker has a number; that of a GPU's shared worker is the GPU's number in the setup."""
+
+    worker: int
     place: Place
 
 
 class Workers(Protocol):
-    """There is one worker for each GPU. A worker that died may be started again under its number."""
+    """Workers are known by their numbers. One that died may be started again under its number."""
 
     def start(self, spec: WorkerSpec) -> None:
         """Start a worker and return at once; `WorkerUp` is its first news."""
@@ -59,8 +68,8 @@ class Workers(Protocol):
     def send(self, worker: int, order: Order) -> None:
         """Send an order; orders arrive in order. A worker that is gone gets none: its death will be heard."""
 
-    def kill(self, worker: int, reason: str) -> None:
-        """Kill a worker at once; `died` follows with this reason."""
+    def kill(self, worker: int, death: Death) -> None:
+        """Kill a worker at once; `died` follows with this death."""
 
     def hush(self) -> None:
         """Pass on what the workers have said until now; nothing more will be heard."""
@@ -83,7 +92,8 @@ class _Running:
     process: subprocess.Popen[bytes]
     socket: socket.socket
     watch: int  # readable once the process has ended
-    reason: str = ""  # why we ended it, if we did
+    out_of_memory: int  # how many processes the system had ended for that when this one began
+    death: Death | None = None  # that we gave it, if we did
 
 
 class LocalWorkers:
@@ -106,7 +116,8 @@ class LocalWorkers:
         ours.setblocking(False)
         with theirs:
             process = self._spawn(spec, theirs.fileno())
-        running = self._running[spec.worker] = _Running(process, ours, os.pidfd_open(process.pid))
+        running = _Running(process, ours, os.pidfd_open(process.pid), _ended_for_memory())
+        self._running[spec.worker] = running
         if self._ears is not None:
             self._ears.watch(spec.worker, ours.fileno())
         else:
@@ -120,14 +131,14 @@ class LocalWorkers:
         try:
             running.socket.send(encode(order))
         except BlockingIOError:
-            self.kill(worker, "stopped reading its orders")
+            self.kill(worker, Death("stopped reading its orders"))
         except ConnectionError:
             pass  # it is gone; the watch will tell
 
-    def kill(self, worker: int, reason: str) -> None:
+    def kill(self, worker: int, death: Death) -> None:
         running = self._running.get(worker)
         if running is not None:
-            running.reason = reason
+            running.death = death
             running.process.kill()
 
     def hush(self) -> None:
@@ -208,7 +219,8 @@ class LocalWorkers:
         running.socket.close()
         if self._running.get(worker) is running:
             del self._running[worker]
-        self._listener.died(worker, running.reason or _how_it_ended(running.process.wait()))
+        code = running.process.wait()
+        self._listener.died(worker, running.death or _how_it_ended(code, running.out_of_memory))
 
     def _forget(self, worker: int, running: _Running) -> None:
         if self._ears is not None:
@@ -219,7 +231,22 @@ class LocalWorkers:
         os.close(running.watch)
 
 
-def _how_it_ended(code: int) -> str:
-    if code < 0:
-        return f"killed by {signal.Signals(-code).name}"
-    return f"exited with status {code}"
+_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+
+
+def _how_it_ended(code: int, out_of_memory: int) -> Death:
+    if code >= 0:
+        return Death(f"exited with status {code}")
+    number = signal.Signals(-code)
+    if number == signal.SIGKILL and _ended_for_memory() > out_of_memory:
+        return Death("was killed by the system, which ran out of memory")
+    return Death(f"killed by {number.name}", number not in _FROM_OUTSIDE)
+
+
+def _ended_for_memory() -> int:
+    """Return how many processes this system has ended because memory ran out, as far as it tells."""
+    try:
+        rows = Path("/proc/vmstat").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(row.split()[1]) for row in rows if row.startswith("oom_kill ")), 0)
