@@ -8,10 +8,9 @@ import pytest
 
 from astrarium.core.units import MILLISECOND, SECOND
 from astrarium.server.control.blame import FIRST_BAN
-from astrarium.server.control.control_room import QUARANTINED
+from astrarium.server.control.causes import QUARANTINED, WORKER_LOST
 from astrarium.server.control.fleet import LOADS
 from astrarium.server.control.quarantine import LASTS
-from astrarium.server.control.solo import WORKER_LOST
 from astrarium.server.control.tickets import Ticket
 from astrarium.serving.live.messages import LoadModel, RunBatch, UnloadModel, WorkerBroken
 from astrarium.serving.live.workers import Death
@@ -223,7 +222,9 @@ def test_where_a_model_cannot_be_set_apart_it_takes_no_calls_for_a_while() -> No
     stage = isolated()
     entry = stage.repository.entries[0]
     assert entry.state == "UNAVAILABLE"
-    assert "it broke 2 workers, the last one exited with status 1; it takes calls again in 10 s" in entry.reason
+    assert (
+        "it broke 2 workers, the last one exited with status 1; it takes calls again in 10 s" in entry.reason
+    )
     assert stage.told == 1
     stage.wait(FIRST_BAN / MILLISECOND)
     assert (entry.state, entry.reason) == ("READY", "")
@@ -250,7 +251,11 @@ def test_a_model_that_breaks_workers_again_is_set_apart(path: str) -> None:
     calls = [stage.call(model=number % 2) for number in range(8)]
     stage.wait(200)
     assert outcomes(calls) == [Outcome.IN_TIME] * 8
-    ran = {(order.model, worker) for worker, order in stage.workers.orders[before:] if isinstance(order, RunBatch)}
+    ran = {
+        (order.model, worker)
+        for worker, order in stage.workers.orders[before:]
+        if isinstance(order, RunBatch)
+    }
     assert {worker for model, worker in ran if model == 0} <= {2, 3}
     assert {worker for model, worker in ran if model == 1} <= {0, 1}
     stage.check_the_books()

@@ -15,9 +15,8 @@ from astrarium.core.errors import InputError
 from astrarium.core.trace import Step
 from astrarium.core.units import MILLISECOND, SECOND
 from astrarium.run.replay import replay
-from astrarium.server.control.control_room import POLICY_ERROR
+from astrarium.server.control.causes import MODEL_ERROR, POLICY_ERROR, WORKER_LOST
 from astrarium.server.control.fleet import FIRST_PAUSE, LATE_FOR, LONGEST_PAUSE, LOOK_EVERY
-from astrarium.server.control.solo import MODEL_ERROR, WORKER_LOST
 from astrarium.server.control.tickets import InFlightBatch, Ticket
 from astrarium.serving.contract import Dispatch, Preempt
 from astrarium.serving.live.messages import BatchCancelled, LoadModel, RunBatch, unpacked
@@ -350,8 +349,22 @@ def test_a_recording_replays_with_the_same_decisions() -> None:
 HAPPENINGS = st.lists(
     st.tuples(
         st.sampled_from(
-            ["call", "call", "call", "call", "rows", "rows", "tight", "kill", "crash", "poison"]
-            + ["break", "mend", "renew", "stick"]
+            [
+                "call",
+                "call",
+                "call",
+                "call",
+                "rows",
+                "rows",
+                "tight",
+                "kill",
+                "crash",
+                "poison",
+                "break",
+                "mend",
+                "renew",
+                "stick",
+            ]
         ),
         st.integers(0, 2),
         st.integers(0, 12),
@@ -417,7 +430,8 @@ def test_both_paths_send_the_same_batches_and_end_calls_alike(
     policy: str, gpus: int, applications: int, happenings: list[tuple[str, int, int]]
 ) -> None:
     happenings = [
-        (what, which % gpus if what in ("kill", "crash") else which, pause) for what, which, pause in happenings
+        (what, which % gpus if what in ("kill", "crash") else which, pause)
+        for what, which, pause in happenings
     ]
     stories = []
     for Stage.natively in (False, True):

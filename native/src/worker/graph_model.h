@@ -40,13 +40,26 @@ class GraphWork : public Work {
     if (lost_) throw DeviceLost(error_);
     if (!error_.empty()) throw BatchFailed(error_);
     try {
-      waiting.until_ready(runner_->expected(*flight_, free), [this] { return runner_->ready(*flight_); });
+      await(free, waiting);
       const Ran ran = runner_->ran(*flight_, waiting.now());
       return Ran{std::max(ran.began, free), std::max(ran.ended, free)};
     } catch (const CudaError& error) {
       if (error.is_sticky()) throw DeviceLost(error.what());
       throw BatchFailed(error.what());
     }
+  }
+
+  // What goes wrong meanwhile is thrown here: it does not pass through whoever waits.
+  void await(Time free, Waiting& waiting) {
+    std::optional<CudaError> failed;
+    waiting.until_ready(runner_->expected(*flight_, free), [&] {
+      try {
+        return runner_->ready(*flight_);
+      } catch (const CudaError& error) {
+        return failed = error, true;
+      }
+    });
+    if (failed) throw *failed;
   }
 
   void answer() override {

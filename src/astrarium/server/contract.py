@@ -166,6 +166,15 @@ class StatisticsOfModel(Struct):
     batch_stats: list[BatchStatistics]
 
 
+class HeldInput(Struct, frozen=True):
+    """An input is refused for another *seconds*, since what *reason* says happened so many seconds *ago*."""
+
+    digest: str
+    reason: str
+    seconds: float
+    ago: float
+
+
 class Service(Protocol):
     """A service is one served scenario. Every method belongs to the event loop that serves."""
 
@@ -186,6 +195,12 @@ class Service(Protocol):
 
     async def unload(self, model: str) -> None:
         """Unload a model and return once it is gone; requests that were accepted are answered first."""
+
+    def quarantine(self, model: str) -> list[HeldInput]:
+        """Return the inputs of a model that have broken a worker and are refused."""
+
+    def release(self, model: str) -> int:
+        """Refuse these inputs no longer; return how many there were."""
 
     def turned_away(self, model: str, refused: Refused) -> None:
         """Note in the books a call of this model that did not even become an `InferCall`."""

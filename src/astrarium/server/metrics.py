@@ -13,8 +13,8 @@ from prometheus_client.registry import Collector
 
 from astrarium.core.units import SECOND
 from astrarium.server.control.books import LastMinute, PrometheusHistogram
-from astrarium.server.control.control_room import MODEL_ERROR, POLICY_ERROR, WORKER_LOST, ControlRoom
-from astrarium.server.control.desk import INPUTS
+from astrarium.server.control.causes import INPUTS, MODEL_ERROR, POLICY_ERROR, QUARANTINED, WORKER_LOST
+from astrarium.server.control.control_room import ControlRoom
 from astrarium.serving.autoscale import advise
 from astrarium.serving.contract import EXPIRED, SACRIFICED, UNSERVED
 
@@ -23,7 +23,7 @@ _ALWAYS_SHOWN = {
     ("in_time", ""),
     ("late", ""),
     *(("dropped", reason) for reason in (EXPIRED, SACRIFICED, UNSERVED)),
-    *(("failed", reason) for reason in (WORKER_LOST, MODEL_ERROR, POLICY_ERROR, INPUTS)),
+    *(("failed", reason) for reason in (WORKER_LOST, MODEL_ERROR, POLICY_ERROR, QUARANTINED, INPUTS)),
 }
 
 

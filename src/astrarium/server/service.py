@@ -14,9 +14,17 @@ from msgspec.structs import replace
 from astrarium.core.errors import InputError, extension
 from astrarium.core.quantities import rounded_duration, write_duration
 from astrarium.core.units import MILLISECOND, SECOND, Time
-from astrarium.server.contract import InferAnswer, InferCall, ModelCard, Refused, Stages, StatisticsOfModel
-from astrarium.server.control.books import ModelBooks
+from astrarium.server.contract import (
+    HeldInput,
+    InferAnswer,
+    InferCall,
+    ModelCard,
+    Refused,
+    Stages,
+    StatisticsOfModel,
+)
 from astrarium.server.control.blame import Isolation
+from astrarium.server.control.books import ModelBooks
 from astrarium.server.control.bounds import around, tightest
 from astrarium.server.control.bridge import Bridge
 from astrarium.server.control.calls import Calls, Preprocessor
@@ -194,6 +202,19 @@ class LiveService:
             self._tell_network()
             raise
 
+    def quarantine(self, model: str) -> list[HeldInput]:
+        index, now = self.repository.find(model).plan.index, self.clock()
+        held = [one for one in self.control.quarantined() if one.model == index]
+        return [
+            HeldInput(
+                f"{one.digest:016x}", one.reason, (one.until - now) / SECOND, (now - one.since) / SECOND
+            )
+            for one in held
+        ]
+
+    def release(self, model: str) -> int:
+        return self.control.release(self.repository.find(model).plan.index)
+
     # network threads
 
     def listen_to(self, network: NativeNetwork) -> None:
@@ -240,8 +261,14 @@ class LiveService:
     def gauges(self) -> dict[str, tuple[str, float]]:
         unaccounted = sum(books.open for books in self.books) - self.control.admission.open()
         arena = self._tensor_store.arena
+        quarantined, apart = (
+            len(self.control.quarantined()),
+            sum(bool(one.apart) for one in self.repository.entries),
+        )
         return {
             "workers": ("Workers that can run batches.", len(self.control.present)),
+            "quarantined_inputs": ("Inputs that are refused: they broke a worker.", quarantined),
+            "models_apart": ("Models in processes of their own: they broke workers.", apart),
             "unaccounted": ("Calls that are neither open nor ended: always 0.", unaccounted),
             "waiting_requests": ("Requests that wait for a batch.", self.control.waiting),
             "shared_memory_bytes": ("Shared memory in use for tensors.", arena.used),

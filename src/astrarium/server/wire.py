@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from astrarium import __version__
-from astrarium.server.contract import ModelCard, StatisticsOfModel
+from astrarium.server.contract import HeldInput, ModelCard, StatisticsOfModel
 from astrarium.serving.live.tensors import BYTES, TensorSpec
 
 Parameters = dict[str, Any]
@@ -148,6 +148,16 @@ class ChangeRequest(Struct):
     """The body of load and unload."""
 
     parameters: Parameters = {}
+
+
+class Quarantine(Struct):
+    """The inputs of a model that are refused, since each of them has broken a worker."""
+
+    inputs: list[HeldInput]
+
+
+class Released(Struct):
+    released: int
 
 
 class Pointers(Struct):

@@ -1,5 +1,6 @@
 /* A CUDA driver without a GPU: what is copied is copied at once, a graph negates what it reads, and streams take time by a
-   clock that a test sets. Calls are written down in the order in which they are made. */
+   clock that a test sets. Calls are written down in the order in which they are made. A graph that fails with an error of
+   700 or more takes the context with it: that error is told when its time has come, and by every call from then on. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,12 +10,15 @@ typedef struct { Time free; const char *name; } Stream;
 typedef struct { Time at; int recorded; } Event;
 typedef struct { const signed char *from; signed char *to; size_t bytes; Time takes; int fails; } Graph;
 
-enum { NOT_READY = 600, FAILED = 700, LONGEST_LOG = 1 << 16 };
+enum { FAILED = 1, NOT_READY = 600, STICKY = 700, LONGEST_LOG = 1 << 16 };
 
-static Time now;
+static Time now, lost_at;
+static int lost; /* the error that the context is lost by, from lost_at on */
 static char said[LONGEST_LOG];
 
 void fake_set_time(Time time) { now = time; }
+void fake_recover(void) { lost = 0; }
+static int context_error(void) { return lost && now >= lost_at ? lost : 0; }
 const char *fake_log(void) { return said; }
 void fake_forget(void) { said[0] = 0; }
 
@@ -50,7 +54,12 @@ int cuMemsetD8Async(unsigned long long to, unsigned char value, size_t bytes, St
 }
 
 int cuGraphLaunch(Graph *graph, Stream *stream) {
-    if (graph->fails) return FAILED;
+    if (context_error()) return lost;
+    if (graph->fails && graph->fails < STICKY) return graph->fails;
+    if (graph->fails) {
+        spend(stream, graph->takes);
+        return lost = graph->fails, lost_at = stream->free, 0;
+    }
     for (size_t i = 0; i < graph->bytes; ++i) graph->to[i] = (signed char)-graph->from[i];
     return say("graph", stream, graph->bytes), spend(stream, graph->takes);
 }
@@ -71,11 +80,23 @@ int cuEventRecord(Event *event, Stream *stream) {
     event->at = stream->free, event->recorded = 1;
     return 0;
 }
-int cuEventQuery(Event *event) { return event->recorded && event->at > now ? NOT_READY : 0; }
+int cuEventQuery(Event *event) {
+    if (context_error()) return lost;
+    return event->recorded && event->at > now ? NOT_READY : 0;
+}
 int cuEventSynchronize(Event *event) { return event->at > now ? (now = event->at, 0) : 0; }
 int cuEventElapsedTime(float *milliseconds, Event *first, Event *second) {
     if (!first->recorded || !second->recorded) return FAILED;
     if (first->at > now || second->at > now) return NOT_READY;
     return *milliseconds = (float)(second->at - first->at) / 1e6f, 0;
 }
-int cuGetErrorString(int error, const char **text) { return *text = error == FAILED ? "the fake GPU failed" : 0, 0; }
+int cuGetErrorString(int error, const char **text) { return *text = error == FAILED ? "the fake GPU failed" : error == 710 ? "device-side assert triggered" : 0, 0; }
+
+/* Of the primary context, which one GPU has. */
+int cuDeviceGetCount(int *count) { return *count = 1, 0; }
+int cuDevicePrimaryCtxGetState(int device, unsigned *flags, int *active) { return *flags = 0, *active = device == 0, 0; }
+int cuDevicePrimaryCtxRetain(void **context, int device) { return *context = said, device; }
+int cuDevicePrimaryCtxRelease_v2(int device) { return device; }
+int cuCtxPushCurrent_v2(void *context) { return context != said; }
+int cuCtxPopCurrent_v2(void **context) { return *context = said, 0; }
+int cuCtxSynchronize(void) { return context_error(); }

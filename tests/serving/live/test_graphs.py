@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from astrarium.core.errors import extension
+from astrarium.serving.live import device_health
 from astrarium.serving.live.backends.contract import Batch
 from astrarium.serving.live.backends.torch.graphs import Captured, CapturedGraphs
 from astrarium.serving.live.messages import (
@@ -25,10 +26,11 @@ from astrarium.serving.live.messages import (
     CancelBatch,
     RunBatch,
     Stop,
+    WorkerBroken,
     packed,
 )
 from astrarium.serving.live.tensors import TensorSpec
-from astrarium.serving.live.worker import RepeatedOrder, measured_lead
+from astrarium.serving.live.worker import GAVE_UP, RepeatedOrder, measured_lead
 from tests.serving.live.world import MS, US, World
 
 ITEM, LARGEST, TAKES = 64, 8, 5 * MS
@@ -68,6 +70,7 @@ class Gpu:
         self.driver.fake_log.restype = ctypes.c_char_p
         self.driver.fake_set_time.argtypes = [ctypes.c_longlong]
         self.driver.fake_set_time(0)
+        self.driver.fake_recover()
         self.driver.fake_forget()
         self._kept: list[Any] = []
         streams = [self._keep(Stream(0, name)) for name in (b"copy_in", b"compute", b"copy_out")]
@@ -227,6 +230,32 @@ def test_a_graph_that_fails_breaks_its_batch_and_no_other(library: Path) -> None
     assert isinstance(broken, BatchBroken)
     assert broken.error == "ModelFailed: cuGraphLaunch: the fake GPU failed"
     assert done(good).started == 30 * MS
+
+
+@pytest.mark.parametrize("error", [700, 710, 719])
+def test_an_error_that_the_context_does_not_survive_ends_the_worker_and_names_the_batch(
+    library: Path, error: int
+) -> None:
+    """It shows while the batch behind it is with the GPU already; that one is not to blame."""
+    gpu = Gpu(library)
+    gpu.graphs[1].fails = error
+    world = GpuWorld(gpu, [(0, run(1, 1)), (0, run(2, 4)), (0, run(3, 1))])
+    done, broken = world.serve()
+    assert isinstance(done, BatchDone)
+    assert isinstance(broken, WorkerBroken)
+    assert broken.run == 2
+    assert (error != 710) or "device-side assert triggered" in broken.error
+    assert world.left == GAVE_UP
+
+
+def test_the_health_of_a_gpu_is_asked_of_its_driver(library: Path) -> None:
+    gpu = Gpu(library)
+    assert device_health.lost(str(library)) == ""
+    gpu.graphs[0].fails = 710
+    gpu.driver.cuGraphLaunch(ctypes.byref(gpu.graphs[0]), ctypes.byref(Stream(0, b"compute")))
+    gpu.driver.fake_set_time(10 * TAKES)
+    assert device_health.lost(str(library)) == "lost GPU 0: device-side assert triggered"
+    assert device_health.lost("libno_such_driver.so") == ""
 
 
 @pytest.mark.parametrize("order", [run(1, LARGEST + 1), run(1, room=ITEM - 1)])

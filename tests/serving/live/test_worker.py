@@ -15,6 +15,7 @@ from astrarium.serving.live.messages import (
     BatchMember,
     CancelBatch,
     LoadModel,
+    ModelLoading,
     ModelRefused,
     News,
     Order,
@@ -82,6 +83,7 @@ def test_a_model_that_cannot_be_loaded_is_refused_with_the_reason(line: Line) ->
         "base": "",
     }
     line.say(LoadModel(0, files, [1]))
+    assert line.hear() == ModelLoading(0)
     news = line.hear()
     assert isinstance(news, ModelRefused)
     assert "did you mean 'onnx'?" in news.error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, cast
 
 from astrarium.core.errors import extension
@@ -16,6 +17,7 @@ from astrarium.serving.live.messages import (
     LARGEST_MESSAGE,
     LoadModel,
     ModelLoaded,
+    ModelLoading,
     News,
     Order,
     decode_news,
@@ -24,6 +26,10 @@ from astrarium.serving.live.messages import (
 from astrarium.serving.live.worker import Worker
 
 US, MS = 1000, 1_000_000
+
+
+class Left(BaseException):
+    """Stands for the end of the process."""
 
 
 class World:
@@ -39,14 +45,21 @@ class World:
         self._loaded.set()
         self.memory = SharedMemory.create(1 << 16)
         self.news: list[News] = []
+        self.left: int | None = None  # the status that it left with
         self.gpu_free = 0  # when a real GPU has done all that it was given
 
     def serve(self, garbage: GarbageKeeper | None = None) -> list[News]:
         """Everything that is said about batches and models once they are loaded."""
         line = cast(socket.socket, self)
         native = self._native() if self.natively else None
-        Worker(line, self.memory, Place(), self.clock, self.watch, garbage, native).serve()
-        return [news for news in self.news[1:] if not isinstance(news, ModelLoaded)]
+        worker = Worker(line, self.memory, Place(), self.clock, self.watch, garbage, native, self._leave)
+        with suppress(Left):
+            worker.serve()
+        return [news for news in self.news[1:] if not isinstance(news, ModelLoaded | ModelLoading)]
+
+    def _leave(self, status: int) -> None:
+        self.left = status
+        raise Left
 
     def _native(self) -> Any:
         express = extension("_express")

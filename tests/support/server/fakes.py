@@ -19,6 +19,7 @@ import uvloop
 from astrarium.server.contract import (
     BatchStatistics,
     Duration,
+    HeldInput,
     InferAnswer,
     InferCall,
     InferStatistics,
@@ -90,6 +91,12 @@ class FakeService:
 
     def went_long_way(self, reason: str) -> None:
         self.long_way.append(reason)
+
+    def quarantine(self, model: str) -> list[HeldInput]:
+        return [HeldInput("00ff", "it broke a worker", 5.0, 1.0)] if model == "echo" else []
+
+    def release(self, model: str) -> int:
+        return len(self.quarantine(model))
 
     def turned_away(self, model: str, refused: Refused) -> None:
         self.refusals[model] += 1

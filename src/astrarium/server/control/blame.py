@@ -106,7 +106,10 @@ class Isolation:
         bans = self._bans[entry.plan.index]
         self._bans[entry.plan.index] = bans + 1
         pause = min(FIRST_BAN << bans, LONGEST_BAN)
-        entry.state, entry.reason = "UNAVAILABLE", f"{reason}; it takes calls again in {rounded_duration(pause)}"
+        entry.state, entry.reason = (
+            "UNAVAILABLE",
+            f"{reason}; it takes calls again in {rounded_duration(pause)}",
+        )
         told = {"model": entry.plan.name, "reason": entry.reason}
         log.warning("model %(model)s is not ready: %(reason)s", told, extra=told)
         self._later(pause, lambda: self._end_ban(entry, entry.reason))

@@ -19,7 +19,8 @@ from astrarium.core.units import FOREVER, Time
 from astrarium.server.contract import InferAnswer, InferCall, Kind, ModelCard, Refused, Stages
 from astrarium.server.control.admission import admit, overloaded
 from astrarium.server.control.bounds import alone
-from astrarium.server.control.control_room import QUARANTINED, Control
+from astrarium.server.control.causes import QUARANTINED
+from astrarium.server.control.control_room import Control
 from astrarium.server.control.desk import Desk
 from astrarium.server.control.native import NativeControl
 from astrarium.server.control.repository import Entry, Repository

@@ -14,29 +14,29 @@ from time import time_ns
 from typing import Any
 
 from astrarium.core.errors import extension
+from astrarium.core.quantities import rounded_duration
 from astrarium.core.trace import Step
 from astrarium.core.units import MILLISECOND, Time
 from astrarium.server.control.admission import Admission
-from astrarium.server.control.books import BatchesDone, LastMinute, ModelBooks, Tally, enter, growth
 from astrarium.server.control.blame import Blame, Loss
+from astrarium.server.control.books import BatchesDone, LastMinute, ModelBooks, Tally, enter, growth
 from astrarium.server.control.bounds import alone, bounded
+from astrarium.server.control.causes import MODEL_ERROR, POLICY_ERROR, QUARANTINED, WORKER_LOST
 from astrarium.server.control.desk import Desk
 from astrarium.server.control.fleet import Fleet
 from astrarium.server.control.plan import ServingPlan
 from astrarium.server.control.quarantine import LASTS, Quarantine, QuarantinedInput
 from astrarium.server.control.repository import Repository
 from astrarium.server.control.scheduler import Scheduler, SchedulerLoop, in_flight
-from astrarium.server.control.solo import MODEL_ERROR, WORKER_LOST, SoloTries
+from astrarium.server.control.solo import SoloTries
 from astrarium.server.control.tickets import EndedBatch, InFlightBatch, KeptGpu, Ticket, kept_gpu
 from astrarium.server.control.watches import Calibration
-from astrarium.core.quantities import rounded_duration
 from astrarium.serving.contract import Request, Setup
 from astrarium.serving.live.messages import BatchBroken, BatchCancelled, BatchDone, ModelNews, Pong, RunBatch
 from astrarium.serving.policies import ServingPolicy
 from astrarium.serving.state import Fate, Outcome
 from astrarium.serving.twin import native_setup
 
-POLICY_ERROR, QUARANTINED = "policy_error", "quarantined"
 Recorder = Callable[[Setup], Callable[[Step], None]]  # given anew to every scheduler
 log = logging.getLogger("astrarium.control")
 
@@ -243,7 +243,9 @@ class Control(ControlRoom):
         if flight.suspect and flight.size == 1:
             self._convict(request, flight, f"{told} while it ran this call alone")
         elif flight.suspect:
-            self._solo.add(request, f"{told} while it ran a batch of {flight.size} calls, this one among them")
+            self._solo.add(
+                request, f"{told} while it ran a batch of {flight.size} calls, this one among them"
+            )
             rest = self.desk.ticket_of(request).deadline - self.clock()
             self._loop.later(max(0, rest), self._solo.give_up_late)
         elif self.in_time(request):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import count
 
+from astrarium.server.control.causes import INPUTS
 from astrarium.server.control.tickets import InFlightBatch, TensorStore, Ticket
 from astrarium.serving.live.messages import BatchDone, BatchMember, RunBatch, packed
 from astrarium.serving.state import Outcome
 
-INPUTS = "inputs"  # the cause of a failure while the inputs were made
 # A call is as bad as its worst part.
 _WORSE = {Outcome.OPEN: 0, Outcome.IN_TIME: 1, Outcome.LATE: 2, Outcome.DROPPED: 3, Outcome.FAILED: 4}
 _ANSWERED = (Outcome.OPEN, Outcome.IN_TIME, Outcome.LATE)  # of a call whose last part is answered

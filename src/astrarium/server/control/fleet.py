@@ -4,9 +4,9 @@ A GPU has a worker that its models share. A model may be set apart: it then has 
 GPU, which nobody else is lost with.
 
 A worker that was broken by a model is started anew at once, if it has lived a second: it is not at fault. Any
-other one is started after a pause that doubles from death to death and is forgotten once the worker has lived a while. A
-worker that holds a batch far longer than it should is taken for stuck and killed. A model that ends workers
-while they load it is not loaded any more.
+other one is started after a pause that doubles from death to death and is forgotten once the worker has lived
+a while. A worker that holds a batch far longer than it should is taken for stuck and killed. A model that
+ends workers while they load it is not loaded any more.
 
 Only time in which the frontend listened counts against a worker. How late the frontend itself has lately been
 is what this machine does to any process now: workers are given as much more time, both before they are taken
@@ -57,7 +57,7 @@ class FleetController(Protocol):
 
 @dataclass
 class _WorkerEntry:
-    """The fleet writes a worker's entry; it outlives the process, and goes when a model is no longer apart."""
+    """An entry outlives the worker's process, and goes when its model is no longer set apart."""
 
     spec: WorkerSpec
     only: int = -1  # the one model that it has; -1: all that are not set apart
@@ -111,12 +111,16 @@ class Fleet:
 
     def holders(self, model: int) -> list[int]:
         """Return the workers that are ready and have a model, or should have it."""
-        return [entry.spec.worker for entry in self._entries.values() if entry.ready and self._has(entry, model)]
+        return [
+            entry.spec.worker for entry in self._entries.values() if entry.ready and self._has(entry, model)
+        ]
 
     def back_at(self) -> Time:
         """Return when a shared worker can be expected to be ready; 0 where nobody knows."""
         shared = [self._entries[spec.worker] for spec in self._specs]
-        return min((entry.started + entry.took for entry in shared if entry.took and not entry.ready), default=0)
+        return min(
+            (entry.started + entry.took for entry in shared if entry.took and not entry.ready), default=0
+        )
 
     def late(self) -> list[tuple[int, list[int], Time]]:
         """Return the workers that are not ready: which models each has to load, and since when it runs."""

@@ -18,8 +18,9 @@ from astrarium.core.units import Time
 from astrarium.server.control.blame import Blame, Loss
 from astrarium.server.control.books import BatchesDone
 from astrarium.server.control.bounds import bounded
+from astrarium.server.control.causes import INPUTS
 from astrarium.server.control.control_room import ControlRoom
-from astrarium.server.control.desk import INPUTS, Desk
+from astrarium.server.control.desk import Desk
 from astrarium.server.control.plan import ServingPlan
 from astrarium.server.control.quarantine import QuarantinedInput
 from astrarium.server.control.tickets import EndedBatchFacts, InFlightBatch, Ticket

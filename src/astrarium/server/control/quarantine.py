@@ -1,4 +1,4 @@
-"""The quarantine holds inputs that have broken a worker alone: calls with the same bytes are refused for a while.
+"""The quarantine holds inputs that have broken a worker alone: the same bytes are refused for a while.
 
 The native scheduler has one of its own (native/src/front/quarantine.h); this one is for the Python scheduler.
 """

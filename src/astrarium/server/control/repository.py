@@ -60,7 +60,9 @@ class Entry:
 class Repository:
     def __init__(self, plans: tuple[ModelPlan, ...], fleet: Fleet) -> None:
         self._fleet = fleet
-        self.changed: Callable[[], None] = lambda: None  # called when a model's state has, without being asked to
+        self.changed: Callable[[], None] = lambda: (
+            None
+        )  # called when a model's state has, without being asked to
         self.entries = [Entry(plan) for plan in plans]
         self._by_name = {entry.plan.name: entry for entry in self.entries}
         for entry in self.entries:

@@ -9,12 +9,11 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from astrarium.core.units import Time
+from astrarium.server.control.causes import MODEL_ERROR, WORKER_LOST
 from astrarium.server.control.desk import Desk
 from astrarium.server.control.tickets import InFlightBatch
 from astrarium.serving.contract import Request, Setup
 from astrarium.serving.state import Outcome
-
-WORKER_LOST, MODEL_ERROR = "worker_lost", "model_error"
 
 
 class SoloRunner(Protocol):

@@ -330,6 +330,12 @@ class Handlers:
         await self._service.unload(self._card(request).name)
         return json_reply({})
 
+    async def quarantine(self, request: HttpRequest) -> Reply:
+        return json_reply(wire.Quarantine(self._service.quarantine(self._card(request).name)))
+
+    async def release(self, request: HttpRequest) -> Reply:
+        return json_reply(wire.Released(self._service.release(self._card(request).name)))
+
     async def metrics(self, _: HttpRequest) -> Reply:
         kind = (b"content-type", b"text/plain; version=0.0.4; charset=utf-8")
         return Reply(200, [kind], self._service.metrics())

@@ -97,6 +97,7 @@ _REASONS = {
     408: "The body did not arrive in time",
     413: "The body or a tensor is larger than the server takes",
     415: "A type or an encoding of content that the server does not read",
+    422: "The same input has broken a worker, and is refused for a while",
     429: "Too much is waiting already: try again after Retry-After",
     500: "The model failed",
     503: "The model is not loaded, or the server is starting or shutting down",

@@ -37,7 +37,7 @@ _CHANGE_FAILS: dict[str, Any] = {"answer": dict, "body": wire.ChangeRequest, "st
 _INFER: dict[str, Any] = {
     "answer": wire.InferResponse,
     "body": wire.InferRequest,
-    "statuses": (429, 500, 503, 504),
+    "statuses": (422, 429, 500, 503, 504),
 }
 
 
@@ -80,6 +80,8 @@ def _repository(h: Handlers) -> list[Route]:
         Route("POST", "/v2/repository/index", h.index, "All models and their states", **index),
         Route("POST", f"{_CHANGE}/load", h.load, "Load a model, or load it anew", **_CHANGE_FAILS),
         Route("POST", f"{_CHANGE}/unload", h.unload, "Unload a model", **_CHANGE_FAILS),
+        Route("GET", f"{_CHANGE}/quarantine", h.quarantine, "Inputs that broke a worker", wire.Quarantine),
+        Route("DELETE", f"{_CHANGE}/quarantine", h.release, "Let these inputs out", wire.Released),
     ]
 
 

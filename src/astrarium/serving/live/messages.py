@@ -118,7 +118,7 @@ class WorkerBroken(Message, frozen=True):
 
 
 class ModelLoading(Message, frozen=True):
-    """A worker begins to load a model: if the worker dies before its next word of it, the model is to blame."""
+    """A worker begins to load a model, which is to blame if the worker dies before its next word of it."""
 
     model: int
 
@@ -186,7 +186,9 @@ class Pong(Message, frozen=True):
     heard: Time = 0  # when it came back, where native code has noted that
 
 
-News: TypeAlias = WorkerUp | WorkerBroken | ModelLoading | ModelNews | BatchDone | BatchBroken | BatchCancelled | Pong
+News: TypeAlias = (
+    WorkerUp | WorkerBroken | ModelLoading | ModelNews | BatchDone | BatchBroken | BatchCancelled | Pong
+)
 
 _encoder = msgspec.msgpack.Encoder()
 encode = _encoder.encode

@@ -185,10 +185,10 @@ class Worker:
         return False
 
     def _serve_natively(self) -> None:
-        assert self._native is not None
+        express: Any = extension("_express")
         try:
-            self._free = self._native.serve(self._free, self._heard_natively)
-        except extension("_express").DeviceLost:  # native code has said so
+            self._free = cast(Any, self._native).serve(self._free, self._heard_natively)
+        except express.DeviceLost:  # native code has said so
             self._leave(GAVE_UP)
 
     def _heard_natively(self, packet: bytes, received: int) -> bool:
