@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -23,6 +24,7 @@ _SHORT, _LONG = 8, 16  # two lengths for open dimensions: an output that differs
 class Program(NamedTuple):
     call: Callable[..., Any]
     inputs: tuple[TensorSpec, ...]
+    eager: Callable[..., Any]  # the same, operator by operator: not compiled
 
 
 class Runner(Protocol):
@@ -36,9 +38,9 @@ def load(torch: Any, files: ModelFiles, device: str) -> Program:
     else:
         module, inputs = _module(torch, model, files, device), files.inputs
     _check_inputs(inputs)
-    if files.options.get("compile", False):
-        module = torch.compile(module)
-    return Program(_converting(torch, module, files.options.get("dtype")), inputs)
+    called = torch.compile(module) if files.options.get("compile", False) else module
+    call, eager = (_converting(torch, one, files.options.get("dtype")) for one in (called, module))
+    return Program(call, inputs, eager)
 
 
 def tried_outputs(runner: Runner, inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
@@ -55,12 +57,15 @@ def tried_outputs(runner: Runner, inputs: Sequence[TensorSpec]) -> tuple[TensorS
 
 
 def _tried(runner: Runner, inputs: Sequence[TensorSpec], length: int) -> dict[str, Array]:
-    shaped = [
-        TensorSpec(spec.name, spec.datatype, tuple(length if size < 0 else size for size in spec.shape))
-        for spec in inputs
-    ]
-    batch = examples.batch(shaped, 2, np.random.default_rng(0))
+    batch = examples.batch(with_lengths(inputs, length), 2, np.random.default_rng(0))
     return {name: array.copy() for name, array in runner.run(list(batch.inputs.values()), 2).items()}
+
+
+def with_lengths(inputs: Sequence[TensorSpec], length: int) -> list[TensorSpec]:
+    """Return the inputs with *length* in the place of every open dimension."""
+    return [
+        replace(spec, shape=tuple(length if size < 0 else size for size in spec.shape)) for spec in inputs
+    ]
 
 
 def _common(short: tuple[int, ...], long: tuple[int, ...]) -> tuple[int, ...]:
