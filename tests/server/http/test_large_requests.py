@@ -89,7 +89,7 @@ def test_a_large_call_is_refused_before_its_tensors_have_come() -> None:
                 sent[1000:] + request()
             )  # what belongs to the refused call is thrown away
             assert (await connection.answer())[0] == 200
-            assert server.tally()[4] == {"deadline": 1, "overloaded": 0, "unavailable": 0}
+            assert server.tally()[4] == {"deadline": 1, "overloaded": 0, "unavailable": 0, "bad_request": 0}
             assert server.front.exchange.arena.used == 0
 
     asyncio.run(run())

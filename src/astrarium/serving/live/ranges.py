@@ -6,7 +6,8 @@ Needs no numpy: scenarios are checked where nobody serves them.
 from __future__ import annotations
 
 import sys
-from typing import TypeAlias
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 from astrarium.core.errors import InputError
 
@@ -29,7 +30,7 @@ def is_real(datatype: str) -> bool:
     return datatype in ("FP16", "BF16", "FP32", "FP64")
 
 
-def check_limits(datatype: str, values: Values | None, finite: bool) -> None:
+def check_limits(datatype: str, values: Sequence[Any] | None, finite: bool) -> None:
     """Refuse limits that an input of *datatype* cannot have."""
     if finite and not is_real(datatype):
         raise InputError("finite", True, f"to be left out: only floating types have NaN, not {datatype}")
@@ -37,10 +38,11 @@ def check_limits(datatype: str, values: Values | None, finite: bool) -> None:
         return
     if datatype not in RANGES:
         raise InputError("values", list(values), f"to be left out: {datatype} has no numbers")
+    kinds, words = ((int, float), "numbers") if is_real(datatype) else ((int,), "whole numbers")
     low, high = RANGES[datatype]
-    kind = "numbers" if is_real(datatype) else "whole numbers"
-    if not is_real(datatype) and not all(isinstance(value, int) for value in values):
-        raise InputError("values", list(values), f"[LOW, HIGH], two {kind} as {datatype} has them")
-    if not low <= values[0] <= values[1] <= high:  # nor is NaN
-        expected = f"[LOW, HIGH], two {kind} from {low} to {high} ({datatype}), LOW not above HIGH"
+    right = len(values) == 2 and all(
+        isinstance(each, kinds) and not isinstance(each, bool) for each in values
+    )
+    if not right or not low <= values[0] <= values[1] <= high:
+        expected = f"[LOW, HIGH], two {words} from {low} to {high} ({datatype}), LOW not above HIGH"
         raise InputError("values", list(values), expected)

@@ -25,7 +25,7 @@ from astrarium.core.quantities import (
     write_rate,
 )
 from astrarium.core.units import MILLISECOND, SECOND, Time
-from astrarium.serving.live.ranges import Values, check_limits
+from astrarium.serving.live.ranges import check_limits
 
 # What a scenario file may say for serving alone: the simulator ignores it.
 
@@ -53,7 +53,7 @@ class TensorEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: Name
     datatype: Datatype
     shape: tuple[Size, ...]
-    values: Values | None = None
+    values: tuple[Any, ...] | None = None  # the lowest number and the highest
     finite: bool = False
 
     def __post_init__(self) -> None:

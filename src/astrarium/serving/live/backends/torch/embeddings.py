@@ -93,7 +93,7 @@ def indexed_rows(torch: Any, program: Program, tensor_of: Callable[[Array], Any]
     found: list[int | None] = [None] * len(tensors)
     try:
         with torch.no_grad(), _following(tensors, found):
-            program.eager(*tensors)
+            (program.eager or program.call)(*tensors)
     except Exception:
         return [None] * len(tensors)
     return found

@@ -24,7 +24,7 @@ _SHORT, _LONG = 8, 16  # two lengths for open dimensions: an output that differs
 class Program(NamedTuple):
     call: Callable[..., Any]
     inputs: tuple[TensorSpec, ...]
-    eager: Callable[..., Any]  # the same, operator by operator: not compiled
+    eager: Callable[..., Any] | None = None  # the same, operator by operator, where `call` is compiled
 
 
 class Runner(Protocol):
@@ -38,9 +38,11 @@ def load(torch: Any, files: ModelFiles, device: str) -> Program:
     else:
         module, inputs = _module(torch, model, files, device), files.inputs
     _check_inputs(inputs)
-    called = torch.compile(module) if files.options.get("compile", False) else module
-    call, eager = (_converting(torch, one, files.options.get("dtype")) for one in (called, module))
-    return Program(call, inputs, eager)
+    dtype = files.options.get("dtype")
+    plain = _converting(torch, module, dtype)
+    if not files.options.get("compile", False):
+        return Program(plain, inputs)
+    return Program(_converting(torch, torch.compile(module), dtype), inputs, plain)
 
 
 def tried_outputs(runner: Runner, inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
