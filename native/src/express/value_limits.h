@@ -39,24 +39,26 @@ Number number_at(std::string_view data, std::size_t at) {
   return number;
 }
 
-// Looks at a piece as a whole, which takes no branches, before it looks for the element.
+// How far each number lies above the lowest tells both bounds at once: what is below it wraps around. A piece is looked at
+// as a whole, without branches, before anybody looks for the element.
 template <class Number, bool kReal>
 std::size_t first_outside(std::string_view data, const Limits& limits) {
+  using Distance = std::make_unsigned_t<Number>;
   constexpr std::size_t kPiece = 1024;
-  const auto low = static_cast<Number>(limits.low), high = static_cast<Number>(limits.high);
-  const auto is_outside = [data, low, high](std::size_t at) {
+  const auto low = static_cast<Distance>(limits.low), most = static_cast<Distance>(static_cast<Distance>(limits.high) - low);
+  const auto distance = [data, low](std::size_t at) {
     Number value = number_at<Number>(data, at);
     if constexpr (kReal) value = ordered(value);
-    return static_cast<Number>(static_cast<Number>(value < low) | static_cast<Number>(value > high));
+    return static_cast<Distance>(static_cast<Distance>(value) - low);
   };
   const std::size_t count = data.size() / sizeof(Number);
   for (std::size_t begin = 0; begin < count; begin += kPiece) {
     const std::size_t end = std::min(count, begin + kPiece);
-    Number outside = 0;
-    for (std::size_t at = begin; at < end; ++at) outside = static_cast<Number>(outside | is_outside(at));
-    if (outside == 0) continue;
+    Distance longest = 0;
+    for (std::size_t at = begin; at < end; ++at) longest = std::max(longest, distance(at));
+    if (longest <= most) continue;
     std::size_t at = begin;
-    while (!is_outside(at)) ++at;
+    while (distance(at) <= most) ++at;
     return at;
   }
   return kAllInside;

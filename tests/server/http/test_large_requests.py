@@ -165,7 +165,7 @@ def test_a_model_that_goes_while_a_large_call_arrives_is_told() -> None:
                 "model echo was loaded anew or unloaded while the call arrived",
             )
             assert server.front.exchange.arena.used == 0
-            assert server.tally()[4] == {"deadline": 0, "overloaded": 0, "unavailable": 1}
+            assert server.tally()[4] == {"deadline": 0, "overloaded": 0, "unavailable": 1, "bad_request": 0}
             assert server.tally()[2] == 0  # nobody broke a promise
 
     asyncio.run(run())

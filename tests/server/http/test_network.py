@@ -15,6 +15,7 @@ import pytest
 
 from astrarium.core.errors import extension
 from astrarium.core.units import MILLISECOND, SECOND
+from astrarium.server.contract import Kind
 from astrarium.server.control.calls import refusal as refusal_of
 from astrarium.server.control.tickets import Ticket
 from astrarium.server.http.bodies import refusal
@@ -47,7 +48,10 @@ def test_a_call_without_an_answer_is_told_what_the_long_way_tells(
             server.loopback.end_with(outcome, cause, reason)
             status, headers, answer = await (await server.connect()).ask(request())
             call = SimpleNamespace(model="echo")
-            ended = SimpleNamespace(call=call, outcome=Outcome[outcome.upper()], cause=cause, reason=reason)
+            outcome_of = Outcome[outcome.upper()]
+            ended = SimpleNamespace(
+                call=call, outcome=outcome_of, cause=cause, reason=reason, blamed=Kind.MODEL_FAILED
+            )
             expected = refusal(refusal_of(cast(Ticket, ended)))
             assert (status, answer) == (expected.status, json.loads(expected.body))
             assert int(headers.pop("content-length")) == len(expected.body)
