@@ -659,7 +659,7 @@ def test_what_is_stated_stays_and_is_warned_of_where_it_is_more(indexing: Path) 
 
 
 def test_an_exported_program_tells_its_embeddings(tmp_path: Path) -> None:
-    class Sum(torch.nn.Module):  # type: ignore[misc]
+    class Sum(torch.nn.Module):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
             super().__init__()
             self.words = torch.nn.Embedding(77, 4)
