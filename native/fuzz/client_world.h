@@ -44,7 +44,9 @@ class ClientWorld {
         shared_(std::make_shared<Shared>(exchange_, HttpLimits{1024, 65536, 1 << 20, kHour, kHour, 0, 8}, std::move(given)...)),
         thread_(shared_, 0, ::eventfd(0, EFD_NONBLOCK)) {
     thread_.serve(ServedModel(model(0, "fixed", {2}), {"a", "b"}));
-    thread_.serve(ServedModel(model(1, "open", {-1}), {}));
+    express::Model open = model(1, "open", {-1});
+    open.inputs[0].limits = express::Limits{-1, 0x4b000000, "values from 0 to 8388608"};  // bits of an FP32
+    thread_.serve(ServedModel(std::move(open), {}));
     thread_.withhold("absent", "not_ready");
   }
   virtual ~ClientWorld() = default;

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 Shape = Sequence[int]
-Spec = tuple[str, str, Shape]
+Limits = tuple[int, int, str]  # bounds as `native_bounds` has them, and what would be right
+Spec = tuple[str, str, Shape, Limits | None]
 Sum = tuple[int, int]  # a count, and nanoseconds
 Histogram = tuple[list[int], int]  # counts by upper bound, and nanoseconds
 Tally = tuple[

@@ -19,10 +19,11 @@ from astrarium.server.control.causes import MODEL_ERROR, POLICY_ERROR, WORKER_LO
 from astrarium.server.control.fleet import FIRST_PAUSE, LATE_FOR, LONGEST_PAUSE, LOOK_EVERY
 from astrarium.server.control.tickets import InFlightBatch, Ticket
 from astrarium.serving.contract import Dispatch, Preempt
-from astrarium.serving.live.messages import BatchCancelled, LoadModel, RunBatch, unpacked
+from astrarium.serving.live.messages import BatchCancelled, LoadModel, ModelLoaded, RunBatch, unpacked
+from astrarium.serving.live.tensors import TensorSpec
 from astrarium.serving.live.workers import Death
 from astrarium.serving.state import Outcome, ServingState
-from tests.support.live_fakes import KILLED, NATIVE, PATHS, Stage, on_path
+from tests.support.live_fakes import ECHO, KILLED, NATIVE, PATHS, Stage, on_path
 
 
 @pytest.fixture(autouse=True, params=PATHS)
@@ -593,3 +594,15 @@ def test_a_batch_that_is_stopped_before_it_was_sent_frees_its_gpu() -> None:
     stage.fleet.pump_all()
     stage.control.close()
     stage.check_the_books()
+
+
+def test_what_a_backend_found_out_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    stage = Stage(gpus=2)
+    limited = TensorSpec("TOKENS", "INT64", (-1,), (0, 30521))
+    news = ModelLoaded(0, (limited,), (ECHO,), notes=("input TOKENS takes few",), warnings=("too many",))
+    with caplog.at_level("INFO"):
+        stage.repository.heard(0, news)
+        stage.repository.heard(1, news)
+    told = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert told == [("INFO", "model m0: input TOKENS takes few"), ("WARNING", "model m0: too many")]
+    assert stage.repository.card("m0").inputs == (limited,), "network threads are told of this"

@@ -747,7 +747,7 @@ def test_a_full_house_says_when_to_come_back() -> None:
             assert told[b"grpc-status"] == b"8"
             assert told[b"grpc-message"] == b"overloaded: 1 calls are open already, the most that may be"
             assert (told[b"grpc-retry-pushback-ms"], told[b"retry-after"]) == (b"1000", b"1")
-            assert server.tally()[4] == {"deadline": 0, "overloaded": 1, "unavailable": 0}
+            assert server.tally()[4] == {"deadline": 0, "overloaded": 1, "unavailable": 0, "bad_request": 0}
             for number, *_ in server.loopback.pop():
                 server.loopback.end(number, "failed", "model_error", "100 % wrong\n")
             told, _ = await line.answer(1)

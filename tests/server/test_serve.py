@@ -41,7 +41,7 @@ models:
     profile: {alpha: 1ms, beta: 1ms}
     slo: 20s
     backend: {python: broken.py:count}
-    inputs: [{name: LENGTH, datatype: INT64, shape: [1]}]
+    inputs: [{name: LENGTH, datatype: INT64, shape: [1], values: [0, 5]}]
     outputs: [{name: DOUBLE, datatype: INT64, shape: [1]}]
     preprocess: broken.py:length
     accepts: [{name: TEXT, datatype: BYTES, shape: [1]}]
@@ -135,6 +135,10 @@ def test_preprocessing_turns_what_clients_send_into_what_the_model_takes(
     assert ask("four") == 8
     with pytest.raises(InferenceServerException, match="a bad word"):
         ask("bad")
+    expected = r"the model does not take: input LENGTH\[0, 0\]: expected values from 0 to 5 \(got 6\)"
+    with pytest.raises(InferenceServerException, match=expected) as refused:
+        ask("longer")
+    assert "400" in str(refused.value.status())
 
 
 def test_models_come_and_go_without_losing_a_call(

@@ -147,7 +147,7 @@ class FakeWorkers:
                 life = self._life[worker]
                 self._loop.later(MILLISECOND, lambda: self._die(worker, life, Death("killed by SIGSEGV")))
             case LoadModel(model):
-                news: News = ModelLoaded(model, [_plain(VALUES)], [_plain(ECHO)])
+                news: News = ModelLoaded(model, (VALUES,), (ECHO,))
                 if model in self.refuses:
                     news = ModelRefused(model, "no such file")
                 self._say(worker, MILLISECOND, lambda: news)
@@ -472,7 +472,3 @@ def make_plan(
 def _model(index: int, slo: Time) -> ModelPlan:
     files = ModelFiles(f"m{index}", "emulated", {}, (VALUES,), (ECHO,), 8)
     return ModelPlan(index, f"m{index}", {"gpu": files}, slo, 8, True, {}, (), None, ())
-
-
-def _plain(spec: TensorSpec) -> tuple[str, str, tuple[int, ...]]:
-    return spec.name, spec.datatype, spec.shape

@@ -182,6 +182,19 @@ inline nb::object from_contents(nb::handle contents, const std::string& type, st
   return known->kind == Kind::kBytes ? copied(tensor.made) : made;
 }
 
+// The first element beyond the limits, which are as native_bounds in Python makes them; or None.
+inline nb::object first_outside_of(nb::handle data, const std::string& type, std::int64_t low, std::int64_t high) {
+  const Datatype* known = datatype(type);
+  if (known == nullptr) throw std::invalid_argument("no datatype " + type);
+  const Bytes bytes(data);
+  std::size_t found = kAllInside;
+  {
+    nb::gil_scoped_release release;
+    found = first_outside(bytes.view(), known->kind, {low, high, {}});
+  }
+  return found == kAllInside ? nb::none() : nb::object(nb::int_(found));
+}
+
 // The arrays that a batch's items go to or come from: one for each input or output.
 struct Arrays {
   std::vector<Bytes> bytes;
@@ -227,6 +240,7 @@ inline void bind_tensors(nb::module_& m) {
   m.def("pack_bytes", &pack_bytes, "elements"_a);
   m.def("outline", &outline, "json"_a);
   m.def("from_json", &from_json, "json"_a, "datatype"_a, "shape"_a);
+  m.def("first_outside", &first_outside_of, "data"_a, "datatype"_a, "low"_a, "high"_a);
   m.def("to_json", &to_json, "data"_a, "datatype"_a);
   m.def("message_outline", &message_outline, "message"_a, "most"_a);
   m.def("gather", &gather, "memory"_a, "members"_a, "sizes"_a, "arrays"_a);

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -118,10 +119,12 @@ struct BoundNetwork : BoundThreads<NetworkThread, NetworkShared> {
 inline std::vector<express::Spec> specs_of(nb::list given) {
   std::vector<express::Spec> found;
   for (nb::handle one : given) {
-    const auto [name, type, shape] = nb::cast<std::tuple<std::string, std::string, express::Shape>>(one);
+    using Told = std::tuple<std::int64_t, std::int64_t, std::string>;
+    const auto [name, type, shape, told] = nb::cast<std::tuple<std::string, std::string, express::Shape, std::optional<Told>>>(one);
     const express::Datatype* known = express::datatype(type);
     if (known == nullptr) throw std::invalid_argument("no datatype " + type);
     found.push_back({name, known, shape});
+    if (told) found.back().limits = std::make_from_tuple<express::Limits>(*told);
   }
   return found;
 }
@@ -183,6 +186,7 @@ inline nb::tuple tally(BoundExchange& self, std::size_t model) {
     ended[nb::make_tuple(nb::str(outcome.data(), outcome.size()), nb::str(cause.data(), cause.size()))] = count;
   }
   refused["deadline"] = totals.refused[0], refused["overloaded"] = totals.refused[1], refused["unavailable"] = totals.refused[2];
+  refused["bad_request"] = totals.refused[3];
   const auto pair = [](const std::int64_t* sum) { return nb::make_tuple(sum[0], sum[1]); };
   return nb::make_tuple(totals.accepted, totals.items, totals.declined, ended, refused, nb::make_tuple(totals.latency, totals.latency_sum),
                         nb::make_tuple(totals.queueing, totals.queueing_sum), pair(totals.success), pair(totals.fail), pair(totals.queue));

@@ -70,6 +70,7 @@ class CallDesk {
     const auto& model = static_cast<const ServedModel&>(*pending.call.model);
     const std::string_view why = fill(pending, model, received);
     if (!why.empty()) return {false, why};
+    if (!model.limited.empty() && !takes_values(pending, model, nullptr)) return turn_away(model, RefusedFor::kBadRequest);
     const Time now = monotonic_ns(), objective = pending.deadline - pending.received;
     const Verdict verdict = exchange_.admission.admit(model.index, objective, pending.received, now);
     if (verdict == Verdict::kClosed) return {false, "closed"};
@@ -106,6 +107,10 @@ class CallDesk {
   Taking finish(Asker& asker, Incoming& incoming, bool is_served) {
     Pending& pending = arrived(incoming);
     const auto& model = static_cast<const ServedModel&>(*pending.call.model);
+    if (!model.limited.empty() && !takes_values(pending, model, exchange_.memory + pending.block)) {
+      put_back(pending);
+      return turn_away(model, RefusedFor::kBadRequest);
+    }
     const Time now = monotonic_ns(), objective = pending.deadline - pending.received;
     const Verdict verdict = is_served ? exchange_.admission.admit(model.index, objective, pending.received, now) : Verdict::kClosed;
     if (verdict == Verdict::kTaken) return hand_over(pending, asker) ? Taking{true} : refuse_as_full(pending, model);
@@ -176,6 +181,27 @@ class CallDesk {
     const std::size_t inputs = pending.call.block_bytes(), rows = static_cast<std::size_t>(pending.rows), most = exchange_.arena.size();
     pending.room = model.room(inputs, rows);
     return pending.room > (most - std::min(inputs, most)) / rows ? "memory" : "";
+  }
+
+  // Whether all numbers are within the limits of their inputs, else there is a refusal. Tensors lie one after the other from
+  // *placed* on, or still in the request.
+  bool takes_values(const Pending& pending, const ServedModel& model, const char* placed) {
+    for (std::size_t at = 0, next = 0; next < model.limited.size(); ++at) {
+      const express::Part& part = pending.call.inputs[at];
+      std::string_view data = part.data;
+      if (placed != nullptr) {
+        data = {placed, pending.input_bytes(at, exchange_.size)};
+        placed += express::aligned(data.size());
+      }
+      if (model.limited[next] != at) continue;
+      ++next;
+      const express::Spec& input = model.inputs[at];
+      const std::size_t found = express::first_outside(data, input.type->kind, *input.limits);
+      if (found == express::kAllInside) continue;
+      refusals_.out_of_range(model.name, input, part.shape, data, found);
+      return false;
+    }
+    return true;
   }
 
   // Copies the tensors to where workers find them; false where there is no room now.
@@ -277,7 +303,8 @@ class CallDesk {
   Taking turn_away(const ServedModel& model, RefusedFor kind) {
     ModelTally& tally = origin_.tallies[static_cast<std::size_t>(model.index)];
     tally.refused[static_cast<std::size_t>(kind)].add(1);
-    if (model.was_promised(spare().call)) tally.declined.add(1);
+    const bool is_ours = kind != RefusedFor::kBadRequest;
+    if (is_ours && model.was_promised(spare().call)) tally.declined.add(1);
     return {false};
   }
 

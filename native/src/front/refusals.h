@@ -116,6 +116,12 @@ class Refusals {
     text_ += shown_bytes(found.element.substr(0, 20)) + ")";
     write(kBad);
   }
+  // The element at *at* of an input breaks its limits.
+  void out_of_range(std::string_view model, const express::Spec& input, const express::Shape& shape, std::string_view data, std::size_t at) {
+    begin("model ", model) += ": input " + input.name + shown_place(shape, at) + ": expected " + input.limits->expected + " (got " +
+                              express::shown_element(data, input.type->kind, at) + ")";
+    write(kBad);
+  }
   void not_there() {
     text_ = "the worker's answer is not what it said it is";
     write(kFailed);
@@ -124,6 +130,16 @@ class Refusals {
  private:
   static constexpr RefusalKind kDeadline{"504 Gateway Timeout", 4}, kOverloaded{"429 Too Many Requests", 8},
       kUnavailable{"503 Service Unavailable", 14}, kFailed{"500 Internal Server Error", 13}, kBad{"400 Bad Request", 3}, kUnprocessable{"422 Unprocessable Entity", 3};
+
+  static std::string shown_place(const express::Shape& shape, std::size_t at) {
+    std::string text = "]";
+    for (std::size_t axis = shape.size(); axis-- > 0;) {
+      const auto length = static_cast<std::size_t>(shape[axis]);
+      text.insert(0, (axis ? ", " : "[") + std::to_string(at % length));
+      at /= length;
+    }
+    return text;
+  }
 
   void failed(std::string_view model, std::string_view reason) {
     begin("model ", model) += " failed: ";

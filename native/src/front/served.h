@@ -31,12 +31,15 @@ inline std::optional<std::size_t> fixed_bytes(const std::vector<express::Spec>& 
 // Each thread has one of its own: threads that count references to the same object wait for each other.
 struct ServedModel : express::Model {
   std::vector<std::string> applications;
+  std::vector<std::size_t> limited;  // which inputs take not every number
   bool fixed_inputs = false;
   std::optional<std::size_t> reply_bytes;  // of one row, where no output varies
   mutable express::Rooms rooms;            // of an answer whose outputs do not vary; where it lies is filled in
 
   ServedModel(express::Model model, std::vector<std::string> applications)
       : express::Model(std::move(model)), applications(std::move(applications)) {
+    for (std::size_t at = 0; at < inputs.size(); ++at)
+      if (inputs[at].limits) limited.push_back(at);
     fixed_inputs = fixed_bytes(inputs).has_value();
     reply_bytes = fixed_bytes(outputs);
     if (reply_bytes) rooms = express::fixed_rooms(*this, nullptr, 0);

@@ -52,8 +52,8 @@ struct TimedCount {
 };
 
 // Kinds of refusals that need no Python to explain.
-enum class RefusedFor { kDeadline, kOverloaded, kUnavailable };
-inline constexpr int kRefusals = 3;
+enum class RefusedFor { kDeadline, kOverloaded, kUnavailable, kBadRequest };
+inline constexpr int kRefusals = 4;
 
 // Twin of what ModelBooks in astrarium.server.control.books counts of calls.
 struct alignas(kCacheLine) ModelTally {

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from astrarium.core.errors import InputError, extension, one_of
 from astrarium.core.units import FOREVER, MICROSECOND, Time
 from astrarium.server.contract import Kind, ModelCard, Refused
+from astrarium.serving.live.limits import violation
 from astrarium.serving.live.tensors import BYTES, DATATYPES, Tensor, TensorSpec
 
 LARGEST_PRIORITY = 2**32 - 1
@@ -140,6 +141,13 @@ def check_elements(placed: CheckedTensor, data: bytes | memoryview, model: str) 
     if found != placed.elements:
         expected = f"{placed.elements} elements for shape {list(placed.shape)}"
         raise bad(f"{placed.field}.data", f"{found} elements", expected, model)
+
+
+def check_values(placed: CheckedTensor, data: bytes | memoryview, model: str) -> None:
+    """Refuse a tensor that breaks the limits of its input, naming the first element that does."""
+    found = violation(placed.spec, placed.shape, data)
+    if found is not None:
+        raise bad(*found, model)
 
 
 def bytes_elements(data: bytes | memoryview, most: int) -> tuple[int, int]:

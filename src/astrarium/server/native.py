@@ -11,10 +11,11 @@ from astrarium.core.errors import InputError
 from astrarium.core.units import MILLISECOND, Time
 from astrarium.server.contract import ModelCard, NativeFront
 from astrarium.server.settings import Address
+from astrarium.serving.live import limits
 from astrarium.serving.live.tensors import TensorSpec
 
 if TYPE_CHECKING:
-    from astrarium._front import Grpc, Network
+    from astrarium._front import Grpc, Limits, Network, Spec
 
 HIGH_WATER = 64 * 1024  # bytes written before we ask whether the client takes them, as asyncio has it
 LOOK_AGAIN = 50 * MILLISECOND  # how often a request that went the long way makes us look for changed models
@@ -61,8 +62,8 @@ class NativeThreads:
             index,
             card.name,
             card.version,
-            _tensors(card.inputs),
-            _tensors(card.outputs),
+            told_tensors(card.inputs),
+            told_tensors(card.outputs),
             card.max_batch,
             card.slo,
             dict(card.priorities),
@@ -75,8 +76,13 @@ class NativeThreads:
         return {name: why for name, why in found.items() if why}
 
 
-def _tensors(specs: Iterable[TensorSpec]) -> list[tuple[str, str, list[int]]]:
-    return [(spec.name, spec.datatype, list(spec.shape)) for spec in specs]
+def told_tensors(specs: Iterable[TensorSpec]) -> list[Spec]:
+    """Return tensors as native threads are told of them."""
+    return [(spec.name, spec.datatype, list(spec.shape), _limits(spec)) for spec in specs]
+
+
+def _limits(spec: TensorSpec) -> Limits | None:
+    return (*limits.native_bounds(spec), limits.expected(spec)) if spec.is_limited else None
 
 
 _BACKLOG = 2048

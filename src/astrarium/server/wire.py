@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Any
 
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType, json
 
 from astrarium import __version__
 from astrarium.server.contract import HeldInput, ModelCard, StatisticsOfModel
@@ -73,12 +73,16 @@ class ServerMetadata(Struct):
     extensions: list[str]
 
 
-class TensorMetadata(Struct):
-    """The first dimension is the batch; -1 is any size."""
+class TensorMetadata(Struct, omit_defaults=True):
+    """The first dimension is the batch; -1 is any size.
+
+    `parameters` of an input say which numbers it takes: `values` from the first to the second, or `finite`.
+    """
 
     name: str
     datatype: str
     shape: list[int]
+    parameters: Parameters = {}
 
 
 class ModelMetadata(Struct):
@@ -87,6 +91,10 @@ class ModelMetadata(Struct):
     platform: str
     inputs: list[TensorMetadata]
     outputs: list[TensorMetadata]
+
+
+class ModelParameter(Struct):
+    string_value: str
 
 
 class TensorConfig(Struct):
@@ -125,6 +133,7 @@ class ModelConfig(Struct):
     output: list[TensorConfig]
     dynamic_batching: DynamicBatching
     model_transaction_policy: TransactionPolicy
+    parameters: dict[str, ModelParameter] = {}  # the limits of inputs, in JSON: `values:NAME`, `finite:NAME`
 
 
 class StatisticsAnswer(Struct):
@@ -188,7 +197,7 @@ def server_metadata() -> ServerMetadata:
 
 def model_metadata(card: ModelCard) -> ModelMetadata:
     inputs, outputs = (
-        [TensorMetadata(spec.name, spec.datatype, [-1, *spec.shape]) for spec in specs]
+        [TensorMetadata(spec.name, spec.datatype, [-1, *spec.shape], _limits(spec)) for spec in specs]
         for specs in (card.inputs, card.outputs)
     )
     return ModelMetadata(card.name, [card.version], card.platform, inputs, outputs)
@@ -206,7 +215,18 @@ def model_config(card: ModelCard) -> ModelConfig:
         output=[_tensor_config(spec) for spec in card.outputs],
         dynamic_batching=DynamicBatching(queue, max(card.priorities, default=0)),
         model_transaction_policy=TransactionPolicy(),
+        parameters={
+            f"{name}:{spec.name}": ModelParameter(json.encode(limit).decode())
+            for spec in card.inputs
+            for name, limit in _limits(spec).items()
+        },
     )
+
+
+def _limits(spec: TensorSpec) -> Parameters:
+    """Return what an input takes, as the scenario says it."""
+    values = {} if spec.values is None else {"values": list(spec.values)}
+    return {**values, **({"finite": True} if spec.finite else {})}
 
 
 def _tensor_config(spec: TensorSpec) -> TensorConfig:

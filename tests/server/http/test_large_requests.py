@@ -89,7 +89,7 @@ def test_a_large_call_is_refused_before_its_tensors_have_come() -> None:
                 sent[1000:] + request()
             )  # what belongs to the refused call is thrown away
             assert (await connection.answer())[0] == 200
-            assert server.tally()[4] == {"deadline": 1, "overloaded": 0, "unavailable": 0}
+            assert server.tally()[4] == {"deadline": 1, "overloaded": 0, "unavailable": 0, "bad_request": 0}
             assert server.front.exchange.arena.used == 0
 
     asyncio.run(run())
@@ -165,7 +165,7 @@ def test_a_model_that_goes_while_a_large_call_arrives_is_told() -> None:
                 "model echo was loaded anew or unloaded while the call arrived",
             )
             assert server.front.exchange.arena.used == 0
-            assert server.tally()[4] == {"deadline": 0, "overloaded": 0, "unavailable": 1}
+            assert server.tally()[4] == {"deadline": 0, "overloaded": 0, "unavailable": 1, "bad_request": 0}
             assert server.tally()[2] == 0  # nobody broke a promise
 
     asyncio.run(run())

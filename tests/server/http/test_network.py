@@ -15,6 +15,7 @@ import pytest
 
 from astrarium.core.errors import extension
 from astrarium.core.units import MILLISECOND, SECOND
+from astrarium.server.contract import Kind
 from astrarium.server.control.calls import refusal as refusal_of
 from astrarium.server.control.tickets import Ticket
 from astrarium.server.http.bodies import refusal
@@ -47,7 +48,10 @@ def test_a_call_without_an_answer_is_told_what_the_long_way_tells(
             server.loopback.end_with(outcome, cause, reason)
             status, headers, answer = await (await server.connect()).ask(request())
             call = SimpleNamespace(model="echo")
-            ended = SimpleNamespace(call=call, outcome=Outcome[outcome.upper()], cause=cause, reason=reason)
+            outcome_of = Outcome[outcome.upper()]
+            ended = SimpleNamespace(
+                call=call, outcome=outcome_of, cause=cause, reason=reason, blamed=Kind.MODEL_FAILED
+            )
             expected = refusal(refusal_of(cast(Ticket, ended)))
             assert (status, answer) == (expected.status, json.loads(expected.body))
             assert int(headers.pop("content-length")) == len(expected.body)
@@ -71,7 +75,7 @@ def test_no_more_calls_are_taken_than_may_be_open() -> None:
             assert (headers["retry-after"], headers["x-astrarium-retry-after-ms"]) == ("1", "1000")
             server.loopback.end(number)
             assert (await first.answer())[0] == 200
-            assert server.tally()[4] == {"deadline": 0, "overloaded": 1, "unavailable": 0}
+            assert server.tally()[4] == {"deadline": 0, "overloaded": 1, "unavailable": 0, "bad_request": 0}
 
     asyncio.run(run())
 
@@ -105,7 +109,10 @@ def test_a_call_that_cannot_be_in_time_is_refused() -> None:
             assert headers.keys() == {"date", "content-type", "content-length"}
             assert (await connection.ask(request()))[0] == 200
             _, _, declined, _, refused, *_ = server.tally()
-            assert (declined, refused) == (0, {"deadline": 1, "overloaded": 0, "unavailable": 0})
+            assert (declined, refused) == (
+                0,
+                {"deadline": 1, "overloaded": 0, "unavailable": 0, "bad_request": 0},
+            )
 
     asyncio.run(run())
 
@@ -176,7 +183,7 @@ def test_calls_are_counted_and_the_last_ones_remembered() -> None:
                 server.tally()
             )
             assert (accepted, items, declined, ended) == (5, 5, 0, {("in_time", ""): 5})
-            assert refused == {"deadline": 0, "overloaded": 0, "unavailable": 0}
+            assert refused == {"deadline": 0, "overloaded": 0, "unavailable": 0, "bad_request": 0}
             assert (sum(latency[0]), sum(queueing[0]), success[0], fail, queue[0]) == (5, 5, 5, (0, 0), 5)
             assert latency[1] == success[1] > 0
             following, calls = server.front.exchange.last_calls(0, 2)

@@ -11,7 +11,7 @@ import socket
 import struct
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from typing import Any, NamedTuple
@@ -25,6 +25,7 @@ from hypothesis import strategies as st
 from astrarium.server.contract import InferAnswer, ModelCard, Refused, Stages
 from astrarium.server.http.bodies import decompressed
 from astrarium.server.http.handlers import HttpCall, read_call, written_answer
+from astrarium.server.native import told_tensors
 from astrarium.serving.live.arena import ALIGNMENT, aligned
 from astrarium.serving.live.tensors import DATATYPES, Tensor, TensorSpec, to_bytes
 from tests.support.server.fakes import HOUR
@@ -79,7 +80,9 @@ class Desk:
             self.network = _front.Network(exchange, listeners, keys=[], too_slow=b"", **limits, **times)
             self._address = listener.getsockname()
         for index, card in enumerate(CARDS):
-            self.serve(index, card.name, _plain(card.inputs), _plain(card.outputs), card.max_batch)
+            self.serve(
+                index, card.name, told_tensors(card.inputs), told_tensors(card.outputs), card.max_batch
+            )
         self.network.start()
 
     def serve(self, index: int, name: str, inputs: Any, outputs: Any, max_batch: int) -> None:
@@ -148,10 +151,6 @@ class Desk:
     def drop(self, call: Read, why: str = "") -> str:
         self.loopback.end(call.number, "dropped", "expired")
         return self._left(call.line, why)
-
-
-def _plain(specs: Sequence[TensorSpec]) -> list[tuple[str, str, list[int]]]:
-    return [(spec.name, spec.datatype, list(spec.shape)) for spec in specs]
 
 
 def _whole(answer: bytes) -> int:
@@ -524,7 +523,7 @@ def test_a_shape_of_a_thousand_dimensions_goes_the_long_way(desk: Desk) -> None:
 
 def test_every_half_precision_number_is_written_and_read_as_numpy_does(desk: Desk) -> None:
     every = np.arange(1 << 16, dtype=np.uint16).view(np.float16)
-    desk.serve(50, "halves", [("A", "FP16", [-1])], [("X", "FP16", [-1])], 1)
+    desk.serve(50, "halves", [("A", "FP16", [-1], None)], [("X", "FP16", [-1], None)], 1)
     for part in np.array_split(every, 16):
         finite = np.where(np.isfinite(part), part, np.float16(0))
         asked = {"inputs": [tensor("A", "FP16", finite[None].astype(float))]}
@@ -540,7 +539,7 @@ def test_every_half_precision_number_is_written_and_read_as_numpy_does(desk: Des
 @settings(max_examples=300, deadline=None)
 def test_a_number_becomes_the_nearest_half(value: float) -> None:
     desk = the_desk()
-    desk.serve(51, "half", [("A", "FP16", [1])], [("X", "FP16", [1])], 1)
+    desk.serve(51, "half", [("A", "FP16", [1], None)], [("X", "FP16", [1], None)], 1)
     found = desk.read(request(json.dumps({"inputs": [tensor("A", "FP16", [[value]])]}).encode(), "half"))
     try:
         expected = struct.pack("<e", value)

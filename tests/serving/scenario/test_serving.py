@@ -30,10 +30,12 @@ models:
     profile: {table: [1ms, 2ms]}
     slo: 20ms
     backend: {python: {model: code.py:Model, factor: 2, sizes: [1, 2]}}
-    inputs: [{name: X, datatype: FP32, shape: [-1, 3]}, {name: Z, datatype: BYTES, shape: []}]
+    inputs:
+      - {name: X, datatype: FP32, shape: [-1, 3], values: [-1, 0.5]}
+      - {name: Z, datatype: BYTES, shape: []}
     outputs: [{name: Y, datatype: INT64, shape: [1]}]
     preprocess: code.py:prepare
-    accepts: [{name: RAW, datatype: UINT8, shape: [-1]}]
+    accepts: [{name: RAW, datatype: FP16, shape: [-1], finite: true}]
     priorities: {1: 5ms, 2: 100ms}
   short: {profile: {table: [1ms]}, slo: 5ms, backend: {onnx: net.onnx}}
   varied:
@@ -71,7 +73,7 @@ def test_every_field_arrives(home: Path) -> None:
         ("Z", "BYTES", ()),
     ]
     assert real.preprocess == f"{home}/code.py:prepare"
-    assert real.accepts[0].name == "RAW"
+    assert (real.accepts[0].name, real.accepts[0].finite, real.inputs[0].values) == ("RAW", True, (-1, 0.5))
     assert real.priorities == {1: 5 * MS, 2: 100 * MS}
     assert (real.loaded, found.models["emulated"].loaded) == (True, False)
     assert found.models["short"].backend.options == {"model": f"{home}/net.onnx"}
@@ -137,6 +139,25 @@ BAD = [
     ("models.real.inputs=[{name: X, datatype: FP32}]", "models.real.inputs[0].shape", "required"),
     ("models.real.inputs[0].shape=[-2]", "models.real.inputs[0].shape[0]", "a whole number >= -1"),
     ("models.real.inputs[0].shape=[0]", "models.real.inputs[0].shape", "at least 1, or -1"),
+    ("models.real.inputs[0].values=[0.5, 0]", "models.real.inputs[0].values", "LOW not above HIGH"),
+    ("models.real.inputs[0].values=[0, 1e39]", "models.real.inputs[0].values", r"(FP32)"),
+    ("models.real.inputs[0].values=[0, .inf]", "models.real.inputs[0].values[1]", "a finite number"),
+    ("models.real.inputs[0].values=[1]", "models.real.inputs[0].values", "[LOW, HIGH], two numbers"),
+    ("models.real.inputs[0].values=[true, 1]", "models.real.inputs[0].values", "[LOW, HIGH], two numbers"),
+    ("models.real.inputs[0].values=[a, b]", "models.real.inputs[0].values", "[LOW, HIGH], two numbers"),
+    ("models.real.inputs[1].values=[0, 1]", "models.real.inputs[1].values", "BYTES has no numbers"),
+    ("models.real.inputs[1].finite=true", "models.real.inputs[1].finite", "only floating types have NaN"),
+    (
+        "models.real.inputs=[{name: X, datatype: INT8, shape: [], values: [0, 128]}]",
+        "models.real.inputs[0].values",
+        "two whole numbers from -128 to 127 (INT8)",
+    ),
+    (
+        "models.real.inputs=[{name: X, datatype: INT8, shape: [], values: [0, 1.5]}]",
+        "models.real.inputs[0].values",
+        "two whole numbers from -128 to 127 (INT8)",
+    ),
+    ("models.real.outputs[0].values=[0, 1]", "models.real.outputs[0].values", "only what clients send"),
     ("models.real.inputs[1].name=X", "models.real.inputs[1].name", "a name of its own"),
     ("models.real.preprocess=none.py:f", "models.real.preprocess", "there is none at"),
     ("models.short.accepts=[{name: X, datatype: FP32, shape: []}]", "models.short.accepts", "preprocess"),
@@ -204,7 +225,7 @@ def test_workers_are_told_which_backend_and_tensors(home: Path) -> None:
     real = build.model_files(load(home), "A100")[1]
     assert (real.name, real.backend, real.max_batch) == ("real", "python", 2)
     assert real.options["factor"] == 2
-    assert real.inputs[0] == TensorSpec("X", "FP32", (-1, 3))
+    assert real.inputs[0] == TensorSpec("X", "FP32", (-1, 3), (-1, 0.5))
     assert real.outputs == (TensorSpec("Y", "INT64", (1,)),)
 
 

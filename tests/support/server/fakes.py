@@ -35,14 +35,15 @@ from astrarium.server.http.server import RunningHttp, serve_http
 from astrarium.server.native import NativeThreads
 from astrarium.server.settings import Address, HttpLimits, Security
 from astrarium.serving.live.arena import aligned, tensors_at
+from astrarium.serving.live.ranges import RANGES, is_real
 from astrarium.serving.live.tensors import BYTES, DATATYPES, Tensor, TensorSpec, pack_bytes, unpack_bytes
 
 MS = 1_000_000
 HOUR = 3_600_000 * MS
 
 
-def echo_card(name: str, *specs: tuple[str, str, tuple[int, ...]], max_batch: int = 8) -> ModelCard:
-    """A model whose output OUT_x is its input x."""
+def echo_card(name: str, *specs: tuple[Any, ...], max_batch: int = 8) -> ModelCard:
+    """A model whose output OUT_x is its input x; specs may have limits."""
     inputs = tuple(TensorSpec(*spec) for spec in specs)
     outputs = tuple(TensorSpec(f"OUT_{spec.name}", spec.datatype, spec.shape) for spec in inputs)
     return ModelCard(name, "fake", inputs, outputs, max_batch, slo=100 * MS, priorities={1: 10**9, 2: 10**9})
@@ -83,6 +84,12 @@ class FakeService:
             *(echo_card(name, one) for name in [*REFUSALS, "absent", "buggy", "slow"]),
         ]
         cards += [echo_card(f"all_{kind.lower()}", ("IN", kind, (-1,))) for kind in DATATYPES]
+        cards += [echo_card(f"few_{kind.lower()}", ("IN", kind, (-1,), (0, 5))) for kind in RANGES]
+        cards += [
+            echo_card(f"finite_{kind.lower()}", ("IN", kind, (-1,), None, True))
+            for kind in RANGES
+            if is_real(kind)
+        ]
         self.models = {card.name: card for card in cards}
         self._state("absent", "UNAVAILABLE", "unloaded")
 

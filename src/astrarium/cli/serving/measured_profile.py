@@ -126,7 +126,7 @@ def by_size(model: LoadedModel, specs: Sequence[TensorSpec], care: Care, wanted:
     table = profiling.rising(measured, wanted.chance, wanted.slack)
     times = {size: write_duration(time) for size, time in table.items()}
     shown = _size_table(measured, table)
-    if data is None and any(DATATYPES[spec.datatype].kind in "iu" for spec in specs):
+    if data is None and any(DATATYPES[spec.datatype].kind in "iu" and spec.values is None for spec in specs):
         shown.caption = _MADE_UP
     return Outcome({"table": times}, shown)
 
@@ -293,14 +293,14 @@ def _device(wanted: str, backend: str) -> str:
 
 def shaped(loaded: LoadedModel, given: list[TensorSpec]) -> list[TensorSpec]:
     """The model's inputs, with the sizes that were given on the command line."""
-    known = {spec.name: spec for spec in loaded.inputs}
+    known = {spec.name: spec for spec in examples.inputs_of(loaded)}
     for spec in given:
         if spec.name not in known:
             raise InputError("--input", spec.name, one_of(list(known), spec.name))
         if spec.datatype != known[spec.name].datatype or not known[spec.name].admits(spec.shape):
             expected = f"{known[spec.name].datatype} with the shape {list(known[spec.name].shape)}"
             raise InputError("--input", f"{spec.datatype} {list(spec.shape)}", expected)
-    chosen = {**known, **{spec.name: spec for spec in given}}
+    chosen = {**known, **{spec.name: replace(known[spec.name], shape=spec.shape) for spec in given}}
     if not chosen:
         raise InputError("--input", None, "the inputs: this model cannot tell them")
     return list(chosen.values())

@@ -16,6 +16,7 @@ from astrarium.core.units import counted
 
 if TYPE_CHECKING:
     from astrarium.server.running import RunningServer
+    from astrarium.serving.live.tensors import TensorSpec
     from astrarium.serving.scenario import Scenario
     from astrarium.serving.scenario.schema import ServerOptions
 
@@ -106,7 +107,7 @@ def curl_line(running: RunningServer, address: str, options: ServerOptions) -> s
     cards = [card for card in running.service.cards() if card.state == "READY"]
     card = next((card for card in cards if card.platform != "emulated"), cards[0])
     inputs = [
-        {"name": spec.name, "datatype": spec.datatype, "shape": shape, "data": _example(spec.datatype, shape)}
+        {"name": spec.name, "datatype": spec.datatype, "shape": shape, "data": _example(spec, shape)}
         for spec in card.inputs
         for shape in [[1, *(max(size, 1) for size in spec.shape)]]
     ]
@@ -116,6 +117,7 @@ def curl_line(running: RunningServer, address: str, options: ServerOptions) -> s
     return f"curl -s {trust}{key}{address}/v2/models/{quote(card.name)}/infer -d {quote(body)}"
 
 
-def _example(datatype: str, shape: list[int]) -> list[object]:
-    fill: object = {"BYTES": "hello", "BOOL": True}.get(datatype, 1)
+def _example(spec: TensorSpec, shape: list[int]) -> list[object]:
+    low, high = spec.values or (1, 1)
+    fill: object = {"BYTES": "hello", "BOOL": True}.get(spec.datatype, min(max(1, low), high))
     return [fill] * prod(shape)

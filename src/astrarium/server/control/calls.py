@@ -29,6 +29,7 @@ from astrarium.server.timelines import Timelines
 from astrarium.serving.contract import EXPIRED, UNSERVED, Setup
 from astrarium.serving.live.backends.contract import blamed
 from astrarium.serving.live.backends.references import loaded
+from astrarium.serving.live.limits import violation
 from astrarium.serving.live.tensors import Tensor, TensorSpec, datatype_of, to_array, to_bytes
 from astrarium.serving.state import Outcome
 
@@ -64,6 +65,8 @@ class Preprocessor:
             made = await loop.run_in_executor(self._threads, self._made_inputs, ticket, reference)
             if not self._tensor_store.take_in(ticket, made):
                 ticket.broken = "there is no shared memory left for its inputs"
+        except Refused as refused:
+            ticket.broken, ticket.blamed = refused.reason, refused.kind
         except Exception as error:
             ticket.broken = f"its preprocessing failed: {blamed(error)}"
         ticket.inputs_ready = True
@@ -74,7 +77,13 @@ class Preprocessor:
         """Make the inputs, all of it in the thread: texts become objects and bytes again one by one."""
         given = {tensor.name: to_array(tensor) for tensor in ticket.call.inputs}
         answer = self._hooks[reference](**given)
-        return [_tensor(spec, answer, ticket.call.rows) for spec in ticket.tensors.inputs]
+        made = [_tensor(spec, answer, ticket.call.rows) for spec in ticket.tensors.inputs]
+        for spec, tensor in zip(ticket.tensors.inputs, made, strict=True):
+            if found := violation(spec, tensor.shape, tensor.data):
+                raise Refused(
+                    Kind.BAD_REQUEST, f"its preprocessing made a value that the model does not take: {found}"
+                )
+        return made
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -286,6 +295,8 @@ def refusal(ticket: Ticket) -> Refused:
     if ticket.cause == QUARANTINED:
         return Refused(Kind.UNPROCESSABLE, f"model {name} does not take this input: {ticket.reason}")
     if ticket.outcome is Outcome.FAILED:
+        if ticket.blamed is Kind.BAD_REQUEST:
+            return Refused(ticket.blamed, f"model {name}: {ticket.reason}")
         return Refused(Kind.MODEL_FAILED, f"model {name} failed: {ticket.reason}")
     if ticket.cause == EXPIRED:
         return Refused(Kind.DEADLINE, f"model {name}: the deadline can no longer be met")

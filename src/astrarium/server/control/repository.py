@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -13,7 +14,8 @@ from astrarium.server.control.fleet import Fleet
 from astrarium.server.control.plan import ModelPlan
 from astrarium.server.control.tickets import Tensors
 from astrarium.serving.live.messages import ModelLoaded, ModelNews, ModelRefused, ModelUnloaded
-from astrarium.serving.live.tensors import TensorSpec
+
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -29,6 +31,7 @@ class Entry:
     holders: set[int] = field(default_factory=set)  # workers that have it, perhaps an older one
     waiting: set[int] = field(default_factory=set)  # workers that have not answered yet
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    told: set[str] = field(default_factory=set)  # what its backend found out, as far as it is in the log
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # one load or unload at a time
     _card: ModelCard | None = None
     _card_of: tuple[object, ...] = ()
@@ -112,7 +115,8 @@ class Repository:
             case ModelLoaded(_, inputs, outputs, lead):
                 entry.holders.add(worker)
                 entry.lead = lead
-                entry.tensors = Tensors(_specs(inputs), _specs(outputs))
+                entry.tensors = Tensors(inputs, outputs)
+                self._tell(entry, news)
                 if entry.state in ("LOADING", "READY"):
                     entry.state, entry.reason = "READY", ""
             case ModelRefused(_, error):
@@ -124,6 +128,15 @@ class Repository:
         self._answered(entry, worker)
         if entry.state != before:
             self.changed()
+
+    @staticmethod
+    def _tell(entry: Entry, news: ModelLoaded) -> None:
+        """Log what a backend found out, once: every GPU's worker says the same, after every start."""
+        for level, texts in ((logging.INFO, news.notes), (logging.WARNING, news.warnings)):
+            for text in texts:
+                if text not in entry.told:
+                    log.log(level, "model %s: %s", entry.plan.name, text)
+                    entry.told.add(text)
 
     def lost(self, worker: int, reason: str) -> None:
         """Forget what a lost worker had loaded; it will load its models when it is back."""
@@ -145,7 +158,3 @@ class Repository:
         entry.waiting.discard(worker)
         if not entry.waiting:
             entry.changed.set()
-
-
-def _specs(plain: list[tuple[str, str, tuple[int, ...]]]) -> tuple[TensorSpec, ...]:
-    return tuple(TensorSpec(name, datatype, tuple(shape)) for name, datatype, shape in plain)

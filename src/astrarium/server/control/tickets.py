@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from astrarium.core.units import Time
-from astrarium.server.contract import InferCall
+from astrarium.server.contract import InferCall, Kind
 from astrarium.serving.contract import Request, Setup
 from astrarium.serving.live import arena
 from astrarium.serving.live.arena import Arena, SharedMemory, aligned
@@ -159,6 +159,7 @@ class Ticket:
     retried: bool = False
     inputs_ready: bool = True
     broken: str = ""  # what went wrong while its inputs were made
+    blamed: Kind = Kind.MODEL_FAILED  # whose fault that is
     # Of a call that a network thread has read: goes back to it, which answers it and gives the block back.
     send_home: Callable[[Ticket], None] | None = None
 

@@ -80,10 +80,10 @@ def _tensors(card: ModelCard, given: Given, limit: int) -> list[Tensor]:
     for each, one in zip(placed, inputs, strict=True):
         checking.check_tensor_parameters(each.field, one.parameters, card.name)
     data = _raw(placed, given, card.name) if given.raw else _typed(placed, given, card.name)
-    tensors = [
-        Tensor(each.spec.name, each.spec.datatype, each.shape, content)
-        for each, content in zip(placed, data, strict=True)
-    ]
+    tensors = []
+    for each, content in zip(placed, data, strict=True):
+        checking.check_values(each, content, card.name)
+        tensors.append(Tensor(each.spec.name, each.spec.datatype, each.shape, content))
     return checking.in_card_order(card, tensors)
 
 
@@ -328,7 +328,11 @@ class GrpcFront:
 
     async def model_metadata(self, request: Any, _: Context) -> Any:
         card = self._card(request.name, request.version)
-        return _message("ModelMetadataResponse", wire.model_metadata(card))
+        # The protocol's tensors have no parameters over gRPC; those of the configuration tell the same.
+        metadata = msgspec.to_builtins(wire.model_metadata(card))
+        for tensor in metadata["inputs"]:
+            tensor.pop("parameters", None)
+        return messages.filled("ModelMetadataResponse", metadata)
 
     async def model_config(self, request: Any, _: Context) -> Any:
         card = self._card(request.name, request.version)

@@ -66,7 +66,8 @@ class Given(NamedTuple):
 
     def reads_slowly(self, card: ModelCard) -> bool:
         """Whether a thread should look at the elements: the event loop has others to serve."""
-        sizes = sum(map(len, self.raw)) if any(spec.datatype == BYTES for spec in card.inputs) else 0
+        looked_at = any(spec.datatype == BYTES or spec.is_limited for spec in card.inputs)
+        sizes = sum(map(len, self.raw)) if looked_at else 0
         return max(sizes, sum(len(one or b"") for one in self.contents or ())) > LARGE
 
 

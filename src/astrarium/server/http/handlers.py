@@ -63,7 +63,8 @@ def reads_slowly(card: ModelCard, body: Body, headers: Mapping[bytes, bytes]) ->
     """Whether a request takes so long to read that a thread should: the event loop has others to serve."""
     if len(body) <= LARGE:
         return False
-    return _json_size(headers, body) > LARGE or any(spec.datatype == BYTES for spec in card.inputs)
+    looked_at = any(spec.datatype == BYTES or spec.is_limited for spec in card.inputs)
+    return looked_at or _json_size(headers, body) > LARGE
 
 
 def writes_slowly(asked: HttpCall, answer: InferAnswer) -> bool:
@@ -123,6 +124,7 @@ def _tensors(card: ModelCard, request: wire.InferRequest, binary: memoryview, li
         else:
             data = _binary_data(given, placed, binary[at : at + size], card.name)
             at += size
+        checking.check_values(placed, data, card.name)
         tensors.append(Tensor(placed.spec.name, placed.spec.datatype, placed.shape, data))
     if at != len(binary):
         raise bad("body", f"{len(binary)} bytes after the JSON", f"{at}, as binary_data_size says", card.name)

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 
 from astrarium.core.units import Time
+from astrarium.serving.live.tensors import TensorSpec
 
 LARGEST_MESSAGE = 1 << 18
 
@@ -124,16 +125,19 @@ class ModelLoading(Message, frozen=True):
 
 
 class ModelLoaded(Message, frozen=True):
-    """A model was loaded, with inputs and outputs as (name, datatype, shape of one item).
+    """A model was loaded, and has these inputs and outputs.
 
     `lead` is how long inputs take to reach the GPU, beside what it computes: those of one item, and of each
-    further one.
+    further one. `notes` are what the backend found out by itself and people should know; `warnings` are what
+    they should change.
     """
 
     model: int
-    inputs: list[tuple[str, str, tuple[int, ...]]]
-    outputs: list[tuple[str, str, tuple[int, ...]]]
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
     lead: tuple[Time, Time] = (0, 0)
+    notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 class ModelRefused(Message, frozen=True):

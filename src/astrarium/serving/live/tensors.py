@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from astrarium.core.errors import extension
+from astrarium.serving.live.ranges import Values
 
 Array = npt.NDArray[Any]
 
@@ -33,11 +34,21 @@ _NAMES = {dtype: name for name, dtype in DATATYPES.items()}
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A tensor spec is one input or output of a model; the shape is of one item, -1 is any size."""
+    """A tensor spec is one input or output of a model; the shape is of one item, -1 is any size.
+
+    An input may be limited to `values` from one to another, both included, or to `finite` ones: calls with
+    others are refused (`limits.py`).
+    """
 
     name: str
     datatype: str
     shape: tuple[int, ...]
+    values: Values | None = None
+    finite: bool = False
+
+    @property
+    def is_limited(self) -> bool:
+        return self.finite or self.values is not None
 
     @cached_property
     def item_bytes(self) -> int | None:

@@ -273,7 +273,8 @@ class Worker:
         self._make_known(order.model, model)
         self._hold_garbage()
         self._retire(replaced)
-        self._say(messages.ModelLoaded(order.model, _plain(model.inputs), _plain(model.outputs), lead))
+        told: tuple[tuple[str, ...], ...] = getattr(model, "notes", ()), getattr(model, "warnings", ())
+        self._say(messages.ModelLoaded(order.model, tuple(model.inputs), tuple(model.outputs), lead, *told))
 
     def _make_known(self, number: int, model: LoadedModel) -> None:
         """Let native code run the model's batches, where it can."""
@@ -402,7 +403,7 @@ def measured_lead(model: LoadedModel, largest: int, clock: Clock) -> tuple[Time,
 
 
 def _lead(model: Any, size: int, clock: Clock) -> Time:
-    batch = examples.batch(model.inputs, size, np.random.default_rng(0))
+    batch = examples.batch(examples.inputs_of(model), size, np.random.default_rng(0))
     if (graphs := getattr(model, "graphs", None)) is not None and graphs.takes(size):
         (done,) = RepeatedOrder(model, batch).carried_out(1)
         return max(0, done.started - done.received)

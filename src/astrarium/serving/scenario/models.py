@@ -34,12 +34,13 @@ def check_served(entry: schema.ModelEntry, field: str) -> None:
         raise InputError(f"{field}.accepts", None, "`preprocess` beside it: what turns these into the inputs")
     for side in ("inputs", "outputs", "accepts"):
         _check_tensors(getattr(entry, side), f"{field}.{side}")
+    _check_unlimited(entry.outputs, f"{field}.outputs")
 
 
 def specs(tensors: tuple[schema.TensorEntry, ...]) -> tuple[TensorSpec, ...]:
     from astrarium.serving.live.tensors import TensorSpec
 
-    return tuple(TensorSpec(tensor.name, tensor.datatype, tensor.shape) for tensor in tensors)
+    return tuple(TensorSpec(**msgspec.structs.asdict(tensor)) for tensor in tensors)
 
 
 def server_options(options: schema.ServerOptions, base: Path, serving: bool) -> schema.ServerOptions:
@@ -102,6 +103,14 @@ def _check_tensors(tensors: tuple[schema.TensorEntry, ...], field: str) -> None:
         if name in names[:place]:
             expected = f"a name of its own, not {one_of(names[:place])}"
             raise InputError(f"{field}[{place}].name", name, expected)
+
+
+def _check_unlimited(outputs: tuple[schema.TensorEntry, ...], field: str) -> None:
+    for place, output in enumerate(outputs):
+        for limit, value in (("values", output.values), ("finite", output.finite)):
+            if value:
+                expected = "to be left out: only what clients send is checked"
+                raise InputError(f"{field}[{place}].{limit}", value, expected)
 
 
 def _preprocess(reference: str | None, base: Path, field: str) -> str | None:

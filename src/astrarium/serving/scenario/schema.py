@@ -25,6 +25,7 @@ from astrarium.core.quantities import (
     write_rate,
 )
 from astrarium.core.units import MILLISECOND, SECOND, Time
+from astrarium.serving.live.ranges import check_limits
 
 # What a scenario file may say for serving alone: the simulator ignores it.
 
@@ -43,15 +44,22 @@ MODEL = "model"  # the option that a backend's short form sets
 
 
 class TensorEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """An input or output of a model: the shape of one item, without the batch; -1 is any size."""
+    """An input or output of a model: the shape of one item, without the batch; -1 is any size.
+
+    A call whose input has a number outside of `values`, or NaN or infinity where all must be `finite`, is
+    refused.
+    """
 
     name: Name
     datatype: Datatype
     shape: tuple[Size, ...]
+    values: tuple[Any, ...] | None = None  # the lowest number and the highest
+    finite: bool = False
 
     def __post_init__(self) -> None:
         if 0 in self.shape:
             raise InputError("shape", list(self.shape), "sizes of at least 1, or -1 for any")
+        check_limits(self.datatype, self.values, self.finite)
 
 
 class BackendChoice(msgspec.Struct, frozen=True):

@@ -122,6 +122,9 @@ class LoadedModel(Protocol):
 
     An exception that `run` raises fails its batch, with the exception's text as the reason. A backend that
     can stop early asks `interrupted` now and then.
+
+    A backend that finds out something about its model may have `notes` and `warnings` (texts for the log),
+    and `example_inputs` where made-up inputs should have other limits than those of clients.
     """
 
     inputs: tuple[TensorSpec, ...]

@@ -56,7 +56,7 @@ class EmulatedModel:
 
     def __init__(self, files: ModelFiles, place: Place) -> None:
         self.inputs = files.inputs or (INPUT,)
-        self.outputs = files.outputs or (replace(self.inputs[0], name="OUTPUT"),)
+        self.outputs = files.outputs or (replace(self.inputs[0], name="OUTPUT", values=None, finite=False),)
         self.wait_until: Wait = wait_until
         self._times = _times(files, place)
         self._answers = [_like(output, self.inputs) for output in self.outputs]

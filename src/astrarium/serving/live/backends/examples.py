@@ -9,9 +9,12 @@ from zipfile import BadZipFile
 import numpy as np
 
 from astrarium.core.errors import InputError
-from astrarium.serving.live.backends.contract import Batch
-from astrarium.serving.live.tensors import BF16, BYTES, DATATYPES, Array, TensorSpec, to_bfloat16
+from astrarium.serving.live import limits
+from astrarium.serving.live.backends.contract import Batch, LoadedModel
+from astrarium.serving.live.ranges import is_real
+from astrarium.serving.live.tensors import BF16, BYTES, DATATYPES, Array, TensorSpec, to_bfloat16, to_bytes
 
+_NEAR = 3.0  # where nearly all normal numbers are
 _WORDS = (b"the quick brown fox", b"jumps over", b"the lazy dog")
 
 
@@ -25,6 +28,12 @@ def sizes(largest: int, rooms: Sequence[int] = ()) -> list[int]:
     return sorted(size for size in found if size <= largest)
 
 
+def inputs_of(model: LoadedModel) -> tuple[TensorSpec, ...]:
+    """Return a loaded model's inputs as they should be made up."""
+    found: tuple[TensorSpec, ...] = getattr(model, "example_inputs", model.inputs)
+    return found
+
+
 def batch(specs: Sequence[TensorSpec], size: int, generator: np.random.Generator) -> Batch:
     return Batch(size, {spec.name: tensor(spec, size, generator) for spec in specs})
 
@@ -32,9 +41,12 @@ def batch(specs: Sequence[TensorSpec], size: int, generator: np.random.Generator
 def tensor(spec: TensorSpec, size: int, generator: np.random.Generator) -> Array:
     """Return a made-up tensor: normal numbers for floating types, 0 and 1 for whole ones, words for BYTES.
 
-    0 and 1 are valid wherever they stand for a class or a token. An open dimension has one element.
+    0 and 1 are valid wherever they stand for a class or a token; an input that says its `values` gets any of
+    them. An open dimension has one element.
     """
     shape = (size, *(1 if length < 0 else length for length in spec.shape))
+    if spec.values is not None:
+        return _within(spec, shape, generator)
     if spec.datatype == BYTES:
         words = np.array(_WORDS, np.object_)
         return words[generator.integers(len(_WORDS), size=shape)]
@@ -44,6 +56,17 @@ def tensor(spec: TensorSpec, size: int, generator: np.random.Generator) -> Array
     if kind.kind == "f":
         return generator.standard_normal(shape).astype(kind)
     return generator.integers(2, size=shape).astype(kind)
+
+
+def _within(spec: TensorSpec, shape: tuple[int, ...], generator: np.random.Generator) -> Array:
+    """Return numbers of the whole range of a whole type, and of a floating one those that are near to 0."""
+    low, high = limits.bounds(spec)
+    if not is_real(spec.datatype):
+        return generator.integers(low, high, shape, DATATYPES[spec.datatype], endpoint=True)
+    near = min(max(0.0, float(low)), float(high))
+    least, most = max(float(low), near - _NEAR), min(float(high), near + _NEAR)
+    made = np.clip(generator.uniform(least, most, shape).astype(low.dtype), low, high)
+    return to_bfloat16(made) if spec.datatype == BF16 else made
 
 
 def own(path: Path, specs: Sequence[TensorSpec]) -> dict[str, Array]:
@@ -75,7 +98,10 @@ def _fitting(spec: TensorSpec, array: Array, source: str) -> Array:
     if not same or not spec.admits(array.shape[1:]):
         expected = f"{spec.datatype} with rows of the shape {list(spec.shape)}"
         raise InputError(spec.name, f"{array.dtype} {list(array.shape[1:])}", expected, source)
-    return to_bfloat16(array) if spec.datatype == BF16 else array.astype(kind)
+    fitting = to_bfloat16(array) if spec.datatype == BF16 else array.astype(kind)
+    if found := limits.violation(spec, fitting.shape, to_bytes(fitting)):
+        raise InputError(found.field, found.value, found.expected, source)
+    return fitting
 
 
 def drawn(data: Mapping[str, Array], size: int, generator: np.random.Generator) -> Batch:

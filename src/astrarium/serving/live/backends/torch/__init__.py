@@ -13,13 +13,15 @@
 | threads | on a processor: how many it uses (1) |
 
 Inputs are handed to the module in the order of the scenario. An exported program tells its inputs itself;
-outputs that are not declared are found out with a trial run. On a GPU, batches are launched ahead, and the
-arrays of a result are valid until the next but one is launched.
+outputs that are not declared are found out with a trial run, and so are inputs that index an embedding: they
+take the numbers of its rows only, unless they say their `values`. On a GPU, batches are launched ahead, and
+the arrays of a result are valid until the next but one is launched.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from time import monotonic_ns
 from typing import Any
@@ -32,9 +34,9 @@ from astrarium.serving.live.backends.answers import result
 from astrarium.serving.live.backends.contract import Batch, ModelFailed, ModelFiles, Place, Ran, package
 from astrarium.serving.live.backends.precise_wait import Wait, wait_until
 from astrarium.serving.live.backends.references import existing, resolved
-from astrarium.serving.live.backends.torch import programs
+from astrarium.serving.live.backends.torch import embeddings, programs
 from astrarium.serving.live.backends.torch.graphs import IN_FLIGHT, GraphRunner
-from astrarium.serving.live.backends.torch.runners import CpuRunner, CudaBatch, CudaRunner
+from astrarium.serving.live.backends.torch.runners import CpuRunner, CudaBatch, CudaRunner, tensor_of
 from astrarium.serving.live.tensors import Array
 
 OPTIONS = ("model", "arguments", "dtype", "graphs", "compile", "threads")
@@ -52,9 +54,11 @@ class TorchModel:
         torch = package("torch", "torch")
         _check_device(torch, place.device)
         program = programs.load(torch, files, place.device)
-        self.inputs = program.inputs
+        found = embeddings.limited(torch, program, partial(_on_device, torch, place.device))
+        program = program._replace(inputs=found.inputs)
+        self.inputs, self.example_inputs, self.notes, self.warnings = found
         self._runner = _runner(torch, program, files, place)
-        self.outputs = files.outputs or programs.tried_outputs(self._runner, self.inputs)
+        self.outputs = files.outputs or programs.tried_outputs(self._runner, self.example_inputs)
         self._name, self.rooms = files.name, graph_sizes(files) if place.device != "cpu" else []
         self.wait_until: Wait = wait_until
         self.graphs: GraphRunner | None = None
@@ -65,7 +69,7 @@ class TorchModel:
         self._runner.capture(self.rooms, self._name)
         self.graphs = self._runner.hand_over(self._name, self.outputs)
         for size in sizes:
-            self.run(examples.batch(self.inputs, size, np.random.default_rng(0)))
+            self.run(examples.batch(self.example_inputs, size, np.random.default_rng(0)))
 
     def run(self, batch: Batch) -> contract.Result:
         try:
@@ -134,6 +138,10 @@ def _runner(torch: Any, program: programs.Program, files: ModelFiles, place: Pla
         names = [spec.name for spec in files.outputs]
         return CpuRunner(torch, program.call, names, options.count(files.options, "threads", 1))
     return CudaRunner(torch, program, files.outputs, place.device, files.max_batch)
+
+
+def _on_device(torch: Any, device: str, array: Array) -> Any:
+    return tensor_of(torch, array).to(device)
 
 
 def _checked_model(files: ModelFiles) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -23,6 +24,7 @@ _SHORT, _LONG = 8, 16  # two lengths for open dimensions: an output that differs
 class Program(NamedTuple):
     call: Callable[..., Any]
     inputs: tuple[TensorSpec, ...]
+    eager: Callable[..., Any] | None = None  # the same, operator by operator, where `call` is compiled
 
 
 class Runner(Protocol):
@@ -36,9 +38,11 @@ def load(torch: Any, files: ModelFiles, device: str) -> Program:
     else:
         module, inputs = _module(torch, model, files, device), files.inputs
     _check_inputs(inputs)
-    if files.options.get("compile", False):
-        module = torch.compile(module)
-    return Program(_converting(torch, module, files.options.get("dtype")), inputs)
+    dtype = files.options.get("dtype")
+    plain = _converting(torch, module, dtype)
+    if not files.options.get("compile", False):
+        return Program(plain, inputs)
+    return Program(_converting(torch, torch.compile(module), dtype), inputs, plain)
 
 
 def tried_outputs(runner: Runner, inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
@@ -55,12 +59,15 @@ def tried_outputs(runner: Runner, inputs: Sequence[TensorSpec]) -> tuple[TensorS
 
 
 def _tried(runner: Runner, inputs: Sequence[TensorSpec], length: int) -> dict[str, Array]:
-    shaped = [
-        TensorSpec(spec.name, spec.datatype, tuple(length if size < 0 else size for size in spec.shape))
-        for spec in inputs
-    ]
-    batch = examples.batch(shaped, 2, np.random.default_rng(0))
+    batch = examples.batch(with_lengths(inputs, length), 2, np.random.default_rng(0))
     return {name: array.copy() for name, array in runner.run(list(batch.inputs.values()), 2).items()}
+
+
+def with_lengths(inputs: Sequence[TensorSpec], length: int) -> list[TensorSpec]:
+    """Return the inputs with *length* in the place of every open dimension."""
+    return [
+        replace(spec, shape=tuple(length if size < 0 else size for size in spec.shape)) for spec in inputs
+    ]
 
 
 def _common(short: tuple[int, ...], long: tuple[int, ...]) -> tuple[int, ...]:

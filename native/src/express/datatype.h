@@ -1,0 +1,30 @@
+// The protocol's types of elements.
+#pragma once
+
+#include <cstddef>
+#include <string_view>
+
+namespace astrarium::express {
+
+enum class Kind { kBool, kU8, kU16, kU32, kU64, kI8, kI16, kI32, kI64, kF16, kBF16, kF32, kF64, kBytes };
+
+struct Datatype {
+  std::string_view name;
+  Kind kind;
+  std::size_t bytes;  // of an element; 0: it varies
+};
+
+inline constexpr Datatype kDatatypes[] = {
+    {"BOOL", Kind::kBool, 1},   {"UINT8", Kind::kU8, 1},  {"UINT16", Kind::kU16, 2}, {"UINT32", Kind::kU32, 4},
+    {"UINT64", Kind::kU64, 8},  {"INT8", Kind::kI8, 1},   {"INT16", Kind::kI16, 2},  {"INT32", Kind::kI32, 4},
+    {"INT64", Kind::kI64, 8},   {"FP16", Kind::kF16, 2},  {"FP32", Kind::kF32, 4},   {"FP64", Kind::kF64, 8},
+    {"BF16", Kind::kBF16, 2},   {"BYTES", Kind::kBytes, 0},
+};
+
+inline const Datatype* datatype(std::string_view name) {
+  for (const Datatype& one : kDatatypes)
+    if (one.name == name) return &one;
+  return nullptr;
+}
+
+}  // namespace astrarium::express
