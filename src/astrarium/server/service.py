@@ -19,7 +19,7 @@ from astrarium.server.control.books import ModelBooks
 from astrarium.server.control.bounds import around, tightest
 from astrarium.server.control.bridge import Bridge
 from astrarium.server.control.calls import Calls, Preprocessor
-from astrarium.server.control.control_room import Control, Recorder
+from astrarium.server.control.control_room import Control
 from astrarium.server.control.desk import Desk
 from astrarium.server.control.fleet import LOOK_EVERY, Fleet
 from astrarium.server.control.native import HearingScheduler, NativeControl
@@ -29,6 +29,7 @@ from astrarium.server.control.scheduler import EventLoop
 from astrarium.server.control.tickets import TensorStore
 from astrarium.server.control.watches import Calibration, DriftWatch, RefusalWatch
 from astrarium.server.metrics import Metrics
+from astrarium.server.recording import Recording
 from astrarium.server.timelines import Timelines
 from astrarium.serving.contract import Network
 from astrarium.serving.live.arena import SharedMemory
@@ -56,8 +57,10 @@ class NativeNetwork(Protocol):
 class LiveService:
     """A live service is made and used inside one event loop: `start`, serve, `drain`, `stop`."""
 
-    def __init__(self, plan: ServingPlan, new_workers: NewWorkers, recorder: Recorder | None = None) -> None:
-        self.plan = plan
+    def __init__(
+        self, plan: ServingPlan, new_workers: NewWorkers, recording: Recording | None = None
+    ) -> None:
+        self.plan, self._recording = plan, recording
         loop = EventLoop()
         self.clock = loop.clock
         front: Any = extension("_front")
@@ -74,6 +77,7 @@ class LiveService:
         self.control: Control | NativeControl
         ears: NativeEars | None = None
         if plan.python_scheduler:
+            recorder = recording.section if recording is not None else None
             self.control = Control(plan, self.desk, loop, recorder, self.exchange)
         else:
             scheduler = front.Scheduler(self.exchange, len(plan.workers))
@@ -234,7 +238,9 @@ class LiveService:
     def gauges(self) -> dict[str, tuple[str, float]]:
         unaccounted = sum(books.open for books in self.books) - self.control.admission.open()
         arena = self._tensor_store.arena
+        recorded = self._recording is not None and self._recording.goes_on
         return {
+            "recording": ("1 while what the policy hears and decides is written down.", recorded),
             "workers": ("Workers that can run batches.", len(self.control.present)),
             "unaccounted": ("Calls that are neither open nor ended: always 0.", unaccounted),
             "waiting_requests": ("Requests that wait for a batch.", self.control.waiting),
@@ -243,7 +249,9 @@ class LiveService:
         }
 
     def counters(self) -> dict[str, tuple[str, float]]:
+        lost = self._recording.lost if self._recording is not None else 0
         return {
+            "recording_lost_steps": ("Steps that could not be written down.", lost),
             "worker_restarts": ("Workers that died and were started again.", self.fleet.restarts),
             "policy_errors": ("Times that the policy failed.", self.control.policy_errors),
             "express_calls": ("Accepted calls that came the short way.", self._taken_the_short_way()),
