@@ -186,7 +186,7 @@ def test_a_recording_that_fails_in_the_middle_of_a_step_is_not_the_policys_fault
     stage.control._recorder = recording.section
     stage.control.begin(stage.plan.setup)
     encode = recording._encode
-    recording._encode = lambda line: encode(line) if isinstance(line, End) else fails(line)  # type: ignore[assignment]
+    recording._encode = lambda line: encode(line) if isinstance(line, End) else fails(line)
     for _ in range(3):
         stage.call()
         stage.wait(30)

@@ -236,13 +236,12 @@ class LiveService:
         return self.control.books
 
     def gauges(self) -> dict[str, tuple[str, float]]:
-        unaccounted = sum(books.open for books in self.books) - self.control.admission.open()
         arena = self._tensor_store.arena
         recorded = self._recording is not None and self._recording.goes_on
         return {
             "recording": ("1 while what the policy hears and decides is written down.", recorded),
             "workers": ("Workers that can run batches.", len(self.control.present)),
-            "unaccounted": ("Calls that are neither open nor ended: always 0.", unaccounted),
+            "unaccounted": ("Calls that the books have lost: always 0.", self.control.unaccounted()),
             "waiting_requests": ("Requests that wait for a batch.", self.control.waiting),
             "shared_memory_bytes": ("Shared memory in use for tensors.", arena.used),
             "shared_memory_limit_bytes": ("Shared memory for tensors.", arena.size),

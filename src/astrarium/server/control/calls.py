@@ -255,7 +255,10 @@ class Calls:
         if ticket.outcome in _ANSWERED:  # known better than the plan knew it
             ticket.outcome = Outcome.IN_TIME if now <= ticket.deadline else Outcome.LATE
             control.count_answer(ticket.model)
-        control.books[ticket.model].call_ended(ticket.outcome, ticket.cause, now - ticket.call.received)
+        books = control.books[ticket.model]
+        books.call_ended(ticket.outcome, ticket.cause, now - ticket.call.received)
+        if ticket.outcome in _ANSWERED:  # in the same moment: whoever reads the books finds as many times
+            books.answered(_stages(ticket, now), ticket.call.rows)
         if ticket.outcome is Outcome.DROPPED and ticket.cause != UNSERVED:
             entry = self._repository.entries[ticket.model]
             self._decline(ticket.call, entry, f"dropped: {ticket.cause}")
@@ -267,16 +270,20 @@ class Calls:
             ticket.answer.set_result(None)
 
     def _note(self, ticket: Ticket) -> Stages:
-        """Enter an answered call in the books and on the timeline."""
-        batch, call = ticket.batch, ticket.call
+        """Enter an answered call on the timeline, and let margins follow."""
+        batch, call, stages = ticket.batch, ticket.call, _stages(ticket, self._clock())
         assert batch is not None, "an answered call was in a batch"
-        moments = batch.dispatched, batch.started, batch.finished, self._clock()
-        stages = Stages(call.received, ticket.admitted, *moments)
-        self._control.books[ticket.model].answered(stages, call.rows)
         self._control.answered(ticket.model, batch, stages.answered)
         in_time = ticket.outcome is Outcome.IN_TIME
         self._timelines.add(call.model, batch.gpu, batch.tag, batch.size, in_time, stages)
         return stages
+
+
+def _stages(ticket: Ticket, answered: Time) -> Stages:
+    batch = ticket.batch
+    assert batch is not None, "an answered call was in a batch"
+    moments = batch.dispatched, batch.started, batch.finished, answered
+    return Stages(ticket.call.received, ticket.admitted, *moments)
 
 
 def refusal(ticket: Ticket) -> Refused:

@@ -107,6 +107,15 @@ class ControlRoom:
             if ended := sum(new.ended.values()):
                 self.recent.add(now, ended=ended, good=new.ended.get(("in_time", ""), 0))
 
+    def unaccounted(self) -> int:
+        """Return how many calls are not where the books say that they are: 0, or there is a defect."""
+        raise NotImplementedError
+
+    def _open_here(self) -> int:
+        """Return how many calls are open of those that Python has read."""
+        elsewhere = sum(tally.accepted - sum(tally.ended.values()) for tally in self._counted)
+        return sum(books.open for books in self.books) - elsewhere
+
     @property
     def _fleet(self) -> Fleet:
         assert self.fleet is not None, "the control room has no fleet yet"
@@ -174,6 +183,14 @@ class Control(ControlRoom):
     def sync(self) -> None:
         super().sync()
         self.admission.look(self.clock())
+
+    def unaccounted(self) -> int:
+        own, ours = self.desk.held(flight for flights in self._in_flight for flight in flights)
+        opened = self._open_here()
+        if self._exchange is None:
+            return abs(opened - own) + abs(opened - self.admission.open())
+        astray: int = self._exchange.astray(held=ours, open_in_python=opened)
+        return abs(opened - own) + astray
 
     def inputs_made(self) -> None:
         """Send the batches that waited for inputs that a hook has made."""
