@@ -93,7 +93,10 @@ def ask_on(server: Server, model: str, stop: threading.Event) -> None:
     body = json.dumps({"inputs": [tensor]})
     head = f"POST /v2/models/{model}/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
     host, port = server.http.split(":")
-    with socket.create_connection((host, int(port)), PATIENCE) as connection, connection.makefile("rb") as answers:
+    with (
+        socket.create_connection((host, int(port)), PATIENCE) as connection,
+        connection.makefile("rb") as answers,
+    ):
         while not stop.is_set():
             connection.sendall((head + body).encode() * 8)
             for _ in range(8):

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from astrarium.core.errors import InputError
 from astrarium.core.trace import Step
 from astrarium.core.units import MILLISECOND, SECOND
 from astrarium.server.contract import InferCall, Kind, Refused, Stages
@@ -45,6 +44,7 @@ STEP = Step(7, (RequestArrived(Request(0, 0, 5, 30)),), (Dispatch(0, (0,)),))
 class Source:
     def __init__(self) -> None:
         self.books = [ModelBooks("a"), ModelBooks("b")]
+        self.trials = [ModelBooks("a"), ModelBooks("b")]
         self.recent = LastMinute()
         self.gpu_busy = [3 * SECOND, 0]
         self.now = 0

@@ -21,6 +21,7 @@ from astrarium.server.control.bridge import Bridge
 from astrarium.server.control.calls import Calls, Preprocessor
 from astrarium.server.control.control_room import Control
 from astrarium.server.control.desk import Desk
+from astrarium.server.control.failure_watch import FailureWatch
 from astrarium.server.control.fleet import LOOK_EVERY, Fleet
 from astrarium.server.control.native import HearingScheduler, NativeControl
 from astrarium.server.control.plan import ServingPlan
@@ -99,8 +100,10 @@ class LiveService:
         self._drift = DriftWatch(plan.setup, loop.clock(), pinged)
         self.control.listeners.append(self._drift.saw)
         self._refusals = RefusalWatch(self.control.books, loop.clock())
+        self._failures = FailureWatch(self.control.books, loop.clock())
+        self._trials: set[asyncio.Task[None]] = set()
         given = self.control, self.repository, self._preprocessor, self._timelines
-        self.calls = Calls(*given, loop.clock, self._closed)
+        self.calls = Calls(*given, loop.clock, self._closed, self._failures)
         self.garbage = GarbageKeeper()
         self.long_way: Counter[str] = Counter()  # calls that did not go the short way, by reason
         self._accepted = 0  # calls, when the watch last looked
@@ -131,8 +134,9 @@ class LiveService:
     async def stop(self, grace: float = 2.0) -> None:
         """End what is still open, with a reason, and stop the workers within *grace* seconds."""
         self.draining = self.fleet.closing = True
-        if self._watch is not None:
-            self._watch.cancel()
+        for task in (self._watch, *self._trials):
+            if task is not None:
+                task.cancel()
         self.workers.hush()
         if self._bridge is not None:
             self._bridge.stop()
@@ -143,11 +147,12 @@ class LiveService:
 
     @property
     def ready(self) -> bool:
-        """Whether calls are taken, and not every model that was asked lately refuses everybody.
+        """Whether calls are taken, and not every model that was asked lately refuses or fails everybody.
 
         One model that does is not enough: it says so of itself, and the others go on.
         """
-        return not self._closed() and not self._refusals.answers_nobody
+        answers_nobody = self._refusals.answers_nobody or self._failures.answers_nobody
+        return not self._closed() and not answers_nobody
 
     def _closed(self) -> str:
         """Return why no call is taken now; empty where they are."""
@@ -172,6 +177,8 @@ class LiveService:
         entry = self.repository.find(model)
         async with entry.turn:
             await self.repository.load(entry)
+            self._failures.forget(entry.plan.index, self.clock())
+            self._show_failing(entry)
             self._tell_network()
 
     async def unload(self, model: str) -> None:
@@ -340,6 +347,7 @@ class LiveService:
                 self._follow_drift()
                 self._collect_garbage()
                 self._look_for_refusals()
+                self._look_for_failures()
             except Exception:  # looking after things must not end with one of them
                 log.exception("looking after workers and plans failed")
 
@@ -369,6 +377,42 @@ class LiveService:
                 self.control.begin(self.control.setup)
             else:
                 log.info("model %(model)s no longer turns away all calls", told, extra=told)
+
+    def _look_for_failures(self) -> None:
+        now = self.clock()
+        for model in self._failures.look(now):
+            self._tell_failing(self.repository.entries[model], "a client's call was answered")
+        for model in self._failures.due(now):
+            task = asyncio.get_running_loop().create_task(self._try_out(self.repository.entries[model]))
+            self._trials.add(task)
+            task.add_done_callback(self._trials.discard)
+
+    async def _try_out(self, entry: Entry) -> None:
+        """Find out by a made-up call whether a model that failed every call works again."""
+        try:
+            why = await self.calls.try_out(entry)
+        except Exception as error:  # nothing was tried, and the next trial comes all the same
+            self._failures.not_tried(entry.plan.index, self.clock())
+            if not isinstance(error, Refused):
+                log.exception("a trial call of model %s failed", entry.plan.name)
+            return
+        if self._failures.tried(entry.plan.index, why, self.clock()):
+            self._tell_failing(entry, "a trial call was answered")
+        else:
+            self._show_failing(entry)
+
+    def _tell_failing(self, entry: Entry, why_ready: str) -> None:
+        """Say in the log that a model fails every call, or no longer does; let network threads know."""
+        self._show_failing(entry)
+        told = {"model": entry.plan.name, "reason": entry.failing or why_ready}
+        if entry.failing:
+            log.warning("model %(model)s is not ready: %(reason)s; it will be tried", told, extra=told)
+        else:
+            log.info("model %(model)s is ready again: %(reason)s", told, extra=told)
+        self._tell_network()
+
+    def _show_failing(self, entry: Entry) -> None:
+        entry.failing = self.books[entry.plan.index].failing
 
     async def _until(self, holds: Callable[[], bool], limit: float | None = None) -> bool:
         end = None if limit is None else self.clock() + limit * SECOND

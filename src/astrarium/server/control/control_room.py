@@ -49,6 +49,7 @@ class ControlRoom:
         self.plan, self.desk, self.clock, self.admission = plan, desk, clock, admission
         self.setup = plan.setup
         self.books = [ModelBooks(model.name) for model in plan.models]
+        self.trials = [ModelBooks(model.name) for model in plan.models]  # of calls that we made up ourselves
         self.recent = LastMinute()
         self.gpu_busy = [0] * len(plan.workers)  # nanoseconds
         self.fleet: Fleet | None = None  # these three need a control room before they can be made
@@ -114,7 +115,7 @@ class ControlRoom:
     def _open_here(self) -> int:
         """Return how many calls are open of those that Python has read."""
         elsewhere = sum(tally.accepted - sum(tally.ended.values()) for tally in self._counted)
-        return sum(books.open for books in self.books) - elsewhere
+        return sum(books.open for books in (*self.books, *self.trials)) - elsewhere
 
     @property
     def _fleet(self) -> Fleet:
