@@ -10,6 +10,7 @@ import threading
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedReader
 from pathlib import Path
 from time import monotonic_ns
 
@@ -103,7 +104,7 @@ def ask_on(server: Server, model: str, stop: threading.Event) -> None:
                 read_answer(answers)
 
 
-def read_answer(answers: socket.SocketIO) -> None:
+def read_answer(answers: BufferedReader) -> None:
     assert b" 200 " in answers.readline()
     size = 0
     while (line := answers.readline()) != b"\r\n":

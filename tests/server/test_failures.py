@@ -72,11 +72,21 @@ class Looks:
 def test_a_model_that_fails_every_call_for_a_while_is_said_to_and_why() -> None:
     looks = Looks()
     assert looks.pass_time(5, looks.fails(0, 3)) == []
-    assert looks.pass_time(1, looks.fails(0, 3, "worker_lost")) == [0]
+    assert looks.pass_time(1, looks.fails(0, 3)) == [0]
     told = "all of the last 18 calls failed, and so did a trial: ValueError: no"
     assert looks.books[0].failing == told
     assert not looks.books[1].failing
     assert looks.watch.answers_nobody
+
+
+def test_a_model_that_loses_its_workers_is_not_tried_at_once() -> None:
+    looks = Looks()
+    looks.fails(1, 5)()
+    looks.pass_time(5, looks.fails(0, 3))
+    assert looks.pass_time(1, looks.fails(0, 3, "worker_lost")) == [0]
+    assert looks.books[0].failing == "all of the last 18 calls failed (model_error, worker_lost)"
+    looks.pass_time(2)
+    assert looks.trials == [looks.now // SECOND]
 
 
 @pytest.mark.parametrize("cause", ["policy_error", "inputs"])
@@ -273,7 +283,7 @@ def test_a_service_says_so_once_and_once_that_it_is_over(caplog: pytest.LogCaptu
         async def try_out(entry: object) -> str:
             return tries.pop(0)
 
-        service.calls.try_out = try_out  # type: ignore[method-assign, assignment]
+        service.calls.try_out = try_out  # type: ignore[method-assign]
         now = service.clock()
         for second in range(8):
             service.clock = standing_at(now + second * SECOND)

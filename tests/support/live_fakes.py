@@ -245,7 +245,8 @@ class VirtualScheduler:
         return ended
 
     def astray(self, open_in_python: int) -> int:
-        held, admitted = self._steps.held(), self.admission.open()
+        held: int = self._steps.held()
+        admitted: int = self.admission.open()
         return abs(held - open_in_python) + abs(admitted - open_in_python)
 
     def troubles(self) -> list[tuple[int, str]]:

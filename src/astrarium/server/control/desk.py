@@ -45,7 +45,8 @@ class Desk:
         The latter are here until their block went home: a worker may write into it after their last part
         has ended, in one of these *flights*.
         """
-        own, home = set(), set()
+        own: set[Ticket] = set()
+        home: set[Ticket] = set()
         for ticket, _ in self._parts.values():
             (own if ticket.send_home is None else home).add(ticket)
         home.update(ticket for flight in flights for ticket, _ in flight.rows if ticket.send_home is not None)

@@ -1,9 +1,9 @@
 """The failure watch finds models that fail every call, and says when to try whether they are well again.
 
 A model that has answered nothing but failures for a while (its own errors, and workers that it lost) is not
-ready: its clients are refused, since trying costs the GPU time of others. It is tried out by a made-up call of
-the server's own, at once and then with growing pauses, and a client's call is let through as often: what is
-made up may fail where real inputs would not. The first answer to either of them makes it ready again.
+ready: its clients are refused, since trying costs the GPU time of others. It is tried out by a made-up call
+of the server's own, at once and then with growing pauses, and a client's call is let through as often: what
+is made up may fail where real inputs would not. The first answer to either makes it ready again.
 
 Where made-up calls are answered and clients' calls go on failing, each time that the model is found failing
 lasts longer than the one before, until a client has an answer.
@@ -11,15 +11,17 @@ lasts longer than the one before, until a client has an answer.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from astrarium.core.units import SECOND, Time
 from astrarium.server.control.books import ModelBooks
+from astrarium.server.control.control_room import MODEL_ERROR, WORKER_LOST
 
 FEWEST_FAILED = 10  # calls in a row: one client with a bad value or two is not everybody
 WHILE = 5 * SECOND  # a worker that dies takes a few calls with it and is back in less
 FIRST_PAUSE, LONGEST_PAUSE = 2 * SECOND, 60 * SECOND  # between trials
-CAUSES = "model_error", "worker_lost"  # of failures that say something of the model
+CAUSES = MODEL_ERROR, WORKER_LOST  # of failures that say something of the model
 
 
 class FailureWatch:
@@ -99,14 +101,14 @@ class _FailedCalls:
             return
         failed = _failures(self.books) - self._before
         self._began = self._began if self._failed else now
-        self._failed = failed
-        if not self.books.failing and failed >= FEWEST_FAILED and now - self._began >= WHILE:
-            self._found_failing(now)
+        self._failed = failed.total()
+        if not self.books.failing and self._failed >= FEWEST_FAILED and now - self._began >= WHILE:
+            self._found_failing([cause for cause in CAUSES if failed[cause]], now)
 
-    def _found_failing(self, now: Time) -> None:
-        causes = [cause for cause in CAUSES if self.books.ended["failed", cause]]
+    def _found_failing(self, causes: Sequence[str], now: Time) -> None:
         self.books.failing = f"all of the last {self._failed} calls failed ({', '.join(causes)})"
-        self.try_at = now + self.pause  # at once, unless a trial was answered since and clients were not
+        # At once, unless that may cost a worker, or a trial was answered since and clients were not.
+        self.try_at = now + max(self.pause, FIRST_PAUSE if WORKER_LOST in causes else 0)
         self.pause = min(2 * self.pause or FIRST_PAUSE, LONGEST_PAUSE)
         self.let_through_at = now + self.pause
 
@@ -124,5 +126,5 @@ class _FailedCalls:
         return True
 
 
-def _failures(books: ModelBooks) -> int:
-    return sum(books.ended["failed", cause] for cause in CAUSES)
+def _failures(books: ModelBooks) -> Counter[str]:
+    return Counter({cause: books.ended["failed", cause] for cause in CAUSES})

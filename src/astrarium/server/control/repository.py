@@ -25,9 +25,7 @@ class Entry:
     failure: str = ""  # of the last load
     lead: tuple[Time, Time] = 0, 0  # how long inputs take to reach a GPU: of one item, and of each more
     refusing: str = ""  # why it is said to refuse everybody, although it is ready; it goes on taking calls
-    failing: str = (
-        ""  # why it is said to fail every call, although it is loaded: it takes a call now and then
-    )
+    failing: str = ""  # why it is said to fail every call, although it is loaded: it takes one now and then
     holders: set[int] = field(default_factory=set)  # GPUs that have it, perhaps an older one
     waiting: set[int] = field(default_factory=set)  # GPUs that have not answered yet
     changed: asyncio.Event = field(default_factory=asyncio.Event)
