@@ -1,4 +1,4 @@
-"""What the server tells about itself (metrics, timelines, recordings, logs) and what it promises."""
+"""What the server tells about itself (metrics, timelines, logs) and what it promises."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from astrarium.core.errors import InputError
 from astrarium.core.trace import Step
 from astrarium.core.units import MILLISECOND, SECOND
 from astrarium.server.contract import InferCall, Kind, Refused, Stages
@@ -23,7 +22,6 @@ from astrarium.server.control.tickets import Ticket
 from astrarium.server.control.watches import CONTROL_MARGIN, PINGS, RESPONSE_MARGIN, Calibration
 from astrarium.server.logs import JsonLines
 from astrarium.server.metrics import Metrics
-from astrarium.server.recording import Header, Recording, RecordingReader
 from astrarium.server.timelines import BETWEEN, Timelines
 from astrarium.serving.contract import (
     Dispatch,
@@ -46,6 +44,7 @@ STEP = Step(7, (RequestArrived(Request(0, 0, 5, 30)),), (Dispatch(0, (0,)),))
 class Source:
     def __init__(self) -> None:
         self.books = [ModelBooks("a"), ModelBooks("b")]
+        self.trials = [ModelBooks("a"), ModelBooks("b")]
         self.recent = LastMinute()
         self.gpu_busy = [3 * SECOND, 0]
         self.now = 0
@@ -145,52 +144,6 @@ def test_a_timeline_has_a_slice_for_each_stage_and_forgets_old_calls() -> None:
     assert trace["metadata"] == {"calls_answered": 5, "calls_shown": 2}
     assert len(json.loads(timelines.trace(100))["traceEvents"]) == 2 + 1 + 3 + 3 * 2 * 6
     assert json.loads(timelines.trace(0))["metadata"]["calls_shown"] == 0
-
-
-def test_a_recording_holds_each_schedulers_steps_apart(tmp_path: Path) -> None:
-    file = tmp_path / "recording.jsonl"
-    recording = Recording(file, Header("cluster: {}", "1"))
-    first = recording.section(SETUP)
-    first(STEP)
-    first(STEP)
-    recording.section(SETUP)(STEP)
-    recording.close()
-    recorded = RecordingReader(file)
-    assert recorded.header.scenario == "cluster: {}"
-    assert [(setup, list(steps)) for setup, steps in recorded.sections()] == [
-        (SETUP, [STEP, STEP]),
-        (SETUP, [STEP]),
-    ]
-
-
-def test_a_recording_that_was_cut_off_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
-    file = tmp_path / "recording.jsonl"
-    recording = Recording(file, Header("", "1"))
-    step = recording.section(SETUP)
-    step(STEP)
-    step(STEP)
-    recording.close()
-    file.write_bytes(file.read_bytes()[:-5])
-    ((_, steps),) = RecordingReader(file).sections()
-    assert list(steps) == [STEP]
-
-
-def test_a_recording_ends_at_its_limit_and_the_server_goes_on(tmp_path: Path) -> None:
-    file = tmp_path / "recording.jsonl"
-    recording = Recording(file, Header("", "1"), limit=1000)
-    step = recording.section(SETUP)
-    for _ in range(100):
-        step(STEP)
-    recording.close()
-    assert file.stat().st_size < 1200
-
-
-@pytest.mark.parametrize("text", ["", "{}\n", "not json\n"])
-def test_another_file_is_no_recording(tmp_path: Path, text: str) -> None:
-    file = tmp_path / "other"
-    file.write_text(text)
-    with pytest.raises(InputError):
-        RecordingReader(file)
 
 
 def test_json_logs_carry_what_was_given_beside_the_message() -> None:

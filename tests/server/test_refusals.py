@@ -18,6 +18,7 @@ from astrarium.server.control.books import ModelBooks
 from astrarium.server.control.calls import Calls, Preprocessor, asks_what_was_promised
 from astrarium.server.control.control_room import Control
 from astrarium.server.control.plan import plan
+from astrarium.server.control.tickets import EndedBatchFacts
 from astrarium.server.control.watches import FEWEST_REFUSED, WHILE, RefusalWatch
 from astrarium.server.service import LiveService
 from astrarium.server.timelines import Timelines
@@ -144,7 +145,8 @@ def test_calls_that_are_refused_or_dropped_are_counted_where_the_model_is_to_bla
     dropped, answered, unserved = stage.call(), stage.call(), stage.call()
     dropped.outcome, dropped.cause = Outcome.DROPPED, "expired"
     unserved.outcome, unserved.cause = Outcome.DROPPED, "unserved"
-    answered.outcome = Outcome.LATE
+    now = stage.loop.now
+    answered.outcome, answered.batch = Outcome.LATE, EndedBatchFacts(1, 0, 1, now, now, now, now)
     for ticket in (dropped, answered, unserved):
         calls.ticket_ended(ticket)
     assert (books.declined, books.declined_because) == (2, "dropped: expired")

@@ -288,6 +288,11 @@ class VirtualScheduler:
         ended, self._ended = self._ended, []
         return ended
 
+    def astray(self, open_in_python: int) -> int:
+        held: int = self._steps.held()
+        admitted: int = self.admission.open()
+        return abs(held - open_in_python) + abs(admitted - open_in_python)
+
     def troubles(self) -> list[tuple[int, str]]:
         return []
 

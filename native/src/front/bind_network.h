@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "audit.h"
 #include "loopback.h"
 #include "network.h"
 
@@ -179,7 +180,12 @@ inline std::string_view outcome_name(int outcome) {
 // queueing, success, fail, queue); histograms as (counts, nanoseconds), sums as (count, nanoseconds).
 inline nb::tuple tally(BoundExchange& self, std::size_t model) {
   Totals totals;
-  for (const auto& origin : self.exchange->origins) totals.add(origin->tallies.at(model));
+  for (const auto& origin : self.exchange->origins)
+    totals = origin->counted.read([&] {
+      Totals more = totals;
+      more.add(origin->tallies.at(model));
+      return more;
+    });
   nb::dict ended, refused;
   for (const auto& [key, count] : totals.ended) {
     const std::string_view outcome = outcome_name(key.first), cause = kCauseNames[key.second];
@@ -322,6 +328,9 @@ inline void bind_network(nb::module_& m) {
                    [](BoundExchange& self, Time response) { self.exchange->response.store(response); })
       .def_prop_ro("origins", [](BoundExchange& self) { return self.exchange->origins.size(); })
       .def("tally", &tally, "model"_a)
+      .def("astray", [](const BoundExchange& self, std::int64_t held, std::int64_t open_in_python) {
+             return astray(*self.exchange, held, open_in_python);
+           }, "held"_a, "open_in_python"_a)
       .def("last_calls", &last_calls, "origin"_a, "since"_a)
       .def("arriving", [](const BoundExchange& self) { return self.exchange->arriving.load(); })
       .def_prop_ro("arena", [](BoundExchange& self) -> Arena& { return self.exchange->arena; }, nb::rv_policy::reference_internal)

@@ -223,6 +223,7 @@ inline void bind_steps(nb::module_& m) {
       .def("batches", [](BoundSteps& self) { return told(std::exchange(self.scheduler.books, {})); })
       .def("waiting", [](const BoundSteps& self) { return self.scheduler.waiting(); })
       .def("retried", [](const BoundSteps& self, int model) { return self.scheduler.retried(model); }, "model"_a)
+      .def("held", [](BoundSteps& self) { return self.scheduler.held(); })
       .def("policy_errors", [](const BoundSteps& self) { return std::pair(self.scheduler.policy_errors(), self.scheduler.last_policy_error()); })
       .def("oldest", [](const BoundSteps& self, int worker) { return self.scheduler.oldest(worker); }, "worker"_a);
 }
@@ -265,6 +266,9 @@ inline void bind_scheduler(nb::module_& m) {
       .def("troubles", [](BoundScheduler& self) { return self.thread.troubles(); })
       .def("waiting", [](BoundScheduler& self) { return self.thread.ask([](const Scheduler& one) { return one.waiting(); }); })
       .def("retried", [](BoundScheduler& self, int model) { return self.thread.ask([model](const Scheduler& one) { return one.retried(model); }); }, "model"_a)
+      .def("astray", [](BoundScheduler& self, std::int64_t open_in_python) {
+        return self.thread.ask([&](Scheduler& one) { return astray(self.exchange, one.held(), open_in_python); });
+      }, "open_in_python"_a, Without())
       .def("policy_errors", [](BoundScheduler& self) {
         return self.thread.ask([](const Scheduler& one) { return std::pair(one.policy_errors(), one.last_policy_error()); });
       })

@@ -72,6 +72,7 @@ class CallDesk {
     if (!why.empty()) return {false, why};
     if (!model.limited.empty() && !takes_values(pending, model, nullptr)) return turn_away(model, RefusedFor::kBadRequest);
     const Time now = monotonic_ns(), objective = pending.deadline - pending.received;
+    const Together let_in(origin_.admitted);
     const Verdict verdict = exchange_.admission.admit(model.index, objective, pending.received, now);
     if (verdict == Verdict::kClosed) return {false, "closed"};
     if (verdict != Verdict::kTaken) return refuse(model, verdict, objective, now - pending.received);
@@ -112,6 +113,7 @@ class CallDesk {
       return turn_away(model, RefusedFor::kBadRequest);
     }
     const Time now = monotonic_ns(), objective = pending.deadline - pending.received;
+    const Together let_in(origin_.admitted);
     const Verdict verdict = is_served ? exchange_.admission.admit(model.index, objective, pending.received, now) : Verdict::kClosed;
     if (verdict == Verdict::kTaken) return hand_over(pending, asker) ? Taking{true} : refuse_as_full(pending, model);
     put_back(pending);
@@ -148,14 +150,13 @@ class CallDesk {
   // tell; without rooms there is a refusal. Then, when all is in the books, `then(connection, asker)`.
   template <class Answer, class Then>
   void answer_all(Answer answer, Then then) {
-    for (Ticket* ticket = nullptr; origin_.back.pop(ticket);) {
+    for (Ticket* ticket = nullptr; origin_.back.peek(ticket);) {
       Pending& pending = static_cast<Pending&>(*ticket);
       const auto& model = static_cast<const ServedModel&>(*pending.call.model);
       const express::Rooms* rooms = answer_of(pending, model);
       if (pending.asker != nullptr) pending.asker->pending = nullptr;
       const Time now = answer(pending, rooms);
-      note(pending, model, rooms != nullptr, now);
-      exchange_.admission.ended(pending.model);
+      end(pending, model, rooms != nullptr, now);
       exchange_.arena.give_back(pending.block);
       pending.trim();
       unused_.push_back(&pending);
@@ -274,6 +275,7 @@ class CallDesk {
   bool hand_over(Pending& pending, Asker& asker) {
     pending.asker = &asker;
     pending.admitted = monotonic_ns();
+    const Together counting(origin_.counted);
     if (!origin_.sent.push(&pending)) return false;
     origin_.tallies[static_cast<std::size_t>(pending.model)].accepted.add(1);
     asker.pending = &pending;
@@ -338,11 +340,24 @@ class CallDesk {
                       [](const Written& a, const Written& b) { return a.shape == b.shape; });
   }
 
+  // It leaves the ring, the books and the admission.
+  void end(const Pending& pending, const ServedModel& model, bool has_answer, Time now) {
+    const Together let_out(origin_.admitted);
+    {
+      const Together counting(origin_.counted);
+      note(pending, model, has_answer, now);
+      origin_.back.drop();
+    }
+    exchange_.admission.ended(pending.model);
+  }
+
   void note(const Pending& pending, const ServedModel& model, bool has_answer, Time now) {
     ModelTally& tally = origin_.tallies[static_cast<std::size_t>(pending.model)];
     Outcome outcome = pending.outcome;
+    Cause cause = pending.cause;
+    if (outcome == Outcome::kInTime && !has_answer) outcome = Outcome::kFailed, cause = Cause::kModelError;  // as its client was told
     if (outcome == Outcome::kInTime && now > pending.deadline) outcome = Outcome::kLate;
-    tally.call_ended(outcome, pending.cause, now - pending.received);
+    tally.call_ended(outcome, cause, now - pending.received);
     if (outcome == Outcome::kDropped && pending.cause != Cause::kUnserved && model.was_promised(pending.call)) tally.declined.add(1);
     if (!has_answer) return;
     tally.answered(pending.received, pending.started, now, pending.rows);

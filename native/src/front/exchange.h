@@ -15,6 +15,7 @@
 #include "ring.h"
 #include "tally.h"
 #include "ticket.h"
+#include "together.h"
 
 namespace astrarium::front {
 
@@ -29,6 +30,16 @@ struct Origin {
   // What a network thread counts.
   std::vector<ModelTally> tallies;  // by model
   AnsweredCalls last_calls;
+
+  Sequence counted;   // of the tallies and of the rings' ends here
+  Sequence admitted;  // of what this origin has let in or out and not counted yet
+
+  // Accepted calls that have not ended.
+  std::int64_t open() const {
+    std::int64_t found = 0;
+    for (const ModelTally& one : tallies) found += one.open();
+    return found;
+  }
 };
 
 struct Exchange {

@@ -39,6 +39,19 @@ class Ring {
     return true;
   }
 
+  // The next one, which stays in the ring until `drop`; false where it is empty.
+  bool peek(T& item) const {
+    const std::size_t head = head_.load(std::memory_order_relaxed);
+    if (head == tail_.load(std::memory_order_acquire)) return false;
+    item = items_[head & mask_];
+    return true;
+  }
+  void drop() { head_.store(head_.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
+
+  // How many were, in all.
+  std::size_t pushed() const { return tail_.load(std::memory_order_relaxed); }
+  std::size_t popped() const { return head_.load(std::memory_order_relaxed); }
+
   bool empty() const { return head_.load(std::memory_order_acquire) == tail_.load(std::memory_order_acquire); }
 
  private:

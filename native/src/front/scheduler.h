@@ -161,6 +161,19 @@ class Scheduler {
   std::int64_t policy_errors() const { return policy_errors_; }
   const std::string& last_policy_error() const { return last_policy_error_; }
 
+  // How many tickets are here, counted where they lie: each that has arrived, until it is taken away from `ended`.
+  std::int64_t held() {
+    ++audit_;
+    std::int64_t found = std::ssize(ended);
+    const auto see = [&](const Part& part) { found += std::exchange(part.ticket->seen, audit_) != audit_; };
+    for (const Waiting& one : parts_)
+      if (one.waits) see(one.part);
+    for (const Suspect& one : suspects_) see(one.part);
+    for (const Gpu& gpu : gpus_)
+      for (const Flight& flight : gpu.flights) std::for_each(flight.parts.begin(), flight.parts.end(), see);
+    return found;
+  }
+
   // Whether no batch is under way.
   bool at_rest() const {
     return std::all_of(gpus_.begin(), gpus_.end(), [](const Gpu& gpu) { return gpu.flights.empty(); });
@@ -589,7 +602,7 @@ class Scheduler {
   std::vector<Event> news_;
   std::vector<Waiting> parts_;  // by id
   std::vector<std::int64_t> free_, retried_;
-  std::int64_t waiting_ = 0, sequence_ = 0, tag_ = 0, policy_errors_ = 0;
+  std::int64_t waiting_ = 0, sequence_ = 0, tag_ = 0, policy_errors_ = 0, audit_ = 0;
   std::string last_policy_error_;
   double profiled_share_ = 0;
   Draws draws_;

@@ -65,6 +65,13 @@ struct alignas(kCacheLine) ModelTally {
   TimeHistogram latency, queueing;
   TimedCount success, fail, queue;
 
+  std::int64_t open() const {
+    std::int64_t found = accepted.get();
+    for (const auto& causes : ended)
+      for (const Count& one : causes) found -= one.get();
+    return found;
+  }
+
   void call_ended(Outcome outcome, Cause cause, Time took) {
     ended[static_cast<std::size_t>(outcome)][static_cast<std::size_t>(cause)].add(1);
     (outcome == Outcome::kInTime || outcome == Outcome::kLate ? success : fail).add(took);

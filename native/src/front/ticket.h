@@ -38,6 +38,7 @@ struct Ticket {
   std::string reason;                              // what a client is told of a failure
   std::vector<std::vector<Written>> reply_shapes;  // by row; empty: the model's own
   bool retried = false;
+  std::int64_t seen = 0;  // in which audit
   // Of the batch that carried its last part.
   int gpu = -1, batch_size = 0;
   std::int64_t batch = 0;

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from astrarium.api.scenarios import Source, as_scenario, decider, load
 from astrarium.core.decode import read_yaml
@@ -22,6 +22,9 @@ from astrarium.run.replay import Divergence
 from astrarium.run.replay import replay as feed
 from astrarium.run.results import Comparison, Run
 from astrarium.run.waiting import waiting
+
+if TYPE_CHECKING:
+    from astrarium.server.recording import RecordingReader
 
 Progress = bool | Callable[[float], None]
 
@@ -79,11 +82,12 @@ class Replay:
     """A replay says whether a fresh policy decided as was recorded, in how many *steps*.
 
     *divergence* is the first step at which it decided otherwise, with what it heard (`recorded.events`), what
-    was recorded (`recorded.actions`) and what it *decided*; None where there is none.
+    was recorded (`recorded.actions`) and what it *decided*; None where there is none. *cut*: the recording
+    ends without its last line, because its server was killed or could not write any more.
     """
 
-    def __init__(self, steps: int, divergence: Divergence | None, parts: int = 1) -> None:
-        self.steps, self.divergence, self.parts = steps, divergence, parts
+    def __init__(self, steps: int, divergence: Divergence | None, parts: int = 1, cut: bool = False) -> None:
+        self.steps, self.divergence, self.parts, self.cut = steps, divergence, parts, cut
 
     @property
     def same(self) -> bool:
@@ -121,9 +125,16 @@ def replay_file(
     path: Path, policy: Any, tell: Callable[[Path, Level[Any, Any]], None] | None = None
 ) -> Replay:
     """Replay a recording or a run folder; *tell* hears of each scenario file and its level."""
+    from astrarium.server.recording import RecordingReader
+
     if not path.exists():
         raise InputError("source", str(path), "a recording or a run folder; there is no such file")
-    return _replayed(_folder_parts(path, policy, tell) if path.is_dir() else _served_parts(path, policy))
+    if path.is_dir():
+        return _replayed(_folder_parts(path, policy, tell))
+    recorded = RecordingReader(path)
+    found = _replayed(_served_parts(recorded, path, policy))
+    found.cut = found.same and recorded.cut  # where it diverges, the rest is not read
+    return found
 
 
 def _simulated(scenario: Scenario, policy: Any, engine: EngineName, trace: bool, progress: Progress) -> Run:
@@ -241,16 +252,14 @@ def _scenario_of(trace: Path, policy: Any) -> tuple[Path, Scenario]:
     return file, load(file, {} if policy is None else {"policy": usual})
 
 
-def _served_parts(path: Path, policy: Any) -> Iterator[Part]:
+def _served_parts(recorded: RecordingReader, path: Path, policy: Any) -> Iterator[Part]:
     """Yield what a server recorded: each scheduler that was at work had a setup of its own."""
     import yaml
 
     from astrarium.core.choice import made
-    from astrarium.server.recording import RecordingReader
     from astrarium.serving.scenario import build, parse
     from astrarium.serving.state import ServingState
 
-    recorded = RecordingReader(path)
     scenario = parse(yaml.safe_load(recorded.header.scenario), f"{path} (its scenario)", serving=True)
     for setup, section in recorded.sections():
         who = decider(level_of(scenario), scenario, policy)

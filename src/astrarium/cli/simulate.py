@@ -149,5 +149,7 @@ def replay(path: Recorded, policy: options.OnePolicy = None) -> None:
         source = error.source or (f"-p {policy}" if of_policy else "")
         raise InputError(field, error.value, error.expected, source) from None
     print(f"{path}: {found}" + (f" of {found.parts} part(s)" if found else ""))
+    if found.cut:
+        print("It was cut off there: its server was killed, or could not write any more.")
     if not found:
         raise typer.Exit(DIVERGED)

@@ -122,12 +122,13 @@ class ModelCard:
     applications: tuple[str, ...] = ()
     priorities: Mapping[int, Time] = field(default_factory=dict)  # their objectives
     refusing: str = ""  # why it is no use to be READY: calls are taken, and all of them are turned away
+    failing: str = ""  # why hardly any call is taken, although the model is loaded: all of them failed
 
     @property
     def health(self) -> tuple[ModelState, str]:
         """Return the state that others are told, and why it is not READY."""
-        refuses = self.state == "READY" and self.refusing
-        return ("UNAVAILABLE", self.refusing) if refuses else (self.state, self.reason)
+        trouble = self.failing or self.refusing
+        return ("UNAVAILABLE", trouble) if self.state == "READY" and trouble else (self.state, self.reason)
 
 
 # A model's statistics, in the protocol's own words: both protocols answer with these structures.

@@ -12,7 +12,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from astrarium.core.units import SECOND
-from astrarium.server.control.books import LastMinute, PrometheusHistogram
+from astrarium.server.control.books import OUTCOMES, LastMinute, PrometheusHistogram
 from astrarium.server.control.causes import INPUTS, MODEL_ERROR, POLICY_ERROR, QUARANTINED, WORKER_LOST
 from astrarium.server.control.control_room import ControlRoom
 from astrarium.serving.autoscale import advise
@@ -88,17 +88,30 @@ class Metrics(Collector):
         refusing = GaugeMetricFamily(
             "astrarium_refuses_all", "1 while the model turns away all calls.", labels=["model"]
         )
+        failing = GaugeMetricFamily(
+            "astrarium_fails_all", "1 while the model fails every call.", labels=["model"]
+        )
+        trials = CounterMetricFamily(
+            "astrarium_trials",
+            "Calls that the server made up for a failing model.",
+            labels=["model", "outcome"],
+        )
         still = GaugeMetricFamily("astrarium_open", "Accepted calls that have not ended.", labels=["model"])
         for books in self._control.books:
             accepted.add_metric([books.name], books.accepted)
             retried.add_metric([books.name], books.retried)
             still.add_metric([books.name], books.open)
             refusing.add_metric([books.name], bool(books.refusing))
+            failing.add_metric([books.name], bool(books.failing))
             for outcome, reason in sorted(_ALWAYS_SHOWN | books.ended.keys()):
                 ended.add_metric([books.name, outcome, reason], books.ended[outcome, reason])
             for kind, number in books.refused.items():
                 refused.add_metric([books.name, kind], number)
-        yield from (accepted, ended, refused, retried, still, refusing)
+        for books in self._control.trials:
+            for outcome in OUTCOMES.values():
+                count = sum(number for key, number in books.ended.items() if key[0] == outcome)
+                trials.add_metric([books.name, outcome], count)
+        yield from (accepted, ended, refused, retried, still, refusing, failing, trials)
 
     def _times(self) -> Iterator[Metric]:
         shown = (

@@ -23,7 +23,7 @@ LOOK_AGAIN = 50 * MILLISECOND  # how often a request that went the long way make
 
 def why_long(card: ModelCard) -> str:
     """Return why no request of the model can go the short way now; empty where they can."""
-    if card.state != "READY":
+    if card.state != "READY" or card.failing:
         return "not_ready"
     names = [card.name, *(spec.name for spec in (*card.inputs, *card.outputs))]
     return "" if card.outputs and all(name.isascii() and name.isprintable() for name in names) else "names"

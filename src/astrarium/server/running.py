@@ -155,7 +155,7 @@ async def serve(scenario: Scenario, started: Callable[[RunningServer], None]) ->
     """
     check(scenario.server)
     recording = _recording(scenario)
-    service = LiveService(plan(scenario), LocalWorkers, recording.section if recording else None)
+    service = LiveService(plan(scenario), LocalWorkers, recording)
     grace = 0.0  # for workers that may still be loading, and hear nothing meanwhile
     try:
         with ends_at_once():

@@ -28,8 +28,9 @@ from astrarium.server.control.books import ModelBooks
 from astrarium.server.control.bounds import around, tightest
 from astrarium.server.control.bridge import Bridge
 from astrarium.server.control.calls import Calls, Preprocessor
-from astrarium.server.control.control_room import Control, Recorder
+from astrarium.server.control.control_room import Control
 from astrarium.server.control.desk import Desk
+from astrarium.server.control.failure_watch import FailureWatch
 from astrarium.server.control.fleet import LOOK_EVERY, Fleet
 from astrarium.server.control.native import HearingScheduler, NativeControl
 from astrarium.server.control.plan import ServingPlan
@@ -38,6 +39,7 @@ from astrarium.server.control.scheduler import EventLoop
 from astrarium.server.control.tickets import TensorStore
 from astrarium.server.control.watches import Calibration, DriftWatch, RefusalWatch
 from astrarium.server.metrics import Metrics
+from astrarium.server.recording import Recording
 from astrarium.server.timelines import Timelines
 from astrarium.serving.contract import Network
 from astrarium.serving.live.arena import SharedMemory
@@ -65,8 +67,10 @@ class NativeNetwork(Protocol):
 class LiveService:
     """A live service is made and used inside one event loop: `start`, serve, `drain`, `stop`."""
 
-    def __init__(self, plan: ServingPlan, new_workers: NewWorkers, recorder: Recorder | None = None) -> None:
-        self.plan = plan
+    def __init__(
+        self, plan: ServingPlan, new_workers: NewWorkers, recording: Recording | None = None
+    ) -> None:
+        self.plan, self._recording = plan, recording
         loop = EventLoop()
         self.clock = loop.clock
         front: Any = extension("_front")
@@ -83,6 +87,7 @@ class LiveService:
         self.control: Control | NativeControl
         ears: NativeEars | None = None
         if plan.python_scheduler:
+            recorder = recording.section if recording is not None else None
             self.control = Control(plan, self.desk, loop, recorder, self.exchange)
         else:
             scheduler = front.Scheduler(self.exchange, len(plan.workers))
@@ -107,8 +112,10 @@ class LiveService:
         self._drift = DriftWatch(plan.setup, loop.clock(), pinged)
         self.control.listeners.append(self._drift.saw)
         self._refusals = RefusalWatch(self.control.books, loop.clock())
+        self._failures = FailureWatch(self.control.books, loop.clock())
+        self._trials: set[asyncio.Task[None]] = set()
         given = self.control, self.repository, self._preprocessor, self._timelines
-        self.calls = Calls(*given, loop.clock, self._closed)
+        self.calls = Calls(*given, loop.clock, self._closed, self._failures)
         self.garbage = GarbageKeeper()
         self.long_way: Counter[str] = Counter()  # calls that did not go the short way, by reason
         self._accepted = 0  # calls, when the watch last looked
@@ -139,8 +146,9 @@ class LiveService:
     async def stop(self, grace: float = 2.0) -> None:
         """End what is still open, with a reason, and stop the workers within *grace* seconds."""
         self.draining = self.fleet.closing = True
-        if self._watch is not None:
-            self._watch.cancel()
+        for task in (self._watch, *self._trials):
+            if task is not None:
+                task.cancel()
         self.workers.hush()
         if self._bridge is not None:
             self._bridge.stop()
@@ -151,11 +159,12 @@ class LiveService:
 
     @property
     def ready(self) -> bool:
-        """Whether calls are taken, and not every model that was asked lately refuses everybody.
+        """Whether calls are taken, and not every model that was asked lately refuses or fails everybody.
 
         One model that does is not enough: it says so of itself, and the others go on.
         """
-        return not self._closed() and not self._refusals.answers_nobody
+        answers_nobody = self._refusals.answers_nobody or self._failures.answers_nobody
+        return not self._closed() and not answers_nobody
 
     def _closed(self) -> str:
         """Return why no call is taken now; empty where they are."""
@@ -181,6 +190,8 @@ class LiveService:
         async with entry.turn:
             self.control.release(entry.plan.index)
             await self.repository.load(entry)
+            self._failures.forget(entry.plan.index, self.clock())
+            self._show_failing(entry)
             self._tell_network()
 
     async def unload(self, model: str) -> None:
@@ -259,24 +270,25 @@ class LiveService:
         return self.control.books
 
     def gauges(self) -> dict[str, tuple[str, float]]:
-        unaccounted = sum(books.open for books in self.books) - self.control.admission.open()
         arena = self._tensor_store.arena
-        quarantined, apart = (
-            len(self.control.quarantined()),
-            sum(bool(one.apart) for one in self.repository.entries),
-        )
+        quarantined = len(self.control.quarantined())
+        apart = sum(bool(entry.apart) for entry in self.repository.entries)
+        recorded = self._recording is not None and self._recording.goes_on
         return {
+            "recording": ("1 while what the policy hears and decides is written down.", recorded),
             "workers": ("Workers that can run batches.", len(self.control.present)),
             "quarantined_inputs": ("Inputs that are refused: they broke a worker.", quarantined),
             "models_apart": ("Models in processes of their own: they broke workers.", apart),
-            "unaccounted": ("Calls that are neither open nor ended: always 0.", unaccounted),
+            "unaccounted": ("Calls that the books have lost: always 0.", self.control.unaccounted()),
             "waiting_requests": ("Requests that wait for a batch.", self.control.waiting),
             "shared_memory_bytes": ("Shared memory in use for tensors.", arena.used),
             "shared_memory_limit_bytes": ("Shared memory for tensors.", arena.size),
         }
 
     def counters(self) -> dict[str, tuple[str, float]]:
+        lost = self._recording.lost if self._recording is not None else 0
         return {
+            "recording_lost_steps": ("Steps that could not be written down.", lost),
             "worker_restarts": ("Workers that died and were started again.", self.fleet.restarts),
             "policy_errors": ("Times that the policy failed.", self.control.policy_errors),
             "express_calls": ("Accepted calls that came the short way.", self._taken_the_short_way()),
@@ -366,6 +378,7 @@ class LiveService:
                 self._follow_drift()
                 self._collect_garbage()
                 self._look_for_refusals()
+                self._look_for_failures()
             except Exception:  # looking after things must not end with one of them
                 log.exception("looking after workers and plans failed")
 
@@ -395,6 +408,42 @@ class LiveService:
                 self.control.begin(self.control.setup)
             else:
                 log.info("model %(model)s no longer turns away all calls", told, extra=told)
+
+    def _look_for_failures(self) -> None:
+        now = self.clock()
+        for model in self._failures.look(now):
+            self._tell_failing(self.repository.entries[model], "a client's call was answered")
+        for model in self._failures.due(now):
+            task = asyncio.get_running_loop().create_task(self._try_out(self.repository.entries[model]))
+            self._trials.add(task)
+            task.add_done_callback(self._trials.discard)
+
+    async def _try_out(self, entry: Entry) -> None:
+        """Find out by a made-up call whether a model that failed every call works again."""
+        try:
+            why = await self.calls.try_out(entry)
+        except Exception as error:  # nothing was tried, and the next trial comes all the same
+            self._failures.not_tried(entry.plan.index, self.clock())
+            if not isinstance(error, Refused):
+                log.exception("a trial call of model %s failed", entry.plan.name)
+            return
+        if self._failures.tried(entry.plan.index, why, self.clock()):
+            self._tell_failing(entry, "a trial call was answered")
+        else:
+            self._show_failing(entry)
+
+    def _tell_failing(self, entry: Entry, why_ready: str) -> None:
+        """Say in the log that a model fails every call, or no longer does; let network threads know."""
+        self._show_failing(entry)
+        told = {"model": entry.plan.name, "reason": entry.failing or why_ready}
+        if entry.failing:
+            log.warning("model %(model)s is not ready: %(reason)s; it will be tried", told, extra=told)
+        else:
+            log.info("model %(model)s is ready again: %(reason)s", told, extra=told)
+        self._tell_network()
+
+    def _show_failing(self, entry: Entry) -> None:
+        entry.failing = self.books[entry.plan.index].failing
 
     async def _until(self, holds: Callable[[], bool], limit: float | None = None) -> bool:
         end = None if limit is None else self.clock() + limit * SECOND

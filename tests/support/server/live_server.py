@@ -29,6 +29,11 @@ class Server:
             body: bytes = answer.read()
         return body.decode()
 
+    def post(self, path: str, body: bytes) -> str:
+        with urllib.request.urlopen(f"http://{self.http}{path}", body, PATIENCE) as answer:
+            answered: bytes = answer.read()
+        return answered.decode()
+
     def metric(self, name: str, **labels: str) -> float:
         """The sum over all series of that name that carry these labels."""
         wanted = [f'{key}="{value}"' for key, value in labels.items()]

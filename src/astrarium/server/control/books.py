@@ -107,6 +107,7 @@ class ModelBooks:
     declined: int = 0  # calls that asked for no more than was promised, refused or dropped all the same
     declined_because: str = ""  # the last of them
     refusing: str = ""  # why the model is said to refuse everybody; empty where it is not
+    failing: str = ""  # why it is said to fail every call; empty where it is not
 
     @property
     def open(self) -> int:

@@ -13,20 +13,24 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from astrarium.core.errors import one_of
 from astrarium.core.quantities import rounded_duration
 from astrarium.core.units import FOREVER, Time
 from astrarium.server.contract import InferAnswer, InferCall, Kind, ModelCard, Refused, Stages
-from astrarium.server.control.admission import admit, overloaded
+from astrarium.server.control.admission import RETRY_AFTER, admit, overloaded
 from astrarium.server.control.bounds import alone
 from astrarium.server.control.causes import QUARANTINED
 from astrarium.server.control.control_room import Control
 from astrarium.server.control.desk import Desk
+from astrarium.server.control.failure_watch import FailureWatch
 from astrarium.server.control.native import NativeControl
 from astrarium.server.control.repository import Entry, Repository
 from astrarium.server.control.tickets import TensorStore, Ticket, Waiter
 from astrarium.server.timelines import Timelines
 from astrarium.serving.contract import EXPIRED, UNSERVED, Setup
+from astrarium.serving.live.backends import examples
 from astrarium.serving.live.backends.contract import blamed
 from astrarium.serving.live.backends.references import loaded
 from astrarium.serving.live.limits import violation
@@ -169,9 +173,11 @@ class Calls:
         timelines: Timelines,
         clock: Callable[[], Time],
         closed: Callable[[], str],
+        failures: FailureWatch | None = None,
     ) -> None:
         self._control, self._repository, self._preprocessor = control, repository, preprocessor
         self._timelines, self._clock, self._closed = timelines, clock, closed
+        self._failures = failures or FailureWatch(control.books, clock())
         self._desk: Desk = control.desk
         self._tensor_store: TensorStore = control.desk.tensor_store
 
@@ -230,6 +236,8 @@ class Calls:
         if closed:
             raise Refused(Kind.UNAVAILABLE, closed)
         index, now = entry.plan.index, self._clock()
+        if entry.failing and not self._failures.lets_through(index, now):
+            raise Refused(Kind.UNAVAILABLE, f"model {call.model} is not ready: {entry.failing}", RETRY_AFTER)
         admission = let_in(call, entry, control.setup, now)
         admit(control.admission, entry.plan, call.received, admission.deadline - call.received, now)
         ticket = Ticket(call, index, entry.tensors, admission.application, admission.deadline, answer)
@@ -238,10 +246,39 @@ class Calls:
         except Refused:
             control.admission.ended(index)
             raise
-        ticket.admitted = self._clock()
+        self._failures.let_through(index, now)
         control.books[index].accepted += 1
-        control.take(ticket)
+        return self._taken(ticket)
+
+    def _taken(self, ticket: Ticket) -> Ticket:
+        ticket.admitted = self._clock()
+        self._control.take(ticket)
         return ticket
+
+    async def try_out(self, entry: Entry) -> str:
+        """Send a model a made-up call of our own; return why it failed, or nothing if it was answered.
+
+        Refused where no call can be taken now.
+        """
+        ticket = self._trial(entry, asyncio.get_running_loop().create_future())
+        await self._ended(ticket)
+        self._desk.release(ticket)
+        return "" if ticket.outcome in _ANSWERED else ticket.reason
+
+    def _trial(self, entry: Entry, answer: Waiter) -> Ticket:
+        closed, control, plan, now = self._closed(), self._control, entry.plan, self._clock()
+        if closed or entry.state != "READY":
+            raise Refused(Kind.UNAVAILABLE, closed or entry.reason)
+        given = examples.batch(entry.tensors.inputs, 1, np.random.default_rng(0)).inputs
+        inputs = [_tensor(spec, given, 1) for spec in entry.tensors.inputs]
+        call = InferCall(plan.name, inputs, 1, now)
+        admit(control.admission, plan, now, plan.slo, now)
+        ticket = Ticket(call, plan.index, entry.tensors, 0, now + plan.slo, answer, trial=True)
+        if not self._tensor_store.take_in(ticket, inputs):
+            control.admission.ended(plan.index)
+            raise overloaded("the shared memory for tensors is full")
+        control.trials[plan.index].accepted += 1
+        return self._taken(ticket)
 
     def turned_away(self, entry: Entry, refused: Refused) -> None:
         self._control.books[entry.plan.index].refused[refused.kind.name.lower()] += 1
@@ -265,28 +302,39 @@ class Calls:
         if ticket.outcome in _ANSWERED:  # known better than the plan knew it
             ticket.outcome = Outcome.IN_TIME if now <= ticket.deadline else Outcome.LATE
             control.count_answer(ticket.model)
-        control.books[ticket.model].call_ended(ticket.outcome, ticket.cause, now - ticket.call.received)
-        if ticket.outcome is Outcome.DROPPED and ticket.cause != UNSERVED:
-            entry = self._repository.entries[ticket.model]
-            self._decline(ticket.call, entry, f"dropped: {ticket.cause}")
-        control.recent.add(now, ended=1, good=ticket.outcome is Outcome.IN_TIME)
+        books = (control.trials if ticket.trial else control.books)[ticket.model]
+        books.call_ended(ticket.outcome, ticket.cause, now - ticket.call.received)
+        if ticket.outcome in _ANSWERED:  # in the same moment: whoever reads the books finds as many times
+            books.answered(_stages(ticket, now), ticket.call.rows)
+        if not ticket.trial:
+            self._count_for_clients(ticket, now)
         control.admission.ended(ticket.model)
         if ticket.answer is None or ticket.answer.done():  # nobody waits for it any more
             self._desk.release(ticket)
         else:
             ticket.answer.set_result(None)
 
+    def _count_for_clients(self, ticket: Ticket, now: Time) -> None:
+        if ticket.outcome is Outcome.DROPPED and ticket.cause != UNSERVED:
+            entry = self._repository.entries[ticket.model]
+            self._decline(ticket.call, entry, f"dropped: {ticket.cause}")
+        self._control.recent.add(now, ended=1, good=ticket.outcome is Outcome.IN_TIME)
+
     def _note(self, ticket: Ticket) -> Stages:
-        """Enter an answered call in the books and on the timeline."""
-        batch, call = ticket.batch, ticket.call
+        """Enter an answered call on the timeline, and let margins follow."""
+        batch, call, stages = ticket.batch, ticket.call, _stages(ticket, self._clock())
         assert batch is not None, "an answered call was in a batch"
-        moments = batch.dispatched, batch.started, batch.finished, self._clock()
-        stages = Stages(call.received, ticket.admitted, *moments)
-        self._control.books[ticket.model].answered(stages, call.rows)
         self._control.answered(ticket.model, batch, stages.answered)
         in_time = ticket.outcome is Outcome.IN_TIME
         self._timelines.add(call.model, batch.gpu, batch.tag, batch.size, in_time, stages)
         return stages
+
+
+def _stages(ticket: Ticket, answered: Time) -> Stages:
+    batch = ticket.batch
+    assert batch is not None, "an answered call was in a batch"
+    moments = batch.dispatched, batch.started, batch.finished, answered
+    return Stages(ticket.call.received, ticket.admitted, *moments)
 
 
 def refusal(ticket: Ticket) -> Refused:

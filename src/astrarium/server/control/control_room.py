@@ -53,6 +53,7 @@ class ControlRoom:
         self.plan, self.desk, self.clock, self.admission = plan, desk, clock, admission
         self.setup = plan.setup
         self.books = [ModelBooks(model.name) for model in plan.models]
+        self.trials = [ModelBooks(model.name) for model in plan.models]  # of calls that we made up ourselves
         self.recent = LastMinute()
         self.gpu_busy = [0] * len(plan.workers)  # nanoseconds
         self.fleet: Fleet | None = None  # these three need a control room before they can be made
@@ -117,6 +118,15 @@ class ControlRoom:
             enter(books, new)
             if ended := sum(new.ended.values()):
                 self.recent.add(now, ended=ended, good=new.ended.get(("in_time", ""), 0))
+
+    def unaccounted(self) -> int:
+        """Return how many calls are not where the books say that they are: 0, or there is a defect."""
+        raise NotImplementedError
+
+    def _open_here(self) -> int:
+        """Return how many calls are open of those that Python has read."""
+        elsewhere = sum(tally.accepted - sum(tally.ended.values()) for tally in self._counted)
+        return sum(books.open for books in (*self.books, *self.trials)) - elsewhere
 
     @property
     def _fleet(self) -> Fleet:
@@ -198,6 +208,14 @@ class Control(ControlRoom):
 
     def release(self, model: int) -> int:
         return self._quarantine.release(model)
+
+    def unaccounted(self) -> int:
+        own, ours = self.desk.held(flight for flights in self._in_flight for flight in flights)
+        opened = self._open_here()
+        if self._exchange is None:
+            return abs(opened - own) + abs(opened - self.admission.open())
+        astray: int = self._exchange.astray(held=ours, open_in_python=opened)
+        return abs(opened - own) + astray
 
     def inputs_made(self) -> None:
         """Send the batches that waited for inputs that a hook has made."""

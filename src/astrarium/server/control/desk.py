@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import count
 
 from astrarium.server.control.causes import INPUTS
@@ -44,6 +44,19 @@ class Desk:
 
     def ticket_of(self, request: int) -> Ticket:
         return self._parts[request][0]
+
+    def held(self, flights: Iterable[InFlightBatch]) -> tuple[int, int]:
+        """Return how many calls are here that Python has read, and that network threads wait for.
+
+        The latter are here until their block went home: a worker may write into it after their last part
+        has ended, in one of these *flights*.
+        """
+        own: set[Ticket] = set()
+        home: set[Ticket] = set()
+        for ticket, _ in self._parts.values():
+            (own if ticket.send_home is None else home).add(ticket)
+        home.update(ticket for flight in flights for ticket, _ in flight.rows if ticket.send_home is not None)
+        return len(own), sum(ticket.block >= 0 for ticket in home)
 
     # batches
 

@@ -190,6 +190,10 @@ class NativeControl(ControlRoom):
     def waiting(self) -> int:
         return self._scheduler.waiting()
 
+    def unaccounted(self) -> int:
+        opened = self._open_here()
+        return abs(opened - len(self._tickets) - len(self._unmade)) + self._scheduler.astray(opened)
+
     def sync(self) -> None:
         super().sync()
         models, seconds = self._scheduler.batches()

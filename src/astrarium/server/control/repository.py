@@ -28,6 +28,7 @@ class Entry:
     lead: tuple[Time, Time] = 0, 0  # how long inputs take to reach a GPU: of one item, and of each more
     apart: str = ""  # why it is in processes of its own; empty: it is not
     refusing: str = ""  # why it is said to refuse everybody, although it is ready; it goes on taking calls
+    failing: str = ""  # why it is said to fail every call, although it is loaded: it takes one now and then
     holders: set[int] = field(default_factory=set)  # workers that have it, perhaps an older one
     waiting: set[int] = field(default_factory=set)  # workers that have not answered yet
     changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -38,7 +39,7 @@ class Entry:
 
     def card(self) -> ModelCard:
         """Return the model's card, kept while nothing changes: every call asks for it."""
-        now = self.state, self.reason, self.tensors, self.refusing
+        now = self.state, self.reason, self.tensors, self.refusing, self.failing
         if self._card is None or self._card_of != now:
             self._card, self._card_of = self._made_card(), now
         return self._card
@@ -55,6 +56,7 @@ class Entry:
             state=self.state,
             reason=self.reason,
             refusing=self.refusing,
+            failing=self.failing,
             applications=plan.applications,
             priorities=plan.priorities,
         )

@@ -157,6 +157,7 @@ class Ticket:
     holders: int = 0  # batches that a worker may still be writing for
     released: bool = False
     retried: bool = False
+    trial: bool = False  # a made-up call of our own, to find out whether its model works again
     inputs_ready: bool = True
     broken: str = ""  # what went wrong while its inputs were made
     blamed: Kind = Kind.MODEL_FAILED  # whose fault that is
