@@ -159,6 +159,9 @@ class FakeWorkers:
     def is_stopped(self, worker: int) -> bool:
         return worker in self.stopped
 
+    def in_reserve(self) -> int:
+        return 0
+
     def _run(self, worker: int, order: RunBatch) -> None:
         if order.model in self.stuck:
             return

@@ -26,7 +26,7 @@ from astrarium.server.control.native import HearingScheduler, NativeControl
 from astrarium.server.control.plan import ServingPlan
 from astrarium.server.control.repository import Entry, Repository
 from astrarium.server.control.scheduler import EventLoop
-from astrarium.server.control.tickets import TensorStore
+from astrarium.server.control.tickets import KeptGpu, TensorStore
 from astrarium.server.control.watches import Calibration, DriftWatch, RefusalWatch
 from astrarium.server.metrics import Metrics
 from astrarium.server.timelines import Timelines
@@ -93,7 +93,7 @@ class LiveService:
         self._metrics = Metrics(self.control, self)
         pinged = self._measured_delays if plan.measured_delays else None
         self._drift = DriftWatch(plan.setup, loop.clock(), pinged)
-        self.control.listeners.append(self._drift.saw)
+        self.control.listeners.append(self._saw)
         self._refusals = RefusalWatch(self.control.books, loop.clock())
         given = self.control, self.repository, self._preprocessor, self._timelines
         self.calls = Calls(*given, loop.clock, self._closed)
@@ -236,6 +236,10 @@ class LiveService:
         arena = self._tensor_store.arena
         return {
             "workers": ("Workers that can run batches.", len(self.control.present)),
+            "reserve": (
+                "Processes that are ready to become a worker at once.",
+                self.workers.in_reserve(),
+            ),
             "unaccounted": ("Calls that are neither open nor ended: always 0.", unaccounted),
             "waiting_requests": ("Requests that wait for a batch.", self.control.waiting),
             "shared_memory_bytes": ("Shared memory in use for tensors.", arena.used),
@@ -335,6 +339,11 @@ class LiveService:
                 self._look_for_refusals()
             except Exception:  # looking after things must not end with one of them
                 log.exception("looking after workers and plans failed")
+
+    def _saw(self, model: int, batches: Sequence[KeptGpu]) -> None:
+        """Show batches to the drift watch, but for those that ran before all of their model was there."""
+        entry = self.repository.entries[model]
+        self._drift.saw(model, [batch for batch in batches if entry.whole(batch[0])])
 
     def _follow_drift(self) -> None:
         revised = self._drift.revised(self.control.setup, self.clock())

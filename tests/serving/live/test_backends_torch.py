@@ -262,8 +262,15 @@ COMPUTING, COPYING = 5 * MS, MS
 
 
 class Graph:
-    def __init__(self) -> None:
-        self.steps: list[Any] = []
+    def __init__(self, fake: FakeCuda) -> None:
+        self.fake, self.steps = fake, list[Any]()
+
+    def capture_begin(self, pool: Any, capture_error_mode: str) -> None:
+        assert capture_error_mode == "thread_local", "other threads run batches"
+        self.fake.capturing = self
+
+    def capture_end(self) -> None:
+        self.fake.capturing = None
 
     def replay(self) -> None:
         for step in self.steps:
@@ -314,14 +321,16 @@ class FakeCuda:
         self.capturing: Graph | None = None
         self.streams: list[Stream] = []
         self.current: Stream | None = None
+        self.default = Stream(self, False)
         self.cuda = SimpleNamespace(
             Stream=self._new_stream,
             Event=lambda enable_timing=False: Event(self),
             stream=self._on,
             device=nullcontext,
-            CUDAGraph=Graph,
-            graph=self._capture,
+            CUDAGraph=lambda: Graph(self),
             graph_pool_handle=lambda: None,
+            default_stream=lambda device: self.default,
+            empty_cache=lambda: None,
             is_available=lambda: True,
             device_count=lambda: 1,
         )
@@ -354,14 +363,6 @@ class FakeCuda:
         before, self.current = self.current, stream
         yield
         self.current = before
-
-    @contextmanager
-    def _capture(self, graph: Graph, pool: Any, stream: Any, capture_error_mode: str) -> Iterator[None]:
-        self.capturing = graph
-        try:
-            yield
-        finally:
-            self.capturing = None
 
 
 class Doubles:
@@ -545,7 +546,8 @@ def test_a_model_on_a_gpu_is_launched_ahead_and_tells_the_times_of_the_gpu(
     fake = FakeCuda()
     program = Program(Doubles(fake), (X,))
     monkeypatch.setattr(torch_backend, "package", lambda *names: fake)
-    monkeypatch.setattr(torch_backend.programs, "load", lambda *given: program)
+    monkeypatch.setattr(torch_backend.programs, "built", lambda *given: None)
+    monkeypatch.setattr(torch_backend.programs, "placed", lambda *given: program)
     for module in (torch_backend, runners):
         monkeypatch.setattr(module, "monotonic_ns", lambda: fake.now)
     outputs = (TensorSpec("Y", "FP32", (4,)),)

@@ -190,6 +190,8 @@ class Fleet:
                 for model in self.models:
                     self._load(entry, model)
                 self._maybe_ready(entry)
+            case messages.ModelComplete():
+                self._controller.model_news(worker, news)
             case messages.ModelLoaded() | messages.ModelRefused() | messages.ModelUnloaded():
                 entry.loading.discard(news.model)
                 self._controller.model_news(worker, news)

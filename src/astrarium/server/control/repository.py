@@ -7,12 +7,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from astrarium.core.errors import one_of
-from astrarium.core.units import Time
+from astrarium.core.units import FOREVER, Time
 from astrarium.server.contract import Kind, ModelCard, ModelState, Refused
 from astrarium.server.control.fleet import Fleet
 from astrarium.server.control.plan import ModelPlan
 from astrarium.server.control.tickets import Tensors
-from astrarium.serving.live.messages import ModelLoaded, ModelNews, ModelRefused, ModelUnloaded
+from astrarium.serving.live.messages import (
+    ModelComplete,
+    ModelLoaded,
+    ModelNews,
+    ModelRefused,
+    ModelUnloaded,
+)
 from astrarium.serving.live.tensors import TensorSpec
 
 
@@ -27,6 +33,7 @@ class Entry:
     refusing: str = ""  # why it is said to refuse everybody, although it is ready; it goes on taking calls
     holders: set[int] = field(default_factory=set)  # GPUs that have it, perhaps an older one
     waiting: set[int] = field(default_factory=set)  # GPUs that have not answered yet
+    whole_at: dict[int, Time] = field(default_factory=dict)  # by GPU: from when on it is there entirely
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # one load or unload at a time
     _card: ModelCard | None = None
@@ -38,6 +45,10 @@ class Entry:
         if self._card is None or self._card_of != now:
             self._card, self._card_of = self._made_card(), now
         return self._card
+
+    def whole(self, moment: Time) -> bool:
+        """Whether all of the model was on every GPU then: before, batches may take longer than they will."""
+        return moment >= max(self.whole_at.values(), default=0)
 
     def _made_card(self) -> ModelCard:
         plan = self.plan
@@ -103,8 +114,12 @@ class Repository:
     def heard(self, gpu: int, news: ModelNews) -> None:
         entry = self.entries[news.model]
         match news:
+            case ModelComplete(_, at):
+                entry.whole_at[gpu] = at
+                return  # nobody waits for that
             case ModelLoaded(_, inputs, outputs, lead):
                 entry.holders.add(gpu)
+                entry.whole_at[gpu] = FOREVER if news.partial else 0
                 entry.lead = lead
                 entry.tensors = Tensors(_specs(inputs), _specs(outputs))
                 if entry.state in ("LOADING", "READY"):
@@ -115,12 +130,14 @@ class Repository:
                     entry.state, entry.reason = "UNAVAILABLE", entry.failure
             case ModelUnloaded():
                 entry.holders.discard(gpu)
+                entry.whole_at.pop(gpu, None)
         self._answered(entry, gpu)
 
     def lost(self, gpu: int) -> None:
         """Forget what a lost worker had loaded; it will load its models when it is back."""
         for entry in self.entries:
             entry.holders.discard(gpu)
+            entry.whole_at.pop(gpu, None)
             self._answered(entry, gpu)
 
     async def _answers(self, entry: Entry, ask: Callable[[], None]) -> None:

@@ -114,13 +114,25 @@ class ModelLoaded(Message, frozen=True):
     """A model was loaded, with inputs and outputs as (name, datatype, shape of one item).
 
     `lead` is how long inputs take to reach the GPU, beside what it computes: those of one item, and of each
-    further one.
+    further one. `weights` are bytes, where somebody knows. A model that is `partial` serves already, but some
+    of its batches take longer than they will once it is `ModelComplete`.
     """
 
     model: int
     inputs: list[tuple[str, str, tuple[int, ...]]]
     outputs: list[tuple[str, str, tuple[int, ...]]]
     lead: tuple[Time, Time] = (0, 0)
+    weights: int = 0
+    partial: bool = False
+    phases: dict[str, Time] = {}  # what loading it consisted of
+
+
+class ModelComplete(Message, frozen=True):
+    """A model that was loaded in part is whole, from *at* on."""
+
+    model: int
+    at: Time
+    phases: dict[str, Time] = {}
 
 
 class ModelRefused(Message, frozen=True):
@@ -134,7 +146,7 @@ class ModelUnloaded(Message, frozen=True):
     model: int
 
 
-ModelNews: TypeAlias = ModelLoaded | ModelRefused | ModelUnloaded
+ModelNews: TypeAlias = ModelLoaded | ModelComplete | ModelRefused | ModelUnloaded
 
 
 class BatchDone(Message, frozen=True):
