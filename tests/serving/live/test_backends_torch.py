@@ -16,7 +16,7 @@ from astrarium.core.errors import InputError
 from astrarium.serving.live.backends import backends, checked_options
 from astrarium.serving.live.backends import torch as torch_backend
 from astrarium.serving.live.backends.contract import Batch, ModelFailed, ModelFiles, Place
-from astrarium.serving.live.backends.torch import graph_sizes, runners
+from astrarium.serving.live.backends.torch import first_sizes, graph_sizes, programs, runners
 from astrarium.serving.live.backends.torch.programs import Program
 from astrarium.serving.live.backends.torch.runners import CudaBatch, CudaRunner
 from astrarium.serving.live.tensors import BF16, DATATYPES, TensorSpec, to_bfloat16
@@ -440,6 +440,66 @@ def test_large_graphs_come_first() -> None:
     assert list(dict.fromkeys(model.calls)) == [8, 4, 1]
 
 
+@pytest.mark.parametrize(
+    ("sizes", "first", "rest"),
+    [
+        ([], [], []),
+        ([1], [1], []),
+        ([1, 8, 32], [32, 8, 1], []),
+        ([1, 2, 3, 4, 6, 8], [8, 2, 1], [4, 6, 3]),
+        (
+            [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64],
+            [64, 16, 4, 1],
+            [32, 8, 2, 48, 24, 12, 6, 3],
+        ),
+    ],
+)
+def test_some_sizes_are_captured_before_a_model_serves(
+    sizes: list[int], first: list[int], rest: list[int]
+) -> None:
+    assert first_sizes(sizes) == (first, rest)
+    assert sorted(first + rest) == sizes
+
+
+def test_graphs_are_added_while_batches_run_in_the_others() -> None:
+    """Warming up computes elsewhere: neither with the inputs nor in the stream of captured graphs."""
+    cuda, model = runner()
+    cuda.capture([1, 8], "m")
+    waiting = launched(cuda, 3, size=8)
+    (static,) = cuda._static
+    before, free, model.calls = static.clone(), model.fake.default.free, []
+    assert cuda.capture_more(4, "m")
+    assert (static == before).all(), "warming up writes to other inputs"
+    assert model.calls == [4] * (runners._BEFORE_CAPTURE + 1)
+    assert model.fake.default.free >= free + runners._BEFORE_CAPTURE * COMPUTING
+    assert (waiting.arrays()["Y"] == 6).all()
+    model.calls.clear()
+    for size in (1, 3, 4, 5, 8):
+        check(cuda, size)
+    assert not model.calls, "graphs call no Python"
+    assert cuda._room(3) == 4
+
+
+def test_what_cannot_be_captured_later_runs_in_a_larger_graph() -> None:
+    cuda, model = runner(fails_at=4)
+    cuda.capture([1, 8], "m")
+    with pytest.warns(UserWarning, match="batches of 4 run in a larger graph, capturing one failed: operat"):
+        assert not cuda.capture_more(4, "m")
+    model.calls.clear()
+    check(cuda, 4)
+    assert not model.calls
+
+
+def test_nothing_is_captured_for_a_model_that_was_closed() -> None:
+    cuda, model = runner()
+    cuda.capture([1, 8], "m")
+    call = cuda._call
+    cuda.close()
+    cuda._call, model.calls = call, []
+    assert not cuda.capture_more(4, "m")
+    assert not model.calls
+
+
 def test_where_capturing_fails_it_runs_without_and_says_why() -> None:
     cuda, model = runner(fails_at=4)
     with pytest.warns(
@@ -579,6 +639,42 @@ def test_a_model_on_a_gpu_is_launched_ahead_and_tells_the_times_of_the_gpu(
     answers = [ran.result.outputs["Y"] for ran in (first, second)]
     assert [set(answer.ravel().tolist()) for answer in answers] == [{2.0}, {4.0}]
     model.close()
+
+
+def test_a_partial_model_does_the_rest_later(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeCuda()
+    model = Doubles(fake)
+    monkeypatch.setattr(torch_backend, "package", lambda *names: fake)
+    monkeypatch.setattr(torch_backend.programs, "built", lambda *given: None)
+    monkeypatch.setattr(torch_backend.programs, "placed", lambda *given: Program(model, (X,)))
+    made: Any = backends.get("torch")(files(home, "net.py:Net", outputs=(Y,)), Place(device="cuda:0"))
+    with pytest.warns(UserWarning, match="launched by Python"):
+        made.warm_up([1, 2, 4, 8])
+    assert made.partial
+    assert sorted(made._runner._graphs) == [1, 2, 8]
+    model.calls.clear()
+    assert list(made.rest()) == [4, 6, 3]
+    assert not made.partial
+    assert list(dict.fromkeys(model.calls)) == [4, 6, 3]
+    assert {"imports", "context", "build", "weights", "graphs"} <= made.phases.keys()
+
+
+def test_what_was_prepared_is_loaded_once_unless_its_file_has_changed(home: Path) -> None:
+    wanted = files(home, "net.py:Net", dtype="bf16")
+    torch_backend.TorchModel.prepare(wanted, code=True)
+    (prepared,) = [one.built.program for one in programs._prepared if one.files == wanted]
+    assert next(prepared.parameters()).dtype == torch.bfloat16
+    assert programs.built(torch, wanted).program is prepared
+    assert programs.built(torch, wanted).program is not prepared
+    torch_backend.TorchModel.prepare(wanted, code=True)
+    (home / "net.py").write_text(NET + "\nchanged = True\n")
+    old = programs._prepared[-1].built
+    assert programs.built(torch, wanted).program is not old.program
+    assert all(one.files != wanted for one in programs._prepared)
+
+
+def test_weights_are_counted_as_they_are_made(home: Path) -> None:
+    assert load(home, "net.py:Net").weights == 4 * (4 * 3 + 3)
 
 
 def test_a_model_on_the_processor_has_the_host_to_itself(home: Path) -> None:

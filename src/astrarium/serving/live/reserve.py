@@ -82,9 +82,10 @@ class Reserve:
     def loads(self, order: LoadModel, again: bool) -> None:
         """Note what a worker was told to load; *again*: it had the model, so what is prepared is old."""
         known = [] if again else self._files.get(order.model, [])
-        self._files[order.model] = known if order.files in known else [*known, order.files]
-        if again:
+        if order.files not in known:
+            self._files[order.model] = [*known, order.files]
             self.discard()
+        self._wait()
 
     def loaded(self, news: ModelLoaded) -> None:
         self._weights[news.model] = news.weights
@@ -103,8 +104,9 @@ class Reserve:
 
     def take(self, place: Place) -> WorkerProcess | None:
         """Return the process in reserve, which is then a worker for *place*; None where none is ready."""
-        process, ready = self._process, self.ready
-        if process is None or not ready:
+        self._wait()
+        process = self._process
+        if process is None or not self.ready:
             return None
         if process.stopped or not _sent(process, TakePlace(place.gpu, place.kind, place.device)):
             self.discard()
@@ -126,6 +128,11 @@ class Reserve:
         self.discard()
 
     # helpers
+
+    def _wait(self) -> None:
+        """Make none now: workers have not settled."""
+        if self._process is None:
+            self._after(None)
 
     def _make(self) -> None:
         process = self._process = spawned(self._memory, None)

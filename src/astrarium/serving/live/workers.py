@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from time import monotonic_ns
 from typing import Protocol
 
+from astrarium.core.units import SECOND, Time
 from astrarium.serving.live.arena import SharedMemory
 from astrarium.serving.live.backends.contract import Place
 from astrarium.serving.live.messages import (
@@ -99,11 +101,12 @@ log = logging.getLogger("astrarium.engine")
 
 @dataclass
 class _Running(WorkerProcess):
-    started: int = field(default_factory=monotonic_ns)
+    started: Time = field(default_factory=monotonic_ns)
     reserved: bool = False  # it was in reserve
     up: bool = False
     loading: set[int] = field(default_factory=set)
     models: dict[int, str] = field(default_factory=dict)  # names of those that it was told to load
+    phases: dict[str, Time] = field(default_factory=dict)  # of its start, or of loads since
     reason: str = ""  # why we ended it, if we did
 
 
@@ -235,29 +238,33 @@ class LocalWorkers:
         running = self._running.get(worker)
         if running is None:
             return
-        if isinstance(news, WorkerUp):
-            running.up = True
-            self._log_up(worker, running)
-        else:
+        match news:
+            case WorkerUp():
+                running.up = True
+                running.phases["start"] = monotonic_ns() - running.started
+            case ModelLoaded():
+                self._reserve.loaded(news)
+                for phase, took in news.phases.items():
+                    running.phases[phase] = running.phases.get(phase, 0) + took
+            case ModelComplete():
+                name = running.models.get(news.model)
+                self._log(f"worker %d has all graphs of {name}", worker, news.phases)
+        if not isinstance(news, WorkerUp):
             running.loading.discard(news.model)
-        if isinstance(news, ModelLoaded):
-            self._reserve.loaded(news)
-        if isinstance(news, ModelLoaded | ModelComplete):
-            self._log_model(worker, running, news)
+        if running.up and not running.loading and running.phases:
+            self._log_ready(worker, running)
         if all(one.up and not one.loading for one in self._running.values()):
             self._reserve.settled()
 
-    def _log_up(self, worker: int, running: _Running) -> None:
-        took = monotonic_ns() - running.started
-        source = "reserve" if running.reserved else "new process"
-        extra = {"worker": worker, "source": source, "phases": {"start": took}}
-        log.debug("worker %d is up (%s): %s", worker, source, told(extra["phases"]), extra=extra)
+    def _log_ready(self, worker: int, running: _Running) -> None:
+        source = ", out of the reserve" if running.reserved and "start" in running.phases else ""
+        self._log(f"worker %d has its models{source}", worker, running.phases)
+        running.phases = {}
 
-    def _log_model(self, worker: int, running: _Running, news: ModelLoaded | ModelComplete) -> None:
-        model, phases = running.models.get(news.model, ""), dict(news.phases)
-        done = "has loaded" if isinstance(news, ModelLoaded) else "has captured the rest of"
-        extra = {"worker": worker, "model": model, "phases": phases}
-        log.debug("worker %d %s %s: %s", worker, done, model, told(phases), extra=extra)
+    def _log(self, text: str, worker: int, phases: Mapping[str, Time]) -> None:
+        """Say what a start consisted of; several models' parts are added up."""
+        seconds = {name: took / SECOND for name, took in phases.items()}
+        log.info(f"{text}: %s", worker, told(phases), extra={"worker": worker, "phases_s": seconds})
 
     def _ended(self, worker: int, running: _Running) -> None:
         if self._ears is None:

@@ -88,7 +88,7 @@ class TorchModel:
         with self.phases.phase("graphs"):
             if self._runner.capture(first, self._name):
                 self._later = later
-                sizes = sorted({min(sizes), max(sizes)})  # graphs have run, all that is left is memory
+                sizes = sorted({min(sizes), max(sizes)})
             self.graphs = self._runner.hand_over(self._name, self.outputs)
         with self.phases.phase("warm-up"):
             for size in sizes:

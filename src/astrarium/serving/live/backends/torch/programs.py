@@ -110,9 +110,11 @@ def _stamp(files: ModelFiles) -> tuple[int, int]:
 
 
 def tried_outputs(runner: Runner, inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-    """Return the outputs of a model that declares none, from two trial runs."""
+    """Return the outputs of a model that declares none, from a trial run, or two where a size is open."""
     try:
-        short, long = (_tried(runner, inputs, length) for length in (_SHORT, _LONG))
+        short = long = _tried(runner, inputs, _SHORT)
+        if any(size < 0 for spec in inputs for size in spec.shape):
+            long = _tried(runner, inputs, _LONG)
     except Exception as error:
         expected = f"a list of the outputs: a trial run to find them out failed; {blamed(error)}"
         raise InputError("outputs", None, expected) from error
