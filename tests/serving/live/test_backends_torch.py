@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from astrarium.core.errors import InputError
+from astrarium.serving.live import preparing
 from astrarium.serving.live.backends import backends, checked_options
 from astrarium.serving.live.backends import torch as torch_backend
 from astrarium.serving.live.backends.contract import Batch, ModelFailed, ModelFiles, Place
@@ -20,6 +21,7 @@ from astrarium.serving.live.backends.torch import first_sizes, graph_sizes, prog
 from astrarium.serving.live.backends.torch.programs import Program
 from astrarium.serving.live.backends.torch.runners import CudaBatch, CudaRunner
 from astrarium.serving.live.tensors import BF16, DATATYPES, TensorSpec, to_bfloat16
+from astrarium.serving.live.worker import files_to
 
 torch = pytest.importorskip("torch")
 
@@ -671,6 +673,17 @@ def test_what_was_prepared_is_loaded_once_unless_its_file_has_changed(home: Path
     old = programs._prepared[-1].built
     assert programs.built(torch, wanted).program is not old.program
     assert all(one.files != wanted for one in programs._prepared)
+
+
+def test_what_was_prepared_and_is_not_loaded_is_freed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparing, "_UNUSED_AFTER", 0.0)
+    wanted = files_to(files(home, "net.py:Net"))
+    preparing._prepare_model(preparing.PrepareModel(wanted, code=True))
+    preparing.forget_unused(lambda: True)
+    assert programs._prepared, "another model is being loaded"
+    preparing.forget_unused(lambda: False)
+    assert not programs._prepared
+    assert not preparing._prepared
 
 
 def test_weights_are_counted_as_they_are_made(home: Path) -> None:

@@ -10,11 +10,13 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from socket import socket
 from threading import Thread
+from time import sleep
 from typing import Any, TypeAlias
 
 import msgspec
@@ -58,6 +60,8 @@ class Ready(Message, frozen=True):
 ReserveOrder: TypeAlias = PrepareModel | SayWhenReady | TakePlace
 _decode = msgspec.msgpack.Decoder(ReserveOrder).decode
 _Orders: TypeAlias = SimpleQueue[PrepareModel | SayWhenReady]
+_prepared: set[str] = set()  # backends that may hold something
+_UNUSED_AFTER = 10.0  # seconds: a new worker is told at once what to load
 
 
 def place_given(line: socket) -> Place:
@@ -92,9 +96,21 @@ def _prepare(line: socket, orders: _Orders) -> None:
 
 def _prepare_model(order: PrepareModel) -> None:
     files = msgspec.convert(order.files, ModelFiles, dec_hook=lambda kind, value: kind(value))  # of its path
-    prepare = getattr(backends.get(files.backend), "prepare", None)
-    if prepare is not None:
-        prepare(files, order.code)
+    factory = backends.get(files.backend)
+    if hasattr(factory, "prepare"):
+        _prepared.add(files.backend)
+        factory.prepare(files, order.code)
+
+
+def forget_unused(loading: Callable[[], bool]) -> None:
+    """Free what was prepared for models that this worker was not told to load, a while after the last load.
+
+    It is called by the thread of every load; where there is another load after that, its thread does it.
+    """
+    if _prepared:
+        sleep(_UNUSED_AFTER)
+    while _prepared and not loading():
+        getattr(backends.get(_prepared.pop()), "forget", lambda: None)()
 
 
 def _problem() -> str:

@@ -255,6 +255,7 @@ class Worker:
         finally:
             self._to_load.remove(order)
         self._complete(order.model)
+        preparing.forget_unused(lambda: bool(self._to_load))
 
     def _load_aside(self, order: LoadModel) -> None:
         try:

@@ -216,7 +216,8 @@ class BackendFactory(Protocol):
 
     It may offer `check(files)` (see `checked_options`), and `prepare(files, code)`: for a process in reserve,
     which has no GPU yet, it imports what loading the model will need. With *code* it may also run the code
-    that loading runs, and keep what comes of it. What it raises is not told: loading will raise it again.
+    that loading runs, and keep what comes of it, until `forget()` says that no model will be loaded soon.
+    What it raises is not told: loading will raise it again.
     """
 
     def __call__(self, files: ModelFiles, place: Place) -> LoadedModel: ...

@@ -136,6 +136,10 @@ class TorchModel:
             programs.prepare(torch, files)
 
     @staticmethod
+    def forget() -> None:
+        programs.forget()
+
+    @staticmethod
     def check(files: ModelFiles) -> Mapping[str, Any]:
         given = files.options
         options.check_known(given, OPTIONS)

@@ -57,6 +57,11 @@ def prepare(torch: Any, files: ModelFiles) -> None:
     _prepared.append(_Prepared(files, _stamp(files), built(torch, files)))
 
 
+def forget() -> None:
+    """Free what was prepared and never built."""
+    _prepared.clear()
+
+
 def built(torch: Any, files: ModelFiles) -> Built:
     """Return a program in main memory: the one that was prepared, unless its file has changed since."""
     for known in _prepared:
