@@ -43,6 +43,7 @@ STEADY_S = 3.0  # before the first kill
 WINDOW_S, WINDOWS = 0.1, 5  # so many windows in a row with enough in time are called back
 ENOUGH = 0.95
 PHASES = ("start", "imports", "context", "build", "weights", "buffers", "graphs", "warm-up", "lead", "load")
+OPTIONAL = "try:\n    import torchvision\nexcept ImportError:\n    pass  # the encoder does without\n"
 LIMITS = Limits(lag_p99_ms=50.0, lag_max_ms=1000.0)  # while a model is loaded, the generator shares its cores
 # Measured on an H200 on 2026-11-17 (ms, see wrong_plans.py), and about half of the goodput, in requests/s.
 TABLES = {
@@ -102,6 +103,8 @@ def arguments() -> argparse.Namespace:
 
 def prepared(folder: Path, model: Model, given: argparse.Namespace) -> tuple[Path, Load]:
     path = written(folder, {model.name: (model, 1.0)}, True, "")
+    code = path.with_name("models.py")
+    code.write_text(code.read_text().replace("import torchvision\n", OPTIONAL))
     document = yaml.safe_load(path.read_text())
     entry, slo_ms, (table, rate) = document["models"][model.name], 25.0, TABLES[model.name]
     document["server"]["reserve"] = not given.without_reserve

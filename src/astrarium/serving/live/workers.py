@@ -246,6 +246,8 @@ class LocalWorkers:
                 self._reserve.loaded(news)
                 for phase, took in news.phases.items():
                     running.phases[phase] = running.phases.get(phase, 0) + took
+            case ModelRefused():
+                running.phases = {}  # it does not have its models
             case ModelComplete():
                 name = running.models.get(news.model)
                 self._log(f"worker %d has all graphs of {name}", worker, news.phases)
