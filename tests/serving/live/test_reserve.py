@@ -151,7 +151,7 @@ def test_a_worker_is_started_from_nothing_where_no_reserve_is_ready(home: Path) 
     run(test, home, wanted=False)
 
 
-@pytest.mark.parametrize("what", ["os._exit(3)", "os.kill(os.getpid(), 11)"])
+@pytest.mark.parametrize("what", ["os._exit(3)", "os.kill(os.getpid(), 11), time.sleep(1000)"])
 def test_one_that_dies_while_it_prepares_is_told_once_and_the_next_prepares_less(
     home: Path, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
