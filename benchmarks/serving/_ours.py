@@ -34,8 +34,18 @@ def grown(before: dict[str, float], after: dict[str, float]) -> dict[str, float]
 
 
 def workers(server: Running) -> list[Stat]:
-    """Its worker processes, one for each GPU, oldest first."""
-    return [process for process in server.tree.stats() if "live.worker" in command_line(process.pid)]
+    """Its worker processes, one for each GPU, oldest first; the one in reserve is none of them."""
+    processes = [process for process in server.tree.stats() if "live.worker" in command_line(process.pid)]
+    return [process for process in processes if not is_reserve(process.pid)]
+
+
+def is_reserve(pid: int) -> bool:
+    """Whether a worker process has no place yet: neither among its arguments nor in its name."""
+    try:
+        name = Path(f"/proc/{pid}/comm").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return len(command_line(pid).split()) < 8 and not name.startswith("astra-gpu")
 
 
 def command_line(pid: int) -> str:

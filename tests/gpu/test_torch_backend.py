@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from astrarium.serving.live.arena import aligned
-from astrarium.serving.live.backends import backends
+from astrarium.serving.live.backends import backends, contract
 from astrarium.serving.live.backends.contract import Batch, ModelFiles, Place
 from astrarium.serving.live.tensors import DATATYPES, TensorSpec
 from astrarium.serving.live.worker import RepeatedOrder
@@ -308,3 +308,23 @@ def test_models_are_captured_while_another_computes(home: Path) -> None:
         loading.join()
     assert answer(loaded[0], images(4)) == pytest.approx(answer(model, images(4)), abs=1e-3)
     assert loaded[0]._runner._graphs
+
+
+@pytest.mark.parametrize("size", [3, 5, 13])
+def test_the_rest_is_captured_while_batches_run_in_the_first_graphs(home: Path, size: int) -> None:
+    model, given = load(home), images(size)
+    assert model.partial
+    wanted = answer(load(home, graphs=False), given).astype(np.float32)
+    order, before = RepeatedOrder(model, given), set(model._runner._graphs)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*larger graph")
+        capturing = threading.Thread(target=lambda: contract.complete(model))
+        capturing.start()
+        while capturing.is_alive():
+            order.carried_out(5)
+            assert natively(model, order, size) == pytest.approx(wanted, abs=1e-3)
+        capturing.join()
+    assert set(model._runner._graphs) > before
+    assert not model.partial
+    order.carried_out(5)
+    assert natively(model, order, size) == pytest.approx(wanted, abs=1e-3)

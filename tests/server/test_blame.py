@@ -13,7 +13,7 @@ from astrarium.server.control.fleet import LOADS
 from astrarium.server.control.quarantine import LASTS
 from astrarium.server.control.tickets import Ticket
 from astrarium.serving.live.messages import LoadModel, RunBatch, UnloadModel, WorkerBroken
-from astrarium.serving.live.workers import Death
+from astrarium.serving.live.process import Death
 from astrarium.serving.state import Outcome
 from tests.support.live_fakes import PATHS, Stage, on_path
 

@@ -20,8 +20,8 @@ from astrarium.server.control.fleet import FIRST_PAUSE, LATE_FOR, LONGEST_PAUSE,
 from astrarium.server.control.tickets import InFlightBatch, Ticket
 from astrarium.serving.contract import Dispatch, Preempt
 from astrarium.serving.live.messages import BatchCancelled, LoadModel, ModelLoaded, RunBatch, unpacked
+from astrarium.serving.live.process import Death
 from astrarium.serving.live.tensors import TensorSpec
-from astrarium.serving.live.workers import Death
 from astrarium.serving.state import Outcome, ServingState
 from tests.support.live_fakes import ECHO, KILLED, NATIVE, PATHS, Stage, on_path
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 from msgspec.structs import replace
 
 from astrarium.core.units import MILLISECOND, SECOND, Time
 from astrarium.server.control.bounds import alone, bounded
 from astrarium.server.control.watches import EVERY, FEWEST, DriftWatch
+from astrarium.server.service import LiveService
 from astrarium.serving.contract import GpuSpec, ModelSpec, Network, Setup, latency_table
+from astrarium.serving.live.messages import ModelComplete, ModelLoaded
 from astrarium.serving.policies import serving_policies
 from astrarium.serving.state import Outcome
 from tests.support.live_fakes import NATIVE, PATHS, Stage, on_path
@@ -35,6 +40,35 @@ def test_profiles_follow_batches_that_have_become_slower() -> None:
     stage.call()
     stage.wait(20)
     assert watch.revised(revised, stage.loop.now + EVERY) is None
+
+
+def test_batches_that_ran_before_all_graphs_were_there_are_not_held_against_the_profile() -> None:
+    stage = Stage(gpus=2)
+    entry, now = stage.repository.entries[0], stage.loop.now
+    for gpu in range(2):
+        stage.fleet.heard(gpu, ModelLoaded(0, (), (), partial=True))
+    assert not entry.whole(now)
+    stage.fleet.heard(0, ModelComplete(0, now))
+    assert not entry.whole(now), "the other GPU captures still"
+    stage.fleet.heard(1, ModelComplete(0, now + 5))
+    assert (entry.whole(now + 4), entry.whole(now + 5)) == (False, True)
+    stage.fleet.heard(1, ModelLoaded(0, (), (), partial=True))
+    assert not entry.whole(now + 5)
+    stage.workers.kill(1)
+    stage.wait(1)
+    assert entry.whole(now + 5), "a worker that is gone runs nothing"
+
+
+def test_the_drift_watch_is_shown_batches_of_whole_models_only() -> None:
+    stage = Stage(gpus=1)
+    shown: list[Any] = []
+    service: Any = SimpleNamespace(
+        repository=stage.repository,
+        _drift=SimpleNamespace(saw=lambda model, batches: shown.extend(batches)),
+    )
+    stage.repository.entries[0].whole_at[0] = 7
+    LiveService._saw(service, 0, [(6, 1, MILLISECOND), (7, 2, MILLISECOND)])
+    assert shown == [(7, 2, MILLISECOND)]
 
 
 def test_a_plan_from_a_profile_alone_is_soon_held_against_reality() -> None:

@@ -198,6 +198,17 @@ def test_a_worker_killed_in_the_middle_of_a_batch_loses_nothing(server: Server) 
     assert server.metric("astrarium_unaccounted") == 0
 
 
+def test_a_killed_worker_is_replaced_by_the_process_in_reserve(server: Server) -> None:
+    eventually(lambda: server.metric("astrarium_reserve") == 1, "a process is in reserve")
+    (reserved,), (first, second) = server.reserve(), server.workers()
+    os.kill(first, signal.SIGKILL)
+    eventually(lambda: reserved in server.workers(), "it is a worker")
+    eventually(lambda: server.metric("astrarium_workers") == 2, "both workers are back")
+    assert set(server.workers()) == {second, reserved}
+    eventually(lambda: server.metric("astrarium_reserve") == 1, "there is another in reserve")
+    assert reserved not in server.reserve()
+
+
 def test_a_frontend_that_was_stopped_kills_no_worker(server: Server) -> None:
     """It wakes with batches that are far over their limit by the clock, and has not heard their news yet."""
 
@@ -310,7 +321,7 @@ def test_sigterm_answers_what_was_accepted_and_the_recording_replays(server: Ser
             server.process.send_signal(signal.SIGTERM)
             return float((await call).as_numpy("OUTPUT").item())
 
-    workers = server.workers()
+    workers = [*server.workers(), *server.reserve()]
     assert asyncio.run(call_and_stop()) == 7
     assert server.process.wait(PATIENCE) == 0
     assert not any(Path(f"/proc/{worker}").exists() for worker in workers)

@@ -45,8 +45,9 @@ from astrarium.serving.live.messages import (
     encode,
     unpacked,
 )
+from astrarium.serving.live.process import Death
 from astrarium.serving.live.tensors import Tensor, TensorSpec
-from astrarium.serving.live.workers import Death, Listener, WorkerSpec
+from astrarium.serving.live.workers import Listener, WorkerSpec
 from astrarium.serving.policies import serving_policies
 from astrarium.serving.twin import faster
 
@@ -181,6 +182,9 @@ class FakeWorkers:
 
     def is_stopped(self, worker: int) -> bool:
         return worker in self.stopped
+
+    def in_reserve(self) -> int:
+        return 0
 
     def _run(self, worker: int, order: RunBatch) -> None:
         if order.model in self.stuck:

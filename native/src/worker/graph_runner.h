@@ -94,15 +94,19 @@ class GraphRunner {
     for (std::size_t i = 0; i < 2 * slots_.size(); ++i) milestones_.push_back(std::make_shared<Milestones>(streams_->driver));
   }
 
-  // A graph for batches of up to *room*, and where it leaves its outputs.
+  // A graph for batches of up to *room*, and where it leaves its outputs. Graphs may be added while others run.
   void add(int room, Handle graph, std::vector<DevicePointer> outputs) {
     if (room < 1) throw std::invalid_argument("room: expected at least 1, got " + std::to_string(room));
     if (outputs.size() != outputs_.size()) throw std::invalid_argument("outputs: expected one for each output");
+    const std::lock_guard lock(adding_);
     graphs_[room] = {graph, std::move(outputs)};
   }
 
   // Whether there is a graph for a batch of this size.
-  bool takes(std::size_t size) const { return size > 0 && !graphs_.empty() && size <= static_cast<std::size_t>(graphs_.rbegin()->first); }
+  bool takes(std::size_t size) const {
+    const std::lock_guard lock(adding_);
+    return size > 0 && !graphs_.empty() && size <= static_cast<std::size_t>(graphs_.rbegin()->first);
+  }
 
   std::size_t in_flight() const { return slots_.size(); }
   const std::vector<TensorRoom>& inputs() const { return inputs_; }
@@ -119,17 +123,16 @@ class GraphRunner {
 
   // Gives the GPU what was gathered in the next slot.
   Flight launch(int size, Time now) {
-    const auto graph = graphs_.lower_bound(size);
-    if (size < 1 || graph == graphs_.end()) throw std::invalid_argument("size: there is no graph for a batch of " + std::to_string(size));
+    const auto& [room, graph] = graph_for(size);
     const std::size_t slot = next();
     const auto& milestones = milestones_[turn_++ % milestones_.size()];
     if (milestones == seen_) seen_ = nullptr;  // those in between were cancelled before their turn
     streams_->enter();
-    give(size, graph->first, graph->second, slots_[slot], *milestones);
+    give(size, room, graph, slots_[slot], *milestones);
     busy_[slot] = milestones;
     next_ = (next_ + 1) % slots_.size();
     streams_->launched(milestones);
-    return {size, graph->first, slot, milestones, now};
+    return {size, room, slot, milestones, now};
   }
 
   // Waits for all that the GPU was given, also for batches that were cancelled: the memory can go after that.
@@ -161,6 +164,14 @@ class GraphRunner {
     Handle graph;
     std::vector<DevicePointer> outputs;
   };
+
+  // The smallest graph that has room; it stays where it is when others are added.
+  const std::pair<const int, Graph>& graph_for(int size) const {
+    const std::lock_guard lock(adding_);
+    const auto found = graphs_.lower_bound(size);
+    if (size < 1 || found == graphs_.end()) throw std::invalid_argument("size: there is no graph for a batch of " + std::to_string(size));
+    return *found;
+  }
 
   void check(const SlotMemory& slot) const {
     if (slot.inputs.size() != inputs_.size() || slot.staged.size() != inputs_.size())
@@ -248,6 +259,7 @@ class GraphRunner {
   std::vector<std::size_t> input_bytes_;
   const std::vector<std::size_t> outputs_;  // bytes of an item
   const std::vector<SlotMemory> slots_;
+  mutable std::mutex adding_;                          // another thread adds graphs
   std::map<int, Graph> graphs_;                        // by room
   std::map<int, Time> takes_;                          // by room
   std::vector<std::shared_ptr<Milestones>> busy_;      // by slot: of the last batch in it

@@ -10,6 +10,7 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -155,7 +156,8 @@ async def serve(scenario: Scenario, started: Callable[[RunningServer], None]) ->
     """
     check(scenario.server)
     recording = _recording(scenario)
-    service = LiveService(plan(scenario), LocalWorkers, recording)
+    workers = partial(LocalWorkers, reserve=scenario.server.reserve)
+    service = LiveService(plan(scenario), workers, recording)
     grace = 0.0  # for workers that may still be loading, and hear nothing meanwhile
     try:
         with ends_at_once():

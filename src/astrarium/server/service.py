@@ -36,7 +36,7 @@ from astrarium.server.control.native import HearingScheduler, NativeControl
 from astrarium.server.control.plan import ServingPlan
 from astrarium.server.control.repository import Entry, Repository
 from astrarium.server.control.scheduler import EventLoop
-from astrarium.server.control.tickets import TensorStore
+from astrarium.server.control.tickets import KeptGpu, TensorStore
 from astrarium.server.control.watches import Calibration, DriftWatch, RefusalWatch
 from astrarium.server.metrics import Metrics
 from astrarium.server.recording import Recording
@@ -110,7 +110,7 @@ class LiveService:
         self._metrics = Metrics(self.control, self)
         pinged = self._measured_delays if plan.measured_delays else None
         self._drift = DriftWatch(plan.setup, loop.clock(), pinged)
-        self.control.listeners.append(self._drift.saw)
+        self.control.listeners.append(self._saw)
         self._refusals = RefusalWatch(self.control.books, loop.clock())
         self._failures = FailureWatch(self.control.books, loop.clock())
         self._trials: set[asyncio.Task[None]] = set()
@@ -279,6 +279,7 @@ class LiveService:
             "workers": ("Workers that can run batches.", len(self.control.present)),
             "quarantined_inputs": ("Inputs that are refused: they broke a worker.", quarantined),
             "models_apart": ("Models in processes of their own: they broke workers.", apart),
+            "reserve": ("Processes that are ready to become a worker at once.", self.workers.in_reserve()),
             "unaccounted": ("Calls that the books have lost: always 0.", self.control.unaccounted()),
             "waiting_requests": ("Requests that wait for a batch.", self.control.waiting),
             "shared_memory_bytes": ("Shared memory in use for tensors.", arena.used),
@@ -381,6 +382,11 @@ class LiveService:
                 self._look_for_failures()
             except Exception:  # looking after things must not end with one of them
                 log.exception("looking after workers and plans failed")
+
+    def _saw(self, model: int, batches: Sequence[KeptGpu]) -> None:
+        """Show batches to the drift watch, but for those that ran before all of their model was there."""
+        entry = self.repository.entries[model]
+        self._drift.saw(model, [batch for batch in batches if entry.whole(batch[0])])
 
     def _follow_drift(self) -> None:
         revised = self._drift.revised(self.control.setup, self.clock())

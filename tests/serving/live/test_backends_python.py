@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from astrarium.core.errors import InputError
 from astrarium.serving.live.backends import backends, checked_options
 from astrarium.serving.live.backends.contract import Batch, ModelFailed, ModelFiles, Place
+from astrarium.serving.live.backends.python import PythonModel
 from astrarium.serving.live.tensors import TensorSpec
 from tests.support.paths import ROOT
 
@@ -187,3 +189,21 @@ def test_the_language_model_of_the_examples() -> None:
     found = model.run(Batch(5, {"TEXT": given})).outputs
     assert [row[0] for row in found["LANGUAGE"]] == [b"en", b"de", b"fr", b"es", b"it"]
     assert (np.asarray(found["CONFIDENCE"]) > 0.5).all()
+
+
+def test_preparing_imports_what_the_code_imports_and_runs_none_of_it(
+    home: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages = tmp_path_factory.mktemp("packages")
+    for name in ("needed_here", "needed_elsewhere"):
+        (packages / f"{name}.py").write_text("")
+    monkeypatch.syspath_prepend(packages)
+    (home / "beside.py").write_text("raise RuntimeError\n")
+    imports = "import needed_here, no_such_package\nimport beside\n"
+    (home / "own.py").write_text(f"{imports}raise RuntimeError\ndef run(X):\n    import needed_elsewhere\n")
+    files = ModelFiles("m", "python", {"model": "own.py:run"}, base=home)
+    PythonModel.prepare(files, code=False)
+    assert "needed_here" not in sys.modules
+    PythonModel.prepare(files, code=True)
+    assert "needed_here" in sys.modules
+    assert not {"needed_elsewhere", "beside"} & sys.modules.keys()

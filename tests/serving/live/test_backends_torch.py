@@ -14,13 +14,15 @@ import numpy as np
 import pytest
 
 from astrarium.core.errors import InputError
+from astrarium.serving.live import preparing
 from astrarium.serving.live.backends import backends, checked_options
 from astrarium.serving.live.backends import torch as torch_backend
 from astrarium.serving.live.backends.contract import Batch, ModelFailed, ModelFiles, Place
-from astrarium.serving.live.backends.torch import graph_sizes, runners
+from astrarium.serving.live.backends.torch import first_sizes, graph_sizes, programs, runners
 from astrarium.serving.live.backends.torch.programs import Program
 from astrarium.serving.live.backends.torch.runners import CudaBatch, CudaRunner
 from astrarium.serving.live.tensors import BF16, DATATYPES, TensorSpec, to_bfloat16
+from astrarium.serving.live.worker import files_to
 
 torch = pytest.importorskip("torch")
 
@@ -263,8 +265,15 @@ COMPUTING, COPYING = 5 * MS, MS
 
 
 class Graph:
-    def __init__(self) -> None:
-        self.steps: list[Any] = []
+    def __init__(self, fake: FakeCuda) -> None:
+        self.fake, self.steps = fake, list[Any]()
+
+    def capture_begin(self, pool: Any, capture_error_mode: str) -> None:
+        assert capture_error_mode == "thread_local", "other threads run batches"
+        self.fake.capturing = self
+
+    def capture_end(self) -> None:
+        self.fake.capturing = None
 
     def replay(self) -> None:
         for step in self.steps:
@@ -315,14 +324,16 @@ class FakeCuda:
         self.capturing: Graph | None = None
         self.streams: list[Stream] = []
         self.current: Stream | None = None
+        self.default = Stream(self, False)
         self.cuda = SimpleNamespace(
             Stream=self._new_stream,
             Event=lambda enable_timing=False: Event(self),
             stream=self._on,
             device=nullcontext,
-            CUDAGraph=Graph,
-            graph=self._capture,
+            CUDAGraph=lambda: Graph(self),
             graph_pool_handle=lambda: None,
+            default_stream=lambda device: self.default,
+            empty_cache=lambda: None,
             is_available=lambda: True,
             device_count=lambda: 1,
         )
@@ -355,14 +366,6 @@ class FakeCuda:
         before, self.current = self.current, stream
         yield
         self.current = before
-
-    @contextmanager
-    def _capture(self, graph: Graph, pool: Any, stream: Any, capture_error_mode: str) -> Iterator[None]:
-        self.capturing = graph
-        try:
-            yield
-        finally:
-            self.capturing = None
 
 
 class Doubles:
@@ -438,6 +441,66 @@ def test_large_graphs_come_first() -> None:
     cuda, model = runner()
     cuda.capture([1, 4, 8, 16], "m")
     assert list(dict.fromkeys(model.calls)) == [8, 4, 1]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "first", "rest"),
+    [
+        ([], [], []),
+        ([1], [1], []),
+        ([1, 8, 32], [32, 8, 1], []),
+        ([1, 2, 3, 4, 6, 8], [8, 2, 1], [4, 6, 3]),
+        (
+            [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64],
+            [64, 16, 4, 1],
+            [32, 8, 2, 48, 24, 12, 6, 3],
+        ),
+    ],
+)
+def test_some_sizes_are_captured_before_a_model_serves(
+    sizes: list[int], first: list[int], rest: list[int]
+) -> None:
+    assert first_sizes(sizes) == (first, rest)
+    assert sorted(first + rest) == sizes
+
+
+def test_graphs_are_added_while_batches_run_in_the_others() -> None:
+    """Warming up computes elsewhere: neither with the inputs nor in the stream of captured graphs."""
+    cuda, model = runner()
+    cuda.capture([1, 8], "m")
+    waiting = launched(cuda, 3, size=8)
+    (static,) = cuda._static
+    before, free, model.calls = static.clone(), model.fake.default.free, []
+    assert cuda.capture_more(4, "m")
+    assert (static == before).all(), "warming up writes to other inputs"
+    assert model.calls == [4] * (runners._BEFORE_CAPTURE + 1)
+    assert model.fake.default.free >= free + runners._BEFORE_CAPTURE * COMPUTING
+    assert (waiting.arrays()["Y"] == 6).all()
+    model.calls.clear()
+    for size in (1, 3, 4, 5, 8):
+        check(cuda, size)
+    assert not model.calls, "graphs call no Python"
+    assert cuda._room(3) == 4
+
+
+def test_what_cannot_be_captured_later_runs_in_a_larger_graph() -> None:
+    cuda, model = runner(fails_at=4)
+    cuda.capture([1, 8], "m")
+    with pytest.warns(UserWarning, match="batches of 4 run in a larger graph, capturing one failed: operat"):
+        assert not cuda.capture_more(4, "m")
+    model.calls.clear()
+    check(cuda, 4)
+    assert not model.calls
+
+
+def test_nothing_is_captured_for_a_model_that_was_closed() -> None:
+    cuda, model = runner()
+    cuda.capture([1, 8], "m")
+    call = cuda._call
+    cuda.close()
+    cuda._call, model.calls = call, []
+    assert not cuda.capture_more(4, "m")
+    assert not model.calls
 
 
 def test_where_capturing_fails_it_runs_without_and_says_why() -> None:
@@ -546,7 +609,8 @@ def test_a_model_on_a_gpu_is_launched_ahead_and_tells_the_times_of_the_gpu(
     fake = FakeCuda()
     program = Program(Doubles(fake), (X,))
     monkeypatch.setattr(torch_backend, "package", lambda *names: fake)
-    monkeypatch.setattr(torch_backend.programs, "load", lambda *given: program)
+    monkeypatch.setattr(torch_backend.programs, "built", lambda *given: None)
+    monkeypatch.setattr(torch_backend.programs, "placed", lambda *given: program)
     for module in (torch_backend, runners):
         monkeypatch.setattr(module, "monotonic_ns", lambda: fake.now)
     outputs = (TensorSpec("Y", "FP32", (4,)),)
@@ -578,6 +642,53 @@ def test_a_model_on_a_gpu_is_launched_ahead_and_tells_the_times_of_the_gpu(
     answers = [ran.result.outputs["Y"] for ran in (first, second)]
     assert [set(answer.ravel().tolist()) for answer in answers] == [{2.0}, {4.0}]
     model.close()
+
+
+def test_a_partial_model_does_the_rest_later(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeCuda()
+    model = Doubles(fake)
+    monkeypatch.setattr(torch_backend, "package", lambda *names: fake)
+    monkeypatch.setattr(torch_backend.programs, "built", lambda *given: None)
+    monkeypatch.setattr(torch_backend.programs, "placed", lambda *given: Program(model, (X,)))
+    made: Any = backends.get("torch")(files(home, "net.py:Net", outputs=(Y,)), Place(device="cuda:0"))
+    with pytest.warns(UserWarning, match="launched by Python"):
+        made.warm_up([1, 2, 4, 8])
+    assert made.partial
+    assert sorted(made._runner._graphs) == [1, 2, 8]
+    model.calls.clear()
+    assert list(made.rest()) == [4, 6, 3]
+    assert not made.partial
+    assert list(dict.fromkeys(model.calls)) == [4, 6, 3]
+    assert {"imports", "context", "build", "weights", "graphs"} <= made.phases.keys()
+
+
+def test_what_was_prepared_is_loaded_once_unless_its_file_has_changed(home: Path) -> None:
+    wanted = files(home, "net.py:Net", dtype="bf16")
+    torch_backend.TorchModel.prepare(wanted, code=True)
+    (prepared,) = [one.built.program for one in programs._prepared if one.files == wanted]
+    assert next(prepared.parameters()).dtype == torch.bfloat16
+    assert programs.built(torch, wanted).program is prepared
+    assert programs.built(torch, wanted).program is not prepared
+    torch_backend.TorchModel.prepare(wanted, code=True)
+    (home / "net.py").write_text(NET + "\nchanged = True\n")
+    old = programs._prepared[-1].built
+    assert programs.built(torch, wanted).program is not old.program
+    assert all(one.files != wanted for one in programs._prepared)
+
+
+def test_what_was_prepared_and_is_not_loaded_is_freed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preparing, "_UNUSED_AFTER", 0.0)
+    wanted = files_to(files(home, "net.py:Net"))
+    preparing._prepare_model(preparing.PrepareModel(wanted, code=True))
+    preparing.forget_unused(lambda: True)
+    assert programs._prepared, "another model is being loaded"
+    preparing.forget_unused(lambda: False)
+    assert not programs._prepared
+    assert not preparing._prepared
+
+
+def test_weights_are_counted_as_they_are_made(home: Path) -> None:
+    assert load(home, "net.py:Net").weights == 4 * (4 * 3 + 3)
 
 
 def test_a_model_on_the_processor_has_the_host_to_itself(home: Path) -> None:

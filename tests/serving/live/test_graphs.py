@@ -258,6 +258,24 @@ def test_the_health_of_a_gpu_is_asked_of_its_driver(library: Path) -> None:
     assert device_health.lost("libno_such_driver.so") == ""
 
 
+def test_a_graph_that_is_added_while_batches_run_takes_the_next_ones(library: Path) -> None:
+    gpu = Gpu(library)
+    small = Graph(gpu.static, gpu.left, 2 * ITEM, TAKES // 2, 0)
+
+    class Adding(GpuWorld):
+        def recv_into(self, buffer: memoryview) -> int:
+            if self.news[1:] and self._script[0][0] == 30 * MS:
+                gpu.runners[0].add(2, ctypes.addressof(small), [gpu.left])
+            return super().recv_into(buffer)
+
+    world = Adding(gpu, [(8 * MS, run(1, 2)), (30 * MS, run(2, 2))])
+    values = filled(world, 2)
+    first, second = map(done, world.serve())
+    assert first.computed - first.started == pytest.approx(TAKES, abs=US), "in the graph for 4"
+    assert second.computed - second.started == pytest.approx(TAKES // 2, abs=US)
+    assert (replies(world, 2) == -values).all()
+
+
 @pytest.mark.parametrize("order", [run(1, LARGEST + 1), run(1, room=ITEM - 1)])
 def test_what_native_code_cannot_run_is_explained_by_python(library: Path, order: RunBatch) -> None:
     (news,) = GpuWorld(Gpu(library), [(8 * MS, order)]).serve()
@@ -340,6 +358,20 @@ def test_a_batch_beyond_the_largest_graph_is_measured_as_python_runs_it(library:
     )
     assert measured_lead(model, LARGEST + 1, lambda: 0) >= (0, 0)
     assert set(by_python) == {LARGEST + 1}
+
+
+def test_a_graph_that_leaves_something_else_is_not_handed_over(library: Path) -> None:
+    graphs, gpu = captured(), Gpu(library)
+    rest = {room: graphs.graphs[room] for room in (1, LARGEST)}
+    handed = graphs._replace(graphs=rest).handed_over(extension("_express"), gpu.streams, LARGEST)
+    handed.add(4, Captured(graphs.graphs[4].graph, {"OUTPUT": graphs.graphs[4].outputs["OUTPUT"].float()}))
+    handed.add(2, Captured(graphs.graphs[4].graph, {"OUTPUT": graphs.graphs[4].outputs["OUTPUT"][:2]}))
+    model = SimpleNamespace(inputs=[INPUT], outputs=[OUTPUT], graphs=handed.runner)
+    for size in (2, 3):
+        RepeatedOrder(model, Batch(size, {"INPUT": np.zeros((size, ITEM), np.int8)})).carried_out(1)
+    launched = [line for line in gpu.log() if "graph" in line]
+    assert launched == [f"compute graph {4 * ITEM}", f"compute graph {LARGEST * ITEM}"]
+    handed.runner.finish()
 
 
 def test_graphs_that_need_python_say_why() -> None:

@@ -41,7 +41,14 @@ class Server:
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines if all(pair in line for pair in wanted))
 
     def workers(self) -> list[int]:
-        """Process ids of the worker processes."""
+        """Process ids of the worker processes, without the one in reserve."""
+        return [child for child in self._children() if not _is_reserve(child)]
+
+    def reserve(self) -> list[int]:
+        """Process ids of the processes in reserve: one at most."""
+        return [child for child in self._children() if _is_reserve(child)]
+
+    def _children(self) -> list[int]:
         pid = self.process.pid
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         return [child for child in map(int, children) if b"live.worker" in _command(child)]
@@ -87,6 +94,14 @@ def _until_it_says(process: subprocess.Popen[str], word: str) -> str:
             return said
     assert process.stderr is not None
     raise AssertionError(f"the server ended: {said}{process.stderr.read()}")
+
+
+def _is_reserve(pid: int) -> bool:
+    """Whether a worker process has no place: the place is in its arguments, or else in its name."""
+    with contextlib.suppress(OSError):
+        started_without = len(_command(pid).split(b"\0")) < 9
+        return started_without and not Path(f"/proc/{pid}/comm").read_text().startswith("astra-gpu")
+    return False
 
 
 def _command(pid: int) -> bytes:

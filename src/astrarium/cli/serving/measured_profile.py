@@ -18,7 +18,7 @@ from astrarium.core.quantities import write_duration
 from astrarium.run.waiting import waiting
 from astrarium.serving.live import profiling
 from astrarium.serving.live.backends import backends, examples, placed
-from astrarium.serving.live.backends.contract import LoadedModel, ModelFiles, Place, package
+from astrarium.serving.live.backends.contract import LoadedModel, ModelFiles, Place, complete, package
 from astrarium.serving.live.profiling import Care, Fit, MeasuredTimes
 from astrarium.serving.live.tensors import DATATYPES, Array, TensorSpec
 from astrarium.serving.scenario import Scenario, load
@@ -111,6 +111,7 @@ def by_size(model: LoadedModel, specs: Sequence[TensorSpec], care: Care, wanted:
     data = _data(wanted, specs)
     with waiting(f"warming up {wanted.name}"):
         model.warm_up([1])
+        complete(model)
     sizes = examples.sizes(wanted.largest, getattr(model, "rooms", ()))
     measure, measured = profiling.measuring(model, specs, care, data), list[MeasuredTimes]()
 

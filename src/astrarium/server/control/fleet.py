@@ -28,8 +28,9 @@ from astrarium.server.control.tickets import InFlightBatch
 from astrarium.serving.live import messages
 from astrarium.serving.live.backends.contract import ModelFiles, powers_to
 from astrarium.serving.live.messages import BatchBroken, BatchCancelled, BatchDone, ModelNews, Pong, RunBatch
+from astrarium.serving.live.process import Death
 from astrarium.serving.live.worker import files_to
-from astrarium.serving.live.workers import Death, Workers, WorkerSpec
+from astrarium.serving.live.workers import Workers, WorkerSpec
 
 FIRST_PAUSE, LONGEST_PAUSE = 100 * MILLISECOND, 10 * SECOND
 GOOD_LIFE = 30 * SECOND  # after this a death counts as the first
@@ -260,6 +261,8 @@ class Fleet:
                 entry.last_words = news
             case messages.ModelLoading(model):
                 entry.begun = model
+            case messages.ModelComplete():
+                self._controller.model_news(worker, news)
             case messages.ModelLoaded() | messages.ModelRefused() | messages.ModelUnloaded():
                 entry.loading.discard(news.model)
                 entry.begun = -1 if entry.begun == news.model else entry.begun

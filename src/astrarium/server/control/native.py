@@ -26,7 +26,7 @@ from astrarium.server.control.quarantine import QuarantinedInput
 from astrarium.server.control.tickets import EndedBatchFacts, InFlightBatch, Ticket
 from astrarium.serving.contract import UNSERVED, Setup
 from astrarium.serving.live.messages import BatchBroken, BatchCancelled, BatchDone, RunBatch, Shapes
-from astrarium.serving.live.workers import Death
+from astrarium.serving.live.process import Death
 from astrarium.serving.state import Outcome
 from astrarium.serving.twin import LiveTwin, native_setup
 

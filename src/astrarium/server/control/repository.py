@@ -8,12 +8,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from astrarium.core.errors import one_of
-from astrarium.core.units import Time
+from astrarium.core.units import FOREVER, Time
 from astrarium.server.contract import Kind, ModelCard, ModelState, Refused
 from astrarium.server.control.fleet import Fleet
 from astrarium.server.control.plan import ModelPlan
 from astrarium.server.control.tickets import Tensors
-from astrarium.serving.live.messages import ModelLoaded, ModelNews, ModelRefused, ModelUnloaded
+from astrarium.serving.live.messages import (
+    ModelComplete,
+    ModelLoaded,
+    ModelNews,
+    ModelRefused,
+    ModelUnloaded,
+)
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +37,7 @@ class Entry:
     failing: str = ""  # why it is said to fail every call, although it is loaded: it takes one now and then
     holders: set[int] = field(default_factory=set)  # workers that have it, perhaps an older one
     waiting: set[int] = field(default_factory=set)  # workers that have not answered yet
+    whole_at: dict[int, Time] = field(default_factory=dict)  # by worker: from when on it is there entirely
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     told: set[str] = field(default_factory=set)  # what its backend found out, as far as it is in the log
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # one load or unload at a time
@@ -43,6 +50,10 @@ class Entry:
         if self._card is None or self._card_of != now:
             self._card, self._card_of = self._made_card(), now
         return self._card
+
+    def whole(self, moment: Time) -> bool:
+        """Whether all of the model was on every GPU then: before, batches may take longer than they will."""
+        return moment >= max(self.whole_at.values(), default=0)
 
     def _made_card(self) -> ModelCard:
         plan = self.plan
@@ -114,8 +125,12 @@ class Repository:
         entry = self.entries[news.model]
         before = entry.state
         match news:
+            case ModelComplete(_, at):
+                entry.whole_at[worker] = at
+                return  # nobody waits for that
             case ModelLoaded(_, inputs, outputs, lead):
                 entry.holders.add(worker)
+                entry.whole_at[worker] = FOREVER if news.partial else 0
                 entry.lead = lead
                 entry.tensors = Tensors(inputs, outputs)
                 self._tell(entry, news)
@@ -127,6 +142,7 @@ class Repository:
                     entry.state, entry.reason = "UNAVAILABLE", entry.failure
             case ModelUnloaded():
                 entry.holders.discard(worker)
+                entry.whole_at.pop(worker, None)
         self._answered(entry, worker)
         if entry.state != before:
             self.changed()
@@ -144,6 +160,7 @@ class Repository:
         """Forget what a lost worker had loaded; it will load its models when it is back."""
         for entry in self.entries:
             entry.holders.discard(worker)
+            entry.whole_at.pop(worker, None)
             self._answered(entry, worker)
             if entry.apart and entry.state == "READY" and not entry.holders:
                 entry.state, entry.reason = "LOADING", f"its worker {reason}, and starts again"

@@ -129,7 +129,8 @@ class ModelLoaded(Message, frozen=True):
 
     `lead` is how long inputs take to reach the GPU, beside what it computes: those of one item, and of each
     further one. `notes` are what the backend found out by itself and people should know; `warnings` are what
-    they should change.
+    they should change. `weights` are bytes, where somebody knows. A model that is `partial` serves already,
+    but some of its batches take longer than they will once it is `ModelComplete`.
     """
 
     model: int
@@ -138,6 +139,17 @@ class ModelLoaded(Message, frozen=True):
     lead: tuple[Time, Time] = (0, 0)
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    weights: int = 0
+    partial: bool = False
+    phases: dict[str, Time] = {}  # what loading it consisted of
+
+
+class ModelComplete(Message, frozen=True):
+    """A model that was loaded in part is whole, from *at* on."""
+
+    model: int
+    at: Time
+    phases: dict[str, Time] = {}
 
 
 class ModelRefused(Message, frozen=True):
@@ -151,7 +163,7 @@ class ModelUnloaded(Message, frozen=True):
     model: int
 
 
-ModelNews: TypeAlias = ModelLoaded | ModelRefused | ModelUnloaded
+ModelNews: TypeAlias = ModelLoaded | ModelComplete | ModelRefused | ModelUnloaded
 
 
 class BatchDone(Message, frozen=True):

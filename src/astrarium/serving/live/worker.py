@@ -5,7 +5,7 @@ Orders are obeyed as they are heard, also while a batch runs; batches take turns
 and writes replies meanwhile.
 
 It is started as `python -m astrarium.serving.live.worker SOCKET MEMORY SIZE GPU KIND DEVICE`, where the
-first two are inherited file descriptors.
+first two are inherited file descriptors. Without the last three it is in reserve (see preparing.py).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from threading import Lock, Thread
-from time import monotonic_ns
+from time import monotonic_ns, sleep
 from typing import Any, cast
 
 import msgspec
@@ -28,7 +28,7 @@ import numpy as np
 
 from astrarium.core.errors import extension
 from astrarium.core.units import Time
-from astrarium.serving.live import device_health, messages
+from astrarium.serving.live import device_health, messages, preparing
 from astrarium.serving.live.arena import SharedMemory, aligned, fixed_bytes
 from astrarium.serving.live.backends import backends, contract, examples
 from astrarium.serving.live.backends.contract import Batch, LoadedModel, ModelFiles, Place
@@ -36,6 +36,7 @@ from astrarium.serving.live.backends.precise_wait import Ready, Watch, fine_time
 from astrarium.serving.live.batches import gathered, write_replies
 from astrarium.serving.live.garbage import GarbageKeeper
 from astrarium.serving.live.messages import BatchDone, LoadModel, RunBatch, Shapes
+from astrarium.serving.live.phases import Phases
 from astrarium.serving.live.tensors import Array, TensorSpec
 
 # A batch in a worker: from its order, through its turn on the GPU, to its replies.
@@ -151,6 +152,7 @@ class Worker:
         self._watch = watch(line.fileno(), self._heard)
         self._models: dict[int, LoadedModel] = {}
         self._one_load = Lock()
+        self._to_load: list[LoadModel] = []  # orders whose models are not loaded yet
         self._retired: list[LoadedModel] = []  # replaced, and closed once no batch can be using them
         self._turns: deque[BatchTurn] = deque()
         self._running: BatchTurn | None = None
@@ -258,13 +260,22 @@ class Worker:
 
     def _load(self, order: LoadModel) -> None:
         """Load a model in a thread, so that the models already there go on serving."""
-        Thread(target=self._load_aside, args=(order,), daemon=True).start()
+        self._to_load.append(order)
+        Thread(target=self._load_whole, args=(order,), daemon=True).start()
+
+    def _load_whole(self, order: LoadModel) -> None:
+        try:
+            self._load_aside(order)
+        finally:
+            self._to_load.remove(order)
+        self._complete(order.model)
+        preparing.forget_unused(lambda: bool(self._to_load))
 
     def _load_aside(self, order: LoadModel) -> None:
         try:
             with self._one_load:  # importing users' code from two threads at once is asking for trouble
                 self._say(messages.ModelLoading(order.model))
-                model, lead = self._ready_to_run(order)
+                model, lead, phases = self._ready_to_run(order)
         except BaseException as error:  # a model that asks the process to exit is refused like any other
             self._check_device(-1)
             self._say(messages.ModelRefused(order.model, _told(error)))
@@ -273,8 +284,22 @@ class Worker:
         self._make_known(order.model, model)
         self._hold_garbage()
         self._retire(replaced)
-        told: tuple[tuple[str, ...], ...] = getattr(model, "notes", ()), getattr(model, "warnings", ())
-        self._say(messages.ModelLoaded(order.model, tuple(model.inputs), tuple(model.outputs), lead, *told))
+        self._say(_loaded(order.model, model, lead, phases))
+
+    def _complete(self, number: int) -> None:
+        """Do what a loaded model left for later, as long as no other model is to be loaded."""
+        model = self._models.get(number)
+        if not getattr(model, "partial", False):
+            return
+        steps, phases = cast(contract.Partial, model).rest(), Phases()
+        while True:
+            while self._to_load:
+                sleep(_QUIET)
+            with self._one_load, phases.phase("graphs"):
+                if next(steps, None) is None:
+                    break
+        if self._models.get(number) is model:
+            self._say(messages.ModelComplete(number, self._clock(), phases))
 
     def _make_known(self, number: int, model: LoadedModel) -> None:
         """Let native code run the model's batches, where it can."""
@@ -289,14 +314,17 @@ class Worker:
         else:
             self._native.forget(number)
 
-    def _ready_to_run(self, order: LoadModel) -> tuple[LoadedModel, tuple[Time, Time]]:
-        files = files_from(order.files)
-        model = backends.get(files.backend)(files, self._place)
-        model.warm_up(order.sizes)
-        lead = measured_lead(model, files.max_batch, self._clock)
+    def _ready_to_run(self, order: LoadModel) -> tuple[LoadedModel, tuple[Time, Time], Phases]:
+        files, phases = files_from(order.files), Phases()
+        with phases.phase("load"):
+            model = backends.get(files.backend)(files, self._place)
+        with phases.phase("warm-up"):
+            model.warm_up(order.sizes)
+        with phases.phase("lead"):
+            lead = measured_lead(model, files.max_batch, self._clock)
         if hasattr(model, "wait_until"):
             model.wait_until = self._wait_until
-        return model, lead
+        return model, lead, phases
 
     def _retire(self, model: LoadedModel | None) -> None:
         if model is not None:
@@ -398,21 +426,30 @@ def measured_lead(model: LoadedModel, largest: int, clock: Clock) -> tuple[Time,
     """
     if not hasattr(model, "launch") or not hasattr(model, "staging"):
         return 0, 0
-    one, all_of_them = (min(_lead(model, size, clock) for _ in range(_TRIES)) for size in (1, largest))
+    one, all_of_them = (_shortest_lead(model, size, clock) for size in (1, largest))
     return one, round(_COLD * max(0, all_of_them - one) / max(1, largest - 1))
 
 
-def _lead(model: Any, size: int, clock: Clock) -> Time:
+def _shortest_lead(model: Any, size: int, clock: Clock) -> Time:
     batch = examples.batch(examples.inputs_of(model), size, np.random.default_rng(0))
     if (graphs := getattr(model, "graphs", None)) is not None and graphs.takes(size):
-        (done,) = RepeatedOrder(model, batch).carried_out(1)
-        return max(0, done.started - done.received)
+        order = RepeatedOrder(model, batch)
+        return max(0, min(_native_lead(order) for _ in range(_TRIES)))
+    return max(0, min(_python_lead(model, batch, clock) for _ in range(_TRIES)))
+
+
+def _native_lead(order: RepeatedOrder) -> Time:
+    (done,) = order.carried_out(1)
+    return done.started - done.received
+
+
+def _python_lead(model: Any, batch: Batch, clock: Clock) -> Time:
     given, started = batch.inputs, clock()
-    staged = model.staging(size)
+    staged = model.staging(batch.size)
     for name, room in staged.items():
         room[:] = given[name]
-    began: Time = model.launch(Batch(size, {**given, **staged}), started).wait(started).began
-    return max(0, began - started)
+    began: Time = model.launch(Batch(batch.size, {**given, **staged}), started).wait(started).began
+    return began - started
 
 
 class RepeatedOrder:
@@ -466,6 +503,18 @@ def files_to(files: ModelFiles) -> dict[str, Any]:
     return plain
 
 
+def _loaded(number: int, model: LoadedModel, lead: tuple[Time, Time], phases: Phases) -> messages.ModelLoaded:
+    """Return the news of a loaded model; the phases that it has noted itself say more than ours."""
+    own: Mapping[str, Time] = getattr(model, "phases", {})
+    whole = {**own, "lead": phases["lead"]} if own else dict(phases)
+    said: dict[str, Any] = {name: getattr(model, name) for name in _SAID if hasattr(model, name)}
+    tensors = tuple(model.inputs), tuple(model.outputs)
+    return messages.ModelLoaded(number, *tensors, lead, phases=whole, **said)
+
+
+_SAID = "notes", "warnings", "weights", "partial"  # what a model may have to say
+
+
 def _plain(specs: Sequence[TensorSpec]) -> list[tuple[str, str, tuple[int, ...]]]:
     return [(spec.name, spec.datatype, spec.shape) for spec in specs]
 
@@ -475,12 +524,13 @@ def _told(error: BaseException) -> str:
 
 
 def main(arguments: Sequence[str]) -> None:
-    line, memory, size, gpu, kind, device = arguments
+    line, memory, size, *told = arguments
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # not even a hung model outlives us
     fine_timers()
-    place = Place(int(gpu), kind, device)
     orders, tensors = socket.socket(fileno=int(line)), SharedMemory(int(memory), int(size))
     express = extension("_express")
+    place = Place(int(told[0]), *told[1:]) if told else preparing.place_given(orders)
+    preparing.name_process(f"astra-gpu{place.gpu}")
     native = None if express is None else express.BatchLoop(tensors.view, orders.fileno())
     with suppress(FrontendGone):
         Worker(orders, tensors, place, garbage=GarbageKeeper(), native=native).serve()

@@ -1,21 +1,39 @@
-"""Workers as processes of this machine, one for each GPU: started, spoken to, watched, ended."""
+"""Workers as processes of this machine, one for each GPU: started, spoken to, watched, ended.
+
+A worker that is started takes the process in reserve where one is ready (see reserve.py).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
-import signal
-import socket
-import subprocess
-import sys
-from dataclasses import dataclass
-from pathlib import Path
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from time import monotonic_ns
+from typing import Protocol
 
+from astrarium.core.units import SECOND, Time
 from astrarium.serving.live.arena import SharedMemory
 from astrarium.serving.live.backends.contract import Place
-from astrarium.serving.live.messages import LARGEST_MESSAGE, News, Order, Stop, decode_news, encode
+from astrarium.serving.live.messages import (
+    LARGEST_MESSAGE,
+    LoadModel,
+    ModelComplete,
+    ModelLoaded,
+    ModelRefused,
+    ModelUnloaded,
+    News,
+    Order,
+    Stop,
+    UnloadModel,
+    WorkerUp,
+    decode_news,
+    encode,
+)
+from astrarium.serving.live.phases import told
+from astrarium.serving.live.process import Death, WorkerProcess, spawned
+from astrarium.serving.live.reserve import Reserve
 
 
 class NativeEars(Protocol):
@@ -33,13 +51,6 @@ class NativeEars(Protocol):
 
     def stop(self) -> None:
         """Stop hearing and answering; what was heard can still be collected."""
-
-
-class Death(NamedTuple):
-    """How a worker ended; *by_its_work*: what it ran may have broken it, else somebody outside ended it."""
-
-    reason: str
-    by_its_work: bool = True
 
 
 class Listener(Protocol):
@@ -83,51 +94,64 @@ class Workers(Protocol):
     def is_stopped(self, worker: int) -> bool:
         """Return whether somebody has stopped the worker's process (SIGSTOP), as far as the system tells."""
 
+    def in_reserve(self) -> int:
+        """Return how many processes are ready to become a worker at once."""
+
 
 log = logging.getLogger("astrarium.engine")
 
 
 @dataclass
-class _Running:
-    process: subprocess.Popen[bytes]
-    socket: socket.socket
-    watch: int  # readable once the process has ended
-    out_of_memory: int  # how many processes the system had ended for that when this one began
+class _Running(WorkerProcess):
+    started: Time = field(default_factory=monotonic_ns)
+    reserved: bool = False  # it was in reserve
+    up: bool = False
+    loading: set[int] = field(default_factory=set)
+    models: dict[int, str] = field(default_factory=dict)  # names of those that it was told to load
+    phases: dict[str, Time] = field(default_factory=dict)  # of its start, or of loads since
     death: Death | None = None  # that we gave it, if we did
 
 
 class LocalWorkers:
     """Local workers are processes of this machine; they hold no terminal and die with this process.
 
-    Everything here belongs to one event loop.
+    Everything here belongs to one event loop. *reserve* is whether to hold a process in reserve, or one that
+    a test has made.
     """
 
-    def __init__(self, memory: SharedMemory, listener: Listener, ears: NativeEars | None = None) -> None:
+    def __init__(
+        self,
+        memory: SharedMemory,
+        listener: Listener,
+        ears: NativeEars | None = None,
+        reserve: bool | Reserve = True,
+    ) -> None:
         self._memory, self._listener, self._ears = memory, listener, ears
+        self._reserve = reserve if isinstance(reserve, Reserve) else Reserve(memory, reserve)
         self._running: dict[int, _Running] = {}
         self._loop = asyncio.get_running_loop()
         if ears is not None:
             self._loop.add_reader(ears.bell(), self._collect, ears)
 
     def start(self, spec: WorkerSpec) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        for end in (ours, theirs):
-            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * LARGEST_MESSAGE)
-        ours.setblocking(False)
-        with theirs:
-            process = self._spawn(spec, theirs.fileno())
-        running = _Running(process, ours, os.pidfd_open(process.pid), _ended_for_memory())
+        reserved = self._reserve.take(spec.place)
+        one = reserved or spawned(self._memory, spec.place)
+        running = _Running(
+            one.process, one.socket, one.watch, one.out_of_memory, reserved=reserved is not None
+        )
         self._running[spec.worker] = running
         if self._ears is not None:
-            self._ears.watch(spec.worker, ours.fileno())
+            self._ears.watch(spec.worker, running.socket.fileno())
         else:
-            self._loop.add_reader(ours.fileno(), self._read, spec.worker, running)
+            self._loop.add_reader(running.socket.fileno(), self._read, spec.worker, running)
         self._loop.add_reader(running.watch, self._ended, spec.worker, running)
 
     def send(self, worker: int, order: Order) -> None:
         running = self._running.get(worker)
         if running is None:
             return
+        if isinstance(order, LoadModel | UnloadModel):
+            self._note_order(running, order)
         try:
             running.socket.send(encode(order))
         except BlockingIOError:
@@ -149,6 +173,7 @@ class LocalWorkers:
             self._collect(ears)
 
     async def stop(self, grace: float) -> None:
+        self._reserve.stop()
         for worker in self._running:
             self.send(worker, Stop())
         running, self._running = list(self._running.items()), {}
@@ -162,29 +187,16 @@ class LocalWorkers:
         while any(one.process.poll() is None for one in running) and self._loop.time() < end:
             await asyncio.sleep(0.01)
         for one in running:
-            one.process.kill()
-            one.process.wait()
-            one.socket.close()
+            one.end()
 
     def pids(self) -> dict[int, int]:
-        return {worker: running.process.pid for worker, running in self._running.items()}
+        return {worker: running.pid for worker, running in self._running.items()}
 
     def is_stopped(self, worker: int) -> bool:
-        try:
-            told = Path(f"/proc/{self._running[worker].process.pid}/stat").read_text()
-        except (KeyError, OSError):
-            return False
-        return told.rpartition(")")[2].split()[0] in "Tt"
+        return worker in self._running and self._running[worker].stopped
 
-    def _spawn(self, spec: WorkerSpec, fd: int) -> subprocess.Popen[bytes]:
-        place = spec.place
-        arguments = [fd, self._memory.fd, self._memory.size, place.gpu, place.kind, place.device]
-        return subprocess.Popen(
-            [sys.executable, "-m", "astrarium.serving.live.worker", *map(str, arguments)],
-            pass_fds=(fd, self._memory.fd),
-            stdin=subprocess.DEVNULL,
-            start_new_session=True,  # a Ctrl-C in the terminal is for the frontend, which then drains
-        )
+    def in_reserve(self) -> int:
+        return int(self._reserve.ready)
 
     def _read(self, worker: int, running: _Running) -> None:
         while True:
@@ -206,9 +218,59 @@ class LocalWorkers:
     def _tell(self, worker: int, packet: bytes) -> None:
         """A packet that makes trouble must not take the next ones with it."""
         try:
-            self._listener.heard(worker, decode_news(packet))
+            news = decode_news(packet)
+            self._listener.heard(worker, news)
+            if isinstance(news, WorkerUp | ModelLoaded | ModelRefused | ModelUnloaded | ModelComplete):
+                self._note_news(worker, news)
         except Exception:
             log.exception("news of worker %d made trouble", worker)
+
+    # what workers have loaded: it is what the reserve prepares
+
+    def _note_order(self, running: _Running, order: LoadModel | UnloadModel) -> None:
+        if isinstance(order, UnloadModel):
+            running.models.pop(order.model, None)
+            self._reserve.unloads(order)
+            return
+        self._reserve.loads(order, again=order.model in running.models)
+        running.models[order.model] = order.files["name"]
+        running.loading.add(order.model)
+
+    def _note_news(
+        self, worker: int, news: WorkerUp | ModelLoaded | ModelRefused | ModelUnloaded | ModelComplete
+    ) -> None:
+        running = self._running.get(worker)
+        if running is None:
+            return
+        match news:
+            case WorkerUp():
+                running.up = True
+                running.phases["start"] = monotonic_ns() - running.started
+            case ModelLoaded():
+                self._reserve.loaded(news)
+                for phase, took in news.phases.items():
+                    running.phases[phase] = running.phases.get(phase, 0) + took
+            case ModelRefused():
+                running.phases = {}  # it does not have its models
+            case ModelComplete():
+                name = running.models.get(news.model)
+                self._log(f"worker %d has all graphs of {name}", worker, news.phases)
+        if not isinstance(news, WorkerUp):
+            running.loading.discard(news.model)
+        if running.up and not running.loading and running.phases:
+            self._log_ready(worker, running)
+        if all(one.up and not one.loading for one in self._running.values()):
+            self._reserve.settled()
+
+    def _log_ready(self, worker: int, running: _Running) -> None:
+        source = ", out of the reserve" if running.reserved and "start" in running.phases else ""
+        self._log(f"worker %d has its models{source}", worker, running.phases)
+        running.phases = {}
+
+    def _log(self, text: str, worker: int, phases: Mapping[str, Time]) -> None:
+        """Say what a start consisted of; several models' parts are added up."""
+        seconds = {name: took / SECOND for name, took in phases.items()}
+        log.info(f"{text}: %s", worker, told(phases), extra={"worker": worker, "phases_s": seconds})
 
     def _ended(self, worker: int, running: _Running) -> None:
         if self._ears is None:
@@ -216,11 +278,10 @@ class LocalWorkers:
         self._forget(worker, running)
         if self._ears is not None:
             self._collect(self._ears)
-        running.socket.close()
+        how = running.end()
         if self._running.get(worker) is running:
             del self._running[worker]
-        code = running.process.wait()
-        self._listener.died(worker, running.death or _how_it_ended(code, running.out_of_memory))
+        self._listener.died(worker, running.death or how)
 
     def _forget(self, worker: int, running: _Running) -> None:
         if self._ears is not None:
@@ -229,24 +290,3 @@ class LocalWorkers:
             self._loop.remove_reader(running.socket.fileno())
         self._loop.remove_reader(running.watch)
         os.close(running.watch)
-
-
-_FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
-
-
-def _how_it_ended(code: int, out_of_memory: int) -> Death:
-    if code >= 0:
-        return Death(f"exited with status {code}")
-    number = signal.Signals(-code)
-    if number == signal.SIGKILL and _ended_for_memory() > out_of_memory:
-        return Death("was killed by the system, which ran out of memory")
-    return Death(f"killed by {number.name}", number not in _FROM_OUTSIDE)
-
-
-def _ended_for_memory() -> int:
-    """Return how many processes this system has ended because memory ran out, as far as it tells."""
-    try:
-        rows = Path("/proc/vmstat").read_text().splitlines()
-    except OSError:
-        return 0
-    return next((int(row.split()[1]) for row in rows if row.startswith("oom_kill ")), 0)

@@ -100,6 +100,7 @@ class ServerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     device: Literal["auto", "cpu", "cuda"] = "auto"  # where real models run; auto: on CUDA if there is any
     threads: Count | None = None  # that read calls on the native path; one for every four cores, four at most
     path: Literal["auto", "native", "python"] = "auto"  # of calls; auto: native where that is possible
+    reserve: bool = True  # a process that is ready to take the place of a worker that died
 
     def __post_init__(self) -> None:
         if self.grpc and self.grpc == self.http:

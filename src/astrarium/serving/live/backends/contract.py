@@ -9,7 +9,7 @@ import os
 import re
 import sysconfig
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
@@ -185,6 +185,24 @@ class Staging(LoadedModel, Protocol):
         """Return an array for each input of the next batch, as far as inputs have such memory."""
 
 
+class Partial(LoadedModel, Protocol):
+    """A partial model serves before all of its warming up is done. (Optional.)
+
+    The worker does the rest in a thread while the model runs batches.
+    """
+
+    partial: bool  # whether there is a rest
+
+    def rest(self) -> Iterator[int]:
+        """Do the rest, step by step: each `next` is one."""
+
+
+def complete(model: LoadedModel) -> None:
+    """Do the rest of a model's warming up at once."""
+    for _ in getattr(model, "rest", tuple)():
+        pass
+
+
 class Timed(NamedTuple):
     """A timed model needs no Python: native code runs its batches. (Optional, as `timed` of a model.)
 
@@ -197,6 +215,12 @@ class Timed(NamedTuple):
 
 
 class BackendFactory(Protocol):
-    """A backend factory is what is registered under a backend's name."""
+    """A backend factory is what is registered under a backend's name.
+
+    It may offer `check(files)` (see `checked_options`), and `prepare(files, code)`: for a process in reserve,
+    which has no GPU yet, it imports what loading the model will need. With *code* it may also run the code
+    that loading runs, and keep what comes of it, until `forget()` says that no model will be loaded soon.
+    What it raises is not told: loading will raise it again.
+    """
 
     def __call__(self, files: ModelFiles, place: Place) -> LoadedModel: ...

@@ -93,6 +93,10 @@ class OnnxModel:
         del self._session
 
     @staticmethod
+    def prepare(files: ModelFiles, code: bool) -> None:
+        package("onnxruntime", "onnx")
+
+    @staticmethod
     def check(files: ModelFiles) -> Mapping[str, Any]:
         given = files.options
         options.check_known(given, ("model", "threads", "providers", "batched"))

@@ -55,6 +55,12 @@ class PythonModel:
             close()
 
     @staticmethod
+    def prepare(files: ModelFiles, code: bool) -> None:
+        """Import what the model's code imports, and leave that code alone: it may use the GPU at once."""
+        if code:
+            references.import_needed(files.options.get("model"), files.base, "model")
+
+    @staticmethod
     def check(files: ModelFiles) -> Mapping[str, Any]:
         for field in ("inputs", "outputs"):
             if not getattr(files, field):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import sys
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -44,6 +47,31 @@ def loaded(reference: Any, base: Path, field: str) -> Any:
     if not hasattr(module, name):
         raise InputError(field, reference, f"a name that stands in {place}")
     return getattr(module, name)
+
+
+def import_needed(reference: Any, base: Path, field: str) -> None:
+    """Import the packages that a reference's code imports at its top, without running that code."""
+    place, _ = _parts(resolved(reference, base, field), field)
+    found = None if place.endswith(".py") else importlib.util.find_spec(place)
+    path = Path(place if found is None else found.origin or place)
+    for name in _imported(path):
+        if not _is_neighbour(name, path):
+            with suppress(Exception):  # perhaps one that the code can do without
+                importlib.import_module(name)
+
+
+def _imported(path: Path) -> Iterator[str]:
+    for statement in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(statement, ast.Import):
+            yield from (one.name for one in statement.names)
+        elif isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
+            yield statement.module
+
+
+def _is_neighbour(name: str, path: Path) -> bool:
+    """Whether a module lies beside a file: it is users' code as well."""
+    first = path.parent / name.split(".")[0]
+    return first.is_dir() or first.with_suffix(".py").is_file()
 
 
 def _parts(reference: Any, field: str) -> tuple[str, str]:

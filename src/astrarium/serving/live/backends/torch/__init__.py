@@ -20,9 +20,11 @@ the arrays of a result are valid until the next but one is launched.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cache, partial
 from pathlib import Path
+from threading import Thread
 from time import monotonic_ns
 from typing import Any
 
@@ -37,6 +39,7 @@ from astrarium.serving.live.backends.references import existing, resolved
 from astrarium.serving.live.backends.torch import embeddings, programs
 from astrarium.serving.live.backends.torch.graphs import IN_FLIGHT, GraphRunner
 from astrarium.serving.live.backends.torch.runners import CpuRunner, CudaBatch, CudaRunner, tensor_of
+from astrarium.serving.live.phases import Phases
 from astrarium.serving.live.tensors import Array
 
 OPTIONS = ("model", "arguments", "dtype", "graphs", "compile", "threads")
@@ -45,31 +48,65 @@ _UNKNOWN = "a list such as [{name: IMAGE, datatype: FP32, shape: [3, 224, 224]}]
 
 @backends.register("torch")
 class TorchModel:
-    """A PyTorch model; on a GPU it is a launching one. `wait_until` may be replaced by the worker."""
+    """A PyTorch model; on a GPU it is a launching and a partial one.
+
+    `wait_until` may be replaced by the worker. `warm_up` captures graphs for some sizes, `rest` those for the
+    others: until then, batches of those sizes run in the next larger graph.
+    """
 
     launch: Callable[[Batch, int], TorchBatch]  # on a GPU, as is the next
     in_flight: int
 
     def __init__(self, files: ModelFiles, place: Place) -> None:
-        torch = package("torch", "torch")
-        _check_device(torch, place.device)
-        program = programs.load(torch, files, place.device)
-        found = embeddings.limited(torch, program, partial(_on_device, torch, place.device))
+        self.phases = Phases()
+        with self.phases.phase("imports"):
+            torch = package("torch", "torch")
+        program = self._program(torch, files, place.device)
+        with self.phases.phase("trial run"):
+            found = embeddings.limited(torch, program, partial(_on_device, torch, place.device))
         program = program._replace(inputs=found.inputs)
         self.inputs, self.example_inputs, self.notes, self.warnings = found
-        self._runner = _runner(torch, program, files, place)
-        self.outputs = files.outputs or programs.tried_outputs(self._runner, self.example_inputs)
+        self.weights = program.weights
+        with self.phases.phase("buffers"):
+            self._runner = _runner(torch, program, files, place)
+            self.outputs = files.outputs or programs.tried_outputs(self._runner, self.example_inputs)
         self._name, self.rooms = files.name, graph_sizes(files) if place.device != "cpu" else []
+        self._later: list[int] = []  # sizes of graphs that are not captured yet
         self.wait_until: Wait = wait_until
         self.graphs: GraphRunner | None = None
         if isinstance(self._runner, CudaRunner):
             self.launch, self.in_flight = self._launching(self._runner), IN_FLIGHT
 
+    def _program(self, torch: Any, files: ModelFiles, device: str) -> programs.Program:
+        with self.phases.phase("context"):
+            _check_device(torch, device)
+            context = _context(torch, device)
+        with self.phases.phase("build"):  # while the GPU's context is made
+            built = programs.built(torch, files)
+        with self.phases.phase("context"):
+            context.join()
+        with self.phases.phase("weights"):
+            return programs.placed(torch, built, files, device)
+
     def warm_up(self, sizes: Sequence[int]) -> None:
-        self._runner.capture(self.rooms, self._name)
-        self.graphs = self._runner.hand_over(self._name, self.outputs)
-        for size in sizes:
-            self.run(examples.batch(self.example_inputs, size, np.random.default_rng(0)))
+        first, later = first_sizes([size for size in self.rooms if size <= self._runner.largest])
+        with self.phases.phase("graphs"):
+            if self._runner.capture(first, self._name):
+                self._later = later
+                sizes = sorted({min(sizes), max(sizes)})
+            self.graphs = self._runner.hand_over(self._name, self.outputs)
+        with self.phases.phase("warm-up"):
+            for size in sizes:
+                self.run(examples.batch(self.example_inputs, size, np.random.default_rng(0)))
+
+    @property
+    def partial(self) -> bool:
+        return bool(self._later)
+
+    def rest(self) -> Iterator[int]:
+        while self._later and self._runner.capture_more(self._later[0], self._name):
+            yield self._later.pop(0)
+        self._later = []
 
     def run(self, batch: Batch) -> contract.Result:
         try:
@@ -96,6 +133,16 @@ class TorchModel:
 
     def _arrays(self, batch: Batch) -> list[Array]:
         return [batch.inputs[spec.name] for spec in self.inputs]
+
+    @staticmethod
+    def prepare(files: ModelFiles, code: bool) -> None:
+        torch = package("torch", "torch")
+        if code:
+            programs.prepare(torch, files)
+
+    @staticmethod
+    def forget() -> None:
+        programs.forget()
 
     @staticmethod
     def check(files: ModelFiles) -> Mapping[str, Any]:
@@ -133,10 +180,46 @@ def graph_sizes(files: ModelFiles) -> list[int]:
     return sorted(set(wanted))
 
 
+def first_sizes(sizes: Sequence[int]) -> tuple[list[int], list[int]]:
+    """Return the sizes to capture before a model serves, and the rest, each in the order of capturing.
+
+    The first are the largest one, those that are a quarter of one before or less, and the smallest: any batch
+    finds a graph that is not far too large. The rest halves what gaps remain, and then fills them.
+    """
+    if not sizes:
+        return [], []
+    first, half = _spaced(sizes, 4), _spaced(sizes, 2)
+    between = [size for size in half if size not in first]
+    return first, between + sorted(set(sizes) - {*first, *between}, reverse=True)
+
+
+def _spaced(sizes: Sequence[int], factor: int) -> list[int]:
+    """Return sizes from the largest down, each at most the factor's part of the one before; the smallest."""
+    kept: list[int] = []
+    for size in sorted(sizes, reverse=True):
+        if not kept or size * factor <= kept[-1] or size == min(sizes):
+            kept.append(size)
+    return kept
+
+
+@cache
+def _context(torch: Any, device: str) -> Thread:
+    """Return a thread that makes the context of a GPU, which takes long: the host has other things to do."""
+
+    def make() -> None:
+        with suppress(Exception):  # whoever uses the GPU next will hear of it
+            torch.zeros(1, device=device)
+
+    thread = Thread(target=make, daemon=True)
+    thread.start()
+    return thread
+
+
 def _runner(torch: Any, program: programs.Program, files: ModelFiles, place: Place) -> CpuRunner | CudaRunner:
     if place.device == "cpu":
         names = [spec.name for spec in files.outputs]
-        return CpuRunner(torch, program.call, names, options.count(files.options, "threads", 1))
+        threads = options.count(files.options, "threads", 1)
+        return CpuRunner(torch, program.call, names, threads, files.max_batch)
     return CudaRunner(torch, program, files.outputs, place.device, files.max_batch)
 
 

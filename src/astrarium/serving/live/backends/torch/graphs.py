@@ -52,6 +52,12 @@ class NativeSlot(NamedTuple):
 class HandedOver(NamedTuple):
     runner: GraphRunner
     slots: Sequence[NativeSlot]
+    given: CapturedGraphs
+
+    def add(self, size: int, captured: Captured) -> None:
+        """Let native code run one more graph, while it runs the others; not one that leaves other outputs."""
+        if self.given.are_as_promised(captured, size):
+            self.given.add(self.runner, size, captured)
 
 
 class CapturedGraphs(NamedTuple):
@@ -70,7 +76,7 @@ class CapturedGraphs(NamedTuple):
         if not hasattr(largest.graph, "raw_cuda_graph_exec"):
             return "this PyTorch does not tell where its graphs are"
         for (size, captured), spec in product(self.graphs.items(), self.outputs):
-            if not self._is_as_promised(captured.outputs.get(spec.name), size, spec):
+            if not self._is_as_promised(captured, size, spec):
                 return f"the graphs leave something else than the output {spec.name} of {spec.datatype}"
         return "it draws random numbers" if self._draws(largest) else ""
 
@@ -84,12 +90,19 @@ class CapturedGraphs(NamedTuple):
             streams, inputs, outputs, [slot.addresses() for slot in slots]
         )
         for size, captured in self.graphs.items():
-            left = [captured.outputs[spec.name].data_ptr() for spec in self.outputs]
-            runner.add(size, captured.graph.raw_cuda_graph_exec(), left)
+            self.add(runner, size, captured)
         self.torch.cuda.synchronize(self.device)  # other streams do not wait until the new memory is zero
-        return HandedOver(runner, slots)
+        return HandedOver(runner, slots, self)
 
-    def _is_as_promised(self, tensor: Any, size: int, spec: TensorSpec) -> bool:
+    def add(self, runner: GraphRunner, size: int, captured: Captured) -> None:
+        left = [captured.outputs[spec.name].data_ptr() for spec in self.outputs]
+        runner.add(size, captured.graph.raw_cuda_graph_exec(), left)
+
+    def are_as_promised(self, captured: Captured, size: int) -> bool:
+        return all(self._is_as_promised(captured, size, spec) for spec in self.outputs)
+
+    def _is_as_promised(self, captured: Captured, size: int, spec: TensorSpec) -> bool:
+        tensor = captured.outputs.get(spec.name)
         if tensor is None or spec.datatype == BYTES or tuple(tensor.shape) != (size, *spec.shape):
             return False
         return bool(tensor.dtype == kind(self.torch, spec) and tensor.is_contiguous())

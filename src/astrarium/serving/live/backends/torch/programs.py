@@ -1,4 +1,8 @@
-"""A program is made of a file or Python code; it takes tensors, batch first, and gives tensors."""
+"""A program is made of a file or Python code; it takes tensors, batch first, and gives tensors.
+
+It is built in main memory, with its weights, and then placed on a device. A process in reserve builds it
+before there is a device to place it on.
+"""
 
 from __future__ import annotations
 
@@ -24,31 +28,101 @@ _SHORT, _LONG = 8, 16  # two lengths for open dimensions: an output that differs
 class Program(NamedTuple):
     call: Callable[..., Any]
     inputs: tuple[TensorSpec, ...]
+    weights: int = 0  # bytes
     eager: Callable[..., Any] | None = None  # the same, operator by operator, where `call` is compiled
+
+
+class Built(NamedTuple):
+    """A built program is in main memory; *exported* ones are of torch.export, others are modules."""
+
+    program: Any
+    inputs: tuple[TensorSpec, ...]
+    exported: bool
+    weights: int  # bytes, as they were made
+
+
+class _Prepared(NamedTuple):
+    files: ModelFiles
+    stamp: tuple[int, int]
+    built: Built
+
+
+_prepared: list[_Prepared] = []  # built in reserve; each is placed once
 
 
 class Runner(Protocol):
     def run(self, arrays: Sequence[Array], size: int) -> Mapping[str, Array]: ...
 
 
-def load(torch: Any, files: ModelFiles, device: str) -> Program:
-    model = str(files.options.get("model", ""))
-    if Path(model).suffix == ".pt2":
-        module, inputs = _exported(torch, references.existing(model, files.base, "model"), files, device)
-    else:
-        module, inputs = _module(torch, model, files, device), files.inputs
-    _check_inputs(inputs)
+def prepare(torch: Any, files: ModelFiles) -> None:
+    """Build a program now, for the next `built` of the same files."""
+    _prepared.append(_Prepared(files, _stamp(files), built(torch, files)))
+
+
+def forget() -> None:
+    """Free what was prepared and never built."""
+    _prepared.clear()
+
+
+def built(torch: Any, files: ModelFiles) -> Built:
+    """Return a program in main memory: the one that was prepared, unless its file has changed since."""
+    for known in _prepared:
+        if known.files == files:
+            _prepared.remove(known)
+            if known.stamp == _stamp(files):
+                return known.built
+            break
+    return _built(torch, files)
+
+
+def placed(torch: Any, built: Built, files: ModelFiles, device: str) -> Program:
+    """Return a program on its device; its weights leave main memory."""
+    module = _placed_export(built, device) if built.exported else built.program.to(device)
     dtype = files.options.get("dtype")
     plain = _converting(torch, module, dtype)
     if not files.options.get("compile", False):
-        return Program(plain, inputs)
-    return Program(_converting(torch, torch.compile(module), dtype), inputs, plain)
+        return Program(plain, built.inputs, built.weights)
+    return Program(_converting(torch, torch.compile(module), dtype), built.inputs, built.weights, plain)
+
+
+def _built(torch: Any, files: ModelFiles) -> Built:
+    model = str(files.options.get("model", ""))
+    if Path(model).suffix == ".pt2":
+        program, inputs = _exported(torch, references.existing(model, files.base, "model"), files)
+        weights = _bytes_of([*program.state_dict.values(), *program.constants.values()])
+    else:
+        program, inputs = _module(torch, model, files), files.inputs
+        weights = _bytes_of([*program.parameters(), *program.buffers()])
+        program = _cast(torch, program.eval(), files.options.get("dtype"))
+    _check_inputs(inputs)
+    return Built(program, inputs, Path(model).suffix == ".pt2", weights)
+
+
+def _bytes_of(tensors: Sequence[Any]) -> int:
+    return sum(one.numel() * one.element_size() for one in tensors if hasattr(one, "element_size"))
+
+
+def _cast(torch: Any, module: Any, dtype: str | None) -> Any:
+    return module.to(getattr(torch, DTYPES[dtype])) if dtype else module
+
+
+def _stamp(files: ModelFiles) -> tuple[int, int]:
+    """Return what tells a model's file from a later one of the same name; zeros where there is no file."""
+    model = str(files.options.get("model", ""))
+    name = model if Path(model).suffix in ENDINGS else model.rpartition(":")[0]
+    try:
+        state = (files.base / name).stat()
+    except OSError:
+        return 0, 0
+    return state.st_mtime_ns, state.st_size
 
 
 def tried_outputs(runner: Runner, inputs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
-    """Return the outputs of a model that declares none, from two trial runs."""
+    """Return the outputs of a model that declares none, from a trial run, or two where a size is open."""
     try:
-        short, long = (_tried(runner, inputs, length) for length in (_SHORT, _LONG))
+        short = long = _tried(runner, inputs, _SHORT)
+        if any(size < 0 for spec in inputs for size in spec.shape):
+            long = _tried(runner, inputs, _LONG)
     except Exception as error:
         expected = f"a list of the outputs: a trial run to find them out failed; {blamed(error)}"
         raise InputError("outputs", None, expected) from error
@@ -74,7 +148,7 @@ def _common(short: tuple[int, ...], long: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(size if size == other else -1 for size, other in zip(short, long, strict=True))
 
 
-def _exported(torch: Any, path: Path, files: ModelFiles, device: str) -> tuple[Any, tuple[TensorSpec, ...]]:
+def _exported(torch: Any, path: Path, files: ModelFiles) -> tuple[Any, tuple[TensorSpec, ...]]:
     if files.options.get("dtype"):
         raise InputError("dtype", files.options["dtype"], "to be left out for a .pt2: export it in that type")
     warned: list[BaseException] = []
@@ -87,10 +161,15 @@ def _exported(torch: Any, path: Path, files: ModelFiles, device: str) -> tuple[A
     found = _exported_inputs(program)
     if files.inputs and len(files.inputs) != len(found):
         raise InputError("inputs", len(files.inputs), f"{len(found)} inputs, as in the exported program")
+    return program, files.inputs or found
+
+
+def _placed_export(built: Built, device: str) -> Any:
+    program = built.program
     if device != "cpu":
         program = package("torch.export.passes", "torch").move_to_device_pass(program, device)
     keywords = list((program.example_inputs or ((), {}))[1])
-    return _by_position(program.module(), len(found) - len(keywords), keywords), files.inputs or found
+    return _by_position(program.module(), len(built.inputs) - len(keywords), keywords)
 
 
 @contextmanager
@@ -137,7 +216,7 @@ def _exported_inputs(program: Any) -> tuple[TensorSpec, ...]:
     return tuple(specs)
 
 
-def _module(torch: Any, model: str, files: ModelFiles, device: str) -> Any:
+def _module(torch: Any, model: str, files: ModelFiles) -> Any:
     if Path(model).suffix == ".pt":
         path = references.existing(model, files.base, "model")
         module = _scripted(torch, path)
@@ -147,8 +226,7 @@ def _module(torch: Any, model: str, files: ModelFiles, device: str) -> Any:
         )
     if not isinstance(module, torch.nn.Module):
         raise InputError("model", model, f"code that makes an nn.Module, not a {type(module).__name__}")
-    dtype = files.options.get("dtype")
-    return module.eval().to(device, *([getattr(torch, DTYPES[dtype])] if dtype else []))
+    return module
 
 
 def _scripted(torch: Any, path: Path) -> Any:

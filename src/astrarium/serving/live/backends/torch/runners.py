@@ -13,8 +13,9 @@ on, copies take the GPU some microseconds (10 MB), much less memory than graphs 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from threading import Lock
 from time import monotonic_ns
 from typing import Any, NamedTuple
 
@@ -36,12 +37,18 @@ from astrarium.serving.live.tensors import BF16, BYTES, DATATYPES, Array, Tensor
 
 
 class CpuRunner:
-    def __init__(self, torch: Any, call: Callable[..., Any], names: Sequence[str], threads: int) -> None:
-        self._torch, self._call, self._names = torch, call, names
+    def __init__(
+        self, torch: Any, call: Callable[..., Any], names: Sequence[str], threads: int, largest: int
+    ) -> None:
+        self._torch, self._call, self._names, self.largest = torch, call, names, largest
         torch.set_num_threads(threads)
 
-    def capture(self, sizes: Sequence[int], model: str) -> None:
-        """Capture nothing: launching costs little here."""
+    def capture(self, sizes: Sequence[int], model: str) -> bool:
+        """Capture nothing: launching costs little here, and batches of every size run the same code."""
+        return True
+
+    def capture_more(self, size: int, model: str) -> bool:
+        return False
 
     def hand_over(self, model: str, outputs: Sequence[TensorSpec]) -> GraphRunner | None:
         """Return nothing: there are no graphs."""
@@ -191,12 +198,14 @@ class CudaRunner:
     ) -> None:
         self._torch, self._call, self._names = torch, program.call, [spec.name for spec in outputs]
         self._types = {spec.name: kind(torch, spec) for spec in outputs if spec.datatype != BYTES}
-        self._device, self._largest, self._specs = torch.device(device), largest, program.inputs
+        self._device, self.largest, self._specs = torch.device(device), largest, program.inputs
         self._streams = streams_of(torch, self._device)
         self._slots = [Slot([self._buffers(spec) for spec in self._specs]) for _ in range(IN_FLIGHT)]
         self._next = 0
         self._static: list[Any] = []
-        self._graphs: dict[int, Captured] = {}
+        self._graphs: dict[int, Captured] = {}  # replaced, never changed: another thread adds to them
+        self._stream, self._pool = torch.cuda.Stream(self._device), torch.cuda.graph_pool_handle()
+        self._capturing = Lock()
         self._handed_over: HandedOver | None = None
         self._clock = GpuClock()
         self._takes: dict[int, Time] = {}  # by the size of the graph, or of the batch
@@ -234,7 +243,7 @@ class CudaRunner:
 
     def staging(self, size: int) -> Sequence[Array | None]:
         """Return the pinned memory of each input of the next batch, as far as one of this size needs it."""
-        if size > self._largest:
+        if size > self.largest:
             return ()
         slot = self._slots[self._next]
         slot.free()
@@ -249,32 +258,59 @@ class CudaRunner:
             if why := graphs.needs_python():
                 warnings.warn(f"{model}: its batches are launched by Python, since {why}", stacklevel=2)
                 return None
-            self._handed_over = graphs.handed_over(express, self._streams.native(express), self._largest)
+            self._handed_over = graphs.handed_over(express, self._streams.native(express), self.largest)
         return self._handed_over.runner
 
-    def capture(self, sizes: Sequence[int], model: str) -> None:
-        """Capture a graph for each size, large ones first: small ones find room in the memory of those."""
+    def capture(self, sizes: Sequence[int], model: str) -> bool:
+        """Capture a graph for each size, large ones first: small ones find room in the memory of those.
+
+        Nothing runs in these graphs yet. Return whether the runs of one size warm up all others, too.
+        """
         if any(spec.item_bytes is None for spec in self._specs):
-            return  # open dimensions: no two batches are alike
+            return False  # open dimensions: no two batches are alike
         torch = self._torch
-        stream, pool = torch.cuda.Stream(self._device), torch.cuda.graph_pool_handle()
-        with torch.cuda.stream(stream):
+        with torch.cuda.stream(self._stream):
             self._static = [self._on_gpu(torch.zeros, spec) for spec in self._specs]
-        for size in sorted((size for size in sizes if size <= self._largest), reverse=True):
+        for size in sorted((size for size in sizes if size <= self.largest), reverse=True):
             try:
-                self._graphs[size] = self._captured(size, pool, stream)
+                self._warm([static[:size] for static in self._static], self._stream)
+                torch.cuda.empty_cache()  # what was used to warm up becomes the graph's
+                self._graphs = {**self._graphs, size: self._captured(size)}
             except Exception as error:
                 reason = f"{model}: runs without CUDA graphs, capturing a batch of {size} failed: {error}"
                 warnings.warn(reason, stacklevel=2)
-                self._graphs.clear()
-                return
+                self._graphs = {}
+                return False
+        return bool(self._graphs)
+
+    def capture_more(self, size: int, model: str) -> bool:
+        """Capture one more graph while batches run in the others; return whether there may be further ones.
+
+        Capturing only records. Warming up computes: with inputs of its own, and in the default stream, where
+        nothing is captured. Libraries have memory for each stream (the workspace of cuBLAS), and graphs go on
+        using that of the stream in which they were captured.
+        """
+        with self._capturing:
+            if not self._graphs:
+                return False  # closed meanwhile
+            try:
+                captured = self._captured_aside(size)
+            except Exception as error:
+                reason = f"{model}: batches of {size} run in a larger graph, capturing one failed: {error}"
+                warnings.warn(reason, stacklevel=2)
+                return False
+            self._graphs = {**self._graphs, size: captured}
+            if self._handed_over is not None:
+                self._handed_over.add(size, captured)
+        return True
 
     def close(self) -> None:
+        with self._capturing:
+            self._graphs = {}
         if self._handed_over is not None:
             self._handed_over.runner.finish()
         for slot in self._slots:
             slot.free()
-        self._graphs.clear()
         self._static, self._slots, self._handed_over = [], [], None
         del self._call
 
@@ -284,31 +320,50 @@ class CudaRunner:
 
     def _room(self, size: int) -> int:
         """Return the size of the graph that a batch runs in; without one that large, its own."""
-        return min((captured for captured in self._graphs if captured >= size), default=size)
+        return _room(self._graphs, size)
 
     def _buffers(self, spec: TensorSpec) -> InputBuffers | None:
         """Return an input's buffers for the largest batch; None where its size is open."""
         if spec.item_bytes is None:
             return None
-        shape = (self._largest, *spec.shape)
+        shape = (self.largest, *spec.shape)
         pinned = self._torch.zeros(shape, dtype=kind(self._torch, spec), pin_memory=True)
         return InputBuffers(pinned, array_of(self._torch, pinned), self._on_gpu(self._torch.empty, spec))
 
     def _on_gpu(self, make: Callable[..., Any], spec: TensorSpec) -> Any:
-        return make((self._largest, *spec.shape), dtype=kind(self._torch, spec), device=self._device)
+        return self._rows(make, spec, self.largest)
 
-    def _captured(self, size: int, pool: Any, stream: Any) -> Captured:
-        torch = self._torch
-        fixed = [static[:size] for static in self._static]
-        with torch.inference_mode(), torch.cuda.stream(stream):
+    def _rows(self, make: Callable[..., Any], spec: TensorSpec, size: int) -> Any:
+        return make((size, *spec.shape), dtype=kind(self._torch, spec), device=self._device)
+
+    def _warm(self, inputs: Sequence[Any], stream: Any) -> None:
+        """Run the model a few times, and wait for it."""
+        with self._torch.inference_mode(), self._torch.cuda.stream(stream):
             for _ in range(_BEFORE_CAPTURE):
-                self._answer(fixed)
+                self._answer(inputs)
             stream.synchronize()
-            graph = torch.cuda.CUDAGraph()
-            # Batches of other models go on in another thread: what that does must not break the capture.
-            with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
-                outputs = self._answer(fixed)
+
+    def _captured(self, size: int) -> Captured:
+        """Return the graph of a model that is warm for this size.
+
+        `torch.cuda.graph` would wait until the whole GPU is idle, and give memory back: batches go on here.
+        """
+        torch, graph = self._torch, self._torch.cuda.CUDAGraph()
+        with torch.inference_mode(), torch.cuda.stream(self._stream):
+            # What other threads do meanwhile, which run batches, must not break the capture.
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+            try:
+                outputs = self._answer([static[:size] for static in self._static])
+            finally:
+                graph.capture_end()
         return Captured(graph, outputs)
+
+    def _captured_aside(self, size: int) -> Captured:
+        torch, aside = self._torch, self._torch.cuda.default_stream(self._device)
+        with torch.cuda.stream(aside):
+            inputs = [self._rows(torch.zeros, spec, size) for spec in self._specs]
+        self._warm(inputs, aside)
+        return self._captured(size)
 
     def _answer(self, tensors: Sequence[Any]) -> dict[str, Any]:
         """Return the outputs, floating ones in the type that was declared."""
@@ -324,7 +379,7 @@ class CudaRunner:
         """Copy a batch to the GPU, through the slot where it fits; return it as tensors there."""
         stream, there = self._streams.copy_in, [each for each in slot.inputs if each is not None]
         with self._torch.cuda.stream(stream):
-            if batch.size <= self._largest and len(there) == len(arrays):
+            if batch.size <= self.largest and len(there) == len(arrays):
                 tensors = [_sent(*pair, batch.size) for pair in zip(there, arrays, strict=True)]
             else:
                 given = [tensor_of(self._torch, array) for array in arrays]
@@ -337,8 +392,9 @@ class CudaRunner:
         with self._torch.cuda.stream(stream):
             stream.wait_event(batch.copied)
             batch.began.record(stream)
-            room = self._room(size)
-            graph = self._graphs.get(room)
+            graphs = self._graphs
+            room = _room(graphs, size)
+            graph = graphs.get(room)
             outputs = self._replayed(graph, tensors, size, room) if graph else self._answer(tensors)
             batch.computed.record(stream)
         batch.on_gpu, batch.outputs = [*tensors, *outputs.values()], outputs
@@ -364,9 +420,13 @@ class CudaRunner:
         pinned = slot.outputs.get(name)
         shape = tuple(tensor.shape[1:])
         if pinned is None or pinned.dtype != tensor.dtype or pinned.shape[1:] != shape or len(pinned) < size:
-            room = (max(size, self._largest), *shape)
+            room = (max(size, self.largest), *shape)
             pinned = slot.outputs[name] = self._torch.empty(room, dtype=tensor.dtype, pin_memory=True)
         return pinned[:size].copy_(tensor[:size], non_blocking=True)
+
+
+def _room(graphs: Mapping[int, Captured], size: int) -> int:
+    return min((captured for captured in graphs if captured >= size), default=size)
 
 
 def _sent(buffers: InputBuffers, array: Array, size: int) -> Any:
