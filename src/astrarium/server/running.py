@@ -18,6 +18,7 @@ from astrarium.core.errors import InputError
 from astrarium.core.quantities import write_bytes
 from astrarium.run.pools import signals_to
 from astrarium.server.control.plan import plan
+from astrarium.server.descriptors import check_descriptors, raise_limit
 from astrarium.server.grpc.server import NativeGrpc, RunningGrpc, serve_grpc
 from astrarium.server.http.server import RunningHttp, serve_http
 from astrarium.server.recording import Header, Recording
@@ -153,9 +154,12 @@ async def serve(scenario: Scenario, started: Callable[[RunningServer], None]) ->
 
     A signal while it starts, and a second one while it drains, end it at once.
     """
+    raise_limit()
     check(scenario.server)
     recording = _recording(scenario)
-    service = LiveService(plan(scenario), LocalWorkers, recording.section if recording else None)
+    planned = plan(scenario)
+    check_descriptors(len(planned.workers), planned.threads, planned.queue)
+    service = LiveService(planned, LocalWorkers, recording.section if recording else None)
     grace = 0.0  # for workers that may still be loading, and hear nothing meanwhile
     try:
         with ends_at_once():
@@ -217,7 +221,13 @@ def _security(options: ServerOptions) -> Security:
 
 
 def _keys(file: Path) -> tuple[str, ...]:
-    keys = tuple(line.strip() for line in file.read_text().splitlines() if line.strip())
+    """Return the keys of a file: one on each line, but for blank lines and those that begin with #."""
+    try:
+        lines = [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError("server.api_keys", str(file), f"a file of text that can be read: {error}") from None
+    keys = tuple(line for line in lines if line and not line.startswith("#"))
     if not keys:
-        raise InputError("server.api_keys", str(file), "a file with one key on each line; it is empty")
+        expected = "a file with one key on each line; blank lines and lines that begin with # are none"
+        raise InputError("server.api_keys", str(file), f"{expected}, and it has no other")
     return keys
