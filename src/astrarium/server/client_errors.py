@@ -31,8 +31,8 @@ class ClientErrors:
         self.turned_away += connections
         if connections:
             self._crowded.warning(
-                "%d connections were turned away since the start: ulimit -n is %d, and nearly all of them are in "
-                "use; raise it (ulimit -n 65536 before the server is started)",
+                "%d connections were turned away since the start: ulimit -n is %d, and nearly all are used; "
+                "raise it (ulimit -n 65536 before the server is started)",
                 self.turned_away,
                 limit_of_descriptors(),
             )

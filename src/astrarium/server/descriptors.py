@@ -9,7 +9,7 @@ from astrarium.core.errors import InputError
 
 _MOST = 1 << 20  # where the hard limit is without end: more clients than that are not for one process
 _KEPT = 32  # for workers that start again and files that are written; no client gets these
-_OWN, _BY_WORKER, _BY_THREAD = 32, 8, 8  # what a server itself has open, measured and rounded up
+_OWN, _BY_WORKER, _BY_THREAD = 20, 4, 8  # what a server itself has open: 32 with 2 workers and 1 thread
 log = logging.getLogger(__name__)
 
 
@@ -19,9 +19,9 @@ def limit_of_descriptors() -> int:
 
 
 def most_descriptors() -> int:
-    """Return the descriptor from which on a connection is turned away: a new one gets the smallest that is free.
+    """Return the descriptor from which on a connection is turned away.
 
-    Twin of `most_descriptors` in native/src/front/descriptors.h.
+    A new one gets the smallest that is free. Twin of `most_descriptors` in native/src/front/descriptors.h.
     """
     limit = limit_of_descriptors()
     return limit - min(_KEPT, limit // 8)
@@ -44,8 +44,8 @@ def check_descriptors(workers: int, threads: int, calls: int) -> None:
         raise InputError("ulimit -n", limit, f"{expected}, and one more for each client")
     if clients < calls:
         log.warning(
-            "ulimit -n is %d: about %d clients can be connected, and server.queue lets %d calls be open; raise it "
-            "to %d or more",
+            "ulimit -n is %d: about %d clients can be connected, and server.queue lets %d calls be open; "
+            "raise it to %d or more",
             limit,
             clients,
             calls,

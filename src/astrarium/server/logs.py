@@ -33,9 +33,10 @@ class JsonLines(logging.Formatter):
 
 
 class ThrottledWarnings:
-    """Warnings that clients can cause at will: the first few in every *seconds* are written, the rest is counted.
+    """Throttled warnings are those that clients can cause at will: of every *seconds* a few are written.
 
-    The count is written with the next line, or inside an event loop once *seconds* are over.
+    The rest is counted, and the count is written with the next line, or inside an event loop once *seconds*
+    are over.
     """
 
     def __init__(

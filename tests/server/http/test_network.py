@@ -256,7 +256,7 @@ def test_a_client_that_does_not_read_gets_all_of_it_later() -> None:
 
 
 def reset(connection: Connection) -> None:
-    """Leaves so that the server hears of it at once: without a word the client might only have stopped sending."""
+    """Leaves so that the server hears of it: by a FIN the client might only have stopped sending."""
     here = connection.writer.get_extra_info("socket")
     here.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     connection.writer.transport.abort()

@@ -151,7 +151,9 @@ def test_an_upgrade_is_not_made() -> None:
     assert asyncio.run(run("native"))[0] == 200
 
 
-LARGE = json.dumps({"inputs": [{"name": "IN", "shape": [1, 300_000], "datatype": "FP32", "data": [1] * 300_000}]})
+LARGE = json.dumps(
+    {"inputs": [{"name": "IN", "shape": [1, 300_000], "datatype": "FP32", "data": [1] * 300_000}]}
+)
 HALF_CLOSED = {
     "plain": (request(), 1),
     "the long way": (request(LONG), 1),

@@ -142,7 +142,14 @@ async def ask(server: Server, times: int, *lines: str) -> list[int]:
     host, port = server.http.split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     body = json.dumps({"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 1], "data": [1.0]}]})
-    head = ["POST /v2/models/counting/infer HTTP/1.1", "Host: x", f"Content-Length: {len(body)}", *lines, "", ""]
+    head = [
+        "POST /v2/models/counting/infer HTTP/1.1",
+        "Host: x",
+        f"Content-Length: {len(body)}",
+        *lines,
+        "",
+        "",
+    ]
     found = []
     for _ in range(times):
         writer.write(("\r\n".join(head) + body).encode())

@@ -1,8 +1,8 @@
-"""The framing says where each HTTP/1.1 request ends, and what is no request, as RFC 9112 and RFC 9110 have it.
+"""The framing says where each HTTP/1.1 request ends, and what is none, as RFC 9112 and RFC 9110 have it.
 
-It stands before uvicorn's parser, which takes what it must not (no `Host`, two of them, unknown versions, chunk
-extensions without end). Bytes go in as they come; pieces come out that any parser reads in the same way: heads
-of which every line was checked, chunks without extensions, no trailers.
+It stands before uvicorn's parser, which takes what it must not (no `Host`, two of them, unknown versions,
+chunk extensions without end). Bytes go in as they come; pieces come out that any parser reads in the same
+way: heads of which every line was checked, chunks without extensions, no trailers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _NEXT_CHUNK = re.compile(rb"\r\n" + _CHUNK.pattern)
 _PART_OF_CHUNK = re.compile(rb"(?:[0-9A-Fa-f]{1,15}(?:[ \t]*|%b)\r?)?\Z" % _EXTENSION)
 _PART_OF_NEXT = re.compile(rb"(?:\r(?:\n%b)?)?\Z" % _PART_OF_CHUNK.pattern.removesuffix(rb"\Z"))
 _LONGEST_SIZE = 2 + 15 + 2  # bytes of a chunk's line and of what ends the chunk before, without extensions
-_EXTENSIONS = 16 * 1024  # bytes of chunk extensions that a request may have in all; hardly anybody sends one
+_EXTENSIONS = 4 * 1024  # bytes of chunk extensions that a request may have in all; hardly anybody sends one
 _LONGEST_LENGTH = 18  # digits of a Content-Length that is a number of bytes at all
 
 
@@ -115,7 +115,9 @@ class RequestFraming:
 
     def _too_long(self, what: str) -> BadRequest:
         limits = self._limits
-        return BadRequest(431, f"{what}: expected at most {limits.head_bytes} bytes and {limits.headers} headers")
+        return BadRequest(
+            431, f"{what}: expected at most {limits.head_bytes} bytes and {limits.headers} headers"
+        )
 
     def _field(self, line: bytes, what: str) -> _Field:
         name, colon, value = line.partition(b":")
@@ -131,7 +133,9 @@ class RequestFraming:
     def _head(self) -> bytes | None:
         while (line := self._line("head")) is not None:
             if not self._first:
-                self._first = self._request_line(line) if line else b""  # an empty line before it means nothing
+                self._first = (
+                    self._request_line(line) if line else b""
+                )  # an empty line before it means nothing
             elif line:
                 if len(self._fields) == self._limits.headers:
                     raise self._too_long("head")
@@ -260,7 +264,9 @@ class RequestFraming:
         if len(self._buffer) - at > _LONGEST_SIZE + _EXTENSIONS - self._extensions:
             raise _long_extensions()
         if not (_PART_OF_NEXT if self._chunks else _PART_OF_CHUNK).match(self._buffer, at):
-            expected = "chunks after their sizes of at most 15 hexadecimal digits, each line and chunk ended by CR LF"
+            expected = (
+                "chunks after sizes of at most 15 hexadecimal digits, each line and chunk ended by CR LF"
+            )
             raise BadRequest(400, f"body: expected {expected} (got {_shown(self._buffer[at:])})")
 
     def _trailers(self) -> bytes | None:
@@ -284,8 +290,8 @@ def _long_extensions() -> BadRequest:
 def _means_nothing(field: _Field, is_old: bool) -> bool:
     """Whether the parser is not to see a header.
 
-    An offer to upgrade is nothing to us, and an end of the request to the parser: it would never see the body.
-    Who speaks HTTP/1.0 cannot wait for 100 Continue.
+    An offer to upgrade is nothing to us, and an end of the request to the parser, which would never see the
+    body. Who speaks HTTP/1.0 cannot wait for 100 Continue.
     """
     return field.name == b"upgrade" or (is_old and field.name == b"expect")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asyncio import BaseTransport, TimerHandle
+from asyncio import BaseTransport, TimerHandle, Transport
 from time import monotonic_ns
 from typing import Any, NamedTuple, cast
 
@@ -27,11 +27,11 @@ class Refusal(NamedTuple):
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """A bounded protocol refuses what is no request of HTTP/1.1, and one that is too large or not whole in time.
+    """A bounded protocol refuses what is no request of HTTP/1.1, and one too large or not whole in time.
 
-    So a client cannot hold memory or a connection for ever. One request after the other is read: what a client
-    sends beyond waits, unread but for one piece, until the one before is answered. It notes when a request's
-    first byte came: the request's own task may start much later.
+    So a client cannot hold memory or a connection for ever. One request after the other is read: what a
+    client sends beyond waits, unread but for one piece, until the one before is answered. It notes when a
+    request's first byte came: the request's own task may start much later.
     """
 
     limits = HttpLimits()
@@ -51,13 +51,15 @@ class BoundedProtocol(HttpToolsProtocol):
 
     # the connection
 
-    def connection_made(self, transport: BaseTransport) -> None:  # type: ignore[override]
-        super().connection_made(transport)  # type: ignore[arg-type]
+    def connection_made(self, transport: BaseTransport) -> None:
+        super().connection_made(cast(Transport, transport))
         self._wait_for_request()
         socket = transport.get_extra_info("socket")
         if socket is not None and socket.fileno() >= most_descriptors():
             self.errors.no_descriptor()
-            self._leave(last_answer(no_descriptor()))
+            self._is_over = True
+            self.transport.write(last_answer(no_descriptor()))
+            self.transport.close()  # at once: others wait for the descriptor
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_clocks()
@@ -77,8 +79,8 @@ class BoundedProtocol(HttpToolsProtocol):
         )
 
     def timeout_keep_alive_handler(self) -> None:
-        """Close an idle connection; one that takes none of what was sent cannot even be closed without force."""
-        unsent = cast(int, self.transport.get_write_buffer_size())
+        """Close an idle connection; one that takes none of what was sent must be cut off."""
+        unsent = self.transport.get_write_buffer_size()
         if unsent and unsent != self._unsent:
             self._unsent = unsent
             self._wait_for_request()
@@ -104,7 +106,9 @@ class BoundedProtocol(HttpToolsProtocol):
     def _read_on(self) -> None:
         """Read the request that is open to its end, and the next one once it is answered."""
         try:
-            while not (self._is_over or self.transport.is_closing() or (self._open and self._framing.at_start)):
+            while not (
+                self._is_over or self.transport.is_closing() or (self._open and self._framing.at_start)
+            ):
                 if (piece := self._framing.piece()) is None:
                     break
                 self.parser.feed_data(piece)
@@ -158,14 +162,14 @@ class BoundedProtocol(HttpToolsProtocol):
             self._read_on()
         self._end_if_over()
 
-    def eof_received(self) -> bool:
+    def eof_received(self) -> bool:  # type: ignore[override]
         """Answer what has come whole, and close then. With TLS there is no half of a connection."""
         self._ends = True
         self._end_if_over()
         return self.scheme == "http" and not self.transport.is_closing()
 
     def _end_if_over(self) -> None:
-        """Close where the client sends no more and all that it sent is answered, but for part of a request."""
+        """Close where the client sends no more and all but part of a request is answered."""
         if self._ends and not self.transport.is_closing() and (self._is_over or not self._answers()):
             self._disconnect()
             self.transport.close()
@@ -196,7 +200,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.cycle.message_event.set()
 
     def _leave(self, last: bytes) -> None:
-        """Send the last bytes and close, but read on for a while: else the client may be reset before it reads."""
+        """Send the last bytes and close, but read on for a while: a reset might overtake them."""
         self._is_over = True
         self._stop_clocks()
         self.transport.write(last)
