@@ -40,7 +40,7 @@ class World : public ClientWorld<NetworkThread, NetworkShared> {
       switch (one.bytes.size() % 5) {
         case 0: thread().pause(one.connection, true), thread().pause(one.connection, false); break;
         case 1: thread().tell_when_sent(one.connection); break;
-        case 2: thread().close_soon(one.connection); break;
+        case 2: one.bytes.size() % 2 ? thread().close_soon(one.connection) : thread().linger(one.connection); break;
         default: thread().take_back(one.connection, bytes, "HTTP/1.1 204 No Content\r\n\r\n");
       }
     }
@@ -110,6 +110,8 @@ const std::vector<std::string> kSeeds = {
     request("open", kBinary + std::string(16, '\1'), "Inference-Header-Content-Length: " + std::to_string(kBinary.size()) + "\r\n"),
     request("fixed", R"({"inputs":[{"name":"IN","shape":[1,2],"datatype":"FP32","data":[[1,2]]}],"parameters":{"priority":2,"application":"b"}})"),
     request("absent", kBody),
+    request("fixed", kBody, "Host: y\r\n"),
+    "POST /v2/models/fixed/infer HTTP/1.0\r\nHost: [::1]:80\r\nContent-Length: 0\r\n\r\n",
     "GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n",
     request("fixed", kBody, "Expect: 100-continue\r\n"),
     request("fixed", kBody, "Connection: close\r\nAccept-Encoding: gzip\r\n"),

@@ -214,13 +214,13 @@ async def _finish(running: RunningServer) -> None:
 
 
 def _security(options: ServerOptions) -> Security:
-    keys = _keys(Path(options.api_keys)) if options.api_keys else ()
+    keys = read_keys(Path(options.api_keys)) if options.api_keys else ()
     if options.tls is None:
         return Security(keys)
     return Security(keys, Path(options.tls.cert), Path(options.tls.key))
 
 
-def _keys(file: Path) -> tuple[str, ...]:
+def read_keys(file: Path) -> tuple[str, ...]:
     """Return the keys of a file: one on each line, but for blank lines and those that begin with #."""
     try:
         lines = [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines()]

@@ -189,6 +189,10 @@ class RunningHttp:
             return self.network.always_long()
         return {"all models": self._protocol.long_way} if self._protocol.long_way else {}
 
+    def connections(self) -> int:
+        """Return how many are open now."""
+        return len(self._server.server_state.connections)
+
     async def stop(self, grace: float) -> None:
         """Take no more connections; requests under way get *grace* seconds to be answered."""
         self._server.config.timeout_graceful_shutdown = grace  # type: ignore[assignment]
