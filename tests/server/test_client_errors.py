@@ -1,4 +1,4 @@
-"""What clients do that is no call (nonsense, silence, too many at once) is counted, told, and costs little."""
+"""What clients do that is no call (nonsense, silence, too many) is counted, told, and costs little."""
 
 from __future__ import annotations
 
