@@ -64,6 +64,7 @@ class ClientWorld {
       thread_.turn(false);
       happen(what);
       if (what % 7) drink(ends[1]);
+      if (what % 61 == 60) ::shutdown(ends[1], SHUT_WR);
       thread_.turn(false);
     }
     ::close(ends[1]);

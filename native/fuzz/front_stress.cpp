@@ -68,8 +68,8 @@ bool answered(int fd) {
 }
 
 const std::string kBody = R"({"inputs":[{"name":"IN","shape":[1,2],"datatype":"FP32","data":[1,2.5]}]})";
-const std::string kPlain = "POST /v2/models/echo/infer HTTP/1.1\r\nContent-Length: " + std::to_string(kBody.size()) + "\r\n\r\n" + kBody;
-const std::string kOther = "GET /v2 HTTP/1.1\r\n\r\n";
+const std::string kPlain = "POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(kBody.size()) + "\r\n\r\n" + kBody;
+const std::string kOther = "GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n";
 
 // Asks, and now and then leaves without waiting or in the middle of a request.
 void client(int port, int number, int requests, std::atomic<long>& answers) {
@@ -205,7 +205,7 @@ int main(int count, char** words) {
   Exchange exchange(memory.data(), memory.size(), 1, 64, 2 * kThreads);
   Loopback loopback(exchange);
   loopback.start();
-  auto shared = std::make_shared<NetworkShared>(exchange, HttpLimits{65536, 1 << 20, 1 << 20, kHour, kHour, 0}, Keys(), "");
+  auto shared = std::make_shared<NetworkShared>(exchange, HttpLimits{65536, 1 << 20, 1 << 20, kHour, kHour, 0}, Keys(), "", "");
   const express::Datatype* type = express::datatype("FP32");
   const ServedModel model({0, "echo", "1", {{"IN", type, {2}}}, {{"OUT", type, {2}}}, 4, kHour, {}}, {});
   int port = 0;

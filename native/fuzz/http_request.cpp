@@ -18,7 +18,7 @@ namespace {
 
 class World : public ClientWorld<NetworkThread, NetworkShared> {
  public:
-  World() : ClientWorld(4, Keys(), std::string("too slow")) {
+  World() : ClientWorld(4, Keys(), std::string("too slow"), std::string("no descriptor")) {
     thread().serve(ServedModel(model(2, "texts", {-1}, "BYTES"), {}));
     thread().serve(ServedModel(model(3, "brain", {2}, "BF16"), {}));
   }
@@ -40,7 +40,7 @@ class World : public ClientWorld<NetworkThread, NetworkShared> {
       switch (one.bytes.size() % 5) {
         case 0: thread().pause(one.connection, true), thread().pause(one.connection, false); break;
         case 1: thread().tell_when_sent(one.connection); break;
-        case 2: thread().close_soon(one.connection); break;
+        case 2: one.bytes.size() % 2 ? thread().close_soon(one.connection) : thread().linger(one.connection); break;
         default: thread().take_back(one.connection, bytes, "HTTP/1.1 204 No Content\r\n\r\n");
       }
     }
@@ -84,7 +84,7 @@ std::string with_binary(std::string_view name, const std::string& json, const st
 }
 
 std::string chunked(std::string_view name, const std::string& body, std::size_t size) {
-  std::string whole = "POST /v2/models/" + std::string(name) + "/infer HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n";
+  std::string whole = "POST /v2/models/" + std::string(name) + "/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
   char length[24];
   for (std::size_t at = 0; at < body.size(); at += size) {
     const std::string part = body.substr(at, size);
@@ -110,7 +110,9 @@ const std::vector<std::string> kSeeds = {
     request("open", kBinary + std::string(16, '\1'), "Inference-Header-Content-Length: " + std::to_string(kBinary.size()) + "\r\n"),
     request("fixed", R"({"inputs":[{"name":"IN","shape":[1,2],"datatype":"FP32","data":[[1,2]]}],"parameters":{"priority":2,"application":"b"}})"),
     request("absent", kBody),
-    "GET /v2 HTTP/1.1\r\n\r\n",
+    request("fixed", kBody, "Host: y\r\n"),
+    "POST /v2/models/fixed/infer HTTP/1.0\r\nHost: [::1]:80\r\nContent-Length: 0\r\n\r\n",
+    "GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n",
     request("fixed", kBody, "Expect: 100-continue\r\n"),
     request("fixed", kBody, "Connection: close\r\nAccept-Encoding: gzip\r\n"),
     request("fixed", kBody, "X-Astrarium-Timeline: 1\r\nContent-Type: application/json; charset=x\r\nAccept-Encoding: deflate\r\n"),

@@ -154,7 +154,7 @@ def test_the_native_scheduler_counts_the_calls_that_it_holds_where_they_lie() ->
     """Two calls of two rows each: they wait, are in batches, have ended."""
     Stage.natively = True
     try:
-        stage = Stage(gpus=1)
+        stage = Stage(gpus=1, slo_ms=400)
     finally:
         Stage.natively = False
     scheduler = stage.control._scheduler

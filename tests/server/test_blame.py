@@ -7,9 +7,9 @@ import logging
 import pytest
 
 from astrarium.core.units import MILLISECOND, SECOND
-from astrarium.server.control.blame import FIRST_BAN
 from astrarium.server.control.causes import QUARANTINED, WORKER_LOST
 from astrarium.server.control.fleet import LOADS
+from astrarium.server.control.isolation import FIRST_BAN
 from astrarium.server.control.quarantine import LASTS
 from astrarium.server.control.tickets import Ticket
 from astrarium.serving.live.messages import LoadModel, RunBatch, UnloadModel, WorkerBroken

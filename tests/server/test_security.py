@@ -251,7 +251,7 @@ class Sending:
         raise AssertionError("unreachable")
 
 
-HALF = b"POST /v2/models/echo/infer HTTP/1.1\r\ncontent-length: %d\r\n\r\n" % len(BODY) + BODY[:20]
+HALF = b"POST /v2/models/echo/infer HTTP/1.1\r\nhost: x\r\ncontent-length: %d\r\n\r\n" % len(BODY) + BODY[:20]
 
 
 @pytest.mark.parametrize("sent", [b"GET /v2 HTTP/1.1\r\nhost", HALF])

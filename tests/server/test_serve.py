@@ -282,7 +282,8 @@ def test_clients_that_leave_while_workers_die_cost_nobody_an_answer(server: Serv
 def plain_request(value: float) -> bytes:
     tensor = {"name": "INPUT", "shape": [1, 1], "datatype": "FP32", "data": [value]}
     body = json.dumps({"inputs": [tensor], "parameters": {"timeout": 30_000_000}})
-    return f"POST /v2/models/slow/infer HTTP/1.1\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode()
+    head = f"POST /v2/models/slow/infer HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    return f"{head}{body}".encode()
 
 
 async def read_answer(reader: asyncio.StreamReader) -> dict[str, Any]:

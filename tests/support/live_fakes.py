@@ -14,10 +14,10 @@ from astrarium.core.choice import parameters_of
 from astrarium.core.errors import extension
 from astrarium.core.units import FOREVER, MILLISECOND, Time
 from astrarium.server.contract import InferCall
-from astrarium.server.control.blame import Isolation
 from astrarium.server.control.control_room import Control
 from astrarium.server.control.desk import Desk
 from astrarium.server.control.fleet import Fleet
+from astrarium.server.control.isolation import Isolation
 from astrarium.server.control.native import NativeControl
 from astrarium.server.control.plan import ModelPlan, ServingPlan
 from astrarium.server.control.repository import Repository

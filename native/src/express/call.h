@@ -22,6 +22,8 @@ inline constexpr std::size_t kLongestTag = 256, kMostDimensions = 32;
 // Bytes of JSON in a request, or of elements that its answer has in JSON: reading or writing more takes so long (20 ms
 // and more) that the long way does it, in a thread.
 inline constexpr std::size_t kMostJson = 1 << 20;
+// Bytes of JSON beside the elements of tensors: LARGE in server/settings.py, which the long way holds to the byte.
+inline constexpr std::size_t kMostBeside = 256 << 10;
 // Bytes of an answer: a larger one is copied, page by page, for longer (60 ms) than others should wait.
 inline constexpr std::size_t kMostAnswer = 32 << 20;
 
@@ -86,7 +88,7 @@ struct Call {
 class BodyReader {
  public:
   BodyReader(Call& call, std::string_view json, std::string_view binary, std::size_t limit)
-      : call_(call), scan_(json), binary_(binary), limit_(limit) {}
+      : call_(call), scan_(json), binary_(binary), limit_(limit), beside_(json.size()) {}
 
   bool read() {
     call_.inputs.resize(call_.model->inputs.size());
@@ -185,12 +187,20 @@ class BodyReader {
     if (key == "name") return once(given.has_name) && scan_.text(given.name);
     if (key == "datatype") return once(given.has_type) && scan_.text(given.type);
     if (key == "shape") return once(given.has_shape) && scan_.list([&] { return dimension(given); });
-    if (key == "data") return once(given.has_data) && (is_announced(given) ? json_data(given) : (given.data = scan_, scan_.skip_list()));
+    if (key == "data") return once(given.has_data) && elements(given);
     if (key != "parameters") return extra(fields, key);
     return once(given.has_parameters) && scan_.object([&](std::string_view name) {
       if (name == "binary_data_size") return !given.binary && scan_.whole(given.binary.emplace());
       return !is_unserved(name) && extra(parameters, name);
     });
+  }
+
+  // Reads elements, or moves behind them where what tells how to read them is still to come.
+  bool elements(Announced& given) {
+    const std::size_t before = scan_.left();
+    const bool read = is_announced(given) ? json_data(given) : (given.data = scan_, scan_.skip_list());
+    beside_ -= before - scan_.left();
+    return read;
   }
 
   static bool is_announced(const Announced& given) { return given.has_name && given.has_type && given.has_shape; }
@@ -313,6 +323,7 @@ class BodyReader {
   bool complete() {
     const auto given = [](const Part& part) { return part.given; };
     if (call_.rows == 0 || taken_ != binary_.size()) return false;
+    if (beside_ + call_.inputs.size() * kPieceDigits > kMostBeside) return refused(kTooLarge);
     if (!std::all_of(call_.inputs.begin(), call_.inputs.end(), given)) return false;
     if (call_.outputs.empty())
       for (std::size_t at = 0; at < call_.model->outputs.size(); ++at) call_.outputs.push_back({at, false, false});
@@ -349,6 +360,8 @@ class BodyReader {
   JsonScan scan_;
   std::string_view binary_;
   std::size_t limit_, taken_ = 0, size_ = 0, elements_ = 0, texts_left_ = 0;
+  static constexpr std::size_t kPieceDigits = 20;  // at most, in the place of elements in an outline
+  std::size_t beside_;  // bytes of JSON that are no elements
   const Spec* spec_ = nullptr;
   char* out_ = nullptr;
   char* out_end_ = nullptr;

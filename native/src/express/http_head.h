@@ -61,11 +61,11 @@ class HeadReader {
   }
 
  private:
-  enum Known { kLength, kJson, kApplication, kAuthorization, kApiKey, kType, kConnection, kAccepts, kCoded, kTransfer, kExpect, kTimeline, kCount };
+  enum Known { kLength, kJson, kApplication, kAuthorization, kApiKey, kType, kConnection, kAccepts, kCoded, kTransfer, kExpect, kTimeline, kHost, kCount };
   static constexpr std::string_view kNames[kCount] = {
       "content-length", "inference-header-content-length", "x-astrarium-application", "authorization",
       "x-api-key",      "content-type",                    "connection",              "accept-encoding",
-      "content-encoding", "transfer-encoding", "expect", "x-astrarium-timeline"};
+      "content-encoding", "transfer-encoding", "expect", "x-astrarium-timeline", "host"};
   // What these ask for, the short way does not do.
   static constexpr std::string_view kUnusual[] = {"proxy-connection"};
 
@@ -76,11 +76,17 @@ class HeadReader {
     if (!next_line(all, at, line)) return kInPieces;
     if (!first_line(line)) return "path";
     for (int left = kMostHeaders; next_line(all, at, line); --left) {
-      if (line.empty()) return head_.size = at, seen_[kLength] != head_.chunked ? std::string_view() : kNames[kLength];
+      if (line.empty()) return head_.size = at, missing();
       if (left == 0) return "too_large";
       if (!header(line)) return why_;
     }
     return kInPieces;
+  }
+
+  // The header that is not there, or is one too many; HTTP/1.0 needs no host.
+  std::string_view missing() const {
+    if (!seen_[kHost] && !is_old_) return kNames[kHost];
+    return seen_[kLength] != head_.chunked ? std::string_view() : kNames[kLength];
   }
 
   static bool next_line(std::string_view all, std::size_t& at, std::string_view& line) {
@@ -175,13 +181,23 @@ class HeadReader {
       case kAccepts: return coding(value, head_.accepts), true;  // a list is what a library can read: it need not be
       case kCoded: return value.empty() || coding(value, head_.coded);
       case kTransfer: return head_.chunked = !is_old_ && same_word(value, "chunked");
-      case kExpect: return head_.expects = same_word(value, "100-continue");
+      case kExpect: return head_.expects = !is_old_ && same_word(value, "100-continue");
+      case kHost: return is_host(value);
       case kTimeline: return head_.timed = !value.empty() && value != "0", true;
       case kApplication: return keep(head_.application, value);
       case kAuthorization: return keep(head_.authorization, value);
       case kApiKey: return keep(head_.api_key, value);
       default: return false;
     }
+  }
+
+  // A plain name or address, and a port; others that are right go the long way too.
+  static bool is_host(std::string_view value) {
+    bool all = true;
+    for (const char c : value)
+      all &= (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '-' && c <= ':' && c != '/') || c == '_';
+    const auto colon = value.find(':');
+    return all && (colon == std::string_view::npos || value.find_first_not_of("0123456789", colon + 1) == std::string_view::npos);
   }
 
   // Of the connection. An upgrade is an offer, of which nothing need come.

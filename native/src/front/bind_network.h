@@ -110,10 +110,11 @@ struct BoundThreads {
 struct BoundNetwork : BoundThreads<NetworkThread, NetworkShared> {
   BoundNetwork(BoundExchange& exchange, const std::vector<int>& listeners, std::size_t head_bytes, std::size_t body_bytes,
                std::size_t held_bytes, Time request, Time keep_alive, std::int64_t connections, std::vector<std::string> keys,
-               nb::bytes too_slow)
+               nb::bytes too_slow, nb::bytes no_descriptor)
       : BoundThreads(exchange,
                      std::make_shared<NetworkShared>(*exchange.exchange, HttpLimits{head_bytes, body_bytes, held_bytes, request, keep_alive, connections},
-                                                     Keys(std::move(keys)), std::string(too_slow.c_str(), too_slow.size())),
+                                                     Keys(std::move(keys)), std::string(too_slow.c_str(), too_slow.size()),
+                                                     std::string(no_descriptor.c_str(), no_descriptor.size())),
                      listeners, 0) {}
 };
 
@@ -138,13 +139,14 @@ void serve(Bound& self, int index, std::string name, std::string version, nb::li
   self.serve(ServedModel(std::move(model), std::move(applications)));
 }
 
-// What was passed to Python: (kind, connection, bytes, why, received, error).
+// What was passed to Python: (kind, connection, bytes, why, received, error, (host, port) of the client).
 inline nb::list passed(BoundNetwork& self) {
   auto [all, stalled] = self.shared->long_way.take();
   if (stalled) self.read_on();
   nb::list found;
   for (const Passed& one : all)
-    found.append(nb::make_tuple(static_cast<int>(one.kind), one.connection, as_bytes(one.bytes), one.why, one.received, one.error));
+    found.append(nb::make_tuple(static_cast<int>(one.kind), one.connection, as_bytes(one.bytes), one.why, one.received, one.error,
+                                nb::make_tuple(one.peer.host, one.peer.port)));
   return found;
 }
 
@@ -307,6 +309,11 @@ nb::class_<N> bind_threads(nb::class_<N> bound) {
       .def("withhold", &N::withhold, "name"_a, "why"_a)
       .def("connections", [](N& self) { return self.shared->connections.load(); })
       .def("held", [](N& self) { return self.shared->held.load(); })
+      .def("turned_away", [](N& self) {
+        std::int64_t found = 0;
+        for (const auto& thread : self.threads) found += thread->turned_away();
+        return found;
+      })
       .def("fd", [](N& self) { return self.shared->long_way.fd(); })
       .def("long_way", [](N& self) {
         const auto reasons = self.shared->long_way.reasons();
@@ -338,9 +345,9 @@ inline void bind_network(nb::module_& m) {
   using N = BoundNetwork;
   bind_threads(nb::class_<N>(m, "Network"))
       .def(nb::init<BoundExchange&, const std::vector<int>&, std::size_t, std::size_t, std::size_t, Time, Time, std::int64_t, std::vector<std::string>,
-                    nb::bytes>(),
+                    nb::bytes, nb::bytes>(),
            "exchange"_a, "listeners"_a, "head_bytes"_a, "body_bytes"_a, "held_bytes"_a, "request_ns"_a, "keep_alive_ns"_a, "connections"_a,
-           "keys"_a, "too_slow"_a, nb::keep_alive<1, 2>())
+           "keys"_a, "too_slow"_a, "no_descriptor"_a, nb::keep_alive<1, 2>())
       .def("passed", &passed)
       .def("write", [](N& self, ConnectionNumber n, nb::bytes data) {
              self.of(n).post([&t = self.of(n), n, bytes = std::string(data.c_str(), data.size())] { t.write(n, bytes); });
@@ -348,6 +355,7 @@ inline void bind_network(nb::module_& m) {
       .def("tell_when_sent", [](N& self, ConnectionNumber n) { self.of(n).post([&t = self.of(n), n] { t.tell_when_sent(n); }); }, "connection"_a)
       .def("pause", [](N& self, ConnectionNumber n, bool paused) { self.of(n).post([&t = self.of(n), n, paused] { t.pause(n, paused); }); }, "connection"_a, "paused"_a)
       .def("close", [](N& self, ConnectionNumber n) { self.of(n).post([&t = self.of(n), n] { t.close_soon(n); }); }, "connection"_a)
+      .def("linger", [](N& self, ConnectionNumber n) { self.of(n).post([&t = self.of(n), n] { t.linger(n); }); }, "connection"_a)
       .def("abort", [](N& self, ConnectionNumber n) { self.of(n).post([&t = self.of(n), n] { t.abort(n); }); }, "connection"_a)
       .def("take_back", [](N& self, ConnectionNumber n, std::uint64_t received, nb::bytes data) {
              self.of(n).post([&t = self.of(n), n, received, bytes = std::string(data.c_str(), data.size())] { t.take_back(n, received, bytes); });

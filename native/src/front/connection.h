@@ -119,6 +119,8 @@ struct Connection : Asker {
   bool closing = false;        // as soon as it has taken what is left for it
   bool encouraged = false;     // to send the body that it asked about
   bool deaf = false;           // nothing is read any more
+  bool lingers = false;        // it is not closed before its client has had time to read the last answer
+  bool left = false;           // it has been sent all: what still comes is thrown away
 
   // The long way.
   bool is_long = false;      // requests go there now
@@ -133,10 +135,13 @@ struct Connection : Asker {
   bool idle() const { return !is_long && pending == nullptr && !incoming && in.empty() && out.empty(); }
   bool arriving() const { return !is_long && pending == nullptr && (incoming || !in.empty()) && out.empty(); }
 
+  // Whether the client has sent its last byte and nothing of a request is left to be answered.
+  bool is_over() const { return closes && deaf && !is_long && pending == nullptr && out.empty(); }
+
   // Whether anything may be read from it now. What comes while a call waits for its answer is read once, so that we
   // hear of clients that leave.
   bool reads() const {
-    if (deaf) return false;
+    if (deaf) return left;
     if (is_long) return !paused && !stalled;
     if (incoming) return true;
     return out.empty() && (pending == nullptr || in.empty());

@@ -16,11 +16,13 @@
 #include <functional>
 #include <mutex>
 #include <stdexcept>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "clock.h"
+#include "descriptors.h"
 #include "exchange.h"
 
 namespace astrarium::front {
@@ -81,6 +83,9 @@ class EventThread {
     return Time{1'000'000'000} * time.tv_sec + time.tv_nsec;
   }
 
+  // Connections for which there was no descriptor.
+  std::int64_t turned_away() const { return turned_away_.load(std::memory_order_relaxed); }
+
   // One round of the thread's loop; by itself only where the thread was not started.
   void turn(bool may_sleep = true) {
     epoll_event events[kEvents];
@@ -107,13 +112,19 @@ class EventThread {
   virtual bool has_connections() const = 0;
   virtual void lose_all() = 0;
   virtual void end_round() {}
+  // What a client hears for which there is no descriptor.
+  virtual std::string_view no_descriptor() const { return {}; }
 
   void accept_all() {
+    const int most = most_descriptors();
     while (listener_ >= 0) {
-      const int fd = ::accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
-      if (fd >= 0) adopt(fd);
+      const int fd = accepted();
+      if (fd >= most) deny(fd);
+      else if (fd >= 0) adopt(fd);
       else if (errno == EAGAIN || errno == EWOULDBLOCK) return;
-      else if (errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM) return rest_from_accepting();
+      else if (errno == EMFILE || errno == ENFILE) {
+        if (!deny_one()) return rest_from_accepting();
+      } else if (errno == ENOBUFS || errno == ENOMEM) return rest_from_accepting();
       else if (errno != EINTR && errno != ECONNABORTED && errno != EPROTO) return;
     }
   }
@@ -183,6 +194,21 @@ class EventThread {
     for (const auto& one : work) one();
   }
 
+  int accepted() { return ::accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC); }
+
+  void deny(int fd) {
+    turn_away(fd, no_descriptor());
+    turned_away_.fetch_add(1, std::memory_order_relaxed);
+  }
+  // The next client, with the descriptor that is kept for it; whether it went.
+  bool deny_one() {
+    spare_.give_up();
+    const int fd = accepted();
+    if (fd >= 0) deny(fd);
+    spare_.take();
+    return fd >= 0;
+  }
+
   // There is no descriptor or memory for more connections: look again with the next sweep.
   void rest_from_accepting() {
     watch(listener_, kListener, 0, EPOLL_CTL_MOD);
@@ -202,6 +228,8 @@ class EventThread {
   }
 
   int epoll_;
+  SpareDescriptor spare_;
+  std::atomic<std::int64_t> turned_away_ = 0;
   Time ended_ = 0, next_sweep_ = 0;
   bool stopped_ = false, listens_ = true;
   std::mutex mutex_;

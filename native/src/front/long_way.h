@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "../units.h"
+#include "peer.h"
 
 namespace astrarium::front {
 
@@ -33,8 +34,9 @@ struct Passed {
   std::string why = {};  // it goes the long way
   Time received = 0;
   int error = 0;  // what ended the connection; 0: it was closed
+  Peer peer = {};  // with the first bytes of a connection
 
-  std::size_t cost() const { return sizeof *this + bytes.size() + why.size(); }  // bytes of memory
+  std::size_t cost() const { return sizeof *this + bytes.size() + why.size() + peer.host.size(); }  // bytes of memory
 };
 
 // *Passed* has a `cost`. Network threads push, Python's event loop takes all at once when the descriptor is readable.

@@ -2,6 +2,7 @@
 // It sleeps in epoll_wait and never waits for anybody else.
 #pragma once
 
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -25,13 +26,14 @@ namespace astrarium::front {
 
 // What all threads of a network share.
 struct NetworkShared {
-  NetworkShared(Exchange& exchange, HttpLimits limits, Keys keys, std::string too_slow)
-      : exchange(exchange), limits(limits), keys(std::move(keys)), too_slow(std::move(too_slow)) {}
+  NetworkShared(Exchange& exchange, HttpLimits limits, Keys keys, std::string too_slow, std::string no_descriptor)
+      : exchange(exchange), limits(limits), keys(std::move(keys)), too_slow(std::move(too_slow)), no_descriptor(std::move(no_descriptor)) {}
 
   Exchange& exchange;
   const HttpLimits limits;
   const Keys keys;
-  const std::string too_slow;  // the answer to a request that is not whole in time
+  const std::string too_slow;       // the answer to a request that is not whole in time
+  const std::string no_descriptor;  // and to a connection for which there is none
   LongWayQueue<Passed> long_way;
   std::atomic<std::int64_t> connections = 0;
   std::atomic<std::size_t> held = 0;  // bytes of requests that are not whole
@@ -96,6 +98,13 @@ class NetworkThread : public EventThread {
     else connection->closes = true;
     settle(*connection);
   }
+  // The same after a refusal: the client may be in the middle of sending, and is to read it all the same.
+  void linger(ConnectionNumber number) {
+    Connection* connection = connections_.find(number);
+    if (connection == nullptr) return;
+    connection->lingers = true;
+    close_soon(number);
+  }
   void abort(ConnectionNumber number) {
     if (Connection* connection = connections_.find(number)) lose(*connection, 0);
   }
@@ -118,6 +127,7 @@ class NetworkThread : public EventThread {
 
  private:
   static constexpr std::size_t kRead = 1 << 18;  // bytes at once, as the event loop's transports do
+  static constexpr Time kLinger = 2000 * kMillisecond;  // for a client to read the last answer and to close
   static constexpr std::size_t kLook = 1 << 14;  // bytes of a request that may be large: where its tensors go is not known yet
 
   // ---- connections
@@ -140,9 +150,21 @@ class NetworkThread : public EventThread {
     connections_.remove(connection);
     shared_.connections.fetch_sub(1, std::memory_order_relaxed);
   }
+  // Closes a connection whose last answer is sent. A socket with bytes that nobody has read would be reset, and the answer
+  // with it: so what a client still sends is read and thrown away for a while (RFC 9112, 9.6).
+  void leave(Connection& connection) {
+    int unread = 0;
+    ::ioctl(connection.fd, FIONREAD, &unread);
+    if (unread == 0 && !connection.lingers) return lose(connection, 0);
+    if (!std::exchange(connection.left, true)) ::shutdown(connection.fd, SHUT_WR), connection.since = began_;
+    connection.closing = connection.deaf = true;
+    sweep_soon();
+    arm(connection);
+  }
   void lose_all() override {
     connections_.each([this](Connection& connection) { lose(connection, 0); });
   }
+  std::string_view no_descriptor() const override { return shared_.no_descriptor; }
   bool has_connections() const override { return !connections_.empty(); }
 
   void happened(ConnectionNumber number, std::uint32_t events) override {
@@ -161,8 +183,9 @@ class NetworkThread : public EventThread {
   void settle(Connection& connection) {
     if (connection.out.empty()) {
       if (std::exchange(connection.tell_sent, false)) pass({Passed::kSent, connection.number});
-      if (connection.closing || (connection.closes && connection.idle())) return lose(connection, 0);
+      if (connection.closing || (connection.closes && connection.idle())) return leave(connection);
       if (connection.arriving() && !connection.incoming && connection.in.size() >= connection.need) return read_kept(connection);
+      if (connection.is_over()) return lose(connection, 0);
     }
     arm(connection);
   }
@@ -182,6 +205,7 @@ class NetworkThread : public EventThread {
   // ---- reading
 
   void receive(Connection& connection) {
+    if (connection.left) return throw_away(connection);
     if (connection.incoming) return receive_body(connection);
     const bool looks = connection.large && connection.in.empty() && connection.pending == nullptr && !connection.is_long;
     const ssize_t size = ::recv(connection.fd, buffer_.get(), looks ? kLook : kRead, MSG_DONTWAIT);
@@ -201,12 +225,16 @@ class NetworkThread : public EventThread {
     settle(connection);
   }
 
-  // The client sends no more: as with other servers, that ends the connection.
+  // The client sends no more. What it has sent is answered; then the connection is closed.
   void end(Connection& connection) {
-    if (!connection.is_long) return lose(connection, 0);
-    connection.deaf = true;
-    pass({Passed::kEnd, connection.number});
-    arm(connection);
+    connection.deaf = connection.closes = true;
+    if (connection.is_long) pass({Passed::kEnd, connection.number});
+    settle(connection);
+  }
+
+  void throw_away(Connection& connection) {
+    const ssize_t size = ::recv(connection.fd, buffer_.get(), kRead, MSG_DONTWAIT | MSG_TRUNC);
+    if (size == 0 || (size < 0 && errno != EAGAIN && errno != EINTR)) lose(connection, 0);
   }
 
   // Requests from bytes that were read just now; what is left of them is kept.
@@ -251,7 +279,8 @@ class NetworkThread : public EventThread {
       connection.need = 0;
       if (connection.closing) return settle(connection);
     }
-    if (connection.closes && connection.idle()) return lose(connection, 0);
+    if (connection.closes && connection.idle()) return leave(connection);
+    if (connection.is_over()) return lose(connection, 0);
     arm_after_reading(connection);
   }
 
@@ -435,16 +464,18 @@ class NetworkThread : public EventThread {
 
   void go_long(Connection& connection, std::string_view data, std::string_view why) {
     shared_.long_way.counted(why);
-    connection.is_long = connection.is_known = true;
+    connection.is_long = true;
     connection.encouraged = false;
     connection.need = 0;
     pass_on(connection, data, why);
+    if (connection.deaf) pass({Passed::kEnd, connection.number});
     arm(connection);
   }
 
   void pass_on(Connection& connection, std::string_view data, std::string_view why) {
     connection.passed += data.size();
-    if (!pass({Passed::kData, connection.number, std::string(data), std::string(why), arrived_})) connection.stalled = true;
+    Peer peer = std::exchange(connection.is_known, true) ? Peer() : peer_of(connection.fd);
+    if (!pass({Passed::kData, connection.number, std::string(data), std::string(why), arrived_, 0, std::move(peer)})) connection.stalled = true;
   }
 
   bool pass(Passed passed) { return shared_.long_way.push(std::move(passed)); }
@@ -455,7 +486,10 @@ class NetworkThread : public EventThread {
     const Time now = began_;
     bool arriving = false;
     connections_.each([&](Connection& connection) {
-      if (connection.arriving()) {
+      if (connection.left) {
+        arriving = true;
+        if (now - connection.since > kLinger) lose(connection, 0);
+      } else if (connection.arriving()) {
         if (connection.incoming && calls_.expire(*connection.incoming, now)) tell_refusal(connection), arm(connection);
         if (now - connection.since > shared_.limits.request) too_slow(connection);
         else arriving = true;
@@ -478,7 +512,7 @@ class NetworkThread : public EventThread {
     hold_less(connection.in.size());
     connection.in.clear();
     connection.out.append(shared_.too_slow);
-    connection.closing = connection.deaf = true;
+    connection.closing = connection.deaf = connection.lingers = true;
     send_rest(connection);
   }
 

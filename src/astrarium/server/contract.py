@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from astrarium.core.errors import AstrariumError
 from astrarium.core.units import Time
+from astrarium.server.client_errors import ClientErrors
 from astrarium.serving.live.tensors import Tensor, TensorSpec
 
 
@@ -178,6 +179,8 @@ class HeldInput(Struct, frozen=True):
 
 class Service(Protocol):
     """A service is one served scenario. Every method belongs to the event loop that serves."""
+
+    client_errors: ClientErrors
 
     @property
     def ready(self) -> bool:

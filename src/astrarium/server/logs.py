@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from math import inf
 from time import monotonic
@@ -31,21 +33,43 @@ class JsonLines(logging.Formatter):
 
 
 class ThrottledWarnings:
-    """Warnings that clients can cause at will are written once every *seconds*; the rest is counted."""
+    """Throttled warnings are those that clients can cause at will: of every *seconds* a few are written.
+
+    The rest is counted, and the count is written with the next line, or inside an event loop once *seconds*
+    are over.
+    """
 
     def __init__(
-        self, log: logging.Logger, seconds: float = 10.0, clock: Callable[[], float] = monotonic
+        self,
+        log: logging.Logger,
+        seconds: float = 10.0,
+        clock: Callable[[], float] = monotonic,
+        burst: int = 1,
     ) -> None:
-        self._log, self._seconds, self._clock = log, seconds, clock
-        self._next, self._left_out = -inf, 0
+        self._log, self._seconds, self._clock, self._burst = log, seconds, clock, burst
+        self._next, self._written, self._left_out = -inf, 0, 0  # when the next few may be written
 
     def warning(self, text: str, *given: object) -> None:
-        if self._clock() < self._next:
-            self._left_out += 1
+        if self._clock() >= self._next:
+            self._next, self._written = self._clock() + self._seconds, 0
+        if self._written == self._burst:
+            self._leave_out()
             return
+        self._written += 1
         more = f" ({self._left_out} more since the last such line)" if self._left_out else ""
+        self._left_out = 0
         self._log.warning(text + "%s", *given, more)
-        self._next, self._left_out = self._clock() + self._seconds, 0
+
+    def _leave_out(self) -> None:
+        self._left_out += 1
+        if self._left_out == 1:
+            with suppress(RuntimeError):  # no event loop runs: the next line says it
+                asyncio.get_running_loop().call_later(self._next - self._clock(), self._tell_count)
+
+    def _tell_count(self) -> None:
+        if self._left_out:
+            self._log.warning("%d more such lines were left out", self._left_out)
+            self._left_out = 0
 
 
 def start_logging(form: str, level: str = "info") -> None:

@@ -36,6 +36,7 @@ class NativeThreads:
         self._native, self._front = native, front
         self._cards: dict[int, ModelCard] = {}  # as the threads know them
         self._looked: Time = 0
+        self._turned_away = 0
 
     def look(self) -> None:
         """Tell the threads which models are ready now; to be called when models were loaded or unloaded."""
@@ -49,6 +50,11 @@ class NativeThreads:
         """Look, unless that was a moment ago; to be called when a request went the long way."""
         if monotonic_ns() - self._looked > LOOK_AGAIN:
             self.look()
+
+    def turned_away(self) -> int:
+        """Return for how many connections there was no descriptor since somebody last asked."""
+        before, self._turned_away = self._turned_away, self._native.turned_away()
+        return self._turned_away - before
 
     def settle(self) -> None:
         """Wait until all threads know what they were told: some microseconds."""

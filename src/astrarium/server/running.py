@@ -19,6 +19,7 @@ from astrarium.core.errors import InputError
 from astrarium.core.quantities import write_bytes
 from astrarium.run.pools import signals_to
 from astrarium.server.control.plan import plan
+from astrarium.server.descriptors import check_descriptors, raise_limit
 from astrarium.server.grpc.server import NativeGrpc, RunningGrpc, serve_grpc
 from astrarium.server.http.server import RunningHttp, serve_http
 from astrarium.server.recording import Header, Recording
@@ -154,10 +155,12 @@ async def serve(scenario: Scenario, started: Callable[[RunningServer], None]) ->
 
     A signal while it starts, and a second one while it drains, end it at once.
     """
+    raise_limit()
     check(scenario.server)
     recording = _recording(scenario)
-    workers = partial(LocalWorkers, reserve=scenario.server.reserve)
-    service = LiveService(plan(scenario), workers, recording)
+    workers, planned = partial(LocalWorkers, reserve=scenario.server.reserve), plan(scenario)
+    check_descriptors(len(planned.workers), planned.threads, planned.queue)
+    service = LiveService(planned, workers, recording)
     grace = 0.0  # for workers that may still be loading, and hear nothing meanwhile
     try:
         with ends_at_once():
@@ -212,14 +215,20 @@ async def _finish(running: RunningServer) -> None:
 
 
 def _security(options: ServerOptions) -> Security:
-    keys = _keys(Path(options.api_keys)) if options.api_keys else ()
+    keys = read_keys(Path(options.api_keys)) if options.api_keys else ()
     if options.tls is None:
         return Security(keys)
     return Security(keys, Path(options.tls.cert), Path(options.tls.key))
 
 
-def _keys(file: Path) -> tuple[str, ...]:
-    keys = tuple(line.strip() for line in file.read_text().splitlines() if line.strip())
+def read_keys(file: Path) -> tuple[str, ...]:
+    """Return the keys of a file: one on each line, but for blank lines and those that begin with #."""
+    try:
+        lines = [line.strip() for line in file.read_text(encoding="utf-8-sig").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError("server.api_keys", str(file), f"a file of text that can be read: {error}") from None
+    keys = tuple(line for line in lines if line and not line.startswith("#"))
     if not keys:
-        raise InputError("server.api_keys", str(file), "a file with one key on each line; it is empty")
+        expected = "a file with one key on each line; blank lines and lines that begin with # are none"
+        raise InputError("server.api_keys", str(file), f"{expected}, and it has no other")
     return keys

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from astrarium.core.errors import InputError, extension
 from astrarium.core.quantities import rounded_duration, write_duration
 from astrarium.core.units import MILLISECOND, SECOND, Time
+from astrarium.server.client_errors import ClientErrors
 from astrarium.server.contract import (
     HeldInput,
     InferAnswer,
@@ -23,7 +24,6 @@ from astrarium.server.contract import (
     Stages,
     StatisticsOfModel,
 )
-from astrarium.server.control.blame import Isolation
 from astrarium.server.control.books import ModelBooks
 from astrarium.server.control.bounds import around, tightest
 from astrarium.server.control.bridge import Bridge
@@ -32,6 +32,7 @@ from astrarium.server.control.control_room import Control
 from astrarium.server.control.desk import Desk
 from astrarium.server.control.failure_watch import FailureWatch
 from astrarium.server.control.fleet import LOOK_EVERY, Fleet
+from astrarium.server.control.isolation import Isolation
 from astrarium.server.control.native import HearingScheduler, NativeControl
 from astrarium.server.control.plan import ServingPlan
 from astrarium.server.control.repository import Entry, Repository
@@ -62,6 +63,7 @@ class NativeNetwork(Protocol):
 
     def look(self) -> None: ...
     def settle(self) -> None: ...
+    def turned_away(self) -> int: ...
 
 
 class LiveService:
@@ -117,6 +119,7 @@ class LiveService:
         given = self.control, self.repository, self._preprocessor, self._timelines
         self.calls = Calls(*given, loop.clock, self._closed, self._failures)
         self.garbage = GarbageKeeper()
+        self.client_errors = ClientErrors()
         self.long_way: Counter[str] = Counter()  # calls that did not go the short way, by reason
         self._accepted = 0  # calls, when the watch last looked
         self._watch: asyncio.Task[None] | None = None
@@ -293,13 +296,19 @@ class LiveService:
             "worker_restarts": ("Workers that died and were started again.", self.fleet.restarts),
             "policy_errors": ("Times that the policy failed.", self.control.policy_errors),
             "express_calls": ("Accepted calls that came the short way.", self._taken_the_short_way()),
+            "connections_turned_away": (
+                "Connections for which there was no descriptor: raise ulimit -n.",
+                self.client_errors.turned_away,
+            ),
             "plan_revisions": ("Times that batches or delays had drifted.", self._drift.revisions),
         }
 
     def counters_by(self) -> dict[str, tuple[str, str, Mapping[str, int]]]:
+        bad = "What came over HTTP and was no request, by the status that it was answered with."
         long_way = "Calls that went the long way, which costs about ten times as much, by reason."
         return {
             "long_way": (long_way, "reason", self.long_way),
+            "bad_requests": (bad, "status", self.client_errors.bad_requests),
             "collections": ("Garbage collections of the frontend.", "moment", self.garbage.collections),
         }
 
@@ -380,6 +389,7 @@ class LiveService:
                 self._collect_garbage()
                 self._look_for_refusals()
                 self._look_for_failures()
+                self.client_errors.no_descriptor(sum(one.turned_away() for one in self._networks))
             except Exception:  # looking after things must not end with one of them
                 log.exception("looking after workers and plans failed")
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import resource
 import socket
+import struct
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -261,6 +262,13 @@ def test_a_client_that_does_not_read_gets_all_of_it_later() -> None:
     asyncio.run(run())
 
 
+def reset(connection: Connection) -> None:
+    """Leaves so that the server hears of it: by a FIN the client might only have stopped sending."""
+    here = connection.writer.get_extra_info("socket")
+    here.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.writer.transport.abort()
+
+
 def test_a_client_that_leaves_gives_back_what_it_held() -> None:
     async def run() -> None:
         async with running(by_hand=True) as server:
@@ -269,7 +277,8 @@ def test_a_client_that_leaves_gives_back_what_it_held() -> None:
             another.writer.write(request()[:-1])
             [(number, *_)] = await server.front.popped()
             await until(lambda: server.network.native.held() == len(request()) - 1)
-            server.leave()
+            reset(connection)
+            another.writer.close()
             await until(lambda: len(server.network.connections) == 0)
             assert server.network.native.held() == 0
             assert server.front.exchange.admission.open() == 1

@@ -77,7 +77,9 @@ class Desk:
             limits = {"head_bytes": HEAD, "body_bytes": BODY, "held_bytes": 1 << 20, "connections": 0}
             times = {"request_ns": HOUR, "keep_alive_ns": HOUR}
             listeners = [listener.fileno()]
-            self.network = _front.Network(exchange, listeners, keys=[], too_slow=b"", **limits, **times)
+            self.network = _front.Network(
+                exchange, listeners, keys=[], too_slow=b"", no_descriptor=b"", **limits, **times
+            )
             self._address = listener.getsockname()
         for index, card in enumerate(CARDS):
             self.serve(

@@ -12,13 +12,13 @@ import pytest
 
 from astrarium.core.errors import extension
 from astrarium.server.settings import HttpLimits
-from tests.support.server.fakes import FakeService, Way, serving, until
+from tests.support.server.fakes import WAYS, FakeService, Way, serving, until
 from tests.support.server.http_connection import BODY, LONG, Connection, request
 
 pytestmark = pytest.mark.skipif(extension("_front") is None, reason="needs the native extension")
 
 
-INFER = "POST /v2/models/echo/infer HTTP/1.1\r\n"
+INFER = "POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\n"
 OFFER = "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABkAAQCAAAAAAIAAAAA"
 CHUNKED = "Transfer-Encoding: chunked\r\n\r\n"
 
@@ -32,7 +32,7 @@ def tensor_of(datatype: str, data: bytes, rows: int = 1, **more: Any) -> str:
     tensor = {"name": "IN", "shape": [rows, 2], "datatype": datatype}
     body = json.dumps({"inputs": [tensor | {"parameters": {"binary_data_size": len(data)}}], **more})
     first, size = f"POST /v2/models/all_{datatype.lower()}/infer HTTP/1.1", len(body) + len(data)
-    head = f"{first}\r\nContent-Length: {size}\r\n"
+    head = f"{first}\r\nHost: x\r\nContent-Length: {size}\r\n"
     return f"{head}Inference-Header-Content-Length: {len(body)}\r\n\r\n{body}" + data.decode("latin-1")
 
 
@@ -48,9 +48,9 @@ UNUSUAL = {
     "expect": f"{INFER}Expect: 100-continue\r\nContent-Length: {len(BODY)}\r\n\r\n{BODY}",
     "http 1.0": f"POST /v2/models/echo/infer HTTP/1.0\r\nContent-Length: {len(BODY)}\r\n\r\n{BODY}",
     "close": f"{INFER}Connection: close\r\nContent-Length: {len(BODY)}\r\n\r\n{BODY}",
-    "head": "HEAD /v2 HTTP/1.1\r\n\r\n",
+    "head": "HEAD /v2 HTTP/1.1\r\nHost: x\r\n\r\n",
     "lines that end with half an end": request(BODY).decode().replace("\r\n", "\n"),
-    "in turns": (request(LONG) + request() + b"GET /v2 HTTP/1.1\r\n\r\n" + request()).decode(),
+    "in turns": (request(LONG) + request() + b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n" + request()).decode(),
     "no length": f"{INFER}\r\n",
     "close, then more": f"{INFER}Connection: close\r\nContent-Length: {len(BODY)}\r\n\r\n{BODY}"
     + 2 * f"{INFER}\r\n",
@@ -92,9 +92,9 @@ UNUSUAL = {
     "a body that offers an upgrade": texts(b"\1\0\0\0a\x13\0\0\0a: b\r\nUpgrade: h2c\r\n"),
     "an unknown field twice": request(BODY[:-1] + ', "more": 1, "more": 2}').decode(),
 }
-UPGRADE = b"GET /v2 HTTP/1.1\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n"
+UPGRADE = b"GET /v2 HTTP/1.1\r\nHost: x\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n"
 TOO_LARGE = f"{INFER}Content-Length: 99999999999\r\n\r\n{BODY}"
-LAST = b"GET /v2/health/live HTTP/1.1\r\nConnection: close\r\n\r\n"
+LAST = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
 
 async def said(port: int, sent: bytes) -> bytes:
@@ -151,19 +151,61 @@ def test_an_upgrade_is_not_made() -> None:
     assert asyncio.run(run("native"))[0] == 200
 
 
-def test_a_half_closed_connection_is_closed() -> None:
-    async def run(way: Way) -> bytes:
+LARGE = json.dumps(
+    {"inputs": [{"name": "IN", "shape": [1, 300_000], "datatype": "FP32", "data": [1] * 300_000}]}
+)
+HALF_CLOSED = {
+    "plain": (request(), 1),
+    "the long way": (request(LONG), 1),
+    "large": (request(LARGE), 1),
+    "a page": (b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n", 1),
+    "both ways after each other": (request() + request(LONG) + request() + request(LONG), 4),
+    "many": (request() * 20, 20),
+    "many, the long way": (request(LONG) * 20, 20),
+    "and part of another": (request() + request()[:-5], 1),
+    "and part of another, the long way": (request(LONG) + request(LONG)[:-5], 1),
+    "part of one": (request()[:-5], 0),
+    "part of a head": (b"GET /v2 HT", 0),
+    "nothing": (b"", 0),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("case", HALF_CLOSED)
+def test_a_client_that_sends_no_more_is_answered(case: str, way: Way) -> None:
+    sent, answers = HALF_CLOSED[case]
+
+    async def run() -> None:
+        async with serving(FakeService(), way=way) as server:
+            for _ in range(10):
+                connection = await Connection.to(server.http)
+                connection.writer.write(sent)
+                connection.writer.write_eof()
+                answer = await asyncio.wait_for(connection.reader.read(), 60)
+                connection.writer.close()
+                assert answer.count(b"HTTP/1.1 200 OK\r\n") == answer.count(b"HTTP/1.1") == answers
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("body", [BODY, LONG])
+def test_a_client_that_sends_no_more_may_wait_for_its_answer(body: str, way: Way) -> None:
+    async def run() -> None:
         service = FakeService(gate=asyncio.Event())
         async with serving(service, way=way) as server:
             connection = await Connection.to(server.http)
-            connection.writer.write(request(LONG, "slow"))
-            await until(lambda: service.calls)
+            connection.writer.write(request(body, "slow"))
             connection.writer.write_eof()
-            answer = await asyncio.wait_for(connection.reader.read(), 60)
+            await until(lambda: service.calls)
+            await asyncio.sleep(0.05)
+            assert service.gate is not None
+            service.gate.set()
+            assert (await connection.answer())[0] == 200
+            assert await asyncio.wait_for(connection.reader.read(), 60) == b""
             connection.writer.close()
-            return answer
 
-    assert asyncio.run(run("native")) == asyncio.run(run("long")) == b""
+    asyncio.run(run())
 
 
 def test_a_long_answer_to_a_client_that_does_not_read_waits_for_it() -> None:

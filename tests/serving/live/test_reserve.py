@@ -134,7 +134,7 @@ def test_the_successor_of_a_killed_worker_is_the_reserve(home: Path) -> None:
             await setting.kill()
             await setting.begin()
             assert setting.workers.pids() == {0: pid}
-            assert setting.heard.news[-2] == WorkerUp(pid)
+            assert setting.heard.news[-3] == WorkerUp(pid)  # and then loads its model
             assert Path(f"/proc/{pid}/comm").read_text() == "astra-gpu3\n"
         assert setting.heard.deaths == ["killed by SIGKILL"] * 2
 

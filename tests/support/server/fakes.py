@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import uvloop
 
+from astrarium.server.client_errors import ClientErrors
 from astrarium.server.contract import (
     BatchStatistics,
     Duration,
@@ -72,6 +73,7 @@ class FakeService:
     gate: asyncio.Event | None = None
     long_way: list[str] = field(default_factory=list)  # why calls did not go the short way
     changed: Callable[[], None] = lambda: None  # called after models were loaded or unloaded
+    client_errors: ClientErrors = field(default_factory=ClientErrors)
 
     def __post_init__(self) -> None:
         one = ("IN", "FP32", (-1,))

@@ -1,28 +1,8 @@
-"""Who is to blame for a lost worker, and what becomes of a model that breaks workers again and again.
-
-A model that did so twice in ten minutes is set apart: it moves into processes of its own, one on each GPU,
-and can break nobody else's work any more. Where the scheduler cannot send batches to two processes of a GPU,
-it takes no calls for a while instead.
-"""
+"""Who is to blame for a lost worker."""
 
 from __future__ import annotations
 
-import logging
-from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, Protocol
-
-from astrarium.core.quantities import rounded_duration
-from astrarium.core.units import SECOND, Time
-
-if TYPE_CHECKING:
-    from astrarium.server.control.fleet import Fleet
-    from astrarium.server.control.repository import Entry, Repository
-
-WINDOW = 600 * SECOND
-STRIKES = 2  # in that time; the first may be bad luck
-FIRST_BAN, LONGEST_BAN = 10 * SECOND, 600 * SECOND
-log = logging.getLogger("astrarium.blame")
+from typing import NamedTuple
 
 
 class Loss(NamedTuple):
@@ -38,85 +18,3 @@ class Blame(NamedTuple):
 
     model: int
     calls: int
-
-
-class Separator(Protocol):
-    """A scheduler that can send the batches of one model to workers of its own, one for each GPU."""
-
-    can_set_apart: bool
-
-    def set_apart(self, model: int, workers: list[int]) -> None: ...
-
-
-class Isolation:
-    """Isolation keeps models that break workers away from the others. *changed* tells of a model's state."""
-
-    def __init__(
-        self,
-        repository: Repository,
-        fleet: Fleet,
-        separator: Separator,
-        clock: Callable[[], Time],
-        later: Callable[[Time, Callable[[], None]], object],
-        changed: Callable[[], None],
-    ) -> None:
-        self._repository, self._fleet, self._separator = repository, fleet, separator
-        self._clock, self._later, self._changed = clock, later, changed
-        self._strikes: list[deque[Time]] = [deque() for _ in repository.entries]
-        self._bans = [0] * len(repository.entries)  # how often each was banned
-        fleet.blamed = self.blamed
-
-    def blamed(self, blame: Blame, reason: str) -> None:
-        """Note that a model has broken a worker, and act where it was one too many."""
-        strikes, now = self._strikes[blame.model], self._clock()
-        strikes.append(now)
-        while strikes[0] < now - WINDOW:
-            strikes.popleft()
-        entry = self._repository.entries[blame.model]
-        if blame.calls and len(strikes) >= STRIKES and entry.state == "READY" and self._has_others(entry):
-            self._isolate(entry, f"it broke {len(strikes)} workers, the last one {reason}")
-
-    def forgive(self, entry: Entry) -> None:
-        """Forget what a model did; it is with the others again when it is loaded next."""
-        self._strikes[entry.plan.index].clear()
-        self._bans[entry.plan.index] = 0
-        if self._fleet.is_apart(entry.plan.index):
-            self._fleet.set_together(entry.plan.index)
-            self._separator.set_apart(entry.plan.index, [])
-            entry.apart = ""
-
-    def _has_others(self, entry: Entry) -> bool:
-        """Whether there is anybody to keep the model away from, and it is not away already."""
-        others = [one for one in self._repository.entries if one is not entry and one.state == "READY"]
-        return bool(others) and not entry.apart
-
-    def _isolate(self, entry: Entry, reason: str) -> None:
-        told = {"model": entry.plan.name, "reason": reason}
-        if self._separator.can_set_apart:
-            entry.apart = reason
-            entry.state, entry.reason = "LOADING", f"it moves to processes of its own: {reason}"
-            self._separator.set_apart(entry.plan.index, self._fleet.set_apart(entry.plan.index))
-            log.warning("model %(model)s is set apart in processes of its own: %(reason)s", told, extra=told)
-        else:
-            self._ban(entry, reason)
-        self._changed()
-
-    def _ban(self, entry: Entry, reason: str) -> None:
-        """Let a model take no calls for a while, twice as long each time."""
-        bans = self._bans[entry.plan.index]
-        self._bans[entry.plan.index] = bans + 1
-        pause = min(FIRST_BAN << bans, LONGEST_BAN)
-        entry.state, entry.reason = (
-            "UNAVAILABLE",
-            f"{reason}; it takes calls again in {rounded_duration(pause)}",
-        )
-        told = {"model": entry.plan.name, "reason": entry.reason}
-        log.warning("model %(model)s is not ready: %(reason)s", told, extra=told)
-        self._later(pause, lambda: self._end_ban(entry, entry.reason))
-
-    def _end_ban(self, entry: Entry, reason: str) -> None:
-        if (entry.state, entry.reason) == ("UNAVAILABLE", reason):  # else somebody has loaded or unloaded it
-            self._strikes[entry.plan.index].popleft()
-            entry.state, entry.reason = "READY", ""
-            log.info("model %s takes calls again", entry.plan.name)
-            self._changed()

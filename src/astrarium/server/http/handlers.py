@@ -16,7 +16,7 @@ from astrarium.server.checking import CheckedTensor, bad
 from astrarium.server.contract import InferAnswer, InferCall, Kind, ModelCard, Refused, Service
 from astrarium.server.http import bodies, json_tensors
 from astrarium.server.http.bodies import JSON, Body, BodyReader, Headers, HttpRefusal, Reply, json_reply
-from astrarium.server.http.json_tensors import Json, check_keys, not_json, outline
+from astrarium.server.http.json_tensors import Json, check_beside, check_keys, not_json, outline
 from astrarium.server.http.routing import LONG_WAY, HttpRequest
 from astrarium.server.settings import LARGE
 from astrarium.server.timelines import stage_line
@@ -101,6 +101,9 @@ def _small(json: Json) -> wire.InferRequest:
 def _large(json: Json) -> wire.InferRequest:
     text, pieces = outline(json)
     request = _decoded(text)
+    if pieces is None:
+        elements = (memoryview(one.data) for one in request.inputs if one.data is not UNSET)
+        check_beside(len(text) - sum(map(len, elements)))
     check_keys(text)
     for given in request.inputs:
         if pieces is not None and given.data is not UNSET:

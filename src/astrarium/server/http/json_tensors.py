@@ -42,11 +42,16 @@ def outline(body: Json) -> Outline:
     if found is None:
         return Outline(body, None)
     text, places = found
-    if len(text) > LARGE:
-        expected = f"at most {LARGE} bytes of JSON beside the elements of tensors"
-        raise Refused(Kind.TOO_LARGE, f"body: expected {expected} (got {len(text)})")
+    check_beside(len(text))
     view = memoryview(body)
     return Outline(text, [msgspec.Raw(view[begin:end]) for begin, end in places])
+
+
+def check_beside(size: int) -> None:
+    """Refuse a request with so many bytes of JSON that are no elements of tensors."""
+    if size > LARGE:
+        expected = f"at most {LARGE} bytes of JSON beside the elements of tensors"
+        raise Refused(Kind.TOO_LARGE, f"body: expected {expected} (got {size})")
 
 
 def check_keys(text: Json) -> None:

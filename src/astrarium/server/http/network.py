@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, cast
 
 from astrarium.core.units import SECOND, Time
+from astrarium.server.client_errors import ClientErrors
 from astrarium.server.contract import NativeFront
-from astrarium.server.http.protocol import BoundedProtocol, Refusal, last_answer, too_slow
-from astrarium.server.http.routing import RECEIVED
+from astrarium.server.http.protocol import BoundedProtocol, last_answer, no_descriptor, too_slow
 from astrarium.server.native import HIGH_WATER, NativeThreads
 from astrarium.server.settings import HttpLimits
 
@@ -30,8 +30,10 @@ log = logging.getLogger(__name__)
 class NativeTransport(Transport):
     """A native transport is a connection of a network thread, as a protocol sees it."""
 
-    def __init__(self, network: Network, connection: int, protocol: BoundedProtocol) -> None:
-        super().__init__()
+    def __init__(
+        self, network: Network, connection: int, protocol: BoundedProtocol, peer: tuple[str, int]
+    ) -> None:
+        super().__init__({"peername": peer} if peer[0] else None)
         self._network, self._connection, self._protocol = network, connection, protocol
         self._loop = asyncio.get_running_loop()
         self._written: list[bytes] = []  # in this turn of the loop: it leaves in one piece
@@ -39,9 +41,6 @@ class NativeTransport(Transport):
         self._closing = self._full = False
         self._reading = True
         self.received = 0  # bytes
-
-    def get_extra_info(self, name: str, default: Any = None) -> Any:
-        return default
 
     def get_protocol(self) -> BaseProtocol:
         return self._protocol
@@ -108,6 +107,16 @@ class NativeTransport(Transport):
             self._closing = True
             self._network.close(self._connection)
 
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        """Close after what was written, once the client has had time to read it."""
+        if not self._closing:
+            self._flush()
+            self._closing = True
+            self._network.linger(self._connection)
+
     def abort(self) -> None:
         self._closing = True
         self._network.abort(self._connection)
@@ -123,26 +132,24 @@ class NativeTransport(Transport):
 class NativeProtocol(BoundedProtocol):
     """A native protocol answers requests that go the long way on a connection of a network thread."""
 
-    _came: Time = 0
+    _passed: Time = 0
 
     def passed(self, data: bytes, why: str, received: Time) -> None:
         """Take bytes that were *received* then; *why* is said with the first ones after the short way."""
-        self.long_way, self._came = why or self.long_way, received
+        self.long_way, self._passed = why or self.long_way, received
         cast(NativeTransport, self.transport).received += len(data)
         self.data_received(data)
         self._give_back()
 
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self.scope[RECEIVED] = self._came  # type: ignore[literal-required]
+    def _now(self) -> Time:
+        return self._passed
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._give_back()
 
     def _give_back(self) -> None:
-        answered = self.cycle is not None and self.cycle.response_complete and not self.pipeline
-        if answered and not self._arriving and self._last_words is None and not self.transport.is_closing():
+        if not self._open and not self._framing.arriving and not self.transport.is_closing():
             self._unset_keepalive_if_required()  # the network thread closes idle connections
             cast(NativeTransport, self.transport).give_back()
 
@@ -181,7 +188,8 @@ class NativeNetwork(NativeThreads):
             keep_alive_ns=limits.keep_alive_seconds * SECOND,
             connections=limits.connections or 0,
             keys=list(keys),
-            too_slow=last_answer(Refusal(*too_slow(limits))),
+            too_slow=last_answer(too_slow(limits)),
+            no_descriptor=last_answer(no_descriptor()),
         )
         super().__init__(self.native, front)
         self._loop = asyncio.get_running_loop()
@@ -210,8 +218,8 @@ class NativeNetwork(NativeThreads):
 
     def _hear(self) -> None:
         self.look_again()
-        for kind, connection, data, why, received, error in self.native.passed():
-            protocol = self._protocols.get(connection) or self._connected(connection)
+        for kind, connection, data, why, received, error, peer in self.native.passed():
+            protocol = self._protocols.get(connection) or self._connected(connection, peer)
             try:
                 self._happened(protocol, kind, data, why, received)
             except Exception:
@@ -220,9 +228,9 @@ class NativeNetwork(NativeThreads):
             if kind == self._module.LOST:
                 self._lost(connection, error)
 
-    def _connected(self, connection: int) -> NativeProtocol:
+    def _connected(self, connection: int, peer: tuple[str, int]) -> NativeProtocol:
         protocol = self._protocols[connection] = self._new_protocol()
-        protocol.connection_made(NativeTransport(self.native, connection, protocol))
+        protocol.connection_made(NativeTransport(self.native, connection, protocol, peer))
         return protocol
 
     def _happened(self, protocol: NativeProtocol, kind: int, data: bytes, why: str, received: Time) -> None:
@@ -231,9 +239,8 @@ class NativeNetwork(NativeThreads):
             protocol.passed(data, why, received)
         elif kind == self._module.SENT:
             transport.sent()
-        elif kind == self._module.END:
+        elif kind == self._module.END and not transport.is_closing():
             protocol.eof_received()
-            transport.close()
 
     def _lost(self, connection: int, error: int) -> None:
         protocol = self._protocols.pop(connection)
@@ -241,5 +248,6 @@ class NativeNetwork(NativeThreads):
         protocol.connection_lost(OSError(error, os.strerror(error)) if error else None)
 
 
-def native_protocol(limits: HttpLimits) -> type[NativeProtocol]:
-    return type("NativeProtocol", (NativeProtocol,), {"limits": limits})
+def native_protocol(limits: HttpLimits, errors: ClientErrors | None = None) -> type[NativeProtocol]:
+    given = {"limits": limits, "errors": errors or ClientErrors()}
+    return type("NativeProtocol", (NativeProtocol,), given)

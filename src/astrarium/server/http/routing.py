@@ -68,6 +68,8 @@ class Router:
             if (fitting := form.fullmatch(path)) is not None:
                 methods = self._methods[written]
                 route = methods.get("GET" if method == "HEAD" else method)
+                if method == "OPTIONS":
+                    return _options(methods), {}
                 if route is None:
                     raise _wrong_method(methods, method, path)
                 return route, fitting.groupdict()
@@ -78,8 +80,21 @@ def _form(path: str) -> re.Pattern[str]:
     return re.compile(re.sub(r"\\{(\w+)\\}", r"(?P<\1>[^/]+)", re.escape(path)))
 
 
+def _allowed(methods: Mapping[str, Route]) -> str:
+    return ", ".join(sorted({"OPTIONS", *methods, *(["HEAD"] if "GET" in methods else [])}))
+
+
+def _options(methods: Mapping[str, Route]) -> Route:
+    """Return the route that says what a path can do."""
+
+    async def options(_: HttpRequest) -> Reply:
+        return Reply(200, [(b"allow", _allowed(methods).encode())], b"")
+
+    return Route("OPTIONS", "", options, "What this path can do")
+
+
 def _wrong_method(methods: Mapping[str, Route], method: str, path: str) -> HttpRefusal:
-    allow = ", ".join(sorted({*methods, "HEAD"} if "GET" in methods else methods))
+    allow = _allowed(methods)
     return HttpRefusal(405, f"{path[:200]}: expected {allow} (got {method[:20]})", {b"allow": allow.encode()})
 
 

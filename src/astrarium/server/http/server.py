@@ -191,6 +191,10 @@ class RunningHttp:
             return self.network.always_long()
         return {"all models": self._protocol.long_way} if self._protocol.long_way else {}
 
+    def connections(self) -> int:
+        """Return how many are open now."""
+        return len(self._server.server_state.connections)
+
     async def stop(self, grace: float) -> None:
         """Take no more connections; requests under way get *grace* seconds to be answered."""
         self._server.config.timeout_graceful_shutdown = grace  # type: ignore[assignment]
@@ -217,22 +221,27 @@ async def serve_http(
     address, limits, security = address or Address(), limits or HttpLimits(), security or Security()
     front = HttpFront(service, limits, security)
     if native_front is not None:
-        return await _serve_natively(front, native_front, address, limits, security)
-    protocol = bounded_protocol(limits, long_way)
-    config = _config(front, protocol, limits, security)
+        protocol = native_protocol(limits, service.client_errors)
+        return await _serve_natively(front, native_front, address, limits, security, protocol)
+    bounded = bounded_protocol(limits, long_way, service.client_errors)
+    config = _config(front, bounded, limits, security)
     listener = listener_at(address)
     server = _Server(config)
     task = asyncio.create_task(server.serve(sockets=[listener]), name="http")
     host, port = listener.getsockname()[:2]
     await _until_listening(server, task)
-    return RunningHttp(server, task, host, port, protocol)
+    return RunningHttp(server, task, host, port, bounded)
 
 
 async def _serve_natively(
-    front: HttpFront, native_front: NativeFront, address: Address, limits: HttpLimits, security: Security
+    front: HttpFront,
+    native_front: NativeFront,
+    address: Address,
+    limits: HttpLimits,
+    security: Security,
+    protocol: type[NativeProtocol],
 ) -> RunningHttp:
     """Serve with uvicorn behind the native network: it has no socket of its own."""
-    protocol = native_protocol(limits)
     server = _Server(_config(front, protocol, limits, security))
     listeners = listeners_at(address, native_front.threads)
     host, port = listeners[0].getsockname()[:2]
@@ -263,7 +272,6 @@ def _config(
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        limit_concurrency=limits.connections,
         timeout_keep_alive=limits.keep_alive_seconds,
         ssl_certfile=security.certificate,
         ssl_keyfile=security.private_key,
