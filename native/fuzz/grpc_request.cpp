@@ -30,7 +30,7 @@ class World : public ClientWorld<GrpcThread, GrpcShared> {
   // It answers, asks whether that was sent, takes messages or ends a call.
   void hear() override {
     for (const PassedCall& one : passed()) {
-      if (one.kind == PassedCall::kCall) shared().held.fetch_sub(call_cost(one.metadata.size()));
+      if (one.kind == PassedCall::kCall) shared().forget_call(one.metadata.size());
       if (one.kind == PassedCall::kLeft || one.kind == PassedCall::kSent) continue;
       if (one.kind == PassedCall::kMessage) thread().taken(one.connection, one.stream, one.bytes.size());
       switch (one.bytes.size() % 4) {
@@ -80,7 +80,7 @@ std::string infer(std::string_view name, int rows, bool raw, std::string_view pa
 
 std::string call(std::uint32_t stream, std::string_view path, const std::string& message, bool padded = false) {
   std::string block = "\x83\x86", out, data(1, '\0');
-  append_field(block, ":path", path), append_field(block, "grpc-timeout", "9S");
+  append_field(block, ":path", path), append_field(block, "content-type", "application/grpc"), append_field(block, "grpc-timeout", "9S");
   block += "\x40\x82\x49\x7f\x82\x49\x7f";  // a field that the table keeps
   append_head(out, block.size(), Frame::kHeaders, kEndHeaders, stream), out += block;
   append_number(data, static_cast<std::uint32_t>(message.size()), 4), data += message;

@@ -51,6 +51,8 @@ class NativeNetwork(Protocol):
 
     def look(self) -> None: ...
     def settle(self) -> None: ...
+    def left(self) -> Mapping[str, int]: ...
+    def kept(self) -> int: ...
 
 
 class LiveService:
@@ -234,12 +236,14 @@ class LiveService:
     def gauges(self) -> dict[str, tuple[str, float]]:
         unaccounted = sum(books.open for books in self.books) - self.control.admission.open()
         arena = self._tensor_store.arena
+        kept = "Memory for what clients have begun, or do not take, beside the tensors of accepted calls."
         return {
             "workers": ("Workers that can run batches.", len(self.control.present)),
             "unaccounted": ("Calls that are neither open nor ended: always 0.", unaccounted),
             "waiting_requests": ("Requests that wait for a batch.", self.control.waiting),
             "shared_memory_bytes": ("Shared memory in use for tensors.", arena.used),
             "shared_memory_limit_bytes": ("Shared memory for tensors.", arena.size),
+            "kept_bytes": (kept, sum(network.kept() for network in self._networks)),
         }
 
     def counters(self) -> dict[str, tuple[str, float]]:
@@ -251,9 +255,11 @@ class LiveService:
         }
 
     def counters_by(self) -> dict[str, tuple[str, str, Mapping[str, int]]]:
+        left = "Connections over gRPC that were closed because of what their clients did, by reason."
         long_way = "Calls that went the long way, which costs about ten times as much, by reason."
         return {
             "long_way": (long_way, "reason", self.long_way),
+            "connections_left": (left, "reason", self._left()),
             "collections": ("Garbage collections of the frontend.", "moment", self.garbage.collections),
         }
 
@@ -267,6 +273,12 @@ class LiveService:
         return {"path": ("Who reads calls and who decides on them, and why Python does.", path)}
 
     # helpers
+
+    def _left(self) -> Counter[str]:
+        left: Counter[str] = Counter()
+        for network in self._networks:
+            left.update(network.left())
+        return left
 
     def _taken_the_short_way(self) -> int:
         return sum(self.exchange.tally(one.index)[0] for one in self.plan.models) if self._networks else 0
