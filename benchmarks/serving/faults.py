@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 from _ours import metrics, reached, workers
 from _shared import Row, caption, circumstances, keep, parser, say, show
-from attacks import attacks
 from load import Result, offer, read_records
+from parts.attacks import attacks
 from peers import Ours, Running, Settings
 from peers.peer import until_quiet
 from search import TARGET

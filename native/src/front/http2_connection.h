@@ -57,7 +57,7 @@ class Http2Service {
 };
 
 struct Http2Limits {
-  std::size_t head_bytes;     // of a header block, compressed or not
+  std::size_t head_bytes;     // of a head's fields, with what HPACK counts for each
   std::size_t streams;        // at once
   std::size_t resets;         // that a client may have in reserve
   std::int64_t window;        // of a stream
@@ -185,7 +185,8 @@ class Http2Connection {
   static constexpr std::string_view kLeaving = "leaving.";  // eight bytes
   static constexpr std::int64_t kWindow = 1 << 24;          // bytes of the connection: what is held is bounded elsewhere
   static constexpr int kMostFrames = 1024;                  // of one header block
-  static constexpr std::size_t kMostUnfolded = 16;          // times what was announced: beyond is no mistake
+  // Times what was announced of a head, before and after it is read. What is less costs its stream, and no other.
+  static constexpr std::size_t kMostCompressed = 4, kMostUnfolded = 16;
   static constexpr std::size_t kSpare = 64;                 // streams that are kept for the next ones
 
   static std::string_view word(Http2Error error) {
@@ -281,8 +282,8 @@ class Http2Connection {
 
   void continuation(const FrameHead& head, std::string_view body) {
     if (!block_stream_) return break_off();
-    if (block_.size() + body.size() > limits_.head_bytes || ++block_frames_ > kMostFrames)
-      return break_off(Http2Error::kCalm, "head", "a head is larger than announced, or comes in too many frames");
+    if (block_.size() + body.size() > kMostCompressed * limits_.head_bytes || ++block_frames_ > kMostFrames)
+      return break_off(Http2Error::kCalm, "head", "a head is many times larger than announced, or comes in too many frames");
     block_ += body;
     if (!(head.flags & kEndHeaders)) return;
     block(std::exchange(block_stream_, 0), block_);

@@ -153,6 +153,16 @@ def test_a_message_beyond_the_limit_is_refused_in_the_same_words(compression: gr
     run(compare())
 
 
+@pytest.mark.parametrize(("size", "fits"), [(40_000, True), (70_000, False)])
+def test_metadata_has_the_same_limit_on_each_way(size: int, fits: bool) -> None:
+    async def compare() -> None:
+        data = message().SerializeToString()
+        for told in await told_by_each_way(INFER, data, metadata=(("x", "v" * size),)):
+            assert isinstance(told, bytes) if fits else told[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+    run(compare())
+
+
 # What network threads refuse themselves
 
 

@@ -1,6 +1,6 @@
 """Attacks over HTTP/2 on a server that has others to serve: what they cost in memory, and the others in time.
 
-    python benchmarks/serving/attacks.py [--seconds 8]
+    python benchmarks/serving/parts/attacks.py [--seconds 8]
 
 `metadata`: 15 connections, each with a field of 4,000 bytes in its table and 4,090 calls of ModelInfer that
 name it 15 times and send no data. `metadata that is read`: the same with a field that the server must keep.
@@ -20,6 +20,9 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+
+sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
 
 from _ours import metrics, workers
 from _shared import Row, caption, circumstances, parser, say, show
@@ -182,4 +185,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
