@@ -16,6 +16,7 @@ import numpy as np
 from _ours import metrics, reached, workers
 from _shared import Row, caption, circumstances, keep, parser, say, show
 from load import Result, offer, read_records
+from parts.attacks import attacks
 from peers import Ours, Running, Settings
 from peers.peer import until_quiet
 from search import TARGET
@@ -52,6 +53,7 @@ def main() -> None:
             found, windows[name] = disturbed(server, name, cause, 0.7 * goodput, options.apart)
             rows += found
         rows += overloaded(server, goodput, options.seconds)
+        rows += attacks(server, options.attack)
     facts = circumstances(options.date, load_before)
     keep("faults", {**facts, "goodput": goodput, "rows": [asdict(one) for one in rows], "windows": windows})
     show(rows)
@@ -65,6 +67,7 @@ def arguments() -> argparse.Namespace:
     made.add_argument(
         "--seconds", type=float, default=15.0, help="of overload, 15 unless given; 60 is what counts"
     )
+    made.add_argument("--attack", type=float, default=8.0, help="seconds of each attack, 8 unless given")
     return made.parse_args()
 
 

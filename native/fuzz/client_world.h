@@ -74,6 +74,7 @@ class ClientWorld {
     MUST(exchange_.admission.open() == 0);
     MUST(exchange_.arena.used() == 0);
     MUST(exchange_.arriving.load() == 0);
+    must_be_empty();
   }
 
   // A client's bytes, in pieces.
@@ -92,6 +93,7 @@ class ClientWorld {
   // What goes the long way is heard and answered, as Python might.
   virtual void hear() = 0;
   virtual Ending ending(const Pending&) { return {}; }
+  virtual void must_be_empty() {}
   virtual void happen(unsigned char what) {
     if (what % 3) end_calls();
     if (what % 5) hear();

@@ -95,7 +95,7 @@ const std::string kMessage = std::string("\x0a\4echo\x2a\x0e\x0a\2IN\x12\4FP32\x
 
 std::string grpc_call(std::uint32_t stream, std::string_view path) {
   std::string block = "\x83\x86", out, data = message_prefix(kMessage.size()) + kMessage;
-  append_field(block, ":path", path);
+  append_field(block, ":path", path), append_field(block, "content-type", "application/grpc");
   append_head(out, block.size(), Frame::kHeaders, kEndHeaders, stream), out += block;
   append_head(out, data.size(), Frame::kData, kEndStream, stream), out += data;
   return out;
@@ -146,7 +146,7 @@ void hear_calls(GrpcShared& shared, GrpcThreads& threads, const std::atomic<bool
     pollfd waits{shared.long_way.fd(), POLLIN, 0};
     ::poll(&waits, 1, 10);
     for (const PassedCall& one : shared.long_way.take().first) {
-      if (one.kind == PassedCall::kCall) shared.held.fetch_sub(call_cost(one.metadata.size()));
+      if (one.kind == PassedCall::kCall) shared.forget_call(one.metadata.size());
       if (one.kind != PassedCall::kCall) continue;
       GrpcThread& thread = *threads[(one.connection >> 48) - kThreads];
       thread.post([&thread, number = one.connection, stream = one.stream] {
@@ -237,7 +237,7 @@ int main(int count, char** words) {
   for (auto& thread : threads) thread->stop();
   for (auto& thread : grpc_threads) thread->stop();
   loopback.stop();
-  MUST(exchange.arena.used() == 0 && shared->held.load() == 0 && grpc->held.load() == 0);
+  MUST(exchange.arena.used() == 0 && shared->held.load() == 0 && grpc->held.load() == 0 && grpc->heads.load() == 0 && grpc->long_calls.load() == 0);
   long calls = 0;
   for (const auto& origin : exchange.origins) calls += origin->tallies[0].accepted.get();
   std::printf("%ld answers, %ld calls of the short way\n", answers.load(), calls);

@@ -23,6 +23,11 @@ class World : public ClientWorld<GrpcThread, GrpcShared> {
     if (what % 31 == 0) thread().drain();
   }
 
+  void must_be_empty() override {
+    MUST(shared().heads.load() == 0);
+    MUST(shared().long_calls.load() == 0);
+  }
+
   Ending ending(const Pending& call) override {
     return call.rows == 3 ? Ending{Outcome::kFailed, Cause::kModelError, "%\n"} : Ending{};
   }
@@ -30,7 +35,7 @@ class World : public ClientWorld<GrpcThread, GrpcShared> {
   // It answers, asks whether that was sent, takes messages or ends a call.
   void hear() override {
     for (const PassedCall& one : passed()) {
-      if (one.kind == PassedCall::kCall) shared().held.fetch_sub(call_cost(one.metadata.size()));
+      if (one.kind == PassedCall::kCall) shared().forget_call(one.metadata.size());
       if (one.kind == PassedCall::kLeft || one.kind == PassedCall::kSent) continue;
       if (one.kind == PassedCall::kMessage) thread().taken(one.connection, one.stream, one.bytes.size());
       switch (one.bytes.size() % 4) {
@@ -80,7 +85,7 @@ std::string infer(std::string_view name, int rows, bool raw, std::string_view pa
 
 std::string call(std::uint32_t stream, std::string_view path, const std::string& message, bool padded = false) {
   std::string block = "\x83\x86", out, data(1, '\0');
-  append_field(block, ":path", path), append_field(block, "grpc-timeout", "9S");
+  append_field(block, ":path", path), append_field(block, "content-type", "application/grpc"), append_field(block, "grpc-timeout", "9S");
   block += "\x40\x82\x49\x7f\x82\x49\x7f";  // a field that the table keeps
   append_head(out, block.size(), Frame::kHeaders, kEndHeaders, stream), out += block;
   append_number(data, static_cast<std::uint32_t>(message.size()), 4), data += message;
@@ -91,9 +96,40 @@ std::string call(std::uint32_t stream, std::string_view path, const std::string&
 
 constexpr std::string_view kInfer = "/inference.GRPCInferenceService/ModelInfer", kStreams = "/inference.GRPCInferenceService/ModelStreamInfer";
 
+// A frame of any kind, about right: its length, its stream and its flags may be wrong.
+std::string odd_frame(std::mt19937& random, std::uint32_t stream) {
+  constexpr std::size_t kSizes[] = {0, 1, 4, 5, 6, 8, 12};
+  std::string out, body(kSizes[random() % 7], static_cast<char>(random() % 3));
+  const auto on = random() % 4 ? stream - 2 * (random() % 3) : 0;
+  append_head(out, body.size(), static_cast<Frame>(random() % 11), static_cast<unsigned>(random()), on);
+  return out + body;
+}
+
+// A head in two frames, with fields that may be malformed; trailers, where the stream has a head already.
+std::string odd_head(std::mt19937& random, std::uint32_t stream) {
+  constexpr std::pair<std::string_view, std::string_view> kFields[] = {
+      {":path", kInfer}, {":method", "POST"}, {":scheme", "http"}, {":authority", "a"}, {"host", "a"}, {"content-length", "9"}, {"te", "trailers"},
+      {"content-type", "application/grpc"}, {"connection", "close"}, {"grpc-timeout", "0n"}, {"X", " "}, {"authorization", "Bearer k"}};
+  std::string block, out;
+  for (auto left = random() % 9; left > 0; --left) {
+    const auto& [name, value] = kFields[random() % std::size(kFields)];
+    append_field(block, name, value);
+    if (random() % 2) block[block.size() - name.size() - value.size() - 3] = 0x40;  // the table keeps it
+    if (random() % 4 == 0) block += "\xbe";
+  }
+  const std::size_t cut = random() % (block.size() + 1);
+  append_head(out, cut, Frame::kHeaders, random() % 2 ? kEndStream : 0, stream), out += block.substr(0, cut);
+  append_head(out, block.size() - cut, Frame::kContinuation, kEndHeaders, stream), out += block.substr(cut);
+  return out;
+}
+
 std::string frames(std::mt19937& random, std::uint32_t stream) {
   std::string out;
-  switch (random() % 12) {
+  switch (random() % 16) {
+    case 12: return odd_frame(random, stream);
+    case 13: return odd_head(random, stream);
+    case 14: return call(stream, kInfer, infer("fixed", 1, true)) + odd_head(random, stream);
+    case 15: return call(stream, "/inference.GRPCInferenceService/ServerLive", "") + (append_reset(out, stream, Http2Error::kCancel), out);
     case 0: return call(stream, kInfer, infer("fixed", 1, true));
     case 1: return call(stream, kInfer, infer("open", 2, false), true);
     case 2: return call(stream, kInfer, infer("fixed", 3, false, "application"));

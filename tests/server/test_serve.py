@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -294,6 +295,22 @@ async def read_answer(reader: asyncio.StreamReader) -> dict[str, Any]:
     assert head.startswith("HTTP/1.1 200 "), body
     answer: dict[str, Any] = json.loads(body)
     return answer
+
+
+def test_connections_that_are_left_are_counted_by_reason(server: Server) -> None:
+    host, port = server.grpc.split(":")
+    assert 'astrarium_connections_left_total{reason="resets"} 0.0' in server.get("/metrics")
+
+    def left() -> float:
+        return server.metric("astrarium_connections_left_total", reason="not_http2")
+
+    before = left()
+    with socket.create_connection((host, int(port))) as line:
+        line.sendall(b"GET / HTTP/1.1\r\n\r\n")
+        while line.recv(1 << 12):
+            pass
+    eventually(lambda: left() == before + 1, "the connection is counted")
+    eventually(lambda: server.metric("astrarium_kept_bytes") == 0, "nothing is kept of it")
 
 
 def test_the_printed_curl_line_works(server: Server) -> None:

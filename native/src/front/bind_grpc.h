@@ -33,7 +33,8 @@ struct BoundGrpc : BoundThreads<GrpcThread, GrpcShared> {
 
 // What was passed to Python: (kind, (connection, stream), (bytes, compressed), streams, (metadata, peer, why, received, patience)).
 inline nb::list passed_calls(BoundGrpc& self) {
-  auto [all, stalled] = self.shared->long_way.take();
+  constexpr std::size_t kAtOnce = 64;  // the event loop looks at others, too, after some milliseconds
+  auto [all, stalled] = self.shared->long_way.take(kAtOnce);
   if (stalled) self.read_on();
   nb::list found;
   for (const PassedCall& one : all)
@@ -48,9 +49,8 @@ inline nb::object read_blocks(const std::vector<nb::bytes>& blocks, std::size_t 
   nb::list found;
   for (const nb::bytes& block : blocks) {
     nb::list fields;
-    const auto take = [&fields](std::string_view name, std::string_view value) {
+    const auto take = [&fields](std::string_view name, std::string_view value, bool) {
       fields.append(nb::make_tuple(as_bytes(name), as_bytes(value)));
-      return true;
     };
     if (!decoder.decode({block.c_str(), block.size()}, take)) return nb::none();
     found.append(nb::make_tuple(fields, decoder.table_bytes()));
@@ -78,7 +78,10 @@ inline void bind_grpc(nb::module_& m) {
              self.tell(n, [=](GrpcThread& thread) { thread.taken(n, stream, bytes); });
            }, "connection"_a, "stream"_a, "bytes"_a)
       // Python has nothing of a call any more, whose metadata had so many bytes.
-      .def("forgotten", [](G& self, std::size_t metadata) { self.shared->held.fetch_sub(call_cost(metadata), std::memory_order_relaxed); }, "metadata"_a)
+      .def("forgotten", [](G& self, std::size_t metadata) { self.shared->forget_call(metadata); }, "metadata"_a)
+      .def("heads", [](G& self) { return self.shared->heads.load(); })
+      .def("long_calls", [](G& self) { return self.shared->long_calls.load(); })
+      .def("left", [](G& self) { return self.shared->left.all(); })
       .def("tell_when_sent", [](G& self, ConnectionNumber n, std::uint32_t stream) {
              self.tell(n, [=](GrpcThread& thread) { thread.tell_when_sent(n, stream); });
            }, "connection"_a, "stream"_a);

@@ -315,10 +315,7 @@ nb::class_<N> bind_threads(nb::class_<N> bound) {
         return found;
       })
       .def("fd", [](N& self) { return self.shared->long_way.fd(); })
-      .def("long_way", [](N& self) {
-        const auto reasons = self.shared->long_way.reasons();
-        return std::map<std::string, std::int64_t>(reasons.begin(), reasons.end());
-      })
+      .def("long_way", [](N& self) { return self.shared->long_way.reasons(); })
       .def("cpu_ns", [](N& self) {
         std::vector<Time> found;
         for (const auto& thread : self.threads) found.push_back(thread->cpu_time());

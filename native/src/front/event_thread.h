@@ -109,6 +109,7 @@ class EventThread {
   virtual void answer_all() = 0;
   // Looks at all connections; whether one is to be looked at closely.
   virtual bool sweep_all() = 0;
+  // Whether there is anything to look at in a sweep.
   virtual bool has_connections() const = 0;
   virtual void lose_all() = 0;
   virtual void end_round() {}

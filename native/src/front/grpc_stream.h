@@ -1,9 +1,11 @@
 // A call over gRPC is a stream of HTTP/2: its metadata, its messages as they arrive, and its status in the end.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -31,11 +33,14 @@ struct GrpcStream : Http2Stream, Asker {
 
   GrpcConnection* connection = nullptr;
   Mode mode = kStream;
+  bool is_post = false, is_grpc = false;  // what its head says
   bool is_long = false;      // Python has it
-  bool has_message = false;  // the one; whatever comes after it is nothing
+  bool has_message = false;  // the one
   bool tell_sent = false;    // Python wants to hear when all is sent
-  std::string metadata;      // names and values, each before a zero
-  Place method, path, timeout, authorization, api_key, application, timeline, encoding;
+  std::string metadata;      // what we read of it: names and values, each before a zero
+  Place path, timeout, authorization, api_key, application, timeline, encoding;
+  std::size_t cost = 0;      // bytes that it is counted for, head and all, while it is open
+  std::uint64_t passed = 0;  // the number of the call on its way to Python
   Time received = 0, since = 0;  // when the head came, and the message that arrives began to
   Bytes in;                      // part of a message, with its prefix
   std::size_t untaken = 0;       // bytes of messages that Python has not taken, with what each one costs
@@ -72,6 +77,7 @@ struct PassedCall {
   Time received = 0, patience = 0;
 
   std::size_t cost() const { return sizeof *this + bytes.size() + metadata.size() + peer.size() + why.size(); }  // bytes of memory
+  void forget() { bytes = {}, metadata = {}, peer = {}, why = {}; }
 };
 
 // What a call costs in Python while it goes the long way, with all its metadata, and each message that waits there: bytes,
@@ -79,17 +85,24 @@ struct PassedCall {
 inline std::size_t call_cost(std::size_t metadata) { return 4096 + 16 * metadata; }
 inline std::size_t message_cost(std::size_t bytes) { return 512 + bytes; }
 
-// Nanoseconds that a grpc-timeout says, or 0 where it says nothing that we know.
-inline Time timeout_of(std::string_view text) {
+// Nanoseconds that a grpc-timeout says, at least one; nothing where it is none.
+inline std::optional<Time> timeout_of(std::string_view text) {
   constexpr std::string_view kUnits = "numSMH";
   constexpr Time kSizes[] = {1, 1000, 1'000'000, 1'000'000'000, 60'000'000'000, 3'600'000'000'000};
   constexpr std::size_t kMostDigits = 8;
-  if (text.size() < 2 || text.size() > kMostDigits + 1) return 0;
+  if (text.size() < 2 || text.size() > kMostDigits + 1) return std::nullopt;
   const auto unit = kUnits.find(text.back());
   std::size_t number = 0;
-  if (unit == std::string_view::npos || !express::whole_number(text.substr(0, text.size() - 1), number)) return 0;
+  if (unit == std::string_view::npos || !express::whole_number(text.substr(0, text.size() - 1), number)) return std::nullopt;
   constexpr Time kLongest = Time{1'000'000'000} * 1'000'000'000;  // FOREVER in astrarium.core.units
-  return number > static_cast<std::size_t>(kLongest / kSizes[unit]) ? kLongest : static_cast<Time>(number) * kSizes[unit];
+  if (number > static_cast<std::size_t>(kLongest / kSizes[unit])) return kLongest;
+  return std::max<Time>(1, static_cast<Time>(number) * kSizes[unit]);  // no time at all is over when it begins
+}
+
+// application/grpc, and what may come after that.
+inline bool is_grpc_type(std::string_view type) {
+  constexpr std::string_view kType = "application/grpc";
+  return type.substr(0, kType.size()) == kType && (type.size() == kType.size() || type[kType.size()] == '+' || type[kType.size()] == ';');
 }
 
 // ---- what we answer with
@@ -117,6 +130,15 @@ inline std::string percent_encoded(std::string_view text) {
     found += code;
   }
   return found;
+}
+
+// The head of an answer that is no HTTP 200: what was asked is no call.
+inline std::string refusal_head(std::string_view http_status) {
+  std::string made;
+  append_field(made, ":status", http_status);
+  if (http_status == "405") append_field(made, "allow", "POST");
+  append_field(made, "content-type", "application/grpc");
+  return made;
 }
 
 inline void append_status(std::string& block, int status, std::string_view details) {

@@ -10,6 +10,8 @@
 #include <tuple>
 #include <utility>
 
+#include "http2_fields.h"
+
 namespace astrarium::front {
 
 // The code of appendix B. It is canonical: the codes follow from their lengths.
@@ -111,6 +113,7 @@ inline constexpr std::pair<std::string_view, std::string_view> kStaticFields[] =
     {"proxy-authorization", ""}, {"range", ""}, {"referer", ""}, {"refresh", ""}, {"retry-after", ""}, {"server", ""}, {"set-cookie", ""},
     {"strict-transport-security", ""}, {"transfer-encoding", ""}, {"user-agent", ""}, {"vary", ""}, {"via", ""}, {"www-authenticate", ""}};
 inline constexpr std::size_t kStatic = std::size(kStaticFields);
+inline constexpr std::size_t kFieldOverhead = 32;  // bytes that a field counts for besides its text, in a table or a head
 
 // Reads the header blocks of one connection, in their order.
 class HpackDecoder {
@@ -118,11 +121,33 @@ class HpackDecoder {
   // *most*: bytes of the dynamic table that the other side may use.
   explicit HpackDecoder(std::size_t most = 4096) : most_(most), limit_(most) {}
 
-  // Calls `field(name, value)` for each one, until it returns false. False where the block was not read to its end:
-  // then no other can be read either.
+  // Calls `take(name, value, clean)` for each field; it is clean if name and value have only characters that they may have.
+  // False where the block cannot be read to its end: then no other can be read either.
   template <class Take>
   bool decode(std::string_view block, Take take) {
     left_ = block;
+    const bool whole = decode_all(take);
+    express::trim(name_, kKept), express::trim(value_, kKept);
+    return whole;
+  }
+
+  std::size_t table_bytes() const { return used_; }
+
+ private:
+  static constexpr std::size_t kKept = 4096;  // bytes of memory, for the next block
+  // What is entered into the table is checked once, however often a client refers to it.
+  struct Field {
+    std::string name, value;
+    bool clean_name, clean_value;
+    std::size_t size() const { return name.size() + value.size() + kFieldOverhead; }
+  };
+  struct FoundField {
+    std::string_view name, value;
+    bool clean_name = true, clean_value = true;
+  };
+
+  template <class Take>
+  bool decode_all(Take& take) {
     bool resizes = true;  // only at the beginning of a block
     while (!left_.empty()) {
       const auto first = static_cast<unsigned char>(left_[0]);
@@ -136,28 +161,26 @@ class HpackDecoder {
     return true;
   }
 
-  std::size_t table_bytes() const { return used_; }
-
- private:
-  using Field = std::pair<std::string, std::string>;
-  static constexpr std::size_t kOverhead = 32;  // bytes that an entry counts for besides its text
-
   template <class Take>
   bool indexed(Take& take) {
     std::size_t index = 0;
-    std::string_view name, value;
-    return integer(7, index) && look_up(index, name, value) && take(name, value);
+    FoundField found;
+    if (!integer(7, index) || !look_up(index, found)) return false;
+    take(found.name, found.value, found.clean_name && found.clean_value);
+    return true;
   }
 
   template <class Take>
   bool literal(unsigned char first, Take& take) {
     const bool keeps = first & 0x40;
     std::size_t index = 0;
-    std::string_view name, value, ignored;
+    FoundField found;
     if (!integer(keeps ? 6 : 4, index)) return false;
-    if (!(index ? look_up(index, name, ignored) : text(name, name_)) || !text(value, value_)) return false;
-    if (!take(name, value)) return false;
-    if (keeps) keep({std::string(name), std::string(value)});
+    if (!(index ? look_up(index, found) : text(found.name, name_)) || !text(found.value, value_)) return false;
+    if (!index) found.clean_name = is_field_name(found.name);
+    found.clean_value = is_field_value(found.value);
+    take(found.name, found.value, found.clean_name && found.clean_value);
+    if (keeps) keep({std::string(found.name), std::string(found.value), found.clean_name, found.clean_value});
     return true;
   }
 
@@ -169,16 +192,16 @@ class HpackDecoder {
     return true;
   }
 
-  bool look_up(std::size_t index, std::string_view& name, std::string_view& value) const {
+  bool look_up(std::size_t index, FoundField& found) const {
     if (index == 0 || index > kStatic + table_.size()) return false;
-    if (index <= kStatic) return std::tie(name, value) = kStaticFields[index - 1], true;
+    if (index <= kStatic) return std::tie(found.name, found.value) = kStaticFields[index - 1], true;
     const Field& field = table_[index - kStatic - 1];
-    name = field.first, value = field.second;
+    found = {field.name, field.value, field.clean_name, field.clean_value};
     return true;
   }
 
   void keep(Field field) {
-    const std::size_t size = field.first.size() + field.second.size() + kOverhead;
+    const std::size_t size = field.size();
     if (size > limit_) return evict(0);
     evict(limit_ - size);
     used_ += size;
@@ -187,7 +210,7 @@ class HpackDecoder {
 
   void evict(std::size_t most) {
     while (used_ > most) {
-      used_ -= table_.back().first.size() + table_.back().second.size() + kOverhead;
+      used_ -= table_.back().size();
       table_.pop_back();
     }
   }

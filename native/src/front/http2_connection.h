@@ -13,7 +13,10 @@
 
 #include "connection.h"
 #include "hpack.h"
+#include "http2_fields.h"
 #include "http2_frames.h"
+#include "reset_budget.h"
+#include "stream_history.h"
 
 namespace astrarium::front {
 
@@ -22,6 +25,8 @@ struct Http2Stream {
   std::uint32_t id = 0;                      // 0: it is no more
   std::int64_t send_window = 0;              // bytes that the client allows us, beyond what it allows every stream
   std::int64_t window = 0, used = 0;         // bytes that we allow the client, and that came since we last did
+  std::int64_t length = -1, got = 0;         // bytes of data that its head announced, if it did, and that came
+  std::size_t head_bytes = 0;                // of its fields, as SETTINGS_MAX_HEADER_LIST_SIZE counts them
   bool client_ended = false;                 // it sends no more
   bool has_head = false;                     // the client has our first headers
   bool ends = false, waits = false;          // once `out` is sent so is `trailers`; it is among those that wait
@@ -37,8 +42,9 @@ template <class Stream>
 class Http2Service {
  public:
   virtual ~Http2Service() = default;
-  // A field of the request's head; false where the stream cannot be served.
-  virtual bool field(Stream& stream, std::string_view name, std::string_view value) = 0;
+  // A field of the request's head, as long as that is well-formed and no larger than announced.
+  virtual void field(Stream& stream, std::string_view name, std::string_view value) = 0;
+  // Its head is well-formed; it may be larger than announced.
   virtual void opened(Stream& stream) = 0;
   virtual void data(Stream& stream, std::string_view data) = 0;
   virtual void ended(Stream& stream) = 0;
@@ -46,11 +52,14 @@ class Http2Service {
   virtual void closed(Stream& stream) = 0;
   // Of `out` nothing is left.
   virtual void sent(Stream& stream) = 0;
+  // The client has reset it. Whether it waited so long for its answer that this is nobody's fault.
+  virtual bool waited(const Stream& stream) = 0;
 };
 
 struct Http2Limits {
-  std::size_t head_bytes;     // of a header block, compressed or not
+  std::size_t head_bytes;     // of a head's fields, with what HPACK counts for each
   std::size_t streams;        // at once
+  std::size_t resets;         // that a client may have in reserve
   std::int64_t window;        // of a stream
   std::size_t unsent;         // bytes: who takes so little opens no more streams
 };
@@ -60,13 +69,14 @@ class Http2Connection {
  public:
   using Service = Http2Service<Stream>;
 
-  Http2Connection(Service& service, const Http2Limits& limits) : service_(&service), limits_(limits) { greet(); }
+  Http2Connection(Service& service, const Http2Limits& limits) : service_(&service), limits_(limits), resets_(limits.resets) { greet(); }
 
-  // Takes whole frames from the front of *data*; how many bytes that were.
+  // Takes whole frames from the front of *data*, until it is paused; how many bytes that were.
   std::size_t receive(std::string_view data) {
     const std::size_t before = data.size();
+    forget_spare();
     if (!greeted_ && !take_preface(data)) return before - data.size();
-    while (!broken_ && data.size() >= kFrameHead) {
+    while (!broken_ && !paused && data.size() >= kFrameHead) {
       const FrameHead head = FrameHead::read(data);
       if (head.size > kSmallestFrame) break_off(Http2Error::kFrameSize, "a frame is larger than announced");
       if (broken_ || data.size() < kFrameHead + head.size) break;
@@ -110,6 +120,7 @@ class Http2Connection {
 
   void reset(Stream& stream, Http2Error error) {
     append_reset(out_, stream.id, error);
+    if (!stream.client_ended) history_.left(stream.id);
     remove(stream);
   }
 
@@ -127,6 +138,23 @@ class Http2Connection {
     append_ping(out_, kLeaving, false);
   }
 
+  // Has the connection closed as soon as `out` is sent. *reason*: a word for who counts them.
+  void break_off(Http2Error error, std::string_view reason, std::string_view why) {
+    if (std::exchange(broken_, true)) return;
+    reason_ = reason;
+    append_go_away(out_, history_.last(), error, why);
+  }
+
+  // The client may abandon some more of its calls, because time has passed.
+  void forgive(std::size_t resets) {
+    resets_.earn(resets);
+    forget_spare();
+  }
+  // The client has made us do work for nothing.
+  void charge() {
+    if (!resets_.spend()) break_off(Http2Error::kCalm, "resets", "too many calls were reset or refused, of those that were answered");
+  }
+
   // Ends all streams: there is no connection any more.
   void end() {
     while (!streams_.empty()) remove(*streams_.begin()->second);
@@ -134,7 +162,10 @@ class Http2Connection {
 
   bool greeted() const { return greeted_; }
   bool broken() const { return broken_; }                     // it is to be closed as soon as `out` is sent
+  std::string_view reason() const { return reason_; }         // why it is broken; lives for ever
   bool gone() const { return gone_ && streams_.empty(); }     // so is this one
+  bool in_head() const { return block_stream_ != 0; }         // a header block is not whole
+  std::size_t head_bytes() const { return block_.size(); }    // of that
   std::size_t streams() const { return streams_.size(); }
   std::size_t unsent() const { return unsent_; }
   std::size_t moved() const { return moved_; }                // bytes of data that the client's windows have let pass
@@ -146,12 +177,27 @@ class Http2Connection {
     for (Stream* stream : all) work(*stream);
   }
 
+  bool paused = false;        // no more frames are taken for now
   std::size_t abandoned = 0;  // work for streams that are no more: who resets them all the time opens no others
 
  private:
   using Streams = std::unordered_map<std::uint32_t, std::unique_ptr<Stream>>;
   static constexpr std::string_view kLeaving = "leaving.";  // eight bytes
   static constexpr std::int64_t kWindow = 1 << 24;          // bytes of the connection: what is held is bounded elsewhere
+  static constexpr int kMostFrames = 1024;                  // of one header block
+  // Times what was announced of a head, before and after it is read. What is less costs its stream, and no other.
+  static constexpr std::size_t kMostCompressed = 4, kMostUnfolded = 16;
+  static constexpr std::size_t kSpare = 64;                 // streams that are kept for the next ones
+
+  static std::string_view word(Http2Error error) {
+    switch (error) {
+      case Http2Error::kFlowControl: return "flow_control";
+      case Http2Error::kStreamClosed: return "stream_closed";
+      case Http2Error::kFrameSize: return "frame_size";
+      case Http2Error::kCompression: return "compression";
+      default: return "protocol";
+    }
+  }
 
   void greet() {
     append_head(out_, 6 * 3, Frame::kSettings, 0, 0);
@@ -163,42 +209,55 @@ class Http2Connection {
 
   bool take_preface(std::string_view& data) {
     const auto both = std::min(data.size(), kPreface.size());
-    if (data.substr(0, both) != kPreface.substr(0, both)) return broken_ = true, false;  // it speaks something else
+    if (data.substr(0, both) != kPreface.substr(0, both)) return broken_ = true, reason_ = "not_http2", false;
     if (both < kPreface.size()) return false;
     data.remove_prefix(both);
     return greeted_ = true;
   }
 
-  void break_off(Http2Error error, std::string_view why) {
-    if (std::exchange(broken_, true)) return;
-    append_go_away(out_, last_, error, why);
-  }
+  void break_off(Http2Error error, std::string_view why) { break_off(error, word(error), why); }
   void break_off() { break_off(Http2Error::kProtocol, "a frame that does not belong here"); }
 
   void take(const FrameHead& head, std::string_view body) {
     if (block_stream_ && (head.type != Frame::kContinuation || head.stream != block_stream_)) return break_off();
+    if (!has_settings_ && (head.type != Frame::kSettings || head.flags & kAck))
+      return break_off(Http2Error::kProtocol, "the first frame must be SETTINGS");
     switch (head.type) {
       case Frame::kData: return data(head, body);
       case Frame::kHeaders: return headers(head, body);
-      case Frame::kPriority: return head.size == 5 && head.stream ? void() : break_off();
+      case Frame::kPriority: return priority(head, body);
       case Frame::kReset: return was_reset(head);
       case Frame::kSettings: return settings(head, body);
       case Frame::kPush: return break_off();
       case Frame::kPing: return ping(head, body);
-      case Frame::kGoAway: return;  // the client opens no more streams, and closes when it likes
+      case Frame::kGoAway: return client_goes(head);
       case Frame::kWindow: return window(head, body);
       case Frame::kContinuation: return continuation(head, body);
       default: return;  // frames that nobody knows are nothing
     }
   }
 
-  // False where the padding is longer than the frame.
-  static bool strip_padding(const FrameHead& head, std::string_view& body) {
+  // ---- errors of one stream
+
+  void offend(Stream& stream, Http2Error error) {
+    reset(stream, error);
+    charge();
+  }
+  // Of a stream that may be no more; one that was never opened cannot be reset.
+  void offend(std::uint32_t id, Http2Error error) {
+    if (Stream* stream = find(id)) return offend(*stream, error);
+    if (history_.of(id) == StreamHistory::kIdle) return break_off(error, "a frame that does not belong here");
+    append_reset(out_, id, error);
+    charge();
+  }
+
+  // False where that broke the connection: the frame has no room for what its flags say.
+  bool strip_padding(const FrameHead& head, std::string_view& body) {
     if (!(head.flags & kPadded)) return true;
-    if (body.empty()) return false;
+    if (body.empty()) return break_off(Http2Error::kFrameSize, "a padded frame has at least a byte"), false;
     const auto padding = static_cast<unsigned char>(body[0]);
     body.remove_prefix(1);
-    if (padding > body.size()) return false;
+    if (padding > body.size()) return break_off(Http2Error::kProtocol, "the padding is longer than its frame"), false;
     body.remove_suffix(padding);
     return true;
   }
@@ -207,20 +266,24 @@ class Http2Connection {
 
   void headers(const FrameHead& head, std::string_view body) {
     constexpr std::size_t kPriorityBytes = 5;
-    if (head.stream % 2 == 0 || !strip_padding(head, body)) return break_off();
+    if (head.stream % 2 == 0) return break_off();
+    if (!strip_padding(head, body)) return;
+    block_is_wrong_ = false;
     if (head.flags & kHasPriority) {
-      if (body.size() < kPriorityBytes) return break_off();
+      if (body.size() < kPriorityBytes) return break_off(Http2Error::kFrameSize, "a priority has five bytes");
+      block_is_wrong_ = (read_number(body, 0, 4) & kLastStream) == head.stream;  // it depends on itself
       body.remove_prefix(kPriorityBytes);
     }
     block_ends_ = head.flags & kEndStream;
     if (head.flags & kEndHeaders) return block(head.stream, body);
-    block_stream_ = head.stream;
+    block_stream_ = head.stream, block_frames_ = 1;
     block_.assign(body);
   }
 
   void continuation(const FrameHead& head, std::string_view body) {
     if (!block_stream_) return break_off();
-    if (block_.size() + body.size() > limits_.head_bytes) return break_off(Http2Error::kCalm, "a head is larger than announced");
+    if (block_.size() + body.size() > kMostCompressed * limits_.head_bytes || ++block_frames_ > kMostFrames)
+      return break_off(Http2Error::kCalm, "head", "a head is many times larger than announced, or comes in too many frames");
     block_ += body;
     if (!(head.flags & kEndHeaders)) return;
     block(std::exchange(block_stream_, 0), block_);
@@ -229,31 +292,59 @@ class Http2Connection {
 
   // A whole header block: of a new stream, of the end of one, or of one that is no more.
   void block(std::uint32_t id, std::string_view block) {
-    if (id <= last_) return trailers(id, block);
-    last_ = id;
+    if (id <= history_.last()) return later_block(id, block);
+    history_.opened(id);
     Stream& stream = make(id);
-    std::size_t size = 0;
-    bool good = true;
-    const bool whole = decoder_.decode(block, [&](std::string_view name, std::string_view value) {
-      size += name.size() + value.size() + 32;
-      good = good && service_->field(stream, name, value);
-      return size <= limits_.head_bytes;
-    });
-    if (!whole) return break_off(Http2Error::kCompression, "a head that cannot be read, or is too large");
-    if (gone_ || streams_.size() + abandoned > limits_.streams || unsent_ > limits_.unsent) return reset(stream, Http2Error::kRefused);
-    if (!good) return reset(stream, Http2Error::kProtocol);
     stream.client_ended = block_ends_;
+    if (!decode_head(stream, block)) return;
+    if (gone_) return reset(stream, Http2Error::kRefused);
+    if (block_is_wrong_ || !head_.well_formed()) return offend(stream, Http2Error::kProtocol);
+    if (block_ends_ && head_.length() > 0) return offend(stream, Http2Error::kProtocol);
+    if (streams_.size() + abandoned > limits_.streams || unsent_ > limits_.unsent) return offend(stream, Http2Error::kRefused);
+    stream.length = head_.length();
     service_->opened(stream);
     if (block_ends_ && stream.id == id) service_->ended(stream);
   }
 
-  void trailers(std::uint32_t id, std::string_view block) {
-    const bool whole = decoder_.decode(block, [](std::string_view, std::string_view) { return true; });
-    if (!whole) return break_off(Http2Error::kCompression, "a head that cannot be read");
+  // A head that is too large is read to its end, for the table, though nobody hears of the rest.
+  bool decode_head(Stream& stream, std::string_view block) {
+    head_.begin();
+    std::size_t size = 0;
+    const bool whole = decoder_.decode(block, [&](std::string_view name, std::string_view value, bool clean) {
+      size += name.size() + value.size() + kFieldOverhead;
+      if (head_.take(name, value, clean) && size <= limits_.head_bytes) service_->field(stream, name, value);
+    });
+    stream.head_bytes = size;
+    if (!whole) return break_off(Http2Error::kCompression, "a head that cannot be read"), false;
+    if (size <= kMostUnfolded * limits_.head_bytes) return true;
+    return break_off(Http2Error::kCalm, "head", "a head is many times larger than announced"), false;
+  }
+
+  // Of a stream that was opened before: trailers, if anything.
+  void later_block(std::uint32_t id, std::string_view block) {
     Stream* stream = find(id);
+    const auto past = history_.of(id);
+    if (stream == nullptr && past == StreamHistory::kSkipped) return break_off(Http2Error::kProtocol, "a new stream has a smaller number than one before it");
+    if (stream == nullptr && past != StreamHistory::kLeft) return break_off(Http2Error::kStreamClosed, "a head on a stream that is closed");
+    bool good = !block_is_wrong_;
+    const bool whole = decoder_.decode(block, [&good](std::string_view name, std::string_view value, bool clean) {
+      good = good && clean && name.front() != ':' && !is_about_connection(name, value);
+    });
+    if (!whole) return break_off(Http2Error::kCompression, "a head that cannot be read");
     if (stream == nullptr) return;
-    if (!block_ends_ || stream->client_ended) return reset(*stream, Http2Error::kProtocol);
+    if (stream->client_ended) return offend(*stream, Http2Error::kStreamClosed);
+    if (!good || !block_ends_ || is_short(*stream)) return offend(*stream, Http2Error::kProtocol);
     client_ended(*stream);
+  }
+
+  void priority(const FrameHead& head, std::string_view body) {
+    if (!head.stream) return break_off();
+    if (head.size != 5) return offend(head.stream, Http2Error::kFrameSize);
+    if ((read_number(body, 0, 4) & kLastStream) == head.stream) offend(head.stream, Http2Error::kProtocol);
+  }
+
+  void forget_spare() {
+    if (spare_.size() > kSpare) spare_.resize(kSpare);
   }
 
   Stream& make(std::uint32_t id) {
@@ -269,27 +360,34 @@ class Http2Connection {
   // ---- data
 
   void data(const FrameHead& head, std::string_view body) {
-    if (!is_known(head.stream) || !strip_padding(head, body)) return break_off();
+    if (history_.is_idle(head.stream)) return break_off();
+    if (!strip_padding(head, body)) return;
     const auto size = static_cast<std::int64_t>(head.size);  // with its padding
     if (size > window_ - received_) return break_off(Http2Error::kFlowControl, "more data than announced");
     if ((received_ += size) >= kWindow / 2) append_window(out_, 0, std::exchange(received_, 0));
     Stream* stream = find(head.stream);
-    if (stream == nullptr) return;
-    if (stream->client_ended) return reset(*stream, Http2Error::kStreamClosed);
-    if (size > stream->window) return reset(*stream, Http2Error::kFlowControl);
-    stream->window -= size, stream->used += size;
+    if (stream == nullptr) return late_data(head.stream);
+    if (stream->client_ended) return offend(*stream, Http2Error::kStreamClosed);
+    if (size > stream->window) return offend(*stream, Http2Error::kFlowControl);
+    stream->window -= size, stream->used += size, stream->got += static_cast<std::int64_t>(body.size());
     const bool ends = head.flags & kEndStream;
+    if (stream->length >= 0 && (stream->got > stream->length || (ends && is_short(*stream)))) return offend(*stream, Http2Error::kProtocol);
     stream->client_ended = ends;
     service_->data(*stream, body);
     if (ends && stream->id == head.stream) service_->ended(*stream);
   }
 
+  void late_data(std::uint32_t id) {
+    if (history_.of(id) != StreamHistory::kLeft) break_off(Http2Error::kStreamClosed, "data on a stream that is closed");
+  }
+
+  // Whether less data came than its head has announced.
+  static bool is_short(const Stream& stream) { return stream.got < stream.length; }
+
   void client_ended(Stream& stream) {
     stream.client_ended = true;
     service_->ended(stream);
   }
-
-  bool is_known(std::uint32_t id) const { return id % 2 == 1 && id <= last_; }
 
   std::size_t send_now(Stream& stream, std::string_view data) {
     std::size_t sent = 0;
@@ -306,7 +404,9 @@ class Http2Connection {
   }
 
   void wait(Stream& stream) {
-    if (!std::exchange(stream.waits, true)) waiting_.push_back(stream.id);
+    if (std::exchange(stream.waits, true)) return;
+    if (waiting_.size() > 2 * streams_.size() + kSpare) std::erase_if(waiting_, [this](std::uint32_t id) { return find(id) == nullptr; });
+    waiting_.push_back(stream.id);
   }
 
   // Sends on the streams that wait, in the order in which they began to, as long as there is a window.
@@ -347,11 +447,12 @@ class Http2Connection {
 
   // Nothing more is sent; nothing more is read either.
   void close(Stream& stream, Http2Error error) {
-    if (!stream.client_ended) append_reset(out_, stream.id, error);
+    if (!stream.client_ended) append_reset(out_, stream.id, error), history_.left(stream.id);
+    resets_.earn(1);
     remove(stream);
   }
 
-  // Its place is used again only for a stream that is opened later.
+  // Its place is used again only for a stream that is opened later: who holds it sees that it is no more.
   void remove(Stream& stream) {
     service_->closed(stream);
     unsent_ -= stream.out.size();
@@ -366,14 +467,24 @@ class Http2Connection {
 
   void was_reset(const FrameHead& head) {
     if (head.size != 4) return break_off(Http2Error::kFrameSize, "a reset has four bytes");
-    if (!is_known(head.stream)) return break_off();
-    if (Stream* stream = find(head.stream)) remove(*stream);
+    if (history_.is_idle(head.stream)) return break_off();
+    Stream* stream = find(head.stream);
+    if (stream == nullptr) return;
+    const bool is_free = service_->waited(*stream);
+    remove(*stream);
+    if (!is_free) charge();
+  }
+
+  void client_goes(const FrameHead& head) {  // it opens no more streams, and closes when it likes
+    if (head.stream) return break_off();
+    if (head.size < 8) break_off(Http2Error::kFrameSize, "a GOAWAY has eight bytes");
   }
 
   void settings(const FrameHead& head, std::string_view body) {
     constexpr std::size_t kEach = 6;
     if (head.stream) return break_off();
-    if (head.flags & kAck) return;
+    has_settings_ = true;
+    if (head.flags & kAck) return head.size ? break_off(Http2Error::kFrameSize, "an acknowledgement has no settings") : void();
     if (body.size() % kEach) return break_off(Http2Error::kFrameSize, "settings have six bytes each");
     for (std::size_t at = 0; at < body.size() && !broken_; at += kEach)
       setting(static_cast<Setting>(read_number(body, at, 2)), read_number(body, at + 2, 4));
@@ -387,9 +498,19 @@ class Http2Connection {
       if (value < kSmallestFrame || value > kLargestFrame) return break_off();
       largest_ = value;
     } else if (setting == Setting::kWindow) {
-      if (value > kLargestWindow) return break_off(Http2Error::kFlowControl, "a window is larger than it can be");
+      if (value > kLargestWindow || overflows(value)) return break_off(Http2Error::kFlowControl, "a window is larger than it can be");
       client_window_ = value;
+    } else if (setting == Setting::kPush && value > 1) {
+      break_off();
     }
+  }
+
+  // Whether a stream's window would be larger than it can be. Streams are looked at only where one might be.
+  bool overflows(std::uint32_t value) {
+    if (value + largest_send_window_ <= kLargestWindow) return false;
+    largest_send_window_ = 0;
+    for (const auto& [id, stream] : streams_) largest_send_window_ = std::max(largest_send_window_, stream->send_window);
+    return value + largest_send_window_ > kLargestWindow;
   }
 
   void ping(const FrameHead& head, std::string_view body) {
@@ -398,24 +519,25 @@ class Http2Connection {
     if (!(head.flags & kAck)) return append_ping(out_, body, true);
     if (!leaving_ || gone_ || body != kLeaving) return;
     gone_ = true;
-    append_go_away(out_, last_, Http2Error::kNone, "");
+    append_go_away(out_, history_.last(), Http2Error::kNone, "");
   }
 
   void window(const FrameHead& head, std::string_view body) {
     if (head.size != 4) return break_off(Http2Error::kFrameSize, "a window has four bytes");
     const std::int64_t more = read_number(body, 0, 4) & kLargestWindow;
-    if (head.stream && !is_known(head.stream)) return break_off();
+    if (head.stream && history_.is_idle(head.stream)) return break_off();
     Stream* stream = head.stream ? find(head.stream) : nullptr;
     if (head.stream && stream == nullptr) return;
     std::int64_t& window = stream != nullptr ? stream->send_window : send_window_;
     const std::int64_t least = stream != nullptr ? client_window_ : 0;
     if (more == 0 || least + window + more > kLargestWindow) {
-      if (stream != nullptr) return reset(*stream, more ? Http2Error::kFlowControl : Http2Error::kProtocol);
+      if (stream != nullptr) return offend(*stream, more ? Http2Error::kFlowControl : Http2Error::kProtocol);
       return more ? break_off(Http2Error::kFlowControl, "a window is larger than it can be") : break_off();
     }
     window += more;
-    if (stream == nullptr) has_window_ = true;
-    else send_rest(*stream);
+    if (stream == nullptr) return has_window_ = true, void();
+    largest_send_window_ = std::max(largest_send_window_, window);
+    send_rest(*stream);
   }
 
   Service* service_;
@@ -425,10 +547,17 @@ class Http2Connection {
   Streams streams_;
   std::vector<std::unique_ptr<Stream>> spare_;
   std::vector<std::uint32_t> waiting_;
-  std::uint32_t last_ = 0, block_stream_ = 0;
+  StreamHistory history_;
+  RequestHead head_;
+  ResetBudget resets_;
+  std::string_view reason_;
+  std::uint32_t block_stream_ = 0;
+  int block_frames_ = 0;
   bool has_window_ = false;  // the client allows more than when we last sent what waits
-  bool block_ends_ = false, greeted_ = false, broken_ = false, leaving_ = false, gone_ = false;
+  bool block_ends_ = false, block_is_wrong_ = false, has_settings_ = false;
+  bool greeted_ = false, broken_ = false, leaving_ = false, gone_ = false;
   std::int64_t send_window_ = kFirstWindow, client_window_ = kFirstWindow, window_ = kWindow, received_ = 0;
+  std::int64_t largest_send_window_ = 0;  // of a stream: no less than any is
   std::size_t largest_ = kSmallestFrame, unsent_ = 0, moved_ = 0;
 };
 

@@ -15,6 +15,8 @@ class Keys {
   Keys() = default;
   explicit Keys(std::vector<std::string> keys) : keys_(std::move(keys)) {}
 
+  explicit operator bool() const { return !keys_.empty(); }
+
   // Whether one of them is shown in these headers; without keys anybody may come.
   bool admit(std::string_view authorization, std::string_view api_key) const { return keys_.empty() || known(shown(authorization, api_key)); }
 

@@ -6,15 +6,19 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
+#include <limits>
 #include <map>
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "../units.h"
 #include "peer.h"
+#include "reasons.h"
 
 namespace astrarium::front {
 
@@ -37,9 +41,10 @@ struct Passed {
   Peer peer = {};  // with the first bytes of a connection
 
   std::size_t cost() const { return sizeof *this + bytes.size() + why.size() + peer.host.size(); }  // bytes of memory
+  void forget() { bytes = {}; }
 };
 
-// *Passed* has a `cost`. Network threads push, Python's event loop takes all at once when the descriptor is readable.
+// *Passed* has a `cost` and a `connection`. Network threads push, Python's event loop takes when the descriptor is readable.
 template <class Passed>
 class LongWayQueue {
  public:
@@ -52,39 +57,61 @@ class LongWayQueue {
 
   int fd() const { return fd_; }
 
-  // False where so much waits that no more should be read from this connection for now.
-  bool push(Passed passed) {
+  // False where so much waits, in all or of this connection, that no more should be read from it for now. *number*: what
+  // it can be withdrawn by.
+  bool push(Passed passed, std::uint64_t* number = nullptr) {
     const std::lock_guard lock(mutex_);
     if (waiting_.empty()) ring();
+    if (number != nullptr) *number = taken_ + waiting_.size();
     bytes_ += passed.cost();
-    waiting_.push_back(std::move(passed));
-    if (bytes_ <= kMostBytes) return true;
+    const std::size_t of_connection = ++waiting_of_[passed.connection];
+    waiting_.push_back({std::move(passed), false});
+    if (bytes_ <= kMostBytes && of_connection < kMostOfConnection) return true;
     stalled_ = true;
     return false;
   }
 
-  // All that waits; and whether reading was stopped for it.
-  std::pair<std::vector<Passed>, bool> take() {
+  // Nobody needs it any more. False where it was taken already.
+  bool withdraw(std::uint64_t number) {
+    const std::lock_guard lock(mutex_);
+    if (number < taken_) return false;
+    Waiting& one = waiting_[number - taken_];
+    bytes_ -= one.passed.cost();
+    one.passed.forget(), one.withdrawn = true;
+    bytes_ += one.passed.cost();
+    return true;
+  }
+
+  // What waits, the first *most*; and whether reading was stopped for it.
+  std::pair<std::vector<Passed>, bool> take(std::size_t most = std::numeric_limits<std::size_t>::max()) {
     const std::lock_guard lock(mutex_);
     std::uint64_t count = 0;
     [[maybe_unused]] const auto read = ::read(fd_, &count, sizeof count);
-    bytes_ = 0;
-    return {std::exchange(waiting_, {}), std::exchange(stalled_, false)};
+    std::vector<Passed> found;
+    while (!waiting_.empty() && found.size() < most) take_first(found);
+    if (!waiting_.empty()) ring();
+    return {std::move(found), std::exchange(stalled_, false)};
   }
 
-  void counted(std::string_view why) {
-    const std::lock_guard lock(mutex_);
-    const auto known = reasons_.find(why);
-    if (known != reasons_.end()) ++known->second;
-    else reasons_.emplace(why, 1);
-  }
-  std::map<std::string, std::int64_t, std::less<>> reasons() {
-    const std::lock_guard lock(mutex_);
-    return reasons_;
-  }
+  void counted(std::string_view why) { reasons_.count(why); }
+  std::map<std::string, std::int64_t> reasons() { return reasons_.all(); }
 
  private:
   static constexpr std::size_t kMostBytes = 16 << 20;  // an event loop takes so much in some milliseconds
+  static constexpr std::size_t kMostOfConnection = 128;  // what one client makes others wait for, about 10 ms
+  struct Waiting {
+    Passed passed;
+    bool withdrawn;
+  };
+
+  void take_first(std::vector<Passed>& found) {
+    Waiting& first = waiting_.front();
+    bytes_ -= first.passed.cost();
+    const auto of = waiting_of_.find(first.passed.connection);
+    if (--of->second == 0) waiting_of_.erase(of);
+    if (!first.withdrawn) found.push_back(std::move(first.passed));
+    waiting_.pop_front(), ++taken_;
+  }
 
   void ring() {
     const std::uint64_t one = 1;
@@ -93,10 +120,12 @@ class LongWayQueue {
 
   int fd_;
   std::mutex mutex_;
-  std::vector<Passed> waiting_;
+  std::deque<Waiting> waiting_;
+  std::uint64_t taken_ = 0;  // how many there ever were before those that wait
+  std::unordered_map<ConnectionNumber, std::size_t> waiting_of_;
   std::size_t bytes_ = 0;
   bool stalled_ = false;
-  std::map<std::string, std::int64_t, std::less<>> reasons_;  // how often connections changed to the long way
+  Reasons reasons_;  // how often connections changed to the long way
 };
 
 }  // namespace astrarium::front

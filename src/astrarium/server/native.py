@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
@@ -59,6 +59,14 @@ class NativeThreads:
     def settle(self) -> None:
         """Wait until all threads know what they were told: some microseconds."""
         self._native.synchronize()
+
+    def left(self) -> Mapping[str, int]:
+        """Return how many connections were closed because of what their clients did, by reason."""
+        return {}
+
+    def kept(self) -> int:
+        """Return the bytes that clients make us keep, tensors of accepted calls aside."""
+        return self._native.held()
 
     def _learn(self, index: int, card: ModelCard, why: str) -> None:
         if why:

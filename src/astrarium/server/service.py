@@ -64,6 +64,8 @@ class NativeNetwork(Protocol):
     def look(self) -> None: ...
     def settle(self) -> None: ...
     def turned_away(self) -> int: ...
+    def left(self) -> Mapping[str, int]: ...
+    def kept(self) -> int: ...
 
 
 class LiveService:
@@ -277,6 +279,7 @@ class LiveService:
         quarantined = len(self.control.quarantined())
         apart = sum(bool(entry.apart) for entry in self.repository.entries)
         recorded = self._recording is not None and self._recording.goes_on
+        kept = "Memory for what clients have begun, or do not take, beside the tensors of accepted calls."
         return {
             "recording": ("1 while what the policy hears and decides is written down.", recorded),
             "workers": ("Workers that can run batches.", len(self.control.present)),
@@ -287,6 +290,7 @@ class LiveService:
             "waiting_requests": ("Requests that wait for a batch.", self.control.waiting),
             "shared_memory_bytes": ("Shared memory in use for tensors.", arena.used),
             "shared_memory_limit_bytes": ("Shared memory for tensors.", arena.size),
+            "kept_bytes": (kept, sum(network.kept() for network in self._networks)),
         }
 
     def counters(self) -> dict[str, tuple[str, float]]:
@@ -305,10 +309,12 @@ class LiveService:
 
     def counters_by(self) -> dict[str, tuple[str, str, Mapping[str, int]]]:
         bad = "What came over HTTP and was no request, by the status that it was answered with."
+        left = "Connections over gRPC that were closed because of what their clients did, by reason."
         long_way = "Calls that went the long way, which costs about ten times as much, by reason."
         return {
             "long_way": (long_way, "reason", self.long_way),
             "bad_requests": (bad, "status", self.client_errors.bad_requests),
+            "connections_left": (left, "reason", self._left()),
             "collections": ("Garbage collections of the frontend.", "moment", self.garbage.collections),
         }
 
@@ -322,6 +328,12 @@ class LiveService:
         return {"path": ("Who reads calls and who decides on them, and why Python does.", path)}
 
     # helpers
+
+    def _left(self) -> Counter[str]:
+        left: Counter[str] = Counter()
+        for network in self._networks:
+            left.update(network.left())
+        return left
 
     def _taken_the_short_way(self) -> int:
         return sum(self.exchange.tally(one.index)[0] for one in self.plan.models) if self._networks else 0

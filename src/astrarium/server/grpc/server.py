@@ -11,7 +11,7 @@ import asyncio
 import logging
 import zlib
 from asyncio import to_thread
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from time import monotonic_ns
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -32,6 +32,10 @@ POLL = 0.01
 SMALL = 256  # compressed bytes: they become a thousand times as many at most, in some .1 ms
 _WINDOW_BITS = {b"gzip": 31, b"deflate": 15}
 log = logging.getLogger(__name__)
+# Why network threads leave connections, as in http2_connection.h and grpc_thread.h.
+_PROTOCOL = ("protocol", "flow_control", "stream_closed", "frame_size", "compression", "not_http2")
+_LIMITS = ("resets", "metadata", "head", "memory", "slow", "takes_nothing", "no_greeting")
+_LEFT = (*_PROTOCOL, *_LIMITS)
 Trailing = tuple[tuple[str, str], ...]
 Message = tuple[bytes, bool]  # and whether it is compressed
 
@@ -182,16 +186,26 @@ class NativeGrpc(NativeThreads):
         while self.native.connections() and self._loop.time() < end:
             await asyncio.sleep(POLL)
         await to_thread(self.native.stop)
-        self._hear()
+        while self._hear():
+            pass
         self._loop.remove_reader(self.native.fd())
 
-    def _hear(self) -> None:
+    def left(self) -> Mapping[str, int]:
+        return dict.fromkeys(_LEFT, 0) | self.native.left()  # a rate needs a zero to start from
+
+    def kept(self) -> int:
+        return super().kept() + self.native.heads()
+
+    def _hear(self) -> int:
+        """Begin with the first calls that wait, and tell others what happened; return how many those were."""
         self.look_again()
-        for kind, number, message, streams, about in self.native.passed():
+        passed = self.native.passed()
+        for kind, number, message, streams, about in passed:
             if kind == self._module.CALL:
                 self._begin(number, about, None if streams else message)
             elif (call := self._calls.get(number)) is not None:
                 self._happened(call, kind, message)
+        return len(passed)
 
     def _begin(self, number: tuple[int, int], about: Any, message: Message | None) -> None:
         call = self._calls[number] = NativeCall(self.native, number, NativeContext(*about), self._limit)
@@ -215,7 +229,10 @@ class NativeGrpc(NativeThreads):
     async def _serve(self, call: NativeCall, message: Message | None) -> None:
         context = call.context
         try:
-            async with asyncio.timeout(context.time_remaining()):
+            remaining = context.time_remaining()
+            if remaining is not None and remaining <= 0:
+                raise TimeoutError  # also where the answer would come without waiting for anything
+            async with asyncio.timeout(remaining):
                 await self._answer(call, message)
             call.finish(context.code, context.details, context.trailing)
         except grpc.aio.AbortError:
@@ -244,6 +261,7 @@ class NativeGrpc(NativeThreads):
 
 _ENVELOPE = 64 * 1024  # bytes of a message beside its tensors
 _NO_LIMIT = -1
+_MOST_CALLS, _MOST_STREAMS = 1 << 14, 1024  # at once, in all and on a connection, as in grpc_thread.h
 
 
 class RunningGrpc:
@@ -271,7 +289,7 @@ async def serve_grpc(
     if native_front is not None:
         given = native_front, front, address, limits, security, limits.body_bytes + _ENVELOPE
         return NativeGrpc(extension("_front"), *given)
-    server = grpc.aio.server(options=_options(limits))
+    server = grpc.aio.server(options=_options(limits), maximum_concurrent_rpcs=_MOST_CALLS)
     server.add_generic_rpc_handlers((front.handler(),))
     port = _bound(server, address, security)
     await server.start()
@@ -282,6 +300,9 @@ def _options(limits: HttpLimits) -> list[tuple[str, int]]:
     return [
         ("grpc.max_receive_message_length", limits.body_bytes + _ENVELOPE),
         ("grpc.max_send_message_length", _NO_LIMIT),
+        ("grpc.max_concurrent_streams", _MOST_STREAMS),
+        ("grpc.max_metadata_size", limits.head_bytes),
+        ("grpc.absolute_max_metadata_size", limits.head_bytes),
         ("grpc.so_reuseport", 0),  # a port that is taken is an error, not shared
     ]
 

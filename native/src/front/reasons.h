@@ -1,0 +1,30 @@
+// How often something happened, by reason: for what is rare, by any thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <string>
+#include <string_view>
+
+namespace astrarium::front {
+
+class Reasons {
+ public:
+  void count(std::string_view why) {
+    const std::lock_guard lock(mutex_);
+    const auto known = counts_.find(why);
+    if (known != counts_.end()) ++known->second;
+    else counts_.emplace(why, 1);
+  }
+  std::map<std::string, std::int64_t> all() {
+    const std::lock_guard lock(mutex_);
+    return {counts_.begin(), counts_.end()};
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::string, std::int64_t, std::less<>> counts_;
+};
+
+}  // namespace astrarium::front
