@@ -17,6 +17,7 @@ from _ours import metrics, reached, workers
 from _shared import Row, caption, circumstances, keep, parser, say, show
 from load import Result, offer, read_records
 from parts.attacks import attacks
+from parts.deadly import deadly
 from peers import Ours, Running, Settings
 from peers.peer import until_quiet
 from search import TARGET
@@ -54,6 +55,7 @@ def main() -> None:
             rows += found
         rows += overloaded(server, goodput, options.seconds)
         rows += attacks(server, options.attack)
+    rows += deadly(options.seconds, gpus=2, rate=150.0)
     facts = circumstances(options.date, load_before)
     keep("faults", {**facts, "goodput": goodput, "rows": [asdict(one) for one in rows], "windows": windows})
     show(rows)
