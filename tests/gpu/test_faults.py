@@ -71,7 +71,7 @@ AGAIN_S = 20.0  # generous: 5 s is the bar of benchmarks/serving/parts/bad_value
 def server(tmp_path: Path) -> Iterator[Server]:
     (tmp_path / "nets.py").write_text(NETS)
     path = tmp_path / "scenario.yaml"
-    path.write_text(json.dumps(SCENARIO))
+    path.write_text(yaml.safe_dump(SCENARIO))
     with serving(path) as running:
         yield running
 

@@ -19,7 +19,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -164,6 +164,7 @@ def unknown(folder: Path, rate: float, seconds: float) -> list[Row]:
         _, records = beside(server, bad, rate, seconds)
         encoder.join()
         now = metrics(server.url)
+        tell_starts(server.tree.log)
     say(bad.said)
     say(f"bad requests: {dict(bad.codes)}")
     away = outages(records)
@@ -227,6 +228,13 @@ def outages_end(records: Records, number: int) -> float:
     return max(ended, default=0.0) + 1.0
 
 
+def tell_starts(log: str) -> None:
+    """Say what became of workers, as the server logged it."""
+    for line in (json.loads(line) for line in log.splitlines() if line.startswith("{")):
+        if line.get("level") == "WARNING" or "phases_s" in line:
+            say(f"  {line.get('time', '')} {line['message'][:240]}")
+
+
 def main() -> None:
     options = parser(__doc__)
     options.add_argument("--seconds", type=float, default=20.0)
@@ -238,7 +246,7 @@ def main() -> None:
             rows += measure(Path(folder), given.rate, given.seconds)
             show(rows)
     facts = {"date": str(given.date), "cpu": cpu(), "versions": Values(Path(), "encoder").versions()}
-    keep("bad-values", {**facts, "rows": [[one.name, one.unit, list(one.values)] for one in rows]})
+    keep("bad-values", {**facts, "rows": [asdict(one) for one in rows]})
 
 
 if __name__ == "__main__":

@@ -245,7 +245,7 @@ def test_a_model_that_breaks_workers_again_is_set_apart(path: str) -> None:
     entry = stage.repository.entries[0]
     assert entry.state == "READY"
     assert "it broke 2 workers" in entry.apart
-    unloaded = {worker for worker, order in stage.workers.orders if order == UnloadModel(0)}
+    unloaded = {worker for worker, order in stage.workers.orders if order == UnloadModel(0, moves=True)}
     assert unloaded == {1}  # worker 0 was gone, and has not loaded it again
     before = len(stage.workers.orders)
     calls = [stage.call(model=number % 2) for number in range(8)]

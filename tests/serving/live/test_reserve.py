@@ -141,6 +141,46 @@ def test_the_successor_of_a_killed_worker_is_the_reserve(home: Path) -> None:
     run(test, home)
 
 
+def test_one_that_is_taken_leaves_an_heir_that_imports_nothing_again(home: Path) -> None:
+    """Workers may die one after the other; how each ended is known, though none but the first was started."""
+    told = trouble(home, "time.sleep(0.5)")
+    ended = [signal.SIGSEGV, signal.SIGKILL, signal.SIGABRT, signal.SIGKILL]
+
+    async def test(setting: Setting) -> None:
+        await setting.begin()
+        pids = [await setting.until_ready()]
+        told.unlink()
+        for number in ended:
+            deaths = len(setting.heard.deaths)
+            os.kill(setting.workers.pids()[0], number)
+            await until(lambda deaths=deaths: len(setting.heard.deaths) > deaths)  # type: ignore[misc]
+            await setting.begin()
+            assert setting.workers.pids() == {0: pids[-1]}
+            pids.append(await setting.until_ready())
+        assert not told.exists(), "an heir has imported what it needs"
+        assert len(set(pids)) == len(pids)
+        assert setting.heard.deaths == [f"killed by {number.name}" for number in ended]
+        assert Path(f"/proc/{pids[-1]}/comm").read_text() == "astra-reserve\n"
+        await setting.workers.stop(1.0)
+        assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+    run(test, home)
+
+
+def test_an_heir_that_does_not_come_is_not_waited_for(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reserve, "_HEIR_WITHIN", 0.0)
+
+    async def test(setting: Setting) -> None:
+        await setting.begin()
+        pid = await setting.until_ready()
+        await setting.kill()
+        await setting.begin()
+        assert setting.workers.pids() == {0: pid}
+        assert await setting.until_ready() != pid  # one that was made from nothing
+
+    run(test, home)
+
+
 def test_a_worker_is_started_from_nothing_where_no_reserve_is_ready(home: Path) -> None:
     async def test(setting: Setting) -> None:
         await setting.begin()

@@ -186,7 +186,7 @@ class Fleet:
     def set_apart(self, model: int) -> list[int]:
         """Give a model a worker of its own on each GPU, in the order of GPUs; return their numbers."""
         for worker in self.holders(model):
-            self._order(worker, messages.UnloadModel(model))
+            self._order(worker, messages.UnloadModel(model, moves=True))
         first = max(self._entries) + 1
         for number, spec in enumerate(self._specs, first):
             entry = self._entries[number] = _WorkerEntry(WorkerSpec(number, spec.place), model)

@@ -68,7 +68,10 @@ class LoadModel(Message, frozen=True):
 
 
 class UnloadModel(Message, frozen=True):
+    """Unload a model; *moves*: other workers of the same GPU load it as it is."""
+
     model: int
+    moves: bool = False
 
 
 class RunBatch(Message, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import socket
@@ -15,6 +16,8 @@ from astrarium.serving.live.arena import SharedMemory
 from astrarium.serving.live.backends.contract import Place
 from astrarium.serving.live.messages import LARGEST_MESSAGE
 
+_PR_SET_CHILD_SUBREAPER = 36
+
 
 class Death(NamedTuple):
     """How a worker ended; *by_its_work*: what it ran may have broken it, else somebody outside ended it."""
@@ -23,11 +26,50 @@ class Death(NamedTuple):
     by_its_work: bool = True
 
 
+class AdoptedProcess:
+    """A process that was not started here, but has become a child of ours; it has what Popen has."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid, self._code = pid, None if pid else 0
+
+    def poll(self) -> int | None:
+        return self._waited(os.WNOHANG)
+
+    def wait(self) -> int:
+        code = self._waited(0)
+        assert code is not None
+        return code
+
+    def kill(self) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+    def _waited(self, options: int) -> int | None:
+        if self._code is None:
+            pid, status = os.waitpid(self.pid, options)
+            self._code = os.waitstatus_to_exitcode(status) if pid else None
+        return self._code
+
+
+def adopt_orphans() -> None:
+    """Become the parent of processes whose parents end, if these were started below this one."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def socket_pair() -> tuple[socket.socket, socket.socket]:
+    """Return our end of a worker's line, which does not block, and its own."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for end in (ours, theirs):
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * LARGEST_MESSAGE)
+    ours.setblocking(False)
+    return ours, theirs
+
+
 @dataclass
 class WorkerProcess:
     """A started process; whoever holds it closes it after its end."""
 
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | AdoptedProcess
     socket: socket.socket
     watch: int  # readable once the process has ended
     out_of_memory: int  # how many processes the system had ended for that when this one began
@@ -55,12 +97,13 @@ class WorkerProcess:
 
 def spawned(memory: SharedMemory, place: Place | None) -> WorkerProcess:
     """Start a worker for a place; without one it prepares itself, and waits to be given one."""
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    for end in (ours, theirs):
-        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * LARGEST_MESSAGE)
-    ours.setblocking(False)
+    ours, theirs = socket_pair()
     with theirs:
         process = _started(memory, place, theirs.fileno())
+    return watched(process, ours)
+
+
+def watched(process: subprocess.Popen[bytes] | AdoptedProcess, ours: socket.socket) -> WorkerProcess:
     return WorkerProcess(process, ours, os.pidfd_open(process.pid), _ended_for_memory())
 
 

@@ -1,8 +1,9 @@
 """The reserve is one process that can become the worker of any GPU at once, when one has died.
 
-It is made once all workers have loaded their models and some time has passed, and again after it was taken.
-What it prepares is what workers were told to load. Nobody depends on it: where it dies or hangs while it
-prepares, the next one prepares less; where none is ready, a worker is started from nothing.
+It is made once all workers have loaded their models and some time has passed. When it is taken, it leaves an
+heir: a copy of itself that is in reserve from then on (see preparing.py). What it prepares is what workers
+were told to load. Nobody depends on it: where it dies or hangs while it prepares, the next one prepares less;
+where none is ready, a worker is started from nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 from collections.abc import Callable
 from contextlib import suppress
 from enum import IntEnum
@@ -23,12 +25,13 @@ from astrarium.serving.live.arena import SharedMemory
 from astrarium.serving.live.backends.contract import Place
 from astrarium.serving.live.messages import LARGEST_MESSAGE, LoadModel, ModelLoaded, UnloadModel, encode
 from astrarium.serving.live.preparing import PrepareModel, Ready, ReserveOrder, SayWhenReady, TakePlace
-from astrarium.serving.live.process import WorkerProcess, spawned
+from astrarium.serving.live.process import AdoptedProcess, WorkerProcess, socket_pair, spawned, watched
 
 log = logging.getLogger("astrarium.reserve")
 _decode = msgspec.msgpack.Decoder(Ready).decode
 _MOST_OF_MEMORY = 4  # weights in reserve take at most this part of the memory that is free
 _MEMINFO, _CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
+_HEIR_WITHIN = 10.0  # seconds: copying the tables of a large memory takes a while
 _FIRST_AGAIN, _LONGEST_AGAIN = 2.0, 300.0  # seconds until one that died is made again, doubling
 
 
@@ -69,6 +72,7 @@ class Reserve:
         self._files: dict[int, list[dict[str, Any]]] = {}  # by model: one for each kind of GPU
         self._weights: dict[int, int] = {}  # bytes, by model
         self._process: WorkerProcess | None = None
+        self._heir: socket.socket | None = None  # its socket, until it has said that it is there
         self._timer: asyncio.TimerHandle | None = None  # until it is made, or has to be ready
         self._again = _FIRST_AGAIN
         self.ready = False
@@ -99,7 +103,7 @@ class Reserve:
 
     def settled(self) -> None:
         """Make a process in reserve after a while: all workers have what they were told to load."""
-        if self._process is None and self._depth > Depth.NOTHING:
+        if self._process is None and self._heir is None and self._depth > Depth.NOTHING:
             self._after(self._delay, self._make)
 
     def take(self, place: Place) -> WorkerProcess | None:
@@ -108,20 +112,50 @@ class Reserve:
         process = self._process
         if process is None or not self.ready:
             return None
-        if process.stopped or not _sent(process, TakePlace(place.gpu, place.kind, place.device)):
+        if process.stopped or (heir := _handed_over(process, place)) is None:
             self.discard()
             return None
         self._release()
         self._again = _FIRST_AGAIN
+        self._expect(heir)
         return process
 
     def discard(self) -> None:
         """End the process in reserve; the next time that workers have settled, another is made."""
         process = self._process
+        self._disinherit()
         self._release()
         if process is not None:
             os.close(process.watch)
             process.end()
+
+    def _expect(self, heir: socket.socket) -> None:
+        """Wait until the heir of a process that was taken says that it is there."""
+        self._heir = heir
+        self._loop.add_reader(heir.fileno(), self._heir_said)
+        self._after(_HEIR_WITHIN, self._disinherit)
+
+    def _heir_said(self) -> None:
+        assert self._heir is not None
+        try:
+            packet = self._heir.recv(LARGEST_MESSAGE)
+        except OSError:
+            packet = b""
+        heir = self._heir
+        self._disinherit(close=not packet)
+        if packet:
+            self._process = watched(AdoptedProcess(_decode(packet).pid), heir)
+            self._listen()
+            self.ready = True
+
+    def _disinherit(self, close: bool = True) -> None:
+        """Forget the heir: it is there, or does not come; then the next one is made when workers settle."""
+        heir, self._heir = self._heir, None
+        if heir is not None:
+            self._after(None)
+            self._loop.remove_reader(heir.fileno())
+            if close:
+                heir.close()  # one that is late after all ends by that
 
     def stop(self) -> None:
         self._depth = Depth.NOTHING
@@ -131,18 +165,22 @@ class Reserve:
 
     def _wait(self) -> None:
         """Make none now: workers have not settled."""
-        if self._process is None:
+        if self._process is None and self._heir is None:
             self._after(None)
 
     def _make(self) -> None:
         process = self._process = spawned(self._memory, None)
-        self._loop.add_reader(process.watch, self._ended)
-        self._loop.add_reader(process.socket.fileno(), self._heard)
+        self._listen()
         self._after(self._limit, self._hung)
         for order in self._orders():
             if not _sent(process, order):
                 break  # its end will be heard, or what is left out is loaded when it is needed
         _sent(process, SayWhenReady())
+
+    def _listen(self) -> None:
+        assert self._process is not None
+        self._loop.add_reader(self._process.watch, self._ended)
+        self._loop.add_reader(self._process.socket.fileno(), self._heard)
 
     def _orders(self) -> list[PrepareModel]:
         if self._depth < Depth.BACKENDS:
@@ -183,7 +221,7 @@ class Reserve:
         os.close(process.watch)
         how = process.end()
         if was_ready:
-            log.warning("the process in reserve was %s", how)
+            log.warning("the process in reserve was lost: it %s", how.reason)
             self._make_again()
         else:
             self._prepare_less(how.reason)
@@ -219,6 +257,19 @@ class Reserve:
             self._timer.cancel()
         planned = seconds is not None and call is not None
         self._timer = self._loop.call_later(seconds, call) if planned else None  # type: ignore[arg-type]
+
+
+def _handed_over(process: WorkerProcess, place: Place) -> socket.socket | None:
+    """Tell the process in reserve its place; return the socket of its heir, None where it does not hear."""
+    ours, theirs = socket_pair()
+    order = encode(TakePlace(place.gpu, place.kind, place.device))
+    with theirs:
+        try:
+            socket.send_fds(process.socket, [order], [theirs.fileno()])
+        except OSError:
+            ours.close()
+            return None
+    return ours
 
 
 def _sent(process: WorkerProcess, order: ReserveOrder) -> bool:

@@ -32,7 +32,7 @@ from astrarium.serving.live.messages import (
     encode,
 )
 from astrarium.serving.live.phases import told
-from astrarium.serving.live.process import Death, WorkerProcess, spawned
+from astrarium.serving.live.process import Death, WorkerProcess, adopt_orphans, spawned
 from astrarium.serving.live.reserve import Reserve
 
 
@@ -127,6 +127,7 @@ class LocalWorkers:
         reserve: bool | Reserve = True,
     ) -> None:
         self._memory, self._listener, self._ears = memory, listener, ears
+        adopt_orphans()  # the reserve leaves some
         self._reserve = reserve if isinstance(reserve, Reserve) else Reserve(memory, reserve)
         self._running: dict[int, _Running] = {}
         self._loop = asyncio.get_running_loop()
@@ -230,7 +231,8 @@ class LocalWorkers:
     def _note_order(self, running: _Running, order: LoadModel | UnloadModel) -> None:
         if isinstance(order, UnloadModel):
             running.models.pop(order.model, None)
-            self._reserve.unloads(order)
+            if not order.moves:
+                self._reserve.unloads(order)
             return
         self._reserve.loads(order, again=order.model in running.models)
         running.models[order.model] = order.files["name"]
