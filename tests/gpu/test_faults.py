@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import yaml
 from tests.support.server.live_server import Server, serving
 
 torch = pytest.importorskip("torch")

@@ -167,6 +167,38 @@ def test_one_that_is_taken_leaves_an_heir_that_imports_nothing_again(home: Path)
     run(test, home)
 
 
+def test_workers_that_die_together_all_have_successors_out_of_the_reserve(home: Path) -> None:
+    """The second one waits for the heir, which is sooner than a start from nothing."""
+    told = trouble(home, "pass")
+
+    async def test(setting: Setting) -> None:
+        await setting.begin()
+        await setting.until_ready()
+        told.unlink()
+        await setting.kill()
+        for worker in range(3):
+            setting.workers.start(WorkerSpec(worker, Place(worker)))
+        await until(lambda: len(setting.workers.pids()) == 3)
+        assert all(setting.workers._running[worker].reserved for worker in range(3))
+        assert not told.exists()
+
+    run(test, home)
+
+
+def test_a_worker_that_waits_for_an_heir_and_is_no_longer_wanted_is_not_started(home: Path) -> None:
+    async def test(setting: Setting) -> None:
+        await setting.begin()
+        await setting.until_ready()
+        await setting.kill()
+        for worker in range(2):
+            setting.workers.start(WorkerSpec(worker, Place(worker)))
+        setting.workers.kill(1, Death("is no longer needed"))
+        await setting.until_ready()
+        assert list(setting.workers.pids()) == [0]
+
+    run(test, home)
+
+
 def test_an_heir_that_does_not_come_is_not_waited_for(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reserve, "_HEIR_WITHIN", 0.0)
 

@@ -75,6 +75,7 @@ class Reserve:
         self._heir: socket.socket | None = None  # its socket, until it has said that it is there
         self._timer: asyncio.TimerHandle | None = None  # until it is made, or has to be ready
         self._again = _FIRST_AGAIN
+        self._waiting: list[Callable[[], None]] = []  # for the heir
         self.ready = False
 
     @property
@@ -128,12 +129,19 @@ class Reserve:
         if process is not None:
             os.close(process.watch)
             process.end()
+        self._call_waiting()
+
+    def wait_for_heir(self, call: Callable[[], None]) -> bool:
+        """Call back once an heir that is on its way is there, or does not come; False where none is."""
+        if self._heir is not None:
+            self._waiting.append(call)
+        return self._heir is not None
 
     def _expect(self, heir: socket.socket) -> None:
         """Wait until the heir of a process that was taken says that it is there."""
         self._heir = heir
         self._loop.add_reader(heir.fileno(), self._heir_said)
-        self._after(_HEIR_WITHIN, self._disinherit)
+        self._after(_HEIR_WITHIN, self._no_heir)
 
     def _heir_said(self) -> None:
         assert self._heir is not None
@@ -147,6 +155,16 @@ class Reserve:
             self._process = watched(AdoptedProcess(_decode(packet).pid), heir)
             self._listen()
             self.ready = True
+        self._call_waiting()
+
+    def _call_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for call in waiting:
+            call()
+
+    def _no_heir(self) -> None:
+        self._disinherit()
+        self._call_waiting()
 
     def _disinherit(self, close: bool = True) -> None:
         """Forget the heir: it is there, or does not come; then the next one is made when workers settle."""

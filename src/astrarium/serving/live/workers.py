@@ -130,11 +130,15 @@ class LocalWorkers:
         adopt_orphans()  # the reserve leaves some
         self._reserve = reserve if isinstance(reserve, Reserve) else Reserve(memory, reserve)
         self._running: dict[int, _Running] = {}
+        self._waiting: set[int] = set()  # workers that start as soon as there is a process in reserve again
         self._loop = asyncio.get_running_loop()
         if ears is not None:
             self._loop.add_reader(ears.bell(), self._collect, ears)
 
     def start(self, spec: WorkerSpec) -> None:
+        if self._reserve.wait_for_heir(lambda: self._start_waiting(spec)):
+            self._waiting.add(spec.worker)
+            return
         reserved = self._reserve.take(spec.place)
         one = reserved or spawned(self._memory, spec.place)
         running = _Running(
@@ -146,6 +150,11 @@ class LocalWorkers:
         else:
             self._loop.add_reader(running.socket.fileno(), self._read, spec.worker, running)
         self._loop.add_reader(running.watch, self._ended, spec.worker, running)
+
+    def _start_waiting(self, spec: WorkerSpec) -> None:
+        if spec.worker in self._waiting:  # else it is no longer wanted
+            self._waiting.discard(spec.worker)
+            self.start(spec)
 
     def send(self, worker: int, order: Order) -> None:
         running = self._running.get(worker)
@@ -162,6 +171,7 @@ class LocalWorkers:
 
     def kill(self, worker: int, death: Death) -> None:
         running = self._running.get(worker)
+        self._waiting.discard(worker)
         if running is not None:
             running.death = death
             running.process.kill()
@@ -174,6 +184,7 @@ class LocalWorkers:
             self._collect(ears)
 
     async def stop(self, grace: float) -> None:
+        self._waiting.clear()
         self._reserve.stop()
         for worker in self._running:
             self.send(worker, Stop())
