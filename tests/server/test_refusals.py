@@ -71,7 +71,6 @@ def test_a_model_that_turns_all_away_for_a_while_is_said_to_and_why() -> None:
     assert looks.pass_time(5, looks.declines(0, 3)) == [0]
     assert looks.books[0].refusing == "it has turned away all of the last 33 calls (too slow)"
     assert looks.books[1].refusing == ""
-    assert looks.watch.answers_nobody
 
 
 def test_one_answer_makes_it_ready_again() -> None:
@@ -79,7 +78,6 @@ def test_one_answer_makes_it_ready_again() -> None:
     looks.pass_time(15, looks.declines(0, 3))
     assert looks.pass_time(1, looks.declines(0, 3), looks.answers(0)) == [0]
     assert not looks.books[0].refusing
-    assert not looks.watch.answers_nobody
     assert looks.pass_time(100, looks.declines(0, 50), looks.answers(0)) == []
 
 
@@ -89,7 +87,6 @@ def test_it_is_ready_again_when_nobody_has_asked_for_a_while() -> None:
     looks.pass_time(15, looks.declines(0, 3))
     assert looks.pass_time(WHILE // SECOND - 1) == []
     assert looks.pass_time(1) == [0]
-    assert not looks.watch.answers_nobody
     assert looks.pass_time(9, looks.declines(0, 3)) == []  # and is given the same time as before
 
 
@@ -100,14 +97,6 @@ def test_bursts_and_single_calls_are_not_everybody() -> None:
     for _ in range(FEWEST_REFUSED):
         assert looks.pass_time(1, looks.declines(0, 1)) == []
         assert looks.pass_time(WHILE // SECOND) == []
-
-
-def test_a_server_is_ready_as_long_as_one_model_answers() -> None:
-    looks = Looks()
-    assert looks.pass_time(15, looks.declines(0, 3), looks.answers(1)) == [0]
-    assert not looks.watch.answers_nobody
-    looks.pass_time(WHILE // SECOND, looks.declines(0, 3))
-    assert looks.watch.answers_nobody
 
 
 # Whose fault a refusal is
@@ -205,6 +194,8 @@ def test_a_service_says_so_and_gives_a_fresh_policy_a_chance(caplog: pytest.LogC
         assert {card.name: card.state for card in service.cards()} == states  # calls are still taken
         assert service.card("m0").health == ("UNAVAILABLE", service.books[0].refusing)
         assert service.card("m1").health == ("READY", "")
+        assert service.ready  # the other model is well, though nobody asks it
+        service.repository.entries[1].state = "UNAVAILABLE"
         assert not service.ready
         assert service._closed() == ""
         assert service.control.scheduler is not first

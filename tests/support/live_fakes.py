@@ -51,7 +51,7 @@ from astrarium.serving.live.workers import Listener, WorkerSpec
 from astrarium.serving.policies import serving_policies
 from astrarium.serving.twin import faster
 
-KILLED = Death("killed by SIGKILL", by_its_work=False)
+KILLED = Death("was killed by SIGKILL", by_its_work=False)
 VALUES = TensorSpec("INPUT", "FP32", (2,))
 ECHO = TensorSpec("OUTPUT", "FP32", (2,))
 
@@ -116,6 +116,7 @@ class FakeWorkers:
         self.stopped: set[int] = set()  # workers whose process somebody has stopped
         self.refuses: set[int] = set()  # models that cannot be loaded
         self.deadly: dict[int, Death] = {}  # models whose batches end the worker, and how
+        self.hanging_loads: set[int] = set()  # models whose load never ends
         self.deadly_loads: set[int] = set()  # models that end the worker that loads them
         self.poison: bytes | None = None  # only members whose inputs begin with this are deadly
         self.memory = memoryview(b"")
@@ -144,10 +145,15 @@ class FakeWorkers:
         self.orders.append((worker, order))
         match order:
             case LoadModel(model) if model in self.deadly_loads:
-                self._say(worker, 0, lambda: ModelLoading(model))
+                self._say(worker, 2 * MILLISECOND, lambda: ModelLoading(model))  # after the others
                 life = self._life[worker]
-                self._loop.later(MILLISECOND, lambda: self._die(worker, life, Death("killed by SIGSEGV")))
+                self._loop.later(
+                    3 * MILLISECOND, lambda: self._die(worker, life, Death("was killed by SIGSEGV"))
+                )
+            case LoadModel(model) if model in self.hanging_loads:
+                self._say(worker, 2 * MILLISECOND, lambda: ModelLoading(model))
             case LoadModel(model):
+                self._say(worker, MILLISECOND, lambda: ModelLoading(model))
                 news: News = ModelLoaded(model, (VALUES,), (ECHO,))
                 if model in self.refuses:
                     news = ModelRefused(model, "no such file")
@@ -257,8 +263,8 @@ class VirtualScheduler:
         self._steps.worker_joined(worker, self._loop.now)
         self._soon()
 
-    def worker_left(self, worker: int, *loss: Any) -> tuple[int, int]:
-        blame: tuple[int, int] = self._steps.worker_left(worker, *loss, self._loop.now)
+    def worker_left(self, worker: int, *loss: Any) -> tuple[int, int, bool]:
+        blame: tuple[int, int, bool] = self._steps.worker_left(worker, *loss, self._loop.now)
         self._soon()
         return blame
 

@@ -17,6 +17,7 @@ enum class Verdict {
   kClosed,   // the server takes no calls now
   kTooLate,  // not even an idle GPU would be in time
   kFull,     // as many calls are open as may be
+  kAway,     // no worker is up, and none will be in time
   kBacklog,  // as many calls of this model are open as can be answered in time
 };
 
@@ -82,7 +83,9 @@ class Admission {
   Verdict judge(int model, Time objective, Time received, Time now) {
     if (closed_.load(std::memory_order_relaxed)) return Verdict::kClosed;
     Gate& gate = at(model);
-    if (std::max(now, back_at()) + gate.needed.load(std::memory_order_relaxed) > received + objective) return Verdict::kTooLate;
+    const Time needed = gate.needed.load(std::memory_order_relaxed);
+    if (now + needed > received + objective) return Verdict::kTooLate;
+    if (back_at() + needed > received + objective) return Verdict::kAway;
     if (open_.load(std::memory_order_relaxed) >= most_open_) return Verdict::kFull;
     if (gate.limit.too_many(gate.open.load(std::memory_order_relaxed), objective)) return Verdict::kBacklog;
     return Verdict::kTaken;

@@ -84,8 +84,8 @@ inline nb::tuple told(const Ticket& ticket) {
                         ticket.reason, told_shapes(ticket.reply_shapes), ticket.retried, batch);
 }
 
-// (model, calls).
-inline nb::tuple told(const Blame& blame) { return nb::make_tuple(blame.model, blame.calls); }
+// (model, calls, certain).
+inline nb::tuple told(const Blame& blame) { return nb::make_tuple(blame.model, blame.calls, blame.certain); }
 
 // [(model, digest, since, until, reason)].
 inline nb::list told(const std::vector<QuarantinedInput>& inputs) {

@@ -290,9 +290,11 @@ class CallDesk {
   }
 
   Taking refuse(const ServedModel& model, Verdict verdict, Time objective, Time passed) {
-    if (verdict == Verdict::kTooLate) refusals_.too_late(model.name, objective, exchange_.admission.needed(model.index, monotonic_ns()), passed);
+    if (verdict == Verdict::kTooLate) refusals_.too_late(model.name, objective, exchange_.admission.needed(model.index), passed);
+    else if (verdict == Verdict::kAway) refusals_.away(model.name, exchange_.admission.back_at() - monotonic_ns());
     else if (verdict == Verdict::kFull) refusals_.full(exchange_.admission.open());
     else refusals_.backlog(model.name, exchange_.admission.open(model.index), objective);
+    if (verdict == Verdict::kAway) return turn_away(model, RefusedFor::kUnavailable);
     return turn_away(model, verdict == Verdict::kTooLate ? RefusedFor::kDeadline : RefusedFor::kOverloaded);
   }
 

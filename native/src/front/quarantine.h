@@ -40,6 +40,7 @@ class Quarantine {
   void add(const Ticket& ticket, std::string reason, Time now) {
     if (memory_ == nullptr) return;
     auto& held = of(ticket.model);
+    if (find(ticket, now) != nullptr) return;
     held.push_back({ticket.model, digest(ticket), sample(ticket), now, now + kLasts, std::move(reason)});
     if (held.size() > kMost) held.pop_front();
   }
@@ -57,6 +58,8 @@ class Quarantine {
     const auto found = std::find_if(alike, held.end(), [&](const QuarantinedInput& one) { return one.digest == whole; });
     return found == held.end() ? nullptr : &*found;
   }
+
+  bool has_any(int model) { return !of(model).empty(); }
 
   // Lets all inputs of a model out; returns how many there were.
   std::size_t release(int model) {

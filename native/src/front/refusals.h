@@ -1,6 +1,7 @@
 // What clients of calls without an answer are told: the same as astrarium.server.control.calls tells them.
 #pragma once
 
+#include <algorithm>
 #include <cstdio>
 #include <string>
 #include <string_view>
@@ -80,6 +81,10 @@ class Refusals {
   }
   void closed(std::string_view model) {
     begin("model ", model) += " took no calls when this one had arrived: the server drains, or no worker is up";
+    write(kUnavailable, true);
+  }
+  void away(std::string_view model, Time rest) {
+    begin("model ", model) += ": no worker is up; one is expected in " + rounded_duration(std::max<Time>(rest, 0));
     write(kUnavailable, true);
   }
   void no_memory() {

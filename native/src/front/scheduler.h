@@ -29,6 +29,7 @@
 #include "draws.h"
 #include "order.h"
 #include "quarantine.h"
+#include "refusals.h"
 #include "ticket.h"
 
 namespace astrarium::front {
@@ -45,9 +46,11 @@ struct Loss {
   std::int64_t run = -1;     // the batch that it named in its last words; -1: it named none
 };
 
-// Whose fault a loss was: a model (-1: nobody's), and so many of its calls.
+// Whose fault a loss was: a model (-1: it ran none), and so many of its calls. It is certain where the work broke the worker;
+// else somebody outside may have ended it.
 struct Blame {
   int model = -1, calls = 0;
+  bool certain = false;
 };
 
 using MakePolicy = std::unique_ptr<Policy> (*)(const Setup&, const Parameters&);
@@ -190,6 +193,7 @@ class Scheduler {
 
  private:
   static constexpr Time kShortestLimit = 1'000 * kMillisecond;  // before a worker is taken for stuck
+  static constexpr Time kShortestApart = 200 * kMillisecond;    // the same of a model's own one: it holds up the others of its GPU
   static constexpr int kStuckAfter = 10;                        // times its estimate
   static constexpr Time kLookEvery = 10 * kMillisecond;         // a tenth of what limits are judged over
 
@@ -202,6 +206,8 @@ class Scheduler {
     std::int64_t run;      // as that policy counts them
     std::string order;     // until it is sent
     bool sent = false;
+
+    bool is_solo() const { return run < 0 && parts.size() == 1; }  // no policy knows of it
   };
 
   struct Gpu {
@@ -300,8 +306,11 @@ class Scheduler {
     const Flight* guilty = guilty_of(lost, loss);
     for (const Flight& flight : lost)
       if (&flight == guilty) suspect(flight, loss, now);
+      else if (flight.is_solo()) suspects_.push_back({flight.parts[0], true, "the worker of GPU " + std::to_string(gpu_of(worker)) + " " + loss.reason});
       else for (const Part& part : flight.parts) lost_beside(part, worker, loss.reason, now);
-    return guilty == nullptr ? Blame{} : Blame{guilty->model, static_cast<int>(guilty->parts.size())};
+    if (guilty == nullptr && (lost.empty() || !lost.front().sent)) return {};
+    const Flight& first = guilty == nullptr ? lost.front() : *guilty;
+    return {first.model, static_cast<int>(first.parts.size()), guilty != nullptr};
   }
 
   // The one that the worker named, or the first that it had. That somebody outside ended a worker is believed of a call once.
@@ -329,7 +338,7 @@ class Scheduler {
 
   void refuse(Ticket* ticket, const QuarantinedInput& held, Time now) {
     ticket->outcome = Outcome::kFailed, ticket->cause = Cause::kQuarantined;
-    ticket->reason = held.reason + ", " + rounded_duration(now - held.since) + " ago; the same input is refused for another " + rounded_duration(held.until - now);
+    ticket->reason = told_of(held, now);
     ticket->open_parts = 0;
     ended.push_back(ticket);
   }
@@ -340,7 +349,7 @@ class Scheduler {
 
   // When to be asked again.
   Time next() const {
-    Time soonest = timer_;
+    Time soonest = news_.empty() ? timer_ : 0;  // a batch that could not be sent has failed at once
     for (const Suspect& one : suspects_) soonest = std::min(soonest, last_chance(one.part) + 1);
     return soonest;
   }
@@ -353,10 +362,25 @@ class Scheduler {
     });
   }
 
+  // What another of them did, or another row of the same call, these would do too.
+  void give_up_held(Time now) {
+    std::erase_if(suspects_, [&](const Suspect& one) {
+      if (one.part.ticket->outcome == Outcome::kFailed) return end(one.part, Outcome::kFailed, Cause::kWorkerLost, one.reason), true;
+      const QuarantinedInput* held = quarantine.find(*one.part.ticket, now);
+      if (held != nullptr) end(one.part, Outcome::kFailed, Cause::kQuarantined, told_of(*held, now));
+      return held != nullptr;
+    });
+  }
+
+  static std::string told_of(const QuarantinedInput& held, Time now) {
+    return held.reason + "; the same input is refused for another " + rounded_duration(held.until - now);
+  }
+
   // Runs the next suspect of a worker alone; false where it has none.
   bool try_alone(int worker, Time now) {
     if (suspects_.empty() || !is_present(worker)) return false;
     give_up_late(now);
+    give_up_held(now);
     const auto found = std::find_if(suspects_.begin(), suspects_.end(), [&](const Suspect& one) { return one.alone && runs_on(one.part, worker); });
     if (found == suspects_.end()) return false;
     const Part part = found->part;
@@ -473,13 +497,21 @@ class Scheduler {
     auto& flights = at(gpu).flights;
     while (!flights.empty() && !flights.front().sent && !is_present(flights.front().worker)) {
       const Flight flight = take_first(gpu);
-      for (const Part& part : flight.parts) suspects_.push_back({part, false, "the worker of its model on GPU " + std::to_string(gpu) + " is away"});
+      elsewhere(gpu, flight, now);
       left(gpu, flight, Happened::kBatchFailed, now, now, now);
     }
     for (Flight& flight : flights) {
       if (flight.worker != flights.front().worker) return;
       if (!std::exchange(flight.sent, true)) orders.push_back({flight.worker, std::move(flight.order)});
     }
+  }
+
+  // A batch whose worker is away goes to a GPU where its model has one, or waits.
+  void elsewhere(int gpu, const Flight& flight, Time now) {
+    for (int other = 0; other < std::ssize(gpus_); ++other)
+      if (is_present(worker_for(other, flight.model)) && !flight.is_solo()) return launch(other, flight.parts, false, now, -1, now);
+    for (const Part& part : flight.parts)
+      suspects_.push_back({part, flight.is_solo(), "the worker of its model on GPU " + std::to_string(gpu) + " is away"});
   }
 
   // Nothing that a worker tells of can have happened later than now.
@@ -566,7 +598,18 @@ class Scheduler {
     std::vector<Part> parts;
     parts.reserve(made.ids.size());
     for (const std::int64_t id : made.ids) parts.push_back(leave(id));
+    if (quarantine.has_any(parts[0].ticket->model) && end_held(parts, now)) return tell(Happened::kBatchFailed, made.gpu, made.run, now - base_, now - base_);
     launch(made.gpu, std::move(parts), true, base_ + made.at, made.run, now);
+  }
+
+  // Ends parts whose inputs have broken a worker while they waited; true where nothing is left to run.
+  bool end_held(std::vector<Part>& parts, Time now) {
+    std::erase_if(parts, [&](const Part& part) {
+      const QuarantinedInput* held = quarantine.find(*part.ticket, now);
+      if (held != nullptr) end(part, Outcome::kFailed, Cause::kQuarantined, told_of(*held, now));
+      return held != nullptr;
+    });
+    return parts.empty();
   }
 
   void launch(int gpu, std::vector<Part> parts, bool ours, Time at_earliest, std::int64_t run, Time now) {
@@ -575,8 +618,9 @@ class Scheduler {
     const Time delay = setup_.network.delay(size), start = std::max(at_earliest, now + delay);
     // The delay is what the way may take; where it takes less, nobody waits for the rest of it.
     std::string order = run_batch(++tag_, model, parts, std::max<Time>(0, start - delay));
-    at(gpu).flights.push_back({tag_, model, worker_for(gpu, model), ours, std::move(parts), now, start + estimate,
-                               std::max(kShortestLimit, kStuckAfter * estimate), run, std::move(order)});
+    const int worker = worker_for(gpu, model);
+    const Time limit = std::max(worker == gpu ? kShortestLimit : kShortestApart, kStuckAfter * estimate);
+    at(gpu).flights.push_back({tag_, model, worker, ours, std::move(parts), now, start + estimate, limit, run, std::move(order)});
     advance(gpu, now);
   }
 

@@ -164,12 +164,13 @@ class LiveService:
 
     @property
     def ready(self) -> bool:
-        """Whether calls are taken, and not every model that was asked lately refuses or fails everybody.
+        """Whether calls are taken, a worker is up, and not every loaded model refuses or fails everybody.
 
         One model that does is not enough: it says so of itself, and the others go on.
         """
-        answers_nobody = self._refusals.answers_nobody or self._failures.answers_nobody
-        return not self._closed() and not answers_nobody
+        loaded = [entry for entry in self.repository.entries if entry.state == "READY"]
+        answering = [entry for entry in loaded if not entry.refusing and not entry.failing]
+        return not self._closed() and bool(self.control.present) and bool(answering or not loaded)
 
     def _closed(self) -> str:
         """Return why no call is taken now; empty where they are."""
@@ -202,7 +203,7 @@ class LiveService:
     async def unload(self, model: str) -> None:
         entry = self.repository.find(model)
         async with entry.turn:
-            if entry.state == "READY":
+            if entry.state != "UNAVAILABLE" or entry.apart or entry.plan.index in self.fleet.models:
                 await self._finish(entry)
                 await self.repository.unload(entry)
                 self.isolation.forgive(entry)

@@ -150,11 +150,30 @@ def test_calls_wait_for_a_worker_that_is_on_its_way_and_others_are_told_that_it_
     stage.wait(1)
     now, admission = stage.loop.now, stage.control.admission
     assert not stage.control.present
-    assert admission.admit(0, 25 * MILLISECOND, now, now) == 2  # too late
+    assert admission.admit(0, 25 * MILLISECOND, now, now) == 4  # away
     assert admission.admit(0, 300 * MILLISECOND, now, now) == 0
     ticket = stage.call(timeout_ms=300)
     stage.wait(300)
     assert ticket.outcome is Outcome.IN_TIME
+
+
+def test_rows_and_copies_of_an_input_that_broke_a_worker_are_not_tried_one_by_one() -> None:
+    stage = poisoned(slo_ms=3000)
+    stage.call()
+    stage.wait(1)
+    several = stage.call(rows=4, data=POISON)
+    stage.wait(3000)
+    assert (several.outcome, several.cause) == (Outcome.FAILED, WORKER_LOST)
+    assert stage.fleet.restarts == 2
+    stage = poisoned(slo_ms=3000)
+    stage.call()
+    stage.wait(1)
+    copies = [stage.call(data=POISON) for _ in range(6)]
+    stage.wait(3000)
+    assert outcomes(copies) == [Outcome.FAILED] * 6
+    assert stage.fleet.restarts == 2
+    assert len(stage.control.quarantined()) == 1
+    stage.check_the_books()
 
 
 # workers
@@ -200,7 +219,69 @@ def test_a_model_that_ends_workers_while_they_load_it_is_refused_and_others_are_
     assert ticket.outcome is Outcome.IN_TIME
 
 
+def test_a_load_that_ends_its_worker_is_blamed_and_not_the_batch_beside_it() -> None:
+    stage = Stage(gpus=2, models=2, slo_ms=3000)
+    stage.workers.deadly_loads = {1}
+    ticket = stage.call(model=0)
+    stage.wait(0)
+    stage.fleet.load(1, stage.plan.models[1].files)
+    stage.wait(2900)
+    assert ticket.outcome is Outcome.IN_TIME
+    assert stage.control.quarantined() == []
+    assert "while it loaded model m1" in stage.fleet.last_death
+
+
+def test_a_load_that_takes_far_longer_than_before_ends_its_worker_and_is_refused_in_the_end() -> None:
+    stage = Stage(gpus=1, models=2, slo_ms=60)
+    stage.workers.crash(0)  # so that it is known how long loads take
+    for _ in range(5):
+        stage.wait(100)
+        stage.fleet.check_for_stuck()
+    stage.workers.hanging_loads = {1}
+    stage.workers.crash(0)
+    for _ in range(300):
+        stage.wait(100)
+        stage.fleet.check_for_stuck()
+    assert "was stuck: it loaded a model" in stage.repository.entries[1].reason
+    ticket = stage.call(model=0)
+    stage.wait(60)
+    assert ticket.outcome is Outcome.IN_TIME
+
+
 # models
+
+
+def test_workers_that_die_of_sigkill_again_and_again_while_one_model_runs_are_held_against_it() -> None:
+    stage = Stage(gpus=2, models=2, slo_ms=25)
+    for _ in range(4):
+        stage.call(model=0)
+        stage.wait(2)
+        stage.workers.kill(stage.workers.orders[-1][0])
+        stage.wait(2000)
+    assert stage.repository.entries[0].apart or stage.repository.entries[0].state == "UNAVAILABLE"
+
+
+def test_a_ban_that_ends_after_the_model_was_refused_changes_nothing(path: str) -> None:
+    if path == "native":
+        pytest.skip("a model is set apart there")
+    stage = isolated()
+    entry = stage.repository.entries[0]
+    entry.state, entry.reason = "UNAVAILABLE", "it cannot be loaded"
+    stage.isolation.forgive(entry)
+    stage.wait(FIRST_BAN / MILLISECOND + 100)
+    assert (entry.state, entry.reason) == ("UNAVAILABLE", "it cannot be loaded")
+
+
+def test_a_model_of_its_own_process_that_is_away_is_run_where_it_is_not(path: str) -> None:
+    natively(path)
+    stage = isolated(gpus=2, slo_ms=60)
+    stage.workers.crash(2)
+    stage.wait(0)
+    calls = [stage.call(model=0) for _ in range(4)]
+    stage.wait(100)
+    assert outcomes(calls) == [Outcome.IN_TIME] * 4
+    stage.wait(2000)
+    stage.check_the_books()
 
 
 def break_twice(stage: Stage) -> None:

@@ -136,7 +136,7 @@ def test_the_successor_of_a_killed_worker_is_the_reserve(home: Path) -> None:
             assert setting.workers.pids() == {0: pid}
             assert setting.heard.news[-3] == WorkerUp(pid)  # and then loads its model
             assert Path(f"/proc/{pid}/comm").read_text() == "astra-gpu3\n"
-        assert setting.heard.deaths == ["killed by SIGKILL"] * 2
+        assert setting.heard.deaths == ["was killed by SIGKILL"] * 2
 
     run(test, home)
 
@@ -144,7 +144,7 @@ def test_the_successor_of_a_killed_worker_is_the_reserve(home: Path) -> None:
 def test_one_that_is_taken_leaves_an_heir_that_imports_nothing_again(home: Path) -> None:
     """Workers may die one after the other; how each ended is known, though none but the first was started."""
     told = trouble(home, "time.sleep(0.5)")
-    ended = [signal.SIGSEGV, signal.SIGKILL, signal.SIGABRT, signal.SIGKILL]
+    ended = [signal.SIGSEGV, signal.SIGKILL, signal.SIGABRT]
 
     async def test(setting: Setting) -> None:
         await setting.begin()
@@ -159,7 +159,7 @@ def test_one_that_is_taken_leaves_an_heir_that_imports_nothing_again(home: Path)
             pids.append(await setting.until_ready())
         assert not told.exists(), "an heir has imported what it needs"
         assert len(set(pids)) == len(pids)
-        assert setting.heard.deaths == [f"killed by {number.name}" for number in ended]
+        assert setting.heard.deaths == [f"was killed by {number.name}" for number in ended]
         assert Path(f"/proc/{pids[-1]}/comm").read_text() == "astra-reserve\n"
         await setting.workers.stop(1.0)
         assert not any(Path(f"/proc/{pid}").exists() for pid in pids)

@@ -58,7 +58,7 @@ def best_time(spec: ModelSpec) -> float:
     return min(spec.latency[size] / size for size in range(1, spec.max_batch + 1))
 
 
-TAKEN, CLOSED, TOO_LATE, FULL, BACKLOG = range(5)  # verdicts, as in native/src/front/admission.h
+TAKEN, CLOSED, TOO_LATE, FULL, AWAY, BACKLOG = range(6)  # verdicts, as in native/src/front/admission.h
 PUNCTUAL = 0.9  # the share of answers that are to come within the margin
 STEP = 100 * MICROSECOND  # how far one answer can move it, nearly: a millisecond in eleven answers
 LARGEST = 0.4  # of an objective: with less than the rest of it, hardly a batch could be planned
@@ -93,8 +93,10 @@ class Admission:
         if self._closed:
             return CLOSED
         needed = alone(self._setup.models[model], self._setup.network)
-        if max(now, self._back_at) + needed > received + objective:
+        if now + needed > received + objective:
             return TOO_LATE
+        if self._back_at + needed > received + objective:
+            return AWAY
         if self.open() >= self._most_open:
             return FULL
         if self._limits[model].too_many(self._open[model], objective, now):
@@ -138,5 +140,8 @@ def admit(admission: Admission, plan: ModelPlan, received: Time, objective: Time
         raise overloaded(f"{told}, more than can be answered in {objective / MILLISECOND:g} ms")
     if verdict == TOO_LATE:
         raise Refused(Kind.DEADLINE, f"model {plan.name}: the deadline can no longer be met")
+    if verdict == AWAY:
+        reason = f"model {plan.name}: no worker is up; one is expected soon, but not in time"
+        raise Refused(Kind.UNAVAILABLE, reason, RETRY_AFTER)
     if verdict == CLOSED:
         raise Refused(Kind.UNAVAILABLE, "no calls are taken now")

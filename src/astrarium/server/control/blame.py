@@ -14,7 +14,11 @@ class Loss(NamedTuple):
 
 
 class Blame(NamedTuple):
-    """A model is to blame for a lost worker, which ran so many of its calls (0: it was loading it)."""
+    """A model is to blame for a lost worker, which ran so many of its calls (0: it was loading it).
+
+    It is not *certain* where somebody outside may have ended the worker.
+    """
 
     model: int
     calls: int
+    certain: bool = True

@@ -302,7 +302,7 @@ class Control(ControlRoom):
         self._replan()
         if self.repository is not None:
             self.repository.lost(worker, loss.reason)
-        guilty = self._guilty(flights, loss)
+        guilty, sent = self._guilty(flights, loss), {flight.tag for flight in flights if flight.rows}
         if guilty is not None:
             guilty.suspect = True
         concerned = {flight.scheduler for flight in flights} | {self.scheduler}
@@ -312,7 +312,12 @@ class Control(ControlRoom):
         for scheduler in concerned:
             if scheduler is not None:
                 scheduler.gpu_left(worker)
-        return None if guilty is None else Blame(guilty.model, guilty.size)
+        ran = guilty or next((flight for flight in flights if flight.tag in sent), None)
+        return None if ran is None else Blame(ran.model, ran.size, guilty is not None)
+
+    def abandon(self, model: int) -> None:
+        """End the calls of a model that wait to be tried alone."""
+        self._solo.abandon(model)
 
     @staticmethod
     def _guilty(flights: Sequence[InFlightBatch], loss: Loss) -> InFlightBatch | None:
@@ -388,13 +393,23 @@ class Control(ControlRoom):
         self._solo.launched(flight)
         self.launch(flight)
 
+    def _told(self, held: QuarantinedInput) -> str:
+        rest = rounded_duration(held.until - self.clock())
+        return f"{held.reason}; the same input is refused for another {rest}"
+
+    def held(self, request: int) -> str:
+        """Return why a call need not be tried: its input, or another row of it, has broken a worker."""
+        ticket = self.desk.ticket_of(request)
+        if ticket.outcome is Outcome.FAILED:
+            return ticket.reason
+        held = self._quarantine.find(ticket, self.clock())
+        return "" if held is None else self._told(held)
+
     def take(self, ticket: Ticket) -> None:
         """Take a call whose inputs lie in shared memory, or are on their way there."""
         now = self.clock()
         if (held := self._quarantine.find(ticket, now)) is not None:
-            since, rest = rounded_duration(now - held.since), rounded_duration(held.until - now)
-            reason = f"{held.reason}, {since} ago; the same input is refused for another {rest}"
-            self.desk.refuse(ticket, QUARANTINED, reason)
+            self.desk.refuse(ticket, QUARANTINED, self._told(held))
             return
         for request in self.desk.open_parts(ticket):
             self.arrive(request, ticket)

@@ -29,11 +29,9 @@ class FailureWatch:
 
     def __init__(self, books: Sequence[ModelBooks], now: Time) -> None:
         self._rows = [_FailedCalls(one, now) for one in books]
-        self._looked = now
 
     def look(self, now: Time) -> Iterator[int]:
         """Return the models of which the watch says something else than before."""
-        self._looked = now
         for model, row in enumerate(self._rows):
             was_failing = bool(row.books.failing)
             row.look(now)
@@ -73,18 +71,12 @@ class FailureWatch:
         row.begin(now)
         row.pause = 0
 
-    @property
-    def answers_nobody(self) -> bool:
-        """Whether some model fails every call, and none has answered for a while."""
-        failing = any(row.books.failing for row in self._rows)
-        return failing and all(self._looked - row.answered_at >= WHILE for row in self._rows)
-
 
 class _FailedCalls:
     """The failed calls of one model since its last answer are counted here."""
 
     def __init__(self, books: ModelBooks, now: Time) -> None:
-        self.books, self.answered_at = books, now - WHILE
+        self.books = books
         self.under_trial = False
         self.pause: Time = 0  # 0: there was no reason to try it since its last answer to a client
         self.try_at = self.let_through_at = now
@@ -96,7 +88,7 @@ class _FailedCalls:
 
     def look(self, now: Time) -> None:
         if self.books.success.count != self._answered:
-            self.answered_at, self.books.failing, self.pause = now, "", 0
+            self.books.failing, self.pause = "", 0
             self.begin(now)
             return
         failed = _failures(self.books) - self._before

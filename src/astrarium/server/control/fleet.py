@@ -35,6 +35,7 @@ from astrarium.serving.live.workers import Workers, WorkerSpec
 FIRST_PAUSE, LONGEST_PAUSE = 100 * MILLISECOND, 10 * SECOND
 GOOD_LIFE = 30 * SECOND  # after this a death counts as the first
 GOOD_LIFE_OF_BLAMELESS = SECOND  # after this a worker that a model has broken has no pause at all
+SHORTEST_LOAD_LIMIT, LOAD_TOO_LONG = 10 * SECOND, 10  # times what the last one took: then a load is stuck
 LOADS = 2  # so often a model may end a worker that loads it
 LOOK_EVERY = 100 * MILLISECOND  # between two calls of `check_for_stuck`, as planned
 STOPPED_LIMIT = 300 * MILLISECOND  # for a batch whose worker was stopped: it will not go on by itself
@@ -65,6 +66,7 @@ class _WorkerEntry:
     ready: bool = False
     loading: set[int] = field(default_factory=set)
     begun: int = -1  # the model that it is loading just now
+    loads_for: Time = 0  # so long
     fatal_loads: Counter[int] = field(default_factory=Counter)  # by model: loads that ended the process
     started: Time = 0
     took: Time = 0  # from its last start until it was ready; 0: it never was
@@ -98,6 +100,7 @@ class Fleet:
         self.last_death = "none of them died"
         self.blamed: Callable[[Blame, str], None] = lambda blame, reason: None
         self.closing = False
+        self._load_took: dict[int, Time] = {}  # by model, the last time that it could be loaded
         self._looked = 0  # 0: not yet
         self._late, self._late_at = 0, 0  # how late the latest look came, and when that was
         self.oldest: Oldest = self._oldest_sent
@@ -179,7 +182,11 @@ class Fleet:
         """Unload a model; one that was set apart keeps its workers until `set_together`."""
         for worker in self.holders(model):
             self._order(worker, messages.UnloadModel(model))
-        del self.models[model]
+        self.models.pop(model, None)
+        for entry in list(self._entries.values()):  # nobody waits for a load that nobody wants
+            if model in entry.loading:
+                entry.loading.discard(model)
+                self._maybe_ready(entry)
 
     # models that are set apart
 
@@ -222,6 +229,19 @@ class Fleet:
                 self._kill_stuck(entry)
             if entry.oldest >= 0:  # only time in which it has a batch counts against it
                 entry.held += passed
+            self._check_load(entry, passed)
+
+    def _check_load(self, entry: _WorkerEntry, passed: Time) -> None:
+        """Kill a worker that loads a model for much longer than that took before: others wait for it."""
+        if entry.begun < 0:
+            return
+        entry.loads_for += passed
+        took = self._load_took.get(entry.begun)
+        if took is None:
+            return  # of a first load nobody knows how long it takes: `server.start_limit` is for that
+        if entry.loads_for > self._late + max(SHORTEST_LOAD_LIMIT, LOAD_TOO_LONG * took):
+            reason = f"was stuck: it loaded a model for {entry.loads_for / SECOND:.1f} s"
+            self._workers.kill(entry.spec.worker, Death(reason))
 
     def _kill_stuck(self, entry: _WorkerEntry) -> None:
         worker = entry.spec.worker
@@ -260,11 +280,13 @@ class Fleet:
             case messages.WorkerBroken():
                 entry.last_words = news
             case messages.ModelLoading(model):
-                entry.begun = model
+                entry.begun, entry.loads_for = model, 0
             case messages.ModelComplete():
                 self._controller.model_news(worker, news)
             case messages.ModelLoaded() | messages.ModelRefused() | messages.ModelUnloaded():
                 entry.loading.discard(news.model)
+                if isinstance(news, messages.ModelLoaded) and entry.begun == news.model:
+                    self._load_took[news.model] = entry.loads_for
                 entry.begun = -1 if entry.begun == news.model else entry.begun
                 self._controller.model_news(worker, news)
                 self._maybe_ready(entry)
@@ -276,7 +298,8 @@ class Fleet:
         if entry is None:
             return
         loss = _loss(entry, death)
-        broken = loss.by_its_work and (self.oldest(worker) is not None or entry.begun >= 0)
+        loading = entry.begun >= 0 and loss.run < 0 and loss.by_its_work
+        broken = loading or (loss.by_its_work and self.oldest(worker) is not None)
         entry.pause = self._pause(entry, broken)
         entry.started = self._clock() + entry.pause  # as planned
         flights = [*entry.sent, *entry.unsent]
@@ -285,7 +308,11 @@ class Fleet:
         entry.ready = False
         for flight in flights:
             flight.lost = loss.reason
-        blame = self._controller.worker_lost(worker, flights, loss) or self._died_loading(entry, loss)
+        told = loss._replace(by_its_work=False) if loading else loss  # what ran beside a load is not suspect
+        blame = self._controller.worker_lost(worker, flights, told)
+        if loading:
+            blame = self._died_loading(entry, loss)
+        entry.begun = -1
         if not self.closing:
             self._restart(entry, loss, blame)
 
@@ -314,17 +341,18 @@ class Fleet:
     def _pause(self, entry: _WorkerEntry, broken: bool) -> Time:
         """Return how long not to start a worker that has died; *broken* by what it ran or loaded."""
         lived = self._clock() - entry.started
-        if broken and lived > GOOD_LIFE_OF_BLAMELESS:
-            return self._late
-        doubled = min(2 * entry.pause or FIRST_PAUSE, LONGEST_PAUSE)
+        if broken:
+            return self._late if lived > GOOD_LIFE_OF_BLAMELESS else max(FIRST_PAUSE, self._late)
+        doubled = min(max(2 * entry.pause, FIRST_PAUSE), LONGEST_PAUSE)
         pause = FIRST_PAUSE if lived > GOOD_LIFE else doubled
         return min(max(pause, self._late), LONGEST_PAUSE)
 
     def _tell_of_death(self, entry: _WorkerEntry, loss: Loss, blame: Blame | None) -> None:
         reason = f"{loss.reason}{f' {self._doing(entry, blame)}' if blame else ''}"
         self.last_death = f"worker {entry.spec.worker} {reason}"
-        when = f"in {rounded_duration(entry.pause)}" if entry.pause else "at once"
-        told = {"worker": entry.spec.worker, "reason": reason, "when": when}
+        when = f"in {rounded_duration(entry.pause)}" if entry.pause >= 10 * MILLISECOND else "at once"
+        pause_s = round(entry.pause / SECOND, 3)
+        told = {"worker": entry.spec.worker, "reason": reason, "when": when, "pause_s": pause_s}
         log.warning("worker %(worker)d %(reason)s; it starts again %(when)s", told, extra=told)
 
     def _doing(self, entry: _WorkerEntry, blame: Blame) -> str:
@@ -334,11 +362,9 @@ class Fleet:
             return f"while it loaded model {name}"
         return f"while it ran {blame.calls} call{'s' * (blame.calls > 1)} of model {name}"
 
-    def _died_loading(self, entry: _WorkerEntry, loss: Loss) -> Blame | None:
+    def _died_loading(self, entry: _WorkerEntry, loss: Loss) -> Blame:
         """Blame the model that was being loaded; one that ends workers again and again is refused."""
-        model, entry.begun = entry.begun, -1
-        if model < 0 or not loss.by_its_work:
-            return None
+        model = entry.begun
         entry.fatal_loads[model] += 1
         if entry.fatal_loads[model] >= LOADS:
             error = f"the worker {loss.reason} while it loaded the model, {LOADS} times"

@@ -19,7 +19,8 @@ from astrarium.server.control.fleet import Fleet
 from astrarium.server.control.repository import Entry, Repository
 
 WINDOW = 600 * SECOND
-STRIKES = 2  # in that time; the first may be bad luck
+CERTAIN, UNCERTAIN = 2, 1  # what a broken worker counts, and one that somebody outside may have ended
+LIMIT = 2 * CERTAIN  # in that time; the first may be bad luck
 FIRST_BAN, LONGEST_BAN = 10 * SECOND, 600 * SECOND
 log = logging.getLogger("astrarium.isolation")
 
@@ -30,6 +31,7 @@ class Separator(Protocol):
     can_set_apart: bool
 
     def set_apart(self, model: int, workers: list[int]) -> None: ...
+    def abandon(self, model: int) -> None: ...
 
 
 class Isolation:
@@ -46,18 +48,19 @@ class Isolation:
     ) -> None:
         self._repository, self._fleet, self._separator = repository, fleet, separator
         self._clock, self._later, self._changed = clock, later, changed
-        self._strikes: list[deque[Time]] = [deque() for _ in repository.entries]
+        self._strikes: list[deque[tuple[Time, int]]] = [deque() for _ in repository.entries]  # and weights
         self._bans = [0] * len(repository.entries)  # how often each was banned
         fleet.blamed = self.blamed
 
     def blamed(self, blame: Blame, reason: str) -> None:
         """Note that a model has broken a worker, and act where it was one too many."""
         strikes, now = self._strikes[blame.model], self._clock()
-        strikes.append(now)
-        while strikes[0] < now - WINDOW:
+        strikes.append((now, CERTAIN if blame.certain else UNCERTAIN))
+        while strikes[0][0] < now - WINDOW:
             strikes.popleft()
         entry = self._repository.entries[blame.model]
-        if blame.calls and len(strikes) >= STRIKES and entry.state == "READY" and self._has_others(entry):
+        enough = sum(weight for _, weight in strikes) >= LIMIT
+        if blame.calls and enough and entry.state == "READY" and self._has_others(entry):
             self._isolate(entry, f"it broke {len(strikes)} workers, the last one {reason}")
 
     def forgive(self, entry: Entry) -> None:
@@ -68,6 +71,7 @@ class Isolation:
             self._fleet.set_together(entry.plan.index)
             self._separator.set_apart(entry.plan.index, [])
             entry.apart = ""
+            log.info("model %s is with the others again", entry.plan.name)
 
     def _has_others(self, entry: Entry) -> bool:
         """Whether there is anybody to keep the model away from, and it is not away already."""
@@ -96,11 +100,14 @@ class Isolation:
         )
         told = {"model": entry.plan.name, "reason": entry.reason}
         log.warning("model %(model)s is not ready: %(reason)s", told, extra=told)
-        self._later(pause, lambda: self._end_ban(entry, entry.reason))
+        self._separator.abandon(entry.plan.index)
+        reason = entry.reason
+        self._later(pause, lambda: self._end_ban(entry, reason))
 
     def _end_ban(self, entry: Entry, reason: str) -> None:
         if (entry.state, entry.reason) == ("UNAVAILABLE", reason):  # else somebody has loaded or unloaded it
-            self._strikes[entry.plan.index].popleft()
+            strikes = self._strikes[entry.plan.index]
+            self._strikes[entry.plan.index] = deque(list(strikes)[1:])  # the next one is enough
             entry.state, entry.reason = "READY", ""
             log.info("model %s takes calls again", entry.plan.name)
             self._changed()

@@ -160,8 +160,11 @@ class NativeControl(ControlRoom):
         self._publish()
         if self.repository is not None:
             self.repository.lost(worker, loss.reason)
-        model, calls = self._scheduler.worker_left(worker, *loss)
-        return None if model < 0 else Blame(model, calls)
+        model, calls, certain = self._scheduler.worker_left(worker, *loss)
+        return None if model < 0 else Blame(model, calls, certain)
+
+    def abandon(self, model: int) -> None:
+        """Do nothing: a model that is set apart goes on."""
 
     def set_apart(self, model: int, workers: list[int]) -> None:
         self._scheduler.set_apart(model, workers)

@@ -35,6 +35,8 @@ class Quarantine:
         self._memory, self._key = memory, token_bytes(32)  # so that nobody can make two inputs of one digest
 
     def add(self, ticket: Ticket, reason: str, now: Time) -> None:
+        if self.find(ticket, now) is not None:
+            return
         held = QuarantinedInput(ticket.model, self._digest(ticket), now, now + LASTS, reason)
         self._held[ticket.model].append(held)
 

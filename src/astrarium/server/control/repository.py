@@ -140,6 +140,7 @@ class Repository:
                 entry.failure = f"worker {worker}: {error}"
                 if worker not in entry.holders:  # else the one that was there goes on
                     entry.state, entry.reason = "UNAVAILABLE", entry.failure
+                    log.warning("model %s is not ready: %s", entry.plan.name, entry.reason)
             case ModelUnloaded():
                 entry.holders.discard(worker)
                 entry.whole_at.pop(worker, None)
@@ -161,6 +162,8 @@ class Repository:
         for entry in self.entries:
             entry.holders.discard(worker)
             entry.whole_at.pop(worker, None)
+            if worker in entry.waiting:
+                entry.failure = f"worker {worker} {reason} meanwhile"
             self._answered(entry, worker)
             if entry.apart and entry.state == "READY" and not entry.holders:
                 entry.state, entry.reason = "LOADING", f"its worker {reason}, and starts again"

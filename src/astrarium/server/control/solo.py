@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from astrarium.core.units import Time
-from astrarium.server.control.causes import MODEL_ERROR, WORKER_LOST
+from astrarium.server.control.causes import MODEL_ERROR, QUARANTINED, WORKER_LOST
 from astrarium.server.control.desk import Desk
 from astrarium.server.control.tickets import InFlightBatch
 from astrarium.serving.contract import Request, Setup
@@ -24,6 +24,7 @@ class SoloRunner(Protocol):
     clock: Callable[[], Time]
 
     def in_time(self, request: int) -> bool: ...
+    def held(self, request: int) -> str: ...
     def launch_alone(self, request: int, gpu: int) -> None: ...
     def request_ended(
         self, request: int, outcome: Outcome, reason: str, flight: InFlightBatch | None
@@ -54,6 +55,7 @@ class SoloTries:
     def try_next(self, gpu: int) -> bool:
         """Run the next one alone on a GPU that is idle; False where there is none."""
         self.give_up_late()
+        self._give_up_held()
         if not self._waiting:
             return False
         self._runner.launch_alone(self._waiting.pop(0).request, gpu)
@@ -63,6 +65,19 @@ class SoloTries:
         late = [one for one in self._waiting if not self._runner.in_time(one.request)]
         self._waiting = [one for one in self._waiting if one not in late]
         self._fail(late, "it is too late to try again")
+
+    def abandon(self, model: int) -> None:
+        """End those of a model that takes no calls any more."""
+        desk = self._runner.desk
+        gone = [one for one in self._waiting if desk.ticket_of(one.request).model == model]
+        self._waiting = [one for one in self._waiting if one not in gone]
+        self._fail(gone, "its model takes no calls for a while")
+
+    def _give_up_held(self) -> None:
+        for one in list(self._waiting):
+            if why := self._runner.held(one.request):
+                self._waiting.remove(one)
+                self._runner.desk.part_ended(one.request, Outcome.FAILED, QUARANTINED, why, None)
 
     def launched(self, flight: InFlightBatch) -> None:
         self._flights.append(flight)

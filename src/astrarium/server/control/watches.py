@@ -38,11 +38,9 @@ class RefusalWatch:
 
     def __init__(self, books: Sequence[ModelBooks], now: Time) -> None:
         self._rows = [_RefusedCalls(one, now) for one in books]
-        self._looked = now
 
     def look(self, now: Time) -> Iterator[int]:
         """Return the models of which the watch says something else than before."""
-        self._looked = now
         for model, row in enumerate(self._rows):
             row.look(now)
             reason = row.reason(now)
@@ -50,24 +48,17 @@ class RefusalWatch:
                 row.books.refusing = reason
                 yield model
 
-    @property
-    def answers_nobody(self) -> bool:
-        """Whether some model refuses everybody, and none has answered for a while."""
-        refusing = any(row.books.refusing for row in self._rows)
-        return refusing and all(self._looked - row.answered_at >= WHILE for row in self._rows)
-
 
 class _RefusedCalls:
     """The refused calls of one model since its last answer are counted here."""
 
     def __init__(self, books: ModelBooks, now: Time) -> None:
-        self.books, self.answered_at = books, now - WHILE
+        self.books = books
         self._began = self._last = now
         self._answered = self._before = self._declined = 0
 
     def look(self, now: Time) -> None:
         if self.books.success.count != self._answered:
-            self.answered_at = now
             self._begin(now)
         elif self.books.declined != self._declined:
             self._began = self._began if self._length else now

@@ -207,7 +207,7 @@ Form = TypeVar("Form")
 # What bodies come as: JSON, JSON with binary tensors, and what curl says of `-d` by itself.
 CONTENT_TYPES = (b"application/json", b"application/octet-stream", b"application/x-www-form-urlencoded")
 DEFAULT_LAST = 1000
-_NOT_READY = "server: its workers are not up yet, it is shutting down, or it has turned away all calls lately"
+_NOT_READY = "server: no worker is up, it is shutting down, or every model refuses or fails all calls"
 
 
 class Handlers:
@@ -339,6 +339,8 @@ class Handlers:
         return json_reply(wire.Quarantine(self._service.quarantine(self._card(request).name)))
 
     async def release(self, request: HttpRequest) -> Reply:
+        if query := request.scope.get("query_string", b""):
+            raise bad("query", query[:80].decode("latin-1"), "none: all inputs of the model are let out")
         return json_reply(wire.Released(self._service.release(self._card(request).name)))
 
     async def metrics(self, _: HttpRequest) -> Reply:

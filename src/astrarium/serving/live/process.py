@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -89,6 +90,8 @@ class WorkerProcess:
 
     def end(self) -> Death:
         """Kill the process where it still runs, close what it had, and return how it ended."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)  # what a model has started goes too
         self.process.kill()
         code = self.process.wait()
         self.socket.close()
@@ -124,10 +127,16 @@ _FROM_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, s
 def _how_it_ended(code: int, out_of_memory: int) -> Death:
     if code >= 0:
         return Death(f"exited with status {code}")
-    number = signal.Signals(-code)
-    if number == signal.SIGKILL and _ended_for_memory() > out_of_memory:
+    if -code == signal.SIGKILL and _ended_for_memory() > out_of_memory:
         return Death("was killed by the system, which ran out of memory")
-    return Death(f"killed by {number.name}", number not in _FROM_OUTSIDE)
+    return Death(f"was killed by {_name_of(-code)}", -code not in _FROM_OUTSIDE)
+
+
+def _name_of(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"  # a real-time one has no name
 
 
 def _ended_for_memory() -> int:

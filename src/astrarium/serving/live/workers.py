@@ -166,7 +166,7 @@ class LocalWorkers:
             running.socket.send(encode(order))
         except BlockingIOError:
             self.kill(worker, Death("stopped reading its orders"))
-        except ConnectionError:
+        except OSError:
             pass  # it is gone; the watch will tell
 
     def kill(self, worker: int, death: Death) -> None:

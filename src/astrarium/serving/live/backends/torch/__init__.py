@@ -137,6 +137,7 @@ class TorchModel:
     @staticmethod
     def prepare(files: ModelFiles, code: bool) -> None:
         torch = package("torch", "torch")
+        embeddings.prepare(torch)
         if code:
             programs.prepare(torch, files)
 

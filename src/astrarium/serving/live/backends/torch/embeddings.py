@@ -99,6 +99,12 @@ def indexed_rows(torch: Any, program: Program, tensor_of: Callable[[Array], Any]
     return found
 
 
+def prepare(torch: Any) -> None:
+    """Let PyTorch import now what following an operator needs: seconds, in some of its versions."""
+    with torch.no_grad(), _following([], []):
+        torch.zeros(1) + 1
+
+
 def _near_zero(spec: TensorSpec) -> TensorSpec:
     """Return an input that takes 0 and 1 only, or what is nearest: more may be stated than there is."""
     if spec.values is None:
