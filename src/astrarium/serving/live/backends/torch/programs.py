@@ -55,8 +55,13 @@ class Runner(Protocol):
 
 
 def prepare(torch: Any, files: ModelFiles) -> None:
-    """Build a program now, for the next `built` of the same files."""
-    _prepared.append(_Prepared(files, _stamp(files), built(torch, files)))
+    """Build a program now, for the next `built` of the same files; with one thread, as others are served."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        _prepared.append(_Prepared(files, _stamp(files), built(torch, files)))
+    finally:
+        torch.set_num_threads(threads)
 
 
 def forget() -> None:
