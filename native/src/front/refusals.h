@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "../express/answer.h"
 #include "ticket.h"
 
 namespace astrarium::front {
