@@ -25,6 +25,7 @@ HERE = Path(__file__).resolve().parent
 BUILD = HERE.parents[1] / "build" / "fuzz"
 COMMON = ["-std=c++20", "-g", "-O1", "-fno-omit-frame-pointer", "-I", str(HERE.parent / "src"), "-pthread"]
 CLANG = ["clang", "libclang-rt-14-dev"]  # packages of Debian
+BUILTINS = ["-rtlib=compiler-rt", "-unwindlib=libgcc"]  # GCC's have no checked product of 128 bits on ARM
 ALONE = 20_000  # inputs, where there is no libFuzzer
 LONGEST = 4096  # bytes of an input
 
@@ -85,7 +86,7 @@ def built(source: Path, clang: str | None, seconds: int) -> Target:
     program, corpus = BUILD / source.stem, BUILD / f"{source.stem}-corpus"
     corpus.mkdir(parents=True, exist_ok=True)
     if is_fuzzer and clang:
-        compiler = [clang, "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all"]
+        compiler = [clang, "-fsanitize=fuzzer,address,undefined", "-fno-sanitize-recover=all", *BUILTINS]
         limits = [f"-max_total_time={seconds}", f"-max_len={LONGEST}", "-timeout=10", "-print_final_stats=1"]
         command = [str(program), *limits, f"-artifact_prefix={BUILD}/{source.stem}-", str(corpus)]
     elif is_fuzzer:
