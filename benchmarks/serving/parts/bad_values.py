@@ -29,7 +29,7 @@ sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
 
 from _ours import metrics
 from _shared import Row, keep, parser, say, show
-from load import Limits, Records, Template, offer, read_records
+from load import Limits, Records, Result, Template, offer, read_records
 from peers.peer import Place, Running, Settings
 
 from gpu import MODELS, OnGpu, requests, written
@@ -200,7 +200,7 @@ class Encoder:
         return float(self._records.in_time()[counted].mean()) if counted.any() else float("nan")
 
 
-def beside(server: Running, bad: BadClient, rate: float, seconds: float):  # type: ignore[no-untyped-def]
+def beside(server: Running, bad: BadClient, rate: float, seconds: float) -> tuple[Result, Records]:
     client = threading.Thread(target=bad.run)
     client.start()
     with tempfile.TemporaryDirectory() as folder:

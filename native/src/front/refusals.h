@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "../express/answer.h"
+#include "rounded_duration.h"
 #include "ticket.h"
 
 namespace astrarium::front {
@@ -14,17 +15,6 @@ namespace astrarium::front {
 inline constexpr std::string_view kCauseNames[kCauses] = {"",         "expired",     "sacrificed",
                                                           "unserved", "worker_lost", "model_error", "policy_error", "quarantined", "other"};
 inline std::string_view name_of(Cause cause) { return kCauseNames[static_cast<std::size_t>(cause)]; }
-
-// Twin of rounded_duration in astrarium.core.quantities.
-inline std::string rounded_duration(Time time) {
-  constexpr Time kMicrosecond = 1000, kSecond = 1'000'000'000;
-  if (time < kMicrosecond) return time ? std::to_string(time) + " ns" : "0 ms";
-  const Time size = time >= kSecond ? kSecond : kMillisecond;
-  char text[32];
-  const double value = static_cast<double>(time) / static_cast<double>(size);
-  std::snprintf(text, sizeof text, time < 999 * size ? "%.3g" : "%.0f", value);
-  return std::string(text) + (size == kSecond ? " s" : " ms");
-}
 
 // Bytes as Python shows them in an error.
 inline std::string shown_bytes(std::string_view bytes) {

@@ -29,7 +29,7 @@
 #include "draws.h"
 #include "order.h"
 #include "quarantine.h"
-#include "refusals.h"
+#include "rounded_duration.h"
 #include "ticket.h"
 
 namespace astrarium::front {
@@ -100,11 +100,14 @@ class Scheduler {
     return blame;
   }
 
-  // A model has workers of its own from now on, one on each GPU; without any it is back with the others. What waits for its
-  // worker goes back to the policy then.
+  // A model has workers of its own from now on, one on each GPU; without any it is back with the others, and what waited
+  // for its worker goes back to the policy. Nothing of it may be with its own workers then.
   void set_apart(int model, const std::vector<int>& workers, Time now) {
     std::erase_if(apart_, [model](const Apart& one) { return one.model == model; });
     for (std::size_t gpu = 0; gpu < workers.size(); ++gpu) apart_.push_back({workers[gpu], static_cast<int>(gpu), model});
+    for (int gpu = 0; gpu < std::ssize(gpus_); ++gpu)
+      for (Flight& flight : at(gpu).flights)
+        if (!flight.sent && flight.model == model) flight.worker = worker_for(gpu, model);
     for (int gpu = 0; workers.empty() && gpu < std::ssize(gpus_); ++gpu) wait_again(gpu, now);
   }
 
@@ -244,14 +247,15 @@ class Scheduler {
 
   // workers
 
-  int gpu_of(int worker) const {
-    if (worker < std::ssize(gpus_)) return worker;
-    const auto found = std::find_if(apart_.begin(), apart_.end(), [worker](const Apart& one) { return one.worker == worker; });
-    return found == apart_.end() ? -1 : found->gpu;
-  }
-  Apart* apart(int worker) {
+  const Apart* apart(int worker) const {
     const auto found = std::find_if(apart_.begin(), apart_.end(), [worker](const Apart& one) { return one.worker == worker; });
     return found == apart_.end() ? nullptr : &*found;
+  }
+  Apart* apart(int worker) { return const_cast<Apart*>(std::as_const(*this).apart(worker)); }
+  int gpu_of(int worker) const {
+    if (worker < std::ssize(gpus_)) return worker;
+    const Apart* one = apart(worker);
+    return one == nullptr ? -1 : one->gpu;
   }
   // Which worker of a GPU runs a model.
   int worker_for(int gpu, int model) const {
@@ -297,7 +301,8 @@ class Scheduler {
     one->present = false;
     auto& flights = at(one->gpu).flights;
     while (!flights.empty() && flights.front().sent && flights.front().worker == worker) lost.push_back(take_first(one->gpu));
-    for (const Flight& flight : lost) left(one->gpu, flight, Happened::kBatchFailed, now, now, now);
+    for (const Flight& flight : lost) tell_end(one->gpu, flight, Happened::kBatchFailed, now, now);  // in their order
+    if (policy_) go_on(one->gpu, now);
     return lost;
   }
 
@@ -492,16 +497,17 @@ class Scheduler {
     return flight;
   }
 
-  // Sends what can be sent: to one worker of a GPU at a time. A batch for a worker that is away has failed.
+  // Sends what can be sent: to one worker of a GPU at a time. A batch for a worker that is away has failed, and so has an
+  // empty one; the policy hears of it when its turn has come.
   void advance(int gpu, Time now) {
     auto& flights = at(gpu).flights;
-    while (!flights.empty() && !flights.front().sent && !is_present(flights.front().worker)) {
+    while (!flights.empty() && !flights.front().sent && (flights.front().parts.empty() || !is_present(flights.front().worker))) {
       const Flight flight = take_first(gpu);
       elsewhere(gpu, flight, now);
       left(gpu, flight, Happened::kBatchFailed, now, now, now);
     }
     for (Flight& flight : flights) {
-      if (flight.worker != flights.front().worker) return;
+      if (flight.worker != flights.front().worker || flight.parts.empty()) return;
       if (!std::exchange(flight.sent, true)) orders.push_back({flight.worker, std::move(flight.order)});
     }
   }
@@ -564,8 +570,14 @@ class Scheduler {
   // A batch has left its GPU: tell the policy, or, where it was no batch of its own, let the GPU join once it is idle.
   void left(int gpu, const Flight& flight, Happened what, Time started, Time ended, Time now) {
     if (!policy_) return;
-    if (flight.ours) tell(what, gpu, flight.run, started - base_, ended - base_);
-    else if (flight.worker != gpu) try_alone(flight.worker, now);
+    tell_end(gpu, flight, what, started, ended);
+    if (!flight.ours && flight.worker != gpu) try_alone(flight.worker, now);
+    go_on(gpu, now);
+  }
+  void tell_end(int gpu, const Flight& flight, Happened what, Time started, Time ended) {
+    if (policy_ && flight.ours) tell(what, gpu, flight.run, started - base_, ended - base_);
+  }
+  void go_on(int gpu, Time now) {
     advance(gpu, now);
     joins(gpu, now);
   }
@@ -598,18 +610,20 @@ class Scheduler {
     std::vector<Part> parts;
     parts.reserve(made.ids.size());
     for (const std::int64_t id : made.ids) parts.push_back(leave(id));
-    if (quarantine.has_any(parts[0].ticket->model) && end_held(parts, now)) return tell(Happened::kBatchFailed, made.gpu, made.run, now - base_, now - base_);
-    launch(made.gpu, std::move(parts), true, base_ + made.at, made.run, now);
+    const int model = parts[0].ticket->model;
+    if (quarantine.has_any(model)) end_held(parts, now);
+    if (!parts.empty()) return launch(made.gpu, std::move(parts), true, base_ + made.at, made.run, now);
+    at(made.gpu).flights.push_back({++tag_, model, made.gpu, true, {}, now, now, kShortestLimit, made.run, {}});
+    advance(made.gpu, now);
   }
 
-  // Ends parts whose inputs have broken a worker while they waited; true where nothing is left to run.
-  bool end_held(std::vector<Part>& parts, Time now) {
+  // Ends parts whose inputs have broken a worker while they waited.
+  void end_held(std::vector<Part>& parts, Time now) {
     std::erase_if(parts, [&](const Part& part) {
       const QuarantinedInput* held = quarantine.find(*part.ticket, now);
       if (held != nullptr) end(part, Outcome::kFailed, Cause::kQuarantined, told_of(*held, now));
       return held != nullptr;
     });
-    return parts.empty();
   }
 
   void launch(int gpu, std::vector<Part> parts, bool ours, Time at_earliest, std::int64_t run, Time now) {

@@ -176,6 +176,23 @@ def test_rows_and_copies_of_an_input_that_broke_a_worker_are_not_tried_one_by_on
     stage.check_the_books()
 
 
+@pytest.mark.parametrize("policy", ["eager", "astrarium"])
+def test_copies_that_waited_with_the_policy_are_refused_and_its_gpu_goes_on(policy: str) -> None:
+    """Their batch ends without a worker; the policy hears of that when those before it have ended."""
+    stage = poisoned(slo_ms=3000, policy=policy)
+    first = stage.call(data=POISON)
+    stage.wait(1)
+    calls = [stage.call(data=b"good" if number % 4 == 0 else POISON) for number in range(24)]
+    stage.wait(2000)
+    assert first.cause == WORKER_LOST
+    later = [stage.call() for _ in range(6)]
+    stage.wait(500)
+    assert outcomes(later) == [Outcome.IN_TIME] * 6
+    assert outcomes(calls[::4]) == [Outcome.IN_TIME] * 6
+    stage.wait(3000)
+    stage.check_the_books()
+
+
 # workers
 
 

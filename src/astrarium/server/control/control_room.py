@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from time import time_ns
@@ -41,7 +42,7 @@ Recorder = Callable[[Setup], Callable[[Step], None]]  # given anew to every sche
 log = logging.getLogger("astrarium.control")
 
 
-class ControlRoom:
+class ControlRoom(ABC):
     """A control room has a scheduler, native or in Python; this is what both kinds have in common.
 
     All who read calls ask the *admission*.
@@ -119,9 +120,9 @@ class ControlRoom:
             if ended := sum(new.ended.values()):
                 self.recent.add(now, ended=ended, good=new.ended.get(("in_time", ""), 0))
 
+    @abstractmethod
     def unaccounted(self) -> int:
         """Return how many calls are not where the books say that they are: 0, or there is a defect."""
-        raise NotImplementedError
 
     def _open_here(self) -> int:
         """Return how many calls are open of those that Python has read."""

@@ -273,8 +273,9 @@ class Reserve:
         """Plan one thing, instead of what was planned before; None: nothing."""
         if self._timer is not None:
             self._timer.cancel()
-        planned = seconds is not None and call is not None
-        self._timer = self._loop.call_later(seconds, call) if planned else None  # type: ignore[arg-type]
+        self._timer = None
+        if seconds is not None and call is not None:
+            self._timer = self._loop.call_later(seconds, call)
 
 
 def _handed_over(process: WorkerProcess, place: Place) -> socket.socket | None:
