@@ -202,6 +202,9 @@ def folder(tmp_path: Path) -> Path:
         log = home / f"apps/{number}-{app['app']}/job-0/run-1/part-0/log-0.txt"
         log.parent.mkdir(parents=True)
         log.write_text(f"words of {app['app']}\n")
+        order = home / f"orders/{number}-{app['app']}/job-0/run-1/part-0/order.json"
+        order.parent.mkdir(parents=True)
+        order.write_text(json.dumps({"processes": [{"log": "log-0.txt"}]}))
     db.close()
     return home
 
@@ -367,7 +370,7 @@ IS = (
     "import os, json, pathlib; at = pathlib.Path(os.environ['ASTRARIUM_FOLDER']);"
     "(at / 'result.json').write_text(json.dumps([os.getuid(), os.getgid(), os.environ['HOME'],"
     " os.environ['USER'], os.environ['LOGNAME']]));"
-    "[os.rename(at / 'part-0', at / 'mine')] if os.environ.get('BAD') else None"
+    "[os.rename(at.parents[1], at.parents[2] / 'mine')] if os.environ.get('BAD') else None"
 )
 
 
@@ -382,8 +385,9 @@ def test_an_app_runs_as_its_owner(open_path: Path) -> None:
         told = [found.pw_uid, found.pw_gid, found.pw_dir, NOBODY, NOBODY]
         assert json.loads(path.read_text()) == told
         assert path.stat().st_uid == found.pw_uid
-        assert path.parent.stat().st_uid == 0
-        assert path.parents[2].stat().st_mode & 0o7777 == 0o750
+        assert path.parents[2].stat().st_uid == found.pw_uid
+        assert path.parents[2].stat().st_mode & 0o7777 == 0o700
+        assert path.parents[3].stat().st_uid == 0
     finally:
         end_keepers(home)
 

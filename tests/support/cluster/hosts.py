@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -112,13 +113,13 @@ class AgentThread:
         self._leaving.set()
         self._thread.join(60)
         assert not self._thread.is_alive()
-        self._agent._lock.close()
+        os.close(self._agent._lock)
         for keeper in self._agent._agent._keepers.values() if self._agent._agent else ():
             if keeper.stdin is not None:
                 keeper.stdin.close()  # as when the process ends
 
-    def files(self, pattern: str) -> list[Path]:
-        return sorted(self.folder.glob(f"*/apps/*/job-*/{pattern}"))
+    def files(self, pattern: str, tree: str = "apps") -> list[Path]:
+        return sorted(self.folder.glob(f"*/{tree}/*/job-*/{pattern}"))
 
 
 @contextmanager

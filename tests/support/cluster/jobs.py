@@ -99,7 +99,7 @@ def end_keepers(home: Path) -> None:
             words = path.read_bytes().split(b"\0")
         except OSError:
             continue
-        if any(word.endswith(b"/keeper.py") for word in words) and any(
+        if any(word.endswith(b"/keeping/__main__.py") for word in words) and any(
             word.startswith(os.fsencode(home) + b"/") for word in words
         ):
             os.kill(int(path.parent.name), signal.SIGKILL)

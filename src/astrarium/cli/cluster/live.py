@@ -34,7 +34,7 @@ from astrarium.cluster.live.backends.wire import (
     server_tls,
     tcp_listener,
 )
-from astrarium.cluster.live.machine.keeper import SELDOM
+from astrarium.cluster.live.machine.keeping.runner import SELDOM
 from astrarium.cluster.live.service import Service, read_keys, unix_listener, user_name
 from astrarium.cluster.live.store import FILE, connected, rows, waits
 from astrarium.cluster.live.watching.events import ClusterEvent

@@ -53,7 +53,8 @@ class RunStatus(msgspec.Struct, frozen=True):
     """A run as it was seen: *progress* of its work is done, and *kept* in a checkpoint, in parts of 1.
     *ended*: "" while it lives; `not found` where there is no such command; `lost` with its machine, or
     `unstarted` because it was given up before its GPUs were out of use, `resized` where its processes go on
-    with other GPUs as a later run. *run*: the number of that later run, as which they go on now."""
+    with other GPUs as a later run. *run*: the number of that later run, as which they go on now. *trouble*:
+    what stands in the way of one that goes on, such as a full disk."""
 
     gpus: tuple[int, ...]
     ended: Ending = ""
@@ -61,6 +62,7 @@ class RunStatus(msgspec.Struct, frozen=True):
     kept: float = 0.0
     error: str = ""
     run: int = 0
+    trouble: str = ""
 
 
 class Snapshot(NamedTuple):

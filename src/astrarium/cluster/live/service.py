@@ -22,10 +22,12 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from astrarium.cluster.live.access import AccessSection, Identity, Past, allowed, chosen_team, teams_of
-from astrarium.cluster.live.backends.copies import PIECE
+from astrarium.cluster.live.backends.copies import COPIES
 from astrarium.cluster.live.backends.remote import AGENT, LogPiece
 from astrarium.cluster.live.backends.wire import Channel, Listener, WireError, checked_key, private_text
-from astrarium.cluster.live.machine.session import job_folder
+from astrarium.cluster.live.machine.as_owner import LONGEST_LOG, log_names, read_logs
+from astrarium.cluster.live.machine.folders import app_name
+from astrarium.cluster.live.machine.keeping.errands import log_pieces
 from astrarium.cluster.live.store import FILE, Store, connected, rows
 from astrarium.cluster.live.watching.history import PastQuery, past
 from astrarium.core.decode import Decoder
@@ -95,19 +97,23 @@ class StateFolder:
         return answer
 
     def logs(self, app: str, have: Mapping[str, int]) -> tuple[LogsHead, Iterator[LogPiece]]:
-        top, ended = self.app_folder(app)
-        found = sorted(top.glob("job-*/run-*/part-*/log-*.txt"), key=_numbers)
-        return LogsHead(ended, len(found) > 1), _pieces(top, found, have)
+        name, jobs, ended = self.app_folder(app)
+        brought = jobs / COPIES / name  # from machines with folders of their own
+        here = brought.glob("job-*/run-*/part-*/log-*.txt")
+        found = [path.relative_to(brought).as_posix() for path in here] or log_names(jobs, name)
+        logs = {path: have.get(path, 0) for path in sorted(found, key=_numbers)}
+        pieces = log_pieces(brought, logs, LONGEST_LOG) if brought.exists() else read_logs(jobs, name, logs)
+        return LogsHead(ended, len(found) > 1), (LogPiece(*each) for each in pieces)
 
-    def app_folder(self, app: str) -> tuple[Path, bool]:
-        """Return the folder of an app, and whether it has ended."""
+    def app_folder(self, app: str) -> tuple[str, Path, bool]:
+        """Return the name of an app's folders, where they are, and whether it has ended."""
         with self._reading() as db:
             found = db.execute("SELECT name, id, ended IS NOT NULL FROM apps ORDER BY id")
             apps = {each: (number, bool(ended)) for each, number, ended in found}
             jobs = db.execute("SELECT value FROM meta WHERE key = 'jobs'").fetchone()
         check_app("APP", app, list(apps))
         number, ended = apps[app]
-        return job_folder(Path(jobs[0]) if jobs and jobs[0] else self._home, number, app, 0).parent, ended
+        return app_name(number, app), Path(jobs[0]) if jobs and jobs[0] else self._home, ended
 
     def teams(self) -> dict[str, str]:
         """Return the team of every app."""
@@ -127,17 +133,8 @@ def check_app(field: str, name: str, names: list[str]) -> None:
         raise InputError(field, name, f"an app of this cluster, such as {latest}{did_you_mean(names, name)}")
 
 
-def _numbers(path: Path) -> list[int]:
-    return [int(number) for number in re.findall(r"\d+", str(path))]
-
-
-def _pieces(top: Path, logs: list[Path], have: Mapping[str, int]) -> Iterator[LogPiece]:
-    for path in logs:
-        name = path.relative_to(top).as_posix()
-        with path.open("rb") as log:
-            log.seek(have.get(name, 0))
-            while body := log.read(PIECE):
-                yield LogPiece(name, log.tell() - len(body), body)
+def _numbers(path: str) -> list[int]:
+    return [int(number) for number in re.findall(r"\d+", path)]
 
 
 # The same from elsewhere.
@@ -293,8 +290,8 @@ class Service:
         return found
 
     def _send_logs(self, channel: Channel, folder: StateFolder, app: str, have: Mapping[str, int]) -> None:
-        top, ended = folder.app_folder(app)
-        self._bring_logs(top.name, 10.0)
+        name, _, ended = folder.app_folder(app)
+        self._bring_logs(name, 10.0)
         head, pieces = folder.logs(app, have)
         channel.send(Answer(body=(ended, head.several)))
         for piece in pieces:

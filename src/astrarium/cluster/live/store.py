@@ -23,7 +23,7 @@ import msgspec
 
 from astrarium.cluster import contract
 from astrarium.cluster.live.backend import EndedRun, JobCommand, Memory
-from astrarium.cluster.live.machine.keeper import passes
+from astrarium.cluster.live.machine.keeping.records import passes
 from astrarium.cluster.live.policy import pickled_policy, unpickled_policy
 from astrarium.cluster.live.watching.events import Chronicler, ClusterEvent
 from astrarium.cluster.record import gpu_failed, machine_died

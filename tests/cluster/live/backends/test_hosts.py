@@ -75,10 +75,10 @@ def test_a_gang_is_given_its_checkpoint_on_every_machine(tmp_path: Path, script:
         office.started(on(2, task, "right.1", "left.1"))
         assert office.seen(2).ended == "finished"
         assert first.kept > 0
-        assert right.files("run-1/brought.json")
+        assert right.files("run-1/brought.json", "orders")
         [log] = left.files("run-2/part-1/log-1.txt")
         assert log.exists()
-        [order] = left.files("run-2/part-1/order.json")
+        [order] = left.files("run-2/part-1/order.json", "orders")
         env = json.loads(order.read_text())["processes"][0]["env"]
         assert (env["WORLD_SIZE"], env["RANK"], env["MASTER_ADDR"]) == ("2", "1", "127.0.0.1")
         assert env["ASTRARIUM_RESUME"] == str(left.files("run-1/checkpoint")[0])
@@ -128,7 +128,7 @@ def test_old_checkpoints_are_cleared_everywhere(tmp_path: Path, script: Path) ->
 
 def copied(office: Office) -> float:
     office.backend.look()
-    copy = office.backend._store.newest("apps/0-app/job-0")
+    copy = office.backend._store.newest("0-app/job-0")
     return copy.kept if copy else 0.0
 
 
@@ -155,9 +155,8 @@ def test_a_job_goes_on_from_the_copy_when_its_machine_is_lost(tmp_path: Path, sc
 
 
 def alive(host: AgentThread) -> list[Path]:
-    return [
-        path for path in host.files("run-*/part-*/order.json") if not path.with_name("outcome.json").exists()
-    ]
+    orders = host.files("run-*/part-*/order.json", "orders")
+    return [path for path in orders if not path.with_name("outcome.json").exists()]
 
 
 def test_a_run_that_was_given_up_is_stopped_and_never_looked_at(tmp_path: Path, script: Path) -> None:
@@ -169,13 +168,13 @@ def test_a_run_that_was_given_up_is_stopped_and_never_looked_at(tmp_path: Path, 
         office.seen(1)
         office.forget(1)
         office.started(on(2, task, "right.1"))
-        given = office.backend._store._begun["apps/0-app/job-0"].given
+        given = office.backend._store._begun["0-app/job-0"].given
         assert given is not None
         left.start()
         office.machines(["left.2", "right.1"])
         waited(lambda: office.backend.look() and not alive(left))
         assert any("run 1 is stopped: it was given up" in each for each in left.words)
-        newest = office.backend._newest("apps/0-app/job-0")
+        newest = office.backend._newest("0-app/job-0")
         assert newest is not None
         assert newest.run == 2 or newest.name == given.name
         assert office.backend.look().runs.keys() == {RunKey(0, 0, 2)}
@@ -412,7 +411,7 @@ def test_logs_are_brought_when_somebody_wants_them(tmp_path: Path) -> None:
     code = "import time; print('first', flush=True); time.sleep(1); print('last' * 1_000_000)"
     with two_hosts(tmp_path) as (office, _, _):
         office.started(on(1, JobCommand((sys.executable, "-c", code)), "left.1"))
-        path = tmp_path / "arbiter/apps/0-app/job-0/run-1/part-0/log-0.txt"
+        path = tmp_path / "arbiter/copies/0-app/job-0/run-1/part-0/log-0.txt"
 
         def brought() -> str:
             office.backend.bring_logs("0-app", 60)
@@ -425,7 +424,7 @@ def test_logs_are_brought_when_somebody_wants_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("job", "run"), [("apps/0-a/../b", 1), ("/etc", 1), ("apps/0-a/job-0", 0), ("apps/0-a", 1)]
+    ("job", "run"), [("0-a/../b", 1), ("/etc", 1), ("0-a/job-0", 0), ("0-a", 1)]
 )
 def test_only_folders_of_jobs_can_be_named(job: str, run: int) -> None:
     with pytest.raises(ValueError, match="a job's folder and run"):

@@ -119,7 +119,7 @@ def test_a_backend_that_takes_the_signal_does_not_keep_it(home: Path, script: Pa
 def alive(home: Path) -> list[Path]:
     return [
         path.parent
-        for path in home.glob("apps/*/*/*/*/order.json")
+        for path in home.glob("orders/*/*/*/*/order.json")
         if not (path.parent / "outcome.json").exists()
     ]
 

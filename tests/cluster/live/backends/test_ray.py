@@ -97,7 +97,7 @@ def alone(tmp_path: Path) -> Iterator[Alone]:
 
 def in_use(jobs: Path, nodes: list[Any]) -> Any:
     """A machine on which a job is up, and which is not the one that Ray itself needs."""
-    orders = [path for path in jobs.glob("apps/*/*/*/*/order.json") if _lives(path.parent)]
+    orders = [path for path in jobs.glob("orders/*/*/*/*/order.json") if _lives(path.parent)]
     there = {json.loads(path.read_text())["part"]["order"]["parts"][0]["machine"] for path in orders}
     numbers = {name.partition(".")[0].rpartition("-")[2] for name in there}
     return next((node for node in nodes if node.node_id[:12] in numbers), None)

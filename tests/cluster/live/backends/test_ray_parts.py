@@ -119,8 +119,8 @@ def test_whoever_is_agent_next_respects_the_locks_of_the_last(home: Path, script
     """On the same machine it has another name; GPUs are the same."""
     task, locks = JobCommand(words(script)), []
     for name in ("host-1234.1", "host-1234.2"):
-        written = RayAgent(str(home), name, "127.0.0.1")._agent._written(PartOrder(order(1, task), 0))
-        locks.append([os.path.basename(path) for path in written["locks"]])
+        taken = RayAgent(str(home), name, "127.0.0.1")._agent._locks(PartOrder(order(1, task), 0), (0,))
+        locks.append([os.path.basename(path) for path in taken])
     assert locks[0] == locks[1] == ["gpu-host-1234-0", "job-0-0-0"]
 
 

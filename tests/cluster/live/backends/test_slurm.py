@@ -184,7 +184,7 @@ def test_a_keeper_that_cannot_be_started_has_failed_with_the_words_of_the_log(
     slurm: FakeSlurm, home: Path
 ) -> None:
     one = slurm.backend(home)
-    (home / "keeper.py").write_text("raise SystemExit('no disk')")
+    (home / "keeping" / "__main__.py").write_text("raise SystemExit('no disk')")
     one.start(order(1, JobCommand(("true",))))
     found = seen(one, 1)
     assert (found.ended, found.error) == (

@@ -13,7 +13,7 @@ import pytest
 
 from astrarium.cluster.contract import App, AppArrived, GpuFailed, GpuRepaired, Job
 from astrarium.cluster.live.backend import JobCommand, RunKey
-from astrarium.cluster.live.machine import keeper
+from astrarium.cluster.live.machine.keeping import job_files
 from astrarium.cluster.state import Outcome
 from astrarium.core.units import SECOND
 from astrarium.run import leased
@@ -110,7 +110,7 @@ def test_a_job_that_drains_with_a_wish_pending_leaves() -> None:
 
 
 def test_both_sides_know_the_files_by_the_same_names() -> None:
-    assert (keeper.GPUS, keeper.USED) == (leased.GPUS, leased.USED)
+    assert (job_files.GPUS, job_files.USED) == (leased.GPUS, leased.USED)
 
 
 SCRIPT = """\

@@ -147,7 +147,7 @@ def test_an_arbiter_that_leaves_while_the_disk_is_full(small: Path, tmp_path: Pa
         filled(one, small)
         assert one.send(ends) in (-signal.SIGKILL, 130)
         (small / "fill").unlink()
-        one.waited_alone(lambda: len(list(one.home.glob("apps/*/*/*/*/outcome.json"))) == 2, "jobs end")
+        one.waited_alone(lambda: len(list(one.home.glob("orders/*/*/*/*/outcome.json"))) == 2, "jobs end")
         one.start()
         one.end()
         check_all_ended_well(one)

@@ -43,7 +43,7 @@ def test_half_an_order_is_a_run_that_was_lost(home: Path, script: Path) -> None:
     one, task = backend(home), JobCommand(words(script))
     one.start(order(1, task))
     seen(one, 1)
-    [path] = home.glob("apps/*/*/*/*/order.json")
+    [path] = home.glob("orders/*/*/*/*/order.json")
     path.write_text('{"part": {"ord')
     (path.parent / "outcome.json").unlink()
     another = backend(home)  # as after the power was gone

@@ -5,22 +5,30 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from socket import AF_UNIX, SOCK_SEQPACKET, socketpair
 from typing import Any
 
 import pytest
 
 from astrarium.cli.cluster.live import Room
 from astrarium.cluster.live.backend import FixedSlowdowns, JobCommand, RunKey, RunStatus
-from astrarium.cluster.live.machine import keeper as keeper_module
+from astrarium.cluster.live.machine import agent as agent_module
 from astrarium.cluster.live.machine import session as session_module
 from astrarium.cluster.live.machine.agent import Outcome, ending
-from astrarium.cluster.live.machine.keeper import JobLog, Keeper
+from astrarium.cluster.live.machine.folders import read_file
+from astrarium.cluster.live.machine.keeping import keeper as keeper_module
+from astrarium.cluster.live.machine.keeping import records
+from astrarium.cluster.live.machine.keeping import runner as runner_module
+from astrarium.cluster.live.machine.keeping.job_files import JobFolder
+from astrarium.cluster.live.machine.keeping.keeper import Keeper
+from astrarium.cluster.live.machine.keeping.runner import JobLog, Runner
 from astrarium.cluster.live.machine.session import STOPPED, Session
 from astrarium.cluster.policies import Arbiter, cluster_policies
 from astrarium.cluster.state import ClusterState
@@ -34,7 +42,11 @@ from tests.support.cluster.backend import backend, order, result, seen, words
 pytest_plugins = ("tests.support.cluster.fixtures",)
 
 KEY = RunKey(0, 0, 1)
-ORDER = {"command": ["true"], "directory": "", "with_agent": False, "ready": "", "grace": 30}
+ORDER = {
+    "command": ["true"], "directory": "", "with_agent": False, "ready": False, "grace": 30, "least": 0,
+    "account": {}, "umask": 0o022, "site": False, "place": 0, "run": 1, "resumed_run": 0, "logs": "part-0",
+    "processes": [{"env": {}, "log": "log-0.txt"}], "locks": [],
+}  # fmt: skip
 
 
 def failing(times: int, error: BaseException, real: Callable[..., Any]) -> Callable[..., Any]:
@@ -59,36 +71,38 @@ def full(number: int = errno.ENOSPC) -> OSError:
 def test_words_that_find_no_room_are_counted_and_the_last_ones_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log, real = JobLog(tmp_path / "log.txt"), os.write
+    log, real = JobLog(JobFolder.open(tmp_path), "log.txt"), os.write
     log.add(b"first\n")
     monkeypatch.setattr(os, "write", failing(1000, full(), real))
     for number in range(1000):
         log.add(f"{number:099}\n".encode())
     monkeypatch.setattr(os, "write", real)
     log.add(b"last\n")
-    lost = 1000 * 100 - keeper_module._HELD_BACK
+    lost = 1000 * 100 - runner_module._HELD_BACK
     before, note, after = (
         (tmp_path / "log.txt").read_text().partition(f"\n[{lost} bytes are lost: the disk had no room]\n")
     )
     assert note
     assert before == "first\n"
     assert after.endswith(f"{999:099}\nlast\n")
-    assert len(after) == keeper_module._HELD_BACK + len("last\n")
+    assert len(after) == runner_module._HELD_BACK + len("last\n")
 
 
 def test_a_log_that_cannot_be_made_is_made_later(tmp_path: Path) -> None:
-    log = JobLog(tmp_path / "not yet" / "log.txt")
+    (tmp_path / "log.txt").mkdir()
+    log = JobLog(JobFolder.open(tmp_path), "log.txt")
     log.add(b"words\n")
-    (tmp_path / "not yet").mkdir()
+    (tmp_path / "log.txt").rmdir()
     log.flush()
-    assert (tmp_path / "not yet" / "log.txt").read_text() == "words\n"
+    assert (tmp_path / "log.txt").read_text() == "words\n"
+    assert log.last_words() == "words"
 
 
 # the outcome
 
 
 def keeper(folder: Path) -> Keeper:
-    (folder / "order.json").write_text(json.dumps({"with_agent": False}))
+    (folder / "order.json").write_text(json.dumps(ORDER))
     return Keeper(folder)
 
 
@@ -118,27 +132,47 @@ def test_a_keeper_whose_folder_is_gone_leaves(tmp_path: Path) -> None:
 def test_a_process_is_started_when_there_is_memory_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "order.json").write_text(json.dumps(ORDER))
-    one, pauses = Keeper(tmp_path), list[float]()
-    monkeypatch.setattr(time, "sleep", pauses.append)
+    _, its = socketpair(AF_UNIX, SOCK_SEQPACKET)
+    one, pauses = Runner(ORDER, its), list[float]()
+    monkeypatch.setattr(one, "_keeper_says", pauses.append)
     monkeypatch.setattr(subprocess, "Popen", failing(3, full(errno.EAGAIN), subprocess.Popen))
-    child = one._child({}, one._pump.open(tmp_path / "log.txt"))
-    assert pauses == [keeper_module.SELDOM] * 3
+    child = one._child({}, one._pump.open(JobFolder.open(tmp_path), "log.txt"))
+    assert pauses == [runner_module.SELDOM] * 3
     assert child is not None
     assert child.wait() == 0
+
+
+@pytest.mark.parametrize("stopped", [False, True])
+def test_a_runner_is_started_when_there_is_memory_for_it_and_it_is_still_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stopped: bool
+) -> None:
+    order = {**ORDER, "folder": [str(tmp_path), "job-0", "run-1"]}
+    (tmp_path / "order.json").write_text(json.dumps(order))
+    one = Keeper(tmp_path)
+    monkeypatch.setattr(time, "sleep", lambda _: (tmp_path / "stop").touch() if stopped else None)
+    monkeypatch.setattr(one, "_fork", failing(3, full(errno.EAGAIN), lambda: None))
+    assert one._start() is not stopped
+    outcome = one._outcome()
+    assert (outcome["codes"], outcome["asked"]) == ([], stopped)
 
 
 def test_a_process_for_which_there_is_no_memory_is_not_started_after_a_wish_to_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    ours, its = socketpair(AF_UNIX, SOCK_SEQPACKET)
+    order = {**ORDER, "folder": [str(tmp_path), "job-0", "run-1"]}
+    ours.send(b'{"stop": true}')
+    monkeypatch.setattr(subprocess, "Popen", failing(99, MemoryError(), subprocess.Popen))
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    Runner(order, its).run()
     (tmp_path / "order.json").write_text(json.dumps(ORDER))
     one = Keeper(tmp_path)
-    monkeypatch.setattr(time, "sleep", lambda _: (tmp_path / "stop").touch())
-    monkeypatch.setattr(subprocess, "Popen", failing(99, MemoryError(), subprocess.Popen))
-    assert one._child({}, one._pump.open(tmp_path / "log.txt")) is None
-    one._leave({"codes": [], "asked": one.asked_at is not None, "first": 0})
-    outcome = session_module.read_file(tmp_path / "outcome.json", Outcome)
-    assert ending(outcome, tmp_path) == ("stopped", "")
+    one._ask()
+    ours.setblocking(False)
+    one.told.hear(ours)
+    one._leave(one._outcome())
+    assert one.told.codes == []
+    assert ending(read_file(tmp_path / "outcome.json", Outcome)) == ("stopped", "")
 
 
 # the agent
@@ -151,7 +185,7 @@ def test_what_could_not_be_started_is_started_at_a_later_look(
     one = backend(home)
     monkeypatch.setattr(subprocess, "Popen", failing(2, error, subprocess.Popen))
     one.start(order(1, JobCommand(words(script))))
-    assert not list(home.glob("apps/*/*/*/part-*"))  # nothing half made
+    assert not list(home.glob("orders/*/*/*/part-*"))  # nothing half made
     assert one.look().runs[KEY] == RunStatus((0,), error=str(error) or "no memory")
     assert seen(one, 1).ended == "finished"
     assert result(home)["count"] == 20
@@ -181,7 +215,7 @@ def test_a_run_that_is_given_up_before_there_is_room_was_not_started(
 def test_an_arbiter_that_was_killed_between_a_folder_and_its_keeper(home: Path, script: Path) -> None:
     """Nothing was started yet: the next one starts it, and nothing is lost."""
     one, task = backend(home), JobCommand(words(script))
-    (home / "apps" / "0-app" / "job-0" / "run-1" / "part-0").mkdir(parents=True)
+    (home / "orders" / "0-app" / "job-0" / "run-1" / "part-0").mkdir(parents=True)
     assert not one.look().runs
     one.start(order(1, task))
     assert seen(one, 1).ended == "finished"
@@ -193,10 +227,10 @@ def test_a_wish_that_cannot_be_written_reaches_the_job_later(
     one = backend(home)
     one.start(order(1, JobCommand(words(script, 5000, 0.02))))
     seen(one, 1, lambda run: run.progress > 0)
-    monkeypatch.setattr(Path, "touch", failing(2, full(), Path.touch))
+    monkeypatch.setattr(agent_module, "mark", failing(2, full(), records.mark))
     one.stop(KEY)
     assert seen(one, 1).ended == "stopped"
-    monkeypatch.setattr(Path, "touch", failing(2, full(), Path.touch))
+    monkeypatch.setattr(agent_module, "mark", failing(2, full(), records.mark))
     for _ in range(3):  # as a cluster does at every step, until it is no longer shown
         one.forget(KEY)
         assert backend(home).look().runs.keys() == one.look().runs.keys()
@@ -230,8 +264,8 @@ def test_an_outcome_that_cannot_be_read_now_is_not_taken_for_lost(
         (1, 1, "exit code 1"),
     ],
 )
-def test_a_job_that_the_kernel_killed_is_told_as_such(tmp_path: Path, code: int, oom: int, told: str) -> None:
-    assert ending(Outcome([code], False, 0, oom), tmp_path) == ("failed", told)
+def test_a_job_that_the_kernel_killed_is_told_as_such(code: int, oom: int, told: str) -> None:
+    assert ending(Outcome([code], False, 0, oom)) == ("failed", told)
 
 
 def test_jobs_go_first_where_memory_is_full(home: Path) -> None:
@@ -307,7 +341,7 @@ def test_a_checkpoint_without_room_leaves_the_one_before_it(
 
 
 def test_progress_that_cannot_be_told_troubles_no_job(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session_module, "write_whole", failing(3, full(), keeper_module.write_whole))
+    monkeypatch.setattr(session_module, "write_whole", failing(3, full(), records.write_whole))
     monkeypatch.setattr(Path, "touch", failing(2, full(), Path.touch))
     one = Session(every=1000)
     for _ in one.steps(10):
@@ -339,9 +373,9 @@ def test_the_last_checkpoint_and_the_result_wait_for_room(
     monkeypatch.setattr(session_module, "_dump", failing(500, full(errno.EDQUOT), session_module._dump))
     for step in one.steps(3):
         one.checkpoint(step)
-    monkeypatch.setattr(session_module, "write_whole", failing(500, full(), keeper_module.write_whole))
+    monkeypatch.setattr(session_module, "write_whole", failing(500, full(), records.write_whole))
     one.result({"steps": 3})
-    assert clock.now >= 1000 + 2 * 500 * keeper_module.SELDOM
+    assert clock.now >= 1000 + 2 * 500 * runner_module.SELDOM
     assert Session().restore() == 2
     assert json.loads((one.folder / "result.json").read_text()) == {"steps": 3}
 
@@ -352,7 +386,7 @@ def test_who_is_asked_to_stop_leaves_without_room_before_it_is_ended(
 ) -> None:
     """With the checkpoint before, early enough to leave by itself."""
     one, total = Session(every=1), 10
-    real = session_module._dump, keeper_module.write_whole
+    real = session_module._dump, records.write_whole
     asked_at = {"a step": 5, "the last checkpoint": total - 1}.get(at)
 
     def job() -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from astrarium.cluster.live.backend import JobCommand, MachineStatus, Order, RunKey, RunPart, RunStatus
 from astrarium.cluster.live.backends.fleet import LocalBackend
-from astrarium.cluster.live.machine.session import run_folder
+from astrarium.cluster.live.machine.folders import part_folder
 from astrarium.cluster_job import STOPPED
 from tests.support.cluster.backend import backend, order, result, seen, words
 from tests.support.cluster.jobs import end_keepers
@@ -59,16 +59,14 @@ def test_a_job_that_is_asked_before_it_is_up_still_gets_somewhere(home: Path, sc
 
 def test_what_a_lost_part_leaves_is_told_while_others_still_write(home: Path) -> None:
     given = order(2, JobCommand(("true",)))
-    before, run = run_folder(home, order(1, given.task)), run_folder(home, given)
+    before, run = part_folder(home, order(1, given.task), 0), part_folder(home, given, 0)
     for folder, kept in ((before, 0.2), (run, 0.4)):
         folder.mkdir(parents=True)
-        (folder / "progress.json").write_text(json.dumps({"progress": 0.5, "kept": kept}))
-    (before / "checkpoint").touch()
+        told = {"progress": 0.5, "kept": kept, "stamp": [1, 1]}
+        (folder / "told.json").write_text(json.dumps(told))
     assert backend(home).kept(given) == 0.4
-    (run / "progress.json").unlink()
-    (run / ".checkpoint.7").touch()
+    (run / "told.json").unlink()
     assert backend(home).kept(given) == 0.2
-    assert (run / ".checkpoint.7").exists()
 
 
 def test_an_order_is_carried_out_once(home: Path, script: Path) -> None:
@@ -240,9 +238,9 @@ def test_what_an_agent_of_a_machine_runs_ends_with_it(home: Path, script: Path) 
         time.sleep(0.05)
     agent.kill()
     agent.wait()
-    while not list(home.glob("apps/*/*/*/*/outcome.json")) and time.monotonic() < ends:
+    while not list(home.glob("orders/*/*/*/*/outcome.json")) and time.monotonic() < ends:
         time.sleep(0.05)
-    [outcome] = home.glob("apps/*/*/*/*/outcome.json")
+    [outcome] = home.glob("orders/*/*/*/*/outcome.json")
     found = {"codes": [-signal.SIGKILL], "asked": False, "first": 0}
     assert json.loads(outcome.read_text()).items() >= found.items()
 

@@ -9,33 +9,27 @@ earlier run still writes, on a machine that was cut off, is never looked at.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
-import shutil
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, NamedTuple
 
 import msgspec
 
 from astrarium.cluster.live.backend import JobCommand, Order
 from astrarium.cluster.live.backends.wire import Channel, WireError
-from astrarium.cluster.live.machine.keeper import CLOSED, write_whole
-from astrarium.cluster.live.machine.owners import account, credentials, hand_over
-from astrarium.cluster.live.machine.session import (
-    CHECKPOINT,
-    RESULT,
-    clear,
-    job_folder,
-    read_file,
-    read_progress,
-)
+from astrarium.cluster.live.machine.as_owner import Errand, clear_checkpoints
+from astrarium.cluster.live.machine.folders import APPS, ORDERS, job_name, read_file, read_told
+from astrarium.cluster.live.machine.keeping.records import CLOSED, mark, private_folder, write_whole
+from astrarium.cluster.live.machine.owners import account, app_folder
 
 PIECE = 1 << 20  # bytes
-_JOB = re.compile(r"apps/\d+-[\w.=+-]*/job-\d+")
+LEAST_ROOM = 1 << 30  # bytes of the arbiter's disk that copies leave free, or a twentieth of it
+_JOB = re.compile(r"\d+-[\w.=+-]*/job-\d+")
 _RUN = re.compile(r"run-(\d+)")
 
 
@@ -47,7 +41,7 @@ class Stamp(NamedTuple):
 
 
 class Held(msgspec.Struct, frozen=True):
-    """A checkpoint that lies somewhere. *job*: the folder of the job; *kept*: the part of its work."""
+    """A checkpoint that lies somewhere. *job*: APP/job-J, as its folders; *kept*: the part of its work."""
 
     job: str
     run: int
@@ -67,42 +61,29 @@ class Held(msgspec.Struct, frozen=True):
         """Return what grows with every newer checkpoint of the job."""
         return self.run, self.stamp
 
-    def folder(self, home: Path) -> Path:
-        return home / self.job / f"run-{self.run}"
+    def folder(self, tree: Path) -> Path:
+        return tree / self.job / f"run-{self.run}"
 
 
-def job_of(order: Order) -> str:
-    return job_folder(Path(), order.key.app, order.app, order.key.job).as_posix()
+# On a machine: checkpoints as jobs write them, or as they were brought. What is known of them is what their
+# keepers were told, and what was written down when they were brought: never what lies beside them.
 
-
-# On a machine: checkpoints as jobs write them, or as they were brought.
-
-BROUGHT = "brought.json"  # beside a checkpoint that was written elsewhere
+BROUGHT, CLEARED = "brought.json", "cleared"  # in the folder of a run's orders
 
 
 def held(home: Path, job: str, run: int) -> Held | None:
-    """Return the checkpoint of a run that lies here. What was kept is read first: it is never too much."""
-    folder = home / job / f"run-{run}"
-    brought, kept = read_file(folder / BROUGHT, Held), read_progress(folder).kept
-    try:
-        return brought or Held(job, run, _stamp(folder), kept)
-    except OSError:
+    """Return the checkpoint of a run that lies here."""
+    folder = home / ORDERS / job / f"run-{run}"
+    if (folder / CLEARED).exists():
         return None
-
-
-def _stamp(folder: Path) -> Stamp:
-    found = [(folder / CHECKPOINT).lstat()]
-    for top, folders, files in os.walk(folder / CHECKPOINT):
-        found += [os.lstat(os.path.join(top, name)) for name in (*folders, *files)]
-    if (folder / RESULT).is_file():
-        found.append((folder / RESULT).lstat())
-    return Stamp(max(each.st_mtime_ns for each in found), sum(each.st_size for each in found))
+    brought, told = read_file(folder / BROUGHT, Held), read_told(folder / "part-0")
+    return brought or (Held(job, run, Stamp(*told.stamp), told.kept) if told.stamp is not None else None)
 
 
 def all_held(home: Path) -> Iterator[Held]:
     """Yield the newest checkpoint of every job that has one here."""
-    for folder in home.glob("apps/*/job-*"):
-        job = folder.relative_to(home).as_posix()
+    for folder in home.glob(f"{ORDERS}/*/job-*"):
+        job = folder.relative_to(home / ORDERS).as_posix()
         found = (held(home, job, run) for run in sorted(_runs(folder), reverse=True))
         if newest := next((each for each in found if each is not None), None):
             yield newest
@@ -113,56 +94,43 @@ def _runs(job: Path) -> list[int]:
     return [int(match[1]) for match in named if match]
 
 
-def clear_before(home: Path, job: str, run: int, resume: str = "") -> None:
-    """Clear away the checkpoints of earlier runs, but for the one from which this run resumes."""
-    for each in _runs(home / job):
-        path = home / job / f"run-{each}" / CHECKPOINT
-        for draft in path.parent.glob(f".{CHECKPOINT}.*") if each < run else ():  # of a run that was ended
-            clear(draft)
-        if each < run and str(path) != resume:
-            clear(path)
-            path.with_name(BROUGHT).unlink(missing_ok=True)
+def clear_before(home: Path, job: str, run: int) -> None:
+    """Clear away the checkpoints of earlier runs."""
+    clear_checkpoints(home, job, run)
+    note_cleared(home, job, run)
+
+
+def note_cleared(home: Path, job: str, run: int, keep: int = 0) -> None:
+    """Write down that the checkpoints of earlier runs are cleared away, but for that of the run to *keep*."""
+    for each in _runs(home / ORDERS / job):
+        if each < run and each != keep:
+            folder = home / ORDERS / job / f"run-{each}"
+            mark(folder / CLEARED)
+            (folder / BROUGHT).unlink(missing_ok=True)
 
 
 def send_held(channel: Channel, home: Path, one: Held) -> None:
-    """Send a checkpoint of this machine; the other end throws it away if it changes meanwhile. Root reads it
-    as who has written it: a link to what only root may read leads nowhere."""
-    folder = one.folder(home)
-    seen = (folder / CHECKPOINT).lstat()
-    who = {"user": seen.st_uid, "group": seen.st_gid, "extra_groups": []} if os.geteuid() == 0 else {}
-    names = [CHECKPOINT, *([RESULT] if (folder / RESULT).is_file() else [])]
-    with _tar("-c", "--format=posix", "-C", str(folder), *names, stdout=subprocess.PIPE, **who) as tar:
-        send_pieces(channel, tar.stdout.read, lambda: _ended_well(tar) and _stamp(folder) == one.stamp)
+    """Send a checkpoint of this machine, packed by its owner; the other end throws it away if it changes
+    meanwhile."""
+    app, _, job = one.job.partition("/")
+    brought = (one.folder(home / ORDERS) / BROUGHT).exists()  # then its stamp is that of where it was written
+    stamp = msgspec.json.encode(None if brought else one.stamp).decode()
+    with Errand("pack", home / APPS / app, [job, f"run-{one.run}"], stamp) as errand:
+        send_pieces(channel, errand.read, errand.ended_well)
 
 
 def receive_held(channel: Channel, home: Path, one: Held, task: JobCommand) -> None:
-    """Put a checkpoint that was written elsewhere where a run of this machine looks for it."""
-    folder, owner = one.folder(home), account(task)
-    draft, who = folder / f".{BROUGHT}.{threading.get_ident()}", credentials(owner)
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir(parents=True)
-    hand_over(home, folder, owner)
-    if who:
-        os.chown(draft, who["user"], who["group"])
-    try:
-        with _tar("-x", "-C", str(draft), CHECKPOINT, stdin=subprocess.PIPE, **who) as tar:
-            receive_pieces(channel, tar.stdin.write)
-            tar.stdin.close()
-            if not _ended_well(tar):
-                raise OSError(f"{one.job}: the checkpoint of run {one.run} could not be unpacked")
-        clear(folder / CHECKPOINT)
-        (draft / CHECKPOINT).rename(folder / CHECKPOINT)
-        write_whole(folder / BROUGHT, msgspec.to_builtins(one))
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-
-
-def _tar(*words: str, **options: Any) -> Any:
-    return subprocess.Popen(["tar", *words[:1], "-f", "-", *words[1:]], stderr=subprocess.DEVNULL, **options)
-
-
-def _ended_well(tar: Any) -> bool:
-    return bool(tar.wait() == 0)
+    """Put a checkpoint that was written elsewhere where a run of this machine looks for it, as its owner."""
+    owner, (app, _, job) = account(task), one.job.partition("/")
+    if "unknown" in owner:
+        raise OSError(f"there is no user {task.owner} on this machine")
+    top, orders = app_folder(home, app, owner), private_folder(one.folder(home / ORDERS))
+    with Errand("unpack", top, [job, f"run-{one.run}"], stdin=True) as errand:
+        receive_pieces(channel, errand.write)
+        if not errand.ended_well():
+            raise OSError(f"{one.job}: the checkpoint of run {one.run} could not be unpacked")
+    write_whole(orders / BROUGHT, msgspec.to_builtins(one))
+    (orders / CLEARED).unlink(missing_ok=True)
 
 
 def send_pieces(
@@ -190,7 +158,7 @@ def receive_pieces(channel: Channel, write: Callable[[bytes], object]) -> None:
 
 # At the arbiter: copies of the newest checkpoints, and what each job's last run was given.
 
-BEGUN, COPY = "begun.json", "copy.json"
+BEGUN, COPY, COPIES = "begun.json", "copy.json", "copies"
 
 
 class Begun(msgspec.Struct, frozen=True):
@@ -204,13 +172,13 @@ class CopyStore:
     """The checkpoints that lie at the arbiter, for all threads of it."""
 
     def __init__(self, home: Path) -> None:
-        self._home, self._lock = home, threading.Lock()
+        self._orders, self._tars, self._lock = home / ORDERS, home / COPIES, threading.Lock()
         self._begun: dict[str, Begun] = {}  # the last run of each job
         self._copies: dict[str, Held] = {}
-        for path in home.glob(f"apps/*/job-*/run-*/{BEGUN}"):
+        for path in self._orders.glob(f"*/job-*/run-*/{BEGUN}"):
             if (begun := read_file(path, Begun)) is not None:
                 self._take_begun(begun)
-        for path in home.glob(f"apps/*/job-*/run-*/{COPY}"):
+        for path in self._tars.glob(f"*/job-*/run-*/{COPY}"):
             copy = read_file(path, Held)
             if copy is not None and self._archive(copy).exists():
                 self._copies[copy.job] = max(copy, self._copies.get(copy.job, copy), key=lambda one: one.age)
@@ -233,32 +201,29 @@ class CopyStore:
     def begin(self, order: Order, given: Held | None) -> None:
         """Write down that a run begins: from now on only its checkpoint counts, and what it was given."""
         begun = Begun(order, given)
-        folder = self._home / job_of(order) / f"run-{order.key.run}"
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = private_folder(self._folder(order))
         with self._lock:
             write_whole(folder / BEGUN, msgspec.to_builtins(begun))
             self._take_begun(begun)
 
     def close(self, order: Order) -> None:
-        folder = self._home / job_of(order) / f"run-{order.key.run}"
-        if folder.exists():
-            (folder / CLOSED).touch()
+        if self._folder(order).exists():
+            mark(self._folder(order) / CLOSED)
 
     def unclosed(self) -> Iterator[Order]:
         """Yield the orders of an arbiter before us whose end is in no books yet."""
-        for path in self._home.glob(f"apps/*/job-*/run-*/{BEGUN}"):
+        for path in self._orders.glob(f"*/job-*/run-*/{BEGUN}"):
             begun = None if (path.parent / CLOSED).exists() else read_file(path, Begun)
             if begun is not None:
                 yield begun.order
 
     def receive(self, channel: Channel, one: Held) -> None:
         """Take a checkpoint that a machine sends, in the place of older ones of its job."""
-        folder = one.folder(self._home)
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = private_folder(one.folder(self._tars))
         draft = folder / f".{COPY}.{threading.get_ident()}"
         try:
             with draft.open("wb") as file:
-                receive_pieces(channel, file.write)
+                receive_pieces(channel, lambda piece: _written(file, piece))
                 file.flush()
                 os.fsync(file.fileno())
             with self._lock:
@@ -271,7 +236,7 @@ class CopyStore:
         with self._lock:
             known = self._copies.get(one.job)
             if known is not None and known.name == one.name and known.kept < one.kept:
-                write_whole(one.folder(self._home) / COPY, msgspec.to_builtins(one))
+                write_whole(one.folder(self._tars) / COPY, msgspec.to_builtins(one))
                 self._copies[one.job] = one
 
     def archive(self, one: Held) -> IO[bytes]:
@@ -282,17 +247,29 @@ class CopyStore:
         if not self.counts(one) or (known is not None and known.age > one.age):
             return
         draft.replace(self._archive(one))
-        write_whole(one.folder(self._home) / COPY, msgspec.to_builtins(one))
+        write_whole(one.folder(self._tars) / COPY, msgspec.to_builtins(one))
         self._copies[one.job] = one
-        for path in (self._home / one.job).glob("run-*/copy-*.tar"):
+        for path in (self._tars / one.job).glob("run-*/copy-*.tar"):
             if path != self._archive(one):
                 path.unlink(missing_ok=True)
 
     def _take_begun(self, begun: Begun) -> None:
-        job = job_of(begun.order)
+        job = job_name(begun.order)
         last = self._begun.get(job)
         if last is None or last.order.key.run <= begun.order.key.run:
             self._begun[job] = begun
 
     def _archive(self, one: Held) -> Path:
-        return one.folder(self._home) / f"copy-{one.stamp.mtime}-{one.stamp.size}.tar"
+        return one.folder(self._tars) / f"copy-{one.stamp.mtime}-{one.stamp.size}.tar"
+
+    def _folder(self, order: Order) -> Path:
+        return self._orders / job_name(order) / f"run-{order.key.run}"
+
+
+def _written(file: IO[bytes], piece: bytes) -> None:
+    """Write a piece of a copy, as long as the disk keeps room for the arbiter's own books."""
+    disk = os.fstatvfs(file.fileno())
+    reserve = min(LEAST_ROOM, disk.f_blocks * disk.f_frsize // 20)
+    if disk.f_bavail * disk.f_frsize < reserve + len(piece):
+        raise OSError(errno.ENOSPC, f"the arbiter keeps {reserve} bytes for itself: no room for a copy")
+    file.write(piece)

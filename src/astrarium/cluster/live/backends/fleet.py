@@ -17,12 +17,12 @@ from astrarium.cluster.live.machine.agent import (
     MachineAgent,
     PartOrder,
     PartStatus,
+    how_far,
     left_behind,
-    run_progress,
 )
+from astrarium.cluster.live.machine.folders import Resume, newest_checkpoint, part_folder, read_told
 from astrarium.cluster.live.machine.health import HealthWatch
-from astrarium.cluster.live.machine.keeper import STOP
-from astrarium.cluster.live.machine.session import Resume, newest_checkpoint, run_folder
+from astrarium.cluster.live.machine.keeping.records import STOP, mark
 
 WORST: tuple[Ending, ...] = ("lost", "not found", "failed", "stopped", "unstarted", "finished")
 GONE = "its machine is gone"
@@ -93,7 +93,7 @@ class MachineFleet:
             agent.start(
                 PartOrder(order, place, resume.checkpoint, resume.kept, first.address, port, self._grace,
                           self._least, agent.device_base, {**self._env, **self.extra(order)},
-                          agent.machine.gpus if self.resizes(order) else 0)
+                          agent.machine.gpus if self.resizes(order) else 0, resume.run)
             )  # fmt: skip
 
     def resizes(self, order: Order) -> bool:
@@ -108,9 +108,9 @@ class MachineFleet:
         return newest_checkpoint(self._home, order)
 
     def kept(self, order: Order) -> float:
-        """Return how much of its job's work would not be lost with the run. Parts that are left may still
-        write: what this run has in its folder is only read."""
-        return run_progress(run_folder(self._home, order), newest_checkpoint(self._home, order).kept)[1]
+        """Return how much of its job's work would not be lost with the run."""
+        parts = [read_told(part_folder(self._home, order, place)) for place in range(len(order.active))]
+        return max(how_far(told, newest_checkpoint(self._home, order).kept)[1] for told in parts)
 
     def extra(self, order: Order) -> dict[str, str]:
         """Return what else a job should find in its environment."""
@@ -147,7 +147,8 @@ class MachineFleet:
             self.stop(order.key)
         error = next((part.error for part in found if part.ended == ended and part.error), "")
         now = found[0].resized
-        return RunStatus(now.gpus or order.gpus, ended, progress, kept, error, now.run)
+        trouble = next((part.trouble for part in found if part.trouble and not part.ended), "")
+        return RunStatus(now.gpus or order.gpus, ended, progress, kept, error, now.run, trouble)
 
     def _missing_part(self, order: Order, place: int, there: bool) -> PartStatus:
         """Return the status of a part that no agent shows. It is on its way, if this arbiter ordered it; an
@@ -206,7 +207,7 @@ class LocalBackend(MachineFleet):
             base += machine.gpus
         for part, folder in left_behind(home):
             if part.part.machine not in machines:  # it is no longer in the file
-                (folder / STOP).touch()
+                mark(folder / STOP)
 
     def reachable(self) -> Mapping[str, AgentHandle]:
         return self._agents

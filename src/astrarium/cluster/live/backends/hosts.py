@@ -10,6 +10,7 @@ the order is given again and again, and its lease does not run.
 
 from __future__ import annotations
 
+import os
 import re
 import secrets
 import threading
@@ -22,7 +23,7 @@ from typing import NamedTuple
 import msgspec
 
 from astrarium.cluster.live.backend import Fenced, MachineStatus, Order, RunKey, RunStatus, Snapshot
-from astrarium.cluster.live.backends.copies import CopyStore, Held, job_of, send_pieces
+from astrarium.cluster.live.backends.copies import COPIES, CopyStore, Held, send_pieces
 from astrarium.cluster.live.backends.fleet import AgentHandle, MachineFleet
 from astrarium.cluster.live.backends.remote import (
     Accepted,
@@ -47,8 +48,10 @@ from astrarium.cluster.live.backends.remote import (
 )
 from astrarium.cluster.live.backends.wire import Channel
 from astrarium.cluster.live.machine.agent import PartOrder, PartStatus
-from astrarium.cluster.live.machine.keeper import write_whole
-from astrarium.cluster.live.machine.session import CHECKPOINT, Resume, read_file
+from astrarium.cluster.live.machine.as_owner import LONGEST_LOG
+from astrarium.cluster.live.machine.folders import APPS, Resume, job_name, read_file
+from astrarium.cluster.live.machine.keeping.job_files import CHECKPOINT
+from astrarium.cluster.live.machine.keeping.records import private_folder, write_whole
 
 ASK_AGAIN = 5.0  # seconds after which a checkpoint that has not come is asked for again
 _LOG = re.compile(r"job-\d+/run-\d+/part-\d+/log-\d+\.txt")
@@ -158,7 +161,7 @@ class AgentsBackend(MachineFleet):
         every: float = 0.2,
     ) -> None:
         super().__init__(home, grace, least, env)
-        home.mkdir(parents=True, exist_ok=True)
+        private_folder(home)
         self._patience, self._copied, self._every, self._epoch = patience, copies, every, 0
         self._file = home / "hosts.json"
         self._register = read_file(self._file, HostRegister) or HostRegister(secrets.token_hex(8))
@@ -221,14 +224,16 @@ class AgentsBackend(MachineFleet):
     # checkpoints
 
     def resume(self, order: Order) -> Resume | None:
-        best = self._newest(job_of(order))
+        best = self._newest(job_name(order))
         if best is not None and not self._brought(best, order):
             return None
         self._store.begin(order, best)
-        return Resume(f"{best.job}/run-{best.run}/{CHECKPOINT}", best.kept) if best else Resume()
+        if best is None:
+            return Resume()
+        return Resume(f"{APPS}/{best.job}/run-{best.run}/{CHECKPOINT}", best.kept, best.run)
 
     def kept(self, order: Order) -> float:
-        best = self._newest(job_of(order))
+        best = self._newest(job_name(order))
         return best.kept if best is not None else 0.0
 
     def _newest(self, job: str) -> Held | None:
@@ -372,7 +377,7 @@ class AgentsBackend(MachineFleet):
         """Bring what an app has written here; *app*: the name of its folder. Machines that do not answer in
         time are left out."""
         self._read.add(app)
-        top = self._home / "apps" / app
+        top = self._home / COPIES / app
         have = {path.relative_to(top).as_posix(): path.stat().st_size for path in top.glob("job-*/*/*/log-*")}
         asked = {}
         for agent in self._present().values():
@@ -389,9 +394,11 @@ class AgentsBackend(MachineFleet):
         while (piece := channel.receive(LogPiece)).path:
             if not _LOG.fullmatch(piece.path):
                 raise OSError(f"{piece.path!r} is not the path of a log")
-            path = self._home / "apps" / asked.app / piece.path
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with path.open("r+b" if path.exists() else "w+b") as file:
+            if not 0 <= piece.offset <= LONGEST_LOG:
+                raise OSError(f"{piece.path} is longer than {LONGEST_LOG} bytes")
+            path = self._home / COPIES / asked.app / piece.path
+            private_folder(path.parent)
+            with open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+b") as file:
                 file.seek(piece.offset)
                 file.write(piece.body)
         asked.came.set()

@@ -38,8 +38,8 @@ from astrarium.cluster.live.backends.site import (
     SiteSilent,
     SiteView,
 )
-from astrarium.cluster.live.machine import keeper
-from astrarium.cluster.live.machine.session import run_folder
+from astrarium.cluster.live.machine.folders import order_folder
+from astrarium.cluster.live.machine.keeping.records import OUTCOME
 from astrarium.core.decode import parse_yaml
 from astrarium.core.errors import InputError
 
@@ -189,7 +189,7 @@ class KubernetesBackend(SiteBackend):
         return {"annotations": {"scheduling.k8s.io/group-name": self.run_name(order.key)}} if volcano else {}
 
     def _pod(self, order: Order, gpus: int, places: Sequence[int]) -> dict[str, Any]:
-        options, run = self._options, run_folder(self.home, order)
+        options, run = self._options, order_folder(self.home, order)
         claim, _, folder = options.volume.partition("/")
         mount = {"name": "jobs", "mountPath": str(self.home), **({"subPath": folder} if folder else {})}
         resources = {**options.requests, GPU: str(gpus)}
@@ -222,12 +222,13 @@ class KubernetesBackend(SiteBackend):
 
     def _command(self, order: Order, run: Path, places: Sequence[int]) -> str:
         """Return what a pod runs. One whose part has no processes holds its GPUs until those have ended."""
-        here, over = shlex.quote(str(run)), shlex.quote(str(run / "part-0" / keeper.OUTCOME))
+        here, over = shlex.quote(str(run)), shlex.quote(str(run / "part-0" / OUTCOME))
+        keeper = shlex.quote(str(self.home / KEEPER / "__main__.py"))
         hold = f"trap 'exit 0' TERM; while [ ! -e {over} ]; do sleep 1 & wait; done; exit 0"
         return (
             f"set -- {' '.join(map(str, places))}; shift $JOB_COMPLETION_INDEX; "
             f"if [ $1 -ge {len(order.active)} ]; then {hold}; fi; "
-            f"exec python3 -I -S {shlex.quote(str(self.home / KEEPER))} {here}/part-$1"
+            f"exec python3 -I -S {keeper} keep {here}/part-$1"
         )
 
     def _machine(self, node: Mapping[str, Any]) -> MachineStatus:

@@ -21,8 +21,8 @@ from typing import Any
 from astrarium.cluster.live.backend import Fenced, MachineStatus, Order, RunKey, RunStatus, Snapshot
 from astrarium.cluster.live.backends.fleet import AgentHandle, MachineFleet, free_ports
 from astrarium.cluster.live.machine.agent import DiskThread, MachineAgent, PartOrder, PartStatus
+from astrarium.cluster.live.machine.folders import newest_checkpoint
 from astrarium.cluster.live.machine.health import HealthWatch
-from astrarium.cluster.live.machine.session import newest_checkpoint
 from astrarium.core.errors import InputError, from_extra
 
 PORTS = 16  # gangs that may begin on a machine between two looks

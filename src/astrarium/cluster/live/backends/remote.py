@@ -10,7 +10,6 @@ ran under an earlier number is stopped then, and nobody looks at it.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sys
 import threading
@@ -24,12 +23,11 @@ import msgspec
 
 from astrarium.cluster.live.backend import JobCommand, MachineStatus, RunKey, Sickness
 from astrarium.cluster.live.backends.copies import (
-    PIECE,
     Held,
     all_held,
     clear_before,
     held,
-    job_of,
+    note_cleared,
     receive_held,
     send_held,
 )
@@ -42,9 +40,17 @@ from astrarium.cluster.live.machine.agent import (
     PartStatus,
     left_behind,
 )
+from astrarium.cluster.live.machine.as_owner import log_names, read_logs
+from astrarium.cluster.live.machine.folders import LOCKS, ORDERS, job_name, read_file
 from astrarium.cluster.live.machine.health import HealthWatch
-from astrarium.cluster.live.machine.keeper import CLOSED, STOP, write_whole
-from astrarium.cluster.live.machine.session import read_file
+from astrarium.cluster.live.machine.keeping.records import (
+    CLOSED,
+    STOP,
+    locked_file,
+    mark,
+    private_folder,
+    write_whole,
+)
 from astrarium.core.errors import InputError
 
 AGENT = "agent"  # the name under which agents show their key
@@ -196,7 +202,7 @@ class HostAgent:
         with_agent: bool = False,
         tell: Callable[[str], None] = lambda words: print(words, file=sys.stderr, flush=True),
     ) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        private_folder(folder)
         self._folder, self._arbiter, self._key, self._tell = folder, arbiter, key, tell
         self._name, self._machine, self._address, self._base = name, machine, address, device_base
         self._with_agent, self._lock = with_agent, _locked(folder)
@@ -271,26 +277,25 @@ class HostAgent:
 
     def _home_of(self, cluster: str) -> Path:
         """Return the folder of the jobs of a cluster; locks of GPUs are the same for all clusters."""
-        home, locks = self._folder / cluster, self._folder / "locks"
-        for folder in (home, locks):
-            folder.mkdir(exist_ok=True)
-        if not (home / "locks").exists():
-            (home / "locks").symlink_to(Path("..", "locks"))
+        home = private_folder(self._folder / cluster)
+        private_folder(self._folder / LOCKS)
+        if not (home / LOCKS).exists():
+            (home / LOCKS).symlink_to(Path("..", LOCKS))
         return home
 
     def _abandon(self, machine: str) -> None:
         """Stop what runs here and was begun when this machine had another number."""
-        homes = [path for path in self._folder.iterdir() if (path / "apps").is_dir()]
+        homes = [path for path in self._folder.iterdir() if (path / ORDERS).is_dir()]
         for part, folder in (each for home in homes for each in left_behind(home)):
             if not folder.is_relative_to(self._home) or part.part.machine != machine:
-                (folder / STOP).touch()
-                (folder / CLOSED).touch()
+                mark(folder / STOP)
+                mark(folder / CLOSED)
                 self._tell(f"{part.order.app}: run {part.order.key.run} is stopped: it was given up")
 
     def _look(self, agent: MachineAgent) -> tuple[list[PartStatus], list[Held]]:
         parts = {**agent.look(), **self._failed}
         mine = [each.order for each in parts.values() if each.place == 0]
-        found = [held(self._home, job_of(order), order.key.run) for order in mine]
+        found = [held(self._home, job_name(order), order.key.run) for order in mine]
         return list(parts.values()), [each for each in found if each is not None]
 
     def _report(self, disk: DiskThread[tuple[list[PartStatus], list[Held]]]) -> Report:
@@ -325,7 +330,7 @@ class HostAgent:
         part = order.part
         resume = str(self._home / part.resume) if part.resume else ""
         try:
-            clear_before(self._home, job_of(part.order), part.order.key.run, resume)
+            note_cleared(self._home, job_name(part.order), part.order.key.run, part.resumed_run)
             agent.start(msgspec.structs.replace(part, resume=resume))
         except OSError as error:
             told = f"it could not be started: {error}"
@@ -383,10 +388,9 @@ class HostAgent:
 
     def _send_logs(self, order: SendLogs) -> None:
         with self._open(PutLogs(order.number)) as channel:
-            top = self._home / "apps" / order.app
-            for path in sorted(top.glob("job-*/run-*/part-*/log-*.txt")):
-                name = path.relative_to(top).as_posix()
-                _send_log(channel, path, name, order.have.get(name, 0))
+            names = log_names(self._home, order.app)
+            for piece in read_logs(self._home, order.app, {each: order.have.get(each, 0) for each in names}):
+                channel.send(LogPiece(*piece))
             channel.send(LogPiece())
             _agreed(channel)
 
@@ -407,24 +411,11 @@ def _agreed(channel: Channel) -> None:
         raise WireError(f"the arbiter refuses: {answer.why}")
 
 
-def _send_log(channel: Channel, path: Path, name: str, offset: int) -> None:
-    """Send what a log has now; what is written meanwhile comes the next time."""
-    with path.open("rb") as file:
-        ends = file.seek(0, os.SEEK_END)
-        file.seek(offset)
-        while offset < ends and (body := file.read(min(PIECE, ends - offset))):
-            channel.send(LogPiece(name, offset, body))
-            offset += len(body)
-
-
-def _locked(folder: Path) -> Any:
-    file = (folder / "agent.lock").open("a")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        raise InputError("--folder", str(folder), "a folder that no other agent has") from None
-    return file
+def _locked(folder: Path) -> int:
+    held = locked_file(folder / "agent.lock")
+    if held is None:
+        raise InputError("--folder", str(folder), "a folder that no other agent has")
+    return held
 
 
 # What a machine has.

@@ -12,6 +12,7 @@ of it. While the site is silent, all stays as it was last seen, and orders are g
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -34,21 +35,40 @@ from astrarium.cluster.live.backend import (
     Snapshot,
 )
 from astrarium.cluster.live.backends.fleet import WORST, together
-from astrarium.cluster.live.machine import keeper
 from astrarium.cluster.live.machine.agent import (
     Outcome,
     PartOrder,
     ending,
-    last_line,
+    how_far,
     left_behind,
     lock_files,
-    run_progress,
     written_order,
 )
-from astrarium.cluster.live.machine.session import newest_checkpoint, part_folder, read_file, run_folder
+from astrarium.cluster.live.machine.as_owner import KEEPING
+from astrarium.cluster.live.machine.folders import (
+    app_name,
+    newest_checkpoint,
+    order_folder,
+    part_folder,
+    read_file,
+    read_told,
+)
+from astrarium.cluster.live.machine.keeping.records import (
+    BEGUN,
+    CLOSED,
+    ORDER,
+    OUTCOME,
+    STOP,
+    mark,
+    private_folder,
+    write_whole,
+)
+from astrarium.cluster.live.machine.keeping.runner import LAST_WORDS
+from astrarium.cluster.live.machine.owners import app_folder
 from astrarium.core.errors import AstrariumError, InputError
 
-EPOCH, KEEPER, LOG, EXIT = "epoch", "keeper.py", "site.txt", "exit"
+EPOCH, KEEPER, LOG, EXIT = "epoch", "keeping", "site.txt", "exit"
+LOG_END = 1 << 16  # bytes of what the site says that are read for its last words
 SCAN = 2.0  # seconds between questions to the site
 PORTS = range(20_000, 32_768)  # for gangs: below those that systems hand out by themselves
 
@@ -163,14 +183,19 @@ class SiteBackend(ABC):
 
     def enter(self, epoch: int) -> None:
         """Take over; an arbiter before this one finds a larger number in the folder, and stops."""
-        self.home.mkdir(parents=True, exist_ok=True)
+        private_folder(self.home)
         self._epoch = epoch
         self._check()
-        keeper.write_whole(self.home / EPOCH, epoch)
-        (self.home / KEEPER).write_bytes(Path(keeper.__file__).read_bytes())
-        for part, _ in left_behind(self.home, keeper.ORDER):
+        write_whole(self.home / EPOCH, epoch)
+        self._put_keeper()
+        for part, _ in left_behind(self.home, ORDER):
             self._runs.setdefault(part.order.key, SiteRun(part.order, part.kept))
         self._seen(self.reach())
+
+    def _put_keeper(self) -> None:
+        """Put the keeper where all machines of the site see it."""
+        for path in KEEPING.parent.glob("*.py"):
+            (private_folder(self.home / KEEPER) / path.name).write_bytes(path.read_bytes())
 
     def look(self) -> Snapshot:
         self._check()
@@ -200,7 +225,7 @@ class SiteBackend(ABC):
         if run is not None and run.asked_at is None:
             run.asked_at = time.monotonic()
             for folder in self._folders(run.order):
-                (folder / keeper.STOP).touch()
+                mark(folder / STOP)
             self._tell(self.ask, key)
 
     def forget(self, key: RunKey) -> None:
@@ -208,7 +233,7 @@ class SiteBackend(ABC):
         run = self._runs.pop(key, None)
         if run is not None:
             for folder in self._folders(run.order):
-                (folder / keeper.CLOSED).touch()
+                mark(folder / CLOSED)
             self._tell(self.remove, key)
 
     def close(self) -> None:
@@ -240,16 +265,17 @@ class SiteBackend(ABC):
         resume = newest_checkpoint(self.home, order)
         parts = tuple(RunPart(part.machine, tuple(range(len(part.gpus)))) for part in order.parts)
         address, port = self.address(order), self._port(order.key)
+        app_folder(self.home, app_name(order.key.app, order.app), {})
         for place, folder in enumerate(self._folders(order)):
             part = PartOrder(order, place, resume.checkpoint, resume.kept, address, port, self.grace,
-                             self._least, 0, self._env)  # fmt: skip
+                             self._least, 0, self._env, 0, resume.run)  # fmt: skip
             seen = msgspec.structs.replace(part, order=msgspec.structs.replace(order, parts=parts))
-            folder.mkdir(parents=True, exist_ok=True)
+            private_folder(folder)
             written = {
-                **written_order(self.home, seen, lock_files(self.home, seen, []), site=True),
+                **written_order(self.home, seen, lock_files(self.home, seen, []), {}, site=True),
                 "part": msgspec.to_builtins(part),
             }
-            keeper.write_whole(folder / keeper.ORDER, written)
+            write_whole(folder / ORDER, written)
         return resume.kept
 
     def _port(self, key: RunKey) -> int:
@@ -322,13 +348,16 @@ class SiteBackend(ABC):
 
     def _status(self, run: SiteRun) -> RunStatus:
         order = run.order
-        progress, kept = run_progress(run_folder(self.home, order), run.kept)
+        told = [read_told(folder) for folder in self._folders(order)]
+        far = [how_far(each, run.kept) for each in told]
         found = [self._part(run, folder) for folder in self._folders(order)]
         ended = together(each for each, _ in found)
         if not ended:
             self._press(run, any(each in WORST[:3] for each, _ in found))
         error = next((words for each, words in found if each == ended and words), "")
-        return RunStatus(order.gpus, ended, progress, kept, error)
+        progress, kept = max(each for each, _ in far), max(each for _, each in far)
+        trouble = next((each.trouble for each in told if each.trouble), "") if not ended else ""
+        return RunStatus(order.gpus, ended, progress, kept, error, trouble=trouble)
 
     def _press(self, run: SiteRun, broken: bool) -> None:
         """Stop the rest of a gang of which a part has failed, and end a run that was asked and stays."""
@@ -340,11 +369,11 @@ class SiteBackend(ABC):
             self._tell(self.kill, run.order.key)
 
     def _part(self, run: SiteRun, folder: Path) -> tuple[Ending, str]:
-        outcome = read_file(folder / keeper.OUTCOME, Outcome)
+        outcome = read_file(folder / OUTCOME, Outcome)
         if outcome is None:
             return self._verdict(run)
-        ended, error = ending(outcome, folder)
-        if ended == "stopped" and outcome.asked and not (folder / keeper.STOP).exists():
+        ended, error = ending(outcome)
+        if ended == "stopped" and outcome.asked and not (folder / STOP).exists():
             return "lost", f"{self.name} has ended it"
         return ended, error
 
@@ -361,12 +390,22 @@ class SiteBackend(ABC):
             return "", ""
         if given_up:  # it left before it could tell, or was killed
             return "stopped", ""
-        folder = run_folder(self.home, run.order)
+        folder = order_folder(self.home, run.order)
         known, state = (job is not None and not job.lives), job.state if job is not None else ""
         if job.failed if job is not None and known else (folder / EXIT).exists():
-            words = last_line(folder / LOG) if (folder / LOG).exists() else ""
+            words = _last_line(folder / LOG)
             return "failed", ", ".join(each for each in (state if known else "", words) if each)
         return "lost", f"{self.name}: {state if known else 'it is not known there any more'}"
 
     def _begun(self, order: Order) -> bool:
-        return any((folder / keeper.BEGUN).exists() for folder in self._folders(order))
+        return any((folder / BEGUN).exists() for folder in self._folders(order))
+
+
+def _last_line(path: Path) -> str:
+    """Return the last line of what a site has said of a run; nothing, where it has said nothing."""
+    if not path.exists():
+        return ""
+    with path.open("rb") as file:
+        file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_END))
+        lines = file.read().decode(errors="replace").strip().splitlines()
+    return lines[-1].strip()[:LAST_WORDS] if lines else ""

@@ -32,7 +32,7 @@ from astrarium.cluster.live.backends.site import (
     SiteSilent,
     SiteView,
 )
-from astrarium.cluster.live.machine.session import run_folder
+from astrarium.cluster.live.machine.folders import order_folder
 from astrarium.core.errors import InputError
 
 COMMANDS = ("sbatch", "scancel", "scontrol", "squeue")
@@ -92,7 +92,7 @@ class SlurmBackend(SiteBackend):
 
     def submit(self, order: Order) -> None:
         if not self._named(self.run_name(order.key)):
-            folder = run_folder(self.home, order)
+            folder = order_folder(self.home, order)
             script = folder / "site.sh"
             script.write_text(self._script(order, folder))
             _said("sbatch", "--parsable", *self._words(order, folder), str(script))
@@ -147,10 +147,10 @@ class SlurmBackend(SiteBackend):
             where = [f"--het-group={','.join(map(str, range(len(groups))))}"] if len(groups) > 1 else []
             where.append("--ntasks-per-node=1")
         places = " ".join(f"{shlex.quote(name)}) part={place};;" for place, name in enumerate(active))
-        python, keeper = shlex.quote(sys.executable), shlex.quote(str(self.home / KEEPER))
+        python, keeper = shlex.quote(sys.executable), shlex.quote(str(self.home / KEEPER / "__main__.py"))
         each = (f"case $SLURMD_NODENAME in {places} esac; "
                 f"python={python}; [ -x $python ] || python=python3; "
-                f"exec $python -I -S {keeper} {shlex.quote(str(folder))}/part-$part")  # fmt: skip
+                f"exec $python -I -S {keeper} keep {shlex.quote(str(folder))}/part-$part")  # fmt: skip
         step = ["srun", "--kill-on-bad-exit=0", "--wait=0", "--cpu-bind=none", *where, "sh", "-c", each]
         return f"#!/bin/sh\ntrap : TERM\n{shlex.join(step)}\ncode=$?\necho $code > {EXIT}\nexit $code\n"
 

@@ -22,33 +22,52 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from astrarium.cluster.live.backend import Ending, Order, RunKey, RunPart
-from astrarium.cluster.live.machine import keeper as keeper_script
-from astrarium.cluster.live.machine.owners import account, hand_over
-from astrarium.cluster.live.machine.session import (
-    READY,
-    STOPPED,
+from astrarium.cluster.live.machine.as_owner import KEEPING
+from astrarium.cluster.live.machine.folders import (
+    APPS,
+    LOCKS,
+    ORDERS,
+    Told,
+    app_name,
+    job_name,
     part_folder,
     read_file,
-    read_progress,
+    read_told,
     run_folder,
 )
+from astrarium.cluster.live.machine.keeping.records import (
+    ALIVE,
+    CLOSED,
+    LAUNCHED,
+    ORDER,
+    OUTCOME,
+    RESIZE,
+    RESIZED,
+    STOP,
+    mark,
+    passes,
+    private_folder,
+    write_whole,
+)
+from astrarium.cluster.live.machine.keeping.runner import NOT_FOUND
+from astrarium.cluster.live.machine.owners import account, app_folder
+from astrarium.cluster.live.machine.session import STOPPED
 
-LAST_WORDS = 300
 SOON = 1.0  # seconds that a look at the disk is waited for
-LOG_END = 1 << 16  # bytes
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What a keeper has left behind: the exit codes of its processes, which of them failed *first*, and how
-    many processes of the machine the kernel has killed for memory meanwhile (*oom*)."""
+    """What a keeper has left behind: the exit codes of its processes, which of them failed *first*, and with
+    which last *words*; *oom*: how many processes of the machine the kernel killed for memory meanwhile."""
 
     codes: list[int]
     asked: bool
     first: int
     oom: int = 0
+    words: str = ""
 
 
-def ending(outcome: Outcome | None, folder: Path) -> tuple[Ending, str]:
+def ending(outcome: Outcome | None) -> tuple[Ending, str]:
     """Return how a part of a run has ended, from what its keeper has left behind, and with which error."""
     if outcome is None:
         return "lost", "its keeper was killed"
@@ -57,8 +76,8 @@ def ending(outcome: Outcome | None, folder: Path) -> tuple[Ending, str]:
         return "finished", ""
     if outcome.asked or not codes or all(code in (0, STOPPED) for code in codes):
         return "stopped", ""
-    code, words = codes[outcome.first], _last_words(folder, outcome.first)
-    ended: Ending = "not found" if code == keeper_script.NOT_FOUND else "failed"
+    code, words = codes[outcome.first], outcome.words
+    ended: Ending = "not found" if code == NOT_FOUND else "failed"
     return ended, f"{_exit(code)}{_memory(code, outcome.oom)}{f', {words}' if words else ''}"
 
 
@@ -78,26 +97,10 @@ def _memory(code: int, oom: int) -> str:
     return f" (out of memory: the kernel killed {oom} here meanwhile)" if oom else " (out of memory?)"
 
 
-def _last_words(folder: Path, place: int) -> str:
-    """Return the last line that the process wrote."""
-    logs = sorted(folder.glob("log-*.txt"), key=lambda path: int(path.stem.partition("-")[2]))
-    return last_line(logs[place]) if place < len(logs) else ""
-
-
-def last_line(path: Path) -> str:
-    """Return the last line of a file, of which only the end is read."""
-    with path.open("rb") as file:
-        file.seek(max(0, file.seek(0, os.SEEK_END) - LOG_END))
-        lines = file.read().decode(errors="replace").strip().splitlines()
-    return lines[-1].strip()[:LAST_WORDS] if lines else ""
-
-
-LAUNCHED = "keeper.txt"
-
-
 class PartOrder(msgspec.Struct, frozen=True):
-    """Part number *place* of an order, on this machine. *resume*: a checkpoint, if any, that holds *kept* of
-    the work; *device_base*: the number of this machine's GPU 0 as CUDA counts them here."""
+    """Part number *place* of an order, on this machine. *resume*: a checkpoint, if any, that *resumed_run* of
+    the job has written, with *kept* of the work; *device_base*: the number of this machine's GPU 0 as CUDA
+    counts them here."""
 
     order: Order
     place: int
@@ -110,6 +113,7 @@ class PartOrder(msgspec.Struct, frozen=True):
     device_base: int = 0
     extra: dict[str, str] = {}
     visible: int = 0  # GPUs of this machine that an elastic job sees: all of them
+    resumed_run: int = 0
 
     @property
     def part(self) -> RunPart:
@@ -133,6 +137,7 @@ class PartStatus(msgspec.Struct, frozen=True):
     kept: float = 0.0
     error: str = ""
     resized: Resized = Resized()
+    trouble: str = ""  # of one that goes on
 
 
 class MachineAgent:
@@ -159,15 +164,15 @@ class MachineAgent:
         if self._undone.pop(("start", key), None) is not None:
             self._unstarted.add(key)
         elif key in self._parts and key not in self._unstarted:
-            self._carry_out("stop", key, (self._parts[key][1] / keeper_script.STOP).touch)
+            self._carry_out("stop", key, partial(mark, self._parts[key][1] / STOP))
 
     def resize(self, key: RunKey, order: Order) -> None:
         """Have a part go on as the run of this order: its keeper sees to it."""
         part, folder = self._parts[key]
         gpus = order.parts[part.place].gpus
         wish = {"run": order.key.run, "gpus": order.gpus, "devices": gpus, "locks": self._locks(part, gpus)}
-        if (read_file(folder / keeper_script.RESIZE, Resized) or Resized()).run != order.key.run:
-            write = partial(keeper_script.write_whole, folder / keeper_script.RESIZE, wish)
+        if (read_file(folder / RESIZE, Resized) or Resized()).run != order.key.run:
+            write = partial(write_whole, folder / RESIZE, wish)
             self._carry_out("resize", key, write)
 
     def forget(self, key: RunKey) -> None:
@@ -185,13 +190,13 @@ class MachineAgent:
         try:
             deed()
         except (OSError, MemoryError) as error:
-            if not keeper_script.passes(error):
+            if not passes(error):
                 raise
             self._undone[verb, key], self._short = deed, str(error) or "no memory"
 
     def _close(self, key: RunKey) -> None:
         if key not in self._unstarted:
-            (self._parts[key][1] / keeper_script.CLOSED).touch()
+            mark(self._parts[key][1] / CLOSED)
         del self._parts[key]
         self._unstarted.discard(key)
         keeper = self._keepers.pop(key, None)
@@ -202,61 +207,60 @@ class MachineAgent:
         if (folder / LAUNCHED).exists():
             return  # an agent before us has started it
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            hand_over(self._home, folder.parent, account(part.order.task))
-            self._start_keeper(part, folder)
+            private_folder(folder)
+            order, owner = part.order, account(part.order.task)
+            if "unknown" not in owner:  # else the keeper says so
+                app_folder(self._home, app_name(order.key.app, order.app), owner)
+            self._start_keeper(part, folder, owner)
         except (OSError, MemoryError):
             shutil.rmtree(folder, ignore_errors=True)  # what is half made would be taken for a lost run
             raise
 
-    def _start_keeper(self, part: PartOrder, folder: Path) -> None:
+    def _start_keeper(self, part: PartOrder, folder: Path, owner: dict[str, Any]) -> None:
         """Start a keeper with a lock that is held already: nobody sees it started and not alive."""
-        alive = os.open(folder / keeper_script.ALIVE, os.O_CREAT | os.O_RDWR, 0o644)
+        alive = os.open(folder / ALIVE, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(alive, fcntl.LOCK_EX)
-            keeper_script.write_whole(folder / keeper_script.ORDER, self._written(part))
-            with (folder / LAUNCHED).open("wb") as words:
+            locks = self._locks(part, part.part.gpus)
+            written = written_order(self._home, part, locks, owner, with_agent=self._with_agent)
+            write_whole(folder / ORDER, written)
+            words = os.open(folder / LAUNCHED, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+            try:
                 self._keepers[part.order.key] = subprocess.Popen(
-                    [sys.executable, "-I", "-S", keeper_script.__file__, str(folder)],
+                    [sys.executable, "-I", "-S", str(KEEPING), "keep", str(folder)],
                     stdin=subprocess.PIPE if self._with_agent else subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,
                     stderr=words,
                     pass_fds=[alive],
                     start_new_session=True,
                 )
+            finally:
+                os.close(words)
         finally:
             os.close(alive)
-
-    def _written(self, part: PartOrder) -> dict[str, Any]:
-        locks = self._locks(part, part.part.gpus)
-        return {
-            **written_order(self._home, part, locks),
-            "account": account(part.order.task),
-            "with_agent": self._with_agent,
-        }
 
     def _locks(self, part: PartOrder, gpus: tuple[int, ...]) -> list[str]:
         place = self._machine.rpartition(".")[0] or self._machine  # the same for whoever is agent here next
         return lock_files(self._home, part, [f"gpu-{place}-{gpu}" for gpu in gpus])
 
     def _status(self, part: PartOrder, folder: Path) -> PartStatus:
-        key, (progress, kept) = part.order.key, run_progress(run_folder(self._home, part.order), part.kept)
-        waits = self._short if ("start", key) in self._undone else ""
+        key, waits = part.order.key, self._short if ("start", part.order.key) in self._undone else ""
         if waits or key in self._unstarted:
             ended: Ending = "" if waits else "unstarted"
-            return PartStatus(part.order, part.place, ended, kept, kept, waits)
+            return PartStatus(part.order, part.place, ended, part.kept, part.kept, waits)
         try:
-            resized = read_file(folder / keeper_script.RESIZED, Resized) or Resized()
+            told, resized = read_told(folder), read_file(folder / RESIZED, Resized) or Resized()
             ended, error = self._ending(key, folder)
         except OSError:  # what cannot be read now is not taken for lost
-            ended, error, resized = "", "", Resized()
-        return PartStatus(part.order, part.place, ended, progress, kept, error, resized)
+            told, ended, error, resized = Told(), "", "", Resized()
+        progress, kept = how_far(told, part.kept)
+        return PartStatus(part.order, part.place, ended, progress, kept, error, resized, told.trouble)
 
     def _ending(self, key: RunKey, folder: Path) -> tuple[Ending, str]:
         keeper = self._keepers.get(key)
-        alive = _held(folder / keeper_script.ALIVE) if keeper is None else keeper.poll() is None
-        outcome = read_file(folder / keeper_script.OUTCOME, Outcome)
-        return ("", "") if outcome is None and alive else ending(outcome, folder)
+        alive = _held(folder / ALIVE) if keeper is None else keeper.poll() is None
+        outcome = read_file(folder / OUTCOME, Outcome)
+        return ("", "") if outcome is None and alive else ending(outcome)
 
 
 Seen = TypeVar("Seen")
@@ -305,36 +309,56 @@ def lock_files(home: Path, part: PartOrder, names: Iterable[str]) -> list[str]:
     """Return the files of the locks of these names, and of that of the job."""
     key = part.order.key
     names = [*names, f"job-{key.app}-{key.job}-{part.place}"]
-    return [str(home / "locks" / name.replace("/", "_")) for name in names]
+    return [str(home / LOCKS / name.replace("/", "_")) for name in names]
 
 
-def written_order(home: Path, part: PartOrder, locks: list[str], site: bool = False) -> dict[str, Any]:
-    """Return what a keeper reads: *locks* to hold; *site*: another scheduler starts the keeper, and has
-    chosen the GPUs."""
-    task, run = part.order.task, run_folder(home, part.order)
+def written_order(
+    home: Path,
+    part: PartOrder,
+    locks: list[str],
+    owner: dict[str, Any],
+    site: bool = False,
+    with_agent: bool = False,
+) -> dict[str, Any]:
+    """Return what a keeper reads: *locks* to hold; *owner*: the account of the job; *site*: another scheduler
+    starts the keeper, and has chosen the GPUs; *with_agent*: the job ends when the agent does."""
+    task, key = part.order.task, part.order.key
+    app, _, job = job_name(part.order).partition("/")
     return {
         "part": msgspec.to_builtins(part),
         "command": list(task.command),
         "directory": task.directory,
         "grace": part.grace,
         "least": part.least,
-        "ready": str(run / READY) if task.on_stop == "checkpoint" else "",
-        "with_agent": False,
+        "ready": task.on_stop == "checkpoint",  # it says when it is up
+        "with_agent": with_agent,
         "site": site,
         "locks": locks,
-        "run_folder": str(run),
+        "account": owner,
+        "umask": _umask() if "user" not in owner else 0o022,
+        "folder": [str(home / APPS / app), job, f"run-{key.run}"],
+        "logs": f"part-{part.place}",
+        "place": part.place,
+        "run": key.run,
+        "resumed_run": part.resumed_run,
         "processes": list(_processes(home, part)),
     }
+
+
+def _umask() -> int:
+    """Return with which mask our processes make files."""
+    status = Path("/proc/self/status").read_text()
+    return int(next(line for line in status.splitlines() if line.startswith("Umask:")).split()[1], 8)
 
 
 class _Written(msgspec.Struct):
     part: PartOrder
 
 
-def left_behind(home: Path, mark: str = LAUNCHED) -> Iterator[tuple[PartOrder, Path]]:
-    """Yield parts of runs whose end is in no books yet; *mark*: the file that a part has once it counts."""
-    for path in home.glob(f"apps/*/*/*/part-*/{keeper_script.ORDER}"):
-        there = (path.parent / mark).exists() and not (path.parent / keeper_script.CLOSED).exists()
+def left_behind(home: Path, sign: str = LAUNCHED) -> Iterator[tuple[PartOrder, Path]]:
+    """Yield parts of runs whose end is in no books yet; *sign*: the file that a part has once it counts."""
+    for path in home.glob(f"{ORDERS}/*/*/*/part-*/{ORDER}"):
+        there = (path.parent / sign).exists() and not (path.parent / CLOSED).exists()
         found = read_file(path, _Written) if there else None
         if found is not None:
             yield found.part, path.parent
@@ -369,9 +393,8 @@ def _processes(home: Path, part: PartOrder) -> Iterator[dict[str, Any]]:
         yield {"env": {**order.task.env, **part.extra, **values}, "log": f"log-{rank}.txt"}
 
 
-def run_progress(folder: Path, kept: float) -> tuple[float, float]:
+def how_far(told: Told, kept: float) -> tuple[float, float]:
     """Return how far a run is, and how far its checkpoint; it began with *kept* of its work."""
-    told = read_progress(folder)
     kept = max(kept, told.kept)
     return max(kept, told.progress), kept
 

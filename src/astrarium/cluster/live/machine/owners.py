@@ -1,16 +1,26 @@
-"""Apps run as their owner, where the agent is root and may do that; else as the user of the agent."""
+"""Apps run as their owners, where the agent is root and may do that; else as the user of the agent.
+
+Root makes the folder of an app, gives it to the owner, and never goes into it again. Whose something is, is
+told by who owns that folder, which lies where only root can write: no file of a job's says it.
+"""
 
 from __future__ import annotations
 
 import os
 import pwd
+import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from astrarium.cluster.live.backend import JobCommand
+from astrarium.cluster.live.machine.folders import APPS
+from astrarium.cluster.live.machine.keeping.records import private_folder
+from astrarium.core.errors import InputError
 
 ROOT = 0
 PASSABLE = 0o711
+NO_GROUP = 65534  # of users without a name: a number that is theirs by chance is maybe not their group
 
 
 def account(task: JobCommand) -> dict[str, Any]:
@@ -20,7 +30,7 @@ def account(task: JobCommand) -> dict[str, Any]:
     try:
         found = pwd.getpwnam(task.owner)
     except KeyError:
-        return {"unknown": task.owner}
+        return _nameless(task.owner)
     if found.pw_uid == ROOT:
         return {}
     groups = os.getgrouplist(found.pw_name, found.pw_gid)
@@ -28,18 +38,58 @@ def account(task: JobCommand) -> dict[str, Any]:
     return {"user": found.pw_uid, "group": found.pw_gid, "extra_groups": groups, "env": env}
 
 
-def credentials(owner: dict[str, Any]) -> dict[str, Any]:
-    """Return the options with which `subprocess` starts something in an account."""
-    return {name: owner[name] for name in ("user", "group", "extra_groups") if name in owner}
+def _nameless(owner: str) -> dict[str, Any]:
+    """Return the account of a number that has no name, as the kernel tells it of who connects."""
+    if not owner.isdecimal() or not ROOT < int(owner) < 1 << 32 or _has_name(int(owner)):
+        return {"unknown": owner}
+    env = {"HOME": "/", "USER": owner, "LOGNAME": owner}
+    return {"user": int(owner), "group": NO_GROUP, "extra_groups": [], "env": env}
 
 
-def hand_over(home: Path, run: Path, owner: dict[str, Any]) -> None:
-    """Let an owner write into the folder of a run. The folder stays ours, and sticky: what we have put there,
-    such as orders, its owner cannot replace. Only the owner's group may look into the folders of an app."""
-    if "user" not in owner:
-        return
-    for folder in (home, home / "apps"):
-        folder.chmod(folder.stat().st_mode & 0o7777 | PASSABLE)
-    for folder, mode in ((run.parent.parent, 0o750), (run.parent, 0o750), (run, 0o1770)):
-        os.chown(folder, ROOT, owner["group"])
-        folder.chmod(mode)
+def _has_name(user: int) -> bool:
+    try:
+        pwd.getpwuid(user)
+    except KeyError:
+        return False
+    return True
+
+
+def app_folder(home: Path, name: str, owner: dict[str, Any]) -> Path:
+    """Make the folder of an app, for its owner alone, and return it."""
+    apps = private_folder(home / APPS)
+    path, user = apps / name, owner.get("user", os.geteuid())
+    with suppress(FileExistsError):
+        path.mkdir(mode=0o700)
+    folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        seen = os.fstat(folder)
+        if seen.st_uid not in (user, os.geteuid()):
+            raise PermissionError(f"{path} belongs to user {seen.st_uid}, and the app to {user}")
+        if seen.st_uid != user:
+            os.fchmod(folder, 0o700)
+            os.fchown(folder, user, owner["group"])
+    finally:
+        os.close(folder)
+    for each in (home, apps) if "user" in owner else ():
+        each.chmod(stat.S_IMODE(each.stat().st_mode) | PASSABLE)
+    return path
+
+
+def owner_of(folder: Path) -> dict[str, Any]:
+    """Return the account of who owns the folder of an app: empty for our own."""
+    seen = folder.lstat()
+    if not stat.S_ISDIR(seen.st_mode) or os.geteuid() != ROOT or seen.st_uid == ROOT:
+        return {}
+    return {"user": seen.st_uid, "group": seen.st_gid, "extra_groups": []}
+
+
+def check_above(field: str, folder: Path) -> None:
+    """Refuse a folder of root's that somebody else could put another one in the place of."""
+    for each in folder.resolve().parents if os.geteuid() == ROOT else ():
+        if not each.exists():
+            continue
+        seen = each.stat()
+        others_write = seen.st_mode & 0o022 and not seen.st_mode & stat.S_ISVTX
+        if seen.st_uid != ROOT or others_write:
+            told = f"a folder below ones that only root can write: user {seen.st_uid} can write {each}"
+            raise InputError(field, str(folder), told if seen.st_uid != ROOT else f"{told} (or others can)")

@@ -15,8 +15,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import re
-import shutil
 import signal
 import sys
 import time
@@ -24,16 +22,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
-import msgspec
-
-from astrarium.cluster.live.backend import Order
-from astrarium.cluster.live.machine.keeper import SELDOM, passes, write_whole
+from astrarium.cluster.live.machine.keeping.job_files import CHECKPOINT, PROGRESS, READY, RESULT
+from astrarium.cluster.live.machine.keeping.records import passes, write_whole
+from astrarium.cluster.live.machine.keeping.runner import SELDOM
 from astrarium.run.leased import LeasedGpus
 
 STOPPED = 75  # the exit code of a job that left with a checkpoint: EX_TEMPFAIL, try again
-CHECKPOINT, PROGRESS, RESULT, READY = "checkpoint", "progress.json", "result.json", "ready"
 EVERY = 60.0  # seconds between checkpoints, unless given
 _TELL = 0.25  # seconds between words about progress
 
@@ -50,7 +46,7 @@ class Session:
         self.asked = False  # to stop
         self._leave_by = float("inf")
         self._grace = float(os.environ.get("ASTRARIUM_GRACE", "30"))
-        self._ready = self._short = False
+        self._ready, self._short = False, ""  # what cannot be written, and why
         self._every = float(os.environ.get("ASTRARIUM_CHECKPOINTS", every))
         self._first = self._done = self._kept = self._total = 0
         self._restored: Any = None
@@ -142,14 +138,14 @@ class Session:
             self._warn(f"{path} cannot be written: {error}")
             return False
         if self._short and path.name != PROGRESS:
-            self._short = False
+            self._short = ""
             _say(f"{path} is written: there is room again")
         return True
 
     def _warn(self, problem: str) -> None:
         """Say once what is missing, and that the job goes on."""
         if not self._short:
-            self._short, place = True, os.statvfs(self.folder)
+            self._short, place = problem, os.statvfs(self.folder)
             needs = f"it needs more than the {place.f_bavail * place.f_frsize} bytes that are free there"
             _say(f"{problem}; {needs}; the job goes on, with {self._kept} of {self._total} steps kept")
 
@@ -169,8 +165,9 @@ class Session:
             return
         if self.rank == 0:
             self._kept = kept if kept is not None else self._kept
-            told, path = {"progress": self._done / self._total, "kept": self._kept / self._total}, PROGRESS
-            self._written(self.folder / path, lambda: write_whole(self.folder / path, told))
+            told: dict[str, Any] = {"progress": self._done / self._total, "kept": self._kept / self._total}
+            told |= {"trouble": self._short} if self._short else {}
+            self._written(self.folder / PROGRESS, lambda: write_whole(self.folder / PROGRESS, told))
         if self.rank == 0 or not (self.folder / "part-0").exists():  # elsewhere: on a machine of its own
             self._ready = self._ready or self._written(self.folder / READY, (self.folder / READY).touch)
 
@@ -265,81 +262,3 @@ def _load(file: Any) -> Any:
 
         return torch.load(file, weights_only=False)
     return pickle.load(file)
-
-
-# The files of a job lie in folders that all machines see: apps/APP/job-J/run-R/part-P.
-
-
-def job_folder(home: Path, app: int, name: str, job: int) -> Path:
-    plain = re.sub(r"[^\w.=+-]+", "-", name).strip("-.")[:80]
-    return home / "apps" / f"{app}-{plain}" / f"job-{job}"
-
-
-def run_folder(home: Path, order: Order) -> Path:
-    return job_folder(home, order.key.app, order.app, order.key.job) / f"run-{order.key.run}"
-
-
-def part_folder(home: Path, order: Order, place: int) -> Path:
-    return run_folder(home, order) / f"part-{place}"
-
-
-class Resume(NamedTuple):
-    """A checkpoint to resume from, and how much of the work it has *kept*."""
-
-    checkpoint: str = ""
-    kept: float = 0.0
-
-
-def newest_checkpoint(home: Path, order: Order) -> Resume:
-    """Return the newest checkpoint of an earlier run, and clear away older ones. What a run writes after a
-    later one has begun is never looked at: the later one was told which checkpoint is its own."""
-    job = job_folder(home, order.key.app, order.app, order.key.job)
-    found = Resume()
-    for run in range(order.key.run - 1, 0, -1):
-        path = job / f"run-{run}" / CHECKPOINT
-        for draft in path.parent.glob(f".{CHECKPOINT}.*"):  # of a run that was ended while it wrote
-            clear(draft)
-        if path.exists():
-            if found.checkpoint:
-                clear(path)
-            else:
-                found = Resume(str(path), read_progress(path.parent).kept)
-    return found
-
-
-def clear(path: Path) -> None:
-    """Remove a checkpoint. A program with checkpoints of its own may have made it a folder."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with suppress(OSError):  # it is only in the way, and the next run tries again
-            path.unlink()
-
-
-class RunProgress(msgspec.Struct, frozen=True):
-    """How far a run is, in parts of its work."""
-
-    progress: float = 0.0
-    kept: float = 0.0
-
-
-def read_progress(run: Path) -> RunProgress:
-    """Return the progress of a run; none where its file is missing, or holds something else."""
-    try:
-        return read_file(run / PROGRESS, RunProgress) or RunProgress()
-    except OSError:
-        return RunProgress()
-
-
-T = TypeVar("T")
-
-
-def read_file(path: Path, kind: type[T]) -> T | None:
-    """Return what a file holds; None where it is missing, or a power failure has left half of it. An error
-    that passes is no such thing."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except (OSError, msgspec.MsgspecError) as error:
-        if passes(error):
-            raise
-        return None

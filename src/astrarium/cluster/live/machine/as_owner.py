@@ -1,0 +1,139 @@
+"""What lies in the folder of an app is read, packed and cleared by a process of its owner's.
+
+It has so much time, hands plain bytes back, and whatever it finds there troubles nobody but the owner.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from astrarium.cluster.live.machine.folders import APPS, ORDERS, read_file
+from astrarium.cluster.live.machine.keeping import errands
+from astrarium.cluster.live.machine.keeping.records import ORDER
+from astrarium.cluster.live.machine.owners import owner_of
+
+KEEPING = Path(errands.__file__).with_name("__main__.py")
+SILENCE = 30.0  # seconds that an errand may be silent
+LONGEST_LOG = 1 << 30  # bytes of one log that are ever handed on
+_LONGEST_HEAD = 1 << 12
+
+
+class Errand:
+    """A process that does something in the folder of an app, as its owner."""
+
+    def __init__(self, verb: str, app: Path, about: Any, *words: str, stdin: bool = False) -> None:
+        account = json.dumps(owner_of(app))
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(KEEPING), verb, account, str(app), json.dumps(about), *words],
+            stdin=subprocess.PIPE if stdin else subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, cwd="/", start_new_session=True,
+        )  # fmt: skip
+        self._held = b""
+
+    def __enter__(self) -> Errand:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: BaseException | TracebackType | None) -> None:
+        self._process.kill()
+        for each in (self._process.stdin, self._process.stdout):
+            if each is not None:
+                each.close()
+        self._process.wait()
+
+    def read(self, count: int) -> bytes:
+        """Return what the errand hands back, as it comes; nothing when it has ended."""
+        held, self._held = self._held[:count], self._held[count:]
+        return held or self._read(count)
+
+    def exactly(self, count: int) -> bytes:
+        found = b""
+        while len(found) < count:
+            piece = self.read(count - len(found))
+            if not piece:
+                raise OSError("what was read of a job ends too early")
+            found += piece
+        return found
+
+    def line(self) -> bytes:
+        """Return a line, without its end; nothing when there is none any more."""
+        while b"\n" not in self._held and len(self._held) < _LONGEST_HEAD:
+            piece = self._read(errands.PIECE)
+            if not piece:
+                break
+            self._held += piece
+        line, _, self._held = self._held.partition(b"\n")
+        return line
+
+    def write(self, content: bytes) -> None:
+        assert self._process.stdin is not None
+        view = memoryview(content)
+        os.set_blocking(self._process.stdin.fileno(), False)
+        while view:
+            if not select.select([], [self._process.stdin], [], SILENCE)[1]:
+                raise OSError(f"an errand for a job has not gone on for {SILENCE:.0f} s")
+            view = view[os.write(self._process.stdin.fileno(), view) :]
+
+    def ended_well(self, seconds: float = SILENCE) -> bool:
+        """Return whether all that was wanted is done; *seconds*: how long that may still take."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            return self._process.wait(seconds) == 0
+        except subprocess.TimeoutExpired:
+            return False
+
+    def _read(self, count: int) -> bytes:
+        assert self._process.stdout is not None
+        if not select.select([self._process.stdout], [], [], SILENCE)[0]:
+            raise OSError(f"an errand for a job has said nothing for {SILENCE:.0f} s")
+        return os.read(self._process.stdout.fileno(), count)
+
+
+class LogPart(NamedTuple):
+    """A piece of a log."""
+
+    path: str
+    offset: int
+    body: bytes
+
+
+def log_names(home: Path, app: str) -> list[str]:
+    """Return the logs that the jobs of an app have, by the orders that were given."""
+    top, found = home / ORDERS / app, list[str]()
+    for path in top.glob(f"job-*/run-*/part-*/{ORDER}"):
+        order = read_file(path, dict[str, Any]) or {}
+        part = path.parent.relative_to(top).as_posix()
+        found += [f"{part}/{each['log']}" for each in order.get("processes", [])]
+    return found
+
+
+def read_logs(home: Path, app: str, logs: Mapping[str, int]) -> Iterator[LogPart]:
+    """Yield what logs have beyond the bytes that one has of each, read as the owner of the app."""
+    top = home / APPS / app
+    if not logs or not top.exists():
+        return
+    if not owner_of(top):
+        yield from (LogPart(*each) for each in errands.log_pieces(top, dict(logs), LONGEST_LOG))
+        return
+    with Errand("read", top, dict(logs), str(LONGEST_LOG)) as errand:
+        while head := errand.line():
+            path, offset, size = json.loads(head)
+            body = errand.exactly(min(int(size), errands.PIECE))
+            if path in logs:
+                yield LogPart(path, int(offset), body)
+
+
+def clear_checkpoints(home: Path, job: str, before: int, keep: int = 0) -> None:
+    """Clear away the checkpoints of runs of a job before one, but for that of the run to *keep*."""
+    app, _, name = job.partition("/")
+    if (home / APPS / app).exists():
+        with Errand("clear", home / APPS / app, [name], str(before), str(keep)) as errand:
+            errand.ended_well()

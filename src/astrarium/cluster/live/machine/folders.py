@@ -1,0 +1,96 @@
+"""Where the files of a cluster's jobs lie, in two trees that are never mixed.
+
+`orders/APP/job-J/run-R/part-P` is written by arbiters, agents and keepers alone, and is what they decide by.
+`apps/APP` belongs to the owner of the app, and `job-J/run-R` in it is what a job writes: `keeping.job_files`
+opens it, as the owner. APP is the number of the app and its name.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from astrarium.cluster.live.backend import Order
+from astrarium.cluster.live.machine.keeping.job_files import CHECKPOINT
+from astrarium.cluster.live.machine.keeping.records import OUTCOME, TOLD, passes
+
+APPS, ORDERS, LOCKS = "apps", "orders", "locks"
+
+
+def app_name(app: int, name: str) -> str:
+    """Return the name of an app's folders."""
+    plain = re.sub(r"[^\w.=+-]+", "-", name).strip("-.")[:80]
+    return f"{app}-{plain}"
+
+
+def job_name(order: Order) -> str:
+    return f"{app_name(order.key.app, order.app)}/job-{order.key.job}"
+
+
+def run_folder(home: Path, order: Order) -> Path:
+    """Return the folder that a run may write."""
+    return home / APPS / job_name(order) / f"run-{order.key.run}"
+
+
+def order_folder(home: Path, order: Order) -> Path:
+    return home / ORDERS / job_name(order) / f"run-{order.key.run}"
+
+
+def part_folder(home: Path, order: Order, place: int) -> Path:
+    return order_folder(home, order) / f"part-{place}"
+
+
+class Told(msgspec.Struct, frozen=True):
+    """What a job has told its keeper: how far it is, and how far its checkpoint, in parts of its work; the
+    *stamp* of that, if there is one; and what troubles it."""
+
+    progress: float = 0.0
+    kept: float = 0.0
+    stamp: tuple[int, int] | None = None
+    trouble: str = ""
+
+
+class _Ended(msgspec.Struct, frozen=True):
+    told: Told = Told()
+
+
+def read_told(part: Path) -> Told:
+    """Return what a job has told last."""
+    ended = read_file(part / OUTCOME, _Ended)
+    return ended.told if ended is not None else read_file(part / TOLD, Told) or Told()
+
+
+class Resume(NamedTuple):
+    """A checkpoint to resume from, which a *run* of the job has written, with so much of the work *kept*."""
+
+    checkpoint: str = ""
+    kept: float = 0.0
+    run: int = 0
+
+
+def newest_checkpoint(home: Path, order: Order) -> Resume:
+    """Return the newest checkpoint of an earlier run. What a run writes after a later one has begun is never
+    looked at: the later one was told which checkpoint is its own."""
+    for run in range(order.key.run - 1, 0, -1):
+        told = read_told(home / ORDERS / job_name(order) / f"run-{run}" / "part-0")
+        if told.stamp is not None:
+            path = home / APPS / job_name(order) / f"run-{run}" / CHECKPOINT
+            return Resume(str(path), told.kept, run)
+    return Resume()
+
+
+T = TypeVar("T")
+
+
+def read_file(path: Path, kind: type[T]) -> T | None:
+    """Return what a file of ours holds; None where it is missing, or a power failure has left half of it. An
+    error that passes is no such thing."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except (OSError, msgspec.MsgspecError) as error:
+        if passes(error):
+            raise
+        return None

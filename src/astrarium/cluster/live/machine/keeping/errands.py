@@ -1,0 +1,95 @@
+"""An errand is done as the owner of a job, by a process of its own: it reads, packs or clears what is there.
+
+`as_owner` starts it, as root where the owner is another user: the first thing that it does is to become that
+one, and the second to give up ever being more. What it hands back are plain bytes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from .job_files import CHECKPOINT, RESULT, JobFolder, clear_earlier
+from .privileges import become, gain_nothing
+
+PIECE = 1 << 20  # bytes
+
+
+def run(verb: str, words: list[str]) -> None:
+    account, top, names, *rest = words
+    become(json.loads(account))
+    gain_nothing()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    os.environ.clear()
+    sys.exit(ERRANDS[verb](Path(top), json.loads(names), *rest))
+
+
+def log_pieces(top: Path, logs: dict[str, int], most: int) -> Iterator[tuple[str, int, bytes]]:
+    """Yield what logs have beyond the bytes that one has of each, up to so many at *most*."""
+    for path, offset in logs.items():
+        *folders, name = path.split("/")
+        try:
+            with JobFolder.open(top, *folders) as folder:
+                descriptor = folder.file(name)
+        except OSError:  # not yet there, or no log
+            continue
+        with open(descriptor, "rb", buffering=0) as file:
+            ends = min(most, file.seek(0, os.SEEK_END))
+            file.seek(offset)
+            while offset < ends and (body := file.read(min(PIECE, ends - offset))):
+                yield path, offset, body
+                offset += len(body)
+
+
+def _read(top: Path, logs: dict[str, int], most: str) -> int:
+    """Write pieces of logs to stdout, each after a line that says of which log, from where, and how long."""
+    for path, offset, body in log_pieces(top, logs, int(most)):
+        head = json.dumps([path, offset, len(body)]).encode()
+        sys.stdout.buffer.write(head + b"\n" + body)
+        sys.stdout.buffer.flush()
+    return 0
+
+
+def _pack(top: Path, names: list[str], stamp: str) -> int:
+    """Write a tar archive of a checkpoint and its result to stdout; 1: it changed meanwhile."""
+    with JobFolder.open(top, *names) as run:
+        before, result, expected = run.stamp(), run.seen(RESULT), json.loads(stamp)
+        os.fchdir(run.descriptor)
+        files = [CHECKPOINT, *([RESULT] if result is not None else [])]
+        code = _tar("-c", "--format=posix", *files)
+        same = before is not None and run.stamp() == before and expected in (None, list(before))
+        return code or int(not same)
+
+
+def _unpack(top: Path, names: list[str]) -> int:
+    """Put the checkpoint of the tar archive that comes on stdin into the folder of a run."""
+    draft = f".brought.{os.getpid()}"
+    with JobFolder.open(top, *names, make=True) as run, run.inner(draft, make=True) as inner:
+        os.fchdir(inner.descriptor)
+        code = _tar("-x", "--no-same-owner", CHECKPOINT)
+        if code == 0:
+            run.remove(CHECKPOINT)
+            inner.rename(CHECKPOINT, run, CHECKPOINT)
+        run.remove(draft)
+    return code
+
+
+def _clear(top: Path, names: list[str], run: str, keep: str) -> int:
+    with JobFolder.open(top, *names) as job:
+        clear_earlier(job, int(run), int(keep))
+    return 0
+
+
+def _tar(verb: str, *words: str) -> int:
+    path = f"{os.defpath}:/usr/local/bin"
+    return subprocess.run(
+        ["tar", verb, "-f", "-", *words], env={"PATH": path}, stderr=subprocess.DEVNULL
+    ).returncode
+
+
+ERRANDS: dict[str, Callable[..., int]] = {"read": _read, "pack": _pack, "unpack": _unpack, "clear": _clear}

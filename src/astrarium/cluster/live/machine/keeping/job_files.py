@@ -1,0 +1,156 @@
+"""This module alone opens what lies in folders that jobs can write.
+
+A folder is held open, and what lies in it is reached from there: no link is followed, only regular files are
+read, none of them blocks, and none is read further than a limit. Whoever is root does not use it, but has a
+process do so that has become the owner.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+CHECKPOINT, PROGRESS, RESULT, READY = "checkpoint", "progress.json", "result.json", "ready"
+GPUS, USED = "gpus.json", "gpus-used.json"  # what an elastic job is told, and what it says
+
+SMALL = 1 << 12  # bytes of what a job tells
+MOST_FILES = 100_000  # of a checkpoint, whose stamps are looked at
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+
+Stamp = tuple[int, int]  # when something was last written, and its bytes
+
+
+class JobFolder:
+    """A folder that a job can write, held open."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    @classmethod
+    def open(cls, top: Path, *names: str, make: bool = False) -> JobFolder:
+        """Open a folder below *top*, whose place nobody else can take; *make* what is missing."""
+        here = cls(os.open(top, _FOLDER))
+        for name in names:
+            inner = here.inner(name, make)
+            here.close()
+            here = inner
+        return here
+
+    def inner(self, name: str, make: bool = False) -> JobFolder:
+        if make:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(_plain(name), 0o700, dir_fd=self.descriptor)
+        return JobFolder(os.open(_plain(name), _FOLDER, dir_fd=self.descriptor))
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+    def __enter__(self) -> JobFolder:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def names(self) -> list[str]:
+        return os.listdir(self.descriptor)
+
+    def seen(self, name: str) -> os.stat_result | None:
+        """Return what is there under a name, be it a link; None: nothing, or it cannot be told."""
+        try:
+            return os.stat(_plain(name), dir_fd=self.descriptor, follow_symlinks=False)
+        except OSError:
+            return None
+
+    def free(self) -> int:
+        """Return how many bytes there is room for."""
+        disk = os.fstatvfs(self.descriptor)
+        return disk.f_bavail * disk.f_frsize
+
+    def file(self, name: str, flags: int = os.O_RDONLY) -> int:
+        """Return the descriptor of a regular file. Nothing else is opened for long: no pipe, no device."""
+        descriptor = os.open(_plain(name), flags | _FILE, 0o600, dir_fd=self.descriptor)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise PermissionError(f"{name} is no regular file")
+        return descriptor
+
+    def read(self, name: str, most: int = SMALL) -> bytes | None:
+        """Return what a small file holds; None: there is none, or it is no such file."""
+        try:
+            descriptor = self.file(name)
+        except OSError:
+            return None
+        try:
+            found = os.read(descriptor, most + 1)
+        except OSError:
+            return None
+        finally:
+            os.close(descriptor)
+        return found if len(found) <= most else None
+
+    def write(self, name: str, content: bytes) -> None:
+        """Write a file so that whoever reads it finds all of it or nothing."""
+        draft = f".{_plain(name)}.{os.getpid()}"
+        self.remove(draft)
+        descriptor = self.file(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        try:
+            os.write(descriptor, content)
+        finally:
+            os.close(descriptor)
+        self.rename(draft, self, name)
+
+    def rename(self, name: str, to: JobFolder, new: str) -> None:
+        os.rename(_plain(name), _plain(new), src_dir_fd=self.descriptor, dst_dir_fd=to.descriptor)
+
+    def remove(self, name: str) -> None:
+        """Remove a file, a link or a folder with all that is in it."""
+        found = self.seen(name)
+        with contextlib.suppress(OSError):  # it is only in the way, and the next run tries again
+            if found is not None and stat.S_ISDIR(found.st_mode):
+                shutil.rmtree(_plain(name), ignore_errors=True, dir_fd=self.descriptor)
+            elif found is not None:
+                os.unlink(_plain(name), dir_fd=self.descriptor)
+
+    def stamp(self) -> Stamp | None:
+        """Return that of the checkpoint, a file or a folder, with the result beside it."""
+        found = self.seen(CHECKPOINT)
+        if found is None:
+            return None
+        all_of_it = [found, *self._within(CHECKPOINT)] if stat.S_ISDIR(found.st_mode) else [found]
+        result = self.seen(RESULT)
+        if result is not None and stat.S_ISREG(result.st_mode):
+            all_of_it.append(result)
+        return max(each.st_mtime_ns for each in all_of_it), sum(each.st_size for each in all_of_it)
+
+    def _within(self, name: str) -> Iterator[os.stat_result]:
+        count = 0
+        for _, folders, files, here in os.fwalk(_plain(name), dir_fd=self.descriptor):
+            for each in (*folders, *files):
+                count += 1
+                if count > MOST_FILES:
+                    return
+                with contextlib.suppress(OSError):  # it is being written
+                    yield os.stat(each, dir_fd=here, follow_symlinks=False)
+
+
+def clear_earlier(job: JobFolder, run: int, keep: int) -> None:
+    """Clear away the checkpoints of runs of a job before one of them, but for that of the run to *keep*."""
+    for name in job.names():
+        number = name.removeprefix("run-")
+        if not number.isdecimal() or int(number) >= run:
+            continue
+        with contextlib.suppress(OSError), job.inner(name) as each:
+            drafts = [one for one in each.names() if one.startswith(f".{CHECKPOINT}.")]
+            for one in (*drafts, *([CHECKPOINT] if int(number) != keep else [])):
+                each.remove(one)
+
+
+def _plain(name: str) -> str:
+    if "/" in name or name in ("", ".", "..") or "\0" in name:
+        raise PermissionError(f"{name!r} is no plain name of a file")
+    return name

@@ -1,0 +1,359 @@
+"""The keeper holds a part of a run: it starts its runner as the owner of the job, and ends what must end.
+
+It is a small process of its own, so that a job outlives an arbiter that is killed, and never its machine. It
+starts what the order in its folder says, passes a wish to stop (a file of that name) on, ends the job when
+the time for that is over, and leaves an outcome behind. It may be root, and opens nothing that a job can
+write: what is known of the job is what the runner tells, over a socket that only the two have.
+
+It holds a lock for each GPU and for its part of the job while anything runs: whatever else goes wrong, two
+jobs never share a GPU, and a job never runs twice at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+from .privileges import adopt_orphans, become, die_with_parent
+from .records import (
+    BEGUN,
+    CLOSED,
+    NO_MEMORY,
+    ORDER,
+    OUTCOME,
+    RESIZE,
+    RESIZED,
+    STOP,
+    TOLD,
+    locked_file,
+    passes,
+    read_whole,
+    write_whole,
+)
+from .runner import LAST_WORDS, MESSAGE, NOT_STARTED, SELDOM, TICK, Runner
+
+SLACK = 2.0  # seconds after which the keeper ends what the runner should have ended
+WRITE = 0.2  # seconds between two times that what a job told is written
+AT_ONCE = 64  # messages of the runner that are heard at one look
+_EARLIER_VICTIM = 200  # thousandths of all memory, far more than a keeper or an arbiter has (oom_score_adj)
+
+
+class Keeper:
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.order: dict[str, Any] = json.loads((folder / ORDER).read_text(encoding="utf-8"))
+        self.asked_at: float | None = None
+        self.told = Heard()
+        self.locks: dict[str, int] = {}  # descriptors, by path
+        self._runner, self._socket = 0, socket.socket()
+        self._code: int | None = None  # of the runner
+        self._killed_before = _killed_for_memory()
+        self._stop_told = False
+        self._written, self._written_at = dict[str, Any](), 0.0
+        self._wished = self._met = (
+            0  # later runs: the one that the job was last told to be, and the one it is
+        )
+        self._wished_at = 0.0
+
+    def keep(self) -> None:
+        """Keep the processes until all have ended."""
+        signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is the arbiter's: it asks us
+        adopt_orphans()
+        if self.order["site"]:
+            for number in (signal.SIGTERM, signal.SIGURG):  # of which the second ends no job that hears it
+                signal.signal(number, self._ask)
+            if not self._claim():
+                return
+        given_up = self.order["site"] and (self.folder / STOP).exists()
+        if not given_up and self._locked() and self._start():
+            while self._lives():
+                select.select([self._socket], [], [], TICK)
+        self._end_all()
+        self._leave(self._outcome())
+
+    def _outcome(self) -> dict[str, Any]:
+        told, killed = self.told, _killed_for_memory() - self._killed_before
+        codes = told.codes if told.codes is not None else [] if self._code is None else [self._code]
+        ending = {"codes": codes, "first": told.first, "words": told.words, "oom": killed}
+        return {**ending, "asked": self.asked_at is not None, "told": told.claims}
+
+    def _leave(self, outcome: dict[str, Any]) -> None:
+        """Leave the outcome behind; wait until there is room for it: without one, the job would be taken for
+        one whose keeper was killed."""
+        while True:
+            try:
+                return write_whole(self.folder / OUTCOME, outcome, lasting=True)
+            except FileNotFoundError:  # the folder is gone, and with it whoever would read it
+                return None
+            except (OSError, MemoryError):
+                if self._abandoned():
+                    return None
+                time.sleep(SELDOM)
+
+    def _claim(self) -> bool:
+        """Return whether this keeper is the first; another scheduler may have been handed a run twice."""
+        while True:
+            try:
+                (self.folder / BEGUN).mkdir(mode=0o700)
+                return not (self.folder / CLOSED).exists()
+            except OSError as error:
+                if not passes(error):
+                    return False
+            time.sleep(SELDOM)
+
+    def _ask(self, *_: object) -> None:
+        self.asked_at = self.asked_at or time.monotonic()
+
+    def _listen(self) -> None:
+        if self.asked_at is None and os.path.exists(self.folder / STOP):  # noqa: PTH110 (no error, whatever)
+            self._ask()
+
+    # locks
+
+    def _locked(self) -> bool:
+        """Take the locks; return whether the job was not asked to stop before they were free."""
+        for path in self.order["locks"]:
+            while not self._take(path):
+                self._listen()
+                if self.asked_at is not None or self._abandoned():
+                    return False
+                time.sleep(TICK)
+        return True
+
+    def _take(self, path: str) -> bool:
+        """Return whether a lock is ours now."""
+        if path not in self.locks and (held := locked_file(Path(path))) is not None:
+            self.locks[path] = held
+        return path in self.locks
+
+    # the runner: all that is done as root for a job stands here
+
+    def _start(self) -> bool:
+        """Start the runner, as soon as there is memory for it; return whether it was not too late."""
+        if "unknown" in self.order["account"]:
+            self.told.codes = [NOT_STARTED]
+            self.told.words = f"there is no user {self.order['account']['unknown']} on this machine"
+            return False
+        while self.asked_at is None and not self._abandoned():
+            try:
+                self._fork()
+                return True
+            except OSError as error:
+                if error.errno not in NO_MEMORY:
+                    raise
+            time.sleep(SELDOM)
+            self._listen()
+        return False
+
+    def _fork(self) -> None:
+        ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        keeper = os.getpid()
+        self._runner = os.fork()
+        if self._runner == 0:
+            _become_runner(self.order, its, keeper)
+        its.close()
+        ours.setblocking(False)
+        self._socket = ours
+
+    def _end_all(self) -> None:
+        """End all that the job has started, wherever it has hidden: its GPUs are free when nothing is left.
+        All are halted first, so that none can start others meanwhile."""
+        while self._reaped():
+            for number in (signal.SIGSTOP, signal.SIGKILL):
+                for process in _descendants(os.getpid()):
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.kill(process, number)
+            time.sleep(TICK / 5)
+
+    def _reaped(self) -> bool:
+        """Take the codes of children that have ended, and return whether others are left."""
+        while True:
+            try:
+                process, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if process == 0:
+                return True
+            if process == self._runner:
+                self._code = os.waitstatus_to_exitcode(status)
+
+    # what happens meanwhile
+
+    def _lives(self) -> bool:
+        self._reaped()
+        self.told.hear(self._socket)
+        self._write_down()
+        if self._code is not None:
+            return False
+        self._listen()
+        if self.asked_at is not None and not self._stop_told:
+            self._stop_told = self._say({"stop": True})
+        self._resize()
+        return not (self._late() or self._abandoned())
+
+    def _late(self) -> bool:
+        grace = float(self.order["grace"]) + SLACK
+        return self.asked_at is not None and time.monotonic() > self.asked_at + grace
+
+    def _say(self, what: dict[str, Any]) -> bool:
+        try:
+            self._socket.send(json.dumps(what).encode())
+        except OSError:  # it does not listen, or is gone
+            return False
+        return True
+
+    def _write_down(self) -> None:
+        """Write what the job has told, now and then; what finds no room is written later."""
+        claims, now = self.told.claims, time.monotonic()
+        if claims != self._written and now - self._written_at > WRITE:
+            self._written_at = now
+            with contextlib.suppress(OSError, MemoryError):
+                lasting = claims.get("stamp") != self._written.get("stamp")
+                write_whole(self.folder / TOLD, claims, lasting)
+                self._written = claims
+
+    def _resize(self) -> None:
+        """Pass a wish for other GPUs on when all of their locks are held. Those that are given up are free
+        when the job has said what it uses; one that says nothing, in the time for leaving, is to leave."""
+        wish = read_whole(self.folder / RESIZE)
+        if wish is None or wish["run"] <= self._met or not all(self._take(path) for path in wish["locks"]):
+            return
+        if self._wished != wish["run"]:
+            self._wished_at = time.monotonic()
+            if self._say({"gpus": {"run": wish["run"], "devices": wish["devices"]}}):
+                self._wished = wish["run"]
+        if self.told.claims["used"] == wish["run"]:
+            for path in self.locks.keys() - wish["locks"]:
+                os.close(self.locks.pop(path))
+            self._met = wish["run"]
+            write_whole(self.folder / RESIZED, {"run": wish["run"], "gpus": wish["gpus"]})
+        elif self.asked_at is None and time.monotonic() > self._wished_at + self._patience():
+            self._ask()
+
+    def _patience(self) -> float:
+        """Return how long the job may take to hear of other GPUs: twice the time, while it is starting."""
+        return float(self.order["grace"]) * (1 if self.told.claims["ready"] else 2)
+
+    def _abandoned(self) -> bool:
+        """Return whether the agent that started this keeper is gone, and with it the machine."""
+        if not self.order["with_agent"]:
+            return False
+        ready, _, _ = select.select([sys.stdin], [], [], 0)
+        return bool(ready) and not os.read(0, 1)
+
+
+class Heard:
+    """What a job has told through its runner. Nothing of it is believed to be of the right kind."""
+
+    def __init__(self) -> None:
+        self.claims: dict[str, Any] = _checked({})
+        self.codes: list[int] | None = None  # once all has ended
+        self.first, self.words = 0, ""
+
+    def hear(self, runner: socket.socket) -> None:
+        for _ in range(AT_ONCE):
+            try:
+                message = runner.recv(MESSAGE)
+            except OSError:
+                return
+            if not message:
+                return
+            with contextlib.suppress(ValueError, RecursionError):
+                self.take(json.loads(message))
+
+    def take(self, message: Any) -> None:
+        if not isinstance(message, dict):
+            return
+        self.claims = _checked(message)
+        codes = message.get("codes")
+        if isinstance(codes, list) and all(type(each) is int and abs(each) < 256 for each in codes):
+            first = message.get("first")
+            self.codes, self.words = codes, str(message.get("words", ""))[:LAST_WORDS]
+            self.first = first if type(first) is int and 0 <= first < max(1, len(codes)) else 0
+
+
+def _checked(message: dict[str, Any]) -> dict[str, Any]:
+    """Return the claims of a message; what is not of its kind is left out."""
+    stamp, ready, used = message.get("stamp"), message.get("ready"), message.get("used")
+    whole = isinstance(stamp, list) and len(stamp) == 2 and all(_whole(each) for each in stamp)
+    return {
+        "progress": _part(message.get("progress")),
+        "kept": _part(message.get("kept")),
+        "trouble": str(message.get("trouble", ""))[:LAST_WORDS],
+        "used": used if _whole(used) else 0,
+        "ready": bool(ready),
+        "stamp": stamp if whole else None,
+    }
+
+
+def _part(value: Any) -> float:
+    known = type(value) in (int, float) and math.isfinite(value)
+    return min(1.0, max(0.0, float(value))) if known else 0.0
+
+
+def _whole(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 63
+
+
+def _become_runner(order: dict[str, Any], keeper: socket.socket, parent: int) -> None:
+    """Be the runner from now on, and nothing else: as the owner, with the socket of the keeper alone."""
+    code = 1
+    try:
+        _keep_open(keeper.fileno())
+        os.setsid()
+        _go_first(_EARLIER_VICTIM)
+        become(order["account"])
+        die_with_parent(parent, signal.SIGKILL)
+        Runner(order, keeper).run()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _keep_open(kept: int) -> None:
+    """Close all descriptors but one and the standard ones: the locks of GPUs are the keeper's."""
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) > 2 and int(name) != kept:
+            with contextlib.suppress(OSError):
+                os.close(int(name))
+
+
+def _go_first(more: int) -> None:
+    """Have the kernel end this process, and what it starts, before others where memory is full."""
+    path = Path("/proc/self/oom_score_adj")
+    with contextlib.suppress(OSError, ValueError):
+        path.write_text(str(min(1000, int(path.read_text()) + more)))
+
+
+def _descendants(process: int) -> list[int]:
+    """Return the processes below one, those nearest to it first, as the kernel tells."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parent = path.read_text(errors="replace").rpartition(")")[2].split()[1]
+            children.setdefault(int(parent), []).append(int(path.parent.name))
+    found = [process]
+    for each in found:
+        found += children.get(each, [])
+    return found[1:]
+
+
+def _killed_for_memory() -> int:
+    """Return how many processes of this machine the kernel has killed so far, since memory was full."""
+    try:
+        lines = Path("/proc/vmstat").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))

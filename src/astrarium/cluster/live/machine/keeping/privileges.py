@@ -1,0 +1,50 @@
+"""A process of root's becomes the owner of a job, for good, before it touches anything of the owner's.
+
+An account is what a job runs as: `user`, `group` and `extra_groups`, all numbers; an empty one is our own.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Mapping
+from typing import Any
+
+_SET_DEATH_SIGNAL, _SET_SUBREAPER, _SET_NO_NEW_PRIVILEGES = 1, 36, 38  # of prctl
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def become(account: Mapping[str, Any]) -> None:
+    """Become the owner of a job. Nothing is left with which to go back: not the saved ids, nor the groups."""
+    if "user" not in account:
+        return
+    user, group = int(account["user"]), int(account["group"])
+    if user == 0:
+        raise PermissionError(f"an account of a job is not root's: {dict(account)}")
+    os.setgroups([int(each) for each in account["extra_groups"]])
+    os.setresgid(group, group, group)
+    os.setresuid(user, user, user)
+    if os.getresuid() != (user, user, user) or os.getresgid() != (group, group, group):
+        raise PermissionError(f"this process did not become {user}")
+
+
+def gain_nothing() -> None:
+    """Have no program that this process runs be given more than it has, whatever bits its file has."""
+    _prctl(_SET_NO_NEW_PRIVILEGES, 1)
+
+
+def die_with_parent(parent: int, number: int) -> None:
+    """Have this process get a signal when its parent ends; it may have ended before."""
+    _prctl(_SET_DEATH_SIGNAL, number)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """Have descendants whose parents have ended become children of this process."""
+    _prctl(_SET_SUBREAPER, 1)
+
+
+def _prctl(option: int, value: int) -> None:
+    if _libc.prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option}, {value}): {os.strerror(ctypes.get_errno())}")
