@@ -435,7 +435,8 @@ def test_a_checkpoint_that_travels_stays_its_owners(open_path: Path) -> None:
     task = JobCommand(("/usr/bin/env", "python3", "-c", code), owner=NOBODY, directory="/")
     with two_hosts(open_path) as (office, _, right):
         office.started(on_hosts(1, task, "left.1"))
-        assert office.seen(1).ended == "stopped"
+        first = office.seen(1)
+        assert first.ended == "stopped", first
         office.started(on_hosts(2, task, "right.1"))
         assert office.seen(2).ended == "finished"
         [words] = right.files("run-1/checkpoint/words")

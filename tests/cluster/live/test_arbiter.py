@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ START = 1_700_000_000 * SECOND  # of the wall clock
 TASK = JobCommand(("train",))
 
 
-def read(body: dict[str, Any], largest: int) -> list[tuple[App, JobCommand]]:
+def read(body: dict[str, Any], largest: int, owner: str) -> list[tuple[App, JobCommand]]:
     if body["gpus"] > largest:
         raise InputError("gpus", body["gpus"], f"at most {largest}")
     return [(single(0, body["name"], 20 * SECOND, body["gpus"], team=body.get("team", "")), TASK)]
@@ -55,7 +56,7 @@ class House:
         return ArbiterProcess(self.home, setup, self.backend)
 
     def die_and_come_back(self, policy: str = "tiresias") -> None:
-        self.office._lock.close()
+        os.close(self.office._lock)
         self.office = self._open(policy)
 
     def submit(self, name: str, gpus: int = 1, kind: str = "app", team: str = "", **more: Any) -> int:

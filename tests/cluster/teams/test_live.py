@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ START = 1_700_000_000 * SECOND
 RULES = Rules({"red": Team(1, budget=Budget(1.0)), "blue": Team(2)}, half_life=100 * SECOND, turn=5 * SECOND)
 
 
-def read(body: dict[str, Any], largest: int) -> list[tuple[App, JobCommand]]:
+def read(body: dict[str, Any], largest: int, owner: str) -> list[tuple[App, JobCommand]]:
     app = single(0, body["name"], 20 * SECOND, body["gpus"], team=body["team"])
     return [(msgspec.structs.replace(app, **body.get("limits", {})), JobCommand(("train",)))]
 
@@ -51,7 +52,7 @@ class Office:
         return ArbiterProcess(self.home, setup, self.backend)
 
     def kill(self, rules: Rules = RULES) -> None:
-        self.arbiter._lock.close()
+        os.close(self.arbiter._lock)
         self.arbiter = self.open(rules)
 
     def submit(self, name: str, team: str, gpus: int = 1, **limits: Any) -> None:
@@ -152,11 +153,11 @@ def test_the_file_of_an_arbiter_is_read_with_its_teams(tmp_path: Path) -> None:
     with pytest.raises(
         InputError, match=r"app.team: expected a team of the file: one of red; did you mean 'red'"
     ):
-        setup.read(submitted, 4)
+        setup.read(submitted, 4, "")
     plain = settings(scenario(tmp_path, teams=None))
     assert not isinstance(plain.policy.allocator, TeamSharing)
     with pytest.raises(InputError, match=r"app.priority"):
-        plain.read({**submitted, "priority": 3}, 4)
+        plain.read({**submitted, "priority": 3}, 4, "")
 
 
 def test_reservations_by_the_calendar_are_in_the_clock_of_the_run(tmp_path: Path) -> None:

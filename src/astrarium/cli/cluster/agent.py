@@ -50,6 +50,7 @@ def agent(
     from astrarium.cluster.live.backend import MachineStatus
     from astrarium.cluster.live.backends.remote import HostAgent, visible_gpus
     from astrarium.cluster.live.backends.wire import read_key, read_place
+    from astrarium.cluster.live.machine.owners import check_above
     from astrarium.run.pools import signals_to
 
     where, key = read_place("--arbiter", arbiter, certificate), read_key("--key-file", key_file)
@@ -60,6 +61,7 @@ def agent(
     called = name or socket.gethostname()
     if not re.fullmatch(r"[\w.-]+", called):
         raise InputError("--name", called, "letters, digits, dots and dashes")
+    check_above("--folder", folder)
     one = HostAgent(
         folder.resolve(), where, key, called, MachineStatus(count, rack), address, base, end_with_agent
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
+import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -34,7 +35,10 @@ from astrarium.cluster.live.backends.wire import (
     server_tls,
     tcp_listener,
 )
+from astrarium.cluster.live.machine.folders import APPS
+from astrarium.cluster.live.machine.keeping.records import private_folder
 from astrarium.cluster.live.machine.keeping.runner import SELDOM
+from astrarium.cluster.live.machine.owners import ROOT, check_above
 from astrarium.cluster.live.service import Service, read_keys, unix_listener, user_name
 from astrarium.cluster.live.store import FILE, connected, rows, waits
 from astrarium.cluster.live.watching.events import ClusterEvent
@@ -73,8 +77,7 @@ def arbitrate(
     jobs = Path(scenario.live.jobs or home).resolve()
     access = _with_us(scenario)
     with disk_errors(home), ExitStack() as closing:
-        if access is not None:
-            _close_folders(home, jobs, os.geteuid() == 0 and scenario.live.backend == "local")
+        _close_folders(home, jobs, access is not None, scenario.live.backend == "local")
         with waiting(f"looking for the machines ({scenario.live.backend})"):
             if where is not None:
                 setting = setting._replace(observe=closing.enter_context(_measured(home, *where)))
@@ -128,7 +131,7 @@ def settings(scenario: ClusterScenario, origin: int | None = None) -> ArbiterSet
     read = partial(_runnable_apps, scenario, rules)
     for place, (entry, raw) in enumerate(zip(scenario.apps, scenario.raw["apps"], strict=True)):
         with read_from(scenario.source):
-            read(raw, largest, f"apps[{place}]")
+            read(raw, largest, field=f"apps[{place}]")
         for number, name in enumerate(entry.names):
             body = {key: value for key, value in raw.items() if key not in ("count", "every", "arrival")}
             planned.append(PlannedApp(entry.arrival + number * entry.every, name, {**body, "name": name}))
@@ -188,14 +191,21 @@ def _measured(home: Path, host: str, port: int) -> Iterator[Callable[[str, int],
 
 
 def _runnable_apps(
-    scenario: ClusterScenario, rules: Rules | None, raw: dict[str, Any], largest: int, field: str = "app"
+    scenario: ClusterScenario,
+    rules: Rules | None,
+    raw: dict[str, Any],
+    largest: int,
+    owner: str = "",
+    field: str = "app",
 ) -> Any:
     """Read an app, and refuse one whose folder or program is not there. On other machines only starting it
-    tells; an app of the file was checked before the first was started, and comes with ANY."""
+    tells, and so it is with programs of others, whose folders are not for us to look into; an app of the file
+    was checked before the first was started, and comes with ANY."""
     found = live_apps(raw, largest, Path(scenario.source).parent, field)
     for app, _ in found:
         check_member(rules, app, field)
-    for _, task in found if scenario.live.backend == "local" and largest != ANY else ():
+    ours = owner in ("", user_name(os.geteuid()))
+    for _, task in found if ours and scenario.live.backend == "local" and largest != ANY else ():
         if not Path(task.directory).is_dir():
             raise InputError(f"{field}.directory", task.directory, "a folder that is there")
         _check_program(task.command[:1], task.directory, task.env.get("PATH"), f"{field}.command")
@@ -271,12 +281,16 @@ def _with_us(scenario: ClusterScenario) -> AccessSection | None:
     return msgspec.structs.replace(access, operators=(*access.operators, "root", user_name(os.geteuid())))
 
 
-def _close_folders(home: Path, jobs: Path, owners: bool) -> None:
-    """Let others reach the socket, and *owners* the folders of their jobs; nothing else."""
-    for folder in (home, jobs, jobs / "apps"):
-        folder.mkdir(parents=True, exist_ok=True)
-        folder.chmod(0o711 if folder == home or owners else 0o700)
-    (home / FILE).touch(mode=0o600)
+def _close_folders(home: Path, jobs: Path, shared: bool, local: bool) -> None:
+    """Make the folders of a cluster for our user alone. Where it is *shared*, others reach the socket, and
+    those whose apps run here (*local*) as theirs the folders of these."""
+    owners = shared and local and os.geteuid() == ROOT
+    for folder in (home, jobs, jobs / APPS):
+        if shared:
+            check_above("live.state" if folder == home else "live.jobs", folder)
+        seen = stat.S_IMODE(private_folder(folder).stat().st_mode) & ~0o007
+        with suppress(PermissionError):  # it is another's, who may share it with us
+            folder.chmod(seen | (0o011 if owners or (shared and folder == home) else 0))
     for path in home.glob(f"{FILE}*"):
         path.chmod(0o600)
 
@@ -414,6 +428,7 @@ class Lines:
         self._machines: dict[int, str] = {}
         self._failed: set[int] = set()
         self._held_up: dict[Any, str] = {}
+        self._troubles: dict[Any, str] = {}
 
     def show(self) -> None:
         now = to_seconds(self._office.now())
@@ -445,6 +460,9 @@ class Lines:
         for app, job, run in self._held_up.keys() - before.keys():
             why = self._held_up[app, job, run]
             yield f"{rows[app].app.name} job {job}, run {run} cannot begin yet: {why}"
+        troubled, self._troubles = self._troubles, dict(self._office.live.troubles)
+        for app, job, run in self._troubles.keys() - troubled.keys():
+            yield f"{rows[app].app.name} job {job}, run {run} goes on: {self._troubles[app, job, run]}"
         for (app, job, run), seen in self._office.live.ended:
             if seen.ended in ("failed", "not found", "lost"):
                 why = f": {seen.error}" if seen.error else ""

@@ -6,7 +6,7 @@ is kept with all that it remembers, jobs run on meanwhile, and what they did is 
 
 from __future__ import annotations
 
-import fcntl
+import os
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -25,8 +25,10 @@ from astrarium.cluster.live.backend import (
     JobCommand,
     Memory,
     Options,
+    RunKey,
 )
 from astrarium.cluster.live.cluster import LiveCluster
+from astrarium.cluster.live.machine.keeping.records import locked_file, private_folder
 from astrarium.cluster.live.policy import NonPreemptibleAllocator, TakeoverAllocator
 from astrarium.cluster.live.slowdowns import RelativeSlowdowns
 from astrarium.cluster.live.store import InboxMessage, Store
@@ -147,7 +149,7 @@ def why(row: AppRow, app_view: AppView, overview: ClusterView, prospect: Outlook
 
 ANY = 1 << 30  # GPUs: an app of the file waits for machines that are not there yet
 Submitted = tuple[App, JobCommand]
-Read = Callable[[dict[str, Any], int], Sequence[Submitted]]  # an app as written, and the GPUs that there are
+Read = Callable[[dict[str, Any], int, str], Sequence[Submitted]]  # an app as written, all GPUs, the owner
 
 
 class PlannedApp(NamedTuple):
@@ -187,7 +189,6 @@ class ArbiterProcess:
     """One arbiter with its store and policy; a lock lets one at a time be open on a folder."""
 
     def __init__(self, home: Path, setup: ArbiterSetup, backend: Backend) -> None:
-        home.mkdir(parents=True, exist_ok=True)
         self._lock = _locked(home)
         self.store, self._setup = Store(home), setup
         self.state, self._last = self._books()
@@ -213,6 +214,7 @@ class ArbiterProcess:
         self.known_before = [each.name for each in setup.planned if each.name in known_names]
         self._planned = [each for each in setup.planned if each.name not in known_names]
         self._shown_at, self._drained = -SECOND, False
+        self._troubled: set[RunKey] = set()
         silent = self.store.last_of("arbiter_") not in (None, "arbiter_ended")
         reason = f"policy {setup.policy.spec}{'; the one before left without a word' if silent else ''}"
         self.store.tell(self.event("arbiter_started", reason))
@@ -231,10 +233,19 @@ class ArbiterProcess:
         happened = self.store.catch_up() or self.live.step(now, self._news(now))
         self.store.catch_up()  # with answers to those who were refused
         self._setup.observe("step", self.now() - now)
+        self._tell_troubles(now)
         if happened or now - self._shown_at >= SECOND:
             self.store.put("status", msgspec.json.encode(self.status()).decode())
             self._shown_at = now
         return happened
+
+    def _tell_troubles(self, now: Time) -> None:
+        """Write an event for each job that has come into trouble, such as a full disk, and goes on."""
+        for key in self.live.troubles.keys() - self._troubled:
+            app = self.state.ledger.rows[key.app].app
+            reason = f"job {key.job}: {self.live.troubles[key]}"
+            self.store.tell_later(ClusterEvent(now, "trouble", app.name, app.team, key.app, reason=reason))
+        self._troubled = set(self.live.troubles)
 
     def drain(self) -> bool:
         """Ask all that runs to leave and return whether it has left."""
@@ -256,7 +267,7 @@ class ArbiterProcess:
                 self.store.tell(self.event("arbiter_ended", reason))
                 self.store.put("status", msgspec.json.encode(self.status(alive=False)).decode())
         self.store.close()
-        self._lock.close()
+        os.close(self._lock)
 
     def event(self, kind: str, reason: str) -> ClusterEvent:
         """Return an event of now that tells of the arbiter itself."""
@@ -348,7 +359,7 @@ class ArbiterProcess:
         return fitting[number]
 
     def _submitted(self, now: Time, body: dict[str, Any], largest: int, owner: str = "") -> Iterator[Event]:
-        found = self._setup.read(body, largest)
+        found = self._setup.read(body, largest, owner)
         names = self._names()
         for app, _ in found:
             if app.name in names:
@@ -370,6 +381,8 @@ class ArbiterProcess:
         told |= {**health(self.state, self.live), "learnt": learnt(self.state) if self._setup.learns else []}
         for app, number in zip(told["apps"], self.state.ledger.rows, strict=True):
             app["owner"] = self._tasks[number].owner
+            troubles = [each for key, each in self.live.troubles.items() if key.app == number]
+            app["why"] = "; ".join(filter(None, (app["why"], *troubles[:1])))
         return {**told, "epoch": self.epoch, "arbiter": alive, "policy": self._setup.policy.spec,
                 "wall": self._setup.wall()}  # fmt: skip
 
@@ -397,15 +410,12 @@ class _TimedJournal:
         self._setup.observe("write", self._setup.clock() - began)
 
 
-def _locked(home: Path) -> Any:
-    file = (home / "arbiter.lock").open("a")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
+def _locked(home: Path) -> int:
+    held = locked_file(private_folder(home) / "arbiter.lock")
+    if held is None:
         told = "a folder on which no other arbiter is running (`cluster submit` and `status` work beside it)"
-        raise InputError("live.state", str(home), told) from None
-    return file
+        raise InputError("live.state", str(home), told)
+    return held
 
 
 def _subject(body: Mapping[str, Any]) -> str:

@@ -93,11 +93,13 @@ class LiveCluster:
         self.unwatched: list[str] = []  # machines
         self.ended: list[EndedRun] = []  # in the last step
         self.held_up: dict[RunKey, str] = {}  # runs that cannot begin yet, and why
+        self.troubles: dict[RunKey, str] = {}  # of runs that go on
 
     def step(self, now: Time, news: Iterable[contract.Event] = ()) -> bool:
         """Look, decide and give orders; return whether anything happened. *news*: apps that came or went."""
         snapshot, ended = self._look(), list[EndedRun]()
         self.ended = ended
+        self.troubles = {key: run.trouble for key, run in snapshot.runs.items() if run.trouble}
         self.held_up = {key: run.error for key, run in snapshot.runs.items() if run.error and not run.ended}
         events: list[contract.Event] = [
             *news,

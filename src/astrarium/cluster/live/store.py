@@ -23,7 +23,7 @@ import msgspec
 
 from astrarium.cluster import contract
 from astrarium.cluster.live.backend import EndedRun, JobCommand, Memory
-from astrarium.cluster.live.machine.keeping.records import passes
+from astrarium.cluster.live.machine.keeping.records import mark, passes, private_folder
 from astrarium.cluster.live.policy import pickled_policy, unpickled_policy
 from astrarium.cluster.live.watching.events import Chronicler, ClusterEvent
 from astrarium.cluster.record import gpu_failed, machine_died
@@ -222,7 +222,7 @@ def _written(gpus: Sequence[int]) -> str:
 
 
 FILE = "cluster.db"
-FORM = "1"  # of the tables
+FORM = "2"  # of the tables, and of the folders of jobs
 PAGE = 4096  # bytes: SQLite writes whole ones
 _WAITS = {
     sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN,
@@ -256,7 +256,7 @@ class Store:
     """The file of a live cluster. *policy*, if given, is kept with every step, with all that it remembers."""
 
     def __init__(self, home: Path, state: ClusterState | None = None, policy: object = None) -> None:
-        home.mkdir(parents=True, exist_ok=True)
+        mark(private_folder(home) / FILE)
         self._db = connected(home / FILE)
         self._state, self._policy, self._epoch = state, policy, 0
         self._rows, self._chronicler, self._ahead = Rows(self._db), Chronicler(), 0
@@ -272,7 +272,7 @@ class Store:
                     self._db.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
             self._db.execute("INSERT OR IGNORE INTO meta VALUES ('form', ?)", (FORM,))
         if self.get("form") != FORM:
-            raise InputError("", str(home), "a folder that this version of the arbiter has written")
+            raise InputError("", str(home), "a folder that this version of the arbiter has begun")
 
     def begin(self, origin: Time, state: ClusterState, policy: object) -> int:
         """Begin as a new arbiter and return its epoch; *origin* is the wall clock at instant 0."""

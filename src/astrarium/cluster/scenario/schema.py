@@ -293,7 +293,7 @@ def read_address(raw: object) -> Address:
     return Address(host.strip("[]") or "127.0.0.1", int(port))
 
 
-On = Literal["submit", "start", "resume", "preempt", "end", "fail", "machine", "gpu", "wait"]
+On = Literal["submit", "start", "resume", "preempt", "end", "fail", "machine", "gpu", "trouble", "wait"]
 
 
 class HookEntry(msgspec.Struct, frozen=True):

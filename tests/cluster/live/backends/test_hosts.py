@@ -423,9 +423,7 @@ def test_logs_are_brought_when_somebody_wants_them(tmp_path: Path) -> None:
         assert brought() == "first\n" + "last" * 1_000_000 + "\n"
 
 
-@pytest.mark.parametrize(
-    ("job", "run"), [("0-a/../b", 1), ("/etc", 1), ("0-a/job-0", 0), ("0-a", 1)]
-)
+@pytest.mark.parametrize(("job", "run"), [("0-a/../b", 1), ("/etc", 1), ("0-a/job-0", 0), ("0-a", 1)])
 def test_only_folders_of_jobs_can_be_named(job: str, run: int) -> None:
     with pytest.raises(ValueError, match="a job's folder and run"):
         copies.Held(job, run, copies.Stamp(1, 1))

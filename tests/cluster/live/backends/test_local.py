@@ -292,7 +292,7 @@ def test_a_state_folder_that_cannot_be_written_is_named(call: Any, script: Path,
     (tmp_path / "taken").write_text("a file")
     found = call("run", str(cluster_file(tmp_path, script)), "--state", str(tmp_path / "taken"))
     assert found.code == 2
-    assert f"error: {tmp_path / 'taken'}: File exists" in found.err
+    assert f"error: {tmp_path / 'taken'}: Not a directory" in found.err
 
 
 @pytest.mark.parametrize(

@@ -111,9 +111,7 @@ def test_an_outcome_is_written_as_soon_as_there_is_room(
 ) -> None:
     pauses: list[float] = []
     monkeypatch.setattr(time, "sleep", pauses.append)
-    monkeypatch.setattr(
-        keeper_module, "write_whole", failing(5, full(errno.EROFS), keeper_module.write_whole)
-    )
+    monkeypatch.setattr(keeper_module, "write_whole", failing(5, full(errno.EROFS), records.write_whole))
     keeper(tmp_path)._leave({"codes": [0]})
     assert len(pauses) == 5
     assert json.loads((tmp_path / "outcome.json").read_text()) == {"codes": [0]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -259,7 +260,7 @@ def test_whatever_happens_the_accounts_are_whole(wishes: list[tuple[str, Any]], 
             check_story([kind for kind, name in of_apps if name == row["name"]], row["outcome"])
         check_accounts(house)
         house.office.store.close()
-        house.office._lock.close()
+        os.close(house.office._lock)
 
 
 def check_story(kinds: list[str], outcome: str) -> None:

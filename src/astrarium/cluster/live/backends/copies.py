@@ -15,6 +15,7 @@ import os
 import re
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -109,14 +110,18 @@ def note_cleared(home: Path, job: str, run: int, keep: int = 0) -> None:
             (folder / BROUGHT).unlink(missing_ok=True)
 
 
-def send_held(channel: Channel, home: Path, one: Held) -> None:
-    """Send a checkpoint of this machine, packed by its owner; the other end throws it away if it changes
-    meanwhile."""
+@contextmanager
+def packed(home: Path, one: Held) -> Iterator[tuple[Held, Callable[[Channel], None]]]:
+    """Yield a checkpoint of this machine as it is now, packed by its owner, and what sends it; the other end
+    throws it away if it changes meanwhile."""
     app, _, job = one.job.partition("/")
-    brought = (one.folder(home / ORDERS) / BROUGHT).exists()  # then its stamp is that of where it was written
-    stamp = msgspec.json.encode(None if brought else one.stamp).decode()
-    with Errand("pack", home / APPS / app, [job, f"run-{one.run}"], stamp) as errand:
-        send_pieces(channel, errand.read, errand.ended_well)
+    with Errand("pack", home / APPS / app, [job, f"run-{one.run}"]) as errand:
+        stamp = msgspec.json.decode(errand.line() or b"null", type=Stamp | None)
+        if stamp is None:
+            raise OSError(f"{one.job}: the checkpoint of run {one.run} is gone")
+        brought = (one.folder(home / ORDERS) / BROUGHT).exists()  # its stamp is that of where it was written
+        now = one if brought else msgspec.structs.replace(one, stamp=stamp)
+        yield now, lambda channel: send_pieces(channel, errand.read, errand.ended_well)
 
 
 def receive_held(channel: Channel, home: Path, one: Held, task: JobCommand) -> None:

@@ -28,8 +28,8 @@ from astrarium.cluster.live.backends.copies import (
     clear_before,
     held,
     note_cleared,
+    packed,
     receive_held,
-    send_held,
 )
 from astrarium.cluster.live.backends.fleet import free_ports
 from astrarium.cluster.live.backends.wire import Channel, Place, WireError, connected
@@ -51,6 +51,7 @@ from astrarium.cluster.live.machine.keeping.records import (
     private_folder,
     write_whole,
 )
+from astrarium.cluster.live.machine.owners import PASSABLE, ROOT
 from astrarium.core.errors import InputError
 
 AGENT = "agent"  # the name under which agents show their key
@@ -276,7 +277,10 @@ class HostAgent:
         return self._agent
 
     def _home_of(self, cluster: str) -> Path:
-        """Return the folder of the jobs of a cluster; locks of GPUs are the same for all clusters."""
+        """Return the folder of the jobs of a cluster; locks of GPUs are the same for all clusters. Owners of
+        apps pass through the folder of an agent that is root, to theirs, and see nothing of it."""
+        if os.geteuid() == ROOT:
+            self._folder.chmod(PASSABLE)
         home = private_folder(self._folder / cluster)
         private_folder(self._folder / LOCKS)
         if not (home / LOCKS).exists():
@@ -368,8 +372,8 @@ class HostAgent:
         present = held(self._home, one.job, one.run)
         if present is None:
             return
-        with self._open(PutCheckpoint(present)) as channel:
-            send_held(channel, self._home, present)
+        with packed(self._home, present) as (now, send), self._open(PutCheckpoint(now)) as channel:
+            send(channel)
             _agreed(channel)
 
     def _fetch(self, order: FetchCheckpoint) -> None:

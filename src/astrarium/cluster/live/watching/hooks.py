@@ -40,6 +40,7 @@ KINDS: dict[str, tuple[str, ...]] = {  # the events that each word of `on` stand
     "fail": ("failed",),
     "machine": ("machine_joined", "machine_lost"),
     "gpu": ("gpu_failed", "gpu_repaired"),
+    "trouble": ("trouble",),
     "wait": ("arbiter_waits", "arbiter_goes_on"),
 }
 MOST_PENDING = 1000  # events for one hook: of more, the oldest are dropped

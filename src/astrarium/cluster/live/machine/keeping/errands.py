@@ -55,15 +55,18 @@ def _read(top: Path, logs: dict[str, int], most: str) -> int:
     return 0
 
 
-def _pack(top: Path, names: list[str], stamp: str) -> int:
-    """Write a tar archive of a checkpoint and its result to stdout; 1: it changed meanwhile."""
+def _pack(top: Path, names: list[str]) -> int:
+    """Write the stamp of a checkpoint to stdout, as a line, and a tar archive of it and its result; 1: there
+    is none, or it changed meanwhile."""
     with JobFolder.open(top, *names) as run:
-        before, result, expected = run.stamp(), run.seen(RESULT), json.loads(stamp)
+        before, result = run.stamp(), run.seen(RESULT)
+        if before is None:
+            return 1
+        print(json.dumps(before), flush=True)
         os.fchdir(run.descriptor)
         files = [CHECKPOINT, *([RESULT] if result is not None else [])]
         code = _tar("-c", "--format=posix", *files)
-        same = before is not None and run.stamp() == before and expected in (None, list(before))
-        return code or int(not same)
+        return code or int(run.stamp() != before)
 
 
 def _unpack(top: Path, names: list[str]) -> int:
