@@ -41,6 +41,7 @@ from tests.support.cluster.backend import order, seen
 from tests.support.cluster.hosts import on as on_hosts
 from tests.support.cluster.hosts import two_hosts
 from tests.support.cluster.jobs import arbiter, end_keepers
+from tests.support.cluster.users import as_user, needs_root
 
 pytest_plugins = ("tests.support.cli_fixtures", "tests.support.cluster.fixtures")
 
@@ -50,7 +51,6 @@ ACCESS = AccessSection(
 OPEN, SEEN_BY_TEAM = ACCESS, msgspec.structs.replace(ACCESS, status="team")
 ALICE, BOB, CAROL, EVE = (Identity(name) for name in ("alice", "bob", "carol", "eve"))
 ROOT_ADMIN, TALKER = Identity("zoe", frozenset({"admin"})), Identity("tim", frozenset({"talk", "users"}))
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can run something as another user")
 NOBODY = "nobody"
 
 
@@ -337,33 +337,8 @@ def test_a_store_of_an_older_version_has_its_columns_added(tmp_path: Path) -> No
 
 
 def as_nobody(do: Callable[[], Any]) -> Any:
-    """What a function returns, or the words of its error, in a process that is somebody else's."""
-    found, (reading, writing) = pwd.getpwnam(NOBODY), os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.setgroups([])
-        os.setgid(found.pw_gid)
-        os.setuid(found.pw_uid)
-        try:
-            told = do()
-        except Exception as error:
-            told = str(error)
-        os.write(writing, json.dumps(told).encode())
-        os._exit(0)
-    os.close(writing)
-    with open(reading, "rb") as file:
-        told = json.loads(file.read())
-    os.waitpid(child, 0)
-    return told
-
-
-@pytest.fixture
-def open_path(tmp_path: Path) -> Path:
-    """Folders of tests are for their user alone; somebody else must be able to pass."""
-    for folder in [tmp_path, *tmp_path.parents]:
-        if folder.stat().st_uid == os.geteuid() and folder != Path("/"):
-            folder.chmod(folder.stat().st_mode | 0o711)
-    return tmp_path
+    found = pwd.getpwnam(NOBODY)
+    return as_user(found.pw_uid, do, found.pw_gid)
 
 
 IS = (

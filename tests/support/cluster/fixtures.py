@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -34,3 +35,12 @@ def script(tmp_path: Path) -> Path:
 def home(tmp_path: Path) -> Any:
     yield tmp_path / "here.state"
     end_keepers(tmp_path / "here.state")
+
+
+@pytest.fixture
+def open_path(tmp_path: Path) -> Path:
+    """Folders of tests are for their user alone; somebody else must be able to pass."""
+    for folder in [tmp_path, *tmp_path.parents]:
+        if folder.stat().st_uid == os.geteuid() and folder != Path("/"):
+            folder.chmod(folder.stat().st_mode | 0o711)
+    return tmp_path
