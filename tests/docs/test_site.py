@@ -16,7 +16,10 @@ import yaml
 from tests.support.paths import ROOT
 
 DOCS, THEME = ROOT / "docs", ROOT / "docs" / "theme"
-OUTSIDE = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "benchmarks/README.md")]
+OUTSIDE = [
+    ROOT / name
+    for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "benchmarks/README.md")
+]
 READ = sorted(path for path in DOCS.rglob("*.md") if THEME not in path.parents)
 READ += [path for path in OUTSIDE if path.exists()]
 PAGES = READ + sorted((ROOT / "examples").rglob("*.md"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -361,3 +362,26 @@ def test_a_keeper_that_is_root_touches_nothing_of_a_job(home: Path) -> None:
     done = subprocess.run([sys.executable, "-c", WATCHED, *words], capture_output=True, text=True, timeout=60)
     assert done.stdout == "[]\n", done
     assert json.loads((part / "outcome.json").read_text())["codes"] == [0]
+
+
+FOUR = "-all,+setuid,+setgid,+kill,+chown"
+WITH_FOUR = """
+import sys
+from pathlib import Path
+from tests.cluster.live.test_attacks import evil, machines, read
+from astrarium.cluster.live.backend import RunKey
+from tests.support.cluster.backend import order, seen
+home = Path(sys.argv[1])
+one = machines(home)
+one.start(order(1, evil("print('words', flush=True); (at / 'ready').touch(); time.sleep(600)")))
+seen(one, 1, lambda run: read(home) == b"words\\n")
+one.stop(RunKey(0, 0, 1))
+assert seen(one, 1).ended == "stopped"
+"""
+
+
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="there is no setpriv")
+def test_root_needs_four_capabilities(home: Path) -> None:
+    """They are what the page on access has a unit of systemd leave it."""
+    inside = ["setpriv", f"--bounding-set={FOUR}", "--inh-caps=-all"]
+    subprocess.run([*inside, sys.executable, "-c", WITH_FOUR, str(home)], check=True, timeout=120)
