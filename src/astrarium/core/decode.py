@@ -54,7 +54,7 @@ class _Loader(yaml.SafeLoader):
         return node
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        event = self.peek_event()
+        event = self.peek_event()  # type: ignore[no-untyped-call]
         self._aliases |= isinstance(event, yaml.AliasEvent)
         if self._depth > MOST_DEPTH:
             expected = f"at most {MOST_DEPTH} lists and mappings in each other"
@@ -66,7 +66,7 @@ class _Loader(yaml.SafeLoader):
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
-            found = super().construct_object(node, deep)  # type: ignore[no-untyped-call]
+            found = super().construct_object(node, deep)
         except _WRONG_SCALAR:
             raise _wrong_scalar(node) from None
         if isinstance(found, int) and found.bit_length() > MOST_BITS:
