@@ -254,13 +254,13 @@ def _scenario_of(trace: Path, policy: Any) -> tuple[Path, Scenario]:
 
 def _served_parts(recorded: RecordingReader, path: Path, policy: Any) -> Iterator[Part]:
     """Yield what a server recorded: each scheduler that was at work had a setup of its own."""
-    import yaml
-
     from astrarium.core.choice import made
+    from astrarium.core.decode import parse_yaml
     from astrarium.serving.scenario import build, parse
     from astrarium.serving.state import ServingState
 
-    scenario = parse(yaml.safe_load(recorded.header.scenario), f"{path} (its scenario)", serving=True)
+    source = f"{path} (its scenario)"
+    scenario = parse(parse_yaml(recorded.header.scenario, source), source, serving=True)
     for setup, section in recorded.sections():
         who = decider(level_of(scenario), scenario, policy)
         if who.policy is None:

@@ -55,7 +55,10 @@ class BrokenBooks(AstrariumError):
 
 
 def _shown(value: object) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # a number that is too long to be written, or lists too deep
+        return f"a {type(value).__name__} that is too large to show"
     return text if len(text) <= 80 else text[:77] + "..."
 
 

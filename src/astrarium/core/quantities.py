@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import NewType
 
 from astrarium.core.errors import InputError
@@ -71,7 +71,10 @@ def read_rate(raw: object) -> Rate:
     scale = {"": 1, "k": 1000, "M": 1_000_000}.get(unit)
     if scale is None or period.strip() not in _PERIODS:
         raise ValueError(RATE_FORM)
-    return Rate(float(number * scale) / _PERIODS[period.strip()])
+    rate = float(number * scale) / _PERIODS[period.strip()]
+    if not math.isfinite(rate):
+        raise ValueError(RATE_FORM)
+    return Rate(rate)
 
 
 def split_quantity(text: str) -> tuple[Decimal, str]:
@@ -79,7 +82,10 @@ def split_quantity(text: str) -> tuple[Decimal, str]:
     match = _QUANTITY.match(text)
     if match is None:
         raise ValueError(text)
-    number = Decimal(match.group(1))
+    try:
+        number = Decimal(match.group(1))
+    except InvalidOperation:  # an exponent of twenty digits
+        raise ValueError(text) from None
     if not math.isfinite(float(number)):
         raise ValueError(text)
     return number, match.group(2)

@@ -34,5 +34,5 @@ def read_trace(path: Path, event: Any, action: Any) -> Iterator[Step]:
         for number, line in enumerate(file, 1):
             try:
                 yield Step(*decoder.decode(line))
-            except msgspec.DecodeError as error:
+            except (ValueError, RecursionError) as error:
                 raise InputError(f"line {number}", None, f"a trace step: {error}", str(path)) from error

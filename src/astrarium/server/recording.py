@@ -240,7 +240,7 @@ class RecordingReader:
                     return  # the server was ended in the middle of this line
                 try:
                     yield row.decode(line) if line.startswith(b"[") else tagged.decode(line)
-                except msgspec.DecodeError as error:
+                except (ValueError, RecursionError) as error:
                     raise InputError(f"line {number}", None, f"a step: {error}", str(self._path)) from error
 
 

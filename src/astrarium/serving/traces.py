@@ -5,7 +5,6 @@ CSV has a header `time_s,model` (or time_ms, time_us, time_ns; a column `applica
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 from array import array
@@ -13,7 +12,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
-from astrarium.core.decode import read_text
+from astrarium.core.decode import csv_rows, read_text
 from astrarium.core.errors import InputError, read_from
 from astrarium.core.quantities import Duration, read_duration
 from astrarium.core.units import LONGEST, MICROSECOND, MILLISECOND, SECOND, Time
@@ -74,13 +73,15 @@ def _read(path: str, _modified: int, _size: int) -> Trace:
 
 
 def _read_csv(lines: Iterable[str], trace: Trace) -> None:
-    reader = csv.reader(lines)
-    header = [name.strip() for name in next(reader, [])]
+    rows = csv_rows(lines)
+    header = [name.strip() for name in next(rows, (1, []))[1]]
     if header[1:] not in (["model"], ["model", "application"]) or header[0] not in UNITS:
         raise InputError("line 1", ",".join(header), HEADER)
     unit, last = UNITS[header[0]], 0
-    for cells in filter(None, reader):
-        place = f"line {reader.line_num}"
+    for number, cells in rows:
+        place = f"line {number}"
+        if not cells:
+            continue
         if len(cells) != len(header):
             raise InputError(place, ",".join(cells), f"{len(header)} cells: {','.join(header)}")
         last = _next_time(last, cells[0], unit, place)
@@ -93,8 +94,11 @@ def _read_json(text: str, trace: Trace) -> None:
         pairs = [(str(model), list(times)) for model, times in streams.items()]
     except json.JSONDecodeError as error:
         raise InputError(f"line {error.lineno}", None, f"{JSON_FORM}: {error.msg}") from None
-    except (TypeError, KeyError, AttributeError):
-        raise InputError("arrivals_ms", None, JSON_FORM) from None
+    except RecursionError:
+        raise InputError("", None, f"{JSON_FORM}, and not nested so deeply") from None
+    except (TypeError, KeyError, AttributeError, ValueError) as error:
+        told = f": {error}" if isinstance(error, ValueError) else ""  # a number of too many digits
+        raise InputError("arrivals_ms", None, f"{JSON_FORM}{told}") from None
     rows = [row for model, times in pairs for row in _stream(model, times)]
     for time, model, place in sorted(rows, key=lambda row: row[0]):
         trace.add(time, (model, ""), place)
@@ -121,7 +125,7 @@ def _time(raw: object, unit: Time) -> Time | None:
     try:
         if unit == 1:
             whole = int(str(raw))  # a float would lose the last nanoseconds of a long trace
-            return whole if whole >= 0 else None
+            return whole if 0 <= whole <= LONGEST else None
         number = math.nan if isinstance(raw, bool) else float(str(raw))
     except ValueError:
         return None

@@ -8,6 +8,7 @@ import pwd
 import socket
 import sqlite3
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import msgspec
 import pytest
 
 from astrarium.cli.cluster.live import arbitrate
+from astrarium.cluster.live import limits
 from astrarium.cluster.live import service as service_module
 from astrarium.cluster.live.access import AccessSection, Identity, PermissionDenied, allowed, chosen_team
 from astrarium.cluster.live.backend import JobCommand, MachineStatus
@@ -281,8 +283,94 @@ def test_the_status_may_be_for_teams_alone(asked: Any) -> None:
     assert found["machines"][0]["held"] == {"0": "see", "1": "another team"}
     assert found["apps"][0]["why"].endswith("and held for another team, which needs 1")
     assert len(asked("alice", SEEN_BY_TEAM).status()["status"]["apps"]) == 2
-    with pytest.raises(AstrariumError, match="status for the team 'speech'"):
-        asked("bob", SEEN_BY_TEAM).story("hear")
+
+
+def words_of(do: Callable[[], object]) -> str:
+    with pytest.raises(AstrariumError) as error:
+        do()
+    return str(error.value)
+
+
+def test_an_app_that_one_may_not_see_is_answered_as_one_that_does_not_exist(asked: Any) -> None:
+    bob = asked("bob", SEEN_BY_TEAM)
+    for do in (bob.story, lambda app: bob.logs(app, {}), lambda app: bob.send("withdraw", {"app": app}, 0.0)):
+        there, nowhere = words_of(partial(do, "hear")), words_of(partial(do, "none"))
+        assert there == nowhere.replace("none", "hear")
+        assert there == "APP: expected an app of this cluster, such as see (got 'hear')"
+    eve = asked("eve", SEEN_BY_TEAM)
+    assert "there is none yet" in words_of(lambda: eve.story("see"))
+    assert "such as see, hear" in words_of(lambda: asked("alice", SEEN_BY_TEAM).story("none"))
+
+
+def test_a_team_that_one_is_not_in_is_answered_as_one_that_does_not_exist(asked: Any) -> None:
+    bob = asked("bob", SEEN_BY_TEAM)
+    there, nowhere = (
+        words_of(partial(bob.send, "app", {"name": "x", "team": team}, 0.0)) for team in ("speech", "none")
+    )
+    assert there == nowhere.replace("none", "speech") == "team: expected one of vision (got 'speech')"
+    told = words_of(lambda: asked("eve", SEEN_BY_TEAM).send("app", {"name": "x", "team": "vision"}, 0.0))
+    assert told == "team: expected none: eve is in no team (got 'vision')"
+
+
+def test_reasons_do_not_name_the_apps_of_others(asked: Any, folder: Path) -> None:
+    why = "lent by speech, whose app hear waits"
+    db = connected(folder / "cluster.db")
+    db.execute("INSERT INTO decisions (at, app, what, gpus, why) VALUES (0, 0, 'revoke', '[0]', ?)", (why,))
+    query = """INSERT INTO events (at, wall, kind, name, team, app, gpus, reason)
+               VALUES (0, 0, 'preempted', 'see', 'vision', 0, '[]', ?)"""
+    db.execute(query, (f"{why}; given to hear (why)",))
+    db.close()
+    hidden = "lent by speech, whose app waits"
+    bob = asked("bob", SEEN_BY_TEAM)
+    assert bob.story("see")["decisions"][0]["why"] == hidden
+    assert bob.past("events", PastQuery())[0]["reason"] == hidden
+    assert asked("bob").story("see")["decisions"][0]["why"] == why
+    assert asked("alice", SEEN_BY_TEAM).story("see")["decisions"][0]["why"] == why
+
+
+WRONG: list[tuple[str, Any]] = [
+    ("logs", {"app": "see", "have": [1]}),
+    ("logs", {"app": "see", "have": 3}),
+    ("logs", {"app": "see", "have": {"x": -1}}),
+    ("logs", {"app": "see", "have": {"x": "y"}}),
+    ("logs", {"app": "see", "have": {"x": 1.5}}),
+    ("logs", {"app": "see", "have": {"x": (1 << 64) - 1}}),
+    ("logs", {"app": "see", "have": {str(number): 0 for number in range(limits.MOST_LOGS + 1)}}),
+    ("logs", {"app": {"a": 1}}),
+    ("logs", {}),
+    ("story", {"app": ["see"]}),
+    ("withdraw", {"app": None}),
+    ("withdraw", {"name": "see"}),
+    ("drain", {"machine": [1], "gpu": 0}),
+    ("drain", {"machine": "0", "gpu": (1 << 64) - 1}),
+    ("retry", {"machine": "0", "gpu": "x"}),
+    ("app", {"name": "x", "team": {"a": 1}}),
+    ("app", {"name": "x", "env": msgspec.msgpack.Ext(5, b"x")}),
+    ("app", {"name": "x", "env": {(1, 2): 3}}),
+    ("app", {"name": "x" * (limits.LARGEST_APP + 1)}),
+    ("events", {"after": (1 << 64) - 1}),
+    ("events", {"after": float("inf")}),
+    ("events", {"teams": 3}),
+    ("accounting", {"by": ["app"] * 1000}),
+    ("accounting", {"by": [["app"]]}),
+    ("history", {"since": {}}),
+]
+
+
+@pytest.mark.parametrize(("kind", "body"), WRONG, ids=lambda value: str(value)[:40])
+def test_a_wrong_question_is_answered_with_what_would_be_right(asked: Any, kind: str, body: Any) -> None:
+    alice = asked("alice")
+    told = words_of(lambda: alice._ask(kind, body))
+    assert "expected" in told, told
+    assert alice.story("see") == {"decisions": [], "runs": []}  # and the next question as well
+
+
+def test_an_error_of_ours_is_answered_and_ends_nothing(asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    alice = asked("alice")
+    with monkeypatch.context() as broken:
+        broken.setattr(StateFolder, "status", lambda self: 1 // 0)
+        assert words_of(alice.status) == "ZeroDivisionError"
+    assert alice.status()
 
 
 def test_hooks_are_shown_to_operators(asked: Any) -> None:
@@ -305,9 +393,19 @@ def test_the_socket_in_the_folder_knows_who_asks(folder: Path) -> None:
     assert inbox(folder)[0][2] == user_name(os.getuid())
     listener.close()
     assert unix_client(folder) is None
+    assert not (folder / service_module.SOCKET).exists()
     again = unix_listener(folder, Service(folder).serve, everybody=True)
     assert (folder / service_module.SOCKET).stat().st_mode & 0o777 == 0o666
     again.close()
+
+
+def test_a_socket_that_is_no_longer_ours_stays(folder: Path) -> None:
+    one = unix_listener(folder, Service(folder).serve, everybody=False)
+    other = unix_listener(folder, Service(folder).serve, everybody=False)
+    one.close()
+    assert unix_client(folder) is not None
+    other.close()
+    assert not (folder / service_module.SOCKET).exists()
 
 
 def test_a_folder_with_a_long_path_has_a_socket_too(tmp_path: Path) -> None:

@@ -324,3 +324,38 @@ def test_leases_are_of_a_length(tmp_path: Path) -> None:
     house.go(1)
     [lease] = house.rows("SELECT until - since AS length FROM leases")
     assert lease["length"] == Duration(5 * SECOND)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [InputError("name", "x", "less"), ValueError("a zero byte"), OSError(36, "too long"), TypeError()],
+)
+def test_a_message_that_cannot_be_read_is_refused_and_ends_nothing(
+    house: House, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def failing(body: dict[str, Any], largest: int, owner: str) -> Any:
+        raise error
+
+    with monkeypatch.context() as broken:
+        broken.setattr(house.office, "_setup", house.office._setup._replace(read=failing))
+        letter = house.submit("x" * 1000)
+        house.go(1)
+    assert str(Store(house.home).answer(letter)) == f"refused: {error}"
+    [told] = house.rows("SELECT name FROM events WHERE kind = 'refused'")
+    assert told["name"] == "x" * 200
+    house.submit("a")
+    house.go(1)
+    assert house.outcomes() == {"a": "open"}
+
+
+def test_a_user_has_so_many_apps_that_have_not_ended(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("astrarium.cluster.live.arbiter.MOST_OPEN", 2)
+    store = Store(house.home)
+    owners = {"a": "bob", "b": "bob", "c": "bob", "d": "carol", "e": ""}
+    letters = {name: store.send("app", {"name": name, "gpus": 1}, 0, owner) for name, owner in owners.items()}
+    house.go(1)
+    answers = {name: store.answer(letter) for name, letter in letters.items()}
+    assert (
+        answers.pop("c") == "refused: user: expected at most 2 apps of a user that have not ended (got 'bob')"
+    )
+    assert set(answers.values()) == {"accepted"}

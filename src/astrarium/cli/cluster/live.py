@@ -28,6 +28,7 @@ from astrarium.cluster.live.backends.hosts import AgentsBackend
 from astrarium.cluster.live.backends.remote import AGENT
 from astrarium.cluster.live.backends.site import SiteOptions
 from astrarium.cluster.live.backends.wire import (
+    Admission,
     Channel,
     Listener,
     read_key,
@@ -35,6 +36,7 @@ from astrarium.cluster.live.backends.wire import (
     server_tls,
     tcp_listener,
 )
+from astrarium.cluster.live.limits import Connections, Pool, fitting, raised_descriptors
 from astrarium.cluster.live.machine.folders import APPS
 from astrarium.cluster.live.machine.keeping.records import private_folder
 from astrarium.cluster.live.machine.keeping.runner import SELDOM
@@ -83,13 +85,15 @@ def arbitrate(
                 setting = setting._replace(observe=closing.enter_context(_measured(home, *where)))
             backend = backend_of(scenario, jobs)  # before our signals: Ray sets its own
             service = Service(home, access, getattr(backend, "bring_logs", lambda app, seconds: None))
+            connections = Connections(fitting(raised_descriptors()), service.is_operator)
             if scenario.live.listen is not None:
-                closing.callback(listening(scenario, backend, service).close)
+                closing.callback(listening(scenario, backend, service, connections).close)
             arbiter = ArbiterProcess(home, setting, backend)
         # Who is interrupted before leaves all as it is: agents that have not answered may have jobs to keep.
         closing.callback(getattr(backend, "close", lambda: None))  # not all backends hold something
         closing.callback(arbiter.close)
-        closing.callback(unix_listener(home, service.serve, everybody=access is not None).close)
+        admission = Admission(connections.of, service.refuse, connections.limits.strangers)
+        closing.callback(unix_listener(home, service.serve, access is not None, admission).close)
         arbiter.store.put("jobs", scenario.live.jobs and str(jobs))  # where logs are
         closing.callback(foresight.close)
         room = Room(home, arbiter, setting.observe)
@@ -250,7 +254,9 @@ def backend_of(scenario: ClusterScenario, home: Path) -> Backend:
     return LocalBackend(home, machines_of(scenario), grace, least, env)
 
 
-def listening(scenario: ClusterScenario, backend: Backend, service: Service) -> Listener:
+def listening(
+    scenario: ClusterScenario, backend: Backend, service: Service, connections: Connections
+) -> Listener:
     """Hear agents and users who connect; files that the scenario names are looked for beside it."""
     live, beside = scenario.live, Path(scenario.source).parent
     with read_from(scenario.source):
@@ -266,8 +272,12 @@ def listening(scenario: ClusterScenario, backend: Backend, service: Service) -> 
         else:
             service.serve(channel, name)
 
+    def pool(name: str) -> Pool:
+        return connections.agents if name == AGENT else connections.of(name)
+
+    admission = Admission(pool, service.refuse, connections.limits.strangers)
     with read_from(scenario.source):
-        return tcp_listener(where, keys.get, serve, tls)
+        return tcp_listener(where, keys.get, serve, tls, admission=admission)
 
 
 def _with_us(scenario: ClusterScenario) -> AccessSection | None:

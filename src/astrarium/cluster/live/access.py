@@ -55,11 +55,16 @@ def allowed(access: AccessSection, who: Identity, action: Action, team: str) -> 
     raise PermissionDenied(f"{action} {'' if action == 'operate' else f'{about} '}needs {needs}")
 
 
+def sees(access: AccessSection, who: Identity, team: str) -> bool:
+    """Return whether somebody may know of the apps of a team."""
+    return access.status == "all" or who.among(access.operators) or team in teams_of(access, who)
+
+
 def chosen_team(access: AccessSection, who: Identity, given: str) -> str:
     """Return the team of an app that is submitted: the only team of its user, where none is named."""
-    mine = teams_of(access, who)
-    if given and given not in access.teams:
-        raise InputError("team", given, one_of(list(access.teams), given))
+    mine, seen = teams_of(access, who), [team for team in access.teams if sees(access, who, team)]
+    if given and given not in seen:
+        raise InputError("team", given, one_of(seen, given) if seen else f"none: {who.user} is in no team")
     if given or who.among(access.operators):
         return given
     if len(mine) > 1:

@@ -28,6 +28,7 @@ from astrarium.cluster.live.backend import (
     RunKey,
 )
 from astrarium.cluster.live.cluster import LiveCluster
+from astrarium.cluster.live.limits import LONGEST_NAME, MOST_OPEN
 from astrarium.cluster.live.machine.keeping.records import locked_file, private_folder
 from astrarium.cluster.live.policy import NonPreemptibleAllocator, TakeoverAllocator
 from astrarium.cluster.live.slowdowns import RelativeSlowdowns
@@ -315,9 +316,9 @@ class ArbiterProcess:
     def _answered(self, now: Time, message: InboxMessage) -> Iterator[Event]:
         try:
             found = list(self._told(now, message))
-        except InputError as error:
+        except (InputError, OSError, ValueError, TypeError, RecursionError) as error:
             self.store.answer_later(message.id, f"refused: {error}")
-            name, team = _subject(message.body), str(message.body.get("team") or "")
+            name, team = _subject(message.body), str(message.body.get("team") or "")[:LONGEST_NAME]
             self.store.tell_later(ClusterEvent(now, "refused", name, team, reason=str(error)))
             return
         self.store.answer_later(message.id, "accepted")
@@ -360,6 +361,7 @@ class ArbiterProcess:
 
     def _submitted(self, now: Time, body: dict[str, Any], largest: int, owner: str = "") -> Iterator[Event]:
         found = self._setup.read(body, largest, owner)
+        self._check_open(owner, len(found))
         names = self._names()
         for app, _ in found:
             if app.name in names:
@@ -369,6 +371,11 @@ class ArbiterProcess:
             self._tasks[number] = msgspec.structs.replace(task, owner=owner)
             self.store.add_app(number, app.name, self._tasks[number], now, app.team)
             yield AppArrived(msgspec.structs.replace(app, id=number))
+
+    def _check_open(self, owner: str, more: int) -> None:
+        apps = [*self.state.apps, *self._coming.values()]
+        if owner and sum(self._tasks[app].owner == owner for app in apps) + more > MOST_OPEN:
+            raise InputError("user", owner, f"at most {MOST_OPEN} apps of a user that have not ended")
 
     def _names(self) -> set[str]:
         """Return the names of all apps, those of the file that are still to come included."""
@@ -421,4 +428,4 @@ def _locked(home: Path) -> int:
 def _subject(body: Mapping[str, Any]) -> str:
     """Return what a message is about: an app, or a GPU as `cluster gpu` names it."""
     name = body.get("name") or body.get("app")
-    return str(name) if name else f"{body.get('machine', '')}:{body.get('gpu', '')}"
+    return (str(name) if name else f"{body.get('machine', '')}:{body.get('gpu', '')}")[:LONGEST_NAME]

@@ -15,16 +15,35 @@ import sqlite3
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from astrarium.cluster.live.access import AccessSection, Identity, Past, allowed, chosen_team, teams_of
+from astrarium.cluster.live import limits
+from astrarium.cluster.live.access import (
+    AccessSection,
+    Action,
+    Identity,
+    Past,
+    allowed,
+    chosen_team,
+    sees,
+    teams_of,
+)
 from astrarium.cluster.live.backends.copies import COPIES
 from astrarium.cluster.live.backends.remote import AGENT, LogPiece
-from astrarium.cluster.live.backends.wire import Channel, Listener, WireError, checked_key, private_text
+from astrarium.cluster.live.backends.wire import (
+    Admission,
+    Channel,
+    Listener,
+    WireError,
+    checked_key,
+    private_text,
+)
+from astrarium.cluster.live.limits import check_size
 from astrarium.cluster.live.machine.as_owner import LONGEST_LOG, log_names, read_logs
 from astrarium.cluster.live.machine.folders import app_name
 from astrarium.cluster.live.machine.keeping.errands import log_pieces
@@ -57,10 +76,11 @@ class Source(Protocol):
 
 
 class StateFolder:
-    """A cluster by its state folder; *owner*: in whose name messages are left there."""
+    """A cluster by its state folder; *owner*: in whose name messages are left there. Their answers are not
+    waited for any longer when the owner has *gone*."""
 
-    def __init__(self, home: Path, owner: str = "") -> None:
-        self._home, self._owner = home, owner
+    def __init__(self, home: Path, owner: str = "", gone: Callable[[], bool] = lambda: False) -> None:
+        self._home, self._owner, self._gone = home, owner, gone
 
     def status(self) -> dict[str, Any]:
         with self._reading() as db:
@@ -89,7 +109,7 @@ class StateFolder:
         try:
             letter, ends = store.send(kind, body, time.time_ns(), self._owner), time.monotonic() + wait
             answer = store.answer(letter)
-            while answer is None and time.monotonic() < ends:
+            while answer is None and time.monotonic() < ends and not self._gone():
                 time.sleep(POLL)
                 answer = store.answer(letter)
         finally:
@@ -141,11 +161,39 @@ def _numbers(path: str) -> list[int]:
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """A question to the arbiter, or a message for it."""
+    """A question to the arbiter, or a message for it; its kind says of what type the body is."""
 
     kind: str
     body: dict[str, Any] = {}
     wait: float = 0.0
+
+
+class AppQuestion(msgspec.Struct, frozen=True):
+    app: str
+
+
+class LogsQuestion(msgspec.Struct, frozen=True):
+    """*have*: the bytes of each log that one has."""
+
+    app: str
+    have: dict[str, Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]] = {}
+
+    def __post_init__(self) -> None:
+        if len(self.have) > limits.MOST_LOGS:
+            raise InputError("have", len(self.have), f"at most {limits.MOST_LOGS} logs")
+
+
+class GpuQuestion(msgspec.Struct, frozen=True):
+    machine: str
+    gpu: Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
+    why: str = ""
+
+
+Q = TypeVar("Q", bound=msgspec.Struct)
+
+
+def _read(kind: type[Q], ask: Ask) -> Q:
+    return Decoder().decode_struct(kind, ask.body, ask.kind)
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -186,7 +234,10 @@ class Client:
             yield piece
 
     def _ask(self, kind: str, body: dict[str, Any] | None = None, wait: float = 0.0) -> Any:
-        self._channel.send(Ask(kind, body or {}, wait))
+        message = msgspec.msgpack.encode(Ask(kind, body or {}, wait))
+        if len(message) > limits.LARGEST_QUESTION:
+            raise InputError(kind, f"{len(message)} bytes", f"at most {limits.LARGEST_QUESTION} bytes")
+        self._channel.send_bytes(message)
         answer: Answer = self._channel.receive(Answer)
         if answer.error:
             raise AstrariumError(answer.error)
@@ -205,55 +256,79 @@ class Service:
     ) -> None:
         self._home, self._access, self._bring_logs = home, access, bring_logs
 
+    def is_operator(self, name: str) -> bool:
+        """Return whether somebody may do all, and has a reserved place."""
+        return self._access is None or identity(name).among(self._access.operators)
+
     def serve(self, channel: Channel, name: str) -> None:
         who = identity(name)
         while True:
-            ask: Ask = channel.receive(Ask)
+            channel.deadline = time.monotonic() + limits.IDLE
+            ask: Ask = channel.receive(Ask, limits.LARGEST_QUESTION)
             try:
                 self._answer(channel, who, ask)
-            except (AstrariumError, OSError, sqlite3.Error) as error:
-                if isinstance(error, WireError):
-                    raise
-                channel.send(Answer(str(error) or type(error).__name__))
+            except WireError:
+                raise
+            except Exception as error:  # whatever was asked, others and the next question are answered
+                told = str(error) if isinstance(error, AstrariumError | OSError | sqlite3.Error) else ""
+                channel.send(Answer(told or type(error).__name__))
+
+    def refuse(self, channel: Channel, why: str) -> None:
+        """Answer whatever somebody asks first with an error."""
+        channel.receive(Ask, limits.LARGEST_QUESTION)
+        channel.send(Answer(why))
 
     def _answer(self, channel: Channel, who: Identity, ask: Ask) -> None:
-        folder, app = StateFolder(self._home, who.user), str(ask.body.get("app", ""))
+        folder = StateFolder(self._home, who.user, channel.gone)
         match ask.kind:
-            case "app":
-                channel.send(Answer(body=folder.send("app", self._submitted(who, ask.body), _wait(ask))))
-            case "withdraw":
-                self._check_app(folder, who, "withdraw", app)
-                channel.send(Answer(body=folder.send("withdraw", {"app": app}, _wait(ask))))
-            case "drain" | "retry":
-                if self._access is not None:
-                    allowed(self._access, who, "operate", "")
-                channel.send(Answer(body=folder.send(ask.kind, ask.body, _wait(ask))))
+            case "app" | "withdraw" | "drain" | "retry":
+                body = self._message(folder, who, ask)
+                channel.send(Answer(body=folder.send(ask.kind, body, _wait(ask))))
             case "status":
                 channel.send(Answer(body=self._seen(folder, who)))
             case "story":
-                self._check_app(folder, who, "status", app)
-                channel.send(Answer(body=folder.story(app)))
+                app = self._known_app(folder, who, "status", _read(AppQuestion, ask).app)
+                channel.send(Answer(body=self._story(folder, who, app)))
             case "events" | "history" | "accounting":
                 channel.send(Answer(body=self._past(folder, who, ask.kind, ask.body)))
             case "logs":
-                self._check_app(folder, who, "logs", app)
-                self._send_logs(channel, folder, app, ask.body.get("have") or {})
+                wanted = _read(LogsQuestion, ask)
+                app = self._known_app(folder, who, "logs", wanted.app)
+                self._send_logs(channel, folder, app, wanted.have)
             case _:
                 known = "app, withdraw, drain, retry, status, story, events, history, accounting or logs"
                 raise InputError("kind", ask.kind, known)
 
+    def _message(self, folder: StateFolder, who: Identity, ask: Ask) -> dict[str, Any]:
+        """Return what is left for the arbiter, if somebody may ask for it."""
+        if ask.kind == "app":
+            return self._submitted(who, ask.body)
+        if ask.kind == "withdraw":
+            return {"app": self._known_app(folder, who, "withdraw", _read(AppQuestion, ask).app)}
+        if self._access is not None:
+            allowed(self._access, who, "operate", "")
+        found: dict[str, Any] = msgspec.to_builtins(_read(GpuQuestion, ask))
+        return found
+
     def _submitted(self, who: Identity, body: dict[str, Any]) -> dict[str, Any]:
+        check_size(body, "app")
         if self._access is None:
             return body
-        team = chosen_team(self._access, who, str(body.get("team") or ""))
+        team = body.get("team") or ""
+        if not isinstance(team, str):
+            raise InputError("team", team, "text")
+        team = chosen_team(self._access, who, team)
         allowed(self._access, who, "submit", team)
         return {**body, "team": team}
 
-    def _check_app(self, folder: StateFolder, who: Identity, action: Any, app: str) -> None:
-        teams = folder.teams()
-        check_app("APP", app, list(teams))
+    def _known_app(self, folder: StateFolder, who: Identity, action: Action, app: str) -> str:
+        """Return the name of an app, if somebody may do this with it. Of an app that one may not see nobody
+        can tell whether it exists."""
+        teams, visible = folder.teams(), self._names(folder, who)
+        check_app("APP", app, [name for name in teams if name in visible])
         if self._access is not None:
             allowed(self._access, who, action, teams[app])
+        return app
 
     def _seen(self, folder: StateFolder, who: Identity) -> dict[str, Any]:
         """Return the status, with the apps that somebody may see; hooks are for operators."""
@@ -273,7 +348,7 @@ class Service:
             app["app"] for app in status["apps"] if app["outcome"] == "open" and app["app"] not in names
         ]
         for app in shown:
-            app["why"] = _hidden(app["why"], others)
+            app["why"] = _without_others(_hidden(app["why"], others), names)
         return {**found, "status": {**status, "apps": shown}}
 
     def _past(self, folder: StateFolder, who: Identity, kind: Past, body: dict[str, Any]) -> list[Any]:
@@ -285,9 +360,27 @@ class Service:
         for team in teams or ("",):
             allowed(access, who, kind, team)
         found = folder.past(kind, msgspec.structs.replace(query, teams=teams))
-        for each in found if kind == "events" and access.status == "team" else ():
-            each["reason"] = each["reason"].partition("; given to ")[0]
+        if kind == "events" and access.status == "team":
+            mine = self._names(folder, who)
+            for each in found:
+                each["reason"] = _without_others(each["reason"], mine)
         return found
+
+    def _story(self, folder: StateFolder, who: Identity, app: str) -> dict[str, Any]:
+        found, mine = folder.story(app), self._names(folder, who)
+        for each in found["decisions"] if self._hides(who) else ():
+            each["why"] = _without_others(each["why"] or "", mine)
+        return found
+
+    def _hides(self, who: Identity) -> bool:
+        """Return whether the apps of others are hidden from somebody."""
+        access = self._access
+        return access is not None and access.status == "team" and not who.among(access.operators)
+
+    def _names(self, folder: StateFolder, who: Identity) -> set[str]:
+        """Return the names of the apps that somebody may see."""
+        access = self._access
+        return {n for n, team in folder.teams().items() if access is None or sees(access, who, team)}
 
     def _send_logs(self, channel: Channel, folder: StateFolder, app: str, have: Mapping[str, int]) -> None:
         name, _, ended = folder.app_folder(app)
@@ -306,8 +399,14 @@ def _hidden(why: str, others: list[str]) -> str:
     return why
 
 
+def _without_others(reason: str, mine: set[str]) -> str:
+    """Return why something was done, without the names of apps that are not among *mine*."""
+    told = reason.partition("; given to ")[0]
+    return re.sub(r"\bapp (.*) waits", lambda one: one[0] if one[1] in mine else "app waits", told)
+
+
 def _wait(ask: Ask) -> float:
-    return max(0.0, min(ask.wait, LONGEST_WAIT))
+    return max(0.0, min(LONGEST_WAIT, ask.wait))  # in this order it is 0 for what is no number
 
 
 # Who somebody is.
@@ -364,11 +463,16 @@ def _short(home: Path) -> Iterator[str]:
         os.close(folder)
 
 
-def unix_listener(home: Path, serve: Callable[[Channel, str], None], everybody: bool) -> Listener:
+def unix_listener(
+    home: Path,
+    serve: Callable[[Channel, str], None],
+    everybody: bool,
+    admission: Admission | None = None,
+) -> Listener:
     """Listen in the state folder, for *everybody* on this machine or for the user of the arbiter alone."""
 
     def greet(sock: socket.socket) -> tuple[Channel, str]:
-        sock.settimeout(60)
+        sock.settimeout(limits.IDLE)
         return Channel(sock), peer(sock).user
 
     (home / SOCKET).unlink(missing_ok=True)
@@ -381,7 +485,19 @@ def unix_listener(home: Path, serve: Callable[[Channel, str], None], everybody: 
             os.umask(before)
     if everybody:
         (home / SOCKET).chmod(0o666)
-    return Listener(sock, greet, serve)
+    return Listener(sock, greet, serve, admission, closed=partial(_remove, home, _file_number(home)))
+
+
+def _file_number(home: Path) -> tuple[int, int]:
+    found = (home / SOCKET).stat()
+    return found.st_dev, found.st_ino
+
+
+def _remove(home: Path, ours: tuple[int, int]) -> None:
+    """Remove the socket of an arbiter that leaves, unless another one has put its own there."""
+    with suppress(OSError):
+        if _file_number(home) == ours:
+            (home / SOCKET).unlink()
 
 
 def unix_client(home: Path) -> Client | None:

@@ -23,6 +23,7 @@ import msgspec
 
 from astrarium.cluster import contract
 from astrarium.cluster.live.backend import EndedRun, JobCommand, Memory
+from astrarium.cluster.live.limits import MOST_UNREAD, TURN
 from astrarium.cluster.live.machine.keeping.records import mark, passes, private_folder
 from astrarium.cluster.live.policy import pickled_policy, unpickled_policy
 from astrarium.cluster.live.watching.events import Chronicler, ClusterEvent
@@ -52,6 +53,7 @@ SCHEMA = (
     """CREATE TABLE IF NOT EXISTS events (id INTEGER PRIMARY KEY, at INTEGER, wall INTEGER, kind TEXT,
        name TEXT, team TEXT, app INTEGER, gpus TEXT, reason TEXT, cause TEXT)""",
     "CREATE INDEX IF NOT EXISTS events_by_kind ON events (kind)",
+    "CREATE INDEX IF NOT EXISTS inbox_unread ON inbox (id) WHERE answer IS NULL",
 )
 LATER_COLUMNS = (  # of folders that an earlier version has begun
     ("apps", "team TEXT"),
@@ -403,16 +405,29 @@ class Store:
     # messages
 
     def send(self, kind: str, body: dict[str, Any], at: Time, owner: str = "") -> int:
+        """Leave a message and return its number; those of an owner that wait for an answer are limited."""
         with self._writing():
+            self._check_unread(owner)
             values = at, kind, msgspec.json.encode(body).decode(), owner
             query = "INSERT INTO inbox (at, kind, body, owner) VALUES (?, ?, ?, ?)"
             done = self._db.execute(query, values)
         assert done.lastrowid is not None
         return done.lastrowid
 
+    def _check_unread(self, owner: str) -> None:
+        query = "SELECT count(*) FROM inbox WHERE answer IS NULL AND owner = ?"
+        [unread] = self._db.execute(query, (owner,)).fetchone()
+        if owner and unread >= MOST_UNREAD:
+            told = f"at most {MOST_UNREAD} messages of a user that the arbiter has not answered: wait"
+            raise InputError("user", owner, told)
+
     def inbox(self) -> list[InboxMessage]:
+        """Return messages without an answer, in their order; of each owner so many as one turn takes."""
         rows = self._db.execute(
-            "SELECT id, kind, body, coalesce(owner, '') FROM inbox WHERE answer IS NULL ORDER BY id"
+            """SELECT id, kind, body, who FROM (SELECT id, kind, body, coalesce(owner, '') AS who,
+               row_number() OVER (PARTITION BY coalesce(owner, '') ORDER BY id) AS place
+               FROM inbox WHERE answer IS NULL) WHERE place <= ? ORDER BY id""",
+            (TURN,),
         ).fetchall()
         return [
             InboxMessage(number, kind, msgspec.json.decode(body), who) for number, kind, body, who in rows

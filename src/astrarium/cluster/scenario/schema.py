@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import shlex
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import msgspec
 
+from astrarium.cluster.live import limits
 from astrarium.cluster.live.access import AccessSection
 from astrarium.cluster.live.backend import JobCommand, KubernetesOptions, OnStop, Processes
 from astrarium.cluster.scenario.calendar import Moment
@@ -19,7 +21,7 @@ from astrarium.core.units import MILLISECOND, SECOND
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
 Gpus = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
-Number = Annotated[int, msgspec.Meta(ge=0)]
+Number = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]
 Times = Annotated[float, msgspec.Meta(ge=1, le=1000)]
 Priority = Annotated[int, msgspec.Meta(ge=-1000, le=1000)]
 Factor = Annotated[float, msgspec.Meta(gt=0, le=1_000_000)]
@@ -91,10 +93,7 @@ class AppEntry(msgspec.Struct, frozen=True):
     max_run: Duration = Duration(0)
 
     def __post_init__(self) -> None:
-        name = self.name
-        if not name.strip() or name in (".", "..") or "/" in name or not name.isprintable():
-            told = "text that could name a file: not empty, without / and line breaks, and not . or .."
-            raise InputError("name", name, told)
+        self._check_names()
         if self.every and self.count == 1:
             told = "a count of several apps with it, such as count: 3"
             raise InputError("every", write_duration(self.every), told)
@@ -107,6 +106,22 @@ class AppEntry(msgspec.Struct, frozen=True):
             self._check_halving()
         else:
             self._check_alike()
+
+    def _check_names(self) -> None:
+        name = self.name
+        if not name.strip() or name in (".", "..") or "/" in name or not name.isprintable():
+            told = "text that could name a file: not empty, without / and line breaks, and not . or .."
+            raise InputError("name", name, told)
+        for field, text in (("name", name), ("team", self.team), ("model", self.model)):
+            if not text.isprintable() or len(text.encode()) > limits.LONGEST_NAME:
+                told = f"text of at most {limits.LONGEST_NAME} bytes, without line breaks"
+                raise InputError(field, text, told)
+
+    @property
+    def jobs_in_all(self) -> int:
+        """Return the jobs of all copies and phases."""
+        phases = self.phases or ()
+        return self.count * (sum(job.count for phase in phases for job in phase) or self.jobs)
 
     @property
     def shares(self) -> bool:
@@ -397,6 +412,7 @@ class TaskEntry(msgspec.Struct, frozen=True):
     elastic: bool = False
 
     def __post_init__(self) -> None:
+        self._check_sizes()
         self.words()
         if self.elastic and (self.on_stop != "checkpoint" or self.processes == "gpu"):
             told = "false: a job whose GPUs may change has on_stop: checkpoint, and processes: job or machine"
@@ -405,6 +421,19 @@ class TaskEntry(msgspec.Struct, frozen=True):
             if not name or "=" in name or "\0" in name + value:
                 told = "a name without =, and a value, neither with a zero byte"
                 raise InputError("env", f"{name}={value}", told)
+
+    def _check_sizes(self) -> None:
+        command = self.command if isinstance(self.command, str) else "".join(self.command)
+        env = "".join(f"{name}{value}" for name, value in self.env.items())
+        for field, text, most in (
+            ("command", command, limits.LONGEST_COMMAND),
+            ("env", env, limits.LARGEST_ENV),
+            ("directory", self.directory or "", limits.LONGEST_PATH),
+        ):
+            if len(text.encode("utf-8", "replace")) > most:
+                raise InputError(field, text, f"at most {most} bytes")
+        if "\0" in (self.directory or ""):
+            raise InputError("directory", self.directory, "a path without a zero byte")
 
     def words(self) -> tuple[str, ...]:
         return command_words(self.command)
@@ -415,9 +444,14 @@ class TaskEntry(msgspec.Struct, frozen=True):
         return JobCommand(self.words(), self.on_stop, self.processes, self.env, directory, self.elastic)
 
 
+@lru_cache(maxsize=16)
+def _split(line: str) -> tuple[str, ...]:
+    return tuple(shlex.split(line))
+
+
 def command_words(command: str | tuple[str, ...]) -> tuple[str, ...]:
     try:
-        words = command if isinstance(command, tuple) else tuple(shlex.split(command))
+        words = command if isinstance(command, tuple) else _split(command)
     except ValueError as error:
         raise InputError("command", command, f"a command line: {error}") from None
     if not words or not words[0] or any("\0" in word for word in words):

@@ -5,7 +5,6 @@ Traces of cluster jobs are CSV files with a header; other columns may stand ther
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal, InvalidOperation
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from astrarium.cluster.contract import App, Job
-from astrarium.core.decode import read_text
+from astrarium.core.decode import csv_rows, read_text
 from astrarium.core.errors import InputError, one_of, read_from
 from astrarium.core.units import SECOND, Time
 
@@ -138,17 +137,19 @@ def read_trace(path: str | Path, format: str) -> list[TraceJob]:
 
 def _jobs(lines: Iterable[str], format: TraceFormat) -> Iterator[tuple[int, TraceJob]]:
     """Yield the jobs with the numbers of their lines."""
-    reader = csv.reader(lines)
-    header = [name.strip() for name in next(reader, [])]
+    rows = csv_rows(lines)
+    header = [name.strip() for name in next(rows, (1, []))[1]]
     missing = [name for name in format.columns if name not in header]
     if missing:
         expected = f"a header with {','.join(format.columns)} (missing: {', '.join(missing)})"
         raise InputError("line 1", ",".join(header), expected)
-    for cells in filter(None, reader):
-        line = f"line {reader.line_num}"
+    for number, cells in rows:
+        line = f"line {number}"
+        if not cells:
+            continue
         if len(cells) != len(header):
             raise InputError(line, ",".join(cells), f"{len(header)} cells: {','.join(header)}")
-        yield reader.line_num, _job(dict(zip(header, cells, strict=True)), format, line)
+        yield number, _job(dict(zip(header, cells, strict=True)), format, line)
 
 
 def _job(cells: Mapping[str, str], format: TraceFormat, line: str) -> TraceJob:

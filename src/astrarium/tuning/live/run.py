@@ -90,7 +90,7 @@ def _written(told: Mapping[str, Any]) -> dict[str, Any]:
 def _read(file: Path) -> dict[str, Any]:
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError("", None, f"what the first run wrote there: {error}", str(file)) from error
     return found if isinstance(found, dict) else {}
 
@@ -165,7 +165,7 @@ class FileJournal(Journal):
     def _read_line(self, number: int, line: str) -> None:
         try:
             self._take(json.loads(line))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             expected = f"a line of a tuning journal: {error!r}"
             raise InputError(f"line {number}", line, expected, str(self._path)) from error
 

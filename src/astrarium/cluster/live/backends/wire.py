@@ -11,24 +11,29 @@ from __future__ import annotations
 import hmac
 import os
 import secrets
+import select
 import socket
 import ssl
 import struct
+import sys
 import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
+from astrarium.cluster.live.limits import ConnectionLimits, Full, Pool, Slot
 from astrarium.core.errors import AstrariumError, InputError
 
 GREETING, LARGEST = 1 << 12, 1 << 26  # bytes of a message, before and after the other end is known
 SHORTEST_KEY = 32  # characters
-HANDSHAKE = 10.0  # seconds that it may take
-STRANGERS = 64  # connections at once whose other end is not yet known
+HANDSHAKE = 5.0  # seconds in which a stranger has to show a key
+CONNECTING = 10.0  # seconds in which an arbiter has to answer
+BACKLOG = 1024  # connections that the kernel keeps until they are heard
 _HEAD = struct.Struct(">I")
 _TAG = 32
 _VERSION = b"astrarium-1"
@@ -60,10 +65,12 @@ class Channel:
     def send(self, message: object) -> None:
         self.send_bytes(msgspec.msgpack.encode(message))
 
-    def receive(self, kind: type[T] | Any) -> T:
+    def receive(self, kind: type[T] | Any, largest: int = LARGEST) -> T:
+        """Return a message of a kind, which has no more bytes than *largest*."""
+        body = self.receive_bytes(largest)
         try:
-            found: T = msgspec.msgpack.decode(self.receive_bytes(), type=kind)
-        except msgspec.MsgspecError as error:
+            found: T = msgspec.msgpack.decode(body, type=kind)
+        except (msgspec.MsgspecError, RecursionError, MemoryError, ValueError, OverflowError) as error:
             raise WireError(f"a message was not understood: {error}") from None
         return found
 
@@ -77,10 +84,10 @@ class Channel:
         except OSError as error:
             raise WireError(f"the connection broke: {error}") from None
 
-    def receive_bytes(self) -> bytes:
+    def receive_bytes(self, largest: int = LARGEST) -> bytes:
         [size] = _HEAD.unpack(self._exactly(_HEAD.size))
-        if size > self.largest:
-            raise WireError(f"a message has {size} bytes, and may have {self.largest}")
+        if size > min(self.largest, largest):
+            raise WireError(f"a message has {size} bytes, and may have {min(self.largest, largest)}")
         tag, body = self._exactly(_TAG), self._exactly(size)
         if not hmac.compare_digest(tag, _tag(self._keys[1], self._received, body)):
             raise WireError("a message has no valid proof of the key")
@@ -88,9 +95,16 @@ class Channel:
         return body
 
     def close(self) -> None:
-        with suppress(OSError):
-            self.socket.shutdown(socket.SHUT_RDWR)
+        end(self.socket)
         self.socket.close()
+
+    def gone(self) -> bool:
+        """Return whether the other end has left, as far as is known here, without waiting."""
+        if self.socket.fileno() < 0:
+            return True
+        poll = select.poll()
+        poll.register(self.socket, select.POLLRDHUP)
+        return bool(poll.poll(0))
 
     def __enter__(self) -> Channel:
         return self
@@ -102,7 +116,7 @@ class Channel:
         found = bytearray()
         while len(found) < count:
             if time.monotonic() > self.deadline:
-                raise WireError("the other end took too long to say who it is")
+                raise WireError("the other end took too long")
             try:
                 piece = self.socket.recv(min(count - len(found), 1 << 20))
             except OSError as error:
@@ -111,6 +125,12 @@ class Channel:
                 raise WireError("the other end has left")
             found += piece
         return bytes(found)
+
+
+def end(sock: socket.socket) -> None:
+    """End a connection; the thread that uses it notices, and closes it."""
+    with suppress(OSError):
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
 def _tag(key: bytes, number: int, body: bytes) -> bytes:
@@ -140,7 +160,7 @@ def read_place(field: str, text: str, certificate: str = "") -> Place:
 def connected(where: Place, name: str, key: bytes, timeout: float = 30.0) -> Channel:
     """Return a channel to an arbiter that has shown that it has the key."""
     try:
-        sock = socket.create_connection((where.host, where.port), timeout=min(timeout, HANDSHAKE))
+        sock = socket.create_connection((where.host, where.port), timeout=min(timeout, CONNECTING))
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if where.certificate:
             sock = _client_tls(where.certificate).wrap_socket(sock)
@@ -155,7 +175,7 @@ def connected(where: Place, name: str, key: bytes, timeout: float = 30.0) -> Cha
 
 
 def _introduced(channel: Channel, hello: _Hello, key: bytes, timeout: float) -> Channel:
-    channel.largest, channel.deadline = GREETING, time.monotonic() + HANDSHAKE
+    channel.largest, channel.deadline = GREETING, time.monotonic() + CONNECTING
     channel.send(hello)
     answer: _Challenge = channel.receive(_Challenge)
     if not hmac.compare_digest(answer.proof, _derived(key, b"server", hello, answer.nonce)):
@@ -229,25 +249,45 @@ def _client_tls(certificate: str) -> ssl.SSLContext:
     return context
 
 
+class Admission(NamedTuple):
+    """Who may come in at a time: so many *strangers*, and others as the *pool* of each name has places. Who
+    finds none hears why from *refuse*."""
+
+    pool: Callable[[str], Pool]
+    refuse: Callable[[Channel, str], None] = lambda channel, why: None
+    strangers: int = ConnectionLimits().strangers
+
+
+def everybody() -> Admission:
+    """Return an admission that makes no difference between those who are known."""
+    pool = Pool("everybody", ConnectionLimits().agents)
+    return Admission(lambda name: pool)
+
+
 class Listener:
-    """Threads that hear who connects, and hand a channel and a name to *serve*, one thread for each."""
+    """Threads that hear who connects, and hand a channel and a name to *serve*, one thread for each. *greet*
+    finds out who somebody is; *wrap* makes a connection one of TLS, without waiting."""
 
     def __init__(
         self,
         sock: socket.socket,
         greet: Callable[[socket.socket], tuple[Channel, str]],
         serve: Callable[[Channel, str], None],
+        admission: Admission | None = None,
+        wrap: Callable[[socket.socket], socket.socket] = lambda sock: sock,
+        closed: Callable[[], None] = lambda: None,
     ) -> None:
-        self._socket, self._greet, self._serve = sock, greet, serve
-        self._strangers = threading.BoundedSemaphore(STRANGERS)
+        self._socket, self._greet, self._serve, self._wrap, self._closed = sock, greet, serve, wrap, closed
+        self._admission = admission or everybody()
+        self._strangers = Pool("strangers", self._admission.strangers, yields=True)
         self._open: set[Channel] = set()
-        sock.listen(STRANGERS)
+        sock.listen(BACKLOG)
         self.address: Any = sock.getsockname()
         threading.Thread(target=self._listen, name="listener", daemon=True).start()
 
     def close(self) -> None:
-        with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)
+        self._closed()
+        end(self._socket)
         self._socket.close()
         for channel in list(self._open):
             channel.close()
@@ -255,29 +295,64 @@ class Listener:
     def _listen(self) -> None:
         while True:
             try:
-                sock, _ = self._socket.accept()
+                sock, address = self._socket.accept()
             except OSError:
                 if self._socket.fileno() < 0:
                     return
-                time.sleep(0.1)  # too many files are open: some will be closed
-                continue
-            if self._strangers.acquire(blocking=False):
-                threading.Thread(target=self._meet, args=[sock], daemon=True).start()
+                self._strangers.give_way()  # too many files are open: some will be closed
+                time.sleep(0.1)
             else:
-                sock.close()
+                self._hear(sock, str(address[0]) if address else "")
 
-    def _meet(self, sock: socket.socket) -> None:
+    def _hear(self, sock: socket.socket, host: str) -> None:
+        """Have a thread find out who has connected; of strangers that are too many, one has to leave."""
+        try:
+            sock = self._wrap(sock)
+            slot = self._strangers.enter(host, partial(end, sock))
+        except OSError:
+            sock.close()
+            return
+        try:
+            threading.Thread(target=self._meet, args=[sock, slot], daemon=True).start()
+        except RuntimeError:  # the system has no thread left
+            slot.leave()
+            sock.close()
+
+    def _meet(self, sock: socket.socket, stranger: Slot) -> None:
         try:
             channel, name = self._greet(sock)
+            slot = self._entered(channel, name)
         except (WireError, OSError):
             sock.close()
             return
         finally:
-            self._strangers.release()
+            stranger.leave()
+        try:
+            self._serve_open(channel, name)
+        finally:
+            slot.leave()
+
+    def _entered(self, channel: Channel, name: str) -> Slot:
+        """Return a place among those who are known; who finds none is a stranger until told so."""
+        try:
+            return self._admission.pool(name).enter(name, partial(end, channel.socket))
+        except Full as full:
+            channel.socket.settimeout(HANDSHAKE)
+            channel.deadline = time.monotonic() + HANDSHAKE
+            self._admission.refuse(channel, str(full))
+            raise WireError(str(full)) from None
+
+    def _serve_open(self, channel: Channel, name: str) -> None:
         self._open.add(channel)
-        with channel, suppress(WireError, OSError):
-            self._serve(channel, name)
-        self._open.discard(channel)
+        if self._socket.fileno() < 0:  # the listener was closed meanwhile
+            end(channel.socket)
+        try:
+            with channel, suppress(WireError, OSError):
+                self._serve(channel, name)
+        except Exception as error:  # a fault of ours ends this connection, and nothing else
+            print(f"the connection of {name} was ended: {error!r}", file=sys.stderr, flush=True)
+        finally:
+            self._open.discard(channel)
 
 
 def tcp_listener(
@@ -286,13 +361,19 @@ def tcp_listener(
     serve: Callable[[Channel, str], None],
     tls: ssl.SSLContext | None = None,
     timeout: float = 30.0,
+    admission: Admission | None = None,
 ) -> Listener:
     """Listen on an address of this machine for those who have a key."""
 
-    def greet(sock: socket.socket) -> tuple[Channel, str]:
+    def wrap(sock: socket.socket) -> socket.socket:
         sock.settimeout(HANDSHAKE)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return accepted(tls.wrap_socket(sock, server_side=True) if tls else sock, keys, timeout)
+        return tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False) if tls else sock
+
+    def greet(sock: socket.socket) -> tuple[Channel, str]:
+        if isinstance(sock, ssl.SSLSocket):
+            sock.do_handshake()
+        return accepted(sock, keys, timeout)
 
     family = socket.AF_INET6 if ":" in where.host else socket.AF_INET
     try:
@@ -300,4 +381,4 @@ def tcp_listener(
     except OSError as error:
         told = f"an address of this machine, and a port that is free ({error.strerror})"
         raise InputError("live.listen", f"{where.host}:{where.port}", told) from None
-    return Listener(sock, greet, serve)
+    return Listener(sock, greet, serve, admission, wrap)

@@ -10,14 +10,16 @@ import sqlite3
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import msgspec
 
 from astrarium.cluster.live.store import rows
+from astrarium.core.errors import InputError
 from astrarium.core.units import SECOND, Time
 
 By = Literal["team", "app", "day"]
+Whole = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)]  # what SQLite can hold
 HOUR = 3600 * SECOND
 ENDED = ("finished", "failed", "withdrawn")
 COUNTS = ("submitted", *ENDED, "preempted")
@@ -34,11 +36,15 @@ class PastQuery(msgspec.Struct, frozen=True):
     """Which part of the past is wanted: events with a greater number than *after*; nothing before *since* on
     the wall; of one *app*; of these *teams*, or of all apps; added up *by* these."""
 
-    after: int = 0
-    since: Time = 0
+    after: Whole = 0
+    since: Whole = 0
     app: str | None = None
     teams: tuple[str, ...] | None = None
     by: tuple[By, ...] = ("team", "day")
+
+    def __post_init__(self) -> None:
+        if len(self.by) > len(get_args(By)):
+            raise InputError("by", len(self.by), f"at most {len(get_args(By))} of {', '.join(get_args(By))}")
 
 
 def past(db: sqlite3.Connection, kind: str, query: PastQuery) -> list[Any]:

@@ -1,0 +1,342 @@
+"""No user takes what others need: connections, messages and sizes are limited for each."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from astrarium.cluster.live import limits
+from astrarium.cluster.live import service as service_module
+from astrarium.cluster.live.access import AccessSection
+from astrarium.cluster.live.arbiter import ANY
+from astrarium.cluster.live.backends.remote import AGENT
+from astrarium.cluster.live.backends.wire import Admission, Listener, Place, connected, tcp_listener
+from astrarium.cluster.live.limits import ConnectionLimits, Connections, Full, Pool, fitting
+from astrarium.cluster.live.service import Client, Service, StateFolder, unix_listener
+from astrarium.cluster.live.store import Store
+from astrarium.cluster.live.watching.history import PastQuery
+from astrarium.cluster.scenario.build import live_apps
+from astrarium.core.errors import AstrariumError, InputError
+from tests.support.cluster.hosts import waited
+
+# pools
+
+
+class Gone:
+    """Who has had to give way."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def enter(self, pool: Pool, group: str, name: str = "") -> limits.Slot:
+        return pool.enter(group, lambda: self.names.append(name or group))
+
+
+def test_a_user_has_so_many_connections_and_others_have_theirs() -> None:
+    gone, pool = Gone(), Pool("users", 10, 3)
+    slots = [gone.enter(pool, "bob") for _ in range(3)]
+    with pytest.raises(Full, match="bob has 3 connections open, and may have 3"):
+        gone.enter(pool, "bob")
+    gone.enter(pool, "carol")
+    slots[0].leave()
+    gone.enter(pool, "bob")
+    assert (gone.names, len(pool)) == ([], 4)
+
+
+def test_when_all_are_taken_the_oldest_of_who_has_most_gives_way() -> None:
+    gone, pool = Gone(), Pool("users", 4, 3)
+    for group, name in (("bob", "b1"), ("carol", "c1"), ("bob", "b2"), ("bob", "b3"), ("eve", "e1")):
+        gone.enter(pool, group, name)
+    assert gone.names == ["b1"]
+    gone.enter(pool, "dan")
+    assert gone.names == ["b1", "b2"]
+    with pytest.raises(Full, match="all 4 connections for users are taken"):  # all have the same
+        gone.enter(pool, "fay")
+
+
+def test_of_strangers_one_always_gives_way() -> None:
+    gone, pool = Gone(), Pool("strangers", 3, yields=True)
+    for name in ("first", "second", "third", "fourth"):
+        gone.enter(pool, "10.0.0.1", name)
+    assert gone.names == ["first"]
+    gone.enter(pool, "10.0.0.2", "elsewhere")
+    assert gone.names == ["first", "second"]
+    pool.give_way()
+    assert gone.names == ["first", "second", "third"]
+
+
+def test_who_has_given_way_leaves_once() -> None:
+    gone, pool = Gone(), Pool("strangers", 1, yields=True)
+    first = gone.enter(pool, "a")
+    gone.enter(pool, "b")
+    first.leave()
+    assert len(pool) == 1
+
+
+@pytest.mark.parametrize("descriptors", [64, 256, 1024, 4096, 20_000, limits.MOST_DESCRIPTORS])
+def test_some_descriptors_are_left_for_the_arbiter_itself(descriptors: int) -> None:
+    found = fitting(descriptors)
+    taken = found.strangers + 5 * (found.users + found.operators) + found.agents
+    assert taken <= descriptors * 9 // 10
+    assert 1 <= found.user <= max(1, found.users // 4)
+
+
+def test_the_limit_of_descriptors_is_raised() -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, before[1]), before[1]))
+        found = limits.raised_descriptors()
+        assert (
+            found == resource.getrlimit(resource.RLIMIT_NOFILE)[0] == min(before[1], limits.MOST_DESCRIPTORS)
+        )
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+# connections
+
+KEYS = {name: name.encode() * 16 for name in ("alice", "bob", "carol", AGENT)}
+FEW = ConnectionLimits(strangers=8, user=3, users=6, operators=2, agents=4)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    Store(tmp_path).close()
+    return tmp_path
+
+
+class Arbiter:
+    """What answers for an arbiter, with few places."""
+
+    def __init__(self, home: Path) -> None:
+        access = AccessSection(("alice",), {"vision": ("bob", "carol")})
+        self.service = Service(home, access)
+        self.known = Connections(FEW, self.service.is_operator)
+        self.agents = threading.Semaphore(0)
+        admission = Admission(self._pool, self.service.refuse, FEW.strangers)
+        here = Place("127.0.0.1", 0)
+        self.listener = tcp_listener(here, KEYS.get, self._serve, admission=admission)
+        self.place = Place("127.0.0.1", self.listener.address[1])
+
+    def _pool(self, name: str) -> Pool:
+        return self.known.agents if name == AGENT else self.known.of(name)
+
+    def _serve(self, channel: Any, name: str) -> None:
+        if name == AGENT:
+            self.agents.release()
+            channel.receive(str)
+        else:
+            self.service.serve(channel, name)
+
+    def client(self, user: str) -> Client:
+        return Client(connected(self.place, user, KEYS[user]))
+
+    def stranger(self) -> socket.socket:
+        return socket.create_connection(self.place[:2], timeout=60)
+
+
+@pytest.fixture
+def arbiter(home: Path) -> Iterator[Arbiter]:
+    one = Arbiter(home)
+    yield one
+    one.listener.close()
+
+
+def answered(client: Client) -> Client:
+    assert client.past("events", PastQuery()) == []
+    return client
+
+
+def words_of(do: Callable[[], object]) -> str:
+    with pytest.raises(AstrariumError) as error:
+        do()
+    return str(error.value)
+
+
+def test_a_user_at_the_limit_is_told_so_and_harms_nobody(arbiter: Arbiter) -> None:
+    mine = [answered(arbiter.client("bob")) for _ in range(FEW.user)]
+    told = words_of(lambda: answered(arbiter.client("bob")))
+    assert told == "bob has 3 connections open, and may have 3: close some"
+    answered(arbiter.client("carol"))
+    answered(arbiter.client("alice"))
+    mine[0]._channel.close()
+    waited(lambda: len(arbiter.known.users) < FEW.user + 1)
+    answered(arbiter.client("bob"))
+
+
+def test_operators_always_get_in(arbiter: Arbiter) -> None:
+    others = [answered(arbiter.client(user)) for user in ("bob", "carol") for _ in range(FEW.user)]
+    mine = [answered(arbiter.client("alice")) for _ in range(3 * FEW.operators)]
+    answered(mine[-1])
+    assert len(arbiter.known.operators) == FEW.operators
+    for each in others:
+        answered(each)
+
+
+def test_agents_are_not_bound_by_the_limit_of_a_user(arbiter: Arbiter) -> None:
+    channels = [connected(arbiter.place, AGENT, KEYS[AGENT]) for _ in range(FEW.agents)]
+    for _ in channels:
+        assert arbiter.agents.acquire(timeout=60)
+    with connected(arbiter.place, AGENT, KEYS[AGENT]) as more:
+        more.send("join")
+        assert waited(more.gone)
+    answered(arbiter.client("bob"))
+
+
+def test_who_has_a_key_is_served_however_many_strangers_there_are(arbiter: Arbiter) -> None:
+    strangers = [arbiter.stranger() for _ in range(5 * FEW.strangers)]
+    for user in ("bob", "carol", "alice") * 2:
+        answered(arbiter.client(user))
+        strangers += [arbiter.stranger() for _ in range(FEW.strangers - 1)]
+    assert strangers[0].recv(1) == b""  # the oldest has given way
+    for each in strangers:
+        each.close()
+
+
+def test_who_asks_nothing_is_left(arbiter: Arbiter, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "IDLE", 0.0)
+    client = arbiter.client("bob")
+    client._channel.socket.sendall(b"\0")  # and who asks slowly
+    waited(client._channel.gone)
+    waited(lambda: len(arbiter.known.users) == 0)
+
+
+def test_nobody_waits_for_the_answer_of_who_has_left(arbiter: Arbiter) -> None:
+    client = arbiter.client("bob")
+    body = {"name": "a", "command": "true", "length": "1s"}
+    thread = threading.Thread(target=lambda: words_of(lambda: client.send("app", body, 600.0)))
+    thread.start()
+    waited(lambda: len(arbiter.known.users) == 1)
+    client._channel.close()
+    thread.join(60)
+    waited(lambda: len(arbiter.known.users) == 0)
+
+
+def test_users_of_the_machine_have_the_same_limit(home: Path) -> None:
+    service = Service(home, AccessSection())
+    known = Connections(FEW)
+    listener = unix_listener(home, service.serve, True, Admission(known.of, service.refuse, FEW.strangers))
+    try:
+        clients = [service_module.unix_client(home) for _ in range(FEW.user)]
+        waited(lambda: len(known.users) == FEW.user)
+        more = service_module.unix_client(home)
+        assert more is not None
+        assert "connections open, and may have 3" in words_of(more.status)
+        assert all(clients)
+    finally:
+        listener.close()
+
+
+def test_a_listener_outlives_a_lack_of_descriptors(arbiter: Arbiter, monkeypatch: pytest.MonkeyPatch) -> None:
+    accept, failed = socket.socket.accept, list[float]()
+
+    def failing(self: socket.socket) -> Any:
+        if self is arbiter.listener._socket and len(failed) < 3:
+            failed.append(time.monotonic())
+            raise OSError(24, "too many open files")
+        return accept(self)
+
+    stranger = arbiter.stranger()
+    waited(lambda: len(arbiter.listener._strangers) == 1)
+    monkeypatch.setattr(socket.socket, "accept", failing)
+    arbiter.stranger().close()  # it is accepted by the call that waits already
+    other = arbiter.client("bob")
+    answered(other)
+    assert failed[2] - failed[0] >= 0.19  # it does not spin
+    assert stranger.recv(1) == b""  # a stranger has made room
+
+
+def test_a_listener_outlives_a_lack_of_threads(arbiter: Arbiter, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(threading.Thread, "start", none)
+        assert arbiter.stranger().recv(1) == b""
+    answered(arbiter.client("bob"))
+
+
+def test_a_fault_of_ours_ends_one_connection_with_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+    def serve(channel: Any, name: str) -> None:
+        channel.receive(str)
+        raise ZeroDivisionError("ours")
+
+    listener: Listener = tcp_listener(Place("127.0.0.1", 0), KEYS.get, serve)
+    with connected(Place("127.0.0.1", listener.address[1]), "bob", KEYS["bob"]) as channel:
+        channel.send("x")
+        waited(channel.gone)
+    listener.close()
+    waited(lambda: (told := capfd.readouterr().err) and told == ERROR)
+
+
+ERROR = "the connection of bob was ended: ZeroDivisionError('ours')\n"
+
+
+# messages
+
+
+def test_messages_of_one_user_that_wait_are_limited(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("astrarium.cluster.live.store.MOST_UNREAD", 3)
+    bob, carol, folder = (StateFolder(home, user) for user in ("bob", "carol", ""))
+    for _ in range(3):
+        bob.send("withdraw", {"app": "a"}, 0.0)
+    with pytest.raises(InputError, match=r"user: expected at most 3 messages of a user .*got 'bob'"):
+        bob.send("withdraw", {"app": "a"}, 0.0)
+    carol.send("withdraw", {"app": "a"}, 0.0)
+    for _ in range(4):
+        folder.send("withdraw", {"app": "a"}, 0.0)  # who may write the folder may do all
+
+
+def test_a_turn_takes_some_messages_of_everybody(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("astrarium.cluster.live.store.TURN", 2)
+    for user in ("bob", "bob", "bob", "carol"):
+        StateFolder(home, user).send("withdraw", {"app": "a"}, 0.0)
+    store = Store(home)
+    assert [(each.id, each.owner) for each in store.inbox()] == [(1, "bob"), (2, "bob"), (4, "carol")]
+    store.close()
+
+
+# apps
+
+APP = {"name": "a", "length": "1s", "command": "true"}
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ({"name": "x" * (1 << 20)}, r"^app: expected an app of at most 131072 bytes"),
+        ({"name": "x" * 201}, r"^app\.name: expected text of at most 200 bytes"),
+        ({"name": "é" * 101}, r"^app\.name: expected text of at most 200 bytes"),
+        ({"name": "a\nb"}, r"^app\.name: expected text that could name a file"),
+        ({"name": "a\x1b[2J"}, r"^app\.name: expected text that could name a file"),
+        ({"team": "x" * 201}, r"^app\.team: expected text of at most 200 bytes"),
+        ({"team": "a\nb"}, r"^app\.team: expected text of at most 200 bytes, without line breaks"),
+        ({"model": "x" * 201}, r"^app\.model: expected text of at most 200 bytes"),
+        ({"command": "x" * 32_769}, r"^app\.command: expected at most 32768 bytes"),
+        ({"command": ["x"] * 32_769}, r"^app: expected an app of at most|^app\.command"),
+        ({"env": {"A": "x" * 65_536}}, r"^app\.env: expected at most 65536 bytes"),
+        ({"directory": "x" * 4097}, r"^app\.directory: expected at most 4096 bytes"),
+        ({"directory": "a\0b"}, r"^app\.directory: expected a path without a zero byte"),
+        ({"command": "echo \ud800"}, r"^app: expected an app of at most .*surrogates"),
+        ({"count": 101, "jobs": 100}, r"^app\.jobs: expected at most 10000 jobs.*got 10100"),
+        ({"gpus": 100_000, "length": "100d"}, r"^app\.length: expected a length that takes less"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_an_app_is_bounded_where_it_is_read(more: dict[str, Any], told: str) -> None:
+    with pytest.raises(InputError, match=told):
+        live_apps({**APP, **more}, ANY, Path())
+
+
+def test_an_app_within_the_limits_is_read() -> None:
+    longest = {"name": "x" * 200, "command": f"echo {'y' * 30_000}", "count": 100, "jobs": 100}
+    assert len(live_apps({**APP, **longest}, ANY, Path())) == 100
+    assert os.path.isabs(live_apps(APP, ANY, Path())[0][1].directory)
