@@ -31,6 +31,7 @@ import msgspec
 from astrarium.cluster.live.backend import Order
 from astrarium.cluster.live.machine.keeper import SELDOM, passes, write_whole
 from astrarium.run.leased import LeasedGpus
+from astrarium.run.unpickling import UntrustedFile, load_file
 
 STOPPED = 75  # the exit code of a job that left with a checkpoint: EX_TEMPFAIL, try again
 CHECKPOINT, PROGRESS, RESULT, READY = "checkpoint", "progress.json", "result.json", "ready"
@@ -249,22 +250,13 @@ def _dump(content: Any, file: Any) -> None:
 def _loaded(path: Path) -> Any:
     try:
         with path.open("rb") as file:
-            found = _load(file)
+            found = load_file(file)
         return {"done": found["done"], "state": found["state"]}
+    except UntrustedFile:
+        raise
     except Exception as error:
         told = f"the checkpoint {path} cannot be read: remove it, and the job begins anew"
         raise RuntimeError(f"{told} ({type(error).__name__}: {error})") from error
-
-
-def _load(file: Any) -> Any:
-    """Return a checkpoint as it was written, whether torch has been imported by now or not."""
-    zipped = file.read(2) == b"PK"
-    file.seek(0)
-    if zipped:
-        import torch
-
-        return torch.load(file, weights_only=False)
-    return pickle.load(file)
 
 
 # The files of a job lie in folders that all machines see: apps/APP/job-J/run-R/part-P.
