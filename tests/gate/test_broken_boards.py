@@ -61,10 +61,11 @@ class Running:
             program.later("labour", kernel, stream, seconds, thread=thread)
             for program, thread, kernel, stream in self.labours
         ]
-        while not all(answer.done() for answer in answers[:2]):
+        end = time.monotonic() + seconds + PATIENCE
+        while not all(answer.done() for answer in answers) and time.monotonic() < end:
             spoil()
             time.sleep(0.002)
-        return [int(answer.result(PATIENCE)) for answer in answers]
+        return [int(answer.result(0.1)) for answer in answers]
 
     def end(self) -> None:
         """All of them end in an orderly way."""
