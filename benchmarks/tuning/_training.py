@@ -90,7 +90,7 @@ def trainable() -> Any:
             torch.save(saved, Path(checkpoint_dir, "state.pt"))
 
         def load_checkpoint(self, checkpoint: Any) -> None:
-            found = torch.load(Path(checkpoint, "state.pt"), weights_only=False)
+            found = torch.load(Path(checkpoint, "state.pt"), weights_only=True)
             restore_random(found["random"])
             self._training.load(found["state"])
 

@@ -44,7 +44,7 @@ class Sine(ray.tune.Trainable):
         torch.save(state, os.path.join(checkpoint_dir, "state.pt"))
 
     def load_checkpoint(self, checkpoint: Any) -> None:
-        model, optimizer = torch.load(os.path.join(checkpoint, "state.pt"))
+        model, optimizer = torch.load(os.path.join(checkpoint, "state.pt"), weights_only=True)
         self.model.load_state_dict(model)
         self.optimizer.load_state_dict(optimizer)
 

@@ -26,6 +26,12 @@ BUILD = HERE.parents[1] / "build" / "fuzz"
 COMMON = ["-std=c++20", "-g", "-O1", "-fno-omit-frame-pointer", "-I", str(HERE.parent / "src"), "-pthread"]
 CLANG = ["clang", "libclang-rt-14-dev"]  # packages of Debian
 BUILTINS = ["-rtlib=compiler-rt", "-unwindlib=libgcc"]  # GCC's have no checked product of 128 bits on ARM
+# Targets whose code is C: these files are compiled with them.
+GATE = [
+    HERE.parent / "gate" / f"{name}.c"
+    for name in ("board", "decide", "fences", "guard", "learn", "lessons", "places", "scene", "tracks")
+]
+C_SOURCES = {"gate_board": GATE}
 ALONE = 20_000  # inputs, where there is no libFuzzer
 LONGEST = 4096  # bytes of an input
 
@@ -94,8 +100,18 @@ def built(source: Path, clang: str | None, seconds: int) -> Target:
         command = [str(program), str(ALONE)]
     else:
         compiler, command = ["g++", "-fsanitize=thread", "-Wno-tsan"], [str(program)]
-    subprocess.run([*compiler, *COMMON, str(source), "-o", str(program), "-ldl"], check=True)
+    objects = [compiled(each, compiler, program) for each in C_SOURCES.get(source.stem, [])]
+    subprocess.run([*compiler, *COMMON, str(source), *objects, "-o", str(program), "-ldl"], check=True)
     return Target(source.stem, is_fuzzer, command)
+
+
+def compiled(source: Path, compiler: list[str], program: Path) -> str:
+    """Return an object of a file of C, with the same sanitizers as its target."""
+    into = f"{program}-{source.stem}.o"
+    sanitized = [word for word in compiler[1:] if word not in BUILTINS]
+    flags = ["-x", "c", "-std=gnu11", "-g", "-O1", "-fno-omit-frame-pointer", "-c"]
+    subprocess.run([compiler[0], *sanitized, *flags, str(source), "-o", into], check=True)
+    return into
 
 
 def run(target: Target) -> Ended:

@@ -5,6 +5,8 @@
 #include <stdint.h>
 
 #define LOAD(field) __atomic_load_n(&(field), __ATOMIC_ACQUIRE)
+/* Once, and in no order: what was checked is what is used. */
+#define READ(field) __atomic_load_n(&(field), __ATOMIC_RELAXED)
 #define STORE(field, value) __atomic_store_n(&(field), (value), __ATOMIC_RELEASE)
 #define ADD(field, value) __atomic_add_fetch(&(field), (value), __ATOMIC_ACQ_REL)
 

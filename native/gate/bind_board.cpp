@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "board_settings.h"
+#include "guard.h"
 #include "kinds.h"
 
 namespace nb = nanobind;
@@ -110,11 +111,17 @@ void add_in_flight(nb::dict &found, const gate_client &client) {
     found["in_flight_ns"] = expected;
 }
 
+// Any bytes may stand there.
+template <std::size_t size>
+nb::object text_of(const char (&name)[size]) {
+    return nb::steal(PyUnicode_DecodeUTF8(name, static_cast<Py_ssize_t>(strnlen(name, size)), "replace"));
+}
+
 nb::dict client_dict(int place, const gate_client &client) {
     nb::dict found;
     found["place"] = place;
     found["pid"] = client.pid;
-    found["name"] = std::string(client.name, strnlen(client.name, sizeof client.name));
+    found["name"] = text_of(client.name);
     found["kind"] = CLASSES[client.kind == GATE_LATENCY ? GATE_LATENCY : GATE_BEST_EFFORT];
     found["touched"] = client.touched;
     found["waiting"] = reason_of(client);
@@ -145,6 +152,12 @@ class Board {
     ~Board() { gate_board_close(board_); }
 
     nb::dict snapshot() const {
+        nb::dict found = seen();
+        check();
+        return found;
+    }
+
+    nb::dict seen() const {
         nb::dict found;
         Settings settings = settings_of(board_);
         found["path"] = path_;
@@ -163,10 +176,15 @@ class Board {
         if (policy) choose(changed, policy_named(*policy));
         for (auto [name, value] : values) put(setting_named(nb::cast<std::string>(name)), changed, real(name, value));
         write_settings(board_, changed);
+        check();
     }
 
     void set(const nb::kwargs &values) { set_policy(std::nullopt, values); }
-    int sweep() { return gate_board_sweep(board_); }
+    int sweep() {
+        int freed = gate_board_sweep(board_);
+        check();
+        return freed;
+    }
     void leave(int place) {
         if (place < 0 || place >= GATE_CLIENTS) refuse("place", "0 to " + gate::number(GATE_CLIENTS - 1));
         gate_board_leave(board_, place);
@@ -174,11 +192,17 @@ class Board {
 
     int join(const std::string &kind, const std::string &name) {
         int place = gate_board_join(board_, class_named(kind), name.c_str());
+        check();
         if (place < 0) refuse(path_, "a free place, but all are taken");
         return place;
     }
 
   private:
+    // What was read since the file was cut short is nothing.
+    void check() const {
+        if (gate_guard_lost(board_)) refuse(path_, "a board that can be used, but it was cut short while it was open");
+    }
+
     static double real(nb::handle name, nb::handle value) {
         double number = 0;
         bool fits = !nb::isinstance<nb::bool_>(value) && nb::try_cast<double>(value, number);

@@ -12,10 +12,10 @@
 #include <unistd.h>
 
 #include "atomics.h"
+#include "guard.h"
+#include "reads.h"
 
 static const uint32_t MAGIC = 0x41475445;
-static const uint64_t DEFAULT_LEASE = 200 * 1000 * 1000;
-static const uint64_t DEFAULT_CHUNK = 2 << 20;
 const gate_throttle gate_first_throttle = {.duty = 0.2};
 
 /* opening */
@@ -31,9 +31,9 @@ static void fill(gate_board *board, uint32_t policy, uint32_t sms) {
     board->version = GATE_BOARD_VERSION;
     board->size = sizeof *board;
     board->knobs = gate_defaults(policy, sms);
-    board->lease = DEFAULT_LEASE;
+    board->lease = GATE_DEFAULT_LEASE;
     board->partition = sms * 4 / 5 / 8 * 8; /* the GPU divides its SMs by eight */
-    board->chunk = DEFAULT_CHUNK;
+    board->chunk = GATE_DEFAULT_CHUNK;
     board->throttle = gate_first_throttle;
     STORE(board->magic, MAGIC);
 }
@@ -41,7 +41,10 @@ static void fill(gate_board *board, uint32_t policy, uint32_t sms) {
 static gate_board *mapped(int fd) {
     void *at = mmap(NULL, sizeof(gate_board), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     close(fd);
-    return at == MAP_FAILED ? NULL : at;
+    if (at == MAP_FAILED) return NULL;
+    if (gate_guard_begins(at)) return at;
+    munmap(at, sizeof(gate_board));
+    return errno = EMFILE, NULL;
 }
 
 static void nap(uint64_t ns) {
@@ -62,6 +65,11 @@ static int own(int fd) {
     return fstat(fd, &found) == 0 && found.st_uid == geteuid();
 }
 
+static int private(int fd) {
+    struct stat found;
+    return fstat(fd, &found) == 0 && !(found.st_mode & (S_IWGRP | S_IWOTH));
+}
+
 static int stamped(const gate_board *board) {
     for (int tries = 0; tries < 1000 && LOAD(board->magic) != MAGIC; tries++) nap(1000000);
     return LOAD(board->magic) == MAGIC;
@@ -71,6 +79,7 @@ static gate_board *join_existing(const char *path, const char **why) {
     int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0) return *why = strerror(errno), NULL;
     if (!own(fd)) return close(fd), *why = "it belongs to another user", NULL;
+    if (!private(fd)) return close(fd), *why = "other users may write to it", NULL;
     if (!ready(fd)) return close(fd), *why = "it is no board of this version", NULL;
     gate_board *board = mapped(fd);
     if (!board) return *why = strerror(errno), NULL;
@@ -93,10 +102,14 @@ gate_board *gate_board_open(const char *path, uint32_t policy, uint32_t sms, con
     return board;
 }
 
-void gate_board_close(gate_board *board) { munmap(board, sizeof *board); }
+void gate_board_close(gate_board *board) {
+    munmap(board, sizeof *board);
+    gate_guard_ends(board);
+}
 
 /* knobs: a sequence lock, since readers ask at every launch */
 
+/* Also where a writer died in the middle: any mixture of knobs is a valid one. */
 gate_knobs gate_board_knobs(const gate_board *board) {
     gate_knobs knobs;
     for (int tries = 0; tries < 1000; tries++) {
@@ -105,7 +118,8 @@ gate_knobs gate_board_knobs(const gate_board *board) {
         __atomic_thread_fence(__ATOMIC_ACQUIRE);
         if (!(before & 1) && before == LOAD(board->knobs_version)) break;
     }
-    return knobs; /* also where a writer died in the middle: any mixture of knobs is a valid one */
+    gate_check_knobs(&knobs);
+    return knobs;
 }
 
 /* One at a time. A writer that died in the middle is not waited for: after a while its turn is over. */
@@ -120,6 +134,14 @@ static uint32_t begin_writing(gate_board *board) {
             return version + 1;
     }
     return LOAD(board->knobs_version) | 1;
+}
+
+uint32_t gate_board_settle(gate_board *board, uint32_t odd) {
+    uint32_t version = LOAD(board->knobs_version);
+    if (!(version & 1)) return 0;
+    if (version == odd)
+        __atomic_compare_exchange_n(&board->knobs_version, &version, odd + 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE);
+    return version;
 }
 
 void gate_board_set_knobs(gate_board *board, const gate_knobs *knobs) {

@@ -104,7 +104,8 @@ typedef struct gate_board {
 
 extern const gate_throttle gate_first_throttle;
 
-/* Opens the board at *path*, or makes it with the given policy. NULL with the reason in *why. */
+/* Opens the board at *path*, or makes it with the given policy. NULL with the reason in *why. Whoever reads a number
+ * of it does so through reads.h, and a file that is cut short is noticed by guard.h. */
 gate_board *gate_board_open(const char *path, uint32_t policy, uint32_t sms, const char **why);
 void gate_board_close(gate_board *board);
 
@@ -114,6 +115,8 @@ void gate_board_set_knobs(gate_board *board, const gate_knobs *knobs);
 /* Places. -1 where all are taken by living clients. */
 int gate_board_join(gate_board *board, gate_class kind, const char *name);
 void gate_board_leave(gate_board *board, int client);
+/* Whether this place is (still) this process's: whoever finds nonsense in it takes it for a dead one's. */
+int gate_board_keeps(const gate_board *board, int client);
 /* Places of this very process, from before it became this program. */
 void gate_board_vacate_own(gate_board *board);
 /* Frees the places of processes that are no more; how many. */
@@ -147,9 +150,18 @@ void gate_board_request_ended(gate_board *board, int client, uint64_t duration, 
 
 /* Whether best effort is paced by time, because its latency clients want throughput. */
 int gate_board_paced(const gate_board *board);
-/* Permits *client* what it has earned in *elapsed* ns; *credit* is what it had not used. Returns what is left. */
-uint64_t gate_board_pace(gate_board *board, int client, uint64_t now, uint64_t elapsed, uint64_t credit);
+/* What best effort beside throughput keeps to itself, and shows on the board: fences passed, those permitted, and ns
+ * that were earned and not used. */
+typedef struct gate_pacing {
+    uint32_t paces, permitted;
+    uint64_t credit;
+} gate_pacing;
+/* Permits *client* what it has earned in *elapsed* ns. */
+void gate_board_pace(gate_board *board, int client, uint64_t now, uint64_t elapsed, gate_pacing *pacing);
 
+/* Whoever writes knobs is through in no time: a version that was *odd* at an earlier look already is that of one who
+ * died, and costs every reader time. Returns it where it is odd, else 0. */
+uint32_t gate_board_settle(gate_board *board, uint32_t odd);
 /* Opens the fences of latency clients that are dead or have given no sign of life for too long. */
 void gate_board_watch(gate_board *board, uint64_t now);
 

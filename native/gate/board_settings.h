@@ -10,6 +10,7 @@
 #include <variant>
 
 #include "board.h"
+#include "reads.h"
 
 namespace gate {
 
@@ -31,8 +32,8 @@ struct Setting {
     const char *about;
 };
 
-inline constexpr double HOUR = 3600e9;
-inline constexpr double MOST_SMS = 1024;
+inline constexpr double HOUR = static_cast<double>(GATE_HOUR);
+inline constexpr double MOST_SMS = GATE_MOST_SMS;
 inline constexpr double MOST_HARM = 4;  // as far as learning goes (learn.c)
 
 inline constexpr Setting SETTINGS[] = {
@@ -43,7 +44,7 @@ inline constexpr Setting SETTINGS[] = {
      "orion: best-effort work in flight, as a share of the latency alone"},
     {"sm_threshold", "sms", 0, MOST_SMS, [](Settings &at) -> Slot { return &at.knobs.sm_threshold; },
      "orion: best-effort kernels beside latency work need fewer SMs than this; 0: than the GPU has"},
-    {"search_limit", "share", 0, 100, [](Settings &at) -> Slot { return &at.search_limit; },
+    {"search_limit", "share", 0, GATE_MOST_SEARCH_LIMIT, [](Settings &at) -> Slot { return &at.search_limit; },
      "for latency clients that want throughput: how much longer their requests may get; 0: none do"},
     {"depth", "kernels", 1, 1e6, [](Settings &at) -> Slot { return &at.knobs.depth; },
      "reef-n: best-effort kernels in flight"},
@@ -61,13 +62,13 @@ inline constexpr Setting SETTINGS[] = {
      "astrarium: the same for copies"},
     {"harm_before", "factor", 0, MOST_HARM, [](Settings &at) -> Slot { return &at.knobs.harm[GATE_BEFORE]; },
      "astrarium: the same for what was in flight when the request came"},
-    {"lease", "ns", 1e6, HOUR, [](Settings &at) -> Slot { return &at.lease; },
+    {"lease", "ns", GATE_LEAST_LEASE, HOUR, [](Settings &at) -> Slot { return &at.lease; },
      "latency work without a sign of life for so long is taken to be over"},
     {"partition", "sms", 0, MOST_SMS, [](Settings &at) -> Slot { return &at.partition; },
      "astrarium: SMs that best-effort kernels too long to wait for may use; 0: all"},
     {"long_kernel", "ns", 0, HOUR, [](Settings &at) -> Slot { return &at.long_kernel; },
      "astrarium: from this duration on they are too long; 0: four windows"},
-    {"chunk", "bytes", 4096, 1099511627776.0, [](Settings &at) -> Slot { return &at.chunk; },
+    {"chunk", "bytes", GATE_LEAST_CHUNK, GATE_MOST_CHUNK, [](Settings &at) -> Slot { return &at.chunk; },
      "bytes of a best-effort copy at a time"},
 };
 
@@ -104,8 +105,8 @@ inline double got(const Setting &setting, Settings &at) {
 }
 
 inline Settings settings_of(const gate_board *board) {
-    return {gate_board_knobs(board), board->lease, board->long_kernel, board->chunk, board->partition,
-            board->search_limit};
+    return {gate_board_knobs(board), gate_board_lease(board), gate_board_long_kernel(board), gate_board_chunk(board),
+            gate_board_partition(board), gate_board_search_limit(board)};
 }
 
 // The new policy begins with its defaults, but for what was learnt.

@@ -12,6 +12,7 @@
 #include "measure.h"
 #include "partition.h"
 #include "profile.h"
+#include "reads.h"
 #include "requests.h"
 
 enum { LONG_WINDOWS = 4, LEARN_FROM = 4, LEARN_AGAIN = 1024 };
@@ -58,12 +59,13 @@ static void say_too_many(void) {
 }
 
 static CUresult launch_latency(gate_board *board, member *of, launch *made) {
-    if (gate_policy_holds_latency(board->knobs.policy)) hold_until_admitted(board, of, &made->work);
+    if (gate_policy_holds_latency(gate_board_policy(board))) hold_until_admitted(board, of, &made->work);
     line *on = line_of(of, made->stream);
     if (!on) say_too_many();
     if (!on || client_capturing()) return hold_ends(board, of), made->submit(made, made->stream);
     on->touched = members_about_now();
     __atomic_store_n(&of->client->touched, on->touched, __ATOMIC_RELEASE);
+    if (on->touched >= of->beat_at) member_beat(of, on->touched);
     request_begins(of, on, made->sort == LAUNCH_GRAPH ? made->kernel : NULL);
     of->client->work = made->work;
     gate_track_launch(on->track, made->work.duration);
@@ -78,15 +80,16 @@ static CUresult launch_latency(gate_board *board, member *of, launch *made) {
 
 static int too_long(const gate_board *board, const member *of, const launch *made) {
     if (!of->company || !made->kernel || made->kernel->rigid) return 0;
-    uint64_t bound = board->long_kernel ? board->long_kernel : LONG_WINDOWS * gate_window(&board->knobs);
-    return board->partition && board->knobs.policy == GATE_ASTRARIUM && !made->rigid &&
-           made->sort == LAUNCH_KERNEL && made->work.duration >= bound && kernel_context_free(made->kernel->handle);
+    uint64_t given = gate_board_long_kernel(board), bound = given ? given : LONG_WINDOWS * gate_board_window(board);
+    return gate_board_policy(board) == GATE_ASTRARIUM && !made->rigid && made->sort == LAUNCH_KERNEL &&
+           made->work.duration >= bound && kernel_context_free(made->kernel->handle);
 }
 
 static CUresult placed(const gate_board *board, const member *of, const launch *made) {
-    if (!too_long(board, of, made)) return plain(made, GATE_BEST_EFFORT);
+    uint32_t partition = gate_board_partition(board);
+    if (!partition || !too_long(board, of, made)) return plain(made, GATE_BEST_EFFORT);
     more(&of->client->counts.partitioned, 1);
-    return partition_launch(made, board->partition);
+    return partition_launch(made, partition);
 }
 
 static void charge(gate_board *board, const member *of, const launch *made) {
@@ -97,12 +100,12 @@ static void charge(gate_board *board, const member *of, const launch *made) {
 /* Peers of a collective kernel wait for it on other GPUs: holding it would hold them, and two such could wait
  * for each other for ever. */
 static int passes(const gate_board *board, const launch *made) {
-    return !gate_policy_tracks(board->knobs.policy) || (made->kernel && made->kernel->collective);
+    return !gate_policy_tracks(gate_board_policy(board)) || (made->kernel && made->kernel->collective);
 }
 
 /* Where everybody else is behind a fence there is nobody to ask. */
 static int only_fenced(const gate_board *board, const member *of) {
-    return gate_policy_fences(board->knobs.policy) && of->client->can_fence && !members_mixed() &&
+    return gate_policy_fences(gate_board_policy(board)) && of->client->can_fence && !members_mixed() &&
            !gate_board_holds(board);
 }
 
@@ -111,7 +114,7 @@ static int only_fenced(const gate_board *board, const member *of) {
 static void report(const gate_board *board, const member *of, line *on, uint64_t expected) {
     on->unmarked_ns += expected;
     uint32_t unmarked = on->track->launched - on->track->marked;
-    int few = unmarked < MARK_EVERY && expected && on->unmarked_ns < gate_window(&board->knobs) / 4;
+    int few = unmarked < MARK_EVERY && expected && on->unmarked_ns < gate_board_window(board) / 4;
     if (few || (unmarked < FENCED_MARK_EVERY && only_fenced(board, of))) return;
     line_mark(on);
     on->unmarked_ns = 0;
@@ -120,7 +123,7 @@ static void report(const gate_board *board, const member *of, line *on, uint64_t
 /* Before the GPU goes on here, no latency client of another process may be at work. */
 static uint64_t fences_before(gate_board *board, member *of, CUstream stream, uint64_t number) {
     uint64_t made = 0, now = members_about_now();
-    for (uint32_t index = 0; index < board->places; index++) {
+    for (uint32_t index = 0, places = gate_board_places(board); index < places; index++) {
         gate_client *other = &board->clients[index];
         if (!gate_board_asked(board, of->place, other, now, number)) continue;
         if (line_await(stream, &other->open, 1, CU_STREAM_WAIT_VALUE_AND))
@@ -132,18 +135,17 @@ static uint64_t fences_before(gate_board *board, member *of, CUstream stream, ui
 }
 
 static void pace(const gate_board *board, member *of, CUstream stream) {
-    uint32_t next = of->client->paces + 1;
+    uint32_t next = of->pacing.paces + 1;
     if (!gate_board_paced(board)) return;
     if (line_await(stream, &of->client->permitted, next, CU_STREAM_WAIT_VALUE_GEQ))
-        __atomic_store_n(&of->client->paces, next, __ATOMIC_RELEASE);
+        __atomic_store_n(&of->pacing.paces, next, __ATOMIC_RELEASE);
 }
 
 /* *on* is NULL for a stream too many: it has a fence before every launch. */
 static void fence(gate_board *board, member *of, line *on, const launch *made) {
-    gate_knobs knobs = gate_board_knobs(board);
-    if (!gate_policy_fences(knobs.policy) || !of->client->can_fence) return;
+    if (!gate_policy_fences(gate_board_policy(board)) || !of->client->can_fence) return;
     uint64_t expected = made->work.duration ? made->work.duration : UNKNOWN_NS;
-    if (on && !gate_fence_due(&knobs, on->unfenced_ns, &made->work)) {
+    if (on && !gate_fence_due(gate_board_window(board), on->unfenced_ns, &made->work)) {
         on->unfenced_ns += expected;
         return;
     }
@@ -265,7 +267,12 @@ void client_request_end(void) {
 static void drain(member *of) {
     lines_mark(of);
     void *python = gil_release();
-    while (gate_client_running(of->client) && !members_leaving()) hold_relax();
+    uint64_t report = members_about_now() + REPORT_NS;
+    while (gate_client_running(of->client) && !members_leaving()) {
+        hold_relax();
+        uint64_t now = members_about_now();
+        if (now > report) member_beat(of, now), lines_report(of), report = now + REPORT_NS;
+    }
     gil_restore(python);
 }
 
@@ -274,7 +281,7 @@ void client_phase_end(void) {
     profile_phase();
     if (!of) return;
     if (client_policy() == GATE_TICK_TOCK) drain(of);
-    __atomic_add_fetch(&of->client->phases, 1, __ATOMIC_ACQ_REL);
+    STORE(of->client->phases, ADD(of->phases, 1));
     gate_board_changed(members_board());
 }
 
@@ -287,10 +294,10 @@ int client_kind(CUstream stream) {
 
 uint64_t client_chunk(void) {
     const gate_board *board = members_board();
-    return board ? board->chunk : 0;
+    return board ? gate_board_chunk(board) : 0;
 }
 
 int client_policy(void) {
     const gate_board *board = members_board();
-    return board ? (int)board->knobs.policy : -1;
+    return board ? (int)gate_board_policy(board) : -1;
 }

@@ -64,11 +64,13 @@ static gate_verdict orion(const gate_knobs *knobs, const gate_scene *scene, cons
 static const double WINDOW_SHARE = 0.1; /* of a request's latency */
 static const uint64_t LEAST_WINDOW = 50 * 1000, MOST_WINDOW = 500 * 1000;
 
-uint64_t gate_window(const gate_knobs *knobs) {
-    if (knobs->window) return knobs->window;
-    uint64_t window = (uint64_t)(WINDOW_SHARE * (double)knobs->latency);
+uint64_t gate_window_for(uint64_t given, uint64_t latency) {
+    if (given) return given;
+    uint64_t window = (uint64_t)(WINDOW_SHARE * (double)latency);
     return window < LEAST_WINDOW ? LEAST_WINDOW : window > MOST_WINDOW ? MOST_WINDOW : window;
 }
+
+uint64_t gate_window(const gate_knobs *knobs) { return gate_window_for(knobs->window, knobs->latency); }
 
 int gate_policy_holds_latency(uint32_t policy) { return policy == GATE_TEMPORAL || policy == GATE_TICK_TOCK; }
 
@@ -78,8 +80,8 @@ int gate_policy_tracks(uint32_t policy) {
 
 int gate_policy_fences(uint32_t policy) { return policy == GATE_ASTRARIUM; }
 
-int gate_fence_due(const gate_knobs *knobs, uint64_t since, const gate_work *work) {
-    return !work->duration || since + work->duration > gate_window(knobs);
+int gate_fence_due(uint64_t window, uint64_t since, const gate_work *work) {
+    return !work->duration || since + work->duration > window;
 }
 
 static double delay_so_far(const gate_knobs *knobs, const gate_scene *scene) {
@@ -135,9 +137,9 @@ const char *gate_verdict_name(uint32_t verdict) {
 
 /* Orion's 2.5 % and REEF's queue of 12 are their papers'; ours were measured (benchmarks/README.md). */
 gate_knobs gate_defaults(uint32_t policy, uint32_t sms) {
-    gate_knobs knobs = {.policy = policy, .sms = sms, .latency = 1000000};
+    gate_knobs knobs = {.policy = policy, .sms = sms, .latency = GATE_DEFAULT_LATENCY};
     knobs.duration_fraction = 0.025;
-    knobs.depth = 12;
+    knobs.depth = GATE_DEFAULT_DEPTH;
     knobs.allowance = 0.05;
     knobs.harm[GATE_UNKNOWN] = knobs.harm[GATE_COMPUTE] = knobs.harm[GATE_MEMORY] = 0.5;
     knobs.harm[GATE_COPY] = 0.05;

@@ -38,6 +38,8 @@ typedef struct gate_work {
     uint32_t kind;     /* gate_kind */
 } gate_work;
 
+enum { GATE_DEFAULT_LATENCY = 1000 * 1000 /* ns */, GATE_DEFAULT_DEPTH = 12 };
+
 typedef struct gate_knobs {
     uint32_t policy;
     uint32_t sms;               /* of the GPU */
@@ -87,8 +89,9 @@ int gate_policy_tracks(uint32_t policy);
  * launched late. Under a policy with fences best-effort work is launched ahead, and the GPU itself stops before
  * a fence while latency work runs. Whether one is due before this work, *since* ns of it after the last. */
 int gate_policy_fences(uint32_t policy);
-int gate_fence_due(const gate_knobs *knobs, uint64_t since, const gate_work *work);
+int gate_fence_due(uint64_t window, uint64_t since, const gate_work *work);
 uint64_t gate_window(const gate_knobs *knobs);
+uint64_t gate_window_for(uint64_t given, uint64_t latency);
 
 /* "orion" and so on; NULL and -1 where there is none. */
 const char *gate_policy_name(uint32_t policy);

@@ -31,6 +31,8 @@
     X(context_synchronize, "cuCtxSynchronize", (void))                                                        \
     X(this_context_synchronize, "cuCtxSynchronize_v2", (CUcontext))                                           \
     X(context_device, "cuCtxGetDevice", (CUdevice *))                                                         \
+    X(context_current, "cuCtxGetCurrent", (CUcontext *))                                                      \
+    X(context_use, "cuCtxSetCurrent", (CUcontext))                                                            \
     X(device_attribute, "cuDeviceGetAttribute", (int *, int, CUdevice))                                       \
     X(device_name, "cuDeviceGetName", (char *, int, CUdevice))                                                \
     X(event_create, "cuEventCreate", (CUevent *, unsigned))                                                   \

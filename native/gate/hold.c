@@ -63,12 +63,14 @@ static int still_held(gate_board *board, member *of, const gate_work *work, int 
     gate_verdict verdict = asked(board, of, work, beside);
     if (verdict == GATE_GO || members_leaving()) return 0;
     __atomic_store_n(&of->client->waiting, 1 + verdict, __ATOMIC_RELEASE);
-    __atomic_store_n(&of->client->touched, members_about_now(), __ATOMIC_RELEASE);
+    uint64_t now = members_about_now();
+    __atomic_store_n(&of->client->touched, now, __ATOMIC_RELEASE);
+    member_beat(of, now);
     return 1;
 }
 
 static int hold(gate_board *board, member *of, const gate_work *work, gate_verdict first) {
-    uint64_t began = members_now(), held = 0;
+    uint64_t began = members_now(), held = 0, report = REPORT_NS;
     int beside = 0;
     begin_waiting(of, first);
     void *python = gil_release();
@@ -76,6 +78,7 @@ static int hold(gate_board *board, member *of, const gate_work *work, gate_verdi
     while (still_held(board, of, work, &beside)) {
         pause_for(board, held, seen);
         held = members_now() - began;
+        if (held > report) lines_report(of), report = held + REPORT_NS;
         seen = __atomic_load_n(&board->changes, __ATOMIC_ACQUIRE);
     }
     prctl(PR_SET_TIMERSLACK, 0); /* as it was */

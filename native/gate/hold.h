@@ -4,6 +4,8 @@
 
 #include "members.h"
 
+enum { REPORT_NS = 200 * 1000 * 1000 }; /* after so long a wait the GPU reports again: what it wrote may be lost */
+
 /* Returns when the policy lets this work go: whether it goes beside latency work. */
 int hold_until_admitted(gate_board *board, member *of, const gate_work *work);
 /* When the launch is in the books: who comes next is to see it there. */

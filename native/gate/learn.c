@@ -18,7 +18,8 @@ uint64_t gate_learn_alone(uint64_t alone, const gate_request *request) {
 }
 
 static double within(double value, double least, double most) {
-    return value < least ? least : value > most ? most : value;
+    if (!(value >= least)) return least; /* also where it is no number: what was learnt once must not stay that */
+    return value > most ? most : value;
 }
 
 void gate_learn_harm(gate_knobs *knobs, const gate_request *request) {

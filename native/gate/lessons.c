@@ -3,21 +3,21 @@
 
 #include "atomics.h"
 #include "board.h"
+#include "reads.h"
 #include "scene.h"
 
 void gate_board_charge(gate_board *board, uint64_t now, uint32_t kind, uint64_t duration) {
-    for (uint32_t index = 0; index < LOAD(board->places); index++) {
+    for (uint32_t index = 0, places = gate_board_places(board); index < places; index++) {
         gate_client *client = &board->clients[index];
-        if (LOAD(client->state) != GATE_LIVE || client->kind != GATE_LATENCY) continue;
-        if (scene_latency_runs(board, client, now)) ADD(client->beside[kind], duration);
+        if (gate_client_is(client, GATE_LATENCY) && scene_latency_runs(board, client, now)) ADD(client->beside[kind], duration);
     }
 }
 
 void gate_board_request_begins(gate_board *board, int client, uint64_t alone) {
     gate_client *me = &board->clients[client];
     gate_scene scene = {0};
-    for (uint32_t index = 0; index < LOAD(board->places); index++)
-        if (LOAD(board->clients[index].state) == GATE_LIVE && board->clients[index].kind == GATE_BEST_EFFORT)
+    for (uint32_t index = 0, places = gate_board_places(board); index < places; index++)
+        if (gate_client_is(&board->clients[index], GATE_BEST_EFFORT))
             scene_see_best_effort(&board->clients[index], &scene);
     for (int kind = 0; kind < GATE_KINDS; kind++) STORE(me->beside[kind], 0);
     STORE(me->beside[GATE_BEFORE], scene.outstanding);
@@ -26,16 +26,23 @@ void gate_board_request_begins(gate_board *board, int client, uint64_t alone) {
 
 /* By the launch: requests may be of different lengths. */
 static void tune_duty(gate_board *board, gate_client *me, uint64_t duration, uint32_t launches) {
-    if (board->search_limit > 0)
-        gate_throttle_step(&board->throttle, &me->pace, board->search_limit, duration / (launches ? launches : 1));
+    double limit = gate_board_search_limit(board);
+    gate_throttle throttle = board->throttle;
+    uint64_t pace = gate_duration(me->pace);
+    if (limit <= 0) return;
+    gate_throttle_step(&throttle, &pace, limit, duration / (launches ? launches : 1));
+    board->throttle = throttle;
+    me->pace = pace;
 }
 
 static void tune_threshold(gate_board *board, gate_knobs *knobs, uint64_t duration) {
-    if (board->search_limit <= 0 || !board->most_sms) return;
-    if (board->search.high == 0) board->search.high = board->most_sms + 1;
-    uint32_t threshold = knobs->sm_threshold ? knobs->sm_threshold : board->search.high;
-    board->knobs.sm_threshold =
-        gate_search_step(&board->search, threshold, knobs->latency, board->search_limit, duration);
+    double limit = gate_board_search_limit(board);
+    gate_search search = board->search;
+    if (limit <= 0 || !board->most_sms) return;
+    if (search.high == 0) search.high = board->most_sms + 1;
+    uint32_t threshold = knobs->sm_threshold ? knobs->sm_threshold : search.high;
+    board->knobs.sm_threshold = gate_search_step(&search, threshold, knobs->latency, limit, duration);
+    board->search = search;
 }
 
 /* Writes only what is learnt: somebody may be setting the other knobs. */
@@ -45,7 +52,7 @@ void gate_board_request_ended(gate_board *board, int client, uint64_t duration, 
     memcpy(request.beside, me->beside, sizeof request.beside);
     gate_knobs knobs = gate_board_knobs(board);
     memcpy(knobs.harm, me->harm, sizeof knobs.harm);
-    knobs.latency = gate_learn_alone(me->alone, &request);
+    knobs.latency = gate_learn_alone(gate_client_alone(me), &request);
     gate_learn_harm(&knobs, &request);
     memcpy(me->harm, knobs.harm, sizeof me->harm);
     board->knobs.latency = me->alone = knobs.latency;

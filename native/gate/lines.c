@@ -56,6 +56,7 @@ void lines_stream_ends(member *of, CUstream stream) {
     pthread_mutex_lock(&of->lock);
     one->timed = 0;
     one->unmarked_ns = one->unfenced_ns = 0;
+    if (of->fence_on == stream) of->fence_told = 0;
     __atomic_store_n(&one->key, 0, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&of->lock);
 }
@@ -74,13 +75,22 @@ int line_await(CUstream stream, const uint32_t *word, uint32_t value, unsigned h
 
 static int reachable(const line *on) { return !on->per_thread || pthread_equal(on->owner, pthread_self()); }
 
+static void tell_to_report(line *on, uint32_t upto) {
+    on->track->marked = upto;
+    if (line_write(on->stream, &on->track->completed, upto)) return;
+    __atomic_store_n(&on->track->completed, upto, __ATOMIC_RELEASE); /* nobody is to wait for what is not reported */
+}
+
 void line_mark(line *on) {
-    gate_track *track = on->track;
-    uint32_t upto = track->launched;
-    if (track->marked == upto || !reachable(on)) return;
-    track->marked = upto;
-    if (line_write(on->stream, &track->completed, upto)) return;
-    __atomic_store_n(&track->completed, upto, __ATOMIC_RELEASE); /* nobody is to wait for what is not reported */
+    uint32_t upto = on->track->launched;
+    if (on->track->marked != upto && reachable(on)) tell_to_report(on, upto);
+}
+
+void lines_report(member *of) {
+    for (int index = 0; index < of->lines_used; index++) {
+        line *on = &of->lines[index];
+        if (on->key && reachable(on)) tell_to_report(on, on->track->launched);
+    }
 }
 
 void lines_mark(member *of) {

@@ -13,6 +13,8 @@ void lines_stream_ends(member *of, CUstream stream);
 /* Tells the GPU to report on the board when it has come this far. */
 void line_mark(line *on);
 void lines_mark(member *of);
+/* The same, whatever it was told before. */
+void lines_report(member *of);
 
 /* In *stream*: the GPU writes a word of the board, or waits for it. 0: it cannot. */
 int line_write(CUstream stream, const uint32_t *word, uint32_t value);

@@ -6,18 +6,25 @@
 #include <string.h>
 #include <time.h>
 
+#include "atomics.h"
 #include "coverage.h"
 #include "driver.h"
+#include "guard.h"
 #include "profile.h"
+#include "reads.h"
 #include "watch.h"
 
-enum { STREAMS = 256, NOBODY = -1, NOT_MARKED = -2 };
+enum { STREAMS = 256, NOBODY = -1, NOT_MARKED = -2, NOT_MET = -3, BEAT_NS = 20 * 1000 * 1000 };
+enum { ENDING = 1, LOST = 2 }; /* why all are leaving */
+static const char CUT_SHORT[] = "astrarium gate: the board was cut short while it was used; this program passes freely\n";
+static const char TAKEN[] = "astrarium gate: this program's place on the board was overwritten; it passes freely\n";
 
 static gate_board *board;
 static CUdeviceptr board_on_gpu; /* 0: the GPU cannot reach it */
 static member members[GATE_CLIENTS];
+static CUcontext context;        /* in which the board was made known to the GPU */
 static int process_place = NOBODY, any_marked, leaving;
-static _Thread_local int thread_place = NOT_MARKED;
+static _Thread_local int thread_place = NOT_MET;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
 
 /* Streams on which marked threads launched: backward runs on them from threads that nobody marked. */
@@ -60,7 +67,9 @@ static int joined(int kind, const char *name) {
         fprintf(stderr, "astrarium gate: all %d places are taken; this program passes freely\n", GATE_CLIENTS);
         return NOBODY;
     }
-    members[place] = (member){.place = place, .kind = (gate_class)kind, .client = &board->clients[place]};
+    gate_client *client = &board->clients[place];
+    members[place] = (member){
+        .place = place, .kind = (gate_class)kind, .client = client, .phases = gate_client_phases(client)};
     pthread_mutex_init(&members[place].lock, NULL);
     __atomic_store_n(&members[place].client->can_fence, board_on_gpu != 0, __ATOMIC_RELEASE);
     return place;
@@ -87,6 +96,7 @@ static void register_with_gpu(void) {
     if (tried || real->context_device(&device) != CUDA_SUCCESS) return;
     if (__atomic_exchange_n(&tried, 1, __ATOMIC_ACQ_REL)) return;
     if (real->exchange_mode) real->exchange_mode(&mode);
+    if (real->context_current) real->context_current(&context);
     if (reachable_by_gpu(real)) {
         tell_all_can_fence();
     } else {
@@ -112,6 +122,7 @@ static void open_board(void) {
         fprintf(stderr, "astrarium gate: cannot use the board %s: %s; this program passes freely\n", path, why);
         return;
     }
+    gate_guard_tells(board, &leaving, LOST, CUT_SHORT);
     if (!board->knobs.sms) board->knobs.sms = kernel_sms_of_gpu();
     gate_board_vacate_own(board); /* another program of this process may have been here before it was replaced */
 }
@@ -137,10 +148,10 @@ static void in_child(void) {
     memset(streams, 0, sizeof streams);
     profile_forget();
     watch_forget();
-    any_marked = 0;
+    any_marked = leaving = 0;
     once = (pthread_once_t)PTHREAD_ONCE_INIT;
     process_place = NOBODY;
-    thread_place = NOT_MARKED;
+    thread_place = NOT_MET;
     board = NULL;
     board_on_gpu = 0;
 }
@@ -151,9 +162,55 @@ __attribute__((constructor)) static void prepare(void) { pthread_atfork(NULL, NU
 __attribute__((destructor)) static void leave(void) {
     profile_write();
     if (board) coverage_end();
-    __atomic_store_n(&leaving, 1, __ATOMIC_RELEASE);
+    int before = __atomic_exchange_n(&leaving, ENDING, __ATOMIC_ACQ_REL);
     for (int place = 0; place < GATE_CLIENTS; place++)
-        if (board && members[place].client) gate_board_leave(board, place);
+        if (board && !before && members[place].client) gate_board_leave(board, place);
+}
+
+/* staying */
+
+static void lose_place(void) {
+    if (__atomic_exchange_n(&leaving, LOST, __ATOMIC_ACQ_REL) == 0) fputs(TAKEN, stderr);
+}
+
+/* Under the lock: a stream that comes meanwhile is not forgotten. Nobody stops at best effort's fence. */
+static void say_again(member *of) {
+    gate_client *client = of->client;
+    pthread_mutex_lock(&of->lock);
+    STORE(client->kind, (uint32_t)of->kind);
+    STORE(client->phases, LOAD(of->phases));
+    STORE(client->tracks_used, (uint32_t)of->lines_used);
+    if (of->kind == GATE_BEST_EFFORT) STORE(client->open, 1);
+    pthread_mutex_unlock(&of->lock);
+}
+
+void member_beat(member *of, uint64_t now) {
+    if (now < LOAD(of->beat_at) || members_leaving()) return;
+    STORE(of->beat_at, now + BEAT_NS);
+    gate_guard_stays();
+    if (!gate_board_keeps(board, of->place)) return lose_place();
+    say_again(of);
+}
+
+static void open_one(CUstream stream, const uint32_t *word, uint32_t value) {
+    CUdeviceptr at = members_on_gpu(word);
+    if (at) driver()->write_value(stream, at, value, 0);
+}
+
+/* The GPU still has the memory that a board was cut off from, and only the GPU can write there. */
+void members_open_fences(void) {
+    const driver_table *real = driver();
+    CUstream stream = NULL;
+    if (LOAD(leaving) != LOST || !board_on_gpu || !real->context_use || real->context_use(context) != CUDA_SUCCESS) return;
+    if (real->stream_create_priority(&stream, CU_STREAM_NON_BLOCKING, 0) != CUDA_SUCCESS) return;
+    for (int place = 0; place < GATE_CLIENTS; place++) {
+        gate_client *client = &board->clients[place];
+        STORE(client->open, 1);
+        open_one(stream, &client->open, 1);
+        if (!members[place].client) continue;
+        STORE(client->permitted, LOAD(members[place].pacing.paces));
+        open_one(stream, &client->permitted, LOAD(members[place].pacing.paces));
+    }
 }
 
 /* who */
@@ -194,9 +251,16 @@ member *member_at(int place) {
     return place >= 0 && !members_leaving() && members[place].client ? &members[place] : NULL;
 }
 
+/* Of the calling thread. */
+static int place_here(void) {
+    if (thread_place == NOT_MET) gate_guard_unblock(), thread_place = NOT_MARKED;
+    return thread_place;
+}
+
 member *member_who(CUstream stream) {
     if (!members_board()) return NULL;
-    if (thread_place != NOT_MARKED) return member_at(thread_place);
+    int mine = place_here();
+    if (mine != NOT_MARKED) return member_at(mine);
     return member_at(any_marked ? remembered(stream) : process_place);
 }
 
@@ -211,7 +275,8 @@ member *member_of(CUstream stream) {
 
 member *member_here(void) {
     if (!members_board()) return NULL;
-    return member_at(thread_place == NOT_MARKED ? process_place : thread_place);
+    int mine = place_here();
+    return member_at(mine == NOT_MARKED ? process_place : mine);
 }
 
 /* Threads with the same name and class are one client. */

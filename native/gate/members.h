@@ -38,9 +38,12 @@ typedef struct member {
      * several to wait for */
     int closed;
     CUstream fence_on, fence_stream;
+    int fence_told; /* there is such a stream */
     uint32_t fences_written;
     int company;     /* best effort: there was a latency client at the last fence */
-    uint64_t credit; /* best effort beside throughput: ns that it has earned */
+    gate_pacing pacing; /* best effort beside throughput */
+    uint64_t phases;
+    uint64_t beat_at; /* then it says again what is on the board of it */
 } member;
 
 /* The board, joined at the first launch; NULL where there is none to join. */
@@ -60,7 +63,12 @@ void members_forget_stream(CUstream stream);
 CUdeviceptr members_on_gpu(const void *field);
 /* Whether threads of this process were marked: it may hold clients of both classes. */
 int members_mixed(void);
-/* Whether this process is ending: nobody waits any more. */
+/* Every so often: what others may have written over this client's place is set right, and a client that has lost its
+ * place leaves the gate. */
+void member_beat(member *of, uint64_t now);
+/* Lets all go that stop at fences on the GPU, where the board cannot be used any more. In a thread of ours. */
+void members_open_fences(void);
+/* Whether this process is ending, or its board is gone: nobody waits any more, and every launch passes. */
 int members_leaving(void);
 
 uint64_t members_now(void);

@@ -9,6 +9,7 @@
 
 #include "atomics.h"
 #include "board.h"
+#include "reads.h"
 
 static const uint64_t BURIED = 1; /* no birth: the first process is older than that */
 
@@ -33,9 +34,13 @@ static uint64_t birth_of(int pid) {
     return state == 'Z' && threads <= 1 ? BURIED : born; /* only its parent has not asked how it ended */
 }
 
+/* Numbers that are no process's stand for groups of them, and some of those always live. */
+static int no_process(int pid) { return pid <= 0 || (kill(pid, 0) != 0 && errno == ESRCH); }
+
 static int dead(const gate_client *client) {
-    if (kill(client->pid, 0) != 0 && errno == ESRCH) return 1;
-    uint64_t born = birth_of(client->pid);
+    int pid = LOAD(client->pid);
+    if (no_process(pid)) return 1;
+    uint64_t born = birth_of(pid);
     return born && client->born && born != client->born;
 }
 
@@ -57,14 +62,15 @@ static void vacate(gate_client *client) {
     STORE(client->state, GATE_FREE);
 }
 
+/* Somebody may have died while he took it. What is no state at all has no owner either. */
+static int owned(const gate_client *client, uint32_t state) {
+    if (state == GATE_LIVE) return !dead(client);
+    return (state & 3) == GATE_TAKEN && !no_process((int)(state >> 2));
+}
+
 static int clear(gate_client *client) {
     uint32_t state = LOAD(client->state);
-    if ((state & 3) == GATE_TAKEN) { /* somebody may have died while he took it */
-        int pid = (int)(state >> 2);
-        if (kill(pid, 0) == 0 || errno != ESRCH || !take(client, state)) return 0;
-    } else if (state != GATE_LIVE || !dead(client) || !take(client, GATE_LIVE)) {
-        return 0;
-    }
+    if (state == GATE_FREE || owned(client, state) || !take(client, state)) return 0;
     vacate(client);
     return 1;
 }
@@ -76,11 +82,15 @@ int gate_board_sweep(gate_board *board) {
     return freed;
 }
 
+int gate_board_keeps(const gate_board *board, int client) {
+    const gate_client *mine = &board->clients[client];
+    return gate_client_lives(mine) && LOAD(mine->pid) == (int32_t)getpid();
+}
+
 void gate_board_vacate_own(gate_board *board) {
     for (int index = 0; index < GATE_CLIENTS; index++) {
         gate_client *client = &board->clients[index];
-        if (LOAD(client->state) == GATE_LIVE && client->pid == (int32_t)getpid() && take(client, GATE_LIVE))
-            vacate(client);
+        if (gate_board_keeps(board, index) && take(client, GATE_LIVE)) vacate(client);
     }
 }
 
@@ -100,9 +110,10 @@ static void note_place(gate_board *board, uint32_t index) {
 /* Who comes late to a dance of forward and backward begins with the next forward (tick-tock). */
 static uint64_t first_phase(const gate_board *board, gate_class kind) {
     uint64_t most = 0;
-    for (uint32_t index = 0; index < LOAD(board->places); index++) {
+    for (uint32_t index = 0, places = gate_board_places(board); index < places; index++) {
         const gate_client *other = &board->clients[index];
-        if (LOAD(other->state) == GATE_LIVE && other->kind != kind && other->phases > most) most = other->phases;
+        uint64_t phases = gate_client_phases(other);
+        if (gate_client_lives(other) && other->kind != kind && phases > most) most = phases;
     }
     return most / 2 * 2;
 }
@@ -129,6 +140,6 @@ int gate_board_join(gate_board *board, gate_class kind, const char *name) {
 }
 
 void gate_board_leave(gate_board *board, int client) {
-    if (take(&board->clients[client], GATE_LIVE)) vacate(&board->clients[client]);
+    if (gate_board_keeps(board, client) && take(&board->clients[client], GATE_LIVE)) vacate(&board->clients[client]);
     gate_board_changed(board);
 }

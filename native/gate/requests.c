@@ -2,6 +2,7 @@
 
 #include "driver.h"
 #include "measure.h"
+#include "reads.h"
 
 enum { FORGOTTEN_NS = 20 * 1000 * 1000 };
 
@@ -13,10 +14,11 @@ static int events_made(line *on) {
 
 static void learn(member *of, line *on, uint64_t took) {
     gate_board_request_ended(members_board(), of->place, took, on->launches);
+    uint64_t alone = gate_client_alone(of->client);
     if (on->graph)
-        on->graph->work.duration = of->client->alone;
+        on->graph->work.duration = alone;
     else
-        of->alone = of->client->alone;
+        of->alone = alone;
 }
 
 static void harvest(member *of, line *on) {
@@ -34,14 +36,14 @@ static int one_stream(const member *of) { return of->lines_used == 1; }
  * reports that request; our own stream reports for itself. */
 static int about_to_open(const member *of) {
     uint32_t written = __atomic_load_n(&of->client->fences_passed, __ATOMIC_ACQUIRE);
-    return of->closed && (gate_client_running(of->client) || written != of->fences_written);
+    return of->closed && of->fence_told && (gate_client_running(of->client) || written != of->fences_written);
 }
 
 /* From now on best effort stops at its fences. Where an earlier request is about to open them, they are closed
  * again behind it. */
 static void close_fences(member *of) {
     const gate_board *board = members_board();
-    if (!gate_policy_fences(board->knobs.policy) || gate_board_paced(board) || !of->client->can_fence) return;
+    if (!gate_policy_fences(gate_board_policy(board)) || gate_board_paced(board) || !of->client->can_fence) return;
     int again = about_to_open(of);
     __atomic_store_n(&of->client->open, 0, __ATOMIC_RELEASE);
     of->closed = 1;
@@ -80,6 +82,7 @@ static void cannot_fence(member *of) {
 
 static void open_through_own_stream(member *of) {
     of->fence_on = of->fence_stream;
+    of->fence_told = 1;
     int opened = line_write(of->fence_stream, &of->client->open, 1);
     if (!opened || !line_write(of->fence_stream, &of->client->fences_passed, ++of->fences_written)) cannot_fence(of);
 }
@@ -103,6 +106,7 @@ static void open_fences(member *of, line *on) {
     if (of->requests_open) close_forgotten(of);
     if (one_stream(of)) {
         of->fence_on = on->stream;
+        of->fence_told = 1;
         if (!line_write(on->stream, &of->client->open, 1)) cannot_fence(of);
     } else if (!own_stream(of) || !awaited(of, on)) {
         cannot_fence(of);

@@ -3,11 +3,12 @@
 
 #include "atomics.h"
 #include "board.h"
+#include "reads.h"
 #include "scene.h"
 
 int scene_lively(const gate_board *board, const gate_client *client, uint64_t now) {
-    uint64_t patience = 4 * client->alone > board->lease ? 4 * client->alone : board->lease;
-    return now < LOAD(client->touched) + patience;
+    uint64_t lease = gate_board_lease(board), request = 4 * gate_client_alone(client);
+    return gate_within(now, LOAD(client->touched), request > lease ? request : lease);
 }
 
 int scene_latency_runs(const gate_board *board, const gate_client *client, uint64_t now) {
@@ -20,7 +21,8 @@ static void see_latency(const gate_board *board, const gate_client *client, uint
     if (!scene_latency_runs(board, client, now)) return;
     scene->latency_running = 1;
     scene->latency_work = client->work;
-    if (client->alone) knobs->latency = client->alone;
+    uint64_t alone = gate_client_alone(client);
+    if (alone) knobs->latency = alone;
     memcpy(knobs->harm, client->harm, sizeof knobs->harm);
     for (int kind = 0; kind < GATE_KINDS; kind++) {
         uint64_t beside = LOAD(client->beside[kind]);
@@ -29,7 +31,7 @@ static void see_latency(const gate_board *board, const gate_client *client, uint
 }
 
 void scene_see_best_effort(const gate_client *client, gate_scene *scene) {
-    for (uint32_t index = 0; index < LOAD(client->tracks_used); index++) {
+    for (uint32_t index = 0, tracks = gate_client_tracks(client); index < tracks; index++) {
         scene->outstanding += gate_track_in_flight_ns(&client->tracks[index]);
         scene->outstanding_count += gate_track_in_flight(&client->tracks[index]);
     }
@@ -39,7 +41,7 @@ void scene_see_best_effort(const gate_client *client, gate_scene *scene) {
 static void see_other(const gate_client *client, uint64_t now, const gate_board *board, gate_scene *scene) {
     int busy = LOAD(client->in_request) || gate_client_running(client);
     int alive = scene_lively(board, client, now);
-    uint64_t phases = alive ? client->phases : UINT64_MAX / 2;
+    uint64_t phases = alive ? gate_client_phases(client) : GATE_MOST_PHASES;
     scene->others = 1;
     scene->other_in_request |= busy && alive;
     if (phases > scene->other_phases) scene->other_phases = phases;
@@ -47,10 +49,10 @@ static void see_other(const gate_client *client, uint64_t now, const gate_board 
 
 gate_scene gate_board_look(const gate_board *board, int client, uint64_t now, gate_knobs *knobs) {
     const gate_client *me = &board->clients[client];
-    gate_scene scene = {.asks = me->kind, .in_request = me->in_request, .own_phases = me->phases};
-    for (uint32_t index = 0; index < LOAD(board->places); index++) {
+    gate_scene scene = {.asks = me->kind, .in_request = me->in_request, .own_phases = gate_client_phases(me)};
+    for (uint32_t index = 0, places = gate_board_places(board); index < places; index++) {
         const gate_client *other = &board->clients[index];
-        if (LOAD(other->state) != GATE_LIVE) continue;
+        if (!gate_client_lives(other)) continue;
         if (gate_board_fenced(board, client, other)) continue;
         if (other->kind == GATE_LATENCY) see_latency(board, other, now, &scene, knobs);
         if (other->kind == GATE_BEST_EFFORT && scene_lively(board, other, now)) scene_see_best_effort(other, &scene);
@@ -65,13 +67,13 @@ static int could_go(const gate_board *board, const gate_client *client, uint64_t
 }
 
 int gate_board_my_turn(const gate_board *board, int client, uint64_t now) {
-    uint32_t places = LOAD(board->places);
-    uint32_t turn = LOAD(board->turn) % places;
+    uint32_t places = gate_board_places(board);
+    uint32_t turn = places ? LOAD(board->turn) % places : 0;
     for (uint32_t step = 0; step < places; step++) {
         uint32_t index = (turn + step) % places;
         const gate_client *other = &board->clients[index];
         if ((int)index == client) return 1;
-        if (LOAD(other->state) == GATE_LIVE && other->kind == GATE_BEST_EFFORT && could_go(board, other, now)) return 0;
+        if (gate_client_is(other, GATE_BEST_EFFORT) && could_go(board, other, now)) return 0;
     }
     return 1;
 }

@@ -247,7 +247,7 @@ class Simulation {
 
   bool fence_before(Client& client, const gate_work& work) {
     if (client.latency() || !fences()) return false;
-    const bool due = gate_fence_due(&knobs_, client.unfenced, &work);
+    const bool due = gate_fence_due(gate_window(&knobs_), client.unfenced, &work);
     client.unfenced = work.duration + (due ? 0 : client.unfenced);
     return due;
   }

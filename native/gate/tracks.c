@@ -1,6 +1,7 @@
 /* How far the GPU has come with what was launched on a stream. */
 #include "atomics.h"
 #include "board.h"
+#include "reads.h"
 
 /* A track that another stream had before goes on from where it is: reports of that one may still come. */
 gate_track *gate_track_take(gate_client *client, int index) {
@@ -35,7 +36,7 @@ uint64_t gate_track_in_flight_ns(const gate_track *track) {
 }
 
 int gate_client_running(const gate_client *client) {
-    for (uint32_t index = 0; index < LOAD(client->tracks_used); index++)
+    for (uint32_t index = 0, tracks = gate_client_tracks(client); index < tracks; index++)
         if (gate_track_in_flight(&client->tracks[index])) return 1;
     return 0;
 }

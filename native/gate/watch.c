@@ -15,32 +15,44 @@ static void pace_all(gate_board *board, uint64_t now, uint64_t elapsed) {
     for (int place = 0; place < GATE_CLIENTS; place++) {
         member *one = member_at(place);
         if (one && one->kind == GATE_BEST_EFFORT)
-            one->credit = gate_board_pace(board, place, now, elapsed, one->credit);
+            gate_board_pace(board, place, now, elapsed, &one->pacing);
     }
+}
+
+static void beat_all(uint64_t now) {
+    for (int place = 0; place < GATE_CLIENTS; place++)
+        if (member_at(place)) member_beat(member_at(place), now);
 }
 
 /* A latency client that dies leaves its fence closed, and who stands before it on the GPU cannot look. */
 static void *watch(void *given) {
     gate_board *board = given;
     uint64_t last = members_now(), watched_at = 0;
+    uint32_t writing = 0;
     prctl(PR_SET_TIMERSLACK, 1);
     while (!members_leaving()) {
         uint64_t now = members_now();
-        if (now >= watched_at + WATCH_NS) gate_board_watch(board, watched_at = now);
+        if (now >= watched_at + WATCH_NS) {
+            gate_board_watch(board, watched_at = now);
+            writing = gate_board_settle(board, writing);
+            beat_all(now);
+        }
         pace_all(board, now, now - last);
         last = now;
         struct timespec pause = {.tv_nsec = gate_board_paced(board) ? PACE_NS : WATCH_NS};
         nanosleep(&pause, NULL);
     }
+    members_open_fences();
     return NULL;
 }
 
-/* Signals are the program's. */
+/* Signals are the program's, but for what we do ourselves. */
 void watch_start(void) {
     pthread_t thread;
     sigset_t all, before;
     if (__atomic_exchange_n(&watching, 1, __ATOMIC_ACQ_REL)) return;
     sigfillset(&all);
+    sigdelset(&all, SIGBUS); /* see guard.h */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     if (pthread_create(&thread, NULL, watch, members_board()) == 0)
         pthread_detach(thread);

@@ -140,7 +140,10 @@ class Board:
         return cls(path) if path.exists() else None
 
     def view(self) -> BoardView:
-        return msgspec.convert(self._board.snapshot(), BoardView)
+        try:
+            return msgspec.convert(self._board.snapshot(), BoardView)
+        except ValueError as error:
+            raise _refused(error, {}) from None
 
     def change(self, policy: str | None = None, settings: Mapping[str, float] | None = None) -> None:
         """Change policy and settings: all of them or, where something is wrong, nothing. A new policy begins
@@ -152,7 +155,10 @@ class Board:
 
     def sweep(self) -> int:
         """Free the places of processes that have ended, and return how many there were."""
-        freed: int = self._board.sweep()
+        try:
+            freed: int = self._board.sweep()
+        except ValueError as error:
+            raise _refused(error, {}) from None
         return freed
 
 

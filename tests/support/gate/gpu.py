@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import faulthandler
+import mmap
 import os
 import threading
+import time
 from ctypes import byref, c_char_p, c_float, c_int, c_uint, c_uint64, c_void_p
 from typing import Any
 
@@ -231,6 +234,32 @@ class Gpu:
 
     def phase_end(self) -> None:
         self.library["astrarium_gate_phase_end"]()
+
+    # programs that go on for a while
+
+    def labour(self, kernel: int, stream: int, seconds: float) -> int:
+        """Requests of a few launches, one after the other, with pauses; how many there were."""
+        end, requests = time.monotonic() + seconds, 0
+        while time.monotonic() < end:
+            assert self.launch(kernel, stream=stream, count=5) == 0
+            self.check("cuStreamSynchronize", stream)
+            self.request_end()
+            self.phase_end()
+            requests += 1
+            time.sleep(0.0005)
+        return requests
+
+    def print_tracebacks(self) -> None:
+        """As many programs do: this sets handlers of signals."""
+        faulthandler.enable()
+
+    def fault(self, path: str) -> None:
+        """The program's own mistake: it reads beyond the end of a file."""
+        with open(path, "wb+") as file:
+            file.truncate(mmap.PAGESIZE)
+            memory = mmap.mmap(file.fileno(), mmap.PAGESIZE)
+            file.truncate(0)
+            memory.read(1)
 
     # processes
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from astrarium.core.errors import InputError
+from astrarium.run.unpickling import load_file, make_own
 from astrarium.tuning.live.backend import Checkpoint
 
 SUFFIX = ".pt"
@@ -61,6 +62,7 @@ def write(folder: Path, checkpoint: Checkpoint, state: Any) -> None:
     draft = final.with_suffix(f".{os.getpid()}.draft")
     try:
         torch.save({"state": state, "random": random_states()}, draft)
+        make_own(draft)
         draft.replace(final)
     except (OSError, RuntimeError) as error:  # PyTorch does not say that a disk is full
         draft.unlink(missing_ok=True)
@@ -70,12 +72,11 @@ def write(folder: Path, checkpoint: Checkpoint, state: Any) -> None:
 
 def read(folder: Path, checkpoint: Checkpoint) -> Any:
     """Return what was saved; the random generators go on where they were."""
-    import torch
-
     file = path(folder, checkpoint)
     if not file.is_file():
         raise InputError("checkpoint", str(file), "a checkpoint that is still there")
-    found = torch.load(file, map_location="cpu", weights_only=False)
+    with file.open("rb") as opened:
+        found = load_file(opened, device="cpu")
     restore_random(found["random"])
     return found["state"]
 
@@ -85,7 +86,8 @@ def random_states() -> dict[str, Any]:
 
     states: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
     if "numpy" in sys.modules:
-        states["numpy"] = sys.modules["numpy"].random.get_state()
+        name, keys, *rest = sys.modules["numpy"].random.get_state()
+        states["numpy"] = (name, keys.tolist(), *rest)  # plain numbers: nobody need trust the file
     if _on_gpu():
         states["cuda"] = torch.cuda.get_rng_state()
     return states
@@ -99,7 +101,8 @@ def restore_random(states: dict[str, Any]) -> None:
     if "numpy" in states:
         import numpy
 
-        numpy.random.set_state(states["numpy"])
+        name, keys, *rest = states["numpy"]
+        numpy.random.set_state((name, numpy.asarray(keys, numpy.uint32), *rest))
     if "cuda" in states and _on_gpu():
         torch.cuda.set_rng_state(states["cuda"])
 

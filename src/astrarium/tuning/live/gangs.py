@@ -11,6 +11,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Self
 
+from astrarium.run.unpickling import make_own
 from astrarium.tuning.live.backend import Ending, GpusSeen, Iterated, News, RunEnded, Work
 from astrarium.tuning.live.checkpoints import Checkpoints
 from astrarium.tuning.live.fork_server import Rendezvous
@@ -49,6 +50,7 @@ class SearchFolder:
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         self.build = str(self.folder / "build.pkl")
         Path(self.build).write_bytes(parcel)
+        make_own(Path(self.build))
 
     @property
     def checkpoints(self) -> Path:

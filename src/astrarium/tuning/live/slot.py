@@ -19,6 +19,7 @@ from threading import Lock, Thread, get_ident
 from types import FrameType
 from typing import Any, NamedTuple
 
+from astrarium.run.unpickling import read_own
 from astrarium.tuning.live.member import Dropped, GangMember
 from astrarium.tuning.live.messages import Beat, Begin, Leave, Message, Order, SlotReady, SlotSetup, Warm
 from astrarium.tuning.live.training import Build, named, opened
@@ -187,7 +188,7 @@ class Slot:
     def _opened(self) -> Build | BaseException:
         """Return the build, or the error in opening it: that error ends each run, and not the slot."""
         try:
-            return opened(Path(self._setup.build).read_bytes())
+            return opened(read_own(Path(self._setup.build), "build"))
         except BaseException as error:
             return error
 

@@ -70,8 +70,8 @@ class Live(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 class Best:
     """The best candidate: its *config*, its *value* after so many *iterations*, and its *checkpoint*.
 
-    The checkpoint is a file where a folder was given: `torch.load(file, weights_only=False)["state"]` is what
-    the training saved.
+    The checkpoint is a file where a folder was given: `torch.load(file)["state"]` is what the training saved,
+    if that is tensors and plain values. Other objects need `weights_only=False`, which runs code of the file.
     """
 
     candidate: int

@@ -28,6 +28,7 @@ from astrarium.cluster.live.machine.keeping.job_files import CHECKPOINT, PROGRES
 from astrarium.cluster.live.machine.keeping.records import passes, write_whole
 from astrarium.cluster.live.machine.keeping.runner import SELDOM
 from astrarium.run.leased import LeasedGpus
+from astrarium.run.unpickling import UntrustedFile, load_file
 
 STOPPED = 75  # the exit code of a job that left with a checkpoint: EX_TEMPFAIL, try again
 EVERY = 60.0  # seconds between checkpoints, unless given
@@ -203,7 +204,8 @@ def _dump_whole(content: Any, path: Path) -> None:
     """Write a checkpoint so that the one before it stands until all of this one is on the disk."""
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with draft.open("wb") as file:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        with open(os.open(draft, flags, 0o600), "wb") as file:  # what nobody else can write is trusted later
             _dump(content, file)
             file.flush()
             os.fsync(file.fileno())
@@ -246,19 +248,10 @@ def _dump(content: Any, file: Any) -> None:
 def _loaded(path: Path) -> Any:
     try:
         with path.open("rb") as file:
-            found = _load(file)
+            found = load_file(file)
         return {"done": found["done"], "state": found["state"]}
+    except UntrustedFile:
+        raise
     except Exception as error:
         told = f"the checkpoint {path} cannot be read: remove it, and the job begins anew"
         raise RuntimeError(f"{told} ({type(error).__name__}: {error})") from error
-
-
-def _load(file: Any) -> Any:
-    """Return a checkpoint as it was written, whether torch has been imported by now or not."""
-    zipped = file.read(2) == b"PK"
-    file.seek(0)
-    if zipped:
-        import torch
-
-        return torch.load(file, weights_only=False)
-    return pickle.load(file)
