@@ -15,7 +15,7 @@ static const uint64_t GATE_HOUR = 3600ull * 1000 * 1000 * 1000, GATE_MOST_CHUNK 
 static const uint64_t GATE_LEAST_LEASE = 1000 * 1000, GATE_DEFAULT_LEASE = 200 * 1000 * 1000;
 static const uint64_t GATE_DEFAULT_CHUNK = 2 << 20;
 static const uint64_t GATE_MOST_PHASES = 1ull << 40;
-static const double GATE_MOST_SEARCH_LIMIT = 100;
+#define GATE_MOST_SEARCH_LIMIT 100.0
 
 static inline uint32_t gate_board_places(const gate_board *board) {
     uint32_t places = LOAD(board->places), most = GATE_CLIENTS;
