@@ -6,6 +6,7 @@ import socket
 import ssl
 import struct
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -334,3 +335,35 @@ def test_structs_are_read_as_what_they_are() -> None:
     with Channel(left) as one, Channel(right) as other:
         one.send(Two(3))
         assert other.receive(One | Two) == Two(3)
+
+
+AT_ONCE = """
+import gc, socket, sys, threading
+from astrarium.cluster.live.backends.remote import Orders, Refusal, Report
+from astrarium.cluster.live.backends.wire import Channel
+
+def hear():
+    left, right = socket.socketpair()
+    one, other = Channel(left), Channel(right)
+    gate.wait()
+    for _ in range(20):
+        one.send(Report(0, [], [], [1], []))
+        other.receive(Report | Refusal)
+        other.send(Orders([]))
+        one.receive(Orders)
+
+sys.setswitchinterval(1e-6)
+gc.set_threshold(5, 2, 2)
+gate = threading.Barrier(6)
+threads = [threading.Thread(target=hear) for _ in range(6)]
+for each in threads:
+    each.start()
+for each in threads:
+    each.join()
+"""
+
+
+def test_agents_who_connect_at_once_do_not_end_the_arbiter() -> None:
+    """Types that several threads prepare at once have ended the process, nine times in ten."""
+    for _ in range(3):
+        assert subprocess.run([sys.executable, "-c", AT_ONCE], timeout=120).returncode == 0

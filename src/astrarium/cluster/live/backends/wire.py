@@ -55,6 +55,19 @@ class _Challenge(msgspec.Struct, frozen=True):
     proof: bytes
 
 
+_decoders: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
+_preparing = threading.Lock()
+
+
+def _decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
+    """Return the decoder of a kind of message. One thread at a time prepares one: where several prepare the
+    same type, and garbage is collected meanwhile, msgspec 0.22 ends the process."""
+    with _preparing:
+        if kind not in _decoders:
+            _decoders[kind] = msgspec.msgpack.Decoder(kind)
+        return _decoders[kind]
+
+
 class Channel:
     """One end of a connection. It is used by one thread."""
 
@@ -69,7 +82,7 @@ class Channel:
         """Return a message of a kind, which has no more bytes than *largest*."""
         body = self.receive_bytes(largest)
         try:
-            found: T = msgspec.msgpack.decode(body, type=kind)
+            found: T = _decoder(kind).decode(body)
         except (msgspec.MsgspecError, RecursionError, MemoryError, ValueError, OverflowError) as error:
             raise WireError(f"a message was not understood: {error}") from None
         return found
