@@ -53,6 +53,7 @@ from astrarium.cluster.live.machine.folders import (
     read_file,
     read_told,
 )
+from astrarium.cluster.live.machine.keeping.claims import LAST_WORDS
 from astrarium.cluster.live.machine.keeping.records import (
     BEGUN,
     CLOSED,
@@ -63,7 +64,6 @@ from astrarium.cluster.live.machine.keeping.records import (
     private_folder,
     write_whole,
 )
-from astrarium.cluster.live.machine.keeping.runner import LAST_WORDS
 from astrarium.cluster.live.machine.owners import app_folder
 from astrarium.core.errors import AstrariumError, InputError
 

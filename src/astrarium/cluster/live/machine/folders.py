@@ -8,8 +8,10 @@ opens it, as the owner. APP is the number of the app and its name.
 from __future__ import annotations
 
 import re
+import threading
+from functools import cache
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -83,13 +85,26 @@ def newest_checkpoint(home: Path, order: Order) -> Resume:
 
 
 T = TypeVar("T")
+_preparing = threading.Lock()
+
+
+def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
+    """Return the decoder of a kind of file. One thread at a time prepares one: where several prepare the same
+    at once, msgspec may crash."""
+    with _preparing:
+        return _prepared(kind)
+
+
+@cache
+def _prepared(kind: Any) -> msgspec.json.Decoder[Any]:
+    return msgspec.json.Decoder(kind)
 
 
 def read_file(path: Path, kind: type[T]) -> T | None:
     """Return what a file of ours holds; None where it is missing, or a power failure has left half of it. An
     error that passes is no such thing."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        return _decoder(kind).decode(path.read_bytes())
     except (OSError, msgspec.MsgspecError) as error:
         if passes(error):
             raise

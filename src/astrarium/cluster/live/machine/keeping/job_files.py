@@ -12,13 +12,14 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 CHECKPOINT, PROGRESS, RESULT, READY = "checkpoint", "progress.json", "result.json", "ready"
 GPUS, USED = "gpus.json", "gpus-used.json"  # what an elastic job is told, and what it says
 
 SMALL = 1 << 12  # bytes of what a job tells
-MOST_FILES = 100_000  # of a checkpoint, whose stamps are looked at
+MOST_FILES, DEEPEST = 100_000, 64  # of a checkpoint, whose stamps are looked at; folders in folders
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
@@ -36,9 +37,8 @@ class JobFolder:
         """Open a folder below *top*, whose place nobody else can take; *make* what is missing."""
         here = cls(os.open(top, _FOLDER))
         for name in names:
-            inner = here.inner(name, make)
-            here.close()
-            here = inner
+            with here:
+                here = here.inner(name, make)
         return here
 
     def inner(self, name: str, make: bool = False) -> JobFolder:
@@ -110,7 +110,7 @@ class JobFolder:
     def remove(self, name: str) -> None:
         """Remove a file, a link or a folder with all that is in it."""
         found = self.seen(name)
-        with contextlib.suppress(OSError):  # it is only in the way, and the next run tries again
+        with contextlib.suppress(OSError, RecursionError):  # it is only in the way: the next run tries again
             if found is not None and stat.S_ISDIR(found.st_mode):
                 shutil.rmtree(_plain(name), ignore_errors=True, dir_fd=self.descriptor)
             elif found is not None:
@@ -121,21 +121,27 @@ class JobFolder:
         found = self.seen(CHECKPOINT)
         if found is None:
             return None
-        all_of_it = [found, *self._within(CHECKPOINT)] if stat.S_ISDIR(found.st_mode) else [found]
+        all_of_it = [found]
+        if stat.S_ISDIR(found.st_mode):
+            all_of_it += islice(self._within(CHECKPOINT), MOST_FILES)
         result = self.seen(RESULT)
         if result is not None and stat.S_ISREG(result.st_mode):
             all_of_it.append(result)
         return max(each.st_mtime_ns for each in all_of_it), sum(each.st_size for each in all_of_it)
 
-    def _within(self, name: str) -> Iterator[os.stat_result]:
-        count = 0
-        for _, folders, files, here in os.fwalk(_plain(name), dir_fd=self.descriptor):
-            for each in (*folders, *files):
-                count += 1
-                if count > MOST_FILES:
-                    return
-                with contextlib.suppress(OSError):  # it is being written
-                    yield os.stat(each, dir_fd=here, follow_symlinks=False)
+    def _within(self, name: str, depth: int = 0) -> Iterator[os.stat_result]:
+        with contextlib.suppress(OSError), self.inner(name) as folder:  # it is being written, or is gone
+            for each in folder._listed():
+                seen = folder.seen(each)
+                if seen is not None:
+                    yield seen
+                if seen is not None and stat.S_ISDIR(seen.st_mode) and depth < DEEPEST:
+                    yield from folder._within(each, depth + 1)
+
+    def _listed(self) -> Iterator[str]:
+        """Yield names without holding all of them: there may be millions."""
+        with os.scandir(self.descriptor) as found:
+            yield from (each.name for each in found)
 
 
 def clear_earlier(job: JobFolder, run: int, keep: int) -> None:

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import select
 import signal
@@ -24,6 +23,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from .claims import checked_number, checked_part, checked_words
 from .privileges import adopt_orphans, become, die_with_parent
 from .records import (
     BEGUN,
@@ -40,7 +40,7 @@ from .records import (
     read_whole,
     write_whole,
 )
-from .runner import LAST_WORDS, MESSAGE, NOT_STARTED, SELDOM, TICK, Runner
+from .runner import MESSAGE, NOT_STARTED, SELDOM, TICK, Runner
 
 SLACK = 2.0  # seconds after which the keeper ends what the runner should have ended
 WRITE = 0.2  # seconds between two times that what a job told is written
@@ -233,10 +233,11 @@ class Keeper:
             if self._say({"gpus": {"run": wish["run"], "devices": wish["devices"]}}):
                 self._wished = wish["run"]
         if self.told.claims["used"] == wish["run"]:
-            for path in self.locks.keys() - wish["locks"]:
-                os.close(self.locks.pop(path))
-            self._met = wish["run"]
-            write_whole(self.folder / RESIZED, {"run": wish["run"], "gpus": wish["gpus"]})
+            with contextlib.suppress(OSError, MemoryError):  # what finds no room is written later
+                write_whole(self.folder / RESIZED, {"run": wish["run"], "gpus": wish["gpus"]})
+                for path in self.locks.keys() - wish["locks"]:
+                    os.close(self.locks.pop(path))
+                self._met = wish["run"]
         elif self.asked_at is None and time.monotonic() > self._wished_at + self._patience():
             self._ask()
 
@@ -278,31 +279,22 @@ class Heard:
         codes = message.get("codes")
         if isinstance(codes, list) and all(type(each) is int and abs(each) < 256 for each in codes):
             first = message.get("first")
-            self.codes, self.words = codes, str(message.get("words", ""))[:LAST_WORDS]
+            self.codes, self.words = codes, checked_words(message.get("words"))
             self.first = first if type(first) is int and 0 <= first < max(1, len(codes)) else 0
 
 
 def _checked(message: dict[str, Any]) -> dict[str, Any]:
     """Return the claims of a message; what is not of its kind is left out."""
-    stamp, ready, used = message.get("stamp"), message.get("ready"), message.get("used")
-    whole = isinstance(stamp, list) and len(stamp) == 2 and all(_whole(each) for each in stamp)
+    stamp = message.get("stamp")
+    whole = isinstance(stamp, list) and len(stamp) == 2 and None not in map(checked_number, stamp)
     return {
-        "progress": _part(message.get("progress")),
-        "kept": _part(message.get("kept")),
-        "trouble": str(message.get("trouble", ""))[:LAST_WORDS],
-        "used": used if _whole(used) else 0,
-        "ready": bool(ready),
+        "progress": checked_part(message.get("progress")),
+        "kept": checked_part(message.get("kept")),
+        "trouble": checked_words(message.get("trouble")),
+        "used": checked_number(message.get("used")) or 0,
+        "ready": bool(message.get("ready")),
         "stamp": stamp if whole else None,
     }
-
-
-def _part(value: Any) -> float:
-    known = type(value) in (int, float) and math.isfinite(value)
-    return min(1.0, max(0.0, float(value))) if known else 0.0
-
-
-def _whole(value: Any) -> bool:
-    return type(value) is int and 0 <= value < 1 << 63
 
 
 def _become_runner(order: dict[str, Any], keeper: socket.socket, parent: int) -> None:

@@ -23,6 +23,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
+from .claims import LAST_WORDS, checked_number, checked_part, checked_words
 from .job_files import GPUS, PROGRESS, READY, USED, JobFolder, Stamp, clear_earlier
 from .privileges import die_with_parent
 from .records import NO_MEMORY, passes
@@ -35,7 +36,6 @@ VISIBLE = "CUDA_VISIBLE_DEVICES"
 PASSED_ON = ("PATH", "LANG", "TZ", "LD_LIBRARY_PATH")  # of our environment, to jobs of another user
 LITTLE, FULL = 1 << 20, "the disk has no room for its checkpoints"  # bytes
 MESSAGE = 1 << 14  # bytes of one message between runner and keeper
-LAST_WORDS = 300
 _PIPE, _HELD_BACK = 1 << 18, 1 << 16  # bytes that a pipe holds, and that are kept where there is no room
 
 
@@ -137,10 +137,10 @@ class Claims:
             self._looked_at, self._stamp = time.monotonic(), self._folder.stamp()
             self._full = FULL if self._folder.free() < LITTLE else ""
         return {
-            "progress": progress.get("progress", 0.0),
-            "kept": progress.get("kept", 0.0),
-            "trouble": (str(progress.get("trouble", "")) or self._full)[:LAST_WORDS],
-            "used": used.get("run", 0),
+            "progress": checked_part(progress.get("progress")),
+            "kept": checked_part(progress.get("kept")),
+            "trouble": checked_words(progress.get("trouble")) or self._full,
+            "used": checked_number(used.get("run")) or 0,
             "ready": ready.st_mtime if ready is not None else None,
             "stamp": self._stamp,
         }
@@ -218,25 +218,30 @@ class Runner:
     def _tell(self, what: dict[str, Any]) -> None:
         if what != self._told:
             self._told = what
-            self._keeper.send(json.dumps(what).encode()[:MESSAGE])
+            self._keeper.send(json.dumps(what).encode())
 
     def _end(self, claims: Claims | None) -> None:
         """Tell how all has ended, after the last words of the processes, once there is room for them."""
-        while True:
-            try:
-                self._pump.flush()
-                break
-            except OSError:
-                self._keeper_says(SELDOM)
+        while not self._flushed():
+            self._keeper_says(SELDOM)
         codes = [child.returncode for child in self._children]
         if self._unstarted:
             self._first = len(codes)
             codes.append(self._unstarted)
         logs = list(self._pump.logs.values())
-        words = logs[self._first].last_words() if self._first < len(logs) else ""
+        last = logs[self._first].last_words() if self._first < len(logs) else ""
         told = claims.look(last=True) if claims is not None else {}
-        ending = {**told, "codes": codes, "first": self._first, "words": words}
+        ending = {**told, "codes": codes, "first": self._first, "words": last}
         self._keeper.send(json.dumps(ending).encode())
+
+    def _flushed(self) -> bool:
+        """Return whether logs need not be waited for: all is written, or never will be, since a job has put
+        something else in the place of its log."""
+        try:
+            self._pump.flush()
+        except OSError as error:
+            return not passes(error)
+        return True
 
     # processes
 
