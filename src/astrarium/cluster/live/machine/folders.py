@@ -88,7 +88,7 @@ T = TypeVar("T")
 _preparing = threading.Lock()
 
 
-def _decoder(kind: type[T]) -> msgspec.json.Decoder[T]:
+def _decoder(kind: Any) -> msgspec.json.Decoder[Any]:
     """Return the decoder of a kind of file. One thread at a time prepares one: where several prepare the same
     at once, msgspec may crash."""
     with _preparing:
@@ -104,7 +104,8 @@ def read_file(path: Path, kind: type[T]) -> T | None:
     """Return what a file of ours holds; None where it is missing, or a power failure has left half of it. An
     error that passes is no such thing."""
     try:
-        return _decoder(kind).decode(path.read_bytes())
+        found: T = _decoder(kind).decode(path.read_bytes())
+        return found
     except (OSError, msgspec.MsgspecError) as error:
         if passes(error):
             raise
