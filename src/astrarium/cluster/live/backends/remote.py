@@ -324,7 +324,7 @@ class HostAgent:
             case FetchCheckpoint(one):
                 self._beside(("fetch", one.job), self._fetch, order)
             case ClearCheckpoint(one):
-                clear_before(self._home, one.job, one.run + 1)
+                self._beside(("clear", one.job), self._clear, one)
             case SendLogs():
                 self._beside(("logs", order.number), self._send_logs, order)
             case RetryGpu(gpu):
@@ -366,6 +366,9 @@ class HostAgent:
                     del self._busy[what]
                 else:
                     self._busy[what] = None
+
+    def _clear(self, one: Held) -> None:
+        clear_before(self._home, one.job, one.run + 1)
 
     def _send(self, one: Held) -> None:
         """Send the checkpoint of a run, as it is now."""

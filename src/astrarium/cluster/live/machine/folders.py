@@ -17,7 +17,7 @@ import msgspec
 
 from astrarium.cluster.live.backend import Order
 from astrarium.cluster.live.machine.keeping.job_files import CHECKPOINT
-from astrarium.cluster.live.machine.keeping.records import OUTCOME, TOLD, passes
+from astrarium.cluster.live.machine.keeping.records import ORDER, OUTCOME, TOLD, passes
 
 APPS, ORDERS, LOCKS = "apps", "orders", "locks"
 
@@ -75,13 +75,29 @@ class Resume(NamedTuple):
 
 def newest_checkpoint(home: Path, order: Order) -> Resume:
     """Return the newest checkpoint of an earlier run. What a run writes after a later one has begun is never
-    looked at: the later one was told which checkpoint is its own."""
+    looked at: the later one was told which checkpoint is its own. A job may have had very many runs: one that
+    has written none says which it was given."""
+    job = home / APPS / job_name(order)
     for run in range(order.key.run - 1, 0, -1):
-        told = read_told(home / ORDERS / job_name(order) / f"run-{run}" / "part-0")
+        part = home / ORDERS / job_name(order) / f"run-{run}" / "part-0"
+        told = read_told(part)
         if told.stamp is not None:
-            path = home / APPS / job_name(order) / f"run-{run}" / CHECKPOINT
-            return Resume(str(path), told.kept, run)
+            return Resume(str(job / f"run-{run}" / CHECKPOINT), told.kept, run)
+        if (given := read_file(part / ORDER, _Given)) is not None:
+            first, kept = given.resumed_run, given.part.kept
+            return Resume(str(job / f"run-{first}" / CHECKPOINT), kept, first) if first else Resume()
     return Resume()
+
+
+class _GivenPart(msgspec.Struct, frozen=True):
+    kept: float
+
+
+class _Given(msgspec.Struct, frozen=True):
+    """What an order says of the checkpoint that it begins from."""
+
+    resumed_run: int
+    part: _GivenPart
 
 
 T = TypeVar("T")

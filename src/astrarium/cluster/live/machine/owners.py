@@ -20,6 +20,7 @@ from astrarium.core.errors import InputError
 
 ROOT = 0
 PASSABLE = 0o711
+NOBODY = (1 << 32) - 1  # to the kernel: leave the user as it is
 NO_GROUP = 65534  # of users without a name: a number that is theirs by chance is maybe not their group
 
 
@@ -40,7 +41,7 @@ def account(task: JobCommand) -> dict[str, Any]:
 
 def _nameless(owner: str) -> dict[str, Any]:
     """Return the account of a number that has no name, as the kernel tells it of who connects."""
-    if not owner.isdecimal() or not ROOT < int(owner) < 1 << 32 or _has_name(int(owner)):
+    if not (owner.isascii() and owner.isdecimal() and ROOT < int(owner) < NOBODY) or _has_name(int(owner)):
         return {"unknown": owner}
     env = {"HOME": "/", "USER": owner, "LOGNAME": owner}
     return {"user": int(owner), "group": NO_GROUP, "extra_groups": [], "env": env}
@@ -84,12 +85,13 @@ def owner_of(folder: Path) -> dict[str, Any]:
 
 
 def check_above(field: str, folder: Path) -> None:
-    """Refuse a folder of root's that somebody else could put another one in the place of."""
-    for each in folder.resolve().parents if os.geteuid() == ROOT else ():
+    """Refuse a folder of root's that somebody else has made, or could put another one in the place of."""
+    folder = folder.resolve()
+    for each in (folder, *folder.parents) if os.geteuid() == ROOT else ():
         if not each.exists():
             continue
         seen = each.stat()
-        others_write = seen.st_mode & 0o022 and not seen.st_mode & stat.S_ISVTX
+        others_write = seen.st_mode & 0o022 and not (seen.st_mode & stat.S_ISVTX and each != folder)
         if seen.st_uid != ROOT or others_write:
             told = f"a folder below ones that only root can write: user {seen.st_uid} can write {each}"
             raise InputError(field, str(folder), told if seen.st_uid != ROOT else f"{told} (or others can)")

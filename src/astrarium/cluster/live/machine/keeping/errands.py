@@ -9,13 +9,15 @@ from __future__ import annotations
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 from .job_files import CHECKPOINT, RESULT, JobFolder, clear_earlier
-from .privileges import become, gain_nothing
+from .privileges import become, die_with_parent, gain_nothing
 
 PIECE = 1 << 20  # bytes
 
@@ -91,8 +93,9 @@ def _clear(top: Path, names: list[str], run: str, keep: str) -> int:
 def _tar(verb: str, *words: str) -> int:
     path = f"{os.defpath}:/usr/local/bin"
     return subprocess.run(
-        ["tar", verb, "-f", "-", *words], env={"PATH": path}, stderr=subprocess.DEVNULL
-    ).returncode
+        ["tar", verb, "-f", "-", *words], env={"PATH": path}, stderr=subprocess.DEVNULL,
+        preexec_fn=partial(die_with_parent, os.getpid(), signal.SIGKILL),  # its owner may have halted it
+    ).returncode  # fmt: skip
 
 
 ERRANDS: dict[str, Callable[..., int]] = {"read": _read, "pack": _pack, "unpack": _unpack, "clear": _clear}
