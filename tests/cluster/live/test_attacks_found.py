@@ -32,7 +32,7 @@ pytestmark = needs_root
 pytest_plugins = ("tests.support.cluster.fixtures",)
 
 
-MALLORY = 61077  # a number of this file's own: no process of another test is ended, or counted
+MALLORY = 62000 + os.getpid() % 3000  # of this process alone: no other test's processes are ended, or counted
 
 
 @pytest.fixture
