@@ -438,7 +438,7 @@ class Lines:
         self._machines: dict[int, str] = {}
         self._failed: set[int] = set()
         self._held_up: dict[Any, str] = {}
-        self._troubles: dict[Any, str] = {}
+        self._troubled: set[Any] = set()  # runs whose trouble was told
 
     def show(self) -> None:
         now = to_seconds(self._office.now())
@@ -470,9 +470,10 @@ class Lines:
         for app, job, run in self._held_up.keys() - before.keys():
             why = self._held_up[app, job, run]
             yield f"{rows[app].app.name} job {job}, run {run} cannot begin yet: {why}"
-        troubled, self._troubles = self._troubles, dict(self._office.live.troubles)
-        for app, job, run in self._troubles.keys() - troubled.keys():
-            yield f"{rows[app].app.name} job {job}, run {run} goes on: {self._troubles[app, job, run]}"
+        for (app, job, run), words in self._office.live.troubles.items():
+            if (app, job, run) not in self._troubled:
+                yield f"{rows[app].app.name} job {job}, run {run} goes on: {words}"
+        self._troubled |= self._office.live.troubles.keys()
         for (app, job, run), seen in self._office.live.ended:
             if seen.ended in ("failed", "not found", "lost"):
                 why = f": {seen.error}" if seen.error else ""

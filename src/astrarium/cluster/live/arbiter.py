@@ -23,9 +23,9 @@ from astrarium.cluster.live.backend import (
     EndedRun,
     FixedSlowdowns,
     JobCommand,
+    JobKey,
     Memory,
     Options,
-    RunKey,
 )
 from astrarium.cluster.live.cluster import LiveCluster
 from astrarium.cluster.live.limits import LONGEST_NAME, MOST_OPEN
@@ -148,6 +148,7 @@ def why(row: AppRow, app_view: AppView, overview: ClusterView, prospect: Outlook
     return f"it needs {app_view.needs}{more}{together}, {free}{line}"
 
 
+TELL_AGAIN = 600 * SECOND
 ANY = 1 << 30  # GPUs: an app of the file waits for machines that are not there yet
 Submitted = tuple[App, JobCommand]
 Read = Callable[[dict[str, Any], int, str], Sequence[Submitted]]  # an app as written, all GPUs, the owner
@@ -215,7 +216,7 @@ class ArbiterProcess:
         self.known_before = [each.name for each in setup.planned if each.name in known_names]
         self._planned = [each for each in setup.planned if each.name not in known_names]
         self._shown_at, self._drained = -SECOND, False
-        self._troubled: set[RunKey] = set()
+        self._troubled: dict[JobKey, Time] = {}  # when that was told last
         silent = self.store.last_of("arbiter_") not in (None, "arbiter_ended")
         reason = f"policy {setup.policy.spec}{'; the one before left without a word' if silent else ''}"
         self.store.tell(self.event("arbiter_started", reason))
@@ -241,12 +242,14 @@ class ArbiterProcess:
         return happened
 
     def _tell_troubles(self, now: Time) -> None:
-        """Write an event for each job that has come into trouble, such as a full disk, and goes on."""
-        for key in self.live.troubles.keys() - self._troubled:
-            app = self.state.ledger.rows[key.app].app
-            reason = f"job {key.job}: {self.live.troubles[key]}"
-            self.store.tell_later(ClusterEvent(now, "trouble", app.name, app.team, key.app, reason=reason))
-        self._troubled = set(self.live.troubles)
+        """Write an event for each job that has come into trouble, such as a full disk, and goes on: now and
+        then, since a job could come and go."""
+        for key, words in self.live.troubles.items():
+            app, job = self.state.ledger.rows[key.app].app, JobKey(key.app, key.job)
+            if now - self._troubled.get(job, -TELL_AGAIN) >= TELL_AGAIN:
+                self._troubled[job], reason = now, f"job {key.job}: {words}"
+                event = ClusterEvent(now, "trouble", app.name, app.team, key.app, reason=reason)
+                self.store.tell_later(event)
 
     def drain(self) -> bool:
         """Ask all that runs to leave and return whether it has left."""

@@ -81,10 +81,13 @@ class Errand:
                 raise OSError(f"an errand for a job has not gone on for {SILENCE:.0f} s")
             view = view[os.write(self._process.stdin.fileno(), view) :]
 
-    def ended_well(self, seconds: float = SILENCE) -> bool:
-        """Return whether all that was wanted is done; *seconds*: how long that may still take."""
+    def close_input(self) -> None:
         if self._process.stdin is not None:
             self._process.stdin.close()
+
+    def ended_well(self, seconds: float = SILENCE) -> bool:
+        """Return whether all that was wanted is done; *seconds*: how long that may still take."""
+        self.close_input()
         try:
             return self._process.wait(seconds) == 0
         except subprocess.TimeoutExpired:
@@ -123,7 +126,9 @@ def read_logs(home: Path, app: str, logs: Mapping[str, int]) -> Iterator[LogPart
     if not owner_of(top):
         yield from (LogPart(*each) for each in errands.log_pieces(top, dict(logs), LONGEST_LOG))
         return
-    with Errand("read", top, dict(logs), str(LONGEST_LOG)) as errand:
+    with Errand("read", top, [], str(LONGEST_LOG), stdin=True) as errand:
+        errand.write(json.dumps(dict(logs)).encode())
+        errand.close_input()
         while head := errand.line():
             path, offset, size = json.loads(head)
             body = errand.exactly(min(int(size), errands.PIECE))

@@ -48,8 +48,10 @@ def log_pieces(top: Path, logs: dict[str, int], most: int) -> Iterator[tuple[str
                 offset += len(body)
 
 
-def _read(top: Path, logs: dict[str, int], most: str) -> int:
-    """Write pieces of logs to stdout, each after a line that says of which log, from where, and how long."""
+def _read(top: Path, _: list[str], most: str) -> int:
+    """Write pieces of the logs that stdin names to stdout, each after a line that says of which log it is,
+    from where, and how long."""
+    logs = json.load(sys.stdin)
     for path, offset, body in log_pieces(top, logs, int(most)):
         head = json.dumps([path, offset, len(body)]).encode()
         sys.stdout.buffer.write(head + b"\n" + body)
