@@ -184,40 +184,6 @@ print(json.dumps(len([step().item() for _ in range(200)])))
     assert told(job) == 200
 
 
-@pytest.mark.parametrize("share", [0, 0.5])
-def test_who_stands_before_a_fence_of_a_board_that_is_cut_short_goes_on(board: Path, share: float) -> None:
-    """The GPU keeps the memory that the board was cut off from: only the GPU can open the fence there."""
-    Board(board).change(settings={"lease": 3600e9})
-    serving = """
-print("ready", flush=True)
-input()
-torch.cuda._sleep(1 << 62)
-print("closed", flush=True)
-time.sleep(600)
-"""
-    training = """
-step().item()
-print("ready", flush=True)
-input()  # until the server is at work
-print(json.dumps(len([step().item() for _ in range(200)])))
-"""
-    job = gated(training, board, "best-effort", carried=False)
-    server = gated(serving, board, "latency", carried=False)
-    for each in (job, server):
-        assert each.stdout is not None
-        assert each.stdout.readline().strip() == "ready"
-    for each in (server, job):
-        assert each.stdin is not None
-        each.stdin.write("go\n")
-        each.stdin.flush()
-        time.sleep(1.0)
-    os.truncate(board, int(board.stat().st_size * share))
-    time.sleep(0.5)
-    server.send_signal(signal.SIGKILL)
-    server.communicate(timeout=PATIENCE)
-    assert told(job) == 200
-
-
 def test_threads_of_one_process_are_held_too(board: Path) -> None:
     program = """
 import threading
