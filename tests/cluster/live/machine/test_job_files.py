@@ -55,7 +55,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become 
 READ = (PROGRESS, CHECKPOINT, READY, USED, RESULT)  # by the runner
 SECRET = b"what only its owner may read"
 HUGE = 3 << 30  # bytes, of a file that takes no room
-ROUNDS = 60
+ROUNDS = 40
 LONGEST = 60  # seconds, far more than anything here takes
 USER, OTHER = 61001, 61002  # numbers that are no accounts
 
@@ -265,6 +265,7 @@ def fuzz(tmp_path: Path, outside: Path, seed: int) -> None:
         check_logs(job.parent)
         with JobFolder.open(job.parent, "job-0") as opened:
             clear_earlier(opened, 4, keep=2)
+    shutil.rmtree(job.parent)
 
 
 def check_logs(app: Path, most: int = 1 << 22) -> None:
