@@ -55,7 +55,7 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become 
 READ = (PROGRESS, CHECKPOINT, READY, USED, RESULT)  # by the runner
 SECRET = b"what only its owner may read"
 HUGE = 3 << 30  # bytes, of a file that takes no room
-ROUNDS = 60
+ROUNDS = 40
 LONGEST = 60  # seconds, far more than anything here takes
 USER, OTHER = 61001, 61002  # numbers that are no accounts
 
@@ -265,6 +265,7 @@ def fuzz(tmp_path: Path, outside: Path, seed: int) -> None:
         check_logs(job.parent)
         with JobFolder.open(job.parent, "job-0") as opened:
             clear_earlier(opened, 4, keep=2)
+    shutil.rmtree(job.parent)
 
 
 def check_logs(app: Path, most: int = 1 << 22) -> None:
@@ -465,7 +466,9 @@ def errand(verb: str, app: Path, about: Any, *words: str, given: bytes | None = 
         return one.ended_well(), found
 
 
-@pytest.mark.parametrize("kind", [kind for kind in STRANGE if kind not in ("sparse", "oddities")])
+@pytest.mark.parametrize(
+    "kind", ["link to a file", "link to a checkpoint", "link to a device", "pipe", "socket", "nested"]
+)
 def test_whatever_a_checkpoint_is_it_is_packed_as_that(run: Path, outside: Path, kind: str) -> None:
     STRANGE[kind](run / CHECKPOINT, outside)
     (run / RESULT).symlink_to(outside / "secret")
@@ -484,7 +487,7 @@ def archive(tmp_path: Path, outside: Path) -> bytes:
     return subprocess.run(tar, check=True, capture_output=True).stdout
 
 
-@pytest.mark.parametrize("kind", STRANGE)
+@pytest.mark.parametrize("kind", ["link to a folder", "link to itself", "pipe", "oddities", "sparse"])
 def test_a_checkpoint_that_is_brought_takes_the_place_of_whatever_is_there(
     tmp_path: Path, run: Path, outside: Path, kind: str
 ) -> None:
@@ -565,8 +568,12 @@ while ! [ -s left-1 -a -s left-2 -a -s left-3 ]; do sleep 0.02; done
 """
 
 
-@pytest.mark.parametrize("end", ["exit 0", "exit 3", "sleep 300", "kill -9 $PPID; sleep 300"])
-@pytest.mark.parametrize("owner", ["", pytest.param(str(USER), marks=needs_root)])
+@pytest.mark.parametrize(
+    ("owner", "end"),
+    [("", "exit 0"), ("", "kill -9 $PPID; sleep 300")]
+    + [pytest.param(str(USER), end, marks=needs_root) for end in ("exit 0", "exit 3", "sleep 300")]
+    + [pytest.param(str(USER), "kill -9 $PPID; sleep 300", marks=needs_root)],
+)
 def test_what_has_left_the_session_of_a_job_does_not_outlive_it(
     open_path: Path, owner: str, end: str
 ) -> None:
