@@ -7,6 +7,8 @@ import os
 import pwd
 import socket
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -16,6 +18,7 @@ import msgspec
 import pytest
 
 from astrarium.cli.cluster.live import arbitrate
+from astrarium.cli.cluster.state import _own_name, state_folder
 from astrarium.cluster.live import limits
 from astrarium.cluster.live import service as service_module
 from astrarium.cluster.live.access import AccessSection, Identity, PermissionDenied, allowed, chosen_team
@@ -23,7 +26,7 @@ from astrarium.cluster.live.backend import JobCommand, MachineStatus
 from astrarium.cluster.live.backends.fleet import LocalBackend
 from astrarium.cluster.live.backends.wire import Place, tcp_listener
 from astrarium.cluster.live.backends.wire import connected as connected_to
-from astrarium.cluster.live.machine.owners import account
+from astrarium.cluster.live.machine.owners import account, impassable
 from astrarium.cluster.live.service import (
     Client,
     Service,
@@ -431,6 +434,36 @@ def test_a_store_of_an_older_version_has_its_columns_added(tmp_path: Path) -> No
     assert StateFolder(home).teams() == {"a": ""}
 
 
+def test_who_reads_the_store_from_outside_takes_nothing_away(tmp_path: Path) -> None:
+    """Also after a message was left from within the arbiter: SQLite's locks are those of the process."""
+    home = tmp_path / "here.state"
+    office = Store(home)
+    StateFolder(home).send("withdraw", {"app": "a"}, 0.0)
+    log = (home / "cluster.db-wal").stat().st_ino
+    path = str(home / "cluster.db")
+    read = f"import sqlite3; db = sqlite3.connect({path!r}); db.execute('SELECT * FROM apps'); db.close()"
+    subprocess.run([sys.executable, "-c", read], check=True, timeout=60)
+    assert (home / "cluster.db-wal").stat().st_ino == log
+    office.close()
+
+
+def test_a_user_without_a_name_is_a_number_over_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nameless() -> str:
+        raise KeyError("getpwuid(): uid not found: 61001")
+
+    monkeypatch.setattr("getpass.getuser", nameless)
+    assert _own_name() == str(os.getuid())
+
+
+@needs_root
+def test_a_state_folder_that_one_may_not_pass_is_named(tmp_path: Path) -> None:
+    home = tmp_path / "here.state"
+    Store(home).close()
+    tmp_path.chmod(0o700)
+    assert "a folder that you may pass through" in as_nobody(lambda: str(state_folder(home)))
+    assert impassable(home) == tmp_path
+
+
 # as their owners
 
 
@@ -492,6 +525,23 @@ def test_an_owner_who_is_no_user_here_fails_the_run(open_path: Path) -> None:
             "failed",
             "exit code 126, there is no user no-such-user on this machine",
         )
+    finally:
+        end_keepers(home)
+
+
+@needs_root
+def test_a_program_that_only_root_could_find_is_not_found(
+    open_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, hidden = open_path / "here.state", open_path / "hidden"
+    hidden.mkdir(mode=0o700)
+    monkeypatch.setenv("PATH", f"{hidden}:/usr/bin:/bin")
+    one = LocalBackend(home, {"left": MachineStatus(2)})
+    try:
+        one.start(order(1, JobCommand(("no-such-program",), owner=NOBODY, directory="/")))
+        failed = seen(one, 1)
+        assert failed.ended == "not found"
+        assert "there is no program 'no-such-program' in" in failed.error
     finally:
         end_keepers(home)
 

@@ -121,7 +121,7 @@ def test_the_state_folder_is_not_where_others_can_replace_it(open_path: Path) ->
     check_above("live.state", open_path / "here.state")
     (open_path / "open").mkdir()
     (open_path / "open").chmod(0o777)
-    with pytest.raises(InputError, match="or others can"):
+    with pytest.raises(InputError, match="its mode 777 lets others write"):
         check_above("live.state", open_path / "open" / "here.state")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import socket
 import sys
@@ -50,7 +51,7 @@ def agent(
     from astrarium.cluster.live.backend import MachineStatus
     from astrarium.cluster.live.backends.remote import HostAgent, visible_gpus
     from astrarium.cluster.live.backends.wire import read_key, read_place
-    from astrarium.cluster.live.machine.owners import check_above
+    from astrarium.cluster.live.machine.owners import check_above, impassable
     from astrarium.run.pools import signals_to
 
     where, key = read_place("--arbiter", arbiter, certificate), read_key("--key-file", key_file)
@@ -65,6 +66,8 @@ def agent(
     one = HostAgent(
         folder.resolve(), where, key, called, MachineStatus(count, rack), address, base, end_with_agent
     )
+    if os.geteuid() == 0 and (wall := impassable(folder)) is not None:
+        print(f"apps of other users cannot run here: they may not pass {wall}", file=sys.stderr)
     leaving = threading.Event()
     with signals_to(lambda *_: leaving.set()):
         one.run(leaving)

@@ -40,7 +40,7 @@ from astrarium.cluster.live.limits import Connections, Pool, fitting, raised_des
 from astrarium.cluster.live.machine.folders import APPS
 from astrarium.cluster.live.machine.keeping.records import private_folder
 from astrarium.cluster.live.machine.keeping.runner import SELDOM
-from astrarium.cluster.live.machine.owners import ROOT, check_above
+from astrarium.cluster.live.machine.owners import ROOT, check_above, impassable
 from astrarium.cluster.live.service import Service, read_keys, unix_listener, user_name
 from astrarium.cluster.live.store import FILE, connected, rows, waits
 from astrarium.cluster.live.watching.events import ClusterEvent
@@ -314,6 +314,8 @@ def _announce(scenario: ClusterScenario, home: Path, arbiter: ArbiterProcess) ->
     elif scenario.live.access is not None and os.geteuid() != 0:
         told = "only an arbiter that is root runs apps as their owners"
         print(f"apps of all users run as {user_name(os.geteuid())}: {told}", file=sys.stderr)
+    elif scenario.live.access is not None and (wall := impassable(home)) is not None:
+        print(f"no other user can reach {home}: they may not pass {wall}", file=sys.stderr)
     if arbiter.known_before:
         names = ", ".join(arbiter.known_before)
         print(f"here before, and taken as they were then: {names}", file=sys.stderr)

@@ -67,15 +67,23 @@ class Where(NamedTuple):
             yield unix_client(home) or _folder(home)
 
     def _over_network(self, arbiter: str) -> Source:
-        import getpass
-
         from astrarium.cluster.live.backends.wire import connected, read_key, read_place
         from astrarium.cluster.live.service import Client
 
         if self.key_file is None:
             raise InputError("--key-file", None, "the file with your key, which the arbiter has as well")
-        place, user = read_place("--arbiter", arbiter, self.certificate), self.user or getpass.getuser()
+        place, user = read_place("--arbiter", arbiter, self.certificate), self.user or _own_name()
         return Client(connected(place, user, read_key("--key-file", self.key_file)))
+
+
+def _own_name() -> str:
+    """Return the name of the user who runs this; the number of one who has none here."""
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
 
 
 def _folder(home: Path) -> Source:
@@ -132,7 +140,16 @@ def state_folder(given: Path | None) -> Path:
 
     named = given or (Path(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None)
     found = [named] if named else sorted(path.parent for path in Path().glob(f"*.state/{FILE}"))
-    if len(found) != 1 or not (found[0] / FILE).is_file():
+    if len(found) != 1 or not _is_begun(found[0]):
         told = f"the state folder of one cluster that `astrarium run` has begun, here or in {VARIABLE}"
         raise InputError("--state", ", ".join(map(str, found)) or None, told)
     return found[0]
+
+
+def _is_begun(home: Path) -> bool:
+    from astrarium.cluster.live.store import FILE
+
+    try:
+        return (home / FILE).is_file()
+    except PermissionError:
+        raise InputError("--state", str(home), "a folder that you may pass through") from None

@@ -13,6 +13,7 @@ anything else happens.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -24,7 +25,7 @@ import msgspec
 from astrarium.cluster import contract
 from astrarium.cluster.live.backend import EndedRun, JobCommand, Memory
 from astrarium.cluster.live.limits import MOST_UNREAD, TURN
-from astrarium.cluster.live.machine.keeping.records import mark, passes, private_folder
+from astrarium.cluster.live.machine.keeping.records import passes, private_folder
 from astrarium.cluster.live.policy import pickled_policy, unpickled_policy
 from astrarium.cluster.live.watching.events import Chronicler, ClusterEvent
 from astrarium.cluster.record import gpu_failed, machine_died
@@ -258,7 +259,7 @@ class Store:
     """The file of a live cluster. *policy*, if given, is kept with every step, with all that it remembers."""
 
     def __init__(self, home: Path, state: ClusterState | None = None, policy: object = None) -> None:
-        mark(private_folder(home) / FILE)
+        _make(private_folder(home) / FILE)
         self._db = connected(home / FILE)
         self._state, self._policy, self._epoch = state, policy, 0
         self._rows, self._chronicler, self._ahead = Rows(self._db), Chronicler(), 0
@@ -477,6 +478,13 @@ def rows(db: sqlite3.Connection, query: str, *values: Any) -> list[dict[str, Any
     found = db.execute(query, values)
     names = [column[0] for column in found.description]
     return [dict(zip(names, row, strict=True)) for row in found]
+
+
+def _make(path: Path) -> None:
+    """Make the file, for our user alone, unless it is there. One that is there is not opened: closing it
+    would take SQLite's locks away from all connections of this process, and the next reader its log."""
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
 def connected(path: Path, read_only: bool = False) -> sqlite3.Connection:

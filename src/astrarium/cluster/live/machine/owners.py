@@ -93,5 +93,13 @@ def check_above(field: str, folder: Path) -> None:
         seen = each.stat()
         others_write = seen.st_mode & 0o022 and not (seen.st_mode & stat.S_ISVTX and each != folder)
         if seen.st_uid != ROOT or others_write:
-            told = f"a folder below ones that only root can write: user {seen.st_uid} can write {each}"
-            raise InputError(field, str(folder), told if seen.st_uid != ROOT else f"{told} (or others can)")
+            mode = stat.S_IMODE(seen.st_mode)
+            who = f"user {seen.st_uid} can" if seen.st_uid != ROOT else f"its mode {mode:o} lets others"
+            told = f"a folder below ones that only root can write: {who} write {each}"
+            raise InputError(field, str(folder), told)
+
+
+def impassable(folder: Path) -> Path | None:
+    """Return what keeps other users from a folder, if anything does: one above it that they cannot pass."""
+    found = [each for each in folder.resolve().parents if each.exists() and not each.stat().st_mode & 0o001]
+    return found[0] if found else None

@@ -14,6 +14,7 @@ import fcntl
 import json
 import os
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -279,14 +280,23 @@ class Runner:
             try:
                 child = self._child(process["env"], log)
             except (OSError, ValueError) as error:  # not there, no folder, a name that no variable can have
-                log.add(f"{error}\n".encode())
-                self._unstarted = NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_STARTED
+                self._unstarted, words = self._why(error, process["env"])
+                log.add(f"{words}\n".encode())
                 child = None
             os.close(log.sink)
             if child is None:
                 self._kill()
                 break
             self._children.append(child)
+
+    def _why(self, error: OSError | ValueError, env: dict[str, str]) -> tuple[int, str]:
+        """Return the exit code of a process that could not be started, and why. A program that is nowhere is
+        not found, also where PATH has folders that the owner may not look into."""
+        name, path = self._order["command"][0], self._environment(env).get("PATH")
+        hidden = isinstance(error, PermissionError) and "/" not in name and error.filename == name
+        if hidden and shutil.which(name, path=path) is None:
+            return NOT_FOUND, f"there is no program {name!r} in {path} that this user may run"
+        return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_STARTED, str(error)
 
     def _child(self, env: dict[str, str], log: JobLog) -> subprocess.Popen[bytes] | None:
         """Start a process, as soon as there is memory for one more. None: asked to stop before."""
