@@ -33,7 +33,11 @@ WORDS = (0, 1, 2**32 - 1)
 KERNELS = 0
 
 
-@pytest.fixture(params=POLICIES)
+QUICK = ("astrarium", "temporal")
+KINDS = [each if each in QUICK else pytest.param(each, marks=pytest.mark.thorough) for each in POLICIES]
+
+
+@pytest.fixture(params=KINDS)
 def running(gate: Gate, request: pytest.FixtureRequest) -> Running:
     policy, settings = POLICIES[request.param]
     gate.open(policy, lease=50_000_000, **settings)
