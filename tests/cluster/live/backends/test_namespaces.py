@@ -162,7 +162,7 @@ def test_two_hosts_with_a_gang_over_both(agents: list[AgentProcess], script: Pat
     assert found.pop("gang") == [100]
     assert found == {f"one-{n}": [60 + n] for n in range(3)}
     for host in ("left", "right"):
-        assert list((tmp_path / host).glob("*/apps/*-one-*/job-0/run-*/part-0/outcome.json"))
+        assert list((tmp_path / host).glob("*/orders/*-one-*/job-0/run-*/part-0/outcome.json"))
     assert one.query("SELECT count(*) FROM runs WHERE outcome = 'stopped'") > [(0,)]
 
 
@@ -174,7 +174,7 @@ def test_a_cable_is_cut_and_the_arbiter_killed(
     apps = [job(script, "long", 800, gpus=2), job(script, "other", 60, gpus=2)]
     with arbiter(cluster_file(tmp_path, apps, "6s"), tmp_path / "live.state") as one:
         one.start()
-        one.waited(lambda: list(one.home.glob("apps/*-long/job-0/run-1/copy.json")), "it has a copy")
+        one.waited(lambda: list(one.home.glob("copies/*-long/job-0/run-1/copy.json")), "it has a copy")
         number = 0 if list(tmp_path.glob("left/*/apps/*-long")) else 1
         net.plug(number, "down")
         one.waited(lambda: one.query(LOST), "the loss is seen")
@@ -183,16 +183,16 @@ def test_a_cable_is_cut_and_the_arbiter_killed(
         one.kill()
         one.start()
         one.waited(lambda: one.query("SELECT * FROM meta WHERE key='epoch' AND value=2"), "a second arbiter")
-        one.waited(lambda: list(one.home.glob("apps/*-long/job-0/run-2/copy.json")), "it goes on elsewhere")
+        one.waited(lambda: list(one.home.glob("copies/*-long/job-0/run-2/copy.json")), "it goes on elsewhere")
         net.plug(number, "up")
         word = "run 1 is stopped: it was given up"
         one.waited(lambda: word in agents[number].words.read_text(), "the old run is stopped")
         one.end()
         check_accounts(one)
-        [copy] = one.home.glob("apps/*-long/job-0/run-*/copy-*.tar")
+        [copy] = one.home.glob("copies/*-long/job-0/run-*/copy-*.tar")
         assert copy.parent.name != "run-1"
         other = agents[1 - number].folder
-        [path] = other.glob("*/apps/*-long/job-0/run-2/part-0/order.json")
+        [path] = other.glob("*/orders/*-long/job-0/run-2/part-0/order.json")
         assert json.loads(path.read_text())["part"]["kept"] > 0
     assert {app: set(counts) for app, counts in results(tmp_path).items()} == {"long": {800}, "other": {60}}
 

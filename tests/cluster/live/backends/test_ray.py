@@ -104,7 +104,9 @@ def in_use(jobs: Path, nodes: list[Any]) -> Any:
 
 
 def _lives(part: Path) -> bool:
-    return (part.parent / "ready").exists() and not (part / "outcome.json").exists()
+    told = part / "told.json"
+    up = told.exists() and json.loads(told.read_text())["ready"]
+    return bool(up) and not (part / "outcome.json").exists()
 
 
 def test_every_job_ends_with_the_result_it_would_have_had(

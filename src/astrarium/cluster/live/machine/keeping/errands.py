@@ -9,15 +9,13 @@ from __future__ import annotations
 import json
 import os
 import resource
-import signal
-import subprocess
 import sys
+import tarfile
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 from .job_files import CHECKPOINT, RESULT, JobFolder, clear_earlier
-from .privileges import become, die_with_parent, gain_nothing
+from .privileges import become, gain_nothing
 
 PIECE = 1 << 20  # bytes
 
@@ -68,9 +66,10 @@ def _pack(top: Path, names: list[str]) -> int:
             return 1
         print(json.dumps(before), flush=True)
         os.fchdir(run.descriptor)
-        files = [CHECKPOINT, *([RESULT] if result is not None else [])]
-        code = _tar("-c", "--format=posix", *files)
-        return code or int(run.stamp() != before)
+        with tarfile.open(fileobj=sys.stdout.buffer, mode="w|", format=tarfile.PAX_FORMAT) as archive:
+            for name in (CHECKPOINT, *([RESULT] if result is not None else [])):
+                archive.add(name)
+        return int(run.stamp() != before)
 
 
 def _unpack(top: Path, names: list[str]) -> int:
@@ -78,26 +77,23 @@ def _unpack(top: Path, names: list[str]) -> int:
     draft = f".brought.{os.getpid()}"
     with JobFolder.open(top, *names, make=True) as run, run.inner(draft, make=True) as inner:
         os.fchdir(inner.descriptor)
-        code = _tar("-x", "--no-same-owner", CHECKPOINT)
-        if code == 0:
+        try:
+            with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as archive:
+                archive.extraction_filter = tarfile.tar_filter  # links may lead where their owner wants
+                archive.extractall(
+                    members=(each for each in archive if each.name.split("/")[0] == CHECKPOINT)
+                )
             run.remove(CHECKPOINT)
             inner.rename(CHECKPOINT, run, CHECKPOINT)
-        run.remove(draft)
-    return code
+        finally:
+            run.remove(draft)
+    return 0
 
 
 def _clear(top: Path, names: list[str], run: str, keep: str) -> int:
     with JobFolder.open(top, *names) as job:
         clear_earlier(job, int(run), int(keep))
     return 0
-
-
-def _tar(verb: str, *words: str) -> int:
-    path = f"{os.defpath}:/usr/local/bin"
-    return subprocess.run(
-        ["tar", verb, "-f", "-", *words], env={"PATH": path}, stderr=subprocess.DEVNULL,
-        preexec_fn=partial(die_with_parent, os.getpid(), signal.SIGKILL),  # its owner may have halted it
-    ).returncode  # fmt: skip
 
 
 ERRANDS: dict[str, Callable[..., int]] = {"read": _read, "pack": _pack, "unpack": _unpack, "clear": _clear}
