@@ -414,7 +414,7 @@ def _wait(ask: Ask) -> float:
 
 def peer(sock: socket.socket) -> Identity:
     """Return who is at the other end of a Unix socket, as the kernel says."""
-    form = struct.Struct("3i")
+    form = struct.Struct("iII")  # process, user, group
     found = form.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, form.size))
     return identity(user_name(found[1]))
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from astrarium.cluster.live.backend import JobCommand, MachineStatus, RunKey, RunPart, RunStatus
 from astrarium.cluster.live.backends.fleet import LocalBackend
+from astrarium.cluster.live.machine.keeping import keeper
 from tests.support.cluster.backend import backend, order, seen, words
 
 pytest_plugins = ("tests.support.cluster.fixtures",)
@@ -68,3 +73,14 @@ def test_a_checkpoint_that_cannot_be_read_is_named(script: Path, tmp_path: Path)
     done = subprocess.run(words(script, 2, 0.0), env=env, timeout=60, capture_output=True, text=True)
     assert done.returncode == 1
     assert f"the checkpoint {bad} cannot be read: remove it" in done.stderr.splitlines()[-1]
+
+
+def test_a_number_that_is_anothers_by_now_is_not_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers of processes come again: one that was a child at the first look is nobody's at the second."""
+    with subprocess.Popen(["sleep", "60"]) as bystander, subprocess.Popen(["sleep", "60"]) as child:
+        looks: Iterator[list[int]] = iter([[child.pid, bystander.pid], [child.pid]])
+        monkeypatch.setattr(keeper, "_children", lambda process, folder: next(looks, []))
+        keeper._end_descendants()
+        assert child.wait(10) == -signal.SIGKILL
+        assert bystander.poll() is None
+        bystander.kill()

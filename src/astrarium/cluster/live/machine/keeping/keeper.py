@@ -46,6 +46,7 @@ from .runner import MESSAGE, NOT_STARTED, SELDOM, TICK, Runner
 SLACK = 2.0  # seconds after which the keeper ends what the runner should have ended
 WRITE = 0.2  # seconds between two times that what a job told is written
 AT_ONCE = 64  # messages of the runner that are heard at one look
+_MOST = 400  # processes that are ended at one look: each is held by a descriptor
 _EARLIER_VICTIM = 200  # thousandths of all memory, far more than a keeper or an arbiter has (oom_score_adj)
 
 
@@ -175,7 +176,7 @@ class Keeper:
         _hurry()
         while self._reaped():
             for _ in range(AT_ONCE):
-                _end_below(os.getpid())
+                _end_descendants()
                 self._reaped()
             time.sleep(TICK / 5)
 
@@ -339,24 +340,45 @@ def _hurry() -> None:
         os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
 
 
-def _end_below(process: int) -> None:
-    """End the processes below one, those nearest to it first."""
-    found = _children(process)
-    for each in found:
-        found += _children(each)
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(each, signal.SIGKILL)
+def _end_descendants() -> None:
+    """End the processes below this one, those nearest to it first; of very many, some at a time.
+
+    The number of a process may be another's by the time that it is ended. So each is held by its folder in
+    /proc, which stays that of one process, and counts only if it is still a child of its parent then.
+    """
+    with contextlib.ExitStack() as held:
+        found = [(os.getpid(), _held(os.getpid(), held))]
+        for process, folder in found:
+            some = _children(process, folder)[: _MOST - len(found)]
+            children = [(child, _held(child, held)) for child in some]
+            still = set(_children(process, folder))
+            found += [each for each in children if each[0] in still]
+            if process != os.getpid():
+                with contextlib.suppress(OSError):
+                    signal.pidfd_send_signal(folder, signal.SIGKILL)
 
 
-def _children(process: int) -> list[int]:
+def _held(process: int, held: contextlib.ExitStack) -> int:
+    """Return the folder of a process in /proc, held open; none, -1, of one that is gone."""
+    try:
+        folder = os.open(f"/proc/{process}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return -1
+    held.callback(os.close, folder)
+    return folder
+
+
+def _children(process: int, folder: int) -> list[int]:
     """Return the children of a process, as the kernel tells."""
     try:
-        with open(f"/proc/{process}/task/{process}/children", "rb", buffering=0) as file:
-            return [int(each) for each in file.read().split()]
+        file = os.open(f"task/{process}/children", os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
     except FileNotFoundError:  # it is gone, or a kernel that does not tell
         return [child for child, parent in _parents() if parent == process] if process == os.getpid() else []
     except OSError:
         return []
+    with open(file, "rb", buffering=0) as told, contextlib.suppress(OSError):
+        return [int(each) for each in told.read().split()]
+    return []
 
 
 def _parents() -> Iterator[tuple[int, int]]:
