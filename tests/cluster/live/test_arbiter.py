@@ -359,3 +359,14 @@ def test_a_user_has_so_many_apps_that_have_not_ended(house: House, monkeypatch: 
         answers.pop("c") == "refused: user: expected at most 2 apps of a user that have not ended (got 'bob')"
     )
     assert set(answers.values()) == {"accepted"}
+
+
+def test_what_is_refused_steers_no_terminal(house: House) -> None:
+    """An operator's events once held a line of its submitter's own, and escapes."""
+    house.submit("\x1b]0;owned\x07\nv0 finished", team="\x1b[2J", gpus=9)
+    house.go(1)
+    [event] = house.rows("SELECT name, team, reason FROM events WHERE kind = 'refused'")
+    assert event["name"] == " ]0;owned  v0 finished"
+    assert all(text.isprintable() for text in event.values())
+    [row] = house.rows("SELECT answer FROM inbox")
+    assert row["answer"].isprintable()

@@ -131,6 +131,15 @@ def test_who_hops_from_process_to_process_is_caught(home: Path, code: str) -> No
     assert time.monotonic() - began < 10
 
 
+def test_a_user_has_a_part_of_all_processes(home: Path) -> None:
+    """One user's processes once were all that the machine could have."""
+    one = finished(home, "import resource; print(*resource.getrlimit(resource.RLIMIT_NPROC))")
+    [log] = (home / "apps/0-app").rglob("log-0.txt")
+    soft, hard = map(int, log.read_text().split())
+    assert one.look().runs[RunKey(0, 0, 1)].ended == "finished"
+    assert soft == hard <= int(Path("/proc/sys/kernel/pid_max").read_text()) // 4
+
+
 # what a job says of itself
 
 

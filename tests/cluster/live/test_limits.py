@@ -25,6 +25,7 @@ from astrarium.cluster.live.store import Store
 from astrarium.cluster.live.watching.history import PastQuery
 from astrarium.cluster.scenario.build import live_apps
 from astrarium.core.errors import AstrariumError, InputError
+from tests.cluster.live.test_arbiter import House
 from tests.support.cluster.hosts import waited
 
 # pools
@@ -214,7 +215,7 @@ def test_nobody_waits_for_the_answer_of_who_has_left(arbiter: Arbiter) -> None:
     body = {"name": "a", "command": "true", "length": "1s"}
     thread = threading.Thread(target=lambda: words_of(lambda: client.send("app", body, 600.0)))
     thread.start()
-    waited(lambda: len(arbiter.known.users) == 1)
+    waited(lambda: Store(arbiter.service._home).inbox())
     client._channel.close()
     thread.join(60)
     waited(lambda: len(arbiter.known.users) == 0)
@@ -304,6 +305,97 @@ def test_a_turn_takes_some_messages_of_everybody(home: Path, monkeypatch: pytest
     store.close()
 
 
+@pytest.mark.parametrize("deep", [49, 50, 300])
+def test_what_is_nested_too_deeply_is_refused_before_it_is_stored(arbiter: Arbiter, deep: int) -> None:
+    """A name of lists in each other once ended the arbiter, and every one after it."""
+    name: Any = "a"
+    for _ in range(deep):
+        name = [name]
+    body = {"name": name, "length": "1s", "command": "true"}
+    client = arbiter.client("bob")
+    if deep < limits.MOST_DEPTH:
+        client.send("app", body, 0.0)
+    else:
+        told = words_of(lambda: client.send("app", body, 0.0))
+        assert told == "app: expected at most 50 lists and mappings in each other"
+    assert StateFolder(arbiter.service._home).send("withdraw", {"app": "a"}, 0.0) is None
+    assert all(not message.fault for message in Store(arbiter.service._home).inbox())
+
+
+def test_a_message_that_cannot_be_read_is_refused_and_the_others_are_not(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    before, after = house.submit("before"), house.submit("after")
+    house.office.store._db.execute("UPDATE inbox SET body = ? WHERE id = ?", ("[" * 5000, before))
+    house.go(1)
+    assert "message: expected one that can be read" in str(house.office.store.answer(before))
+    assert house.office.store.answer(after) == "accepted"
+
+
+def test_what_was_answered_takes_no_room(tmp_path: Path) -> None:
+    house = House(tmp_path)
+    first = house.submit("first", command="x" * 10_000)
+    house.go(1)
+    [row] = house.rows("SELECT body, answer FROM inbox")
+    assert (row["body"], row["answer"]) == ("", "accepted")
+    house.clock.pass_seconds(3601)
+    house.submit("second")
+    assert house.office.store.answer(first) is None
+    assert house.count("inbox") == 1
+
+
+def test_a_user_leaves_so_many_bytes_in_an_hour(arbiter: Arbiter) -> None:
+    clock = [0.0]
+    arbiter.service._hourly = limits.HourlyBytes(3 * limits.OVERHEAD, lambda: clock[0])
+    bob, carol, alice = (arbiter.client(user) for user in ("bob", "carol", "alice"))
+
+    def leave(client: Client) -> None:
+        client.send("app", {"name": "a", "length": "1s", "command": "true", "team": "vision"}, 0.0)
+
+    leave(bob)
+    leave(bob)
+    assert "at most 3072 bytes of messages of a user in an hour: wait 3600 s" in words_of(lambda: leave(bob))
+    leave(carol)
+    for _ in range(5):
+        leave(alice)  # an operator
+    clock[0] = 3600.0
+    leave(bob)
+
+
+def test_one_question_of_a_user_is_answered_at_a_time(arbiter: Arbiter) -> None:
+    """However many connections one user has, others wait for one question at most."""
+    running, most, lock = set[int](), list[int](), threading.Lock()
+
+    def slow(folder: Any, who: Any, kind: Any, body: Any) -> list[Any]:
+        with lock:
+            running.add(threading.get_ident())
+            most.append(len(running))
+        time.sleep(0.05)
+        running.discard(threading.get_ident())
+        return []
+
+    arbiter.service._past = slow  # type: ignore[method-assign]
+    clients = [arbiter.client(user) for user in ("bob", "bob", "bob", "carol")]
+    threads = [threading.Thread(target=answered, args=[client]) for client in clients]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(60)
+    assert len(most) == 4
+    assert max(most) <= 2  # one of bob's, one of carol's
+    assert arbiter.service._turns._asking == {}
+
+
+def test_large_questions_are_not_read(arbiter: Arbiter) -> None:
+    """A question of empty mappings takes a hundred times its size in memory."""
+    client = arbiter.client("bob")
+    told = words_of(lambda: client._ask("status-of-all", {"a": [{}] * 900_000}))
+    assert told.startswith("kind: expected app, withdraw")
+    assert "at most 131072 bytes" in words_of(lambda: client._ask("events", {"a": [{}] * 900_000}))
+    assert "a mapping of fields" in words_of(lambda: client._ask("logs", {"have": [{}] * 900_000}))
+    key = "\x1b" * 50_000
+    assert len(words_of(lambda: client._ask("events", {key: 1}))) <= limits.LONGEST_ANSWER
+
+
 # apps
 
 APP = {"name": "a", "length": "1s", "command": "true"}
@@ -320,6 +412,10 @@ APP = {"name": "a", "length": "1s", "command": "true"}
         ({"team": "x" * 201}, r"^app\.team: expected text of at most 200 bytes"),
         ({"team": "a\nb"}, r"^app\.team: expected text of at most 200 bytes, without line breaks"),
         ({"model": "x" * 201}, r"^app\.model: expected text of at most 200 bytes"),
+        (
+            {"length": None, "phases": [[{"length": "1s", "model": "\x1b[2J"}]]},
+            r"^app\.phases\[0\]\[0\]\.model: expected text of at most 200 bytes",
+        ),
         ({"command": "x" * 32_769}, r"^app\.command: expected at most 32768 bytes"),
         ({"command": ["x"] * 32_769}, r"^app: expected an app of at most|^app\.command"),
         ({"env": {"A": "x" * 65_536}}, r"^app\.env: expected at most 65536 bytes"),
@@ -340,3 +436,11 @@ def test_an_app_within_the_limits_is_read() -> None:
     longest = {"name": "x" * 200, "command": f"echo {'y' * 30_000}", "count": 100, "jobs": 100}
     assert len(live_apps({**APP, **longest}, ANY, Path())) == 100
     assert os.path.isabs(live_apps(APP, ANY, Path())[0][1].directory)
+
+
+def test_no_link_is_followed_for_a_user(tmp_path: Path) -> None:
+    """Root once told where a link led that its user could not read."""
+    (tmp_path / "private").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "private")
+    task = live_apps({**APP, "directory": "link/../x"}, ANY, tmp_path)[0][1]
+    assert task.directory == str(tmp_path / "link/../x")

@@ -28,7 +28,8 @@ from astrarium.cluster.live.backend import (
     Options,
 )
 from astrarium.cluster.live.cluster import LiveCluster
-from astrarium.cluster.live.limits import LONGEST_NAME, MOST_OPEN
+from astrarium.cluster.live.limits import LONGEST_ANSWER, LONGEST_NAME, MOST_OPEN
+from astrarium.cluster.live.machine.keeping.claims import checked_words
 from astrarium.cluster.live.machine.keeping.records import locked_file, private_folder
 from astrarium.cluster.live.policy import NonPreemptibleAllocator, TakeoverAllocator
 from astrarium.cluster.live.slowdowns import RelativeSlowdowns
@@ -320,14 +321,17 @@ class ArbiterProcess:
         try:
             found = list(self._told(now, message))
         except (InputError, OSError, ValueError, TypeError, RecursionError) as error:
-            self.store.answer_later(message.id, f"refused: {error}")
-            name, team = _subject(message.body), str(message.body.get("team") or "")[:LONGEST_NAME]
-            self.store.tell_later(ClusterEvent(now, "refused", name, team, reason=str(error)))
+            reason = checked_words(str(error), LONGEST_ANSWER)
+            self.store.answer_later(message.id, f"refused: {reason}")
+            name, team = _subject(message.body), _short(message.body.get("team") or "")
+            self.store.tell_later(ClusterEvent(now, "refused", name, team, reason=reason))
             return
         self.store.answer_later(message.id, "accepted")
         yield from found
 
     def _told(self, now: Time, message: InboxMessage) -> Iterator[Event]:
+        if message.fault:
+            raise InputError("message", None, f"one that can be read ({message.fault})")
         if message.kind == "withdraw":
             yield AppWithdrawn(self._open_app(str(message.body.get("app"))))
         elif message.kind == "drain":
@@ -431,4 +435,9 @@ def _locked(home: Path) -> int:
 def _subject(body: Mapping[str, Any]) -> str:
     """Return what a message is about: an app, or a GPU as `cluster gpu` names it."""
     name = body.get("name") or body.get("app")
-    return (str(name) if name else f"{body.get('machine', '')}:{body.get('gpu', '')}")[:LONGEST_NAME]
+    return _short(name or f"{body.get('machine', '')}:{body.get('gpu', '')}")
+
+
+def _short(value: object) -> str:
+    """Return what somebody wrote as a name, to be shown to others."""
+    return checked_words(str(value), LONGEST_NAME)

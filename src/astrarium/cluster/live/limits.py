@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import resource
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 import msgspec
@@ -29,11 +30,17 @@ LARGEST_QUESTION = 1 << 20  # bytes of one message of a user
 MOST_LOGS = 20_000  # logs of which somebody says how much is there
 MOST_UNREAD = 1000  # messages of one user that the arbiter has not answered
 MOST_OPEN = 10_000  # apps of one user that have not ended
+MOST_HOURLY = 1 << 26  # bytes of all messages of one user in an hour: the arbiter's disk keeps what they ask
+OVERHEAD = 1 << 10  # bytes that any message costs: its row, its answer, an event
+MOST_DEPTH = 50  # lists and mappings in each other: whoever reads a message must have the stack for it
+LONGEST_ANSWER = 2000  # characters of an error, which may repeat what somebody wrote
 TURN = 20  # messages of one user that the arbiter answers in one turn: nobody waits for all of another's
+MOST_LOGS_AT_ONCE = 8  # questions for logs of one user that are answered at a time
 
 
 def check_size(app: object, field: str) -> None:
     """Refuse an app that is too large as written, or that no message could hold."""
+    check_depth(app, field)
     told = f"an app of at most {LARGEST_APP} bytes, of text, numbers, lists and mappings"
     try:
         size = len(msgspec.json.encode(app))
@@ -41,6 +48,67 @@ def check_size(app: object, field: str) -> None:
         raise InputError(field, None, f"{told} ({error})") from None
     if size > LARGEST_APP:
         raise InputError(field, f"{size} bytes", told)
+
+
+def check_depth(body: object, field: str) -> None:
+    """Refuse what is nested deeper than anybody writes, however much of the stack is used here."""
+    level = [body]
+    for _ in range(MOST_DEPTH):
+        level = [inner for each in level for inner in _inside(each) if isinstance(inner, _NESTED)]
+        if not level:
+            return
+    raise InputError(field, None, f"at most {MOST_DEPTH} lists and mappings in each other")
+
+
+_NESTED = (dict, list, tuple)
+
+
+def _inside(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, _NESTED) else ()
+
+
+class Turns:
+    """Each user has so many turns at a time; who has more questions waits, and others do not."""
+
+    def __init__(self, each: int) -> None:
+        self._each, self._lock = each, threading.Lock()
+        self._asking: dict[str, list[threading.Semaphore]] = {}  # of each user, once for every question
+
+    @contextmanager
+    def of(self, user: str) -> Iterator[None]:
+        with self._lock:
+            asking = self._asking.setdefault(user, [])
+            turn = asking[0] if asking else threading.Semaphore(self._each)
+            asking.append(turn)
+        try:
+            with turn:
+                yield
+        finally:
+            with self._lock:
+                asking.pop()
+                if not asking:
+                    del self._asking[user]
+
+
+class HourlyBytes:
+    """How many bytes of messages each user has left in an hour, which begins with the first of them."""
+
+    def __init__(self, most: int = MOST_HOURLY, clock: Callable[[], float] = time.monotonic) -> None:
+        self._most, self._clock, self._lock = most, clock, threading.Lock()
+        self._left: dict[str, tuple[float, int]] = {}  # since when, and how much
+
+    def take(self, user: str, size: int) -> None:
+        """Count a message, or refuse it."""
+        now = self._clock()
+        with self._lock:
+            self._left = {name: each for name, each in self._left.items() if now < each[0] + 3600}
+            since, before = self._left.get(user, (now, 0))
+            if before + size + OVERHEAD > self._most:
+                told = f"at most {self._most} bytes of messages of a user in an hour"
+                raise InputError("user", user, f"{told}: wait {since + 3600 - now:.0f} s")
+            self._left[user] = since, before + size + OVERHEAD
 
 
 # Connections.

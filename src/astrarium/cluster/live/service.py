@@ -42,12 +42,13 @@ from astrarium.cluster.live.backends.wire import (
     WireError,
     checked_key,
     private_text,
+    read_message,
 )
 from astrarium.cluster.live.limits import check_size
 from astrarium.cluster.live.machine.as_owner import LONGEST_LOG, log_names, read_logs
 from astrarium.cluster.live.machine.folders import app_name
 from astrarium.cluster.live.machine.keeping.errands import log_pieces
-from astrarium.cluster.live.store import FILE, Store, connected, rows
+from astrarium.cluster.live.store import FILE, Store, answer_to, connected, rows
 from astrarium.cluster.live.watching.history import PastQuery, past
 from astrarium.core.decode import Decoder
 from astrarium.core.errors import AstrariumError, InputError, did_you_mean
@@ -105,16 +106,20 @@ class StateFolder:
 
     def send(self, kind: str, body: dict[str, Any], wait: float) -> str | None:
         """Leave a message for the arbiter, and return its answer; None: it has not answered in time."""
-        store = Store(self._home)
-        try:
-            letter, ends = store.send(kind, body, time.time_ns(), self._owner), time.monotonic() + wait
-            answer = store.answer(letter)
-            while answer is None and time.monotonic() < ends and not self._gone():
+        return self.answer(self.leave(kind, body), wait)
+
+    def leave(self, kind: str, body: dict[str, Any]) -> int:
+        """Leave a message for the arbiter, and return its number."""
+        with closing(Store(self._home)) as store:
+            return store.send(kind, body, time.time_ns(), self._owner)
+
+    def answer(self, message: int, wait: float) -> str | None:
+        """Return the answer to a message; None: there is none in time."""
+        ends = time.monotonic() + wait
+        with self._reading() as db:
+            while (found := answer_to(db, message)) is None and time.monotonic() < ends and not self._gone():
                 time.sleep(POLL)
-                answer = store.answer(letter)
-        finally:
-            store.close()
-        return answer
+        return found
 
     def logs(self, app: str, have: Mapping[str, int]) -> tuple[LogsHead, Iterator[LogPiece]]:
         name, jobs, ended = self.app_folder(app)
@@ -161,11 +166,33 @@ def _numbers(path: str) -> list[int]:
 
 
 class Ask(msgspec.Struct, frozen=True):
-    """A question to the arbiter, or a message for it; its kind says of what type the body is."""
+    """A question to the arbiter, or a message for it; its kind says of what type the body is, which is read
+    when its turn has come: read, it may take much more memory."""
 
-    kind: str
-    body: dict[str, Any] = {}
+    kind: Annotated[str, msgspec.Meta(max_length=100)]
+    body: msgspec.Raw = msgspec.Raw(b"\x80")  # an empty mapping
     wait: float = 0.0
+
+    @classmethod
+    def of(cls, kind: str, body: Mapping[str, Any] | None = None, wait: float = 0.0) -> Ask:
+        return cls(kind, msgspec.Raw(msgspec.msgpack.encode(body or {})), wait)
+
+    def plain(self) -> dict[str, Any]:
+        """Return the body as it came."""
+        if len(self.body) > limits.LARGEST_APP + limits.OVERHEAD:
+            raise InputError(self.kind, f"{len(self.body)} bytes", f"at most {limits.LARGEST_APP} bytes")
+        return self._read(dict[str, Any])
+
+    def logs(self) -> dict[str, Any]:
+        return self._read(dict[str, str | dict[str, int]])
+
+    def _read(self, kind: Any) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = read_message(self.body, kind)
+        except WireError as error:
+            raise InputError(self.kind, None, f"a mapping of fields ({error})") from None
+        limits.check_depth(found, self.kind)
+        return found
 
 
 class AppQuestion(msgspec.Struct, frozen=True):
@@ -193,7 +220,8 @@ Q = TypeVar("Q", bound=msgspec.Struct)
 
 
 def _read(kind: type[Q], ask: Ask) -> Q:
-    return Decoder().decode_struct(kind, ask.body, ask.kind)
+    body = ask.logs() if kind is LogsQuestion else ask.plain()
+    return Decoder().decode_struct(kind, body, ask.kind)
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -234,7 +262,7 @@ class Client:
             yield piece
 
     def _ask(self, kind: str, body: dict[str, Any] | None = None, wait: float = 0.0) -> Any:
-        message = msgspec.msgpack.encode(Ask(kind, body or {}, wait))
+        message = msgspec.msgpack.encode(Ask.of(kind, body, wait))
         if len(message) > limits.LARGEST_QUESTION:
             raise InputError(kind, f"{len(message)} bytes", f"at most {limits.LARGEST_QUESTION} bytes")
         self._channel.send_bytes(message)
@@ -255,6 +283,8 @@ class Service:
         bring_logs: Callable[[str, float], None] = lambda app, seconds: None,
     ) -> None:
         self._home, self._access, self._bring_logs = home, access, bring_logs
+        self._turns, self._log_turns = limits.Turns(1), limits.Turns(limits.MOST_LOGS_AT_ONCE)
+        self._hourly = limits.HourlyBytes()
 
     def is_operator(self, name: str) -> bool:
         """Return whether somebody may do all, and has a reserved place."""
@@ -271,7 +301,7 @@ class Service:
                 raise
             except Exception as error:  # whatever was asked, others and the next question are answered
                 told = str(error) if isinstance(error, AstrariumError | OSError | sqlite3.Error) else ""
-                channel.send(Answer(told or type(error).__name__))
+                channel.send(Answer((told or type(error).__name__)[: limits.LONGEST_ANSWER]))
 
     def refuse(self, channel: Channel, why: str) -> None:
         """Answer whatever somebody asks first with an error."""
@@ -282,27 +312,42 @@ class Service:
         folder = StateFolder(self._home, who.user, channel.gone)
         match ask.kind:
             case "app" | "withdraw" | "drain" | "retry":
-                body = self._message(folder, who, ask)
-                channel.send(Answer(body=folder.send(ask.kind, body, _wait(ask))))
+                with self._turns.of(who.user):
+                    message = self._left(folder, who, ask)
+                channel.send(Answer(body=folder.answer(message, _wait(ask))))
+            case "logs":
+                with self._log_turns.of(who.user):
+                    wanted = _read(LogsQuestion, ask)
+                    app = self._known_app(folder, who, "logs", wanted.app)
+                    self._send_logs(channel, folder, app, wanted.have)
+            case _:
+                with self._turns.of(who.user):
+                    channel.send(Answer(body=self._told(folder, who, ask)))
+
+    def _told(self, folder: StateFolder, who: Identity, ask: Ask) -> Any:
+        """Return what somebody wants to know."""
+        match ask.kind:
             case "status":
-                channel.send(Answer(body=self._seen(folder, who)))
+                return self._seen(folder, who)
             case "story":
                 app = self._known_app(folder, who, "status", _read(AppQuestion, ask).app)
-                channel.send(Answer(body=self._story(folder, who, app)))
+                return self._story(folder, who, app)
             case "events" | "history" | "accounting":
-                channel.send(Answer(body=self._past(folder, who, ask.kind, ask.body)))
-            case "logs":
-                wanted = _read(LogsQuestion, ask)
-                app = self._known_app(folder, who, "logs", wanted.app)
-                self._send_logs(channel, folder, app, wanted.have)
-            case _:
-                known = "app, withdraw, drain, retry, status, story, events, history, accounting or logs"
-                raise InputError("kind", ask.kind, known)
+                return self._past(folder, who, ask.kind, ask.plain())
+        known = "app, withdraw, drain, retry, status, story, events, history, accounting or logs"
+        raise InputError("kind", ask.kind, known)
+
+    def _left(self, folder: StateFolder, who: Identity, ask: Ask) -> int:
+        """Leave a message for the arbiter; its disk keeps what comes of it, so nobody leaves very many."""
+        body = self._message(folder, who, ask)
+        if not self.is_operator(who.user):
+            self._hourly.take(who.user, len(ask.body))
+        return folder.leave(ask.kind, body)
 
     def _message(self, folder: StateFolder, who: Identity, ask: Ask) -> dict[str, Any]:
         """Return what is left for the arbiter, if somebody may ask for it."""
         if ask.kind == "app":
-            return self._submitted(who, ask.body)
+            return self._submitted(who, ask.plain())
         if ask.kind == "withdraw":
             return {"app": self._known_app(folder, who, "withdraw", _read(AppQuestion, ask).app)}
         if self._access is not None:

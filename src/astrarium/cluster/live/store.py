@@ -32,7 +32,7 @@ from astrarium.cluster.record import gpu_failed, machine_died
 from astrarium.cluster.state import AppRow, ClusterState, JobRow, Outcome
 from astrarium.core.errors import AstrariumError, InputError
 from astrarium.core.trace import Step
-from astrarium.core.units import Time
+from astrarium.core.units import SECOND, Time
 
 SCHEMA = (
     "CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value)",
@@ -55,6 +55,7 @@ SCHEMA = (
        name TEXT, team TEXT, app INTEGER, gpus TEXT, reason TEXT, cause TEXT)""",
     "CREATE INDEX IF NOT EXISTS events_by_kind ON events (kind)",
     "CREATE INDEX IF NOT EXISTS inbox_unread ON inbox (id) WHERE answer IS NULL",
+    "CREATE INDEX IF NOT EXISTS inbox_answered ON inbox (at) WHERE answer IS NOT NULL",
 )
 LATER_COLUMNS = (  # of folders that an earlier version has begun
     ("apps", "team TEXT"),
@@ -231,7 +232,8 @@ _WAITS = {
     sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL,
 }  # fmt: skip
-ANSWER = "UPDATE inbox SET answer = ? WHERE id = ?"
+ANSWER = "UPDATE inbox SET answer = ?, body = '' WHERE id = ?"
+KEPT = 3600 * SECOND  # for which an answer can be read: nobody waits for one as long as that
 
 _events = msgspec.json.Decoder(tuple[contract.Event, ...])
 _actions = msgspec.json.Decoder(tuple[contract.Action, ...])
@@ -253,6 +255,7 @@ class InboxMessage(NamedTuple):
     kind: str
     body: dict[str, Any]
     owner: str = ""
+    fault: str = ""  # why its body cannot be read
 
 
 class Store:
@@ -406,9 +409,11 @@ class Store:
     # messages
 
     def send(self, kind: str, body: dict[str, Any], at: Time, owner: str = "") -> int:
-        """Leave a message and return its number; those of an owner that wait for an answer are limited."""
+        """Leave a message and return its number; those of an owner that wait for an answer are limited. Old
+        ones, which nobody waits for any more, are removed."""
         with self._writing():
             self._check_unread(owner)
+            self._db.execute("DELETE FROM inbox WHERE answer IS NOT NULL AND at < ?", (at - KEPT,))
             values = at, kind, msgspec.json.encode(body).decode(), owner
             query = "INSERT INTO inbox (at, kind, body, owner) VALUES (?, ?, ?, ?)"
             done = self._db.execute(query, values)
@@ -430,13 +435,10 @@ class Store:
                FROM inbox WHERE answer IS NULL) WHERE place <= ? ORDER BY id""",
             (TURN,),
         ).fetchall()
-        return [
-            InboxMessage(number, kind, msgspec.json.decode(body), who) for number, kind, body, who in rows
-        ]
+        return [_read_message(*row) for row in rows]
 
     def answer(self, message: int) -> str | None:
-        row = self._db.execute("SELECT answer FROM inbox WHERE id = ?", (message,)).fetchone()
-        return None if row is None else row[0]
+        return answer_to(self._db, message)
 
     # the rest
 
@@ -472,6 +474,20 @@ class Store:
                 with suppress(sqlite3.Error):
                     self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             raise
+
+
+def _read_message(number: int, kind: str, body: str, owner: str) -> InboxMessage:
+    """Return a message as it was left; one that cannot be read is to be refused like any other."""
+    try:
+        return InboxMessage(number, kind, msgspec.json.decode(body, type=dict[str, Any]), owner)
+    except (msgspec.MsgspecError, RecursionError) as error:
+        return InboxMessage(number, kind, {}, owner, str(error))
+
+
+def answer_to(db: sqlite3.Connection, message: int) -> str | None:
+    """Return what the arbiter has answered to a message; None: nothing yet."""
+    row = db.execute("SELECT answer FROM inbox WHERE id = ?", (message,)).fetchone()
+    return None if row is None else row[0]
 
 
 def rows(db: sqlite3.Connection, query: str, *values: Any) -> list[dict[str, Any]]:

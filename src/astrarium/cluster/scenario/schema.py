@@ -51,6 +51,12 @@ class MachineKind(msgspec.Struct, frozen=True):
             raise InputError("slot", self.slot, f"a part of {self.gpus} GPUs, or 0 for all of them")
 
 
+def check_name(field: str, text: str) -> None:
+    """Refuse a name that is too long for that of a file, or would steer a terminal."""
+    if not text.isprintable() or len(text.encode("utf-8", "replace")) > limits.LONGEST_NAME:
+        raise InputError(field, text, f"text of at most {limits.LONGEST_NAME} bytes, without line breaks")
+
+
 class PhaseJob(msgspec.Struct, frozen=True):
     """*count* jobs alike: each takes *length* on *gpus* GPUs, needs them at once and can use up to *most*."""
 
@@ -64,6 +70,7 @@ class PhaseJob(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         check_job(self.gpus, self.most, self.length, self.expected)
+        check_name("model", self.model or "")
 
 
 class AppEntry(msgspec.Struct, frozen=True):
@@ -113,9 +120,7 @@ class AppEntry(msgspec.Struct, frozen=True):
             told = "text that could name a file: not empty, without / and line breaks, and not . or .."
             raise InputError("name", name, told)
         for field, text in (("name", name), ("team", self.team), ("model", self.model)):
-            if not text.isprintable() or len(text.encode()) > limits.LONGEST_NAME:
-                told = f"text of at most {limits.LONGEST_NAME} bytes, without line breaks"
-                raise InputError(field, text, told)
+            check_name(field, text)
 
     @property
     def jobs_in_all(self) -> int:
@@ -439,8 +444,9 @@ class TaskEntry(msgspec.Struct, frozen=True):
         return command_words(self.command)
 
     def task(self, home: Path) -> JobCommand:
-        """*home*: what a folder is relative to."""
-        directory = str((home / (self.directory or ".")).resolve())
+        """*home*: what a folder is relative to. No link is followed here: that is for the user who runs it,
+        who may not be allowed to know where one leads."""
+        directory = str((home / (self.directory or ".")).absolute())
         return JobCommand(self.words(), self.on_stop, self.processes, self.env, directory, self.elastic)
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -421,6 +423,28 @@ def test_logs_are_brought_when_somebody_wants_them(tmp_path: Path) -> None:
         assert office.seen(1).ended == "finished"
         assert brought() == "first\n" + "last" * 1_000_000 + "\n"
         assert brought() == "first\n" + "last" * 1_000_000 + "\n"
+
+
+def test_logs_of_an_app_are_bounded_where_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sparse log costs its job nothing, and once filled the disk of the arbiter."""
+    monkeypatch.setattr(hosts, "LONGEST_LOG", 3 << 20)
+    code = "import os; log = os.environ['ASTRARIUM_FOLDER'] + '/part-0/log-0.txt'; os.truncate(log, 1 << 29)"
+    with two_hosts(tmp_path) as (office, _, _):
+        office.started(on(1, JobCommand((sys.executable, "-c", code)), "left.1"))
+        assert office.seen(1).ended == "finished"
+        path = tmp_path / "arbiter/copies/0-app/job-0/run-1/part-0/log-0.txt"
+        for _ in range(3):
+            office.backend.bring_logs("0-app", 60)
+            assert path.stat().st_size == 3 << 20
+
+
+def test_logs_leave_room_for_the_arbiter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copies, "LEAST_ROOM", 1 << 62)
+    whole = SimpleNamespace(f_bavail=1, f_blocks=1 << 40, f_frsize=4096)
+    monkeypatch.setattr(os, "fstatvfs", lambda descriptor: whole)
+    with (tmp_path / "log").open("wb") as file, pytest.raises(OSError, match="no room for more"):
+        copies.write_within(file, b"x")
+    assert (tmp_path / "log").stat().st_size == 0
 
 
 @pytest.mark.parametrize(("job", "run"), [("0-a/../b", 1), ("/etc", 1), ("0-a/job-0", 0), ("0-a", 1)])

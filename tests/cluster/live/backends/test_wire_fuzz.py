@@ -36,14 +36,14 @@ CHALLENGE = 200  # bytes, at most: all that a stranger hears
 SPAN = 64 << 20  # bytes by which the process may have grown
 LOG = "job-0/run-1/part-0/log-0.txt"
 ASKS = [
-    Ask("app", {"name": "new", "command": "true", "length": "1s", "env": {"A": "b"}, "team": "vision"}),
-    Ask("withdraw", {"app": "see"}),
-    Ask("drain", {"machine": "0", "gpu": 0, "why": "hot"}),
-    Ask("status"),
-    Ask("story", {"app": "see"}),
-    Ask("events", msgspec.to_builtins(PastQuery())),
-    Ask("accounting", {"by": ["team", "day"], "since": 5}),
-    Ask("logs", {"app": "see", "have": {LOG: 3}}),
+    Ask.of("app", {"name": "new", "command": "true", "length": "1s", "env": {"A": "b"}, "team": "vision"}),
+    Ask.of("withdraw", {"app": "see"}),
+    Ask.of("drain", {"machine": "0", "gpu": 0, "why": "hot"}),
+    Ask.of("status"),
+    Ask.of("story", {"app": "see"}),
+    Ask.of("events", msgspec.to_builtins(PastQuery())),
+    Ask.of("accounting", {"by": ["team", "day"], "since": 5}),
+    Ask.of("logs", {"app": "see", "have": {LOG: 3}}),
 ]
 HELD = Held("0-see/job-0", 1, Stamp(1, 2), 0.5)
 AGENTS: list[object] = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -583,7 +584,7 @@ def test_the_operator_hears_what_is_needed_now_and_then_and_when_it_goes_on(
     assert one.missing
     [told] = capsys.readouterr().err.splitlines()
     assert told.startswith(f"the arbiter waits: {tmp_path} cannot be written ({error}); ")
-    assert "MB are free there, about 0.10 MB are needed" in told
+    assert re.search(r"MB are free there, about 0\.\d\d MB are needed", told)
     clock.now += Room.SAY
     tried(one, *[error] * 20)
     assert len(capsys.readouterr().err.splitlines()) == 1

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import socket
+import threading
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -149,3 +152,14 @@ def test_how_long_the_arbiter_has_been_waiting_is_told(metrics: Metrics, house: 
         metrics.observe("wait", seconds * SECOND)
         assert values(scraped(address), "arbiter_waiting_seconds") == {(): seconds}
     assert house.office.epoch == 1
+
+
+def test_idle_connections_give_way_to_who_asks(house: House, address: str) -> None:
+    place = urllib.parse.urlsplit(address)
+    before = threading.active_count()
+    idle = [socket.create_connection((str(place.hostname), place.port or 0), timeout=60) for _ in range(100)]
+    assert scraped(address)
+    assert threading.active_count() <= before + 20
+    assert idle[0].recv(1) == b""
+    for each in idle:
+        each.close()

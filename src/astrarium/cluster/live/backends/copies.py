@@ -116,12 +116,20 @@ def packed(home: Path, one: Held) -> Iterator[tuple[Held, Callable[[Channel], No
     throws it away if it changes meanwhile."""
     app, _, job = one.job.partition("/")
     with Errand("pack", home / APPS / app, [job, f"run-{one.run}"]) as errand:
-        stamp = msgspec.json.decode(errand.line() or b"null", type=Stamp | None)
+        stamp = _stamp(errand.line())
         if stamp is None:
             raise OSError(f"{one.job}: the checkpoint of run {one.run} is gone")
         brought = (one.folder(home / ORDERS) / BROUGHT).exists()  # its stamp is that of where it was written
         now = one if brought else msgspec.structs.replace(one, stamp=stamp)
         yield now, lambda channel: send_pieces(channel, errand.read, errand.ended_well)
+
+
+def _stamp(line: bytes) -> Stamp | None:
+    """Return the stamp that an errand has told; None: there is no checkpoint, or it said something else."""
+    try:
+        return msgspec.json.decode(line, type=Stamp)
+    except (msgspec.MsgspecError, RecursionError):
+        return None
 
 
 def receive_held(channel: Channel, home: Path, one: Held, task: JobCommand) -> None:
@@ -228,7 +236,7 @@ class CopyStore:
         draft = folder / f".{COPY}.{threading.get_ident()}"
         try:
             with draft.open("wb") as file:
-                receive_pieces(channel, lambda piece: _written(file, piece))
+                receive_pieces(channel, lambda piece: write_within(file, piece))
                 file.flush()
                 os.fsync(file.fileno())
             with self._lock:
@@ -271,10 +279,10 @@ class CopyStore:
         return self._orders / job_name(order) / f"run-{order.key.run}"
 
 
-def _written(file: IO[bytes], piece: bytes) -> None:
-    """Write a piece of a copy, as long as the disk keeps room for the arbiter's own books."""
+def write_within(file: IO[bytes], piece: bytes) -> None:
+    """Write a piece of a copy or a log, as long as the disk keeps room for the arbiter's own books."""
     disk = os.fstatvfs(file.fileno())
     reserve = min(LEAST_ROOM, disk.f_blocks * disk.f_frsize // 20)
     if disk.f_bavail * disk.f_frsize < reserve + len(piece):
-        raise OSError(errno.ENOSPC, f"the arbiter keeps {reserve} bytes for itself: no room for a copy")
+        raise OSError(errno.ENOSPC, f"the arbiter keeps {reserve} bytes for itself: no room for more")
     file.write(piece)

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import msgspec
 
 from astrarium.cluster.live.backend import Fenced, MachineStatus, Order, RunKey, RunStatus, Snapshot
-from astrarium.cluster.live.backends.copies import COPIES, CopyStore, Held, send_pieces
+from astrarium.cluster.live.backends.copies import COPIES, CopyStore, Held, send_pieces, write_within
 from astrarium.cluster.live.backends.fleet import AgentHandle, MachineFleet
 from astrarium.cluster.live.backends.remote import (
     Accepted,
@@ -144,6 +144,7 @@ class _Logs(NamedTuple):
 
     app: str
     came: threading.Event
+    here: dict[str, int]  # bytes of each log that lie at the arbiter
 
 
 class AgentsBackend(MachineFleet):
@@ -218,8 +219,9 @@ class AgentsBackend(MachineFleet):
         while self._copy() and time.monotonic() < ends:
             self._drop_silent()
             time.sleep(0.05)
+        ends = time.monotonic() + self._patience
         for app in list(self._read):
-            self.bring_logs(app, self._patience)
+            self.bring_logs(app, max(0.0, ends - time.monotonic()))
 
     # checkpoints
 
@@ -382,7 +384,7 @@ class AgentsBackend(MachineFleet):
         asked = {}
         for agent in self._present().values():
             number = secrets.randbits(62)
-            asked[number] = self._logs[number] = _Logs(app, threading.Event())
+            asked[number] = self._logs[number] = _Logs(app, threading.Event(), dict(have))
             agent.give(SendLogs(app, number, have))
         ends = time.monotonic() + seconds
         for number, each in asked.items():
@@ -390,18 +392,25 @@ class AgentsBackend(MachineFleet):
             del self._logs[number]
 
     def _take_logs(self, channel: Channel, asked: _Logs) -> None:
+        """Take what a machine sends of an app's logs; all that it wrote, on all machines, is bounded here."""
         piece: LogPiece
-        while (piece := channel.receive(LogPiece)).path:
-            if not _LOG.fullmatch(piece.path):
-                raise OSError(f"{piece.path!r} is not the path of a log")
-            if not 0 <= piece.offset <= LONGEST_LOG:
-                raise OSError(f"{piece.path} is longer than {LONGEST_LOG} bytes")
-            path = self._home / COPIES / asked.app / piece.path
-            private_folder(path.parent)
-            with open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+b") as file:
-                file.seek(piece.offset)
-                file.write(piece.body)
-        asked.came.set()
+        try:
+            while (piece := channel.receive(LogPiece)).path:
+                if not _LOG.fullmatch(piece.path) or piece.offset != asked.here.get(piece.path, 0):
+                    raise OSError(f"{piece.path!r} from {piece.offset} is not what was asked for")
+                if sum(asked.here.values()) + len(piece.body) > LONGEST_LOG:
+                    raise OSError(f"the logs of {asked.app} are longer than {LONGEST_LOG} bytes")
+                self._take_piece(asked, piece)
+        finally:
+            asked.came.set()
+
+    def _take_piece(self, asked: _Logs, piece: LogPiece) -> None:
+        path = self._home / COPIES / asked.app / piece.path
+        private_folder(path.parent)
+        with open(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600), "r+b") as file:
+            file.seek(piece.offset)
+            write_within(file, piece.body)
+        asked.here[piece.path] = piece.offset + len(piece.body)
 
 
 def _has(agent: HostHandle | None, one: Held) -> bool:

@@ -68,6 +68,14 @@ def _decoder(kind: Any) -> msgspec.msgpack.Decoder[Any]:
         return _decoders[kind]
 
 
+def read_message(body: bytes | msgspec.Raw, kind: Any) -> Any:
+    """Return what a message says, or raise WireError."""
+    try:
+        return _decoder(kind).decode(body)
+    except (msgspec.MsgspecError, RecursionError, MemoryError, ValueError, OverflowError) as error:
+        raise WireError(f"a message was not understood: {error}") from None
+
+
 class Channel:
     """One end of a connection. It is used by one thread."""
 
@@ -80,11 +88,7 @@ class Channel:
 
     def receive(self, kind: type[T] | Any, largest: int = LARGEST) -> T:
         """Return a message of a kind, which has no more bytes than *largest*."""
-        body = self.receive_bytes(largest)
-        try:
-            found: T = _decoder(kind).decode(body)
-        except (msgspec.MsgspecError, RecursionError, MemoryError, ValueError, OverflowError) as error:
-            raise WireError(f"a message was not understood: {error}") from None
+        found: T = read_message(self.receive_bytes(largest), kind)
         return found
 
     def send_bytes(self, body: bytes) -> None:

@@ -3,20 +3,27 @@ arbiter does not wait for, and so go on where they were when an arbiter is follo
 
 from __future__ import annotations
 
+import socket
+import threading
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
+from socketserver import ThreadingMixIn
 from sqlite3 import Connection
 from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from msgspec import json
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from astrarium.cluster.live.backends.wire import end
+from astrarium.cluster.live.limits import Pool, Slot
 from astrarium.cluster.live.store import FILE, connected
 from astrarium.cluster.live.watching.history import last_instant
 from astrarium.cluster.live.watching.hooks import KEY, progress_of
@@ -64,7 +71,10 @@ class Metrics(Collector):
 
     def serve(self, host: str, port: int) -> Any:
         """Answer Prometheus in a thread; return the server, which has `shutdown`."""
-        return start_http_server(port, host, self.registry)[0]
+        kind = _ServerOfSix if ":" in host else _Server
+        server = make_server(host, port, make_wsgi_app(self.registry), kind, handler_class=_Handler)
+        threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+        return server
 
     def describe(self) -> Iterable[Metric]:
         """Return nothing: registering must not read a store that is still empty."""
@@ -81,6 +91,41 @@ class Metrics(Collector):
         yield _gauge("arbiter_waiting_seconds", waits, [], {(): self._waits})
         for what, (name, told) in DURATIONS.items():
             yield _histogram(name, told, [], {(): self._took[what]})
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = 5.0  # seconds without a byte
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Log nothing: Prometheus asks often."""
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """A server for whoever reaches its port: of those who ask at a time, when they are many, the oldest from
+    the address with most of them gives way."""
+
+    daemon_threads = True
+    MOST = 16
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        self._pool, self._slots = Pool("metrics", self.MOST, yields=True), dict[Any, Slot]()
+        super().__init__(*given, **named)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._slots[request] = self._pool.enter(str(client_address[0]), partial(end, request))
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        if (slot := self._slots.pop(request, None)) is not None:
+            slot.leave()
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of somebody who has left, or had to."""
+
+
+class _ServerOfSix(_Server):
+    address_family = socket.AF_INET6
 
 
 def _gauge(name: str, told: str, labels: list[str], values: Labelled) -> Metric:

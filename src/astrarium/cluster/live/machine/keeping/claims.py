@@ -24,7 +24,7 @@ def checked_number(value: Any) -> int | None:
     return value if type(value) is int and 0 <= value < _LARGEST else None
 
 
-def checked_words(value: Any) -> str:
+def checked_words(value: Any, most: int = LAST_WORDS) -> str:
     """Return the beginning of a text, without what would steer a terminal, or is no text at all."""
-    beginning = value[:LAST_WORDS] if isinstance(value, str) else ""
+    beginning = value[:most] if isinstance(value, str) else ""
     return "".join(each if each.isprintable() else " " for each in beginning)

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from .claims import checked_number, checked_part, checked_words
-from .privileges import adopt_orphans, become, die_with_parent
+from .privileges import adopt_orphans, become, bound_processes, die_with_parent
 from .records import (
     BEGUN,
     CLOSED,
@@ -46,7 +46,7 @@ from .runner import MESSAGE, NOT_STARTED, SELDOM, TICK, Runner
 SLACK = 2.0  # seconds after which the keeper ends what the runner should have ended
 WRITE = 0.2  # seconds between two times that what a job told is written
 AT_ONCE = 64  # messages of the runner that are heard at one look
-_MOST = 400  # processes that are ended at one look: each is held by a descriptor
+_MOST = 400  # processes that are ended, or reaped, at one look; those are held by descriptors
 _EARLIER_VICTIM = 200  # thousandths of all memory, far more than a keeper or an arbiter has (oom_score_adj)
 
 
@@ -181,8 +181,9 @@ class Keeper:
             time.sleep(TICK / 5)
 
     def _reaped(self) -> bool:
-        """Take the codes of children that have ended, and return whether others are left."""
-        while True:
+        """Take the codes of children that have ended, of very many some at a time; return whether others
+        are left."""
+        for _ in range(_MOST):
             try:
                 process, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
@@ -191,6 +192,7 @@ class Keeper:
                 return True
             if process == self._runner:
                 self._code = os.waitstatus_to_exitcode(status)
+        return True
 
     # what happens meanwhile
 
@@ -309,6 +311,7 @@ def _become_runner(order: dict[str, Any], keeper: socket.socket, parent: int) ->
         _keep_open(keeper.fileno())
         os.setsid()
         _go_first(_EARLIER_VICTIM)
+        bound_processes(order["account"])
         become(order["account"])
         die_with_parent(parent, signal.SIGKILL)
         Runner(order, keeper).run()

@@ -5,12 +5,16 @@ An account is what a job runs as: `user`, `group` and `extra_groups`, all number
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import resource
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 _SET_DEATH_SIGNAL, _SET_SUBREAPER, _SET_NO_NEW_PRIVILEGES = 1, 36, 38  # of prctl
+_PART = 4  # of all processes
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -26,6 +30,20 @@ def become(account: Mapping[str, Any]) -> None:
     os.setresuid(user, user, user)
     if os.getresuid() != (user, user, user) or os.getresgid() != (group, group, group):
         raise PermissionError(f"this process did not become {user}")
+
+
+def bound_processes(account: Mapping[str, Any]) -> None:
+    """Leave the owner at most a part of all processes that the machine can have: our own limit, which is
+    root's, is often none."""
+    if "user" not in account:
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
+    limits = [each for each in (soft, hard) if each != resource.RLIM_INFINITY]
+    for name in ("pid_max", "threads-max"):
+        with contextlib.suppress(OSError, ValueError):
+            limits.append(int(Path("/proc/sys/kernel", name).read_text()) // _PART)
+    if limits:
+        resource.setrlimit(resource.RLIMIT_NPROC, (min(limits), min(limits)))
 
 
 def gain_nothing() -> None:
