@@ -18,7 +18,7 @@ from astrarium.cli.cluster import status as status_module
 from astrarium.cli.cluster.live import hooks_of
 from astrarium.cluster.live.access import AccessSection
 from astrarium.cluster.live.backends.wire import Place, tcp_listener
-from astrarium.cluster.live.service import Service, unix_listener
+from astrarium.cluster.live.service import Service, StateFolder, unix_listener
 from astrarium.cluster.live.watching import history as history_module
 from astrarium.cluster.live.watching.events import ClusterEvent
 from astrarium.cluster.scenario.read import parse
@@ -49,6 +49,20 @@ def house(tmp_path: Path) -> House:
 @pytest.fixture
 def state(house: House) -> str:
     return str(house.home)
+
+
+def test_a_refused_app_of_a_file_does_not_keep_the_others(
+    call: Any, state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = {"x": "accepted", "y": "refused: gpus", "z": None, "last": "refused: name"}
+    monkeypatch.setattr(StateFolder, "send", lambda self, kind, body, wait: answers[body["name"]])
+    apps = [{"name": name, "length": "1s", "command": "true"} for name in answers]
+    (tmp_path / "apps.yaml").write_text(json.dumps({"apps": apps}))
+    found = call("cluster", "submit", str(tmp_path / "apps.yaml"), "--state", state)
+    assert (found.code, found.out) == (2, "x: accepted\n")
+    assert "z: left for the arbiter" in found.err
+    assert "error: y: refused: gpus\nerror: last: refused: name\n" in found.err
+    assert found.err.endswith("error: 2 of 4 apps were refused; the others were handed in\n")
 
 
 def test_a_priority_is_submitted(call: Any, house: House, state: str) -> None:

@@ -138,6 +138,7 @@ def test_keys_are_read_from_a_private_file(tmp_path: Path) -> None:
     for text, told in (
         (f"agent: {'b' * 32}", "none of them agent"),
         ("bob", "name: key"),
+        (f'"63001": {"b" * 32}', "without quotes"),
         ("bob: x", "32 char"),
     ):
         path.write_text(text)

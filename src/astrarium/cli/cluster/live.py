@@ -9,7 +9,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -75,7 +75,8 @@ def arbitrate(
     home = (state or Path(scenario.live.state or file.with_suffix(".state").name)).resolve()
     foresight, hooks = ForecastProcess(), hooks_of(scenario)
     where = _metrics_address(scenario, metrics)
-    setting = settings(scenario, origin_of(home))._replace(foresight=foresight)
+    with disk_errors(home):
+        setting = settings(scenario, origin_of(home))._replace(foresight=foresight)
     jobs = Path(scenario.live.jobs or home).resolve()
     access = _with_us(scenario)
     with disk_errors(home), ExitStack() as closing:
@@ -117,7 +118,9 @@ def origin_of(home: Path) -> int:
     """When the first arbiter of a state folder began, by the wall clock; now, where there was none."""
     if not (home / FILE).exists():
         return time.time_ns()
-    found = rows(connected(home / FILE, read_only=True), "SELECT value FROM meta WHERE key = 'origin'")
+    with closing(connected(home / FILE, read_only=True)) as db:
+        begun = rows(db, "SELECT name FROM sqlite_master WHERE name = 'meta'")
+        found = rows(db, "SELECT value FROM meta WHERE key = 'origin'") if begun else []
     return int(found[0]["value"]) if found else time.time_ns()
 
 

@@ -7,12 +7,15 @@ import shlex
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from astrarium.cli.cluster.state import App, Where, somewhere
 from astrarium.core.errors import AstrariumError, InputError
+
+if TYPE_CHECKING:
+    from astrarium.cluster.live.service import Source
 
 AppFile = Annotated[
     Path | None, typer.Argument(metavar="[FILE]", help="YAML: one app as in a cluster file, or several.")
@@ -64,8 +67,26 @@ def submit(
     for body in bodies:
         _check(body)
     with where.reached() as source:
-        for body in bodies:
-            tell(str(body["name"]), source.send("app", body, wait))
+        refused = [why for body in bodies if (why := _hand_in(source, body, wait))]
+    if len(bodies) == 1 and refused:
+        raise AstrariumError(refused[0])
+    for why in refused:
+        print(f"error: {why}", file=sys.stderr)
+    if refused:
+        raise AstrariumError(f"{len(refused)} of {len(bodies)} apps were refused; the others were handed in")
+
+
+def _hand_in(source: Source, body: dict[str, Any], wait: float) -> str:
+    """Hand an app in, and return why it was refused, if it was: others of the same file are not concerned."""
+    from astrarium.cluster.live.backends.wire import WireError
+
+    try:
+        tell(str(body["name"]), source.send("app", body, wait))
+    except WireError:
+        raise
+    except AstrariumError as error:
+        return str(error)
+    return ""
 
 
 @somewhere

@@ -490,8 +490,9 @@ def read_keys(field: str, path: str) -> Mapping[str, bytes]:
     """Return the keys of users, from a file with a line `name: key` for each."""
     lines = [line.partition(":") for line in private_text(field, path).splitlines() if line.strip()]
     for name, colon, _ in lines:
-        if not colon or not name.strip() or name.strip() == AGENT:
-            raise InputError(field, path, f"a line `name: key` for each user, none of them {AGENT}")
+        if not colon or not name.strip() or name.strip() == AGENT or set(name) & set("\"'"):
+            told = f"a line `name: key` for each user, without quotes, none of them {AGENT}"
+            raise InputError(field, path, told)
     return {name.strip(): checked_key(field, path, key.strip()) for name, _, key in lines}
 
 

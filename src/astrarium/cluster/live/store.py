@@ -278,7 +278,8 @@ class Store:
                     self._db.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
             self._db.execute("INSERT OR IGNORE INTO meta VALUES ('form', ?)", (FORM,))
         if self.get("form") != FORM:
-            raise InputError("", str(home), "a folder that this version of the arbiter has begun")
+            told = "a folder that this version of the arbiter has begun: name another with --state"
+            raise InputError("live.state", str(home), told)
 
     def begin(self, origin: Time, state: ClusterState, policy: object) -> int:
         """Begin as a new arbiter and return its epoch; *origin* is the wall clock at instant 0."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from astrarium.cli.cluster import live
 from tests.support.cluster.jobs import Arbiter, arbiter, check_accounts, results
 
 pytestmark = pytest.mark.long
@@ -293,6 +295,21 @@ def test_a_state_folder_that_cannot_be_written_is_named(call: Any, script: Path,
     found = call("run", str(cluster_file(tmp_path, script)), "--state", str(tmp_path / "taken"))
     assert found.code == 2
     assert f"error: {tmp_path / 'taken'}: Not a directory" in found.err
+
+
+def test_a_store_that_is_none_is_named(call: Any, script: Path, tmp_path: Path) -> None:
+    (tmp_path / "here.state").mkdir()
+    (tmp_path / "here.state/cluster.db").write_text("garbage" * 1000)
+    found = call("run", str(cluster_file(tmp_path, script)), "--state", str(tmp_path / "here.state"))
+    assert found.code == 2
+    assert f"error: {tmp_path / 'here.state'}: the store cannot be read or written: file is not" in found.err
+
+
+def test_a_cluster_that_has_written_nothing_begins_now(tmp_path: Path) -> None:
+    """A full disk or a kill may leave an empty file."""
+    (tmp_path / "cluster.db").touch()
+    before = time.time_ns()
+    assert before <= live.origin_of(tmp_path) <= time.time_ns()
 
 
 @pytest.mark.parametrize(

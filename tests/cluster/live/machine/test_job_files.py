@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import random
@@ -12,10 +13,12 @@ import signal
 import socket
 import stat
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,6 +30,7 @@ from astrarium.cluster.live.backends.fleet import LocalBackend
 from astrarium.cluster.live.machine.agent import Outcome, ending
 from astrarium.cluster.live.machine.as_owner import Errand, read_logs
 from astrarium.cluster.live.machine.folders import Told, read_file, read_told
+from astrarium.cluster.live.machine.keeping import errands
 from astrarium.cluster.live.machine.keeping.claims import LAST_WORDS
 from astrarium.cluster.live.machine.keeping.errands import log_pieces
 from astrarium.cluster.live.machine.keeping.job_files import (
@@ -498,6 +502,23 @@ def test_a_checkpoint_that_is_brought_takes_the_place_of_whatever_is_there(
     assert (run / CHECKPOINT / "words").read_text() == "mine"
     assert (run / CHECKPOINT / "link").is_symlink()
     assert not list(run.glob(".brought.*"))
+
+
+def test_the_first_pythons_with_tar_archives_unpack_too(
+    tmp_path: Path, run: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("tarfile.tar_filter")
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(archive(tmp_path, outside))))
+    monkeypatch.chdir(tmp_path)
+    assert errands._unpack(run.parents[1], ["job-0", "run-1"]) == 0
+    assert (run / CHECKPOINT / "words").read_text() == "mine"
+
+
+def test_an_errand_tells_why_it_failed(run: Path) -> None:
+    with Errand("unpack", run.parents[1], ["job-0", "run-1"], stdin=True) as one:
+        one.write(b"no archive")
+        assert not one.ended_well()
+        assert one.last_words().startswith("tarfile.ReadError: ")
 
 
 @pytest.mark.parametrize("given", [b"", b"no archive", SECRET * 1000])

@@ -141,7 +141,9 @@ def receive_held(channel: Channel, home: Path, one: Held, task: JobCommand) -> N
     with Errand("unpack", top, [job, f"run-{one.run}"], stdin=True) as errand:
         receive_pieces(channel, errand.write)
         if not errand.ended_well():
-            raise OSError(f"{one.job}: the checkpoint of run {one.run} could not be unpacked")
+            why = errand.last_words()
+            told = f"{one.job}: the checkpoint of run {one.run} could not be unpacked"
+            raise OSError(f"{told} ({why})" if why else told)
     write_whole(orders / BROUGHT, msgspec.to_builtins(one))
     (orders / CLEARED).unlink(missing_ok=True)
 

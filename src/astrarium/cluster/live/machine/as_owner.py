@@ -17,13 +17,14 @@ from typing import Any, NamedTuple
 
 from astrarium.cluster.live.machine.folders import APPS, ORDERS, read_file
 from astrarium.cluster.live.machine.keeping import errands
+from astrarium.cluster.live.machine.keeping.claims import checked_words
 from astrarium.cluster.live.machine.keeping.records import ORDER
 from astrarium.cluster.live.machine.owners import owner_of
 
 KEEPING = Path(errands.__file__).with_name("__main__.py")
 SILENCE = 30.0  # seconds that an errand may be silent
 LONGEST_LOG = 1 << 30  # bytes of one log that are ever handed on
-_LONGEST_HEAD = 1 << 12
+_LONGEST_HEAD, _LONGEST_WORDS = 1 << 12, 1 << 16  # bytes; of these more than a pipe has no room for
 
 
 class Errand:
@@ -34,7 +35,7 @@ class Errand:
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", str(KEEPING), verb, account, str(app), json.dumps(about), *words],
             stdin=subprocess.PIPE if stdin else subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, cwd="/", start_new_session=True,
+            stderr=subprocess.PIPE, cwd="/", start_new_session=True,
         )  # fmt: skip
         self._held = b""
 
@@ -43,7 +44,7 @@ class Errand:
 
     def __exit__(self, kind: type[BaseException] | None, *_: BaseException | TracebackType | None) -> None:
         self._process.kill()
-        for each in (self._process.stdin, self._process.stdout):
+        for each in (self._process.stdin, self._process.stdout, self._process.stderr):
             if each is not None:
                 each.close()
         self._process.wait()
@@ -92,6 +93,14 @@ class Errand:
             return self._process.wait(seconds) == 0
         except subprocess.TimeoutExpired:
             return False
+
+    def last_words(self) -> str:
+        """Return why an errand that has ended failed, as far as it has said."""
+        assert self._process.stderr is not None
+        if not select.select([self._process.stderr], [], [], 0)[0]:
+            return ""
+        lines = os.read(self._process.stderr.fileno(), _LONGEST_WORDS).decode(errors="replace").splitlines()
+        return checked_words(lines[-1].strip()) if lines else ""
 
     def _read(self, count: int) -> bytes:
         assert self._process.stdout is not None

@@ -79,7 +79,8 @@ def _unpack(top: Path, names: list[str]) -> int:
         os.fchdir(inner.descriptor)
         try:
             with tarfile.open(fileobj=sys.stdin.buffer, mode="r|") as archive:
-                archive.extraction_filter = tarfile.tar_filter  # links may lead where their owner wants
+                if hasattr(tarfile, "tar_filter"):  # Python 3.11.4 and later
+                    archive.extraction_filter = tarfile.tar_filter  # links may lead where their owner wants
                 archive.extractall(
                     members=(each for each in archive if each.name.split("/")[0] == CHECKPOINT)
                 )
