@@ -15,9 +15,9 @@ import msgspec
 import pytest
 
 from astrarium.cli.cluster import status as status_module
-from astrarium.cli.cluster.live import hooks_of
 from astrarium.cluster.live.access import AccessSection
 from astrarium.cluster.live.backends.wire import Place, tcp_listener
+from astrarium.cluster.live.composition import hooks_of
 from astrarium.cluster.live.service import Service, StateFolder, unix_listener
 from astrarium.cluster.live.watching import history as history_module
 from astrarium.cluster.live.watching.events import ClusterEvent

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from astrarium.cli.cluster import live
+from astrarium.cluster.live import composition
 from tests.support.cluster.jobs import Arbiter, arbiter, check_accounts, results
 
 pytestmark = pytest.mark.long
@@ -93,16 +93,16 @@ def test_ctrl_c_drains_and_the_next_one_goes_on(home: Path, script: Path, tmp_pa
 
 AS_RAY_DOES = """\
 import signal, sys
-from astrarium.cli.cluster import live
 from astrarium.cli.main import app
+from astrarium.cluster.live import composition
 
-before = live.backend_of
+before = composition.backend_of
 
 def backend_of(*given):
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(15))
     return before(*given)
 
-live.backend_of = backend_of
+composition.backend_of = backend_of
 app(sys.argv[1:])
 """
 
@@ -309,7 +309,7 @@ def test_a_cluster_that_has_written_nothing_begins_now(tmp_path: Path) -> None:
     """A full disk or a kill may leave an empty file."""
     (tmp_path / "cluster.db").touch()
     before = time.time_ns()
-    assert before <= live.origin_of(tmp_path) <= time.time_ns()
+    assert before <= composition.origin_of(tmp_path) <= time.time_ns()
 
 
 @pytest.mark.parametrize(

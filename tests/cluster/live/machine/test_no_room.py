@@ -18,8 +18,8 @@ from typing import Any
 
 import pytest
 
-from astrarium.cli.cluster.live import Room
 from astrarium.cluster.live.backend import FixedSlowdowns, JobCommand, RunKey, RunStatus
+from astrarium.cluster.live.disk_wait import DiskWait
 from astrarium.cluster.live.machine import agent as agent_module
 from astrarium.cluster.live.machine import session as session_module
 from astrarium.cluster.live.machine.agent import Outcome, ending
@@ -558,15 +558,15 @@ def test_closing_without_room_leaves_the_status_before(
 
 
 @pytest.fixture
-def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Room, Clock]:
+def disk_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[DiskWait, Clock]:
     clock = Clock()
-    monkeypatch.setattr("astrarium.cli.cluster.live.time", clock)
-    return Room(tmp_path, House(tmp_path).office, lambda what, took: None), clock
+    monkeypatch.setattr("astrarium.cluster.live.disk_wait.time", clock)
+    return DiskWait(tmp_path, House(tmp_path).office, lambda what, took: None), clock
 
 
-def tried(room: Room, *errors: Exception) -> None:
+def tried(wait: DiskWait, *errors: Exception) -> None:
     for error in errors:
-        with room.waited_for():
+        with wait.waited_for():
             raise error
 
 
@@ -575,9 +575,9 @@ READ_ONLY = no_room(sqlite3.SQLITE_READONLY | 3 << 8)
 
 @pytest.mark.parametrize("error", [no_room(), READ_ONLY, no_room(sqlite3.SQLITE_BUSY), full(errno.EMFILE)])
 def test_the_operator_hears_what_is_needed_now_and_then_and_when_it_goes_on(
-    room: tuple[Room, Clock], capsys: pytest.CaptureFixture[str], tmp_path: Path, error: Exception
+    disk_wait: tuple[DiskWait, Clock], capsys: pytest.CaptureFixture[str], tmp_path: Path, error: Exception
 ) -> None:
-    one, clock = room
+    one, clock = disk_wait
     tried(one, error)
     assert not one.missing
     tried(one, *[error] * 20)
@@ -585,7 +585,7 @@ def test_the_operator_hears_what_is_needed_now_and_then_and_when_it_goes_on(
     [told] = capsys.readouterr().err.splitlines()
     assert told.startswith(f"the arbiter waits: {tmp_path} cannot be written ({error}); ")
     assert re.search(r"MB are free there, about 0\.\d\d MB are needed", told)
-    clock.now += Room.SAY
+    clock.now += DiskWait.SAY
     tried(one, *[error] * 20)
     assert len(capsys.readouterr().err.splitlines()) == 1
     with one.waited_for():
@@ -595,9 +595,9 @@ def test_the_operator_hears_what_is_needed_now_and_then_and_when_it_goes_on(
 
 
 def test_a_slow_turn_is_told_and_a_broken_store_is_not_waited_for(
-    room: tuple[Room, Clock], capsys: pytest.CaptureFixture[str]
+    disk_wait: tuple[DiskWait, Clock], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    one, clock = room
+    one, clock = disk_wait
     for _ in range(3):
         with one.waited_for():
             clock.now += 9
@@ -611,7 +611,7 @@ def test_that_it_waits_is_an_event_when_that_can_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     house, waits = House(tmp_path), list[float]()
-    one = Room(tmp_path, house.office, lambda what, took: waits.append(took / SECOND))
+    one = DiskWait(tmp_path, house.office, lambda what, took: waits.append(took / SECOND))
     real, tell = house.office.store.tell, failing(4, no_room(), house.office.store.tell)
     monkeypatch.setattr(house.office.store, "tell", tell)
     began = house.office.now()

@@ -1,0 +1,299 @@
+"""The parts of a live cluster are put together here, from what its file says: backend, arbiter, listeners."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from astrarium.cluster.live.access import AccessSection
+from astrarium.cluster.live.arbiter import ANY, ArbiterProcess, ArbiterSetup, ChosenPolicy, PlannedApp
+from astrarium.cluster.live.backend import Backend, MachineStatus, Options
+from astrarium.cluster.live.backends.fleet import LocalBackend
+from astrarium.cluster.live.backends.hosts import AgentsBackend
+from astrarium.cluster.live.backends.remote import AGENT
+from astrarium.cluster.live.backends.site import SiteOptions
+from astrarium.cluster.live.backends.wire import (
+    Admission,
+    Channel,
+    Listener,
+    read_key,
+    read_place,
+    server_tls,
+    tcp_listener,
+)
+from astrarium.cluster.live.limits import Connections, Pool, fitting, raised_descriptors
+from astrarium.cluster.live.machine.folders import APPS
+from astrarium.cluster.live.machine.keeping.records import private_folder
+from astrarium.cluster.live.machine.owners import ROOT, check_above
+from astrarium.cluster.live.service import Service, read_keys, unix_listener, user_name
+from astrarium.cluster.live.store import FILE, connected, rows
+from astrarium.cluster.live.watching.forecast import ForecastProcess
+from astrarium.cluster.live.watching.hooks import Hook, named
+from astrarium.cluster.policies import cluster_policies
+from astrarium.cluster.scenario.build import first_machines, live_apps, slowdowns
+from astrarium.cluster.scenario.calendar import Calendar
+from astrarium.cluster.scenario.read import ClusterScenario
+from astrarium.cluster.scenario.schema import Address, command_words
+from astrarium.cluster.scenario.sharing import check_member, shared, team_rules
+from astrarium.cluster.teams import Rules
+from astrarium.core.choice import chosen
+from astrarium.core.errors import InputError, from_extra, read_from
+from astrarium.core.units import Time
+from astrarium.run.waiting import waiting
+
+
+class LivePlan(NamedTuple):
+    """All that is known of a live cluster before anything of it is made. *metrics*: where they are served."""
+
+    scenario: ClusterScenario
+    home: Path
+    setting: ArbiterSetup
+    hooks: Sequence[Hook]
+    metrics: Address | None = None
+
+    @property
+    def jobs(self) -> Path:
+        return Path(self.scenario.live.jobs or self.home).resolve()
+
+
+class RunningCluster(NamedTuple):
+    """A cluster that runs, and who is told how long something took."""
+
+    arbiter: ArbiterProcess
+    observe: Callable[[str, Time], None]
+
+
+def planned(scenario: ClusterScenario, home: Path, metrics: Address | None) -> LivePlan:
+    """Return the plan of a cluster; what its file says wrongly is refused before anything is made."""
+    return LivePlan(scenario, home, settings(scenario, origin_of(home)), hooks_of(scenario), metrics)
+
+
+@contextmanager
+def running(plan: LivePlan) -> Iterator[RunningCluster]:
+    """Have a cluster run for the time of the block. Who is interrupted before it begins leaves all as it is:
+    agents that have not answered may have jobs to keep."""
+    scenario, home, live = plan.scenario, plan.home, plan.scenario.live
+    access, foresight = _with_us(scenario), ForecastProcess()
+    setting = plan.setting._replace(foresight=foresight)
+    with ExitStack() as leaving:
+        _close_folders(home, plan.jobs, access is not None, live.backend == "local")
+        with waiting(f"looking for the machines ({live.backend})"):
+            if plan.metrics is not None:
+                setting = setting._replace(observe=leaving.enter_context(_measured(home, *plan.metrics)))
+            backend = backend_of(scenario, plan.jobs)  # before our signals: Ray sets its own
+            service = Service(home, access, getattr(backend, "bring_logs", lambda app, seconds: None))
+            connections = Connections(fitting(raised_descriptors()), service.is_operator)
+            if live.listen is not None:
+                leaving.callback(listening(scenario, backend, service, connections).close)
+            arbiter = ArbiterProcess(home, setting, backend)
+        leaving.callback(getattr(backend, "close", lambda: None))  # not all backends hold something
+        leaving.callback(arbiter.close)
+        admission = Admission(connections.of, service.refuse, connections.limits.strangers)
+        leaving.callback(unix_listener(home, service.serve, access is not None, admission).close)
+        arbiter.store.put("jobs", live.jobs and str(plan.jobs))  # where logs are
+        leaving.callback(foresight.close)
+        yield RunningCluster(arbiter, setting.observe)
+
+
+# what the file says
+
+
+def origin_of(home: Path) -> int:
+    """When the first arbiter of a state folder began, by the wall clock; now, where there was none."""
+    if not (home / FILE).exists():
+        return time.time_ns()
+    with closing(connected(home / FILE, read_only=True)) as db:
+        begun = rows(db, "SELECT name FROM sqlite_master WHERE name = 'meta'")
+        found = rows(db, "SELECT value FROM meta WHERE key = 'origin'") if begun else []
+    return int(found[0]["value"]) if found else time.time_ns()
+
+
+def settings(scenario: ClusterScenario, origin: int | None = None) -> ArbiterSetup:
+    """All that an arbiter needs of a file; every app is checked before the first is started. *origin*: what
+    the wall clock said when the run began, if it is not new."""
+    if not isinstance(scenario.apps, tuple):
+        told = "a list of apps with commands: what is drawn, or comes from a trace, can only be simulated"
+        raise InputError("apps", None, told, scenario.source)
+    live, planned, now = scenario.live, list[PlannedApp](), time.time_ns()
+    largest = ANY if live.backend != "local" else sum(each.gpus for each in machines_of(scenario).values())
+    rules = team_rules(
+        scenario, None if largest == ANY else largest, Calendar(now if origin is None else origin, now)
+    )
+    read = partial(_runnable_apps, scenario, rules)
+    for place, (entry, raw) in enumerate(zip(scenario.apps, scenario.raw["apps"], strict=True)):
+        with read_from(scenario.source):
+            read(raw, largest, field=f"apps[{place}]")
+        for number, name in enumerate(entry.names):
+            body = {key: value for key, value in raw.items() if key not in ("count", "every", "arrival")}
+            planned.append(PlannedApp(entry.arrival + number * entry.every, name, {**body, "name": name}))
+    spec = msgspec.json.encode(scenario.policy.plain()).decode() + ("" if rules is None else ", for teams")
+    return ArbiterSetup(
+        policy=ChosenPolicy(spec, shared(chosen(cluster_policies, scenario.policy), rules)),
+        read=read,
+        wall=time.time_ns,
+        clock=time.monotonic_ns,
+        slowdowns=slowdowns(scenario, believed=True),
+        startup=scenario.costs.startup,
+        options=Options(live.retries, live.progress, handover=2 * live.grace),
+        planned=planned,
+        learns=not scenario.slowdowns.told,
+    )
+
+
+def hooks_of(scenario: ClusterScenario) -> list[Hook]:
+    """Return the hooks of a file; a program that is not there is refused before anything is started."""
+    found, directory = list[Hook](), Path(scenario.source).resolve().parent
+    for place, entry in enumerate(scenario.live.hooks):
+        words, url = command_words(entry.command) if entry.command else (), entry.url or ""
+        with read_from(scenario.source):
+            _check_program(words[:1], directory, None, f"live.hooks[{place}].command")
+        name, timeout = named(place, words, url), entry.timeout / 1e9
+        found.append(Hook(name, entry.on, words, url, str(directory), timeout, entry.retries))
+    return found
+
+
+def _runnable_apps(
+    scenario: ClusterScenario,
+    rules: Rules | None,
+    raw: dict[str, Any],
+    largest: int,
+    owner: str = "",
+    field: str = "app",
+) -> Any:
+    """Read an app, and refuse one whose folder or program is not there. On other machines only starting it
+    tells, and so it is with programs of others, whose folders are not for us to look into; an app of the file
+    was checked before the first was started, and comes with ANY."""
+    found = live_apps(raw, largest, Path(scenario.source).parent, field)
+    for app, _ in found:
+        check_member(rules, app, field)
+    ours = owner in ("", user_name(os.geteuid()))
+    for _, task in found if ours and scenario.live.backend == "local" and largest != ANY else ():
+        if not Path(task.directory).is_dir():
+            raise InputError(f"{field}.directory", task.directory, "a folder that is there")
+        _check_program(task.command[:1], task.directory, task.env.get("PATH"), f"{field}.command")
+    return found
+
+
+def _check_program(words: Sequence[str], directory: str | Path, path: str | None, field: str) -> None:
+    for name in words:
+        place = str(Path(directory, name)) if "/" in name else name
+        if shutil.which(place, path=path) is None:
+            told = f"a program that is in PATH, or a path to one from {directory}"
+            raise InputError(field, name, told)
+
+
+# machines, and who talks to the arbiter
+
+
+def machines_of(scenario: ClusterScenario) -> dict[str, Any]:
+    """Those of the file, by names that they keep."""
+    with read_from(scenario.source):
+        first = first_machines(scenario)
+    return {f"machine-{one.id}": MachineStatus(one.gpus, one.rack, one.slot, one.network) for one in first}
+
+
+def backend_of(scenario: ClusterScenario, home: Path) -> Backend:
+    live = scenario.live
+    env = {"ASTRARIUM_CHECKPOINTS": str(live.checkpoints / 1e9)}
+    grace, least = live.grace / 1e9, live.least / 1e9
+    if live.backend == "ray":
+        from astrarium.cluster.live.backends.ray import RayBackend
+
+        return RayBackend(home, live.address or "auto", grace, least, live.patience / 1e9, env)
+    if live.backend == "agents":
+        copies = live.copies is not False
+        return AgentsBackend(home, grace, least, live.patience / 1e9, env, copies, live.look / 1e9)
+    site = SiteOptions(grace=grace, least=least, patience=live.patience / 1e9, env=env)
+    if live.backend == "kubernetes" and live.kubernetes is not None:
+        from astrarium.cluster.live.backends.kubernetes import KubernetesBackend
+
+        return KubernetesBackend(home, live.kubernetes, live.address or "", **site)
+    if live.backend == "slurm":
+        from astrarium.cluster.live.backends.slurm import SlurmBackend
+
+        return SlurmBackend(home, live.partition or "", live.account or "", live.options or (), **site)
+    return LocalBackend(home, machines_of(scenario), grace, least, env)
+
+
+def listening(
+    scenario: ClusterScenario, backend: Backend, service: Service, connections: Connections
+) -> Listener:
+    """Hear agents and users who connect; files that the scenario names are looked for beside it."""
+    live, beside = scenario.live, Path(scenario.source).parent
+    with read_from(scenario.source):
+        keys = dict(read_keys("live.keys", str(beside / live.keys))) if live.keys else {}
+        if isinstance(backend, AgentsBackend):
+            keys[AGENT] = read_key("live.key", beside / str(live.key))
+        tls = server_tls(str(beside / live.tls.certificate), str(beside / live.tls.key)) if live.tls else None
+        where = read_place("live.listen", str(live.listen))
+
+    def serve(channel: Channel, name: str) -> None:
+        if name == AGENT and isinstance(backend, AgentsBackend):
+            backend.serve(channel)
+        else:
+            service.serve(channel, name)
+
+    def pool(name: str) -> Pool:
+        return connections.agents if name == AGENT else connections.of(name)
+
+    admission = Admission(pool, service.refuse, connections.limits.strangers)
+    with read_from(scenario.source):
+        return tcp_listener(where, keys.get, serve, tls, admission=admission)
+
+
+@contextmanager
+def _measured(home: Path, host: str, port: int) -> Iterator[Callable[[str, int], None]]:
+    """Serve metrics for the time of the block; what the arbiter takes is told to what this yields."""
+    with from_extra("serve"):
+        from astrarium.cluster.live.watching.metrics import Metrics
+    metrics = Metrics(home)
+    try:
+        server = metrics.serve(host, port)
+    except OSError as error:
+        raise InputError(
+            "--metrics", f"{host}:{port}", f"an address that is free: {error.strerror}"
+        ) from None
+    print(f"metrics at http://{host}:{server.server_port}/metrics", file=sys.stderr, flush=True)
+    try:
+        yield metrics.observe
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+# whose the folders are
+
+
+def _with_us(scenario: ClusterScenario) -> AccessSection | None:
+    """The user of the arbiter can do all anyway, and so can root."""
+    access, backend = scenario.live.access, scenario.live.backend
+    if access is None:
+        return None
+    if backend == "slurm" and os.geteuid() == 0:
+        told = "an arbiter that is not root beside access: apps of all users would run as root on Slurm"
+        raise InputError("live.backend", backend, told, scenario.source)
+    return msgspec.structs.replace(access, operators=(*access.operators, "root", user_name(os.geteuid())))
+
+
+def _close_folders(home: Path, jobs: Path, shared: bool, local: bool) -> None:
+    """Make the folders of a cluster for our user alone. Where it is *shared*, others reach the socket, and
+    those whose apps run here (*local*) as theirs the folders of these."""
+    owners = shared and local and os.geteuid() == ROOT
+    for folder in (home, jobs, jobs / APPS):
+        if shared:
+            check_above("live.state" if folder == home else "live.jobs", folder)
+        seen = stat.S_IMODE(private_folder(folder).stat().st_mode) & ~0o007
+        with suppress(PermissionError):  # it is another's, who may share it with us
+            folder.chmod(seen | (0o011 if owners or (shared and folder == home) else 0))
+    for path in home.glob(f"{FILE}*"):
+        path.chmod(0o600)
