@@ -167,6 +167,16 @@ class Backend(Protocol):
         """Judge the health of a GPU anew, whatever it was before."""
 
 
+class OpenBackend(Backend, Protocol):
+    """A backend as a cluster runs it: it may hold connections and threads until it is closed."""
+
+    def close(self) -> None:
+        """Leave the machines to the next arbiter."""
+
+    def bring_logs(self, app: str, seconds: float) -> None:
+        """Bring what an app has written to where logs are read, within so many seconds; *app*: its folder."""
+
+
 # A live cluster remembers more than the books hold, and writes both down.
 
 

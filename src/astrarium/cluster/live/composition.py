@@ -17,7 +17,7 @@ import msgspec
 
 from astrarium.cluster.live.access import AccessSection
 from astrarium.cluster.live.arbiter import ANY, ArbiterProcess, ArbiterSetup, ChosenPolicy, PlannedApp
-from astrarium.cluster.live.backend import Backend, MachineStatus, Options
+from astrarium.cluster.live.backend import MachineStatus, OpenBackend, Options
 from astrarium.cluster.live.backends.fleet import LocalBackend
 from astrarium.cluster.live.backends.hosts import AgentsBackend
 from astrarium.cluster.live.backends.remote import AGENT
@@ -91,12 +91,12 @@ def running(plan: LivePlan) -> Iterator[RunningCluster]:
             if plan.metrics is not None:
                 setting = setting._replace(observe=leaving.enter_context(_measured(home, *plan.metrics)))
             backend = backend_of(scenario, plan.jobs)  # before our signals: Ray sets its own
-            service = Service(home, access, getattr(backend, "bring_logs", lambda app, seconds: None))
+            service = Service(home, access, backend.bring_logs)
             connections = Connections(fitting(raised_descriptors()), service.is_operator)
             if live.listen is not None:
                 leaving.callback(listening(scenario, backend, service, connections).close)
             arbiter = ArbiterProcess(home, setting, backend)
-        leaving.callback(getattr(backend, "close", lambda: None))  # not all backends hold something
+        leaving.callback(backend.close)
         leaving.callback(arbiter.close)
         admission = Admission(connections.of, service.refuse, connections.limits.strangers)
         leaving.callback(unix_listener(home, service.serve, access is not None, admission).close)
@@ -202,7 +202,7 @@ def machines_of(scenario: ClusterScenario) -> dict[str, Any]:
     return {f"machine-{one.id}": MachineStatus(one.gpus, one.rack, one.slot, one.network) for one in first}
 
 
-def backend_of(scenario: ClusterScenario, home: Path) -> Backend:
+def backend_of(scenario: ClusterScenario, home: Path) -> OpenBackend:
     live = scenario.live
     env = {"ASTRARIUM_CHECKPOINTS": str(live.checkpoints / 1e9)}
     grace, least = live.grace / 1e9, live.least / 1e9
@@ -226,7 +226,7 @@ def backend_of(scenario: ClusterScenario, home: Path) -> Backend:
 
 
 def listening(
-    scenario: ClusterScenario, backend: Backend, service: Service, connections: Connections
+    scenario: ClusterScenario, backend: OpenBackend, service: Service, connections: Connections
 ) -> Listener:
     """Hear agents and users who connect; files that the scenario names are looked for beside it."""
     live, beside = scenario.live, Path(scenario.source).parent

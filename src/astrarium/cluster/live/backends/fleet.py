@@ -62,6 +62,12 @@ class MachineFleet:
     def enter(self, epoch: int) -> None:
         """Take orders from this arbiter from now on."""
 
+    def close(self) -> None:
+        """Hold nothing: machines of another kind have something to leave."""
+
+    def bring_logs(self, app: str, seconds: float) -> None:
+        """Do nothing: the folders of jobs are those that the arbiter reads."""
+
     def reachable(self) -> Mapping[str, AgentHandle]:
         """Return the agents of the machines that are there, by name."""
         raise NotImplementedError

@@ -219,6 +219,9 @@ class SiteBackend(ABC):
     def retry(self, machine: str, gpu: int) -> None:  # noqa: B027
         """Do nothing: the site itself watches the health of its GPUs."""
 
+    def bring_logs(self, app: str, seconds: float) -> None:  # noqa: B027
+        """Do nothing: the folders of jobs are those that the arbiter reads."""
+
     def stop(self, key: RunKey) -> None:
         self._check()
         run = self._runs.get(key)
