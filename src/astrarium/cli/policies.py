@@ -36,8 +36,7 @@ def _shelves() -> dict[str, Shelf]:
     from astrarium.levels import SECTIONS, level
     from astrarium.placement.policies import placement_policies
     from astrarium.serving.planning.search import DEFAULT_PLACEMENT
-    from astrarium.tuning.policies import searches
-    from astrarium.tuning.scenario.read import DEFAULT_SEARCH
+    from astrarium.tuning.policies import DEFAULT_SEARCH, searches
 
     levels = {name: level(name) for name in SECTIONS}
     shelves = {

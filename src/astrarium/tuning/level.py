@@ -12,11 +12,11 @@ from astrarium.core.errors import InputError
 from astrarium.core.level import Level, Simulation, Watching
 from astrarium.core.units import Time
 from astrarium.tuning.contract import Action, Event, GpusChanged, Put, RuntimeMeasured, Trial, TrialStepped
-from astrarium.tuning.policies import TuningPolicy, searches, tuning_policies
+from astrarium.tuning.policies import DEFAULT_POLICY, TuningPolicy, searches, tuning_policies
 from astrarium.tuning.record import TuningRecord, Watch
 from astrarium.tuning.report import files as report
 from astrarium.tuning.runtime import Runtime
-from astrarium.tuning.scenario.read import DEFAULT_POLICY, TuningScenario, parse
+from astrarium.tuning.scenario.read import TuningScenario, parse
 from astrarium.tuning.scenario.schema import CostsSection, sampler_of
 from astrarium.tuning.scenario.tasks import Task
 from astrarium.tuning.session import Session, SessionEngine

@@ -33,7 +33,7 @@ from astrarium.tuning.live.books import LiveTuning, live_tuning
 from astrarium.tuning.live.checkpoints import Checkpoints
 from astrarium.tuning.live.local import LocalTrialBackend
 from astrarium.tuning.live.training import Build, Emulated
-from astrarium.tuning.policies import TuningPolicy, searches, tuning_policies
+from astrarium.tuning.policies import DEFAULT_POLICY, DEFAULT_SEARCH, TuningPolicy, searches, tuning_policies
 from astrarium.tuning.record import TuningRecord
 from astrarium.tuning.samplers import Goal, Sampler
 from astrarium.tuning.scenario.schema import sampler_of, sampler_section
@@ -177,7 +177,6 @@ def _canonical(values: Mapping[str, Any]) -> str:
 
 JOURNAL, TRACE = "journal.jsonl", "trace.jsonl"
 INTERRUPTED = "it was interrupted"
-DEFAULT_SEARCH, DEFAULT_POLICY = Choice("successive-halving"), Choice("dynamic-fluid")
 Look = Callable[[LiveTuning], None]
 _Parts = tuple[Any, Any, Any, Goal, float | None, Space]
 
@@ -187,9 +186,9 @@ class SearchSpec:
     """A search specification says what is to be searched, and how; `astrarium.tune` explains each field."""
 
     space: Mapping[str, Any]
-    search: Choice | Search = DEFAULT_SEARCH
+    search: Choice | Search = Choice(DEFAULT_SEARCH)  # noqa: RUF009 (it is frozen)
     sampler: Sampler | str | Mapping[str, Any] | None = None
-    policy: Choice | TuningPolicy = DEFAULT_POLICY
+    policy: Choice | TuningPolicy = Choice(DEFAULT_POLICY)  # noqa: RUF009
     goal: Goal = "min"
     target: float | None = None
     seed: int = 0

@@ -30,17 +30,16 @@ from astrarium.tuning.live.messages import Packing
 from astrarium.tuning.live.progress import SearchProgress
 from astrarium.tuning.live.run import SearchSpec, options, run_local, run_with
 from astrarium.tuning.live.training import Build, Emulated
-from astrarium.tuning.policies import TuningPolicy, searches, tuning_policies
+from astrarium.tuning.policies import DEFAULT_POLICY, DEFAULT_SEARCH, TuningPolicy, searches, tuning_policies
 from astrarium.tuning.record import TuningRecord
 from astrarium.tuning.report.files import CANDIDATES
 from astrarium.tuning.report.summary import TuningSummary, summarize
 from astrarium.tuning.samplers import Goal, Sampler
-from astrarium.tuning.scenario.read import DEFAULT_POLICY, TuningScenario, check_search
+from astrarium.tuning.scenario.read import TuningScenario, check_search
 from astrarium.tuning.scenario.schema import EngineName, LiveSection
 from astrarium.tuning.search.contract import Search
 
 Progress = bool | Callable[[LiveTuning], None]
-DEFAULT_SEARCH = "successive-halving"
 
 
 class Live(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

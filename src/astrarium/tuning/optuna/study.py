@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from astrarium.tuning.live.run import bounded_spread, tried
 from astrarium.tuning.live.training import Emulated
-from astrarium.tuning.live.tune import DEFAULT_SEARCH, Live, Progress, Tuned, finished, specified, trained
+from astrarium.tuning.live.tune import Live, Progress, Tuned, finished, specified, trained
 from astrarium.tuning.optuna.objective import ObjectiveBuild
 from astrarium.tuning.optuna.sampler import OptunaSampler
-from astrarium.tuning.scenario.read import DEFAULT_POLICY
+from astrarium.tuning.policies import DEFAULT_POLICY, DEFAULT_SEARCH
 
 if TYPE_CHECKING:
     import optuna

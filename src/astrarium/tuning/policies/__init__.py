@@ -24,3 +24,5 @@ tuning_policies: Registry[Callable[[Any], TuningPolicy]] = Registry(
 searches: Registry[Callable[[Any], Search]] = Registry(
     "search algorithm", package="astrarium.tuning.search", group="astrarium.searches"
 )
+
+DEFAULT_POLICY, DEFAULT_SEARCH = "dynamic-fluid", "successive-halving"  # of files and from Python alike

@@ -19,7 +19,7 @@ from astrarium.core.errors import InputError, from_extra
 from astrarium.core.units import SECOND
 from astrarium.tuning.contract import GpusChanged, GroupArrived, Put, RuntimeMeasured, Trial
 from astrarium.tuning.live.estimates import Estimates
-from astrarium.tuning.policies import TuningPolicy, tuning_policies
+from astrarium.tuning.policies import DEFAULT_POLICY, TuningPolicy, tuning_policies
 from astrarium.tuning.runtime import Place, Runtime, Width
 from astrarium.tuning.state import TuningState
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from ray.tune.execution.placement_groups import PlacementGroupFactory
     from ray.tune.schedulers import ResourceChangingScheduler
 
-DEFAULT_POLICY = "dynamic-fluid"
 MOVING = 5.0  # seconds that a change costs, until some were seen
 FINEST = 10_000  # Ray counts GPUs in so many parts
 MOST_PARTS = 64

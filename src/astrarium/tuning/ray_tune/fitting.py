@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from astrarium.core.errors import InputError, from_extra
 from astrarium.tuning.live.run import bounded_spread
 from astrarium.tuning.live.training import Emulated
-from astrarium.tuning.live.tune import DEFAULT_SEARCH, Live, Progress, Tuned, finished, specified, trained
+from astrarium.tuning.live.tune import Live, Progress, Tuned, finished, specified, trained
+from astrarium.tuning.policies import DEFAULT_POLICY, DEFAULT_SEARCH
 from astrarium.tuning.ray_tune.sampler import RayTuneSampler
 from astrarium.tuning.ray_tune.trainables import trainable_build
 from astrarium.tuning.samplers import Goal
-from astrarium.tuning.scenario.read import DEFAULT_POLICY
 from astrarium.tuning.scenario.schema import EngineName
 from astrarium.tuning.spaces import Choice, Range, space_of
 

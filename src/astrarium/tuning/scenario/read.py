@@ -22,7 +22,7 @@ from astrarium.core.choice import DEFAULT_SEED, Choice, Seed, WrittenScenario, r
 from astrarium.core.decode import Decoder, check_keys, keys_of
 from astrarium.core.errors import InputError, one_of
 from astrarium.tuning.live.training import Emulated
-from astrarium.tuning.policies import searches, tuning_policies
+from astrarium.tuning.policies import DEFAULT_POLICY, DEFAULT_SEARCH, searches, tuning_policies
 from astrarium.tuning.samplers import Goal
 from astrarium.tuning.scenario import schema
 from astrarium.tuning.scenario.tasks import Task, check_fits, goal_of, named_or_written
@@ -114,7 +114,6 @@ def _defined(line: ast.stmt) -> Iterator[str]:
         yield from (alias.asname or alias.name for alias in line.names)
 
 
-DEFAULT_SEARCH, DEFAULT_POLICY = "hyperband", "dynamic-fluid"
 SECTIONS = ("task", "train", "search", "sampler", "space", "goal", "target", "gpus", "policy", "seed",
             "costs", "emulated", "engine", "live")  # fmt: skip
 
