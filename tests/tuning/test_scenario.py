@@ -55,7 +55,8 @@ def changed(base: dict[str, Any], **changes: Any) -> dict[str, Any]:
 
 def test_a_known_task_says_most_of_it() -> None:
     scenario = parse({"task": "cifar10-alexnet"})
-    assert (scenario.search.name, scenario.policy.name, scenario.gpus) == ("successive-halving", "dynamic-fluid", 8)
+    assert (scenario.search.name, scenario.policy.name) == ("successive-halving", "dynamic-fluid")
+    assert scenario.gpus == 8
     assert (scenario.goal, scenario.target, scenario.good) == ("max", None, 90.0)
     assert list(scenario.space) == list(TASKS["cifar10-alexnet"].knobs)
     assert scenario.costs.moving == 2 * SECOND

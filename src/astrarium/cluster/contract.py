@@ -103,6 +103,10 @@ class App(msgspec.Struct, frozen=True):
     def work(self) -> Time:
         return sum(job.work for phase in self.phases for job in phase)
 
+    @property
+    def jobs_in_all(self) -> int:
+        return sum(map(len, self.phases))
+
 
 def single(id_: int, name: str, work: Time, gpus: int = 1, model: str = "", team: str = "") -> App:
     """Return an app of one job that needs all of its GPUs at once and runs on them for *work*."""

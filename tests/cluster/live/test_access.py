@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pwd
+import re
 import socket
 import sqlite3
 import subprocess
@@ -29,6 +30,7 @@ from astrarium.cluster.live.backends.wire import connected as connected_to
 from astrarium.cluster.live.machine.owners import account, impassable
 from astrarium.cluster.live.service import (
     Client,
+    HiddenNames,
     Service,
     StateFolder,
     identity,
@@ -285,7 +287,7 @@ def test_the_status_may_be_for_teams_alone(asked: Any) -> None:
     found = asked("bob", SEEN_BY_TEAM).status()["status"]
     assert [app["app"] for app in found["apps"]] == ["see"]
     assert found["machines"][0]["held"] == {"0": "see", "1": "another team"}
-    assert found["apps"][0]["why"].endswith("and held for another team, which needs 1")
+    assert found["apps"][0]["why"].endswith("and held for another team's app, which needs 1")
     assert len(asked("alice", SEEN_BY_TEAM).status()["status"]["apps"]) == 2
 
 
@@ -615,3 +617,22 @@ def test_a_user_of_the_machine_submits_and_reads_and_cannot_do_more(open_path: P
         assert [each["app"] for each in asked("past", "history", PastQuery())] == ["mine"]
         assert "Permission denied" in as_nobody(lambda: (home / "cluster.db").read_bytes().hex())
         assert "Permission denied" in as_nobody(lambda: os.listdir(home))
+
+
+@pytest.mark.parametrize(
+    ("reason", "hidden"),
+    [
+        ("secret has only 40 GPU seconds left, this one 20.0 GPU-hours", "{} has only 40 GPU seconds left,"),
+        ("2 GPU-hours left; secret is the same and came before it", "2 GPU-hours left; {} is the same and"),
+        ("they bring it less than they bring secret, which waits", "they bring it less than they bring {},"),
+        ("it waits for two words (secret-2).", "it waits for {} ({})."),
+        ("secretary and nosecret are words of their own", "secretary and nosecret are words of their own"),
+        ("lent by speech, whose app secret waits; given to secret", "lent by speech, whose app waits"),
+    ],
+)
+def test_names_are_taken_out_of_every_sentence(reason: str, hidden: str) -> None:
+    hiding = HiddenNames(["secret", "secret-2", "two words"])
+    found = hiding.hidden(reason)
+    assert found.startswith(hidden.replace("{}", HiddenNames.OTHER))
+    assert not {"secret", "secret-2"} & set(re.split(r"[ ,;()]", found))
+    assert HiddenNames([]).hidden(reason) == reason

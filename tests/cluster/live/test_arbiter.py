@@ -370,3 +370,26 @@ def test_what_is_refused_steers_no_terminal(house: House) -> None:
     assert all(text.isprintable() for text in event.values())
     [row] = house.rows("SELECT answer FROM inbox")
     assert row["answer"].isprintable()
+
+
+def test_jobs_of_a_user_are_bounded_too(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Apps of 10,000 jobs each once took the arbiter's memory, and its turns."""
+    monkeypatch.setattr("astrarium.cluster.live.arbiter.MOST_OPEN_JOBS", 2)
+    monkeypatch.setattr(house.office._hourly, "_most", 3)
+    store = Store(house.home)
+
+    def sent(name: str, owner: str, kind: str = "app") -> str | None:
+        letter = store.send(kind, {"name": name, "gpus": 1, "app": name}, 0, owner)
+        house.go(1)
+        return store.answer(letter)
+
+    assert [sent(name, "bob") for name in ("a", "b")] == ["accepted", "accepted"]
+    told = "refused: user: expected at most 2 jobs of all apps of a user that have not ended (got 'bob')"
+    assert sent("c", "bob") == told
+    assert sent("d", "carol") == "accepted"
+    for name in ("a", "b"):
+        sent(name, "bob", "withdraw")
+    house.go(5)
+    assert sent("e", "bob") == "accepted"
+    assert "at most 3 jobs of a user in an hour" in str(sent("f", "bob"))
+    assert [sent(name, "") for name in ("g", "h", "i", "j")] == ["accepted"] * 4

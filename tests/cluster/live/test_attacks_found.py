@@ -8,7 +8,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,9 +20,10 @@ import pytest
 
 from astrarium.cluster.live.backend import JobCommand, Order, RunKey, RunPart
 from astrarium.cluster.live.backends.fleet import LocalBackend
+from astrarium.cluster.live.machine import as_owner
 from astrarium.cluster.live.machine.as_owner import Errand
 from astrarium.cluster.live.machine.folders import newest_checkpoint
-from astrarium.cluster.live.machine.owners import account, check_above
+from astrarium.cluster.live.machine.owners import NO_GROUP, account, check_above
 from astrarium.core.errors import InputError
 from tests.cluster.live.test_attacks import HEAD, machines
 from tests.support.cluster.backend import order, seen
@@ -129,6 +132,56 @@ def test_who_hops_from_process_to_process_is_caught(home: Path, code: str) -> No
     assert seen(one, 1).ended == "stopped"
     assert of_mallory() == []
     assert time.monotonic() - began < 10
+
+
+TRACER = """
+import ctypes, os, sys, time
+libc = ctypes.CDLL(None, use_errno=True)
+while True:
+    for name in filter(str.isdecimal, os.listdir('/proc')):
+        try: mine = b'prey' in open(f'/proc/{name}/cmdline', 'rb').read() and int(name) != os.getpid()
+        except OSError: continue
+        if mine: libc.ptrace(0x4206, int(name), 0, 0)  # PTRACE_SEIZE
+    time.sleep(0.01)
+"""
+
+
+def test_who_traces_the_dead_keeps_no_gpu(home: Path) -> None:
+    """A process that another one of its owner's traces cannot be reaped by its parent: the keeper once waited
+    for it for ever, before all others."""
+    one = machines(home)
+    one.start(order(1, evil("prey = 1; (at / 'up').touch(); time.sleep(600)", on_stop="restart")))
+    seen(one, 1, lambda run: (home / "apps/0-app/job-0/run-1/up").exists())
+    words = ["/usr/bin/env", "python3", "-c", TRACER]
+    tracer = subprocess.Popen(words, cwd="/", user=MALLORY, group=NO_GROUP, extra_groups=[])
+    try:
+        [prey] = [each for each in of_mallory() if b"prey = 1" in Path(f"/proc/{each}/cmdline").read_bytes()]
+        waited(lambda: f"TracerPid:\t{tracer.pid}" in Path(f"/proc/{prey}/status").read_text())
+        one.stop(RunKey(0, 0, 1))
+        assert seen(one, 1).ended == "stopped"
+        assert Path(f"/proc/{prey}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    finally:
+        tracer.kill()
+        tracer.wait()
+
+
+def test_an_errand_that_is_halted_again_and_again_is_left(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finished(home, "(at / 'part-0/log-0.txt').write_bytes(b'x' * (64 << 20))")
+    monkeypatch.setattr(as_owner, "SILENCE", 0.5)
+    monkeypatch.setattr(as_owner, "SLOWEST", 1 << 40)
+    with Errand("read", home / "apps/0-app", [], str(1 << 30), stdin=True) as errand:
+        errand.write(json.dumps({"job-0/run-1/part-0/log-0.txt": 0}).encode())
+        errand.close_input()
+        with pytest.raises(OSError, match="an errand for a job did not go on"):
+            _read_while_it_is_halted(errand)
+
+
+def _read_while_it_is_halted(errand: Errand) -> None:
+    while errand.read(1 << 16):
+        errand._process.send_signal(signal.SIGSTOP)
+        threading.Timer(0.1, errand._process.send_signal, [signal.SIGCONT]).start()
 
 
 def test_a_user_has_a_part_of_all_processes(home: Path) -> None:

@@ -345,7 +345,7 @@ def test_what_was_answered_takes_no_room(tmp_path: Path) -> None:
 
 def test_a_user_leaves_so_many_bytes_in_an_hour(arbiter: Arbiter) -> None:
     clock = [0.0]
-    arbiter.service._hourly = limits.HourlyBytes(3 * limits.OVERHEAD, lambda: clock[0])
+    arbiter.service._hourly = limits.Hourly("bytes of messages", 3 * limits.OVERHEAD, lambda: clock[0])
     bob, carol, alice = (arbiter.client(user) for user in ("bob", "carol", "alice"))
 
     def leave(client: Client) -> None:

@@ -51,6 +51,7 @@ def agent(
     from astrarium.cluster.live.backend import MachineStatus
     from astrarium.cluster.live.backends.remote import HostAgent, visible_gpus
     from astrarium.cluster.live.backends.wire import read_key, read_place
+    from astrarium.cluster.live.limits import raised_descriptors
     from astrarium.cluster.live.machine.owners import check_above, impassable
     from astrarium.run.pools import signals_to
 
@@ -63,6 +64,7 @@ def agent(
     if not re.fullmatch(r"[\w.-]+", called):
         raise InputError("--name", called, "letters, digits, dots and dashes")
     check_above("--folder", folder)
+    raised_descriptors()
     one = HostAgent(
         folder.resolve(), where, key, called, MachineStatus(count, rack), address, base, end_with_agent
     )

@@ -28,7 +28,14 @@ from astrarium.cluster.live.backend import (
     Options,
 )
 from astrarium.cluster.live.cluster import LiveCluster
-from astrarium.cluster.live.limits import LONGEST_ANSWER, LONGEST_NAME, MOST_OPEN
+from astrarium.cluster.live.limits import (
+    JOBS_HOURLY,
+    LONGEST_ANSWER,
+    LONGEST_NAME,
+    MOST_OPEN,
+    MOST_OPEN_JOBS,
+    Hourly,
+)
 from astrarium.cluster.live.machine.keeping.claims import checked_words
 from astrarium.cluster.live.machine.keeping.records import locked_file, private_folder
 from astrarium.cluster.live.policy import NonPreemptibleAllocator, TakeoverAllocator
@@ -211,6 +218,8 @@ class ArbiterProcess:
         journal = _TimedJournal(self.store, setup)
         self.live = LiveCluster(self.state, policy, backend, journal, self._tasks, setup.options, memory)
         self._coming: dict[str, int] = {}  # apps that arrive in this very turn, by name
+        self._jobs_coming: dict[int, int] = {}  # how many jobs each of them has
+        self._hourly = Hourly("jobs", JOBS_HOURLY, lambda: setup.clock() / SECOND)
         self._going: set[int] = set()  # those that are withdrawn in it
         self._planned: list[PlannedApp] = []
         known_names = self._names()
@@ -307,7 +316,8 @@ class ArbiterProcess:
         return task is not None and task.on_stop == "never"
 
     def _news(self, now: Time) -> Iterator[Event]:
-        self._coming, self._going, messages = {}, set(), self.store.inbox()
+        self._coming, self._jobs_coming, self._going = {}, {}, set()
+        messages = self.store.inbox()
         due = [each for each in self._planned if each.at <= now]
         self._planned = [each for each in self._planned if each.at > now]
         for each in due:
@@ -368,21 +378,31 @@ class ArbiterProcess:
 
     def _submitted(self, now: Time, body: dict[str, Any], largest: int, owner: str = "") -> Iterator[Event]:
         found = self._setup.read(body, largest, owner)
-        self._check_open(owner, len(found))
         names = self._names()
         for app, _ in found:
             if app.name in names:
                 raise InputError("name", app.name, "one that no other app has had here")
+        self._check_open(owner, [app for app, _ in found])
         for app, task in found:
             number = self._coming[app.name] = len(self._tasks)
             self._tasks[number] = msgspec.structs.replace(task, owner=owner)
+            self._jobs_coming[number] = app.jobs_in_all
             self.store.add_app(number, app.name, self._tasks[number], now, app.team)
             yield AppArrived(msgspec.structs.replace(app, id=number))
 
-    def _check_open(self, owner: str, more: int) -> None:
-        apps = [*self.state.apps, *self._coming.values()]
-        if owner and sum(self._tasks[app].owner == owner for app in apps) + more > MOST_OPEN:
+    def _check_open(self, owner: str, more: Sequence[App]) -> None:
+        """Refuse what would be too much of one user's in the books; who may write the file may do all."""
+        if not owner:
+            return
+        open_ = {app: row.app.jobs_in_all for app, row in self.state.apps.items()} | self._jobs_coming
+        mine = [app for app in open_ if self._tasks[app].owner == owner]
+        jobs = sum(app.jobs_in_all for app in more)
+        if len(mine) + len(more) > MOST_OPEN:
             raise InputError("user", owner, f"at most {MOST_OPEN} apps of a user that have not ended")
+        if sum(open_[app] for app in mine) + jobs > MOST_OPEN_JOBS:
+            told = f"at most {MOST_OPEN_JOBS} jobs of all apps of a user that have not ended"
+            raise InputError("user", owner, told)
+        self._hourly.take(owner, jobs)
 
     def _names(self) -> set[str]:
         """Return the names of all apps, those of the file that are still to come included."""

@@ -30,10 +30,13 @@ LARGEST_QUESTION = 1 << 20  # bytes of one message of a user
 MOST_LOGS = 20_000  # logs of which somebody says how much is there
 MOST_UNREAD = 1000  # messages of one user that the arbiter has not answered
 MOST_OPEN = 10_000  # apps of one user that have not ended
+MOST_OPEN_JOBS = 20_000  # of all of these together: the arbiter keeps each in memory
+JOBS_HOURLY = 100_000  # of all apps of one user that are taken in an hour
 MOST_HOURLY = 1 << 26  # bytes of all messages of one user in an hour: the arbiter's disk keeps what they ask
 OVERHEAD = 1 << 10  # bytes that any message costs: its row, its answer, an event
 MOST_DEPTH = 50  # lists and mappings in each other: whoever reads a message must have the stack for it
 LONGEST_ANSWER = 2000  # characters of an error, which may repeat what somebody wrote
+HOUR = 3600.0  # seconds
 TURN = 20  # messages of one user that the arbiter answers in one turn: nobody waits for all of another's
 MOST_LOGS_AT_ONCE = 8  # questions for logs of one user that are answered at a time
 
@@ -92,23 +95,23 @@ class Turns:
                     del self._asking[user]
 
 
-class HourlyBytes:
-    """How many bytes of messages each user has left in an hour, which begins with the first of them."""
+class Hourly:
+    """How much of something each user has taken in an hour, which begins with the first time."""
 
-    def __init__(self, most: int = MOST_HOURLY, clock: Callable[[], float] = time.monotonic) -> None:
-        self._most, self._clock, self._lock = most, clock, threading.Lock()
-        self._left: dict[str, tuple[float, int]] = {}  # since when, and how much
+    def __init__(self, what: str, most: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._what, self._most, self._clock, self._lock = what, most, clock, threading.Lock()
+        self._taken: dict[str, tuple[float, int]] = {}  # since when, and how much
 
-    def take(self, user: str, size: int) -> None:
-        """Count a message, or refuse it."""
+    def take(self, user: str, count: int) -> None:
+        """Count so much more, or refuse it."""
         now = self._clock()
         with self._lock:
-            self._left = {name: each for name, each in self._left.items() if now < each[0] + 3600}
-            since, before = self._left.get(user, (now, 0))
-            if before + size + OVERHEAD > self._most:
-                told = f"at most {self._most} bytes of messages of a user in an hour"
-                raise InputError("user", user, f"{told}: wait {since + 3600 - now:.0f} s")
-            self._left[user] = since, before + size + OVERHEAD
+            self._taken = {name: each for name, each in self._taken.items() if now < each[0] + HOUR}
+            since, before = self._taken.get(user, (now, 0))
+            if before + count > self._most:
+                told = f"at most {self._most} {self._what} of a user in an hour"
+                raise InputError("user", user, f"{told}: wait {since + HOUR - now:.0f} s")
+            self._taken[user] = since, before + count
 
 
 # Connections.

@@ -14,7 +14,7 @@ import socket
 import sqlite3
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -284,7 +284,7 @@ class Service:
     ) -> None:
         self._home, self._access, self._bring_logs = home, access, bring_logs
         self._turns, self._log_turns = limits.Turns(1), limits.Turns(limits.MOST_LOGS_AT_ONCE)
-        self._hourly = limits.HourlyBytes()
+        self._hourly = limits.Hourly("bytes of messages", limits.MOST_HOURLY)
 
     def is_operator(self, name: str) -> bool:
         """Return whether somebody may do all, and has a reserved place."""
@@ -341,7 +341,7 @@ class Service:
         """Leave a message for the arbiter; its disk keeps what comes of it, so nobody leaves very many."""
         body = self._message(folder, who, ask)
         if not self.is_operator(who.user):
-            self._hourly.take(who.user, len(ask.body))
+            self._hourly.take(who.user, len(ask.body) + limits.OVERHEAD)
         return folder.leave(ask.kind, body)
 
     def _message(self, folder: StateFolder, who: Identity, ask: Ask) -> dict[str, Any]:
@@ -385,15 +385,12 @@ class Service:
             return found
         mine, status = teams_of(access, who), found["status"]
         shown = [app for app in status["apps"] if app["team"] in mine]
-        names = {app["app"] for app in shown}
+        names, hiding = {app["app"] for app in shown}, self._hiding(folder, who)
         for machine in status["machines"]:
             held = machine["held"].items()
             machine["held"] = {gpu: name if name in names else "another team" for gpu, name in held}
-        others = [
-            app["app"] for app in status["apps"] if app["outcome"] == "open" and app["app"] not in names
-        ]
         for app in shown:
-            app["why"] = _without_others(_hidden(app["why"], others), names)
+            app["why"] = hiding.hidden(app["why"])
         return {**found, "status": {**status, "apps": shown}}
 
     def _past(self, folder: StateFolder, who: Identity, kind: Past, body: dict[str, Any]) -> list[Any]:
@@ -406,21 +403,21 @@ class Service:
             allowed(access, who, kind, team)
         found = folder.past(kind, msgspec.structs.replace(query, teams=teams))
         if kind == "events" and access.status == "team":
-            mine = self._names(folder, who)
+            hiding = self._hiding(folder, who)
             for each in found:
-                each["reason"] = _without_others(each["reason"], mine)
+                each["reason"] = hiding.hidden(each["reason"])
         return found
 
     def _story(self, folder: StateFolder, who: Identity, app: str) -> dict[str, Any]:
-        found, mine = folder.story(app), self._names(folder, who)
-        for each in found["decisions"] if self._hides(who) else ():
-            each["why"] = _without_others(each["why"] or "", mine)
+        found, hiding = folder.story(app), self._hiding(folder, who)
+        for each in found["decisions"]:
+            each["why"] = hiding.hidden(each["why"] or "")
         return found
 
-    def _hides(self, who: Identity) -> bool:
-        """Return whether the apps of others are hidden from somebody."""
-        access = self._access
-        return access is not None and access.status == "team" and not who.among(access.operators)
+    def _hiding(self, folder: StateFolder, who: Identity) -> HiddenNames:
+        """Return what takes the names out of reasons that somebody may not see: of apps of others, if the
+        status is each team's own."""
+        return HiddenNames(folder.teams().keys() - self._names(folder, who))
 
     def _names(self, folder: StateFolder, who: Identity) -> set[str]:
         """Return the names of the apps that somebody may see."""
@@ -437,17 +434,35 @@ class Service:
         channel.send(LogPiece())
 
 
-def _hidden(why: str, others: list[str]) -> str:
-    """Return why an app waits, without the names of those for whom GPUs are held."""
-    for name in others if " held for " in why else ():
-        why = why.replace(f" {name}, which needs", " another team, which needs")
-    return why
+class HiddenNames:
+    """Names that somebody may not see are taken out of what policies say; they stand there as words of their
+    own. A name of several words, or with marks of a sentence in it, is looked for as a whole."""
 
+    OTHER = "another team's app"
+    _BETWEEN = re.compile(r"([\s;,:()]+)")
 
-def _without_others(reason: str, mine: set[str]) -> str:
-    """Return why something was done, without the names of apps that are not among *mine*."""
-    told = reason.partition("; given to ")[0]
-    return re.sub(r"\bapp (.*) waits", lambda one: one[0] if one[1] in mine else "app waits", told)
+    def __init__(self, names: Iterable[str]) -> None:
+        self._words, self._whole = set[str](), list[str]()
+        for name in names:
+            if self._BETWEEN.search(name) or name.endswith("."):
+                self._whole.append(name)
+            else:
+                self._words.add(name)
+        self._whole.sort(key=len, reverse=True)
+
+    def hidden(self, reason: str) -> str:
+        if not (self._words or self._whole):
+            return reason
+        told = reason.partition("; given to ")[0]
+        for name in self._whole:
+            told = told.replace(name, self.OTHER)
+        words = "".join(self._word(each) for each in self._BETWEEN.split(told))
+        return words.replace(f"app {self.OTHER}", "app")
+
+    def _word(self, word: str) -> str:
+        plain = word.rstrip(".")
+        known = word in self._words or plain in self._words
+        return self.OTHER + word[len(plain) :] if known else word
 
 
 def _wait(ask: Ask) -> float:

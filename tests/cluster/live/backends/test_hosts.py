@@ -438,6 +438,29 @@ def test_logs_of_an_app_are_bounded_where_they_come(tmp_path: Path, monkeypatch:
             assert path.stat().st_size == 3 << 20
 
 
+def test_a_checkpoint_that_finds_no_room_is_not_asked_for_again_and_again(tmp_path: Path) -> None:
+    """A sparse checkpoint of terabytes once had the arbiter write its disk full, over and over."""
+    store = copies.CopyStore(tmp_path)
+    one = copies.Held("0-app/job-0", 1, copies.Stamp(1, 1 << 50))
+    channel: Any = SimpleNamespace(receive_bytes=lambda: pytest.fail("nothing of it is taken"))
+    with pytest.raises(OSError, match=f"a checkpoint of {1 << 50} bytes, and room for"):
+        store.receive(channel, one)
+    assert store.waits(one)
+    assert not store.waits(copies.Held("1-other/job-0", 1, copies.Stamp(1, 10)))
+
+
+def test_a_checkpoint_is_no_larger_than_it_was_said_to_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copies, "OVERHEAD", 1000)
+    store = copies.CopyStore(tmp_path)
+    one = copies.Held("0-app/job-0", 1, copies.Stamp(1, 10))
+    channel: Any = SimpleNamespace(receive_bytes=lambda: b"x" * 100)
+    with pytest.raises(OSError, match="more than 1020 bytes: it is larger than it was said to be"):
+        store.receive(channel, one)
+    assert not list(tmp_path.glob("copies/*/*/*/*"))
+
+
 def test_logs_leave_room_for_the_arbiter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(copies, "LEAST_ROOM", 1 << 62)
     whole = SimpleNamespace(f_bavail=1, f_blocks=1 << 40, f_frsize=4096)

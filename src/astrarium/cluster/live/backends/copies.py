@@ -14,6 +14,7 @@ import hashlib
 import os
 import re
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -29,6 +30,8 @@ from astrarium.cluster.live.machine.keeping.records import CLOSED, mark, private
 from astrarium.cluster.live.machine.owners import account, app_folder
 
 PIECE = 1 << 20  # bytes
+OVERHEAD = 1 << 26  # bytes that an archive may have beyond twice the checkpoint
+SHORTEST_WAIT, LONGEST_WAIT = 10.0, 600.0  # seconds until a copy that was refused is asked for again
 LEAST_ROOM = 1 << 30  # bytes of the arbiter's disk that copies leave free, or a twentieth of it
 _JOB = re.compile(r"\d+-[\w.=+-]*/job-\d+")
 _RUN = re.compile(r"run-(\d+)")
@@ -190,6 +193,7 @@ class CopyStore:
         self._orders, self._tars, self._lock = home / ORDERS, home / COPIES, threading.Lock()
         self._begun: dict[str, Begun] = {}  # the last run of each job
         self._copies: dict[str, Held] = {}
+        self._waits: dict[str, tuple[float, float]] = {}  # until when, of jobs whose copies found no room
         for path in self._orders.glob(f"*/job-*/run-*/{BEGUN}"):
             if (begun := read_file(path, Begun)) is not None:
                 self._take_begun(begun)
@@ -234,17 +238,37 @@ class CopyStore:
 
     def receive(self, channel: Channel, one: Held) -> None:
         """Take a checkpoint that a machine sends, in the place of older ones of its job."""
-        folder = private_folder(one.folder(self._tars))
+        try:
+            self._receive(channel, one)
+            self._waits.pop(one.job, None)
+        except OSError:
+            _, before = self._waits.get(one.job, (0.0, SHORTEST_WAIT / 2))
+            wait = min(2 * before, LONGEST_WAIT)
+            self._waits[one.job] = time.monotonic() + wait, wait
+            raise
+
+    def waits(self, one: Held) -> bool:
+        """Return whether a checkpoint of this job was refused a moment ago, and is not asked for yet."""
+        return time.monotonic() < self._waits.get(one.job, (0.0, 0.0))[0]
+
+    def _receive(self, channel: Channel, one: Held) -> None:
+        if one.stamp.size > (room := self._room()):
+            raise OSError(errno.ENOSPC, f"a checkpoint of {one.stamp.size} bytes, and room for {room}")
+        left, folder = 2 * one.stamp.size + OVERHEAD, private_folder(one.folder(self._tars))
         draft = folder / f".{COPY}.{threading.get_ident()}"
         try:
             with draft.open("wb") as file:
-                receive_pieces(channel, lambda piece: write_within(file, piece))
+                receive_pieces(channel, lambda piece: write_within(file, piece, left))
                 file.flush()
                 os.fsync(file.fileno())
             with self._lock:
                 self._take(one, draft)
         finally:
             draft.unlink(missing_ok=True)
+
+    def _room(self) -> int:
+        disk = os.statvfs(private_folder(self._tars))
+        return max(0, disk.f_bavail * disk.f_frsize - _reserve(disk))
 
     def take_kept(self, one: Held) -> None:
         """Hear how much of the work a checkpoint holds, which may be told after it was copied."""
@@ -281,10 +305,18 @@ class CopyStore:
         return self._orders / job_name(order) / f"run-{order.key.run}"
 
 
-def write_within(file: IO[bytes], piece: bytes) -> None:
-    """Write a piece of a copy or a log, as long as the disk keeps room for the arbiter's own books."""
+def write_within(file: IO[bytes], piece: bytes, most: int = 1 << 62) -> None:
+    """Write a piece of a copy or a log, of *most* bytes in all, as long as the disk keeps room for the
+    arbiter's own books."""
+    if file.tell() + len(piece) > most:
+        raise OSError(errno.EFBIG, f"more than {most} bytes: it is larger than it was said to be")
     disk = os.fstatvfs(file.fileno())
-    reserve = min(LEAST_ROOM, disk.f_blocks * disk.f_frsize // 20)
+    reserve = _reserve(disk)
     if disk.f_bavail * disk.f_frsize < reserve + len(piece):
         raise OSError(errno.ENOSPC, f"the arbiter keeps {reserve} bytes for itself: no room for more")
     file.write(piece)
+
+
+def _reserve(disk: os.statvfs_result) -> int:
+    """Return the bytes of a disk that are the arbiter's own."""
+    return min(LEAST_ROOM, disk.f_blocks * disk.f_frsize // 20)

@@ -144,6 +144,7 @@ class _Logs(NamedTuple):
 
     app: str
     came: threading.Event
+    given_up: threading.Event
     here: dict[str, int]  # bytes of each log that lie at the arbiter
 
 
@@ -275,6 +276,8 @@ class AgentsBackend(MachineFleet):
             elif self._store.is_old(one):
                 del agent.held[one.job]
                 agent.give(ClearCheckpoint(one))
+            elif self._store.waits(one):
+                continue
             elif self._copied and self._store.counts(one) and (copy is None or copy.age < one.age):
                 yield one
 
@@ -384,11 +387,12 @@ class AgentsBackend(MachineFleet):
         asked = {}
         for agent in self._present().values():
             number = secrets.randbits(62)
-            asked[number] = self._logs[number] = _Logs(app, threading.Event(), dict(have))
+            asked[number] = self._logs[number] = _Logs(app, threading.Event(), threading.Event(), dict(have))
             agent.give(SendLogs(app, number, have))
         ends = time.monotonic() + seconds
         for number, each in asked.items():
             each.came.wait(max(0.0, ends - time.monotonic()))
+            each.given_up.set()
             del self._logs[number]
 
     def _take_logs(self, channel: Channel, asked: _Logs) -> None:
@@ -398,6 +402,8 @@ class AgentsBackend(MachineFleet):
             while (piece := channel.receive(LogPiece)).path:
                 if not _LOG.fullmatch(piece.path) or piece.offset != asked.here.get(piece.path, 0):
                     raise OSError(f"{piece.path!r} from {piece.offset} is not what was asked for")
+                if asked.given_up.is_set():  # what has come is here, and whoever asks again gets the rest
+                    raise OSError(f"nobody waits for the logs of {asked.app} any more")
                 if sum(asked.here.values()) + len(piece.body) > LONGEST_LOG:
                     raise OSError(f"the logs of {asked.app} are longer than {LONGEST_LOG} bytes")
                 self._take_piece(asked, piece)

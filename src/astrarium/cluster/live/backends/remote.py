@@ -326,7 +326,7 @@ class HostAgent:
             case ClearCheckpoint(one):
                 self._beside(("clear", one.job), self._clear, one)
             case SendLogs():
-                self._beside(("logs", order.number), self._send_logs, order)
+                self._beside(("logs", order.app), self._send_logs, order)
             case RetryGpu(gpu):
                 self._health.retry(self._base + gpu)
 
@@ -358,8 +358,8 @@ class HostAgent:
                 work(about)
             except WireError as error:  # the arbiter asks again, if it still wants it
                 self._say(str(error))
-            except OSError as error:
-                self._say(f"{what}: {error}")
+            except Exception as error:  # of one job: what others want is done all the same
+                self._say(f"{what}: {error if isinstance(error, OSError) else repr(error)}")
             with self._guard:
                 about = self._busy[what]
                 if about is None:

@@ -10,10 +10,12 @@ import os
 import select
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from astrarium.cluster.live.machine.folders import APPS, ORDERS, read_file
 from astrarium.cluster.live.machine.keeping import errands
@@ -23,6 +25,7 @@ from astrarium.cluster.live.machine.owners import owner_of
 
 KEEPING = Path(errands.__file__).with_name("__main__.py")
 SILENCE = 30.0  # seconds that an errand may be silent
+SLOWEST = 1 << 20  # bytes in a second, as long as it is waited for: its owner may halt it again and again
 LONGEST_LOG = 1 << 30  # bytes of one log that are ever handed on
 _LONGEST_HEAD, _LONGEST_WORDS = 1 << 12, 1 << 16  # bytes; of these more than a pipe has no room for
 
@@ -37,7 +40,7 @@ class Errand:
             stdin=subprocess.PIPE if stdin else subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, cwd="/", start_new_session=True,
         )  # fmt: skip
-        self._held = b""
+        self._held, self._waited, self._moved = b"", 0.0, 0
 
     def __enter__(self) -> Errand:
         return self
@@ -47,7 +50,8 @@ class Errand:
         for each in (self._process.stdin, self._process.stdout, self._process.stderr):
             if each is not None:
                 each.close()
-        self._process.wait()
+        with suppress(subprocess.TimeoutExpired):  # a disk of its owner's that never answers
+            self._process.wait(SILENCE)
 
     def read(self, count: int) -> bytes:
         """Return what the errand hands back, as it comes; nothing when it has ended."""
@@ -78,9 +82,10 @@ class Errand:
         view = memoryview(content)
         os.set_blocking(self._process.stdin.fileno(), False)
         while view:
-            if not select.select([], [self._process.stdin], [], SILENCE)[1]:
-                raise OSError(f"an errand for a job has not gone on for {SILENCE:.0f} s")
-            view = view[os.write(self._process.stdin.fileno(), view) :]
+            self._wait_for(self._process.stdin, select.POLLOUT)
+            written = os.write(self._process.stdin.fileno(), view)
+            self._moved += written
+            view = view[written:]
 
     def close_input(self) -> None:
         if self._process.stdin is not None:
@@ -97,16 +102,31 @@ class Errand:
     def last_words(self) -> str:
         """Return why an errand that has ended failed, as far as it has said."""
         assert self._process.stderr is not None
-        if not select.select([self._process.stderr], [], [], 0)[0]:
+        if not _ready(self._process.stderr, select.POLLIN, 0):
             return ""
         lines = os.read(self._process.stderr.fileno(), _LONGEST_WORDS).decode(errors="replace").splitlines()
         return checked_words(lines[-1].strip()) if lines else ""
 
     def _read(self, count: int) -> bytes:
         assert self._process.stdout is not None
-        if not select.select([self._process.stdout], [], [], SILENCE)[0]:
-            raise OSError(f"an errand for a job has said nothing for {SILENCE:.0f} s")
-        return os.read(self._process.stdout.fileno(), count)
+        self._wait_for(self._process.stdout, select.POLLIN)
+        found = os.read(self._process.stdout.fileno(), count)
+        self._moved += len(found)
+        return found
+
+    def _wait_for(self, file: IO[bytes], what: int) -> None:
+        """Wait until the errand goes on; one that is silent, or slow in all, is not waited for any longer."""
+        began = time.monotonic()
+        ready = _ready(file, what, SILENCE)
+        self._waited += time.monotonic() - began
+        if not ready or self._waited > SILENCE + self._moved / SLOWEST:
+            raise OSError(f"an errand for a job did not go on: {self._moved} bytes in {self._waited:.0f} s")
+
+
+def _ready(file: IO[bytes], what: int, seconds: float) -> bool:
+    poll = select.poll()
+    poll.register(file, what)
+    return bool(poll.poll(seconds * 1000))
 
 
 class LogPart(NamedTuple):

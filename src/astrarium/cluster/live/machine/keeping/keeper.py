@@ -44,6 +44,7 @@ from .records import (
 from .runner import MESSAGE, NOT_STARTED, SELDOM, TICK, Runner
 
 SLACK = 2.0  # seconds after which the keeper ends what the runner should have ended
+HURRY = 1.0  # seconds for which a keeper goes before all others, to end what is left of its job
 WRITE = 0.2  # seconds between two times that what a job told is written
 AT_ONCE = 64  # messages of the runner that are heard at one look
 _MOST = 400  # processes that are ended, or reaped, at one look; those are held by descriptors
@@ -172,13 +173,19 @@ class Keeper:
     def _end_all(self) -> None:
         """End all that the job has started, wherever it has hidden: its GPUs are free when nothing is left.
         Those whose parents have ended are children of ours. Who hops from process to process lives for a
-        moment only: there are many looks at a time, and each ends what it finds at once."""
-        _hurry()
-        while self._reaped():
+        moment only: there are many looks at a time, and each ends what it finds at once. Whoever is dead and
+        cannot be reaped, since another process of its owner's traces it, is left to that one."""
+        ends = time.monotonic() + HURRY
+        _hurry(True)
+        while self._reaped() and not all(_is_dead(child) for child in _own_children()):
             for _ in range(AT_ONCE):
                 _end_descendants()
                 self._reaped()
+            if time.monotonic() > ends:  # something cannot be ended, such as a process that waits for a disk
+                _hurry(False)
+                time.sleep(TICK)
             time.sleep(TICK / 5)
+        _hurry(False)
 
     def _reaped(self) -> bool:
         """Take the codes of children that have ended, of very many some at a time; return whether others
@@ -337,10 +344,26 @@ def _go_first(more: int) -> None:
         path.write_text(str(min(1000, int(path.read_text()) + more)))
 
 
-def _hurry() -> None:
-    """Have the kernel let this process go before those that it ends, however many they are."""
+def _hurry(really: bool) -> None:
+    """Have the kernel let this process go before those that it ends, however many they are; or no longer."""
     with contextlib.suppress(OSError):  # it is not root, or may not even so
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+        kind, priority = (os.SCHED_RR, 1) if really else (os.SCHED_OTHER, 0)
+        os.sched_setscheduler(0, kind, os.sched_param(priority))
+
+
+def _own_children() -> list[int]:
+    with contextlib.ExitStack() as held:
+        return _children(os.getpid(), _held(os.getpid(), held))
+
+
+def _is_dead(process: int) -> bool:
+    """Return whether a child of ours runs no longer, in none of its threads; nobody has reaped it yet."""
+    try:
+        tasks = [Path("/proc", str(process), "task", name) for name in os.listdir(f"/proc/{process}/task")]
+        states = [(task / "stat").read_text(errors="replace").rpartition(")")[2].split()[0] for task in tasks]
+    except OSError:  # it is ending just now
+        return False
+    return all(state in "ZX" for state in states)
 
 
 def _end_descendants() -> None:
