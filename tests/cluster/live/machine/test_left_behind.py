@@ -6,14 +6,17 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from astrarium.cluster.live.backend import JobCommand, MachineStatus, RunKey, RunPart, RunStatus
+from astrarium.cluster.live.backend import Ending, JobCommand, MachineStatus, RunKey, RunPart, RunStatus
 from astrarium.cluster.live.backends.fleet import LocalBackend
+from astrarium.cluster.live.machine.agent import MachineAgent
 from astrarium.cluster.live.machine.keeping import keeper
+from astrarium.cluster.live.machine.keeping.records import OUTCOME
 from tests.support.cluster.backend import backend, order, seen, words
 
 pytest_plugins = ("tests.support.cluster.fixtures",)
@@ -84,3 +87,20 @@ def test_a_number_that_is_anothers_by_now_is_not_ended(monkeypatch: pytest.Monke
         assert child.wait(10) == -signal.SIGKILL
         assert bystander.poll() is None
         bystander.kill()
+
+
+def test_what_is_known_of_a_run_that_has_ended_is_what_it_told_last(
+    home: Path, script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its checkpoint once was not counted if it ended between two looks into its folder."""
+    one, looked_at = backend(home), MachineAgent._ending
+
+    def ended_by_then(self: MachineAgent, key: RunKey, folder: Path) -> tuple[Ending, str]:
+        while not (folder / OUTCOME).exists():
+            time.sleep(0.01)
+        return looked_at(self, key, folder)
+
+    one.start(order(1, JobCommand(words(script, 20, 0.05))))
+    monkeypatch.setattr(MachineAgent, "_ending", ended_by_then)
+    found = one.look().runs[RunKey(0, 0, 1)]
+    assert (found.ended, found.kept) == ("finished", 1.0)

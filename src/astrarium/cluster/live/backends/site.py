@@ -351,9 +351,9 @@ class SiteBackend(ABC):
 
     def _status(self, run: SiteRun) -> RunStatus:
         order = run.order
+        found = [self._part(run, folder) for folder in self._folders(order)]  # before what was told last
         told = [read_told(folder) for folder in self._folders(order)]
         far = [how_far(each, run.kept) for each in told]
-        found = [self._part(run, folder) for folder in self._folders(order)]
         ended = together(each for each, _ in found)
         if not ended:
             self._press(run, any(each in WORST[:3] for each, _ in found))

@@ -249,8 +249,10 @@ class MachineAgent:
             ended: Ending = "" if waits else "unstarted"
             return PartStatus(part.order, part.place, ended, part.kept, part.kept, waits)
         try:
+            ended, error = self._ending(
+                key, folder
+            )  # before what it told: of one that has ended, that is all
             told, resized = read_told(folder), read_file(folder / RESIZED, Resized) or Resized()
-            ended, error = self._ending(key, folder)
         except OSError:  # what cannot be read now is not taken for lost
             told, ended, error, resized = Told(), "", "", Resized()
         progress, kept = how_far(told, part.kept)
