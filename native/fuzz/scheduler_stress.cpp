@@ -79,7 +79,7 @@ int main(int count, char** words) {
   const long calls = count > 1 ? std::atol(words[1]) : 2000;
   std::vector<char> memory(1 << 16);
   Exchange exchange(memory.data(), memory.size(), kModels, 64, kThreads + 1);
-  SchedulerThread scheduler(exchange, kGpus, &make_live_policy);
+  SchedulerThread scheduler(exchange, kGpus);
   std::vector<std::thread> workers, askers;
   std::vector<int> lines;
   for (int gpu = 0; gpu < kGpus; ++gpu) {
@@ -92,7 +92,7 @@ int main(int count, char** words) {
   }
   const Model model{kSlo, {0, 1000, 2000, 3000, 4000, kForever}};
   scheduler.start();
-  scheduler.begin({std::vector<Model>(kModels, model), kGpus, {}, 0}, {"eager", {{"fcfs", 0}}, {}, {}});
+  scheduler.begin({std::vector<Model>(kModels, model), kGpus, {}, 0}, "eager", live_twin({"eager", {{"fcfs", 0}}, {}, {}}));
   for (int number = 0; number < kThreads; ++number) askers.emplace_back([&exchange, number, calls] { ask(exchange, number, calls); });
   for (std::thread& one : askers) one.join();
   scheduler.stop();
