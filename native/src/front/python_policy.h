@@ -26,6 +26,25 @@ inline SharedObject shared(nanobind::object object) {
           }};
 }
 
+// What Python keeps of a thread that is not its own; made anew for each decision, that took as long as deciding.
+class KnownThread {
+ public:
+  // To be called by a thread before it takes Python's lock.
+  static void make_known() {
+    if (PyGILState_GetThisThreadState() == nullptr) thread_local const KnownThread known;
+  }
+  ~KnownThread() {
+    PyEval_RestoreThread(state_);
+    PyGILState_Release(before_);
+  }
+
+ private:
+  KnownThread() : before_(PyGILState_Ensure()), state_(PyEval_SaveThread()) {}
+
+  PyGILState_STATE before_;
+  PyThreadState* state_;
+};
+
 class PythonPolicy final : public Decider {
  public:
   // With Python's lock.
@@ -36,6 +55,7 @@ class PythonPolicy final : public Decider {
   bool listens_to_profiler() const override { return listens_; }
 
   std::vector<Decision> decide(Time now, const Heard& heard) override {
+    KnownThread::make_known();
     const nanobind::gil_scoped_acquire lock;
     try {
       return read((*decide_)(now, told(heard)));
