@@ -30,6 +30,7 @@ from astrarium.serving.contract import (
     Setup,
     latency_table,
 )
+from astrarium.serving.live.arena import SharedMemory
 from astrarium.serving.live.backends.contract import ModelFiles, Place
 from astrarium.serving.live.messages import (
     BatchBroken,
@@ -357,7 +358,8 @@ class Stage:
         self.policies, self.steps = list[Any](), list[Any]()
         self.plan = replace(plan, new_policy=noting(plan.new_policy, self.policies))
         self.ended: list[Ticket] = []
-        self.tensor_store = TensorStore(memory)
+        front: Any = extension("_front")
+        self.tensor_store = TensorStore(SharedMemory.create(memory), front.Arena(memory))
         self.desk = Desk(self.tensor_store, self._ticket_ended)
         view, note = self.tensor_store.memory.view, self.steps.append
         self.scheduler = VirtualScheduler(self.loop, models, gpus, view)

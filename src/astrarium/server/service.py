@@ -77,13 +77,12 @@ class LiveService:
     ) -> None:
         self.plan, self._recording = plan, recording
         self.clock: Callable[[], Time] = monotonic_ns
-        self._tensor_store = TensorStore(plan.memory)
-        self.desk = Desk(self._tensor_store, lambda ticket: self.calls.ticket_ended(ticket))
         front: Any = extension("_front")
-        memory = self._tensor_store.memory.view
+        memory = SharedMemory.create(plan.memory)
         origins = 2 * plan.threads + 1  # HTTP's threads, those of gRPC, and Python
-        self.exchange: Exchange = front.Exchange(memory, len(plan.models), plan.queue, origins)
-        self._tensor_store.arena = self.exchange.arena
+        self.exchange: Exchange = front.Exchange(memory.view, len(plan.models), plan.queue, origins)
+        self._tensor_store = TensorStore(memory, self.exchange.arena)
+        self.desk = Desk(self._tensor_store, lambda ticket: self.calls.ticket_ended(ticket))
         self._networks: list[NativeNetwork] = []
         self._timed = [0] * self.exchange.origins  # calls of network threads that are on the timeline
         scheduler = front.Scheduler(self.exchange, len(plan.workers))
@@ -95,7 +94,7 @@ class LiveService:
         self.repository.changed = self._tell_network
         self.isolation = Isolation(self.repository, self.fleet, self.control, self.clock, self._tell_network)
         ears = HearingScheduler(scheduler, self.control.collect)
-        self.workers = new_workers(self._tensor_store.memory, self.fleet, ears)
+        self.workers = new_workers(memory, self.fleet, ears)
         self._calibration = self.control.calibration = Calibration(self._ping, self.clock)
         self._preprocessor = Preprocessor(self._tensor_store, self.control.inputs_made)
         self._timelines = Timelines()

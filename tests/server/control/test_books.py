@@ -16,7 +16,7 @@ from astrarium.core.trace import Step
 from astrarium.core.units import MILLISECOND, SECOND
 from astrarium.server.contract import InferCall, Kind, Refused, Stages
 from astrarium.server.control.admission import admit
-from astrarium.server.control.books import BatchesDone, LastMinute, ModelBooks
+from astrarium.server.control.books import TIME_BOUNDS, BatchesDone, LastMinute, ModelBooks
 from astrarium.server.control.calls import Preprocessor, wanted
 from astrarium.server.control.plan import device_chooser, visible_gpus
 from astrarium.server.control.tickets import Ticket
@@ -92,7 +92,8 @@ def test_metrics_show_what_the_books_hold() -> None:
     ):
         books.call_ended(outcome, reason, MILLISECOND)
     books.answered(Stages(0, 1, 2, 4 * MILLISECOND, 9 * MILLISECOND, 10 * MILLISECOND), 1)
-    books.batches_done(BatchesDone.one(3, 1, 5 * MILLISECOND, 1), 0)
+    took = [int(place == 4) for place in range(len(TIME_BOUNDS) + 1)]  # 5 ms and a bit
+    books.batches_done(BatchesDone(took, 1, 1, {3: (1, 5 * MILLISECOND)}), 0)
     books.refused["overloaded"] += 2
     books.refusing = "it has turned away all of the last 33 calls"
     found = shown(source)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from astrarium.core.units import Time
 from astrarium.server.contract import InferCall, Kind
 from astrarium.serving.live import arena
-from astrarium.serving.live.arena import Arena, SharedMemory, aligned
+from astrarium.serving.live.arena import SharedMemory, aligned
 from astrarium.serving.live.messages import Shapes
 from astrarium.serving.live.tensors import Tensor, TensorSpec
 from astrarium.serving.state import Outcome
+
+if TYPE_CHECKING:
+    from astrarium._front import Arena
 
 LEAST_ROOM = 1 << 14  # bytes for an answer whose size nobody knows beforehand
 
@@ -97,9 +100,8 @@ class Ticket:
 class TensorStore:
     """The tensor store gives each call a block: its inputs first, then a reply room for each of its rows."""
 
-    def __init__(self, size: int) -> None:
-        self.arena = Arena(size)  # or its native twin
-        self.memory = SharedMemory.create(self.arena.size)
+    def __init__(self, memory: SharedMemory, arena: Arena) -> None:
+        self.memory, self.arena = memory, arena
 
     def take_in(self, ticket: Ticket, given: Sequence[Tensor]) -> bool:
         """Copy the inputs, in the model's order, where workers find them. False where there is no room."""
