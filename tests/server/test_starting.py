@@ -152,3 +152,12 @@ def written(folder: Path, more: str) -> Scenario:
     file = folder / "scenario.yaml"
     file.write_text(f"cluster: {{gpus: 1}}\nmodels:\n  m: {{profile: {{table: [5ms]}}, slo: 25ms}}\n{more}\n")
     return load(file, serving=True)
+
+
+def test_without_the_native_extension_serving_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = written(tmp_path, "")
+    monkeypatch.setattr("astrarium.server.control.plan.extension", lambda name: None)
+    with pytest.raises(InputError, match="expected the native extension.*install astrarium from a wheel"):
+        plan(scenario)

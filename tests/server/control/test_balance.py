@@ -38,8 +38,8 @@ SCRAPES = 300
 
 @pytest.mark.parametrize(
     ("policy", "options"),
-    [("eager", ()), ("clipper", ()), ("eager", ("-o", "server.path=python"))],
-    ids=["twin", "python", "uvicorn"],
+    [("eager", ()), ("clipper", ()), ("shepherd", ()), ("eager", ("-o", "server.path=python"))],
+    ids=["twin", "python", "preempting", "uvicorn"],
 )
 def test_every_scrape_under_load_balances(tmp_path: Path, policy: str, options: tuple[str, ...]) -> None:
     file = tmp_path / "scenario.yaml"
