@@ -159,5 +159,5 @@ def test_without_the_native_extension_serving_says_how_to_get_it(
 ) -> None:
     scenario = written(tmp_path, "")
     monkeypatch.setattr("astrarium.server.control.plan.extension", lambda name: None)
-    with pytest.raises(InputError, match="expected the native extension.*install astrarium from a wheel"):
+    with pytest.raises(InputError, match=r"expected the native extension.*install astrarium from a wheel"):
         plan(scenario)

@@ -34,6 +34,7 @@ class KnownThread {
     if (PyGILState_GetThisThreadState() == nullptr) thread_local const KnownThread known;
   }
   ~KnownThread() {
+    if (!Py_IsInitialized()) return;  // Python is leaving, and lets no thread in any more
     PyEval_RestoreThread(state_);
     PyGILState_Release(before_);
   }
