@@ -51,6 +51,9 @@ class Decider {
 
   // A policy in Python takes its time, and tells requests apart by numbers that are never used again.
   virtual bool is_python() const { return false; }
+
+  // What it needs to decide, to be held meanwhile by who asks: it may take a while to get.
+  virtual std::shared_ptr<void> enter() { return nullptr; }
 };
 
 // Makes a fresh one for a setup, or throws.

@@ -55,8 +55,13 @@ class PythonPolicy final : public Decider {
   bool is_python() const override { return true; }
   bool listens_to_profiler() const override { return listens_; }
 
-  std::vector<Decision> decide(Time now, const Heard& heard) override {
+  // Python's lock.
+  std::shared_ptr<void> enter() override {
     KnownThread::make_known();
+    return std::make_shared<nanobind::gil_scoped_acquire>();
+  }
+
+  std::vector<Decision> decide(Time now, const Heard& heard) override {
     const nanobind::gil_scoped_acquire lock;
     try {
       return read((*decide_)(now, told(heard)));

@@ -171,6 +171,8 @@ class Scheduler {
   std::int64_t retried(int model) const {
     return static_cast<std::size_t>(model) < retried_.size() ? retried_[static_cast<std::size_t>(model)] : 0;
   }
+  // What the policy needs to decide now; nothing where there is nothing to decide.
+  std::shared_ptr<void> enter(Time now) { return heard_.empty() && now < timer_ ? nullptr : policy_->enter(); }
   // Whether deciding takes the time that Python takes.
   bool asks_python() const { return policy_ && policy_->is_python(); }
   std::int64_t policy_errors() const { return policy_errors_; }

@@ -162,11 +162,28 @@ class SchedulerThread {
 
   Time decide(Time now) {
     take_arrivals(now);
-    if (scheduler_.asks_python()) settle();  // what has ended goes home before that
-    const Time next = scheduler_.step(now);
+    const Time next = scheduler_.asks_python() ? step_in_python(now) : scheduler_.step(now);
     settle();
     set_timer(next);
     return next;
+  }
+
+  // What has ended goes home before that. Until Python lets us in more may have happened, which is decided on, too.
+  Time step_in_python(Time now) {
+    settle();
+    const std::shared_ptr<void> entered = scheduler_.enter(now);
+    if (entered == nullptr) return scheduler_.step(now);
+    const Time since = now;
+    now = monotonic_ns();
+    if (now - since > kLongWait) hear_busy(now), settle();
+    take_arrivals(now);
+    return scheduler_.step(now);
+  }
+  static constexpr Time kLongWait = 100'000;  // long beside what hearing all workers takes
+
+  void hear_busy(Time now) {
+    for (const int worker : watched())
+      if (scheduler_.oldest(worker)) hear(worker, now);
   }
 
   static constexpr std::uint64_t kBell = ~std::uint64_t{0}, kTimer = kBell - 1;
