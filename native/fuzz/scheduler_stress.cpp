@@ -1,5 +1,6 @@
 // A stress of the scheduler's thread with real workers' loops: threads hand in calls, alone and many at once, and wait for
-// them to come back; whoever finds nothing under way takes the scheduler's turn. Every call must end well.
+// them to come back; whoever finds nothing under way takes the scheduler's turn, but where Python is asked. Every call must
+// end well.
 //
 // native/fuzz/run.py builds and runs it.
 #include <poll.h>
@@ -73,13 +74,30 @@ void ask(Exchange& exchange, int number, long calls) {
   }
 }
 
+// Stands for a policy in Python; it must be asked by the scheduler's own thread only.
+class InPython final : public Decider {
+ public:
+  explicit InPython(const Setup& setup) : policy_(setup, {"eager", {{"fcfs", 0}}, {}, {}}, &make_live_policy) {}
+  bool is_python() const override { return true; }
+  bool listens_to_profiler() const override { return false; }
+  std::vector<Decision> decide(Time now, const Heard& heard) override {
+    MUST(!is_network_thread);
+    return policy_.decide(now, heard);
+  }
+  static thread_local bool is_network_thread;
+
+ private:
+  LivePolicy policy_;
+};
+thread_local bool InPython::is_network_thread = false;
+
 }  // namespace
 
 int main(int count, char** words) {
   const long calls = count > 1 ? std::atol(words[1]) : 2000;
   std::vector<char> memory(1 << 16);
   Exchange exchange(memory.data(), memory.size(), kModels, 64, kThreads + 1);
-  SchedulerThread scheduler(exchange, kGpus, &make_live_policy);
+  SchedulerThread scheduler(exchange, kGpus);
   std::vector<std::thread> workers, askers;
   std::vector<int> lines;
   for (int gpu = 0; gpu < kGpus; ++gpu) {
@@ -92,9 +110,18 @@ int main(int count, char** words) {
   }
   const Model model{kSlo, {0, 1000, 2000, 3000, 4000, kForever}};
   scheduler.start();
-  scheduler.begin({std::vector<Model>(kModels, model), kGpus, {}, 0}, {"eager", {{"fcfs", 0}}, {}, {}});
-  for (int number = 0; number < kThreads; ++number) askers.emplace_back([&exchange, number, calls] { ask(exchange, number, calls); });
-  for (std::thread& one : askers) one.join();
+  const Setup setup{std::vector<Model>(kModels, model), kGpus, {}, 0};
+  const MakeDecider deciders[] = {live_twin({"eager", {{"fcfs", 0}}, {}, {}}), [](const Setup& given) { return std::make_unique<InPython>(given); }};
+  for (const MakeDecider& decider : deciders) {
+    scheduler.begin(setup, "eager", decider);
+    for (int number = 0; number < kThreads; ++number)
+      askers.emplace_back([&exchange, number, calls] {
+        InPython::is_network_thread = true;
+        ask(exchange, number, calls);
+      });
+    for (std::thread& one : askers) one.join();
+    askers.clear();
+  }
   scheduler.stop();
   for (const int line : lines) ::close(line);
   for (std::thread& one : workers) one.join();

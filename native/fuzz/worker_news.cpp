@@ -1,5 +1,5 @@
 // A fuzzer of what workers say, and of the scheduler that hears it: true words, changed words and any bytes, while a
-// policy learns from them. Whatever comes, every ticket ends.
+// policy learns from them, or cancels batches, and workers die. Whatever comes, every ticket ends.
 //
 // native/fuzz/run.py builds and runs it.
 #include <deque>
@@ -33,13 +33,95 @@ Parameters make_parameters(bool orloj) {
           {{"rate", 1e-10}, {"farthest", 250.0}}, {{"batch_sizes", {}}}};
 }
 
+// Stands for a policy in Python: small batches, of which every third instant cancels those that run.
+class Cancelling final : public Decider {
+ public:
+  bool is_python() const override { return true; }
+  bool listens_to_profiler() const override { return true; }
+
+  std::vector<Decision> decide(Time now, const Heard& heard) override {
+    for (const Event& event : heard.events) hear(event);
+    for (const Arrival& one : heard.arrivals) waiting_.push_back({one.id, one.model});
+    std::vector<Decision> decisions;
+    for (int gpu = 0; gpu < 2; ++gpu) {
+      if (gpus_[gpu].present && gpus_[gpu].run >= 0 && ++instants_ % 3 == 0) decisions.push_back(cancel(gpu));
+      if (gpus_[gpu].present && gpus_[gpu].run < 0 && !waiting_.empty()) decisions.push_back(dispatch(gpu));
+    }
+    if (waiting_.size() > 5) {
+      decisions.push_back({Decision::kDrop, 0, 0, {waiting_.front().id}, kNone, -1, "bored"});
+      waiting_.erase(waiting_.begin());
+    }
+    decisions.push_back({Decision::kTimer, 0, now + 3 * kMillisecond});
+    return decisions;
+  }
+
+ private:
+  struct Request {
+    std::int64_t id;
+    int model;
+  };
+  struct OneGpu {
+    bool present = true;
+    std::int64_t run = -1;
+    std::vector<Request> batch;
+  };
+
+  void hear(const Event& event) {
+    if (event.what == Happened::kRequestProfiled) return;
+    OneGpu& gpu = gpus_[event.gpu];
+    if (event.what == Happened::kGpuJoined) gpu.present = true;
+    else if (event.what == Happened::kGpuLeft) gpu = {false, -1, {}};
+    else if (event.run == gpu.run) gpu.run = -1;
+  }
+
+  Decision cancel(int gpu) {
+    OneGpu& one = gpus_[gpu];
+    waiting_.insert(waiting_.end(), one.batch.begin(), one.batch.end());
+    return {Decision::kPreempt, gpu, 0, {}, kNone, std::exchange(one.run, -1)};
+  }
+
+  Decision dispatch(int gpu) {
+    OneGpu& one = gpus_[gpu];
+    one.batch.clear();
+    const int model = waiting_.front().model;
+    std::erase_if(waiting_, [&](const Request& request) {
+      const bool goes = request.model == model && one.batch.size() < 3;
+      if (goes) one.batch.push_back(request);
+      return goes;
+    });
+    one.run = runs_++;
+    Decision made{Decision::kDispatch, gpu, 0, {}, kNone, one.run};
+    for (const Request& request : one.batch) made.ids.push_back(request.id);
+    return made;
+  }
+
+  OneGpu gpus_[2];
+  std::vector<Request> waiting_;
+  std::int64_t runs_ = 0, instants_ = 0;
+};
+
+std::string batch_cancelled(std::int64_t run, Time at) {
+  std::string out;
+  PackWriter pack(out);
+  pack.array(4);
+  pack.text("BatchCancelled");
+  pack.number(static_cast<std::uint64_t>(run));
+  for (int i = 0; i < 2; ++i) pack.number(static_cast<std::uint64_t>(at));
+  return out;
+}
+
+MakeDecider make_decider(int which) {
+  if (which == 2) return [](const Setup&) { return std::make_unique<Cancelling>(); };
+  return live_twin(make_parameters(which == 1));
+}
+
 // Two GPUs whose scheduler is fed by an input: each byte says what happens next; words that are changed take those after it.
 class Life {
  public:
-  Life(std::string_view input, bool orloj) : rest_(input.substr(0, kLongest)), admission_(2, 1 << 20), scheduler_(2, admission_, &make_live_policy, nullptr) {
+  Life(std::string_view input, int which) : rest_(input.substr(0, kLongest)), admission_(2, 1 << 20), scheduler_(2, admission_, nullptr) {
     scheduler_.profile(1.0, 1);
     for (int gpu = 0; gpu < 2; ++gpu) scheduler_.worker_joined(gpu, 0);
-    scheduler_.begin(make_setup(), make_parameters(orloj), 0);
+    scheduler_.begin(make_setup(), "fuzzed", make_decider(which), 0);
   }
 
   void live() {
@@ -50,6 +132,7 @@ class Life {
       if (what % 4 == 0) arrive(gpu, what);
       else if (const auto oldest = scheduler_.oldest(gpu)) tell(gpu, oldest->first, what);
       if (what % 4 == 3) scheduler_.hear(gpu, rest_, now_);
+      if (what % 64 == 62) lose(gpu, what >> 6 & 1);
       scheduler_.step(now_);
       scheduler_.orders.clear();
     }
@@ -68,6 +151,12 @@ class Life {
     return first;
   }
 
+  void lose(int gpu, bool by_its_work) {
+    scheduler_.worker_left(gpu, {"has gone", by_its_work, -1}, now_);
+    scheduler_.step(now_);
+    scheduler_.worker_joined(gpu, now_);
+  }
+
   void arrive(int model, unsigned char what) {
     Ticket& ticket = tickets_.emplace_back();
     ticket.model = model, ticket.rows = 1 + (what >> 6), ticket.application = model == 0 ? what >> 3 & 1 : 0;
@@ -76,6 +165,7 @@ class Life {
   }
 
   void tell(int gpu, std::int64_t run, unsigned char what) {
+    if (what % 8 == 6) return void(scheduler_.hear(gpu, batch_cancelled(run, now_), now_));
     std::string words = batch_done(run, now_ - kMillisecond, now_, std::vector<Time>(1 + (what >> 5), what * kMillisecond / 8));
     if (what % 4 == 1 && rest_.size() >= 2) {
       const auto at = static_cast<unsigned char>(next()) % words.size();
@@ -94,7 +184,7 @@ class Life {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t size) {
-  if (size > 0) Life({reinterpret_cast<const char*>(data) + 1, size - 1}, data[0] % 2).live();
+  if (size > 0) Life({reinterpret_cast<const char*>(data) + 1, size - 1}, data[0] % 3).live();
   return 0;
 }
 

@@ -1,9 +1,11 @@
-// A policy's twin at work on the wall clock: whoever carries decisions out keeps the books that count; here are only
-// those that the policy reads. Requests have slots while they wait and run; what happens to GPUs is told.
+// Who decides on the wall clock: a policy's twin (here), or a policy in Python (front/python_policy.h). Whoever carries
+// decisions out keeps the books that count; a twin has only those that it reads. Requests have slots while they wait and
+// run; what happens to GPUs is told.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -22,13 +24,40 @@ struct Arrival {
 };
 
 struct Decision {
-  enum Kind { kDispatch, kDrop, kTimer } kind;
+  enum Kind { kDispatch, kDrop, kTimer, kPreempt } kind;
   int gpu = 0;
   Time at = 0;                      // of a start or a timer
   std::vector<std::int64_t> ids{};  // of a dispatch, or the one that is dropped
-  Reason reason = kNone;
-  std::int64_t run = -1;  // of a dispatch
+  Reason reason = kNone;            // of a drop; kNone: `why` says it in the policy's own words
+  std::int64_t run = -1;            // of a dispatch, or the one that is cancelled
+  std::string why{};
 };
+
+// What has happened since a policy last decided. An event's `sequence` says how many arrivals came before it.
+struct Heard {
+  std::vector<Arrival> arrivals;
+  std::vector<Event> events;
+  std::vector<std::string> errors;  // of the batches among them that failed, in their order
+
+  bool empty() const { return arrivals.empty() && events.empty(); }
+  void clear() { arrivals.clear(), events.clear(), errors.clear(); }
+};
+
+class Decider {
+ public:
+  virtual ~Decider() = default;
+  virtual std::vector<Decision> decide(Time now, const Heard& heard) = 0;
+  virtual bool listens_to_profiler() const = 0;
+
+  // A policy in Python takes its time, and tells requests apart by numbers that are never used again.
+  virtual bool is_python() const { return false; }
+
+  // What it needs to decide, to be held meanwhile by who asks: it may take a while to get.
+  virtual std::shared_ptr<void> enter() { return nullptr; }
+};
+
+// Makes a fresh one for a setup, or throws.
+using MakeDecider = std::function<std::unique_ptr<Decider>(const Setup&)>;
 
 // Requests that wait or run, by ids of our own that only grow: policies sort by them. A slot is used again once its
 // request has left; where one is still taken when its turn comes round, ids skip it.
@@ -147,7 +176,7 @@ class LiveBooks final : public Books {
   std::int64_t runs_ = 0;
 };
 
-class LivePolicy {
+class LivePolicy final : public Decider {
  public:
   LivePolicy(Setup setup, const Parameters& parameters,
              std::unique_ptr<Policy> (*make)(const Setup&, const Parameters&))
@@ -155,8 +184,9 @@ class LivePolicy {
     if (!policy_) throw std::invalid_argument("no native twin of policy " + parameters.policy + " decides live");
   }
 
-  bool listens_to_profiler() const { return policy_->listens_to_profiler(); }
+  bool listens_to_profiler() const override { return policy_->listens_to_profiler(); }
 
+  std::vector<Decision> decide(Time now, const Heard& heard) override { return decide(now, heard.arrivals, heard.events); }
   std::vector<Decision> decide(Time now, const std::vector<Arrival>& arrivals, const std::vector<Event>& events) {
     for (const Arrival& one : arrivals) check(one);
     for (const Event& one : events) books_.hear(one);

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 
 #include "astrarium.h"
+#include "live_policy.h"
 #include "orloj.h"
 #include "policy.h"
 #include "window.h"
@@ -18,6 +20,13 @@ inline std::unique_ptr<Policy> make_live_policy(const Setup& setup, const Parame
   if (p.policy == "astrarium") return make_astrarium(setup, p);
   if (p.policy == "orloj") return make_orloj(setup, p);
   return nullptr;
+}
+
+// Who decides as these parameters say.
+inline MakeDecider live_twin(Parameters parameters) {
+  return [parameters = std::move(parameters)](const Setup& setup) {
+    return std::make_unique<LivePolicy>(setup, parameters, &make_live_policy);
+  };
 }
 
 }  // namespace astrarium

@@ -276,8 +276,9 @@ def test_clients_that_leave_while_workers_die_cost_nobody_an_answer(server: Serv
     assert server.metric("astrarium_unaccounted") == 0
     assert server.metric("astrarium_shared_memory_bytes") == 0
     assert server.metric("astrarium_express_calls_total") >= 24
-    assert server.metric("astrarium_path", network="native", scheduler="python") == 1
-    assert "network thread and scheduled in Python (what is recorded is decided in Python)" in server.said
+    assert server.metric("astrarium_path", network="native", policy="python") == 1
+    why = "what is recorded is decided in Python"
+    assert f"network thread and scheduled by a policy in Python ({why})" in server.said
 
 
 def plain_request(value: float) -> bytes:

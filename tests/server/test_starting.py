@@ -117,7 +117,7 @@ def test_durations_are_said_without_powers_of_ten(time: int, said: str) -> None:
     [
         ("", "", ""),
         ("server: {path: native}", "", ""),
-        ("server: {path: python}", "server_path", "server.path says so"),
+        ("server: {path: python}", "server_path", ""),
         ("policy: {name: orloj}", "", ""),
         ("policy: {name: clockwork}", "", "policy clockwork has no live native twin"),
         ("server: {record: r.jsonl}", "", "what is recorded is decided in Python"),
@@ -127,9 +127,11 @@ def test_durations_are_said_without_powers_of_ten(time: int, said: str) -> None:
 def test_calls_go_as_natively_as_they_can(tmp_path: Path, more: str, uvicorn: str, python: str) -> None:
     scenario = written(tmp_path, more)
     made = plan(scenario)
-    assert (made.uvicorn, made.python_scheduler) == (uvicorn, python)
+    assert (made.uvicorn, made.python_policy) == (uvicorn, python)
     assert ("uvicorn" in made.told_path) is bool(uvicorn)
-    assert made.told_path.endswith(f"scheduled in Python ({python})" if python else "scheduled natively")
+    assert made.told_path.endswith(
+        f"scheduled by a policy in Python ({python})" if python else "scheduled natively"
+    )
 
 
 @pytest.mark.parametrize(
@@ -150,3 +152,12 @@ def written(folder: Path, more: str) -> Scenario:
     file = folder / "scenario.yaml"
     file.write_text(f"cluster: {{gpus: 1}}\nmodels:\n  m: {{profile: {{table: [5ms]}}, slo: 25ms}}\n{more}\n")
     return load(file, serving=True)
+
+
+def test_without_the_native_extension_serving_says_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scenario = written(tmp_path, "")
+    monkeypatch.setattr("astrarium.server.control.plan.extension", lambda name: None)
+    with pytest.raises(InputError, match=r"expected the native extension.*install astrarium from a wheel"):
+        plan(scenario)

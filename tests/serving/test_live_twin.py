@@ -38,15 +38,14 @@ def policy_of(name: str, setup: Setup) -> Any:
 
 def played(stage: Stage, script: list[tuple[str, int, int]], twin: bool, name: str) -> list[Any]:
     """The steps of a stage on which this happens."""
-    plan = stage.plan
-    object.__setattr__(
-        plan,
-        "new_policy",
-        lambda setup: faster(policy_of(name, setup), setup) if twin else policy_of(name, setup),
-    )
-    stage.control.begin(plan.setup)
-    assert stage.control.scheduler is not None
-    assert isinstance(stage.control.scheduler.engine.policy, LiveTwin) is twin
+
+    def new_policy(setup: Setup) -> Any:
+        return faster(policy_of(name, setup), setup) if twin else policy_of(name, setup)
+
+    object.__setattr__(stage.plan, "new_policy", new_policy)
+    assert isinstance(new_policy(stage.plan.setup), LiveTwin) is twin
+    stage.control.begin(stage.plan.setup)
+    stage.wait(0)
     stage.steps.clear()
     for what, number, rows in script:
         match what:

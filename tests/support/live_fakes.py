@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any, cast
@@ -14,15 +15,22 @@ from astrarium.core.choice import parameters_of
 from astrarium.core.errors import extension
 from astrarium.core.units import FOREVER, MILLISECOND, Time
 from astrarium.server.contract import InferCall
-from astrarium.server.control.control_room import Control
+from astrarium.server.control.control_room import ControlRoom
 from astrarium.server.control.desk import Desk
 from astrarium.server.control.fleet import Fleet
 from astrarium.server.control.isolation import Isolation
-from astrarium.server.control.native import NativeControl
 from astrarium.server.control.plan import ModelPlan, ServingPlan
 from astrarium.server.control.repository import Repository
-from astrarium.server.control.tickets import InFlightBatch, TensorStore, Ticket
-from astrarium.serving.contract import DynamicSpec, GpuSpec, ModelSpec, Network, Setup, latency_table
+from astrarium.server.control.tickets import TensorStore, Ticket
+from astrarium.serving.contract import (
+    DynamicSpec,
+    GpuSpec,
+    ModelSpec,
+    Network,
+    Setup,
+    latency_table,
+)
+from astrarium.serving.live.arena import SharedMemory
 from astrarium.serving.live.backends.contract import ModelFiles, Place
 from astrarium.serving.live.messages import (
     BatchBroken,
@@ -56,19 +64,6 @@ VALUES = TensorSpec("INPUT", "FP32", (2,))
 ECHO = TensorSpec("OUTPUT", "FP32", (2,))
 
 
-class FakeAlarm:
-    def __init__(self, loop: FakeLoop, ring: Callable[[], None]) -> None:
-        self._loop, self._ring, self._turn = loop, ring, 0
-
-    def set(self, moment: Time) -> None:
-        self._turn += 1
-        turn = self._turn
-        self._loop.at(moment, lambda: self._ring() if turn == self._turn else None)
-
-    def close(self) -> None:
-        self._turn += 1
-
-
 class FakeLoop:
     """Time passes only in `run_until`."""
 
@@ -88,9 +83,6 @@ class FakeLoop:
     def at(self, moment: Time, call: Callable[[], None]) -> None:
         self._order += 1
         heappush(self._heap, (max(moment, self.now), self._order, call))
-
-    def alarm(self, ring: Callable[[], None]) -> FakeAlarm:
-        return FakeAlarm(self, ring)
 
     def run_until(self, end: Time = FOREVER) -> None:
         while self._heap and self._heap[0][0] <= end:
@@ -259,6 +251,10 @@ class VirtualScheduler:
         self._steps.begin(setup, parameters, self._loop.now)
         self._soon()
 
+    def begin_in_python(self, setup: Any, name: str, make: Callable[[], Any]) -> None:
+        self._steps.begin_in_python(setup, name, make, self._loop.now)
+        self._soon()
+
     def worker_joined(self, worker: int) -> None:
         self._steps.worker_joined(worker, self._loop.now)
         self._soon()
@@ -340,7 +336,10 @@ class FakeAnswer:
 
 
 class Stage:
-    """A control room with everything around it, in virtual time; *native*: with the native scheduler."""
+    """A control room with everything around it, in virtual time.
+
+    *natively*: the policy's twin decides; else the policy itself, and `steps` has what it heard and decided.
+    """
 
     natively = False  # where a test does not say
 
@@ -355,37 +354,38 @@ class Stage:
         isolates: bool = True,
     ) -> None:
         self.loop, self._calls = FakeLoop(), count(1)
-        native = self.natively
-        self.plan = make_plan(gpus, models, policy, slo_ms * MILLISECOND, memory, applications)
+        plan = make_plan(gpus, models, policy, slo_ms * MILLISECOND, memory, applications)
+        self.policies, self.steps = list[Any](), list[Any]()
+        self.plan = replace(plan, new_policy=noting(plan.new_policy, self.policies))
         self.ended: list[Ticket] = []
-        self.tensor_store = TensorStore(memory)
+        front: Any = extension("_front")
+        self.tensor_store = TensorStore(SharedMemory.create(memory), front.Arena(memory))
         self.desk = Desk(self.tensor_store, self._ticket_ended)
-        self.steps: list[Any] = []
-        view = self.tensor_store.memory.view
-        scheduler = VirtualScheduler(self.loop, models, gpus, view) if native else None
-        self.control: Any = (
-            NativeControl(self.plan, self.desk, cast(Any, scheduler), self.loop.clock)
-            if scheduler is not None
-            else Control(self.plan, self.desk, self.loop, lambda setup: self.steps.append)
-        )
+        view, note = self.tensor_store.memory.view, self.steps.append
+        self.scheduler = VirtualScheduler(self.loop, models, gpus, view)
+        given = self.plan, self.desk, cast(Any, self.scheduler), self.loop.clock
+        self.control = ControlRoom(*given, lambda setup: note)
         self.fleet = self.control.fleet = Fleet(
             self.plan.workers, self.control, self.loop.clock, self.loop.later
         )
         self.repository = self.control.repository = Repository(self.plan.models, self.fleet)
         self.told = 0  # how often network threads would have been told of models
-        given = self.fleet, self.control, self.loop.clock, self.loop.later
-        self.isolation = Isolation(self.repository, *given, self._changed)
+        self.isolation = Isolation(self.repository, self.fleet, self.control, self.loop.clock, self._changed)
         if not isolates:
             self.fleet.blamed = lambda blame, reason: None
-        listener: Listener = self.fleet
-        if scheduler is not None:
-            listener, scheduler.stage, self.fleet.oldest = scheduler, self, scheduler.oldest
-        self.workers = FakeWorkers(self.loop, listener, self.plan.setup)
+        self.scheduler.stage = self
+        self.workers = FakeWorkers(self.loop, self.scheduler, self.plan.setup)
         self.workers.memory = view
         self.repository.start()
         self.fleet.start(self.workers)
         self.wait(100)
+        self.began = self.loop.now
         self.control.begin(self.plan.setup)
+
+    @property
+    def policy(self) -> Any:
+        """The one that decides now, in Python."""
+        return self.policies[-1]
 
     def _changed(self) -> None:
         self.told += 1
@@ -420,29 +420,31 @@ class Stage:
         self.control.take(ticket)
         return ticket
 
-    def first_flight(self) -> InFlightBatch:
-        """Of a call that has just left for GPU 0."""
-        self.call()
-        self.wait(1)
-        flight: InFlightBatch = next(iter(self.control._in_flight[0]))
-        return flight
-
     def check_the_books(self) -> None:
         """Nothing open, nothing unaccounted, no memory kept."""
         books = self.control.books
         assert self.desk.open == 0
         assert sum(one.open for one in books) == 0
         assert sum(sum(one.ended.values()) for one in books) == len(self.ended)
-        assert all(ticket.answer.results == 1 for ticket in self.ended)  # type: ignore[union-attr]
+        assert all(ticket.answer.results == 1 for ticket in self.ended)  # type: ignore[attr-defined]
         assert self.tensor_store.arena.used == 0
 
     def _ticket_ended(self, ticket: Ticket) -> None:
         self.ended.append(ticket)
         took = self.loop.now - ticket.call.received
         self.control.books[ticket.model].call_ended(ticket.outcome, ticket.cause, took)
-        assert ticket.answer is not None
         ticket.answer.set_result(None)
         self.desk.release(ticket)
+
+
+def noting(make: Callable[[Setup], Any], policies: list[Any]) -> Callable[[Setup], Any]:
+    """Note each policy that is made."""
+
+    def made(setup: Setup) -> Any:
+        policies.append(make(setup))
+        return policies[-1]
+
+    return made
 
 
 PATHS = ["python", "native"]
@@ -450,9 +452,9 @@ NATIVE = [name for name in serving_policies.names() if getattr(serving_policies.
 
 
 def on_path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both paths keep the same promises; a test marked `python_path` is about what only that one has."""
-    if request.param == "native" and request.node.get_closest_marker("python_path"):
-        pytest.skip("it is about the Python path")
+    """Policies and their twins keep the same promises; a test marked `in_python` is about policies alone."""
+    if request.param == "native" and request.node.get_closest_marker("in_python"):
+        pytest.skip("it is about policies in Python")
     monkeypatch.setattr(Stage, "natively", request.param == "native")
     return str(request.param)
 
@@ -476,11 +478,11 @@ def make_plan(
         policy_name=policy,
         new_policy=lambda new: made(new, factory(new, parameters_of(factory)())),
         profiled_share=1.0,
+        python_policy="" if Stage.natively else "a test says so",
         queue=1000,
         memory=memory,
         measured_delays=False,
         uvicorn="" if Stage.natively else "server_path",
-        python_scheduler="" if Stage.natively else "a test keeps to it",
     )
 
 

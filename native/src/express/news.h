@@ -39,6 +39,10 @@ struct BatchBroken {
   std::string error;
 };
 
+struct BatchCancelled {
+  std::int64_t run, started, stopped;
+};
+
 class NewsScan {
  public:
   explicit NewsScan(std::string_view packet) : pack_(packet) {}
@@ -60,6 +64,13 @@ class NewsScan {
     BatchBroken broken{pack_.number(), pack_.number(), pack_.number(), {}};
     broken.error = pack_.text();
     return pack_.good() ? std::optional(std::move(broken)) : std::nullopt;
+  }
+
+  std::optional<BatchCancelled> batch_cancelled() {
+    constexpr std::string_view kStart = "\x94\xae" "BatchCancelled";
+    if (!pack_.begins_with(kStart)) return std::nullopt;
+    const BatchCancelled cancelled{pack_.number(), pack_.number(), pack_.number()};
+    return pack_.good() ? std::optional(cancelled) : std::nullopt;
   }
 
  private:

@@ -21,12 +21,15 @@ enum class Verdict {
   kBacklog,  // as many calls of this model are open as can be answered in time
 };
 
-// Twin of OpenCallLimit in astrarium.server.control.calls, for many threads: those that read calls ask, and the
-// scheduler follows the rate at which calls are answered.
+// How many calls of a model can be open and still be in time. It follows the rate at which the model's calls are answered:
+// by its profile, or, where calls have queued up through all of the last stretch, as they really were, of which calls may
+// queue for a share of the objective: a longer queue answers nobody more, only later. Threads that read calls ask, and the
+// scheduler counts answers.
 class OpenCallLimit {
  public:
-  static constexpr Time kStretch = 100 * kMillisecond;
-  static constexpr double kShare = 0.5, kRecovery = 1.5;
+  static constexpr Time kStretch = 100 * kMillisecond;  // long enough for some batches to end
+  static constexpr double kShare = 0.5;                 // of the objective
+  static constexpr double kRecovery = 1.5;  // by which a limit is forgotten after each stretch in which calls did not queue up
 
   void plan(const Model& model, int gpus, Time now) {
     const double best = best_time(model);
@@ -114,7 +117,7 @@ class Admission {
   Time back_at() const { return back_at_.load(std::memory_order_relaxed); }
 
   // How much later than planned answers of a model have lately been: nine times what each punctual answer narrows the
-  // margin, each late one widens it (Margins in astrarium.server.control.control_room). Racing threads may lose a step.
+  // margin, each late one widens it. Racing threads may lose a step.
   void answered(int model, Time slip) {
     Gate& gate = at(model);
     const Time margin = gate.margin.load(std::memory_order_relaxed);
@@ -141,7 +144,7 @@ class Admission {
 
  private:
   static constexpr Time kWider = 90'000, kNarrower = 10'000;  // nanoseconds
-  static constexpr double kWidest = 0.4;                      // of an objective
+  static constexpr double kWidest = 0.4;  // of an objective: with less than the rest of it, hardly a batch could be planned
 
   struct alignas(kCacheLine) Gate {
     std::atomic<std::int64_t> open = 0;

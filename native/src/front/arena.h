@@ -1,4 +1,4 @@
-// Twin of astrarium.serving.live.arena.Arena: blocks of shared memory, taken and given back by any thread.
+// Blocks of shared memory, taken and given back by any thread.
 #pragma once
 
 #include <bit>

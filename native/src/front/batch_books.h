@@ -18,7 +18,7 @@ struct BatchRecord {
   int gpu, model, size;
   Time dispatched, planned_end, received, started, computing, computed, finished;
 
-  // How long it had its GPU, and for how long no other could have it: FinishedBatch in astrarium.server.control.tickets.
+  // How long it had its GPU, and for how long no other could have it: KeptGpu in astrarium.server.control.tickets.
   Time busy() const { return std::max<Time>(0, computed - std::max(started, dispatched)); }
   Time kept_gpu() const { return (computing == started ? computed : finished) - started; }
 };
@@ -61,8 +61,9 @@ class BatchBooks {
 
   void add(const BatchRecord& one) {
     grown(models, one.model).add(one);
-    busy_in(grown(busy, one.gpu), one.finished / kSecond * kSecond) += one.busy();
+    add_busy(one.gpu, one.finished, one.busy());
   }
+  void add_busy(int gpu, Time until, Time time) { busy_in(grown(busy, gpu), until / kSecond * kSecond) += time; }
 
   std::vector<ModelBatches> models;       // by model
   std::vector<std::vector<Second>> busy;  // by GPU

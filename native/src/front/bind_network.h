@@ -293,6 +293,10 @@ inline void bind_shared(nb::module_& m) {
       .def("margin", &Admission::margin, "model"_a)
       .def("plan", [](Admission& self, const Setup& setup, int gpus, Time now) { self.plan(setup, gpus, now); }, "setup"_a, "gpus"_a, "now"_a)
       .def("look", &Admission::look, "now"_a)
+      .def("judge", [](Admission& self, int model, Time objective, Time received, Time now) {
+        return static_cast<int>(self.judge(model, objective, received, now));
+      }, "model"_a, "objective"_a, "received"_a, "now"_a)
+      .def("needed", [](const Admission& self, int model) { return self.needed(model); }, "model"_a)
       .def("count_answer", [](Admission& self, int model) { self.limit(model).answered(); }, "model"_a)
       .def("open", [](const Admission& self) { return self.open(); })
       .def("open_of", [](const Admission& self, int model) { return self.open(model); }, "model"_a);
@@ -328,8 +332,6 @@ inline void bind_network(nb::module_& m) {
   bind_shared(m);
   nb::class_<BoundExchange>(m, "Exchange")
       .def(nb::init<nb::handle, std::size_t, std::int64_t, std::size_t>(), "memory"_a, "models"_a, "most_open"_a, "origins"_a)
-      .def_prop_rw("response", [](BoundExchange& self) { return self.exchange->response.load(); },
-                   [](BoundExchange& self, Time response) { self.exchange->response.store(response); })
       .def_prop_ro("origins", [](BoundExchange& self) { return self.exchange->origins.size(); })
       .def("tally", &tally, "model"_a)
       .def("astray", [](const BoundExchange& self, std::int64_t held, std::int64_t open_in_python) {

@@ -20,6 +20,7 @@
 #include "bind_network.h"
 #include "exchange.h"
 #include "feed.h"
+#include "python_policy.h"
 #include "scheduler_thread.h"
 
 namespace astrarium::front {
@@ -79,7 +80,8 @@ inline void fill(Ticket& ticket, std::int64_t number, int model, int rows, int a
 inline nb::tuple told(const Ticket& ticket) {
   const auto batch = nb::make_tuple(ticket.batch, ticket.gpu, ticket.batch_size, ticket.dispatched, ticket.planned_end,
                                     ticket.started, ticket.finished);
-  const std::string cause(name_of(ticket.cause));
+  const bool says_it = ticket.cause == Cause::kOther;  // the policy's own words
+  const std::string cause = says_it ? ticket.reason : std::string(name_of(ticket.cause));
   return nb::make_tuple(ticket.number, static_cast<int>(ticket.outcome), cause,
                         ticket.reason, told_shapes(ticket.reply_shapes), ticket.retried, batch);
 }
@@ -101,9 +103,15 @@ struct BoundScheduler {
   PythonTickets tickets;
 
   BoundScheduler(nb::object shared, int gpus)
-      : kept(shared), exchange(*nb::cast<BoundExchange&>(shared).exchange), thread(exchange, gpus, &make_live_policy) {
+      : kept(shared), exchange(*nb::cast<BoundExchange&>(shared).exchange), thread(exchange, gpus) {
     exchange.origins.back()->bell.sleeps();  // Python waits for it from the start
   }
+  ~BoundScheduler() {
+    const nb::gil_scoped_release release;  // its thread may wait for Python
+    thread.stop();
+  }
+  BoundScheduler(const BoundScheduler&) = delete;
+  BoundScheduler& operator=(const BoundScheduler&) = delete;
 
   // False where no more can be taken in.
   bool arrive(std::int64_t number, int model, int rows, int application, std::pair<Time, Time> moments,
@@ -161,7 +169,7 @@ struct BoundSteps {
   PythonTickets tickets;
 
   BoundSteps(int models, int gpus, nb::handle view)
-      : admission(static_cast<std::size_t>(models), 1 << 30), scheduler(gpus, admission, &make_live_policy, start_of(view)) {}
+      : admission(static_cast<std::size_t>(models), 1 << 30), scheduler(gpus, admission, start_of(view)) {}
   ~BoundSteps() { PyBuffer_Release(&memory); }
   BoundSteps(const BoundSteps&) = delete;
   BoundSteps& operator=(const BoundSteps&) = delete;
@@ -196,13 +204,17 @@ inline void bind_steps(nb::module_& m) {
   using namespace nb::literals;
   // (answered, dropped, batches, steps) of so many requests at such a rate, heard every so often.
   m.def("feed", [](const Setup& setup, const Parameters& parameters, std::int64_t requests, double per_second, Time turn, double profiled_share) {
-    const Fed fed = Feed(setup, parameters, &make_live_policy, profiled_share).run(requests, per_second, turn);
+    const Fed fed = Feed(setup, parameters.policy, live_twin(parameters), profiled_share).run(requests, per_second, turn);
     return std::tuple(fed.answered, fed.dropped, fed.batches, fed.steps);
   }, "setup"_a, "parameters"_a, "requests"_a, "per_second"_a, "turn"_a, "profiled_share"_a = 0.0, nb::call_guard<nb::gil_scoped_release>());
   nb::class_<BoundSteps>(m, "Steps")
       .def(nb::init<int, int, nb::handle>(), "models"_a, "gpus"_a, "memory"_a.none() = nb::none())
-      .def("begin", [](BoundSteps& self, const Setup& setup, const Parameters& parameters, Time now) { self.scheduler.begin(setup, parameters, now); },
-           "setup"_a, "parameters"_a, "now"_a)
+      .def("begin", [](BoundSteps& self, const Setup& setup, const Parameters& parameters, Time now) {
+        self.scheduler.begin(setup, parameters.policy, live_twin(parameters), now);
+      }, "setup"_a, "parameters"_a, "now"_a)
+      .def("begin_in_python", [](BoundSteps& self, const Setup& setup, std::string name, nb::object make, Time now) {
+        self.scheduler.begin(setup, std::move(name), python_policy(std::move(make)), now);
+      }, "setup"_a, "name"_a, "make"_a, "now"_a)
       .def("profile", [](BoundSteps& self, double share, std::uint64_t seed) { self.scheduler.profile(share, seed); }, "share"_a, "seed"_a)
       .def("worker_joined", [](BoundSteps& self, int worker, Time now) { self.scheduler.worker_joined(worker, now); }, "worker"_a, "now"_a)
       .def("worker_left", [](BoundSteps& self, int worker, std::string reason, bool by_its_work, std::int64_t run, Time now) {
@@ -234,46 +246,71 @@ inline nb::list packets(BoundScheduler& self) {
   return found;
 }
 
-inline void bind_scheduler(nb::module_& m) {
+// Whoever waits for the scheduler's turn lets others have Python meanwhile: who has the turn may be waiting for that.
+template <class Ask>
+auto unlocked(Ask ask) {
+  const nb::gil_scoped_release release;
+  return ask();
+}
+
+inline void bind_questions(nb::class_<BoundScheduler>& bound) {
   using namespace nb::literals;
   using Without = nb::call_guard<nb::gil_scoped_release>;
-  nb::class_<BoundScheduler>(m, "Scheduler")
-      .def(nb::init<nb::object, int>(), "exchange"_a, "gpus"_a)
-      .def("start", [](BoundScheduler& self) { self.thread.start(); })
-      .def("stop", [](BoundScheduler& self) { self.thread.stop(); }, Without())
-      .def("turn", [](BoundScheduler& self) { return self.thread.turn(true); }, Without())
-      .def("bell", [](BoundScheduler& self) { return self.exchange.origins.back()->bell.fd(); })
-      .def("begin", [](BoundScheduler& self, const Setup& setup, const Parameters& parameters) { self.thread.begin(setup, parameters); },
-           "setup"_a, "parameters"_a, Without())
-      .def("profile", [](BoundScheduler& self, double share, std::uint64_t seed) { self.thread.profile(share, seed); }, "share"_a, "seed"_a)
-      .def("worker_joined", [](BoundScheduler& self, int worker) { self.thread.worker_joined(worker); }, "worker"_a, Without())
-      .def("worker_left", [](BoundScheduler& self, int worker, std::string reason, bool by_its_work, std::int64_t run) {
-        return told(self.thread.worker_left(worker, {std::move(reason), by_its_work, run}));
-      }, "worker"_a, "reason"_a, "by_its_work"_a, "run"_a)
-      .def("set_apart", [](BoundScheduler& self, int model, const std::vector<int>& workers) { self.thread.set_apart(model, workers); },
-           "model"_a, "workers"_a, Without())
+  bound
       .def("quarantined", [](BoundScheduler& self) {
-        return told(self.thread.ask([](const Scheduler& one) { return one.quarantine.all(monotonic_ns()); }));
+        return told(unlocked([&] { return self.thread.ask([](const Scheduler& one) { return one.quarantine.all(monotonic_ns()); }); }));
       })
-      .def("release", [](BoundScheduler& self, int model) { return self.thread.ask([model](Scheduler& one) { return one.quarantine.release(model); }); }, "model"_a)
-      .def("watch", [](BoundScheduler& self, int worker, int socket) { self.thread.watch(worker, socket); }, "worker"_a, "socket"_a, Without())
-      .def("forget", [](BoundScheduler& self, int worker) { self.thread.forget(worker); }, "worker"_a, Without())
-      .def("close", [](BoundScheduler& self) { self.thread.close(); }, Without())
-      .def("arrive", &BoundScheduler::arrive, "number"_a, "model"_a, "rows"_a, "application"_a, "moments"_a, "rooms"_a, "shapes"_a.none())
-      .def("ended", &BoundScheduler::ended)
-      .def("batches", [](BoundScheduler& self) { return told(self.thread.batches()); })
-      .def("packets", &packets)
-      .def("troubles", [](BoundScheduler& self) { return self.thread.troubles(); })
-      .def("waiting", [](BoundScheduler& self) { return self.thread.ask([](const Scheduler& one) { return one.waiting(); }); })
-      .def("retried", [](BoundScheduler& self, int model) { return self.thread.ask([model](const Scheduler& one) { return one.retried(model); }); }, "model"_a)
+      .def("release", [](BoundScheduler& self, int model) {
+        return self.thread.ask([model](Scheduler& one) { return one.quarantine.release(model); });
+      }, "model"_a, Without())
+      .def("batches", [](BoundScheduler& self) { return told(unlocked([&] { return self.thread.batches(); })); })
+      .def("waiting", [](BoundScheduler& self) { return self.thread.ask([](const Scheduler& one) { return one.waiting(); }); }, Without())
+      .def("retried", [](BoundScheduler& self, int model) {
+        return self.thread.ask([model](const Scheduler& one) { return one.retried(model); });
+      }, "model"_a, Without())
       .def("astray", [](BoundScheduler& self, std::int64_t open_in_python) {
         return self.thread.ask([&](Scheduler& one) { return astray(self.exchange, one.held(), open_in_python); });
       }, "open_in_python"_a, Without())
       .def("policy_errors", [](BoundScheduler& self) {
         return self.thread.ask([](const Scheduler& one) { return std::pair(one.policy_errors(), one.last_policy_error()); });
-      })
-      .def("oldest", [](BoundScheduler& self, int worker) { return self.thread.ask([worker](const Scheduler& one) { return one.oldest(worker); }); }, "worker"_a)
+      }, Without())
+      .def("oldest", [](BoundScheduler& self, int worker) {
+        return self.thread.ask([worker](const Scheduler& one) { return one.oldest(worker); });
+      }, "worker"_a, Without());
+}
+
+inline void bind_scheduler(nb::module_& m) {
+  using namespace nb::literals;
+  using Without = nb::call_guard<nb::gil_scoped_release>;
+  auto bound = nb::class_<BoundScheduler>(m, "Scheduler");
+  bound.def(nb::init<nb::object, int>(), "exchange"_a, "gpus"_a)
+      .def("start", [](BoundScheduler& self) { self.thread.start(); }, Without())
+      .def("stop", [](BoundScheduler& self) { self.thread.stop(); }, Without())
+      .def("turn", [](BoundScheduler& self) { return self.thread.turn(true); }, Without())
+      .def("bell", [](BoundScheduler& self) { return self.exchange.origins.back()->bell.fd(); })
+      .def("begin", [](BoundScheduler& self, const Setup& setup, const Parameters& parameters) {
+        self.thread.begin(setup, parameters.policy, live_twin(parameters));
+      }, "setup"_a, "parameters"_a, Without())
+      .def("begin_in_python", [](BoundScheduler& self, const Setup& setup, std::string name, nb::object make) {
+        MakeDecider maker = python_policy(std::move(make));
+        unlocked([&] { self.thread.begin(setup, std::move(name), std::move(maker)); });
+      }, "setup"_a, "name"_a, "make"_a)
+      .def("profile", [](BoundScheduler& self, double share, std::uint64_t seed) { self.thread.profile(share, seed); }, "share"_a, "seed"_a, Without())
+      .def("worker_joined", [](BoundScheduler& self, int worker) { self.thread.worker_joined(worker); }, "worker"_a, Without())
+      .def("worker_left", [](BoundScheduler& self, int worker, std::string reason, bool by_its_work, std::int64_t run) {
+        return told(unlocked([&] { return self.thread.worker_left(worker, {std::move(reason), by_its_work, run}); }));
+      }, "worker"_a, "reason"_a, "by_its_work"_a, "run"_a)
+      .def("set_apart", [](BoundScheduler& self, int model, const std::vector<int>& workers) { self.thread.set_apart(model, workers); },
+           "model"_a, "workers"_a, Without())
+      .def("watch", [](BoundScheduler& self, int worker, int socket) { self.thread.watch(worker, socket); }, "worker"_a, "socket"_a, Without())
+      .def("forget", [](BoundScheduler& self, int worker) { self.thread.forget(worker); }, "worker"_a, Without())
+      .def("close", [](BoundScheduler& self) { self.thread.close(); }, Without())
+      .def("arrive", &BoundScheduler::arrive, "number"_a, "model"_a, "rows"_a, "application"_a, "moments"_a, "rooms"_a, "shapes"_a.none())
+      .def("ended", &BoundScheduler::ended)
+      .def("packets", &packets)
+      .def("troubles", [](BoundScheduler& self) { return self.thread.troubles(); })
       .def_prop_ro("admission", [](BoundScheduler& self) -> Admission& { return self.exchange.admission; }, nb::rv_policy::reference_internal);
+  bind_questions(bound);
   bind_steps(m);
 }
 

@@ -35,11 +35,11 @@ inline std::string batch_done(std::int64_t run, Time started, Time finished, con
 
 class Feed {
  public:
-  Feed(const Setup& setup, const Parameters& parameters, MakePolicy make, double profiled_share)
-      : setup_(setup), admission_(setup.models.size(), 1 << 30), scheduler_(setup.gpus, admission_, make, nullptr), free_(static_cast<std::size_t>(setup.gpus)) {
+  Feed(const Setup& setup, std::string name, MakeDecider make, double profiled_share)
+      : setup_(setup), admission_(setup.models.size(), 1 << 30), scheduler_(setup.gpus, admission_, nullptr), free_(static_cast<std::size_t>(setup.gpus)) {
     scheduler_.profile(profiled_share, kSeed);
     for (int gpu = 0; gpu < setup.gpus; ++gpu) scheduler_.worker_joined(gpu, 0);
-    scheduler_.begin(setup, parameters, 0);
+    scheduler_.begin(setup, std::move(name), std::move(make), 0);
   }
 
   // *requests* evenly spaced, of all models in turn, heard every *turn* nanoseconds.

@@ -12,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include "bridge.h"
 #include "clock.h"
 #include "connection.h"
 #include "exchange.h"
@@ -28,7 +27,7 @@ struct Ending {
 
 class Loopback {
  public:
-  explicit Loopback(Exchange& exchange) : exchange_(exchange), bridge_(exchange) { exchange_.admission.close(false); }
+  explicit Loopback(Exchange& exchange) : exchange_(exchange) { exchange_.admission.close(false); }
   ~Loopback() { stop(); }
   Loopback(const Loopback&) = delete;
   Loopback& operator=(const Loopback&) = delete;
@@ -51,7 +50,10 @@ class Loopback {
   // Without the thread: all tickets that have come. The exchange's bell is rung when there are more.
   std::vector<Pending*> pop() {
     std::vector<Pending*> found;
-    for (Ticket* ticket : bridge_.pop()) found.push_back(static_cast<Pending*>(ticket));
+    exchange_.bell.wakes();
+    exchange_.bell.sleeps();
+    for (const auto& origin : exchange_.origins)
+      for (Ticket* ticket = nullptr; origin->sent.pop(ticket);) found.push_back(static_cast<Pending*>(ticket));
     return found;
   }
 
@@ -129,7 +131,6 @@ class Loopback {
   }
 
   Exchange& exchange_;
-  Bridge bridge_;
   std::mutex mutex_;
   Ending ending_;
   std::int64_t batches_ = 0;

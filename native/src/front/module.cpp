@@ -1,7 +1,6 @@
 // The native front: a path of requests without Python.
 #include <nanobind/nanobind.h>
 
-#include "bind_bridge.h"
 #include "bind_grpc.h"
 #include "bind_network.h"
 #include "bind_scheduler.h"
@@ -11,5 +10,4 @@ NB_MODULE(_front, m) {
   astrarium::front::bind_network(m);
   astrarium::front::bind_grpc(m);
   astrarium::front::bind_scheduler(m);
-  astrarium::front::bind_bridge(m);
 }

@@ -18,6 +18,7 @@ using express::PackWriter;
 struct Part {
   Ticket* ticket;
   int row;
+  std::int64_t number = -1;  // as one that waits: in the order in which they came; one that is tried again has another
 };
 
 // One member of a batch as workers read it: six little-endian numbers.
@@ -40,6 +41,17 @@ inline void append_shapes(PackWriter& pack, const std::vector<Written>& shapes) 
     for (const std::int64_t dimension : one.shape) pack.number(static_cast<std::uint64_t>(dimension));
     pack.number(one.bytes);
   }
+}
+
+// A batch that runs is stopped, one that waits is skipped; its GPU recovers for so long.
+inline std::string cancel_batch(std::int64_t run, Time recovery) {
+  std::string out;
+  PackWriter pack(out);
+  pack.array(3);
+  pack.text("CancelBatch");
+  pack.number(static_cast<std::uint64_t>(run));
+  pack.number(static_cast<std::uint64_t>(recovery));
+  return out;
 }
 
 inline std::string run_batch(std::int64_t run, int model, const std::vector<Part>& parts, Time start) {

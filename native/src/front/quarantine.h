@@ -1,5 +1,5 @@
 // The quarantine knows inputs that have broken a worker alone. Calls with the same bytes are refused for a while, so that
-// one client who tries again and again breaks no further worker. What Python does is in astrarium.server.control.quarantine.
+// one client who tries again and again breaks no further worker.
 #pragma once
 
 #include <algorithm>

@@ -1,9 +1,8 @@
-// The scheduler of the native front: a policy's twin decides over tickets, batches go to workers, answers come back.
+// The scheduler of the native front: a policy, or its twin, decides over tickets, batches go to workers, answers come back.
 // It handles tickets, orders and times; no tensor comes near it. Time is an argument, so a test can be its clock.
 //
 // When a plan has drifted, `begin` lets a fresh policy take over: what waits is handed on, and a GPU that still works
-// for the old one is away in the books of the new until it is done. What the Python reference does is in
-// astrarium.server.control (scheduler, control_room, desk).
+// for the old one is away in the books of the new until it is done.
 //
 // A GPU has a worker that all models share, whose number is the GPU's. A model that broke workers may have workers of its
 // own, one on each GPU (`set_apart`). The batches of a GPU run one by one all the same: a worker gets no order while
@@ -11,6 +10,10 @@
 //
 // A lost worker: the batch that broke it is suspect, all its others go back to the policy. Suspects run alone, one by one,
 // on the successor before the policy hears of it; what breaks a worker alone is put in quarantine.
+//
+// A policy may cancel the batch that runs on a GPU. Its parts wait again at once, and may run in other batches, while the
+// batch stays with its worker, which may still write for them: until the worker has said that it is done, none of their
+// tickets goes home.
 #pragma once
 
 #include <algorithm>
@@ -23,6 +26,7 @@
 #include <utility>
 #include <vector>
 
+#include "../id_map.h"
 #include "../live_policy.h"
 #include "admission.h"
 #include "batch_books.h"
@@ -53,13 +57,11 @@ struct Blame {
   bool certain = false;
 };
 
-using MakePolicy = std::unique_ptr<Policy> (*)(const Setup&, const Parameters&);
-
 class Scheduler {
  public:
   // *memory* is where tickets have their inputs.
-  Scheduler(int gpus, Admission& admission, MakePolicy make, const char* memory)
-      : quarantine(memory), admission_(admission), make_(make), gpus_(static_cast<std::size_t>(gpus)) {}
+  Scheduler(int gpus, Admission& admission, const char* memory)
+      : quarantine(memory), admission_(admission), gpus_(static_cast<std::size_t>(gpus)) {}
 
   // Tell policies that listen what this share of the requests would have taken alone.
   void profile(double share, std::uint64_t seed) { profiled_share_ = share, draws_ = Draws(seed); }
@@ -67,17 +69,18 @@ class Scheduler {
   // --- what happened
 
   // A fresh policy decides from now on; a setup that none can be made for changes nothing.
-  void begin(Setup setup, Parameters parameters, Time now) {
-    auto policy = std::make_unique<LivePolicy>(setup, parameters, make_);
-    setup_ = std::move(setup), parameters_ = std::move(parameters), policy_ = std::move(policy);
+  void begin(Setup setup, std::string name, MakeDecider make, Time now) {
+    auto policy = make(setup);
+    setup_ = std::move(setup), name_ = std::move(name), make_ = std::move(make), policy_ = std::move(policy);
     base_ = now, timer_ = kForever;
-    arrivals_.clear(), news_.clear();
+    heard_.clear(), recoveries_.clear();
+    number_waiting(policy_->is_python());
     for (std::size_t gpu = 0; gpu < gpus_.size(); ++gpu) {
       for (Flight& flight : gpus_[gpu].flights) flight.ours = false;
       gpus_[gpu].away = !gpus_[gpu].present || !gpus_[gpu].flights.empty();
       if (gpus_[gpu].away) tell(Happened::kGpuLeft, static_cast<int>(gpu));
     }
-    for (const std::int64_t id : all_waiting()) tell_of(id);
+    for (const std::size_t slot : all_waiting()) tell_of(slot);
     admission_.plan(setup_, present(), now);
   }
 
@@ -121,6 +124,7 @@ class Scheduler {
   bool hear(int worker, std::string_view packet, Time now) {
     if (auto done = express::NewsScan(packet).batch_done()) return believe(*done, now), finished(worker, *done, now), true;
     if (const auto broken = express::NewsScan(packet).batch_broken()) return failed(worker, *broken, now), true;
+    if (const auto stopped = express::NewsScan(packet).batch_cancelled()) return cancelled(worker, *stopped, now), true;
     return false;
   }
 
@@ -131,7 +135,8 @@ class Scheduler {
     if (!policy_) return kForever;
     look(now);
     if (!suspects_.empty()) give_up_late(now);
-    if (arrivals_.empty() && news_.empty() && now < timer_) return next();
+    if (!recoveries_.empty()) recover(now);
+    if (heard_.empty() && now < timer_) return next();
     if (now >= timer_) timer_ = kForever;
     try {
       decide(now);
@@ -144,11 +149,13 @@ class Scheduler {
   // End all that is open; the policy is asked no more.
   void close() {
     policy_.reset();
-    for (const std::int64_t id : all_waiting()) end(leave(id), Outcome::kDropped, Cause::kUnserved, "");
+    for (const std::size_t slot : all_waiting()) end(leave_slot(slot), Outcome::kDropped, Cause::kUnserved, "");
     for (const Suspect& one : std::exchange(suspects_, {})) end(one.part, Outcome::kFailed, Cause::kWorkerLost, one.reason + ", and the server stopped");
     for (Gpu& gpu : gpus_)
-      for (const Flight& flight : std::exchange(gpu.flights, {}))
-        for (const Part& part : flight.parts) end(part, Outcome::kFailed, Cause::kModelError, "the server stopped before the batch ended");
+      for (const Flight& flight : std::exchange(gpu.flights, {})) {
+        if (flight.cancelled) let_go(flight);
+        else for (const Part& part : flight.parts) end(part, Outcome::kFailed, Cause::kModelError, "the server stopped before the batch ended");
+      }
   }
 
   // --- what comes of it: whoever drives this takes these away after each call
@@ -164,6 +171,10 @@ class Scheduler {
   std::int64_t retried(int model) const {
     return static_cast<std::size_t>(model) < retried_.size() ? retried_[static_cast<std::size_t>(model)] : 0;
   }
+  // What the policy needs to decide now; nothing where there is nothing to decide.
+  std::shared_ptr<void> enter(Time now) { return heard_.empty() && now < timer_ ? nullptr : policy_->enter(); }
+  // Whether deciding takes the time that Python takes.
+  bool asks_python() const { return policy_ && policy_->is_python(); }
   std::int64_t policy_errors() const { return policy_errors_; }
   const std::string& last_policy_error() const { return last_policy_error_; }
 
@@ -209,6 +220,7 @@ class Scheduler {
     std::int64_t run;      // as that policy counts them
     std::string order;     // until it is sent
     bool sent = false;
+    bool cancelled = false;  // its parts are elsewhere by now; it is sent, and its worker has not said that it is done
 
     bool is_solo() const { return run < 0 && parts.size() == 1; }  // no policy knows of it
   };
@@ -237,7 +249,13 @@ class Scheduler {
     Part part;
     Time deadline;  // as planned
     bool waits;
-    std::int64_t sequence;
+  };
+
+  // A GPU whose batch was cancelled before it was sent: to the policy it recovers until then.
+  struct Recovery {
+    Time at, stopped;
+    int gpu;
+    std::int64_t run;
   };
 
   Gpu& at(int gpu) { return gpus_[static_cast<std::size_t>(gpu)]; }
@@ -301,7 +319,10 @@ class Scheduler {
     one->present = false;
     auto& flights = at(one->gpu).flights;
     while (!flights.empty() && flights.front().sent && flights.front().worker == worker) lost.push_back(take_first(one->gpu));
-    for (const Flight& flight : lost) tell_end(one->gpu, flight, Happened::kBatchFailed, now, now);  // in their order
+    for (const Flight& flight : lost) {  // in their order
+      const auto what = flight.cancelled ? Happened::kBatchPreempted : Happened::kBatchFailed;
+      tell_end(one->gpu, flight, what, now, now, "the model's own worker is gone");
+    }
     if (policy_) go_on(one->gpu, now);
     return lost;
   }
@@ -310,7 +331,8 @@ class Scheduler {
   Blame judge(const std::vector<Flight>& lost, const Loss& loss, int worker, Time now) {
     const Flight* guilty = guilty_of(lost, loss);
     for (const Flight& flight : lost)
-      if (&flight == guilty) suspect(flight, loss, now);
+      if (flight.cancelled) let_go(flight);  // its parts wait, or run elsewhere
+      else if (&flight == guilty) suspect(flight, loss, now);
       else if (flight.is_solo()) suspects_.push_back({flight.parts[0], true, "the worker of GPU " + std::to_string(gpu_of(worker)) + " " + loss.reason});
       else for (const Part& part : flight.parts) lost_beside(part, worker, loss.reason, now);
     if (guilty == nullptr && (lost.empty() || !lost.front().sent)) return {};
@@ -354,7 +376,8 @@ class Scheduler {
 
   // When to be asked again.
   Time next() const {
-    Time soonest = news_.empty() ? timer_ : 0;  // a batch that could not be sent has failed at once
+    Time soonest = heard_.events.empty() ? timer_ : 0;  // a batch that could not be sent has failed at once
+    for (const Recovery& one : recoveries_) soonest = std::min(soonest, one.at);
     for (const Suspect& one : suspects_) soonest = std::min(soonest, last_chance(one.part) + 1);
     return soonest;
   }
@@ -417,40 +440,63 @@ class Scheduler {
 
   // parts
 
-  void wait(const Part& part, Time now) {
-    std::int64_t id = std::ssize(parts_);
+  void wait(Part part, Time now) {
+    part.number = next_number_++;
+    const std::size_t slot = keep(part, now);
+    if (policy_) tell_of(slot);
+  }
+
+  // Returns its slot.
+  std::size_t keep(const Part& part, Time now) {
+    std::size_t slot = parts_.size();
     if (free_.empty()) parts_.push_back({});
-    else id = free_.back(), free_.pop_back();
-    parts_[static_cast<std::size_t>(id)] = {part, planned(*part.ticket, now), true, sequence_++};
+    else slot = free_.back(), free_.pop_back();
+    parts_[slot] = {part, planned(*part.ticket, now), true};
     ++waiting_;
-    if (policy_) tell_of(id);
+    if (is_numbered_) slots_.add(part.number, static_cast<std::int32_t>(slot));
+    return slot;
   }
 
   // In the order in which they came.
-  std::vector<std::int64_t> all_waiting() const {
-    std::vector<std::int64_t> found;
-    for (std::size_t id = 0; id < parts_.size(); ++id)
-      if (parts_[id].waits) found.push_back(static_cast<std::int64_t>(id));
-    std::sort(found.begin(), found.end(), [this](std::int64_t a, std::int64_t b) {
-      return parts_[static_cast<std::size_t>(a)].sequence < parts_[static_cast<std::size_t>(b)].sequence;
-    });
+  std::vector<std::size_t> all_waiting() const {
+    std::vector<std::size_t> found;
+    for (std::size_t slot = 0; slot < parts_.size(); ++slot)
+      if (parts_[slot].waits) found.push_back(slot);
+    std::sort(found.begin(), found.end(), [this](std::size_t a, std::size_t b) { return parts_[a].part.number < parts_[b].part.number; });
     return found;
   }
 
-  void tell_of(std::int64_t id) {
-    const Waiting& one = parts_[static_cast<std::size_t>(id)];
-    arrivals_.push_back({id, one.part.ticket->model, one.part.ticket->received - base_, one.deadline - base_, one.part.ticket->application});
+  // Policies know parts by their slots, which is cheap, or by their numbers.
+  void number_waiting(bool is_numbered) {
+    is_numbered_ = is_numbered;
+    slots_.clear();
+    if (is_numbered_)
+      for (const std::size_t slot : all_waiting()) slots_.add(parts_[slot].part.number, static_cast<std::int32_t>(slot));
+  }
+
+  void tell_of(std::size_t slot) {
+    const Waiting& one = parts_[slot];
+    const std::int64_t id = is_numbered_ ? one.part.number : static_cast<std::int64_t>(slot);
+    heard_.arrivals.push_back({id, one.part.ticket->model, one.part.ticket->received - base_, one.deadline - base_, one.part.ticket->application});
   }
 
   void tell(Happened what, int gpu, std::int64_t run = -1, Time started = 0, Time ended = 0) {
-    news_.push_back({0, 0, what, gpu, run, started, std::max<Time>(ended, 0)});
+    heard_.events.push_back({0, std::ssize(heard_.arrivals), what, gpu, run, started, std::max<Time>(ended, 0)});
   }
 
-  Part leave(std::int64_t id) {
-    Waiting& one = parts_[static_cast<std::size_t>(id)];
+  // One that the policy knows by this id.
+  Part leave(std::int64_t id) { return leave_slot(slot_of(id)); }
+  std::size_t slot_of(std::int64_t id) const {
+    const std::int64_t slot = is_numbered_ ? slots_.find(id) : id;
+    if (slot < 0) throw std::invalid_argument("request " + std::to_string(id) + " does not wait");
+    return static_cast<std::size_t>(slot);
+  }
+  Part leave_slot(std::size_t slot) {
+    Waiting& one = parts_[slot];
     one.waits = false;
     --waiting_;
-    free_.push_back(id);
+    free_.push_back(slot);
+    if (is_numbered_) slots_.take(one.part.number);
     return one.part;
   }
 
@@ -465,7 +511,13 @@ class Scheduler {
     if (outcome > ticket.outcome) ticket.outcome = outcome, ticket.cause = cause, ticket.reason = reason;
     if (--ticket.open_parts > 0) return;
     if (ticket.outcome == Outcome::kInTime) admission_.limit(ticket.model).answered();
-    ended.push_back(&ticket);
+    if (ticket.held == 0) ended.push_back(&ticket);
+  }
+
+  // No worker writes for a cancelled batch any more.
+  void let_go(const Flight& flight) {
+    for (const Part& part : flight.parts)
+      if (--part.ticket->held == 0 && part.ticket->open_parts == 0) ended.push_back(part.ticket);
   }
 
   // A part that was with a lost worker, and not to blame.
@@ -504,7 +556,7 @@ class Scheduler {
     while (!flights.empty() && !flights.front().sent && (flights.front().parts.empty() || !is_present(flights.front().worker))) {
       const Flight flight = take_first(gpu);
       elsewhere(gpu, flight, now);
-      left(gpu, flight, Happened::kBatchFailed, now, now, now);
+      left(gpu, flight, Happened::kBatchFailed, now, now, now, flight.parts.empty() ? "its inputs are refused" : "its model's own worker is away");
     }
     for (Flight& flight : flights) {
       if (flight.worker != flights.front().worker || flight.parts.empty()) return;
@@ -529,6 +581,7 @@ class Scheduler {
     auto flight = take(worker, done.run);
     if (!flight) return;
     const int gpu = gpu_of(worker);
+    if (flight->cancelled) return stopped(gpu, *flight, done.started, done.computed, done.finished, now);
     const bool told = done.shapes && done.shapes->size() == flight->parts.size();
     for (std::size_t member = 0; member < flight->parts.size(); ++member) {
       const Part& part = flight->parts[member];
@@ -549,10 +602,11 @@ class Scheduler {
 
   void profiled(const Flight& flight, const std::vector<std::int64_t>& own_times) {
     if (!policy_ || !policy_->listens_to_profiler() || !setup_.models[static_cast<std::size_t>(flight.model)].dynamic) return;
-    for (std::size_t member = 0; member < std::min(own_times.size(), flight.parts.size()); ++member)
+    for (std::size_t member = 0; member < std::min(own_times.size(), flight.parts.size()); ++member) {
+      const Part& part = flight.parts[member];
       if (draws_.share() < profiled_share_)
-        tell(Happened::kRequestProfiled, flight.model, flight.parts[member].ticket->application,
-             std::clamp<Time>(own_times[member], 0, kLongest));
+        tell(Happened::kRequestProfiled, flight.model, part.ticket->application, std::clamp<Time>(own_times[member], 0, kLongest), part.number);
+    }
   }
 
   static void shape(Ticket& ticket, int row, std::vector<Written> shapes) {
@@ -563,19 +617,36 @@ class Scheduler {
   void failed(int worker, const express::BatchBroken& broken, Time now) {
     auto flight = take(worker, broken.run);
     if (!flight) return;
+    if (flight->cancelled) return stopped(gpu_of(worker), *flight, broken.started, broken.finished, broken.finished, now);
     for (const Part& part : flight->parts) end(part, Outcome::kFailed, Cause::kModelError, broken.error);
-    left(gpu_of(worker), *flight, Happened::kBatchFailed, broken.started, broken.finished, now);
+    left(gpu_of(worker), *flight, Happened::kBatchFailed, broken.started, broken.finished, now, broken.error);
+  }
+
+  void cancelled(int worker, const express::BatchCancelled& told, Time now) {
+    const auto first = oldest(worker);
+    if (!first || first->first != told.run || !at(gpu_of(worker)).flights.front().cancelled) return;
+    const Time started = std::clamp<Time>(told.started, 0, now), ended = std::clamp<Time>(told.stopped, 0, now);
+    stopped(gpu_of(worker), take_first(gpu_of(worker)), started, ended, ended, now);
+  }
+
+  // A cancelled batch is over; it may have ended before its worker heard that it was cancelled.
+  void stopped(int gpu, const Flight& flight, Time started, Time computed, Time ended, Time now) {
+    let_go(flight);
+    books.add_busy(gpu, ended, std::max<Time>(0, computed - std::max(started, flight.dispatched)));
+    left(gpu, flight, Happened::kBatchPreempted, started, ended, now);
   }
 
   // A batch has left its GPU: tell the policy, or, where it was no batch of its own, let the GPU join once it is idle.
-  void left(int gpu, const Flight& flight, Happened what, Time started, Time ended, Time now) {
+  void left(int gpu, const Flight& flight, Happened what, Time started, Time ended, Time now, std::string_view error = {}) {
     if (!policy_) return;
-    tell_end(gpu, flight, what, started, ended);
+    tell_end(gpu, flight, what, started, ended, error);
     if (!flight.ours && flight.worker != gpu) try_alone(flight.worker, now);
     go_on(gpu, now);
   }
-  void tell_end(int gpu, const Flight& flight, Happened what, Time started, Time ended) {
-    if (policy_ && flight.ours) tell(what, gpu, flight.run, started - base_, ended - base_);
+  void tell_end(int gpu, const Flight& flight, Happened what, Time started, Time ended, std::string_view error) {
+    if (!policy_ || !flight.ours) return;
+    tell(what, gpu, flight.run, started - base_, ended - base_);
+    if (what == Happened::kBatchFailed) heard_.errors.emplace_back(error);
   }
   void go_on(int gpu, Time now) {
     advance(gpu, now);
@@ -593,20 +664,31 @@ class Scheduler {
   // decisions
 
   void decide(Time now) {
-    const std::vector<Decision> decisions = policy_->decide(now - base_, arrivals_, news_);
-    arrivals_.clear(), news_.clear();
+    const std::vector<Decision> decisions = policy_->decide(now - base_, heard_);
+    heard_.clear();
     for (const Decision& made : decisions) carry_out(made, now);
   }
 
   void carry_out(const Decision& made, Time now) {
     switch (made.kind) {
       case Decision::kDispatch: return dispatch(made, now);
-      case Decision::kDrop: return end(leave(made.ids[0]), Outcome::kDropped, made.reason == kExpired ? Cause::kExpired : Cause::kSacrificed, "");
+      case Decision::kDrop: return end(leave(made.ids[0]), Outcome::kDropped, cause_of(made.reason), made.why);
+      case Decision::kPreempt: return preempt(made.gpu, made.run, now);
       case Decision::kTimer: timer_ = made.at >= kForever ? kForever : base_ + made.at;
     }
   }
 
+  static Cause cause_of(Reason reason) {
+    switch (reason) {
+      case kExpired: return Cause::kExpired;
+      case kSacrificed: return Cause::kSacrificed;
+      case kUnserved: return Cause::kUnserved;
+      default: return Cause::kOther;
+    }
+  }
+
   void dispatch(const Decision& made, Time now) {
+    for (const std::int64_t id : made.ids) slot_of(id);  // all of them, or none leaves
     std::vector<Part> parts;
     parts.reserve(made.ids.size());
     for (const std::int64_t id : made.ids) parts.push_back(leave(id));
@@ -615,6 +697,32 @@ class Scheduler {
     if (!parts.empty()) return launch(made.gpu, std::move(parts), true, base_ + made.at, made.run, now);
     at(made.gpu).flights.push_back({++tag_, model, made.gpu, true, {}, now, now, kShortestLimit, made.run, {}});
     advance(made.gpu, now);
+  }
+
+  // The policy's batch on a GPU is cancelled: the policy knows that its parts wait again, and hears when the GPU has recovered.
+  void preempt(int gpu, std::int64_t run, Time now) {
+    auto& flights = at(gpu).flights;
+    const auto found = std::find_if(flights.begin(), flights.end(), [run](const Flight& one) { return one.ours && one.run == run && !one.cancelled; });
+    if (found != flights.end())
+      for (const Part& part : found->parts) keep(part, now);
+    if (found != flights.end() && found->sent) return stop(*found);
+    if (found != flights.end()) flights.erase(found);
+    recoveries_.push_back({now + setup_.preemption_cost, now, gpu, run});
+    advance(gpu, now);
+  }
+
+  void stop(Flight& flight) {
+    flight.cancelled = true;
+    for (const Part& part : flight.parts) ++part.ticket->held;
+    orders.push_back({flight.worker, cancel_batch(flight.tag, setup_.preemption_cost)});
+  }
+
+  void recover(Time now) {
+    std::erase_if(recoveries_, [&](const Recovery& one) {
+      const bool over = now >= one.at;
+      if (over) tell(Happened::kBatchPreempted, one.gpu, one.run, one.stopped - base_, one.stopped - base_);
+      return over;
+    });
   }
 
   // Ends parts whose inputs have broken a worker while they waited.
@@ -642,25 +750,33 @@ class Scheduler {
   void policy_failed(const std::string& error, Time now) {
     ++policy_errors_;
     last_policy_error_ = error;
-    const std::string reason = "the policy " + parameters_.policy + " failed: " + error;
-    for (const std::int64_t id : all_waiting()) end(leave(id), Outcome::kFailed, Cause::kPolicyError, reason);
-    begin(setup_, parameters_, now);
+    const std::string reason = "the policy " + name_ + " failed: " + error;
+    for (const std::size_t slot : all_waiting()) end(leave_slot(slot), Outcome::kFailed, Cause::kPolicyError, reason);
+    heard_.clear();
+    try {
+      begin(setup_, name_, make_, now);
+    } catch (const std::exception& again) {  // the one that failed stays
+      last_policy_error_ = again.what();
+    }
   }
 
   Admission& admission_;
-  MakePolicy make_;
   std::vector<Gpu> gpus_;
   std::vector<Apart> apart_;        // few
   std::vector<Suspect> suspects_;   // in the order in which they came; mostly none
   Setup setup_;
-  Parameters parameters_;
-  std::unique_ptr<LivePolicy> policy_;
+  std::string name_;  // of the policy
+  MakeDecider make_;
+  std::unique_ptr<Decider> policy_;
   Time base_ = 0, timer_ = kForever, look_at_ = 0;
-  std::vector<Arrival> arrivals_;
-  std::vector<Event> news_;
-  std::vector<Waiting> parts_;  // by id
-  std::vector<std::int64_t> free_, retried_;
-  std::int64_t waiting_ = 0, sequence_ = 0, tag_ = 0, policy_errors_ = 0, audit_ = 0;
+  Heard heard_;
+  std::vector<Recovery> recoveries_;  // mostly none
+  std::vector<Waiting> parts_;        // by slot
+  std::vector<std::size_t> free_;
+  bool is_numbered_ = false;
+  IdMap slots_;  // by number, where the policy knows parts by theirs
+  std::vector<std::int64_t> retried_;
+  std::int64_t waiting_ = 0, next_number_ = 0, tag_ = 0, policy_errors_ = 0, audit_ = 0;
   std::string last_policy_error_;
   double profiled_share_ = 0;
   Draws draws_;

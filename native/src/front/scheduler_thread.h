@@ -33,8 +33,8 @@ struct Packet {
 class SchedulerThread {
  public:
   // The last origin is Python; its bell rings for packets and troubles too.
-  SchedulerThread(Exchange& exchange, int gpus, MakePolicy make)
-      : exchange_(exchange), scheduler_(gpus, exchange.admission, make, exchange.memory) {
+  SchedulerThread(Exchange& exchange, int gpus)
+      : exchange_(exchange), scheduler_(gpus, exchange.admission, exchange.memory) {
     epoll_ = ::epoll_create1(EPOLL_CLOEXEC);
     timer_ = ::timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
     if (epoll_ < 0 || timer_ < 0) throw std::runtime_error("epoll or timerfd failed");
@@ -65,10 +65,12 @@ class SchedulerThread {
 
   // --- for Python
 
-  void begin(Setup setup, Parameters parameters) {
+  void begin(Setup setup, std::string name, MakeDecider make) {
     const std::lock_guard turn(exchange_.turn);
-    exchange_.response.store(setup.network.response, std::memory_order_relaxed);
-    scheduler_.begin(std::move(setup), std::move(parameters), monotonic_ns());
+    const Time response = setup.network.response;
+    scheduler_.begin(std::move(setup), std::move(name), std::move(make), monotonic_ns());
+    exchange_.response.store(response, std::memory_order_relaxed);
+    tell_at_rest();
     exchange_.bell.ring_aloud();
   }
 
@@ -160,10 +162,28 @@ class SchedulerThread {
 
   Time decide(Time now) {
     take_arrivals(now);
-    const Time next = scheduler_.step(now);
+    const Time next = scheduler_.asks_python() ? step_in_python(now) : scheduler_.step(now);
     settle();
     set_timer(next);
     return next;
+  }
+
+  // What has ended goes home before that. Until Python lets us in more may have happened, which is decided on, too.
+  Time step_in_python(Time now) {
+    settle();
+    const std::shared_ptr<void> entered = scheduler_.enter(now);
+    if (entered == nullptr) return scheduler_.step(now);
+    const Time since = now;
+    now = monotonic_ns();
+    if (now - since > kLongWait) hear_busy(now), settle();
+    take_arrivals(now);
+    return scheduler_.step(now);
+  }
+  static constexpr Time kLongWait = 100'000;  // long beside what hearing all workers takes
+
+  void hear_busy(Time now) {
+    for (const int worker : watched())
+      if (scheduler_.oldest(worker)) hear(worker, now);
   }
 
   static constexpr std::uint64_t kBell = ~std::uint64_t{0}, kTimer = kBell - 1;
@@ -280,8 +300,11 @@ class SchedulerThread {
     scheduler_.ended.clear();
     for (std::size_t home = 0; home < rung_.size(); ++home)
       if (rung_[home]) exchange_.origins[home]->bell.ring();
-    exchange_.at_rest.store(scheduler_.at_rest(), std::memory_order_relaxed);
+    tell_at_rest();
   }
+
+  // Network threads take turns only where that is no longer than waking this thread: never with Python.
+  void tell_at_rest() { exchange_.at_rest.store(scheduler_.at_rest() && !scheduler_.asks_python(), std::memory_order_relaxed); }
 
   void send(const Order& order) {
     const auto known = sockets_.find(order.worker);

@@ -33,6 +33,7 @@ struct Ticket {
 
   // Written by the scheduler.
   int open_parts = 0;
+  int held = 0;  // parts in cancelled batches that a worker may still write for: until then it cannot go home
   Outcome outcome = Outcome::kOpen;  // kInTime where it is answered: the origin knows when its client has it
   Cause cause = Cause::kNone;
   std::string reason;                              // what a client is told of a failure
@@ -47,7 +48,7 @@ struct Ticket {
   // Make it as new, keeping what memory it has.
   void clear() {
     inputs.clear(), reply_shapes.clear(), reason.clear();
-    open_parts = 0, outcome = Outcome::kOpen, cause = Cause::kNone, retried = false;
+    open_parts = held = 0, outcome = Outcome::kOpen, cause = Cause::kNone, retried = false;
     gpu = -1, batch_size = 0, batch = 0, dispatched = started = finished = planned_end = 0;
   }
 };

@@ -72,6 +72,7 @@ def _ending(number: int) -> BaseException:
 
 
 _MIB = 2**20
+_SMALLEST = 256  # bytes: one block of the arena
 _CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")  # of a container
 
 
@@ -94,6 +95,8 @@ def machine_memory() -> int:
 
 
 def check_memory(wanted: int, there: int) -> None:
+    if wanted < _SMALLEST:
+        raise InputError("server.memory", wanted, f"at least {_SMALLEST} bytes")
     if wanted > there:
         most = write_bytes(there // _MIB * _MIB)
         raise InputError("server.memory", write_bytes(wanted), f"at most {most}, which this machine has")

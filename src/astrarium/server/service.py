@@ -7,7 +7,8 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
-from typing import Any, Protocol
+from time import monotonic_ns
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec.structs import replace
 
@@ -26,17 +27,14 @@ from astrarium.server.contract import (
 )
 from astrarium.server.control.books import ModelBooks
 from astrarium.server.control.bounds import around, tightest
-from astrarium.server.control.bridge import Bridge
 from astrarium.server.control.calls import Calls, Preprocessor
-from astrarium.server.control.control_room import Control
+from astrarium.server.control.control_room import ControlRoom, HearingScheduler
 from astrarium.server.control.desk import Desk
 from astrarium.server.control.failure_watch import FailureWatch
 from astrarium.server.control.fleet import LOOK_EVERY, Fleet
 from astrarium.server.control.isolation import Isolation
-from astrarium.server.control.native import HearingScheduler, NativeControl
 from astrarium.server.control.plan import ServingPlan
 from astrarium.server.control.repository import Entry, Repository
-from astrarium.server.control.scheduler import EventLoop
 from astrarium.server.control.tickets import KeptGpu, TensorStore
 from astrarium.server.control.watches import Calibration, DriftWatch, RefusalWatch
 from astrarium.server.metrics import Metrics
@@ -48,6 +46,9 @@ from astrarium.serving.live.garbage import GarbageKeeper
 from astrarium.serving.live.messages import Ping
 from astrarium.serving.live.workers import Listener, NativeEars, Workers
 
+if TYPE_CHECKING:
+    from astrarium._front import Exchange
+
 POLL = 0.01
 SYNC_EVERY = 5  # looks after workers: books are synchronized too where somebody reads them
 _DELAYS_CUT = (
@@ -55,7 +56,7 @@ _DELAYS_CUT = (
     "%(planned_ms).2f ms for them: answers may be late"
 )
 log = logging.getLogger("astrarium.service")
-NewWorkers = Callable[[SharedMemory, Listener, NativeEars | None], Workers]
+NewWorkers = Callable[[SharedMemory, Listener, NativeEars], Workers]
 
 
 class NativeNetwork(Protocol):
@@ -75,51 +76,37 @@ class LiveService:
         self, plan: ServingPlan, new_workers: NewWorkers, recording: Recording | None = None
     ) -> None:
         self.plan, self._recording = plan, recording
-        loop = EventLoop()
-        self.clock = loop.clock
+        self.clock: Callable[[], Time] = monotonic_ns
         front: Any = extension("_front")
-        self._tensor_store = TensorStore(plan.memory)
+        memory = SharedMemory.create(plan.memory)
+        origins = 2 * plan.threads + 1  # HTTP's threads, those of gRPC, and Python
+        self.exchange: Exchange = front.Exchange(memory.view, len(plan.models), plan.queue, origins)
+        self._tensor_store = TensorStore(memory, self.exchange.arena)
         self.desk = Desk(self._tensor_store, lambda ticket: self.calls.ticket_ended(ticket))
-        self.exchange: Any = None  # of calls, where native threads read them or decide on them
         self._networks: list[NativeNetwork] = []
-        self._bridge: Bridge | None = None
-        if not plan.uvicorn or not plan.python_scheduler:
-            memory = self._tensor_store.memory.view
-            self.exchange = front.Exchange(memory, len(plan.models), plan.queue, origins=2 * plan.threads + 1)
-            self._tensor_store.arena = self.exchange.arena
-            self._timed = [0] * self.exchange.origins  # calls of network threads that are on the timeline
-        self.control: Control | NativeControl
-        ears: NativeEars | None = None
-        if plan.python_scheduler:
-            recorder = recording.section if recording is not None else None
-            self.control = Control(plan, self.desk, loop, recorder, self.exchange)
-        else:
-            scheduler = front.Scheduler(self.exchange, len(plan.workers))
-            self.control = NativeControl(plan, self.desk, scheduler, loop.clock)
-            ears = HearingScheduler(scheduler, self.control.collect)
-            scheduler.start()
-        self.fleet = self.control.fleet = Fleet(plan.workers, self.control, loop.clock, loop.later)
-        if isinstance(self.control, NativeControl):
-            self.fleet.oldest = self.control.oldest
+        self._timed = [0] * self.exchange.origins  # calls of network threads that are on the timeline
+        scheduler = front.Scheduler(self.exchange, len(plan.workers))
+        recorder = None if recording is None else recording.section
+        self.control = ControlRoom(plan, self.desk, scheduler, self.clock, recorder)
+        scheduler.start()
+        self.fleet = self.control.fleet = Fleet(plan.workers, self.control, self.clock, _later)
         self.repository = self.control.repository = Repository(plan.models, self.fleet)
         self.repository.changed = self._tell_network
-        given_time = loop.clock, loop.later
-        self.isolation = Isolation(self.repository, self.fleet, self.control, *given_time, self._tell_network)
-        if isinstance(self.control, Control) and self.exchange is not None:
-            self._bridge = Bridge(front.Bridge(self.exchange), self.control, self.repository)
-        self.workers = new_workers(self._tensor_store.memory, self.fleet, ears)
-        self._calibration = self.control.calibration = Calibration(self._ping, loop.clock)
+        self.isolation = Isolation(self.repository, self.fleet, self.control, self.clock, self._tell_network)
+        ears = HearingScheduler(scheduler, self.control.collect)
+        self.workers = new_workers(memory, self.fleet, ears)
+        self._calibration = self.control.calibration = Calibration(self._ping, self.clock)
         self._preprocessor = Preprocessor(self._tensor_store, self.control.inputs_made)
         self._timelines = Timelines()
         self._metrics = Metrics(self.control, self)
         pinged = self._measured_delays if plan.measured_delays else None
-        self._drift = DriftWatch(plan.setup, loop.clock(), pinged)
+        self._drift = DriftWatch(plan.setup, self.clock(), pinged)
         self.control.listeners.append(self._saw)
-        self._refusals = RefusalWatch(self.control.books, loop.clock())
-        self._failures = FailureWatch(self.control.books, loop.clock())
+        self._refusals = RefusalWatch(self.control.books, self.clock())
+        self._failures = FailureWatch(self.control.books, self.clock())
         self._trials: set[asyncio.Task[None]] = set()
         given = self.control, self.repository, self._preprocessor, self._timelines
-        self.calls = Calls(*given, loop.clock, self._closed, self._failures)
+        self.calls = Calls(*given, self.clock, self._closed, self._failures)
         self.garbage = GarbageKeeper()
         self.client_errors = ClientErrors()
         self.long_way: Counter[str] = Counter()  # calls that did not go the short way, by reason
@@ -135,8 +122,6 @@ class LiveService:
             if model.preprocess is not None:
                 self._preprocessor.hook(model.preprocess, f"models.{model.name}.preprocess")
         self.repository.start()
-        if self._bridge is not None:
-            self._bridge.start()
         self.fleet.start(self.workers)
         await self._until_workers_are_up()
         await self._begin()
@@ -155,8 +140,6 @@ class LiveService:
             if task is not None:
                 task.cancel()
         self.workers.hush()
-        if self._bridge is not None:
-            self._bridge.stop()
         if self.control.began:
             self.control.close()
         await self.workers.stop(grace)
@@ -320,10 +303,10 @@ class LiveService:
         }
 
     def facts(self) -> dict[str, tuple[str, Mapping[str, str]]]:
-        uvicorn, python = self.plan.uvicorn, self.plan.python_scheduler
+        uvicorn, python = self.plan.uvicorn, self.plan.python_policy
         path = {
             "network": "uvicorn" if uvicorn else "native",
-            "scheduler": "python" if python else "native",
+            "policy": "python" if python else "native",
             "reason": python or uvicorn,
         }
         return {"path": ("Who reads calls and who decides on them, and why Python does.", path)}
@@ -481,6 +464,10 @@ class LiveService:
                 return False
             await asyncio.sleep(POLL)
         return True
+
+
+def _later(after: Time, call: Callable[[], None]) -> object:
+    return asyncio.get_running_loop().call_later(after / SECOND, call)
 
 
 def _answered(call: tuple[Any, ...]) -> Time:

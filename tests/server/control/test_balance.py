@@ -22,7 +22,7 @@ from astrarium.server.contract import InferCall
 from astrarium.server.control.calls import Calls, Preprocessor
 from astrarium.server.timelines import Timelines
 from astrarium.serving.live.tensors import Tensor
-from tests.support.live_fakes import FakeAnswer, Stage, VirtualScheduler
+from tests.support.live_fakes import FakeAnswer, Stage
 from tests.support.server.live_server import PATIENCE, Server, serving
 from tests.support.server.native_network import asking, running
 
@@ -38,8 +38,8 @@ SCRAPES = 300
 
 @pytest.mark.parametrize(
     ("policy", "options"),
-    [("eager", ()), ("clipper", ()), ("eager", ("-o", "server.path=python"))],
-    ids=["native", "bridged", "python"],
+    [("eager", ()), ("clipper", ()), ("shepherd", ()), ("eager", ("-o", "server.path=python"))],
+    ids=["twin", "python", "preempting", "uvicorn"],
 )
 def test_every_scrape_under_load_balances(tmp_path: Path, policy: str, options: tuple[str, ...]) -> None:
     file = tmp_path / "scenario.yaml"
@@ -152,21 +152,15 @@ def test_a_call_that_was_let_in_and_never_let_out_is_found() -> None:
 
 def test_the_native_scheduler_counts_the_calls_that_it_holds_where_they_lie() -> None:
     """Two calls of two rows each: they wait, are in batches, have ended."""
-    Stage.natively = True
-    try:
-        stage = Stage(gpus=1, slo_ms=400)
-    finally:
-        Stage.natively = False
-    scheduler = stage.control._scheduler
-    assert isinstance(scheduler, VirtualScheduler)
-    held = scheduler._steps.held
+    stage = Stage(gpus=1, slo_ms=400)
+    held = stage.scheduler._steps.held
     assert held() == 0
     stage.call(rows=2)
     stage.call(rows=2)
     assert held() == 2
     stage.wait(1)
     assert held() == 2
-    assert scheduler.oldest(0) is not None
+    assert stage.scheduler.oldest(0) is not None
     stage.workers.kill(0)
     stage.wait(0)
     assert held() == 2
@@ -175,7 +169,7 @@ def test_the_native_scheduler_counts_the_calls_that_it_holds_where_they_lie() ->
     assert len(stage.ended) == 2
 
 
-@pytest.mark.parametrize("lost", ["part", "book", "admission"])
+@pytest.mark.parametrize("lost", ["ticket", "book", "admission"])
 def test_a_call_that_python_has_lost_is_found(lost: str) -> None:
     stage = Stage(gpus=1)
     preparer = Preprocessor(stage.tensor_store, lambda: None)
@@ -184,8 +178,8 @@ def test_a_call_that_python_has_lost_is_found(lost: str) -> None:
     call = InferCall("m0", [Tensor("INPUT", "FP32", (2, 2), bytes(16))], 2, stage.loop.now)
     calls._admit(call, stage.repository.entries[0], FakeAnswer())
     assert stage.control.unaccounted() == 0
-    if lost == "part":
-        stage.desk._parts.clear()
+    if lost == "ticket":
+        stage.control._tickets.clear()
         assert stage.control.unaccounted() == 1
         return
     stage.loop.run_until(stage.loop.now + 100 * MILLISECOND)

@@ -9,8 +9,6 @@ import pytest
 from astrarium.core.units import MILLISECOND, SECOND
 from astrarium.server.control.causes import QUARANTINED, WORKER_LOST
 from astrarium.server.control.fleet import LOADS
-from astrarium.server.control.isolation import FIRST_BAN
-from astrarium.server.control.quarantine import LASTS
 from astrarium.server.control.tickets import Ticket
 from astrarium.serving.live.messages import LoadModel, RunBatch, UnloadModel, WorkerBroken
 from astrarium.serving.live.process import Death
@@ -19,6 +17,7 @@ from tests.support.live_fakes import PATHS, Stage, on_path
 
 EXITED = Death("exited with status 1")
 POISON = b"poison!!"
+QUARANTINE = 600 * SECOND  # kLasts in native/src/front/quarantine.h
 
 
 @pytest.fixture(autouse=True, params=PATHS)
@@ -66,13 +65,13 @@ def test_the_quarantine_is_seen_ends_by_itself_and_can_be_lifted() -> None:
         stage.call(data=POISON)
         stage.wait(200)
         (held,) = stage.control.quarantined()
-        assert (held.model, held.until - held.since) == (0, LASTS)
+        assert (held.model, held.until - held.since) == (0, QUARANTINE)
         assert "this call alone" in held.reason
         stage.workers.deadly.clear()
         if lift:
             assert stage.control.release(0) == 1
         else:
-            stage.wait(LASTS / MILLISECOND)
+            stage.wait(QUARANTINE / MILLISECOND)
         assert stage.control.quarantined() == []
         ticket = stage.call(data=POISON)
         stage.wait(30)
@@ -275,22 +274,10 @@ def test_workers_that_die_of_sigkill_again_and_again_while_one_model_runs_are_he
         stage.wait(2)
         stage.workers.kill(stage.workers.orders[-1][0])
         stage.wait(2000)
-    assert stage.repository.entries[0].apart or stage.repository.entries[0].state == "UNAVAILABLE"
+    assert stage.repository.entries[0].apart
 
 
-def test_a_ban_that_ends_after_the_model_was_refused_changes_nothing(path: str) -> None:
-    if path == "native":
-        pytest.skip("a model is set apart there")
-    stage = isolated()
-    entry = stage.repository.entries[0]
-    entry.state, entry.reason = "UNAVAILABLE", "it cannot be loaded"
-    stage.isolation.forgive(entry)
-    stage.wait(FIRST_BAN / MILLISECOND + 100)
-    assert (entry.state, entry.reason) == ("UNAVAILABLE", "it cannot be loaded")
-
-
-def test_a_model_of_its_own_process_that_is_away_is_run_where_it_is_not(path: str) -> None:
-    natively(path)
+def test_a_model_of_its_own_process_that_is_away_is_run_where_it_is_not() -> None:
     stage = isolated(gpus=2, slo_ms=60)
     stage.workers.crash(2)
     stage.wait(0)
@@ -315,30 +302,7 @@ def isolated(gpus: int = 2, slo_ms: int = 1000) -> Stage:
     return stage
 
 
-@pytest.mark.python_path
-def test_where_a_model_cannot_be_set_apart_it_takes_no_calls_for_a_while() -> None:
-    stage = isolated()
-    entry = stage.repository.entries[0]
-    assert entry.state == "UNAVAILABLE"
-    assert (
-        "it broke 2 workers, the last one exited with status 1; it takes calls again in 10 s" in entry.reason
-    )
-    assert stage.told == 1
-    stage.wait(FIRST_BAN / MILLISECOND)
-    assert (entry.state, entry.reason) == ("READY", "")
-    stage.call(data=POISON)
-    stage.wait(50)
-    assert "in 20 s" in entry.reason
-    stage.check_the_books()
-
-
-def natively(path: str) -> None:
-    if path != "native":
-        pytest.skip("the Python scheduler knows one worker of a GPU")
-
-
-def test_a_model_that_breaks_workers_again_is_set_apart(path: str) -> None:
-    natively(path)
+def test_a_model_that_breaks_workers_again_is_set_apart() -> None:
     stage = isolated()
     entry = stage.repository.entries[0]
     assert entry.state == "READY"
@@ -359,9 +323,8 @@ def test_a_model_that_breaks_workers_again_is_set_apart(path: str) -> None:
     stage.check_the_books()
 
 
-def test_a_model_that_is_set_apart_breaks_nobody_elses_work(path: str) -> None:
+def test_a_model_that_is_set_apart_breaks_nobody_elses_work() -> None:
     """With one GPU and objectives that leave no time for a restart."""
-    natively(path)
     stage = isolated(gpus=1, slo_ms=60)
     restarts = stage.fleet.restarts
     others = []
@@ -377,14 +340,13 @@ def test_a_model_that_is_set_apart_breaks_nobody_elses_work(path: str) -> None:
     stage.check_the_books()
 
 
-def test_batches_of_a_gpu_run_one_by_one_in_whichever_process(path: str) -> None:
-    natively(path)
+def test_batches_of_a_gpu_run_one_by_one_in_whichever_process() -> None:
     stage = isolated(gpus=1, slo_ms=400)
     running: set[int] = set()
     for _ in range(12):
         stage.call(model=0), stage.call(model=1)
         stage.wait(3)
-        held = {worker for worker in stage.fleet.ready() if stage.fleet.oldest(worker) is not None}
+        held = {worker for worker in stage.fleet.ready() if stage.scheduler.oldest(worker) is not None}
         assert len(held) <= 1
         running |= held
     assert running == {0, 1}
@@ -392,8 +354,7 @@ def test_batches_of_a_gpu_run_one_by_one_in_whichever_process(path: str) -> None
     stage.check_the_books()
 
 
-def test_calls_of_a_model_whose_own_worker_is_away_wait_for_it(path: str) -> None:
-    natively(path)
+def test_calls_of_a_model_whose_own_worker_is_away_wait_for_it() -> None:
     stage = isolated(gpus=1, slo_ms=1000)
     entry = stage.repository.entries[0]
     stage.workers.crash(1)
@@ -406,8 +367,7 @@ def test_calls_of_a_model_whose_own_worker_is_away_wait_for_it(path: str) -> Non
     stage.check_the_books()
 
 
-def test_the_shared_worker_may_die_while_a_model_of_its_own_process_runs(path: str) -> None:
-    natively(path)
+def test_the_shared_worker_may_die_while_a_model_of_its_own_process_runs() -> None:
     stage = isolated(gpus=1, slo_ms=1000)
     apart, behind = stage.call(model=0), stage.call(model=1)
     stage.wait(2)
@@ -417,8 +377,7 @@ def test_the_shared_worker_may_die_while_a_model_of_its_own_process_runs(path: s
     stage.check_the_books()
 
 
-def test_an_unloaded_model_is_with_the_others_again_when_it_is_loaded(path: str) -> None:
-    natively(path)
+def test_an_unloaded_model_is_with_the_others_again_when_it_is_loaded() -> None:
     stage = isolated(gpus=1)
     entry = stage.repository.entries[0]
     stage.fleet.unload(0)

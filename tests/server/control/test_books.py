@@ -15,8 +15,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from astrarium.core.trace import Step
 from astrarium.core.units import MILLISECOND, SECOND
 from astrarium.server.contract import InferCall, Kind, Refused, Stages
-from astrarium.server.control.books import BatchesDone, LastMinute, ModelBooks
-from astrarium.server.control.calls import Preprocessor, let_in
+from astrarium.server.control.admission import admit
+from astrarium.server.control.books import TIME_BOUNDS, BatchesDone, LastMinute, ModelBooks
+from astrarium.server.control.calls import Preprocessor, wanted
 from astrarium.server.control.plan import device_chooser, visible_gpus
 from astrarium.server.control.tickets import Ticket
 from astrarium.server.control.watches import CONTROL_MARGIN, PINGS, RESPONSE_MARGIN, Calibration
@@ -62,7 +63,7 @@ class Source:
         return {"long_way": ("Calls.", "reason", {"grpc": 4, "text": 1})}
 
     def facts(self) -> dict[str, tuple[str, Mapping[str, str]]]:
-        return {"path": ("Who.", {"network": "native", "scheduler": "python"})}
+        return {"path": ("Who.", {"network": "native", "policy": "python"})}
 
 
 def metrics_of(source: Source) -> Metrics:
@@ -91,7 +92,8 @@ def test_metrics_show_what_the_books_hold() -> None:
     ):
         books.call_ended(outcome, reason, MILLISECOND)
     books.answered(Stages(0, 1, 2, 4 * MILLISECOND, 9 * MILLISECOND, 10 * MILLISECOND), 1)
-    books.batches_done(BatchesDone.one(3, 1, 5 * MILLISECOND, 1), 0)
+    took = [int(place == 4) for place in range(len(TIME_BOUNDS) + 1)]  # 5 ms and a bit
+    books.batches_done(BatchesDone(took, 1, 1, {3: (1, 5 * MILLISECOND)}), 0)
     books.refused["overloaded"] += 2
     books.refusing = "it has turned away all of the last 33 calls"
     found = shown(source)
@@ -196,8 +198,10 @@ def promise(
     timeout = None if timeout_ms is None else round(timeout_ms * MILLISECOND)
     patience = None if patience_ms is None else round(patience_ms * MILLISECOND)
     call = InferCall("m0", [], 1, stage.loop.now, timeout, priority, patience=patience)
-    now = stage.loop.now + round(passed_ms * MILLISECOND)
-    return let_in(call, entry, stage.control.setup, now).deadline - call.received
+    objective, _ = wanted(call, entry)
+    stage.wait(passed_ms)
+    admit(stage.control.admission, 0, "m0", call.received, objective, stage.loop.now)
+    return objective
 
 
 def test_the_deadline_is_the_calls_own_or_its_prioritys_or_the_models() -> None:

@@ -17,9 +17,16 @@ from astrarium.core.units import MILLISECOND, SECOND
 from astrarium.run.replay import replay
 from astrarium.server.control.causes import MODEL_ERROR, POLICY_ERROR, WORKER_LOST
 from astrarium.server.control.fleet import FIRST_PAUSE, LATE_FOR, LONGEST_PAUSE, LOOK_EVERY
-from astrarium.server.control.tickets import InFlightBatch, Ticket
-from astrarium.serving.contract import Dispatch, Preempt
-from astrarium.serving.live.messages import BatchCancelled, LoadModel, ModelLoaded, RunBatch, unpacked
+from astrarium.server.control.tickets import Ticket
+from astrarium.serving.contract import Action, BatchPreempted, Dispatch, Drop, Preempt
+from astrarium.serving.live.messages import (
+    BatchCancelled,
+    CancelBatch,
+    LoadModel,
+    ModelLoaded,
+    RunBatch,
+    unpacked,
+)
 from astrarium.serving.live.process import Death
 from astrarium.serving.live.tensors import TensorSpec
 from astrarium.serving.state import Outcome, ServingState
@@ -162,7 +169,7 @@ def test_a_pause_of_the_frontend_is_not_counted_against_workers() -> None:
         stage.fleet.check_for_stuck()  # before the news, as the loop may have it
         stage.wait(100)
         stage.fleet.check_for_stuck()
-        assert not stage.fleet._entries[0].sent
+        assert stage.scheduler.oldest(0) is None
     assert stage.fleet.restarts == 0
 
 
@@ -177,7 +184,7 @@ def test_pauses_in_the_middle_of_one_batch_do_not_add_up() -> None:
         stage.wait(100)
         stage.fleet.check_for_stuck()
     stage.wait(300)
-    assert not stage.fleet._entries[0].sent
+    assert stage.scheduler.oldest(0) is None
     assert stage.fleet.restarts == 0
 
 
@@ -239,20 +246,19 @@ def test_what_cannot_be_in_time_is_dropped_with_the_policys_reason() -> None:
     stage.check_the_books()
 
 
-@pytest.mark.python_path
+@pytest.mark.in_python
 def test_a_policy_that_fails_is_replaced_and_its_requests_are_told() -> None:
     stage = Stage(gpus=1)
-    scheduler = stage.control.scheduler
-    assert scheduler is not None
 
     def decide(now: int, events: Sequence[Any], state: ServingState) -> Iterator[Dispatch]:
         yield Dispatch(0, (next(iter(state.waiting)),))
         raise RuntimeError("a bug")
 
-    scheduler.engine.policy.decide = decide
+    stage.policy.decide = decide
     calls = [stage.call(), stage.call()]
     stage.wait(1)
     assert {ticket.cause for ticket in calls} == {POLICY_ERROR}
+    assert {ticket.reason for ticket in calls} == {"the policy eager failed: RuntimeError: a bug"}
     assert stage.control.policy_errors == 1
     later = stage.call()
     stage.wait(30)
@@ -321,7 +327,7 @@ def test_a_call_waits_for_its_inputs_and_is_then_answered() -> None:
     stage.check_the_books()
 
 
-@pytest.mark.python_path
+@pytest.mark.in_python
 def test_preempted_requests_are_answered_by_another_batch() -> None:
     stage = Stage(gpus=1, models=2, policy="shepherd", slo_ms=200)
     calls = []
@@ -333,7 +339,7 @@ def test_preempted_requests_are_answered_by_another_batch() -> None:
     stage.check_the_books()
 
 
-@pytest.mark.python_path
+@pytest.mark.in_python
 def test_a_recording_replays_with_the_same_decisions() -> None:
     stage = Stage(gpus=2, policy="astrarium")
     for turn in range(60):
@@ -426,8 +432,8 @@ def play(stage: Stage, happenings: list[tuple[str, int, int]], applications: int
     applications=st.integers(0, 3),
     happenings=HAPPENINGS,
 )
-@pytest.mark.python_path  # it runs both by itself
-def test_both_paths_send_the_same_batches_and_end_calls_alike(
+@pytest.mark.in_python  # it runs both by itself
+def test_a_policy_and_its_twin_send_the_same_batches_and_end_calls_alike(
     policy: str, gpus: int, applications: int, happenings: list[tuple[str, int, int]]
 ) -> None:
     happenings = [
@@ -436,15 +442,15 @@ def test_both_paths_send_the_same_batches_and_end_calls_alike(
     ]
     stories = []
     for Stage.natively in (False, True):
-        stage = Stage(gpus, 3, policy, 40, applications=applications, isolates=False)
+        stage = Stage(gpus, 3, policy, 40, applications=applications)
         stories.append(story(stage, play(stage, happenings, applications)))
     assert stories[0] == stories[1]
 
 
 @pytest.mark.parametrize("policy", ["astrarium", "orloj"])
 @pytest.mark.parametrize("gpus", [1, 3])
-@pytest.mark.python_path  # it runs both by itself
-def test_both_paths_learn_alike(monkeypatch: pytest.MonkeyPatch, policy: str, gpus: int) -> None:
+@pytest.mark.in_python  # it runs both by itself
+def test_a_policy_and_its_twin_learn_alike(monkeypatch: pytest.MonkeyPatch, policy: str, gpus: int) -> None:
     """Seconds of calls from three applications, faster and faster; what is measured changes decisions."""
     stories, random = {}, Random(1)
     pauses = [random.expovariate(0.3 * gpus + number / 1500) for number in range(1500 * gpus)]
@@ -495,38 +501,75 @@ def ticket_gpu(stage: Stage) -> int:
     return next(worker for worker, order in reversed(stage.workers.orders) if isinstance(order, RunBatch))
 
 
-@pytest.mark.python_path
+def preempt(stage: Stage) -> Ticket:
+    """Let the policy cancel the batch of GPU 0; return the call that it is told of by that, and forgets."""
+    policy, decide = stage.policy, stage.policy.decide
+
+    def once(now: int, events: Sequence[Any], state: ServingState) -> Iterator[Action]:
+        policy.decide = decide
+        yield Preempt(0)
+
+    policy.decide = once
+    ticket = stage.call()
+    stage.wait(0)
+    assert isinstance(stage.workers.orders[-1][1], CancelBatch) or not stage.workers.batches()
+    return ticket
+
+
+@pytest.mark.in_python
 def test_a_batch_that_ended_before_the_order_to_stop_it_came_frees_its_gpu() -> None:
     stage = Stage(gpus=1, policy="shepherd", slo_ms=200)
     ticket = stage.call()
     stage.wait(2)
-    flight: InFlightBatch
-    (flight,) = stage.control._in_flight[0]
-    scheduler = stage.control.scheduler
-    assert scheduler is not None
-    scheduler.state.commit(scheduler.now(), Preempt(0))
-    stage.control.cancel(flight)
+    preempt(stage)
     stage.workers._cancelled.clear()  # the worker was done already: it knows nothing of the order
     stage.wait(10)
-    assert scheduler.state.gpus[0].idle
+    assert stage.scheduler.oldest(0) is None
     assert ticket.outcome is Outcome.OPEN  # it waits again, in the books
+    later = stage.call()
+    stage.wait(100)
+    assert later.outcome is Outcome.IN_TIME
+    heard = [event for step in stage.steps for event in step.events]
+    assert [event.run for event in heard if type(event) is BatchPreempted] == [0]
     stage.control.close()
     stage.check_the_books()
 
 
-@pytest.mark.python_path
+@pytest.mark.in_python
+def test_a_call_goes_home_when_no_worker_writes_for_it_any_more() -> None:
+    """Its batch was cancelled and it was dropped, and the worker has not said that it is done."""
+    stage = Stage(gpus=1, policy="shepherd", slo_ms=400)
+    ticket = stage.call()
+    stage.wait(2)
+    preempt(stage)
+    policy, decide = stage.policy, stage.policy.decide
+
+    def drops(now: int, events: Sequence[Any], state: ServingState) -> Iterator[Action]:
+        policy.decide = decide
+        yield Drop(min(state.waiting), "bored")
+
+    policy.decide = drops
+    stage.call()
+    stage.wait(0)
+    assert ticket.outcome is Outcome.OPEN
+    assert stage.scheduler._steps.held() == stage.desk.open == 3
+    stage.wait(10)
+    assert (ticket.outcome, ticket.cause, ticket.reason) == (Outcome.DROPPED, "bored", "bored")
+    stage.control.close()
+    stage.check_the_books()
+
+
+@pytest.mark.in_python
 def test_what_a_failing_policy_had_not_heard_of_yet_is_told_too() -> None:
     """A request whose worker died is to be tried again, and the policy fails in that very instant."""
     stage = Stage(gpus=1, slo_ms=600)
     ticket = stage.call()
     stage.wait(1)
-    scheduler = stage.control.scheduler
-    assert scheduler is not None
 
     def decide(now: int, events: Sequence[Any], state: ServingState) -> Iterator[Dispatch]:
         raise RuntimeError("a bug")
 
-    scheduler.engine.policy.decide = decide
+    stage.policy.decide = decide
     stage.workers.kill(0)
     stage.wait(1)
     assert ticket.cause == POLICY_ERROR
@@ -553,24 +596,14 @@ def test_a_setup_that_no_policy_takes_changes_nothing() -> None:
     stage.check_the_books()
 
 
-def stopped_flight(stage: Stage) -> InFlightBatch:
-    """The one batch of GPU 0, preempted just now."""
-    flight: InFlightBatch
-    (flight,) = stage.control._in_flight[0]
-    scheduler = stage.control.scheduler
-    assert scheduler is not None
-    scheduler.state.commit(scheduler.now(), Preempt(0))
-    stage.control.cancel(flight)
-    return flight
-
-
-@pytest.mark.python_path
+@pytest.mark.in_python
 def test_a_worker_that_dies_with_the_news_of_a_stopped_batch_costs_nobody_an_end() -> None:
     stage = Stage(gpus=2, policy="shepherd", slo_ms=400)
     stage.call()
     stage.wait(2)
-    flight = stopped_flight(stage)
-    stage.fleet.heard(0, BatchCancelled(flight.tag, stage.loop.now, stage.loop.now))
+    preempt(stage)
+    (batch,) = stage.workers.batches()
+    stage.scheduler.heard(0, BatchCancelled(batch.run, stage.loop.now, stage.loop.now))
     stage.fleet.died(0, KILLED)  # in the same turn: one step hears of both
     second = stage.call()
     stage.wait(1000)
@@ -579,20 +612,23 @@ def test_a_worker_that_dies_with_the_news_of_a_stopped_batch_costs_nobody_an_end
     stage.check_the_books()
 
 
-@pytest.mark.python_path
-def test_a_batch_that_is_stopped_before_it_was_sent_frees_its_gpu() -> None:
-    stage = Stage(gpus=1, policy="shepherd", slo_ms=400)
-    slow = stage.call()
-    slow.inputs_ready = False  # its preprocessing takes its time
+@pytest.mark.in_python
+@pytest.mark.parametrize("kind", ["kill", "crash"])
+def test_a_worker_that_dies_with_a_stopped_batch_costs_nobody_an_end(kind: str) -> None:
+    """What waits again is tried on, and nobody is suspect for the rest of the batch."""
+    stage = Stage(gpus=2, policy="shepherd", slo_ms=400)
+    first = stage.call()
     stage.wait(2)
-    assert not any(isinstance(order, RunBatch) for _, order in stage.workers.orders)
-    stopped_flight(stage)
-    quick = stage.call()
-    stage.wait(300)
-    assert quick.outcome is Outcome.IN_TIME  # though the inputs of the first are not there yet
-    slow.inputs_ready = True
-    stage.fleet.pump_all()
-    stage.control.close()
+    forgotten = preempt(stage)
+    getattr(stage.workers, kind)(0)
+    stage.wait(500)
+    assert stage.control.quarantined() == []
+    later = stage.call()
+    stage.wait(100)
+    assert later.outcome is Outcome.IN_TIME
+    stage.control.begin(stage.plan.setup)  # the next policy hears of both again
+    stage.wait(100)
+    assert {first.outcome, forgotten.outcome} <= {Outcome.IN_TIME, Outcome.DROPPED}
     stage.check_the_books()
 
 

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from astrarium.core.errors import extension
 from astrarium.core.units import MILLISECOND
-from astrarium.server.control.admission import (
-    BACKLOG,
-    CLOSED,
-    FULL,
-    LARGEST,
-    PUNCTUAL,
-    STRETCH,
-    TAKEN,
-    TOO_LATE,
-    Admission,
-    OpenCallLimit,
-    best_time,
+from astrarium.server.control.admission import BACKLOG, CLOSED, FULL, TAKEN, TOO_LATE
+from astrarium.serving.contract import (
+    DynamicSpec,
+    GpuSpec,
+    ModelSpec,
+    Network,
+    RequestArrived,
+    Setup,
+    latency_table,
 )
-from astrarium.serving.contract import DynamicSpec, GpuSpec, ModelSpec, Network, Setup, latency_table
 from astrarium.serving.twin import native_setup
 from tests.support.live_fakes import Stage
 
+LARGEST, STRETCH = 0.4, 100 * MILLISECOND  # kWidest and kStretch in native/src/front/admission.h
 SPEC = ModelSpec(0, "m", 25 * MILLISECOND, latency_table([size * MILLISECOND for size in (2, 2, 3, 4)]))
 OBJECTIVE = 25 * MILLISECOND
 
@@ -35,9 +34,11 @@ def late_by(stage: Stage, slips_ms: list[float]) -> None:
 
 
 def margin(stage: Stage, spare_ms: float = 1000.0) -> float:
-    """Milliseconds that a deadline so far away is brought forward."""
-    deadline = stage.loop.now + round(spare_ms * MILLISECOND)
-    return float((deadline - stage.control.planned(0, deadline)) / MILLISECOND)
+    """Milliseconds that a deadline so far away is brought forward: what a policy is told of such a call."""
+    ticket, base = stage.call(timeout_ms=spare_ms), stage.began
+    stage.wait(0)
+    told = [event.request for event in stage.steps[-1].events if type(event) is RequestArrived]
+    return float((ticket.deadline - base - told[-1].deadline) / MILLISECOND)
 
 
 def test_a_margin_is_what_nine_of_ten_answers_keep() -> None:
@@ -55,7 +56,6 @@ def test_a_margin_follows_within_a_few_batches_and_has_a_limit() -> None:
     assert margin(stage) > 4
     late_by(stage, [50.0] * 1000)
     assert margin(stage) == pytest.approx(LARGEST * 25)
-    assert PUNCTUAL < 1
 
 
 def test_a_lone_call_is_tried_whatever_the_margin() -> None:
@@ -67,83 +67,95 @@ def test_a_lone_call_is_tried_whatever_the_margin() -> None:
     assert margin(stage, spare_ms=2) == 0
 
 
-def test_policies_are_handed_deadlines_with_the_margin_and_the_books_go_by_the_real_ones() -> None:
-    stage = Stage(gpus=1, slo_ms=25)
-    late_by(stage, [5.0] * 200)
-    ticket = stage.call()
-    assert stage.control.scheduler is not None
-    [event] = stage.control.scheduler._driver._inbox
-    handed = stage.control.scheduler.base + event.request.deadline
-    assert ticket.deadline - handed == pytest.approx(5 * MILLISECOND, abs=MILLISECOND)
+def test_who_is_let_in_and_who_is_not() -> None:
+    """Of two GPUs; calls queue up, one has too little time, and there are too many."""
+    admission = admission_of(SPEC, most_open=60)
+    now = 7 * MILLISECOND
+    assert admission.admit(0, OBJECTIVE, now, now) == CLOSED
+    admission.close(False)
+    assert admission.needed(0) == 4 * MILLISECOND
+    assert admission.admit(0, 3 * MILLISECOND, now, now) == TOO_LATE
+    assert admission.admit(0, OBJECTIVE, now - 22 * MILLISECOND, now) == TOO_LATE
+    verdicts = [admission.admit(0, OBJECTIVE, now, now) for _ in range(52)]
+    assert verdicts == [TAKEN] * 51 + [BACKLOG]
+    assert [admission.admit(0, 2 * OBJECTIVE, now, now) for _ in range(10)] == [TAKEN] * 9 + [FULL]
+    admission.ended(0)
+    assert admission.admit(0, 2 * OBJECTIVE, now, now) == TAKEN
+    assert admission.open_of(0) == admission.open() == 60
 
 
-def test_the_native_admission_decides_as_the_one_in_python() -> None:
-    """Of two GPUs; answers come late, calls queue up, one has too little time, and there are too many."""
+def admission_of(spec: ModelSpec, gpus: int = 2, most_open: int = 1 << 20) -> Any:
+    """The native admission, closed as it is at first."""
     front, native = extension("_front"), extension("_native")
     assert front is not None
-    setup = Setup((SPEC,), (GpuSpec(0), GpuSpec(1)), Network(control=MILLISECOND, response=MILLISECOND))
-    ours, theirs = (
-        Admission(setup, 60),
-        front.Exchange(memoryview(bytearray(1 << 12)), 1, 60, 1).admission,
-    )
-    ours.plan(setup, 2, 0)
-    theirs.plan(native_setup(native, setup), 2, 0)
-    found = list[tuple[int, int]]()
-    for step in range(200):
-        now = step * MILLISECOND
-        for one in (ours, theirs):
-            one.close(step < 2)
-            one.look(now)
-        objective = (25, 3, 60)[step % 3] * MILLISECOND
-        verdicts = {one.admit(0, objective, now, now) for one in (ours, theirs)}
-        assert len(verdicts) == 1, step
-        found.append((step, verdicts.pop()))
-        for one in (ours, theirs):
-            one.answered(0, (step % 7) * MILLISECOND)
-        assert ours.open_of(0) == theirs.open_of(0)
-        assert ours.margin(0) == theirs.margin(0)
-    assert {verdict for _, verdict in found} == {TAKEN, CLOSED, TOO_LATE, FULL, BACKLOG}
+    delays = Network(control=MILLISECOND, response=MILLISECOND)
+    setup = Setup((spec,), tuple(map(GpuSpec, range(gpus))), delays)
+    admission = front.Exchange(memoryview(bytearray(1 << 12)), 1, most_open, 1).admission
+    admission.plan(native_setup(native, setup), gpus, 0)
+    return admission
 
 
 # Pace
 
 
-def test_the_best_time_is_a_share_of_the_best_batch() -> None:
-    assert best_time(SPEC) == MILLISECOND
-    dynamic = ModelSpec(0, "m", 1, latency_table([1]), DynamicSpec(1, 1.0, ()))
-    assert best_time(dynamic) == 0
-    assert not OpenCallLimit(dynamic, 1, 0).too_many(10**9, 1, 0)
+class Calls:
+    """Open calls of one model: what a further one would be told."""
+
+    def __init__(self, spec: ModelSpec = SPEC) -> None:
+        self.admission, self.open, self.now = admission_of(spec), 0, 0
+        self.admission.close(False)
+
+    def keep(self, calls: int) -> None:
+        while self.open > calls:
+            self.admission.ended(0)
+            self.open -= 1
+        while self.open < calls:
+            assert self.admission.admit(0, 1000 * OBJECTIVE, self.now, self.now) == TAKEN
+            self.open += 1
+
+    def too_many(self, calls: int) -> bool:
+        self.keep(calls)
+        verdict = self.admission.judge(0, OBJECTIVE, self.now, self.now)
+        assert verdict in (TAKEN, BACKLOG)
+        return bool(verdict == BACKLOG)
+
+    def stretch(self, calls: int, answers: int) -> None:
+        """Let a stretch of time pass in which so many calls are always open, and so many are answered."""
+        self.keep(calls)
+        for _ in range(answers):
+            self.admission.count_answer(0)
+        for _ in range(2):
+            self.now += STRETCH // 2
+            self.admission.judge(0, OBJECTIVE, self.now, self.now)
+            self.admission.look(self.now)
+
+
+def test_a_model_whose_times_vary_promises_nothing() -> None:
+    calls = Calls(ModelSpec(0, "m", 1, latency_table([1]), DynamicSpec(1, 1.0, ())))
+    assert not calls.too_many(10_000)
 
 
 def test_by_its_profile_a_model_answers_so_many() -> None:
-    pace = OpenCallLimit(SPEC, 2, 0)
-    assert not pace.too_many(50, OBJECTIVE, 0)
-    assert pace.too_many(51, OBJECTIVE, 0)
-
-
-def stretch(pace: OpenCallLimit, now: int, calls: int, answers: int) -> int:
-    """A stretch of time in which so many calls are always open, and so many are answered; when it ends."""
-    for _ in range(answers):
-        pace.answered()
-    pace.too_many(calls, OBJECTIVE, now + STRETCH // 2)
-    pace.too_many(calls, OBJECTIVE, now + STRETCH)
-    return now + STRETCH
+    """The best batch takes a millisecond for each request, and there are two GPUs."""
+    calls = Calls()
+    assert not calls.too_many(50)
+    assert calls.too_many(51)
 
 
 def test_while_calls_queue_up_the_pace_at_which_they_are_answered_counts() -> None:
     """Promised are two a millisecond, answered is one: of 25 ms, calls queue for half."""
-    pace, now = OpenCallLimit(SPEC, 2, 0), 0
+    calls = Calls()
     for _ in range(2):
-        now = stretch(pace, now, calls=40, answers=100)
-    assert not pace.too_many(12, OBJECTIVE, now)
-    assert pace.too_many(13, OBJECTIVE, now)
+        calls.stretch(calls=40, answers=100)
+    assert not calls.too_many(12)
+    assert calls.too_many(13)
     for _ in range(4):  # nobody queues any more: that is soon forgotten
-        now = stretch(pace, now, calls=3, answers=10)
-    assert not pace.too_many(50, OBJECTIVE, now)
+        calls.stretch(calls=3, answers=10)
+    assert not calls.too_many(50)
 
 
 def test_a_burst_is_no_queue_that_stands() -> None:
-    pace, now = OpenCallLimit(SPEC, 2, 0), 0
-    pace.too_many(0, OBJECTIVE, now)
-    now = stretch(pace, now, calls=40, answers=10)
-    assert not pace.too_many(50, OBJECTIVE, now)
+    calls = Calls()
+    calls.too_many(0)
+    calls.stretch(calls=40, answers=10)
+    assert not calls.too_many(50)

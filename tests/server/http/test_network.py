@@ -355,53 +355,14 @@ def test_stopping_waits_no_longer_than_it_may_and_leaves_nobody_waiting() -> Non
     asyncio.run(run())
 
 
-# Calls that Python decides on
-
-
-async def bridged(bridge: Any) -> Any:
-    """The next call that comes over the bridge."""
-    async with asyncio.timeout(60):
-        while not (found := bridge.pop()):
-            await asyncio.sleep(0.001)
-    return found[0]
-
-
-def test_a_call_over_the_bridge_is_answered_with_what_python_says_of_it() -> None:
-    async def run() -> None:
-        async with running(OPEN, by_hand=True) as server:
-            bridge, connection = server.bridge(), await server.connect()
-            connection.writer.write(asking([1, 2]))
-            number, model, rows, _, (received, admitted, deadline), rooms, shapes = await bridged(bridge)
-            assert (model, rows, shapes, deadline - received) == (0, 1, [((1, 2), 8)], HOUR)
-            assert received <= admitted
-            block, replies, room = rooms
-            memory = server.front.memory
-            assert np.frombuffer(memory[block : block + 8], "<f4").tolist() == [1, 2]
-            memory[replies : replies + 12] = np.array([3, 4, 5], "<f4").tobytes()
-            assert room >= 12
-            batch = (7, 1, 4, received + 10, received + 20, received + 30, received + 40)
-            bridge.end(number, Outcome.IN_TIME, "", "", [[((1, 3), 12)]], False, batch)
-            status, _, answer = await connection.answer()
-            assert (status, answer["outputs"][0]["data"]) == (200, [3, 4, 5])
-            assert server.tally()[3] == {("in_time", ""): 1}
-            _, [(_, gpu, tag, size, in_time, stages)] = server.front.exchange.last_calls(0, 0)
-            assert (gpu, tag, size, in_time) == (1, 7, 4, True)
-            assert stages[:5] == (received, admitted, received + 10, received + 30, received + 40)
-            with pytest.raises(IndexError):
-                bridge.end(number, Outcome.IN_TIME, "", "", [None], False, None)
-
-    asyncio.run(run())
+# Reasons that are a policy's own
 
 
 def test_a_policys_own_reason_to_drop_a_call_is_told_and_counted_as_another() -> None:
     async def run() -> None:
-        async with running(by_hand=True) as server:
-            bridge, connection = server.bridge(), await server.connect()
-            connection.writer.write(request())
-            number, *_, shapes = await bridged(bridge)
-            assert shapes is None
-            bridge.end(number, Outcome.DROPPED, "bored", "", [None], False, None)
-            status, _, answer = await connection.answer()
+        async with running() as server:
+            server.loopback.end_with("dropped", "other", "bored")
+            status, _, answer = await (await server.connect()).ask(request())
             reason = "model echo dropped the call so that others are in time (bored)"
             assert (status, answer) == overloaded(reason)
             assert server.tally()[3] == {("dropped", "other"): 1}

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astrarium.core.errors import InputError
+from astrarium.core.errors import extension
 from astrarium.serving.live.arena import (
     ALIGNMENT,
-    SMALLEST,
-    Arena,
     block_bytes,
     fixed_bytes,
     whole_shapes,
@@ -29,14 +28,20 @@ from astrarium.serving.live.tensors import (
     unpack_bytes,
 )
 
+SMALLEST = 256  # kSmallest in native/src/front/arena.h
 SIZE = 64 * SMALLEST
+
+
+def arena_of(size: int) -> Any:
+    front: Any = extension("_front")
+    return front.Arena(size)
 
 
 @given(st.lists(st.one_of(st.integers(1, SIZE), st.none()), max_size=80), st.randoms(use_true_random=False))
 def test_blocks_never_overlap_and_all_of_it_can_be_had_again(
     wishes: list[int | None], chance: object
 ) -> None:
-    arena = Arena(SIZE)
+    arena = arena_of(SIZE)
     taken: dict[int, int] = {}
     for wish in wishes:
         if wish is None and taken:
@@ -54,19 +59,19 @@ def test_blocks_never_overlap_and_all_of_it_can_be_had_again(
 
 
 def test_a_full_arena_says_so_and_a_tiny_one_is_refused() -> None:
-    arena = Arena(SIZE)
+    arena = arena_of(SIZE)
     assert arena.take(SIZE + 1) is None
     assert [arena.take(SIZE // 2) for _ in range(3)].count(None) == 1
-    with pytest.raises(InputError, match="at least 256 bytes"):
-        Arena(SMALLEST - 1)
+    with pytest.raises(ValueError, match="at least 256 bytes"):
+        arena_of(SMALLEST - 1)
 
 
 def test_a_block_given_back_twice_is_our_fault() -> None:
-    arena = Arena(SIZE)
+    arena = arena_of(SIZE)
     offset = arena.take(1)
     assert offset is not None
     arena.give_back(offset)
-    with pytest.raises(KeyError):
+    with pytest.raises(IndexError):
         arena.give_back(offset)
 
 

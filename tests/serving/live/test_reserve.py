@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from astrarium.core.errors import extension
+from astrarium.server.control.control_room import HearingScheduler
 from astrarium.serving.live import preparing, reserve
 from astrarium.serving.live.arena import SharedMemory
 from astrarium.serving.live.backends.contract import ModelFiles, Place
@@ -22,7 +24,7 @@ from astrarium.serving.live.process import Death
 from astrarium.serving.live.reserve import Depth, Reserve, available_memory
 from astrarium.serving.live.tensors import TensorSpec
 from astrarium.serving.live.worker import files_to
-from astrarium.serving.live.workers import LocalWorkers, WorkerSpec
+from astrarium.serving.live.workers import LocalWorkers, NativeEars, WorkerSpec
 
 PATIENCE = 60.0
 X, Y = TensorSpec("X", "FP32", (2,)), TensorSpec("Y", "FP32", (2,))
@@ -55,13 +57,20 @@ class Heard:
         return sum(isinstance(one, kind) for one in self.news)
 
 
+def ears(memory: SharedMemory) -> NativeEars:
+    front: Any = extension("_front")
+    scheduler = front.Scheduler(front.Exchange(memory.view, 1, 1, 1), 1)
+    scheduler.start()
+    return HearingScheduler(scheduler, lambda: None)
+
+
 class Setting:
     """Local workers with a listener and a reserve that is made at once."""
 
     def __init__(self, home: Path, wanted: bool = True, **reserve: Any) -> None:
         memory = SharedMemory.create(1 << 16)
         self.heard, self.reserve = Heard(), Reserve(memory, wanted, **{"delay": 0.0, **reserve})
-        self.workers = LocalWorkers(memory, self.heard, reserve=self.reserve)
+        self.workers = LocalWorkers(memory, self.heard, ears(memory), self.reserve)
         options = {"model": f"{home / 'model.py'}:run"}
         self.files = files_to(ModelFiles("m", "python", options, (X,), (Y,), 2, home))
 

@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-from astrarium.core.errors import extension
 from astrarium.server.contract import Kind, ModelCard, Refused
 from astrarium.server.http.bodies import refusal
 from astrarium.server.http.network import NativeNetwork
@@ -48,10 +47,6 @@ class Running:
         """What is counted of the first model; an answer is sent before it is."""
         self.network.settle()
         return self.front.exchange.tally(0)
-
-    def bridge(self) -> Any:
-        front: Any = extension("_front")
-        return front.Bridge(self.front.exchange)
 
     def leave(self) -> None:
         for connection in self._connections:

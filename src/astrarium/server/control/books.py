@@ -74,12 +74,6 @@ class BatchesDone(NamedTuple):
     writing: Time
     computing: Mapping[int, tuple[int, Time]]  # by size: how many, and how long in all
 
-    @classmethod
-    def one(cls, size: int, gathering: Time, computing: Time, writing: Time) -> BatchesDone:
-        took = bisect_left(TIME_BOUNDS, (gathering + computing + writing) / 1e9)
-        counts = [int(place == took) for place in range(len(TIME_BOUNDS) + 1)]
-        return cls(counts, gathering, writing, {size: (1, computing)})
-
 
 @dataclass
 class ModelBooks:

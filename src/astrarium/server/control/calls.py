@@ -16,20 +16,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from astrarium.core.errors import one_of
-from astrarium.core.quantities import rounded_duration
 from astrarium.core.units import FOREVER, Time
 from astrarium.server.contract import InferAnswer, InferCall, Kind, ModelCard, Refused, Stages
 from astrarium.server.control.admission import RETRY_AFTER, admit, overloaded
-from astrarium.server.control.bounds import alone
 from astrarium.server.control.causes import QUARANTINED
-from astrarium.server.control.control_room import Control
+from astrarium.server.control.control_room import ControlRoom
 from astrarium.server.control.desk import Desk
 from astrarium.server.control.failure_watch import FailureWatch
-from astrarium.server.control.native import NativeControl
 from astrarium.server.control.repository import Entry, Repository
 from astrarium.server.control.tickets import TensorStore, Ticket, Waiter
 from astrarium.server.timelines import Timelines
-from astrarium.serving.contract import EXPIRED, UNSERVED, Setup
+from astrarium.serving.contract import EXPIRED, UNSERVED
 from astrarium.serving.live.backends import examples
 from astrarium.serving.live.backends.contract import blamed
 from astrarium.serving.live.backends.references import loaded
@@ -104,28 +101,19 @@ def _tensor(spec: TensorSpec, answer: Mapping[str, Any], rows: int) -> Tensor:
     return Tensor(spec.name, spec.datatype, array.shape, to_bytes(array))
 
 
-class Admission(NamedTuple):
-    """A call that is let in has a deadline, and an application."""
+class Wanted(NamedTuple):
+    """What a call wants of its model: an answer within its objective, as one of an application's requests."""
 
-    deadline: Time
+    objective: Time
     application: int
 
 
-def let_in(call: InferCall, entry: Entry, setup: Setup, now: Time) -> Admission:
-    """Admit a call; it is refused if the model is not ready or not even an idle GPU would be in time."""
+def wanted(call: InferCall, entry: Entry) -> Wanted:
+    """Return what a call wants; it is refused if the model is not ready, or knows nothing of the kind."""
     if entry.state != "READY":
         raise Refused(Kind.UNAVAILABLE, f"model {call.model} is not ready: {entry.reason}")
     objective = min(_objective(call, entry), FOREVER if call.patience is None else call.patience)
-    deadline = call.received + objective
-    needed = alone(setup.models[entry.plan.index], setup.network)
-    if now + needed > deadline:
-        asked, takes, passed = map(rounded_duration, (objective, needed, now - call.received))
-        raise Refused(
-            Kind.DEADLINE,
-            f"model {call.model} cannot answer within {asked}: one request alone takes {takes}, "
-            f"and {passed} had passed",
-        )
-    return Admission(deadline, _application(call, entry))
+    return Wanted(objective, _application(call, entry))
 
 
 def asks_what_was_promised(call: InferCall, entry: Entry) -> bool:
@@ -167,7 +155,7 @@ class Calls:
 
     def __init__(
         self,
-        control: Control | NativeControl,
+        control: ControlRoom,
         repository: Repository,
         preprocessor: Preprocessor,
         timelines: Timelines,
@@ -238,9 +226,9 @@ class Calls:
         index, now = entry.plan.index, self._clock()
         if entry.failing and not self._failures.lets_through(index, now):
             raise Refused(Kind.UNAVAILABLE, f"model {call.model} is not ready: {entry.failing}", RETRY_AFTER)
-        admission = let_in(call, entry, control.setup, now)
-        admit(control.admission, entry.plan, call.received, admission.deadline - call.received, now)
-        ticket = Ticket(call, index, entry.tensors, admission.application, admission.deadline, answer)
+        objective, application = wanted(call, entry)
+        admit(control.admission, index, call.model, call.received, objective, now)
+        ticket = Ticket(call, index, entry.tensors, application, call.received + objective, answer)
         try:
             self._take_in(ticket, entry)
         except Refused:
@@ -272,7 +260,7 @@ class Calls:
         given = examples.batch(entry.tensors.inputs, 1, np.random.default_rng(0)).inputs
         inputs = [_tensor(spec, given, 1) for spec in entry.tensors.inputs]
         call = InferCall(plan.name, inputs, 1, now)
-        admit(control.admission, plan, now, plan.slo, now)
+        admit(control.admission, plan.index, plan.name, now, plan.slo, now)
         ticket = Ticket(call, plan.index, entry.tensors, 0, now + plan.slo, answer, trial=True)
         if not self._tensor_store.take_in(ticket, inputs):
             control.admission.ended(plan.index)
@@ -301,7 +289,6 @@ class Calls:
         now, control = self._clock(), self._control
         if ticket.outcome in _ANSWERED:  # known better than the plan knew it
             ticket.outcome = Outcome.IN_TIME if now <= ticket.deadline else Outcome.LATE
-            control.count_answer(ticket.model)
         books = (control.trials if ticket.trial else control.books)[ticket.model]
         books.call_ended(ticket.outcome, ticket.cause, now - ticket.call.received)
         if ticket.outcome in _ANSWERED:  # in the same moment: whoever reads the books finds as many times
@@ -309,7 +296,7 @@ class Calls:
         if not ticket.trial:
             self._count_for_clients(ticket, now)
         control.admission.ended(ticket.model)
-        if ticket.answer is None or ticket.answer.done():  # nobody waits for it any more
+        if ticket.answer.done():  # nobody waits for it any more
             self._desk.release(ticket)
         else:
             ticket.answer.set_result(None)

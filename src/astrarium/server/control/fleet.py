@@ -1,4 +1,4 @@
-"""The fleet starts the workers, gives them models and batches, and starts those again that die.
+"""The fleet starts the workers, gives them models, and starts those again that die.
 
 A GPU has a worker that its models share. A model may be set apart: it then has a worker of its own on each
 GPU, which nobody else is lost with.
@@ -16,7 +16,7 @@ for stuck and before they are started again.
 from __future__ import annotations
 
 import logging
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -24,10 +24,9 @@ from typing import Protocol
 from astrarium.core.quantities import rounded_duration
 from astrarium.core.units import FOREVER, MILLISECOND, SECOND, Time
 from astrarium.server.control.blame import Blame, Loss
-from astrarium.server.control.tickets import InFlightBatch
 from astrarium.serving.live import messages
 from astrarium.serving.live.backends.contract import ModelFiles, powers_to
-from astrarium.serving.live.messages import BatchBroken, BatchCancelled, BatchDone, ModelNews, Pong, RunBatch
+from astrarium.serving.live.messages import ModelNews, Pong
 from astrarium.serving.live.process import Death
 from astrarium.serving.live.worker import files_to
 from astrarium.serving.live.workers import Workers, WorkerSpec
@@ -41,18 +40,17 @@ LOOK_EVERY = 100 * MILLISECOND  # between two calls of `check_for_stuck`, as pla
 STOPPED_LIMIT = 300 * MILLISECOND  # for a batch whose worker was stopped: it will not go on by itself
 LATE_FOR = 30 * SECOND  # how long a late look is remembered
 _NO_BATCH = -1, FOREVER
-Oldest = Callable[[int], tuple[int, Time] | None]  # of a worker: the batch it has held longest, and its limit
 log = logging.getLogger("astrarium.fleet")
 
 
 class FleetController(Protocol):
-    """The fleet reports to its controller, which also tells what batches consist of."""
+    """The fleet reports to its controller, which knows what batches workers have."""
 
-    def inputs_ready(self, flight: InFlightBatch) -> bool: ...
-    def order(self, flight: InFlightBatch) -> RunBatch: ...
     def worker_ready(self, worker: int) -> None: ...
-    def worker_lost(self, worker: int, flights: Sequence[InFlightBatch], loss: Loss) -> Blame | None: ...
-    def returned(self, flight: InFlightBatch, news: BatchDone | BatchBroken | BatchCancelled) -> None: ...
+    def worker_lost(self, worker: int, loss: Loss) -> Blame | None: ...
+    def oldest(self, worker: int) -> tuple[int, Time] | None:
+        """Return the batch that a worker has held longest, and how long it may."""
+
     def model_news(self, gpu: int, news: ModelNews) -> None: ...
     def pong(self, gpu: int, news: Pong) -> None: ...
 
@@ -72,8 +70,6 @@ class _WorkerEntry:
     took: Time = 0  # from its last start until it was ready; 0: it never was
     pause: Time = 0
     last_words: messages.WorkerBroken | None = None
-    unsent: deque[InFlightBatch] = field(default_factory=deque)  # inputs still being made
-    sent: deque[InFlightBatch] = field(default_factory=deque)
     oldest: int = -1  # the batch that it held at the last look, and for how long by then
     held: Time = 0
 
@@ -103,7 +99,6 @@ class Fleet:
         self._load_took: dict[int, Time] = {}  # by model, the last time that it could be loaded
         self._looked = 0  # 0: not yet
         self._late, self._late_at = 0, 0  # how late the latest look came, and when that was
-        self.oldest: Oldest = self._oldest_sent
 
     def start(self, workers: Workers) -> None:
         self.workers = workers
@@ -134,39 +129,9 @@ class Fleet:
     def idle(self) -> list[int]:
         """Return the workers that are ready and run no batch."""
         ready = self.ready()
-        return [worker for worker in ready if self.oldest(worker) is None]
+        return [worker for worker in ready if self._controller.oldest(worker) is None]
 
     # orders
-
-    def launch(self, flight: InFlightBatch) -> None:
-        self._entries[flight.gpu].unsent.append(flight)
-        self.pump(flight.gpu)
-
-    def pump(self, gpu: int) -> None:
-        """Send what can be sent; batches of a GPU never overtake each other."""
-        entry = self._entries[gpu]
-        while entry.unsent and self._controller.inputs_ready(entry.unsent[0]):
-            self._send(entry, entry.unsent.popleft())
-
-    def pump_all(self) -> None:
-        for gpu in range(len(self._specs)):
-            self.pump(gpu)
-
-    def drop_unsent(self) -> None:
-        """Forget batches that no worker knows of; their requests have ended."""
-        for entry in self._entries.values():
-            entry.unsent.clear()
-
-    def cancel(self, flight: InFlightBatch, recovery: Time) -> None:
-        flight.cancelled = True
-        unsent = self._entries[flight.gpu].unsent
-        if flight in unsent:  # its worker does not know of it
-            unsent.remove(flight)
-            now = self._clock()
-            news = BatchCancelled(flight.tag, now, now)
-            self._later(recovery, lambda: self._controller.returned(flight, news))
-        else:
-            self._order(flight.gpu, messages.CancelBatch(flight.tag, recovery))
 
     def load(self, model: int, files: Mapping[str, ModelFiles]) -> None:
         self.models[model] = files
@@ -222,7 +187,7 @@ class Fleet:
         """
         passed = self._look()
         for entry in self._entries.values():
-            tag, limit = self.oldest(entry.spec.worker) or _NO_BATCH
+            tag, limit = self._controller.oldest(entry.spec.worker) or _NO_BATCH
             if tag != entry.oldest:
                 entry.oldest, entry.held = tag, 0
             elif entry.held > self._late + (limit if self._may_go_on(entry) else STOPPED_LIMIT):
@@ -251,10 +216,6 @@ class Fleet:
     def _may_go_on(self, entry: _WorkerEntry) -> bool:
         return entry.held <= STOPPED_LIMIT or not self._workers.is_stopped(entry.spec.worker)
 
-    def _oldest_sent(self, worker: int) -> tuple[int, Time] | None:
-        sent = self._entries[worker].sent
-        return (sent[0].tag, sent[0].limit) if sent else None
-
     def _look(self) -> Time:
         """Return how much of the time since the last look counts; remember how late this one comes."""
         now = self._clock()
@@ -272,9 +233,6 @@ class Fleet:
         if entry is None:
             return  # of a worker that was let go
         match news:
-            case BatchDone(run) | BatchBroken(run) | BatchCancelled(run):
-                if (flight := self._take(entry, run)) is not None:
-                    self._controller.returned(flight, news)
             case messages.WorkerUp():
                 self._load_all(entry)
             case messages.WorkerBroken():
@@ -299,17 +257,12 @@ class Fleet:
             return
         loss = _loss(entry, death)
         loading = entry.begun >= 0 and loss.run < 0 and loss.by_its_work
-        broken = loading or (loss.by_its_work and self.oldest(worker) is not None)
+        broken = loading or (loss.by_its_work and self._controller.oldest(worker) is not None)
         entry.pause = self._pause(entry, broken)
         entry.started = self._clock() + entry.pause  # as planned
-        flights = [*entry.sent, *entry.unsent]
-        entry.sent.clear()
-        entry.unsent.clear()
         entry.ready = False
-        for flight in flights:
-            flight.lost = loss.reason
         told = loss._replace(by_its_work=False) if loading else loss  # what ran beside a load is not suspect
-        blame = self._controller.worker_lost(worker, flights, told)
+        blame = self._controller.worker_lost(worker, told)
         if loading:
             blame = self._died_loading(entry, loss)
         entry.begun = -1
@@ -389,15 +342,6 @@ class Fleet:
         if not entry.ready and not entry.loading:
             entry.ready, entry.took = True, max(1, self._clock() - entry.started)
             self._controller.worker_ready(entry.spec.worker)
-
-    def _send(self, entry: _WorkerEntry, flight: InFlightBatch) -> None:
-        entry.sent.append(flight)
-        self._order(flight.gpu, self._controller.order(flight))
-
-    def _take(self, entry: _WorkerEntry, tag: int) -> InFlightBatch | None:
-        if not entry.sent or entry.sent[0].tag != tag:
-            return None
-        return entry.sent.popleft()
 
 
 def _loss(entry: _WorkerEntry, death: Death) -> Loss:

@@ -1,8 +1,7 @@
 """Isolation keeps models that break workers again and again away from the others.
 
 A model that did so twice in ten minutes is set apart: it moves into processes of its own, one on each GPU,
-and can break nobody else's work any more. Where the scheduler cannot send batches to two processes of a GPU,
-it takes no calls for a while instead.
+and can break nobody else's work any more.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from astrarium.core.quantities import rounded_duration
 from astrarium.core.units import SECOND, Time
 from astrarium.server.control.blame import Blame
 from astrarium.server.control.fleet import Fleet
@@ -21,17 +19,13 @@ from astrarium.server.control.repository import Entry, Repository
 WINDOW = 600 * SECOND
 CERTAIN, UNCERTAIN = 2, 1  # what a broken worker counts, and one that somebody outside may have ended
 LIMIT = 2 * CERTAIN  # in that time; the first may be bad luck
-FIRST_BAN, LONGEST_BAN = 10 * SECOND, 600 * SECOND
 log = logging.getLogger("astrarium.isolation")
 
 
 class Separator(Protocol):
-    """A scheduler that can send the batches of one model to workers of its own, one for each GPU."""
-
-    can_set_apart: bool
+    """Who sends the batches of one model to workers of its own, one for each GPU."""
 
     def set_apart(self, model: int, workers: list[int]) -> None: ...
-    def abandon(self, model: int) -> None: ...
 
 
 class Isolation:
@@ -43,13 +37,11 @@ class Isolation:
         fleet: Fleet,
         separator: Separator,
         clock: Callable[[], Time],
-        later: Callable[[Time, Callable[[], None]], object],
         changed: Callable[[], None],
     ) -> None:
         self._repository, self._fleet, self._separator = repository, fleet, separator
-        self._clock, self._later, self._changed = clock, later, changed
+        self._clock, self._changed = clock, changed
         self._strikes: list[deque[tuple[Time, int]]] = [deque() for _ in repository.entries]  # and weights
-        self._bans = [0] * len(repository.entries)  # how often each was banned
         fleet.blamed = self.blamed
 
     def blamed(self, blame: Blame, reason: str) -> None:
@@ -66,7 +58,6 @@ class Isolation:
     def forgive(self, entry: Entry) -> None:
         """Forget what a model did; it is with the others again when it is loaded next."""
         self._strikes[entry.plan.index].clear()
-        self._bans[entry.plan.index] = 0
         if self._fleet.is_apart(entry.plan.index):
             self._fleet.set_together(entry.plan.index)
             self._separator.set_apart(entry.plan.index, [])
@@ -80,34 +71,8 @@ class Isolation:
 
     def _isolate(self, entry: Entry, reason: str) -> None:
         told = {"model": entry.plan.name, "reason": reason}
-        if self._separator.can_set_apart:
-            entry.apart = reason
-            entry.state, entry.reason = "LOADING", f"it moves to processes of its own: {reason}"
-            self._separator.set_apart(entry.plan.index, self._fleet.set_apart(entry.plan.index))
-            log.warning("model %(model)s is set apart in processes of its own: %(reason)s", told, extra=told)
-        else:
-            self._ban(entry, reason)
+        entry.apart = reason
+        entry.state, entry.reason = "LOADING", f"it moves to processes of its own: {reason}"
+        self._separator.set_apart(entry.plan.index, self._fleet.set_apart(entry.plan.index))
+        log.warning("model %(model)s is set apart in processes of its own: %(reason)s", told, extra=told)
         self._changed()
-
-    def _ban(self, entry: Entry, reason: str) -> None:
-        """Let a model take no calls for a while, twice as long each time."""
-        bans = self._bans[entry.plan.index]
-        self._bans[entry.plan.index] = bans + 1
-        pause = min(FIRST_BAN << bans, LONGEST_BAN)
-        entry.state, entry.reason = (
-            "UNAVAILABLE",
-            f"{reason}; it takes calls again in {rounded_duration(pause)}",
-        )
-        told = {"model": entry.plan.name, "reason": entry.reason}
-        log.warning("model %(model)s is not ready: %(reason)s", told, extra=told)
-        self._separator.abandon(entry.plan.index)
-        reason = entry.reason
-        self._later(pause, lambda: self._end_ban(entry, reason))
-
-    def _end_ban(self, entry: Entry, reason: str) -> None:
-        if (entry.state, entry.reason) == ("UNAVAILABLE", reason):  # else somebody has loaded or unloaded it
-            strikes = self._strikes[entry.plan.index]
-            self._strikes[entry.plan.index] = deque(list(strikes)[1:])  # the next one is enough
-            entry.state, entry.reason = "READY", ""
-            log.info("model %s takes calls again", entry.plan.name)
-            self._changed()

@@ -82,41 +82,30 @@ class ServingPlan:
     start_limit: Time = ServerOptions().start_limit
     threads: int = 1  # that read calls, where uvicorn does not
     uvicorn: str = ""  # one of WHY_UVICORN: why uvicorn reads the calls; empty: network threads do
-    python_scheduler: str = ""  # why the policy decides in Python; empty: its native twin does
+    python_policy: str = ""  # why the policy decides in Python; empty: its native twin does
 
     @property
     def told_path(self) -> str:
         """Return who reads calls and who decides, and why it is Python where it is."""
         threads = f"{self.threads} network thread{'s' * (self.threads > 1)}"
         readers = f"uvicorn ({WHY_UVICORN[self.uvicorn]})" if self.uvicorn else threads
-        why = self.python_scheduler
-        return f"calls are read by {readers} and scheduled {f'in Python ({why})' if why else 'natively'}"
+        decided = f"by a policy in Python ({self.python_policy})" if self.python_policy else "natively"
+        return f"calls are read by {readers} and scheduled {decided}"
 
 
-_SAID = "server.path says so"
-WHY_UVICORN = {
-    "server_path": _SAID,
-    "no_extension": "the native extension was not built",
-    "tls": "TLS is ended there",
-}
+WHY_UVICORN = {"server_path": "server.path says so", "tls": "TLS is ended there"}
 _MOST_THREADS = 4  # that read calls, where nobody says: one reads more small calls than a GPU answers
 
 
 def _why_uvicorn(server: ServerOptions) -> str:
     """Return why network threads cannot read calls, or are not to; empty where they do."""
-    obstacles = {
-        "server_path": server.path == "python",
-        "no_extension": extension("_front") is None,
-        "tls": server.tls is not None,
-    }
+    obstacles = {"server_path": server.path == "python", "tls": server.tls is not None}
     return next((why for why, there in obstacles.items() if there), "")
 
 
 def _why_python(scenario: Scenario, policy: ServingPolicy) -> str:
-    """Return why the native scheduler cannot decide, or is not to; empty where it does."""
+    """Return why the policy decides in Python; empty where its native twin does."""
     obstacles = {
-        _SAID: scenario.server.path == "python",
-        WHY_UVICORN["no_extension"]: extension("_front") is None,
         f"policy {scenario.policy.name} has no live native twin": not isinstance(policy, LiveTwin),
         "what is recorded is decided in Python": scenario.server.record is not None,
     }
@@ -132,7 +121,17 @@ def _path(scenario: Scenario, policy: ServingPolicy) -> tuple[str, str]:
     return uvicorn, python
 
 
+def _check_extension() -> None:
+    if extension("_front") is None or extension("_native") is None:
+        expected = (
+            "the native extension, which was not built here: install astrarium from a wheel, or with a C++20 "
+            "compiler (pip install --force-reinstall --no-deps astrarium)"
+        )
+        raise InputError("server", None, expected)
+
+
 def plan(scenario: Scenario) -> ServingPlan:
+    _check_extension()
     setup = build.setup(scenario)
     _check_objectives(setup)
     files = {kind: build.model_files(scenario, kind) for kind in scenario.cluster.kinds}
@@ -142,7 +141,7 @@ def plan(scenario: Scenario) -> ServingPlan:
     def new_policy(setup: Setup) -> ServingPolicy:
         return faster(build.policy(scenario, setup), setup)
 
-    uvicorn, python_scheduler = _path(scenario, new_policy(setup))
+    uvicorn, python_policy = _path(scenario, new_policy(setup))
     return ServingPlan(
         setup=setup,
         models=tuple(_model(scenario, setup, files, index, name) for index, name in names),
@@ -156,7 +155,7 @@ def plan(scenario: Scenario) -> ServingPlan:
         measured_delays=scenario.network == type(scenario.network)(),
         threads=scenario.server.threads or max(1, min(_MOST_THREADS, (os.cpu_count() or 1) // 4)),
         uvicorn=uvicorn,
-        python_scheduler=python_scheduler,
+        python_policy=python_policy,
     )
 
 

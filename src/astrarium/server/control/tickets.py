@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from astrarium.core.units import Time
 from astrarium.server.contract import InferCall, Kind
-from astrarium.serving.contract import Request, Setup
 from astrarium.serving.live import arena
-from astrarium.serving.live.arena import Arena, SharedMemory, aligned
-from astrarium.serving.live.messages import BatchDone, Shapes
+from astrarium.serving.live.arena import SharedMemory, aligned
+from astrarium.serving.live.messages import Shapes
 from astrarium.serving.live.tensors import Tensor, TensorSpec
 from astrarium.serving.state import Outcome
+
+if TYPE_CHECKING:
+    from astrarium._front import Arena
 
 LEAST_ROOM = 1 << 14  # bytes for an answer whose size nobody knows beforehand
 
@@ -45,23 +47,8 @@ class Waiter(Protocol):
     def set_result(self, result: None, /) -> None: ...
 
 
-class Decider(Protocol):
-    """A decider is what an in-flight batch knows of the scheduler that sent it."""
-
-    listens: bool
-
-    @property
-    def setup(self) -> Setup: ...
-    def finished(self, flight: InFlightBatch, started: Time, ended: Time) -> None: ...
-    def broken(self, flight: InFlightBatch, error: str) -> None: ...
-    def preempted(self, flight: InFlightBatch, started: Time, stopped: Time) -> None: ...
-    def profiled(self, request: Request, time: Time) -> None: ...
-    def gpu_left(self, gpu: int) -> None: ...
-    def close(self) -> None: ...
-
-
-class EndedBatchFacts(NamedTuple):
-    """These facts of a batch come back from the native scheduler with the calls that it carried."""
+class EndedBatch(NamedTuple):
+    """What comes back from the native scheduler with a call, of the batch that carried its last part."""
 
     tag: int
     gpu: int
@@ -76,65 +63,11 @@ class EndedBatchFacts(NamedTuple):
 KeptGpu = tuple[Time, int, Time]
 
 
-def kept_gpu(size: int, started: Time, computing: Time, computed: Time, finished: Time) -> KeptGpu:
-    """Return for how long a batch kept its GPU.
-
-    The answers of one that was launched are written while the next one runs; its inputs were there when it
-    started.
-    """
-    launched = computing == started
-    return finished, size, (computed if launched else finished) - started
-
-
-@dataclass(slots=True, eq=False)
-class InFlightBatch:
-    """A batch is in flight from the policy's dispatch until its worker is done with it.
-
-    Times are of the monotonic clock. `lost` says what became of the worker that had it.
-    """
-
-    tag: int  # its number over all schedulers; workers know it by this
-    scheduler: Decider
-    run: int  # its number in the scheduler's books
-    gpu: int
-    model: int
-    requests: list[Request]
-    start: Time  # not before
-    dispatched: Time
-    planned_end: Time  # when the policy expects its worker to be done
-    limit: Time  # a worker that takes longer than this is stuck
-    done: BatchDone | None = None
-    cancelled: bool = False
-    lost: str = ""
-    suspect: bool = False  # it may have broken that worker
-    rows: list[tuple[Ticket, int]] = field(default_factory=list)  # since it was sent: whose, and which row
-
-    @property
-    def size(self) -> int:
-        return len(self.requests)
-
-    @property
-    def started(self) -> Time:
-        return self._done.started
-
-    @property
-    def finished(self) -> Time:
-        return self._done.finished
-
-    @property
-    def _done(self) -> BatchDone:
-        assert self.done is not None, "the batch did not end well"
-        return self.done
-
-
-EndedBatch = InFlightBatch | EndedBatchFacts  # what a call remembers of the batch that carried its last part
-
-
 @dataclass(slots=True, eq=False)
 class Ticket:
     """A ticket has a part for each row of its call, and has ended when they all have.
 
-    The block is given back once the client has its answer and no worker can write into it any more.
+    No worker writes into its block any more by then; that is given back once the client has its answer.
     """
 
     call: InferCall
@@ -142,9 +75,8 @@ class Ticket:
     tensors: Tensors
     application: int
     deadline: Time
-    answer: Waiter | None = None  # None: nobody waits in Python
-    open_parts: int = field(init=False)
-    reply_shapes: list[Shapes | None] = field(init=False)  # by row; None: the model's own
+    answer: Waiter
+    reply_shapes: list[Shapes | None] = field(init=False)  # by row; None or empty: the model's own
     block: int = -1  # -1: no memory yet, or none any more
     shapes: Shapes | None = None  # of the inputs; None: the model's own
     replies: int = 0  # where the first reply room begins
@@ -154,27 +86,22 @@ class Ticket:
     cause: str = ""  # one of a few words: what metrics count
     reason: str = ""  # what the client is told
     batch: EndedBatch | None = None  # the last one that carried a part to its end
-    holders: int = 0  # batches that a worker may still be writing for
     released: bool = False
     retried: bool = False
     trial: bool = False  # a made-up call of our own, to find out whether its model works again
     inputs_ready: bool = True
     broken: str = ""  # what went wrong while its inputs were made
     blamed: Kind = Kind.MODEL_FAILED  # whose fault that is
-    # Of a call that a network thread has read: goes back to it, which answers it and gives the block back.
-    send_home: Callable[[Ticket], None] | None = None
 
     def __post_init__(self) -> None:
-        self.open_parts = self.call.rows
         self.reply_shapes = [None] * self.call.rows
 
 
 class TensorStore:
     """The tensor store gives each call a block: its inputs first, then a reply room for each of its rows."""
 
-    def __init__(self, size: int) -> None:
-        self.arena = Arena(size)  # or its native twin
-        self.memory = SharedMemory.create(self.arena.size)
+    def __init__(self, memory: SharedMemory, arena: Arena) -> None:
+        self.memory, self.arena = memory, arena
 
     def take_in(self, ticket: Ticket, given: Sequence[Tensor]) -> bool:
         """Copy the inputs, in the model's order, where workers find them. False where there is no room."""
@@ -212,12 +139,9 @@ class TensorStore:
 
     def settle(self, ticket: Ticket) -> None:
         """Give the block back if nobody needs it any more."""
-        if ticket.released and not ticket.holders and ticket.block >= 0:
+        if ticket.released and ticket.block >= 0:
             block, ticket.block = ticket.block, -1
-            if ticket.send_home is None:
-                self.arena.give_back(block)
-            else:
-                ticket.send_home(ticket)
+            self.arena.give_back(block)
 
     def _write(self, at: int, given: Iterable[Tensor]) -> None:
         view = self.memory.view

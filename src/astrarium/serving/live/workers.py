@@ -17,7 +17,6 @@ from astrarium.core.units import SECOND, Time
 from astrarium.serving.live.arena import SharedMemory
 from astrarium.serving.live.backends.contract import Place
 from astrarium.serving.live.messages import (
-    LARGEST_MESSAGE,
     LoadModel,
     ModelComplete,
     ModelLoaded,
@@ -115,25 +114,25 @@ class _Running(WorkerProcess):
 class LocalWorkers:
     """Local workers are processes of this machine; they hold no terminal and die with this process.
 
-    Everything here belongs to one event loop. *reserve* is whether to hold a process in reserve, or one that
-    a test has made.
+    Everything here belongs to one event loop; *ears* hear workers before it does. *reserve*: whether to hold
+    a process in reserve, or one that a test has made.
     """
 
     def __init__(
         self,
         memory: SharedMemory,
         listener: Listener,
-        ears: NativeEars | None = None,
+        ears: NativeEars,
         reserve: bool | Reserve = True,
     ) -> None:
-        self._memory, self._listener, self._ears = memory, listener, ears
+        self._memory, self._listener = memory, listener
+        self._ears: NativeEars | None = ears  # nothing once nobody is heard any more
         adopt_orphans()  # the reserve leaves some
         self._reserve = reserve if isinstance(reserve, Reserve) else Reserve(memory, reserve)
         self._running: dict[int, _Running] = {}
         self._waiting: set[int] = set()  # workers that start as soon as there is a process in reserve again
         self._loop = asyncio.get_running_loop()
-        if ears is not None:
-            self._loop.add_reader(ears.bell(), self._collect, ears)
+        self._loop.add_reader(ears.bell(), self._collect, ears)
 
     def start(self, spec: WorkerSpec) -> None:
         if self._reserve.wait_for_heir(lambda: self._start_waiting(spec)):
@@ -147,8 +146,6 @@ class LocalWorkers:
         self._running[spec.worker] = running
         if self._ears is not None:
             self._ears.watch(spec.worker, running.socket.fileno())
-        else:
-            self._loop.add_reader(running.socket.fileno(), self._read, spec.worker, running)
         self._loop.add_reader(running.watch, self._ended, spec.worker, running)
 
     def _start_waiting(self, spec: WorkerSpec) -> None:
@@ -209,19 +206,6 @@ class LocalWorkers:
 
     def in_reserve(self) -> int:
         return int(self._reserve.ready)
-
-    def _read(self, worker: int, running: _Running) -> None:
-        while True:
-            try:
-                packet = running.socket.recv(LARGEST_MESSAGE)
-            except BlockingIOError:
-                return
-            except OSError:
-                packet = b""
-            if not packet:
-                self._loop.remove_reader(running.socket.fileno())
-                return
-            self._tell(worker, packet)
 
     def _collect(self, ears: NativeEars) -> None:
         for worker, packet in ears.packets():
@@ -286,11 +270,9 @@ class LocalWorkers:
         log.info(f"{text}: %s", worker, told(phases), extra={"worker": worker, "phases_s": seconds})
 
     def _ended(self, worker: int, running: _Running) -> None:
-        if self._ears is None:
-            self._read(worker, running)  # its last words
         self._forget(worker, running)
         if self._ears is not None:
-            self._collect(self._ears)
+            self._collect(self._ears)  # its last words
         how = running.end()
         if self._running.get(worker) is running:
             del self._running[worker]
@@ -299,7 +281,5 @@ class LocalWorkers:
     def _forget(self, worker: int, running: _Running) -> None:
         if self._ears is not None:
             self._ears.forget(worker)
-        else:
-            self._loop.remove_reader(running.socket.fileno())
         self._loop.remove_reader(running.watch)
         os.close(running.watch)

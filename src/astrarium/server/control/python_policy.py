@@ -1,0 +1,102 @@
+"""A policy in Python decides for the native scheduler, which asks it in batches: events in, actions out.
+
+The books that count, who waits and what runs, are the native scheduler's; those here are what a policy reads,
+and forget what has ended. Whoever asks is mostly another thread, one at a time; times begin at 0 when the
+policy does. The other side is native/src/front/python_policy.h.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from astrarium.core.engine import Engine
+from astrarium.core.policy import SetTimer
+from astrarium.core.timers import Timers
+from astrarium.core.trace import Step
+from astrarium.core.units import Time
+from astrarium.serving import contract
+from astrarium.serving.contract import Action, Event, Request, Setup
+from astrarium.serving.policies import ServingPolicy, listens_to_profiler
+from astrarium.serving.state import Fate, Ledger, Outcome, ServingState
+
+DISPATCH, DROP, PREEMPT = range(3)
+Told = tuple[int, tuple[Any, ...]]  # the kind of an event, and what it is made of
+Wish = tuple[int, int, Any, Time]  # the kind of an action, a GPU or a request, and what belongs to it
+log = logging.getLogger("astrarium.control")
+
+
+def _arrived(*request: Any) -> Event:
+    return contract.RequestArrived(Request(*request))
+
+
+# By kind, as native/src/books.h counts what happens; arrivals are the last.
+_EVENTS: tuple[Callable[..., Event], ...] = (
+    contract.BatchFinished,
+    contract.BatchPreempted,
+    contract.RequestProfiled,
+    contract.BatchFailed,
+    contract.GpuJoined,
+    contract.GpuLeft,
+    _arrived,
+)
+
+
+class OpenLedger(Ledger):
+    """An open ledger does not grow: it knows when the batches that run were dispatched, and no more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._batches = 0
+        self.batch_dispatched: Any = {}  # by number, like the column it replaces
+
+    def open_request(self, request: int) -> None:
+        """Keep nothing: the books know which requests wait."""
+
+    def end_request(self, request: int, outcome: Outcome, reason: str, now: Time, batch: int = -1) -> None:
+        """Keep nothing: the native scheduler knows how requests end."""
+
+    def open_batch(self, model: int, gpu: int, size: int, now: Time) -> int:
+        number, self._batches = self._batches, self._batches + 1
+        self.batch_dispatched[number] = now
+        return number
+
+    def end_batch(self, batch: int, fate: Fate, started: Time, finished: Time) -> None:
+        self.batch_dispatched.pop(batch, None)
+
+
+class PythonPolicy:
+    """A policy with the books that it reads and its timers; *record* notes every step."""
+
+    def __init__(
+        self, name: str, policy: ServingPolicy, setup: Setup, record: Callable[[Step], None] | None = None
+    ) -> None:
+        self._name = name
+        self._state = ServingState(setup, OpenLedger())
+        self._engine: Engine[ServingState, Any, Any] = Engine(self._state, policy, record=record)
+        self._timers = Timers()
+        self.listens_to_profiler = listens_to_profiler(policy)
+
+    def decide(self, now: Time, told: Sequence[Told]) -> tuple[list[Wish], Time]:
+        """Return what the policy wants done, and when to be asked again at the latest."""
+        events: list[Any] = [_EVENTS[kind](*what) for kind, what in told]
+        events += self._timers.due(now)
+        if not events:
+            return [], self._timers.earliest
+        try:
+            actions = self._engine.step(now, events)
+        except Exception as error:  # the native scheduler tells its requests, and asks for a fresh policy
+            log.exception("the policy %s failed", self._name)
+            raise RuntimeError(f"{type(error).__name__}: {error}") from None
+        self._timers.taken(actions)
+        wishes = [self._wish(action) for action in actions if type(action) is not SetTimer]
+        return wishes, self._timers.earliest
+
+    def _wish(self, action: Action) -> Wish:
+        if type(action) is contract.Dispatch:
+            return DISPATCH, action.gpu, action.requests, action.start
+        if type(action) is contract.Drop:
+            return DROP, action.request, action.reason, 0
+        assert type(action) is contract.Preempt, "the books have taken the action"
+        return PREEMPT, action.gpu, self._state.gpus[action.gpu].recovering, 0
