@@ -1,5 +1,5 @@
 // The books of a simulated run and the world that carries decisions out: twins of
-// astrarium.serving.state, ledger and model. A policy commits its decisions here one by one.
+// astrarium.serving.state and astrarium.serving.world. A policy commits its decisions here one by one.
 #pragma once
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Twin of Candidates in astrarium.serving.policies.clockwork: one candidate for each batch size of a model,
+// Twin of ModelCandidates in astrarium.serving.policies.clockwork: one candidate for each batch size of a model,
 // as they stood when last looked at.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Twin of astrarium.serving.policies._queue and _gather: the requests of one model, earliest deadline
+// Twin of ModelQueue in astrarium.serving.policies._queue: the requests of one model, earliest deadline
 // first, and the batch it would send now.
 #pragma once
 

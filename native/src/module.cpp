@@ -1,4 +1,4 @@
-// The one extension module: arrays in, a finished run out.
+// astrarium._native: arrays of a simulation in, a finished run out; setups and the twins of policies.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>

@@ -1,4 +1,4 @@
-// Twin of astrarium.serving.policies._window: Symphony's scheduler for any window, and the deferred, eager and
+// Twin of astrarium.serving.policies.window: Symphony's scheduler for any window, and the deferred, eager and
 // timeout windows. The Python file says what it means; the names are the same.
 #pragma once
 
