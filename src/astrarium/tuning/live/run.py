@@ -178,7 +178,6 @@ def _canonical(values: Mapping[str, Any]) -> str:
 JOURNAL, TRACE = "journal.jsonl", "trace.jsonl"
 INTERRUPTED = "it was interrupted"
 Look = Callable[[LiveTuning], None]
-_Parts = tuple[Any, Any, Any, Goal, float | None, Space]
 
 
 @dataclass(frozen=True)
@@ -201,6 +200,16 @@ class SearchSpec:
     def label(self) -> str:
         """The policy as reports show it."""
         return self.policy.label if isinstance(self.policy, Choice) else type(self.policy).__name__
+
+
+@dataclass(frozen=True)
+class _CheckedSearch:
+    """A checked search has what its specification names made, and nothing of it started."""
+
+    search: Search
+    sampler: Sampler
+    policy: TuningPolicy
+    space: Space
 
 
 def options(longest: str | None) -> LiveOptions:
@@ -232,9 +241,9 @@ def run_local(
 
 def run_with(spec: SearchSpec, make_backend: Callable[[], TrialBackend]) -> TuningRecord:
     """Run a search on a backend. What the user wrote is checked before anything is started."""
-    parts = _parts(spec)
+    checked = _checked(spec)
     with _removed_if_unused(spec.folder), folder_lock(spec.folder):
-        return _run(spec, parts, make_backend)
+        return _run(spec, checked, make_backend)
 
 
 @contextmanager
@@ -252,13 +261,23 @@ def _removed_if_unused(folder: Path | None) -> Iterator[None]:
         raise
 
 
-def _run(spec: SearchSpec, parts: _Parts, make_backend: Callable[[], TrialBackend]) -> TuningRecord:
+def _run(spec: SearchSpec, checked: _CheckedSearch, make_backend: Callable[[], TrialBackend]) -> TuningRecord:
     journal = _journal(spec)
     with _recorder(spec.folder) as record:
         backend = make_backend()
         with _closed_on_error(backend), _Interrupts() as interrupts:
-            live = live_tuning(*parts[:3], backend, *parts[3:], journal=journal, options=spec.options,
-                               record=record)  # fmt: skip
+            live = live_tuning(
+                checked.search,
+                checked.sampler,
+                checked.policy,
+                backend,
+                spec.goal,
+                spec.target,
+                checked.space,
+                journal=journal,
+                options=spec.options,
+                record=record,
+            )
             _search(live, interrupts, spec.progress or (lambda live: None))
     return live.record(spec.label)
 
@@ -293,14 +312,17 @@ def bounded_spread(policy: Choice | TuningPolicy, spread: int) -> Choice | Tunin
     return Choice(policy.name, {**({"spread": spread} if known else {}), **policy.parameters})
 
 
-def _parts(spec: SearchSpec) -> _Parts:
+def _checked(spec: SearchSpec) -> _CheckedSearch:
     if spec.goal not in ("min", "max"):
         raise InputError("goal", spec.goal, "min or max")
     space = space_of(spec.space)
     search, policy = spec.search, spec.policy
-    search = chosen(searches, search, field="search") if isinstance(search, Choice) else search
-    policy = chosen(tuning_policies, policy) if isinstance(policy, Choice) else policy
-    return search, _sampler(spec, space), policy, spec.goal, spec.target, space
+    return _CheckedSearch(
+        search=chosen(searches, search, field="search") if isinstance(search, Choice) else search,
+        sampler=_sampler(spec, space),
+        policy=chosen(tuning_policies, policy) if isinstance(policy, Choice) else policy,
+        space=space,
+    )
 
 
 def _sampler(spec: SearchSpec, space: Space) -> Sampler:
