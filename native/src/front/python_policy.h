@@ -66,7 +66,10 @@ class PythonPolicy final : public Decider {
     try {
       return read((*decide_)(now, told(heard)));
     } catch (const nanobind::python_error& error) {
-      throw std::runtime_error(nanobind::str(error.value()).c_str());
+      const nanobind::str words(error.value());
+      const char* const text = words.c_str();
+      if (text == nullptr) PyErr_Clear();  // it is no text that others could read
+      throw std::runtime_error(text == nullptr ? "it cannot be said how" : text);
     }
   }
 

@@ -215,7 +215,9 @@ class SchedulerThread {
   }
 
   // A timer that rings too early stays as it is: mostly the next moment is moved on again before that.
+  // A moment before there was any is the first one: the kernel takes no other.
   void set_timer(Time next) {
+    next = std::max<Time>(next, 1);
     if (next >= set_for_) return;
     set_for_ = next;
     itimerspec when{};

@@ -309,6 +309,9 @@ def test_a_model_that_breaks_workers_again_is_set_apart() -> None:
     assert "it broke 2 workers" in entry.apart
     unloaded = {worker for worker, order in stage.workers.orders if order == UnloadModel(0, moves=True)}
     assert unloaded == {1}  # worker 0 was gone, and has not loaded it again
+    left = stage.workers.orders.index((1, UnloadModel(0, moves=True)))
+    later = [order for worker, order in stage.workers.orders[left:] if worker == 1]
+    assert not [order for order in later if isinstance(order, RunBatch) and order.model == 0]
     before = len(stage.workers.orders)
     calls = [stage.call(model=number % 2) for number in range(8)]
     stage.wait(200)

@@ -87,6 +87,44 @@ def test_events_are_made_of_what_the_native_scheduler_tells_and_actions_of_what_
     ]
 
 
+HALF: Any = 9.5
+
+
+@pytest.mark.parametrize(
+    ("action", "told"),
+    [
+        (
+            Dispatch(0, (4,), HALF),
+            "InvalidAction: Dispatch(gpu=0, requests=(4,), start=9.5): 9.5 is no whole",
+        ),
+        (SetTimer(HALF, "a"), "InvalidAction: a timer: 9.5 is no whole number of nanoseconds"),
+        (Drop(4, HALF), "InvalidAction: Drop(request=4, reason=9.5): its reason is no text"),
+        (SystemExit(3), "SystemExit: 3"),
+        (ValueError("bad \udc80 name"), "ValueError: bad \\udc80 name"),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_what_native_code_cannot_read_is_told_in_words(action: Any, told: str) -> None:
+    """A time that comes of a division was once told as std::bad_cast."""
+
+    class Wrong(Scripted):
+        def decide(self, now: int, events: Sequence[Event], state: ServingState) -> list[Action]:
+            if isinstance(action, BaseException):
+                raise action
+            return [action]
+
+    asked = PythonPolicy("wrong", Wrong(), SETUP)
+    with pytest.raises(RuntimeError) as error:
+        asked.decide(2, [(6, (4, 0, 1, 26, 0))])
+    assert str(error.value).startswith(told)
+
+
+def test_times_beyond_all_are_bounded() -> None:
+    policy = Scripted([Dispatch(0, (4,), 1 << 80), SetTimer(-(10**30), "a")])
+    asked = PythonPolicy("scripted", policy, SETUP)
+    assert asked.decide(2, [(6, (4, 0, 1, 26, 0))]) == ([(0, 0, (4,), FOREVER)], -FOREVER)
+
+
 def test_its_books_forget_what_has_ended() -> None:
     asked = PythonPolicy("eager", Eager(SETUP, Eager.Parameters()), SETUP)
     for number in range(1000):

@@ -156,14 +156,20 @@ class Fleet:
     # models that are set apart
 
     def set_apart(self, model: int) -> list[int]:
-        """Give a model a worker of its own on each GPU, in the order of GPUs; return their numbers."""
-        for worker in self.holders(model):
-            self._order(worker, messages.UnloadModel(model, moves=True))
+        """Give a model a worker of its own on each GPU, in the order of GPUs; return their numbers. Shared
+        workers keep it until `leave_shared`."""
         first = max(self._entries) + 1
         for number, spec in enumerate(self._specs, first):
             entry = self._entries[number] = _WorkerEntry(WorkerSpec(number, spec.place), model)
             self._start(entry)
         return list(range(first, first + len(self._specs)))
+
+    def leave_shared(self, model: int) -> None:
+        """Have the shared workers unload a model that was set apart, once nobody sends them batches of it."""
+        shared = [self._entries[spec.worker] for spec in self._specs]
+        for entry in shared:
+            if entry.ready and entry.fatal_loads[model] < LOADS:
+                self._order(entry.spec.worker, messages.UnloadModel(model, moves=True))
 
     def set_together(self, model: int) -> None:
         """Let the workers of a model that was set apart go."""

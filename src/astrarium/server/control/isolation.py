@@ -74,5 +74,6 @@ class Isolation:
         entry.apart = reason
         entry.state, entry.reason = "LOADING", f"it moves to processes of its own: {reason}"
         self._separator.set_apart(entry.plan.index, self._fleet.set_apart(entry.plan.index))
+        self._fleet.leave_shared(entry.plan.index)
         log.warning("model %(model)s is set apart in processes of its own: %(reason)s", told, extra=told)
         self._changed()

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from operator import index
 from typing import Any
 
 from astrarium.core.engine import Engine
+from astrarium.core.errors import InvalidAction
 from astrarium.core.policy import SetTimer
 from astrarium.core.timers import Timers
 from astrarium.core.trace import Step
-from astrarium.core.units import Time
+from astrarium.core.units import FOREVER, Time
 from astrarium.serving import contract
 from astrarium.serving.contract import Action, Event, Request, Setup
 from astrarium.serving.policies import ServingPolicy, listens_to_profiler
@@ -41,6 +43,20 @@ _EVENTS: tuple[Callable[..., Event], ...] = (
     contract.GpuLeft,
     _arrived,
 )
+
+
+def _whole(what: object, time: Any) -> Time:
+    """Return a time that native code can hold; refuse what is no whole number of nanoseconds, such as the
+    result of a division."""
+    try:
+        return max(-FOREVER, min(FOREVER, index(time)))
+    except TypeError:
+        raise InvalidAction(f"{what}: {time!r} is no whole number of nanoseconds") from None
+
+
+def _readable(words: str) -> str:
+    """Return words as others can read them: half of a character is no text to them."""
+    return words.encode(errors="backslashreplace").decode()
 
 
 class OpenLedger(Ledger):
@@ -85,18 +101,24 @@ class PythonPolicy:
         if not events:
             return [], self._timers.earliest
         try:
-            actions = self._engine.step(now, events)
-        except Exception as error:  # the native scheduler tells its requests, and asks for a fresh policy
+            return self._wishes(now, events)
+        except BaseException as error:  # the native scheduler tells its requests, and asks for a fresh policy
             log.exception("the policy %s failed", self._name)
-            raise RuntimeError(f"{type(error).__name__}: {error}") from None
+            words = f"{type(error).__name__}: {error}"
+            raise RuntimeError(_readable(words)) from None
+
+    def _wishes(self, now: Time, events: list[Any]) -> tuple[list[Wish], Time]:
+        actions = self._engine.step(now, events)
         self._timers.taken(actions)
         wishes = [self._wish(action) for action in actions if type(action) is not SetTimer]
-        return wishes, self._timers.earliest
+        return wishes, _whole("a timer", self._timers.earliest)
 
     def _wish(self, action: Action) -> Wish:
         if type(action) is contract.Dispatch:
-            return DISPATCH, action.gpu, action.requests, action.start
+            return DISPATCH, action.gpu, action.requests, _whole(action, action.start)
         if type(action) is contract.Drop:
-            return DROP, action.request, action.reason, 0
+            if not isinstance(action.reason, str):
+                raise InvalidAction(f"{action}: its reason is no text")
+            return DROP, action.request, _readable(action.reason), 0
         assert type(action) is contract.Preempt, "the books have taken the action"
         return PREEMPT, action.gpu, self._state.gpus[action.gpu].recovering, 0
