@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 from astrarium.core.errors import extension
 from astrarium.serving.live.arena import (
     ALIGNMENT,
+    SharedMemory,
     block_bytes,
     fixed_bytes,
     whole_shapes,
@@ -99,3 +101,9 @@ def test_tensors_of_a_block_are_aligned() -> None:
     shapes = whole_shapes(specs, 1)
     assert block_bytes(shapes) == 2 * ALIGNMENT
     assert fixed_bytes(specs) == 2 * ALIGNMENT
+
+
+def test_a_memory_that_is_gone_leaves_no_descriptor() -> None:
+    descriptor = SharedMemory.create(1 << 16).fd
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(descriptor)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import weakref
 from collections.abc import Iterator, Sequence
 
 from astrarium.serving.live.messages import Shapes
@@ -32,7 +33,9 @@ class SharedMemory:
     def create(cls, size: int) -> SharedMemory:
         fd = os.memfd_create("astrarium-tensors", os.MFD_CLOEXEC)
         os.ftruncate(fd, size)  # pages come into being when they are first written
-        return cls(fd, size)
+        memory = cls(fd, size)
+        weakref.finalize(memory, os.close, fd)  # who has mapped it keeps it; the number is for others
+        return memory
 
 
 # How one request's tensors lie in its block of shared memory: one after the other, each aligned.
