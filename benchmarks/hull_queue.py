@@ -19,7 +19,9 @@ from astrarium.serving.policies.orloj.score import ScoreTable
 
 Floats = npt.NDArray[np.float64]
 PENDING = [10, 100, 1_000, 10_000, 100_000]
-BAR_AT, BAR = 10_000, 20.0  # us for an insertion
+# us for an insertion
+BAR_AT = 10_000
+BAR = 20.0
 STEPS = 20_000  # of each kind, at least, in a repetition
 RATE = 1e-4 / MILLISECOND  # Orloj's b
 SLO = 10 * SECOND
@@ -85,7 +87,8 @@ def steps_of_worst(pending: int) -> float:
 def orloj_points(generator: np.random.Generator, count: int) -> Floats:
     """Requests of four applications, in batches of 8, with deadlines all over the SLO."""
     tables = [ScoreTable(batch_time(generator), RATE) for _ in range(4)]
-    kinds, dues = generator.integers(0, 4, count), generator.integers(SECOND, SLO, count)
+    kinds = generator.integers(0, 4, count)
+    dues = generator.integers(SECOND, SLO, count)
     scores = [tables[kind].point(0, int(due), 0)[:2] for kind, due in zip(kinds, dues, strict=True)]
     return np.array(scores)
 
@@ -103,7 +106,8 @@ def churn(points: Floats, more: Floats) -> tuple[float, float]:
     """us for an insertion and a removal, of a tenth more (at least ten), over and over."""
     queue = HullQueue()
     queue.insert_all(0, points)
-    first, rounds = len(points), -(-STEPS // len(more))
+    first = len(points)
+    rounds = -(-STEPS // len(more))
     insertion = removal = 0
     for _ in range(rounds):
         insertion += timed(lambda: queue.insert_all(first, more))

@@ -33,7 +33,9 @@ COMMON = [
     Load("one model, 8 GPUs", {"resnet50": RESNET50}, 8, 5_000),
     Load("A100 zoo, 64 GPUs", "zoo:A100", 64, 16_500),
 ]
-NATIVE, PYTHON = 600_000, 60_000  # requests
+# requests
+NATIVE = 600_000
+PYTHON = 60_000
 
 
 def measure(repeats: int) -> list[Row]:
@@ -50,7 +52,8 @@ def ratio(engine: str, load: Load, requests: int, seed: int) -> float:
     spent = {}
     for policy in ("astrarium", "deferred")[:: 1 if seed % 2 else -1]:
         scenario = scenario_of(load, policy, requests, seed)
-        setup, arrivals = build.setup(scenario), build.arrivals(scenario)
+        setup = build.setup(scenario)
+        arrivals = build.arrivals(scenario)
         made = build.policy(scenario, setup)
         began = time.process_time()
         if engine == "native":

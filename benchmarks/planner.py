@@ -61,7 +61,9 @@ SHOP = {
     },
 }
 DRAWS = range(0, 4000, 1000)  # of fresh requests for each plan: Gamma traffic varies more than Poisson's
-QUICK, LARGE = 3.0, 20.0  # seconds of CPU
+# seconds of CPU
+QUICK = 3.0
+LARGE = 20.0
 
 
 def measure(repeats: int) -> list[Row]:

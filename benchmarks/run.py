@@ -34,7 +34,8 @@ NAMES = (
     "memory",
     "startup",
 )
-BEGIN, END = "<!-- results: written by run.py --write -->", "<!-- end of results -->"
+BEGIN = "<!-- results: written by run.py --write -->"
+END = "<!-- end of results -->"
 
 
 def main() -> None:

@@ -33,7 +33,9 @@ class Fleet:
         policy: str = "deferred",
         model: dict[str, Any] = RESNET50,
     ) -> None:
-        self.models, self.gpus, self.rate = models, gpus, rate
+        self.models = models
+        self.gpus = gpus
+        self.rate = rate
         scenario = parse(
             {
                 "cluster": {"gpus": gpus},

@@ -25,9 +25,11 @@ from astrarium_papers.symphony._subclusters import (
     random_search,
 )
 
-MODELS, PARTS = 800, 20
+MODELS = 800
+PARTS = 20
 BAR = 10.0  # seconds of CPU
-GPU, BATCH = "A100", 8
+GPU = "A100"
+BATCH = 8
 MIB = 2**20
 
 

@@ -75,7 +75,8 @@ def test_a_replayed_trace_has_the_same_digest(policy: str, tmp_path: Path) -> No
     """Written to a file, read again, and decided by a fresh policy."""
     scenario = random_serving(2).with_policy(policy)
     write_trace(tmp_path / "trace", serving_steps(scenario))
-    setup, again = build.setup(scenario), list[Step]()
+    setup = build.setup(scenario)
+    again = list[Step]()
     engine = Engine(ServingState(setup), build.policy(scenario, setup), record=again.append)
     assert replay(engine, read_trace(tmp_path / "trace", Event, Action)) is None
     assert digest(decided(again)) == RECORDED[f"serving/{policy}/python/random-2"]

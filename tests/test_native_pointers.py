@@ -39,7 +39,8 @@ def stale(text: str) -> list[str]:
     """Return what is named in a text and is not there."""
     found = []
     for pointer in POINTER.finditer(text):
-        module, name = pointer["module"], pointer["name"]
+        module = pointer["module"]
+        name = pointer["name"]
         if module.startswith("astrarium._"):  # an extension: its stub says what it has
             continue
         if source(module) is None:  # the last word may be a name in a module

@@ -264,7 +264,8 @@ class Over:
 
 
 def test_a_log_has_a_line_after_two_seconds_and_then_now_and_then() -> None:
-    over, said = Over(), list[str]()
+    over = Over()
+    said = list[str]()
     engine._in_lines("loading", over, said.append)  # type: ignore[arg-type]
     assert over.waits == [2.0, 10.0, 10.0]
     assert said == ["loading ... 0 s"] * 2

@@ -22,7 +22,9 @@ LEASE: Time = 600 * SECOND
 
 
 def agents(workload: int, held: int, seed: int) -> tuple[list[FreeMachine], list[Bid]]:
-    rng, state, now = Random(seed), cluster(), BIDDERS * LEASE
+    rng = Random(seed)
+    state = cluster()
+    now = BIDDERS * LEASE
     drawn = list(themis.parametric(seed + 1))
     drawn = list(themis.halving(tuple(drawn), seed + 1)) if workload == 2 else drawn
     for number, each in enumerate(rng.sample(drawn, BIDDERS)):

@@ -19,13 +19,21 @@ from pathlib import Path
 
 from astrarium import cluster_job
 
-KIND, STEPS, PLACE, OTHER = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4]
-FOLDER, RUN = Path(os.environ["ASTRARIUM_FOLDER"]), int(os.environ["ASTRARIUM_RUN"])
-SEEN, JOBS = PLACE / f"seen-{os.getuid()}", FOLDER.parents[3]
-CANARY, PRECIOUS = PLACE / "canary", PLACE / f"home-{OTHER}"
+KIND = sys.argv[1]
+STEPS = int(sys.argv[2])
+PLACE = Path(sys.argv[3])
+OTHER = sys.argv[4]
+FOLDER = Path(os.environ["ASTRARIUM_FOLDER"])
+RUN = int(os.environ["ASTRARIUM_RUN"])
+SEEN = PLACE / f"seen-{os.getuid()}"
+JOBS = FOLDER.parents[3]
+CANARY = PLACE / "canary"
+PRECIOUS = PLACE / f"home-{OTHER}"
 NAMES = ("progress.json", "checkpoint", "ready", "gpus-used.json", "gpus.json", "result.json")
 HUGE = 3 << 30  # bytes
-AGAIN, FAILED = 75, 3  # exit codes
+# exit codes
+AGAIN = 75
+FAILED = 3
 
 
 def main() -> int:
@@ -184,7 +192,8 @@ def runner() -> int:
 
 
 def claims() -> int:
-    deep, long = "[" * 900 + "]" * 900, "0" * 400
+    deep = "[" * 900 + "]" * 900
+    long = "0" * 400
     odd = (
         f'{{"progress": 1{long}, "kept": NaN}}', f'{{"progress": {deep}}}', '{"run": -1, "progress": "1"}',
         '{"trouble": "\\ud800\\u001b[2J"}', "[" * 4000, "9" * 4000,

@@ -18,7 +18,9 @@ ATTACKS = (
     "links", "pipes", "sparse", "folders", "forged", "locks", "daemons", "runner", "claims", "words",
     "elsewhere", "sockets",
 )  # fmt: skip
-FIRST, GUARDED = "first", ("canary", "precious")  # the app of the arbiter's file; names
+# the app of the arbiter's file; names
+FIRST = "first"
+GUARDED = ("canary", "precious")
 LARGE = 1 << 26  # bytes of files that nobody has filled
 Seen = dict[str, tuple[int, ...]]
 
@@ -57,7 +59,8 @@ FINISHED = """SELECT name, count(*) FROM runs JOIN apps ON runs.app = apps.id
 
 def in_the_store(home: Path, apps: Sequence[FaultApp]) -> Iterator[tuple[str, int]]:
     """Yield laws, and how often each is broken."""
-    ended, finished = outcomes(home), dict(query(home, FINISHED))
+    ended = outcomes(home)
+    finished = dict(query(home, FINISHED))
     honest = [ended.get(app.name) for app in apps if app.honest]
     yield "honest apps that did not finish", sum(outcome != "finished" for outcome in honest)
     yield "apps in no final state", sum(ended.get(app.name) not in ("finished", "failed") for app in apps)
@@ -88,7 +91,8 @@ def in_the_folders(place: Path, jobs: Path, token: bytes) -> Iterator[tuple[str,
     every = [Path(top, name) for top, _, names in os.walk(place) for name in names]
     plain = [path for path in every if path.name not in GUARDED and _plain(path)]
     yield "files with words of a guarded file", sum(token in path.read_bytes() for path in plain)
-    orders, users = (jobs / "orders").rglob("*"), (jobs / "apps").iterdir()
+    orders = (jobs / "orders").rglob("*")
+    users = (jobs / "apps").iterdir()
     yield "files of users among the orders", sum(path.lstat().st_uid != 0 for path in orders)
     yield "files of others in folders of users", sum(_foreign(folder) for folder in users)
     words = jobs.glob("orders/*/*/*/*/keeper.txt")

@@ -20,7 +20,9 @@ from astrarium.core.errors import AstrariumError
 
 USERS = {61001: "red", 61002: "blue"}  # and their teams
 STRANGER = 61003  # of no team
-IDLE, STRANGERS = 300, 100  # connections at once
+# connections at once
+IDLE = 300
+STRANGERS = 100
 
 
 class Child(NamedTuple):
@@ -45,7 +47,8 @@ class Child(NamedTuple):
 
 def as_user(user: int, do: Callable[[Callable[[Any], None]], None]) -> Child:
     """Have a function run in a process of a user; what it hands to its argument is told, a line each."""
-    parent, file = os.getpid(), os.memfd_create("told", os.MFD_CLOEXEC)
+    parent = os.getpid()
+    file = os.memfd_create("told", os.MFD_CLOEXEC)
     child = os.fork()
     if child:
         return Child(child, file)
@@ -139,7 +142,8 @@ def read_logs(
         for app in apps:
             before = b""
             for piece in client.logs(app, {})[1]:
-                size, found = size + len(piece.body), found + (token in before + piece.body)
+                size = size + len(piece.body)
+                found = found + (token in before + piece.body)
                 before = piece.body[-len(token) :]
         tell([size, found, _refused(client, others)])
 

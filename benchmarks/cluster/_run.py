@@ -24,12 +24,16 @@ from astrarium.core.units import SECOND, Time
 from astrarium.run.simulate import simulate
 
 PHILLY = Path(__file__).resolve().parents[3] / "shared" / "data" / "cluster" / "philly_vc_jobs.csv"
-MEDIAN_S, SIGMA, GAP_S = 3025.0, 0.73, 41.8  # of 120 jobs on 32 GPUs
+# of 120 jobs on 32 GPUs
+MEDIAN_S = 3025.0
+SIGMA = 0.73
+GAP_S = 41.8
 GANGS = (1,) * 23 + (2,) * 5 + (4,) * 2
 
 
 def shockwave(gpus: int, jobs: int) -> Iterator[tuple[Time, Event]]:
-    rng, at = Random(0), 0.0
+    rng = Random(0)
+    at = 0.0
     for number in range(jobs):
         at += rng.expovariate(gpus / 32 / GAP_S)
         length = round(rng.lognormvariate(0.0, SIGMA) * MEDIAN_S * SECOND)

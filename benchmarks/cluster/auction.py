@@ -29,7 +29,8 @@ SIMULATED = (
 )  # 256: footnote 6 of the paper with the number of large ones fixed
 SIXTEEN = (4, 3, 2, 2, 2, 1, 1, 1)
 THIRTY_TWO = (8, 5, 4, 3, 3, 2, 2, 1, 1, 1, 1, 1)
-POWERS, ALL_SIZES = (1, 2, 4, 8), (1, 2, 3, 4, 5, 6, 7, 8)
+POWERS = (1, 2, 4, 8)
+ALL_SIZES = (1, 2, 3, 4, 5, 6, 7, 8)
 COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 64)
 RACKS = 4
 HELD = (0, 32, 128, 224)  # of 256 GPUs, by the bidders themselves
@@ -89,7 +90,9 @@ def timed(goods: list[FreeMachine], bids: list[Bid]) -> tuple[AuctionResult, flo
 
 
 def drawn(case: Case, seed: int) -> tuple[list[FreeMachine], list[Bid]]:
-    rng, goods, first = Random(seed), [], 0
+    rng = Random(seed)
+    goods = []
+    first = 0
     for number, free in enumerate(case.free):
         goods.append(FreeMachine(number, tuple(range(first, first + free)), number % RACKS))
         first += free

@@ -77,7 +77,8 @@ def played(named: str, apps: Sequence[DrawnApp], given: argparse.Namespace) -> F
     state = ClusterState(_slowdowns())
     engine = Engine(state, Arbiter(_policy(named, given.scattered)))
     simulate(engine, events, ClusterWorld(_slowdowns()))
-    rows, size = list(state.ledger.rows.values()), state.floor.size
+    rows = list(state.ledger.rows.values())
+    size = state.floor.size
     lives = [row.ended - row.arrived for row in rows]
     return Found(
         _rhos(rows, size, "share"),

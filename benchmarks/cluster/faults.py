@@ -50,8 +50,11 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # what all benchmarks
 from _measure import ROOT, Row, number
 from astrarium.cluster.live.machine.owners import NO_GROUP
 
-MACHINES, GPUS = 2, 4
-SMALL_MB, FULL_S = 48, 6.0  # the disk of jobs, and how long it is full
+MACHINES = 2
+GPUS = 4
+# the disk of jobs, and how long it is full
+SMALL_MB = 48
+FULL_S = 6.0
 PYTHONS = ("/usr/bin/python3", "/usr/local/bin/python3")
 TICK = 0.1  # seconds
 ORPHANS = "daemons whose keeper was killed, and which are left"
@@ -62,10 +65,8 @@ def main() -> int:
     if os.geteuid() != 0:
         sys.exit("faults.py runs jobs as other users: it must be root")
     with cluster_place() as place:
-        cluster, apps = (
-            FaultyCluster(place, Random(given.seed)),
-            drawn(given.apps, given.every, Random(given.seed)),
-        )
+        cluster = FaultyCluster(place, Random(given.seed))
+        apps = drawn(given.apps, given.every, Random(given.seed))
         try:
             rows = played(cluster, apps, given)
         finally:
@@ -110,10 +111,13 @@ class FaultyCluster:
     """One arbiter at a time, the machine that it runs on, and all that is done to both."""
 
     def __init__(self, place: Path, rng: Random) -> None:
-        self.place, self._rng = place, rng
-        self.home, self.token = place / "here.state", secrets.token_hex(16)
+        self.place = place
+        self._rng = rng
+        self.home = place / "here.state"
+        self.token = secrets.token_hex(16)
         self._words = place / "arbiter.txt"
-        self.python, self.counts = reachable_python(place), Counter[str]()
+        self.python = reachable_python(place)
+        self.counts = Counter[str]()
         self.peak_kib = self.descriptors = 0
         self.small = mounted(place / "small")
         self.jobs = (place / "small" if self.small else self.home) / "jobs"
@@ -229,7 +233,8 @@ class FaultyCluster:
 
     def suffer(self, seconds: float) -> None:
         """Have faults happen for so long."""
-        began, rng = time.monotonic(), self._rng
+        began = time.monotonic()
+        rng = self._rng
         due = {"arbiter": 4.0, "keeper": 2.0, "fill": 0.3 * seconds, "free": 0.3 * seconds + FULL_S}
         again = {"arbiter": (4.0, 10.0), "keeper": (0.3, 1.5), "fill": (0.35 * seconds,) * 2}
         again["free"] = again["fill"]
@@ -306,7 +311,8 @@ class FaultyCluster:
         found.append(("logs shown with words of a guarded file", sum(each[1] for each in logs)))
         found.append(("users who read logs of others", len(USERS) - sum(each[2] for each in logs)))
         found.append(("processes that outlived their job", len(left) - self.counts[ORPHANS]))
-        died, words = "arbiters that ended by themselves", self._words.read_text()
+        died = "arbiters that ended by themselves"
+        words = self._words.read_text()
         found += [(died, self.counts.pop(died, 0)), ("errors of the arbiter", words.count("Traceback"))]
         self.counts["MB of logs read"] = round(sum(each[0] for each in logs) / 1e6)
         return (Row(what, "", [float(count)], 0.0, less_is_better=True) for what, count in found)
@@ -328,10 +334,8 @@ class FaultyCluster:
 
     def counted(self, apps: Sequence[FaultApp], asked: Sequence[Any], seconds: float) -> Iterator[Row]:
         """Yield what was measured, and shows that something has happened."""
-        ended, runs = (
-            outcomes(self.home),
-            query(self.home, "SELECT outcome, count(*) FROM runs GROUP BY outcome"),
-        )
+        ended = outcomes(self.home)
+        runs = query(self.home, "SELECT outcome, count(*) FROM runs GROUP BY outcome")
         yield Row("apps submitted", "", [float(len(apps))])
         attackers = [app.name for app in apps if not app.honest]
         yield Row("attackers among them", "", [float(len(attackers))])
@@ -352,7 +356,8 @@ class FaultyCluster:
 
 def answers(asked: Sequence[Any]) -> Iterator[Row]:
     """Yield how long answers to `status` took, and the longest time without one."""
-    ends, waits = [at + took for at, took in asked], [took for _, took in asked]
+    ends = [at + took for at, took in asked]
+    waits = [took for _, took in asked]
     yield Row("answers to status", "", [float(len(asked))])
     yield Row("an answer: median", "ms", [1000 * statistics.median(waits)])
     yield Row("an answer at most", "s", [max(waits)])

@@ -24,8 +24,12 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # what all benchmarks
 from _measure import Cost, Row, child, main
 from astrarium.cluster.policies import cluster_policies
 
-GAVEL_S, TIMES = 205.0, 20
-PHILLY_JOBS, MINUTE, TEN_MINUTES, TWO_GIB = 15_264, 60.0, 600.0, 2048.0
+GAVEL_S = 205.0
+TIMES = 20
+PHILLY_JOBS = 15_264
+MINUTE = 60.0
+TEN_MINUTES = 600.0
+TWO_GIB = 2048.0
 CONTENDED = ("tiresias", "srsf")  # leases that rotate, leases that stay
 WHOLE = ("themis", "tiresias", "max-min", "drf")
 

@@ -45,7 +45,8 @@ class Training:
     """A plain training step: forward, backward, optimizer. Its result is the loss."""
 
     def __init__(self, work: Workload, options: Any) -> None:
-        self._work, self._device = work, options.device
+        self._work = work
+        self._device = options.device
         self._module = work.module(options.device).train()
         make = {"adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[options.optimizer]
         self._optimizer = make(self._module.parameters(), lr=1e-4)
@@ -94,7 +95,8 @@ class Loop:
     """Runs ahead of its GPU until it looks at a result, as such programs do."""
 
     def __init__(self, body: type[Training] | type[Inference], options: Any) -> None:
-        self._options, self._clock = options, Clock()
+        self._options = options
+        self._clock = Clock()
         self._body: Any = body(build(options.model), options)
         for _ in range(WARM_ITERATIONS):
             self._body.look(self._body.step())

@@ -35,7 +35,8 @@ def arrivals(kind: str, rate: float, seconds: float, seed: int, trace: list[floa
 
 def accumulated(gaps: Iterator[float], rate: float, seconds: float) -> list[int]:
     """Gaps with a mean of one become times with the wanted rate."""
-    times, now = [], 0.0
+    times = []
+    now = 0.0
     for gap in gaps:
         now += gap / rate
         if now >= seconds:
@@ -152,7 +153,8 @@ class Server:
     """Knows nothing of sharing: a plain program around a CUDA graph."""
 
     def __init__(self, options: Any) -> None:
-        self._options, self._clock = options, Clock()
+        self._options = options
+        self._clock = Clock()
         self._trace = read_trace(Path(options.trace), options.stream) if options.trace else None
         graph = not options.eager
         self._responder = Responder(

@@ -130,15 +130,19 @@ class Bench:
     """Running clients, and what they did alone: measured at the first need, on the same processes."""
 
     def __init__(self, hp: dict[Spec, Client], be: dict[Spec, Client], options: Any) -> None:
-        self._hp, self._be, self._options = hp, be, options
+        self._hp = hp
+        self._be = be
+        self._options = options
         self._service_ms: dict[Spec, float] = {}
         self._alone: dict[Any, tuple[int, Outcome]] = {}  # and how many pairs had been measured by then
         self._measured = 0
 
     def measure(self, cell: Cell) -> Row:
-        hp, be = self._hp[cell.load.hp], self._be[cell.be]
+        hp = self._hp[cell.load.hp]
+        be = self._be[cell.be]
         order = self._order(cell.load)
-        hp_alone, be_alone = self._once(cell.load, hp, order), self._once(cell.be, be, AROUND)
+        hp_alone = self._once(cell.load, hp, order)
+        be_alone = self._once(cell.be, be, AROUND)
         self._policy(cell.policy)
         shared = window({hp: order, be: AROUND}, self._options.seconds, LEAD_S)
         self._measured += 1
@@ -236,7 +240,8 @@ def run(options: Any) -> None:
     say(f"{len(left)} windows; starting {len(started)} clients")
     with running(started) as clients:
         say(f"ready, {sum(client.facts['memory_gib'] for client in clients):.1f} GiB reserved")
-        first, rest = clients[: len(hp)], clients[len(hp) :]
+        first = clients[: len(hp)]
+        rest = clients[len(hp) :]
         bench = Bench(dict(zip(hp, first, strict=True)), dict(zip(be, rest, strict=True)), options)
         measure_all(bench, left, options.out, until)
 

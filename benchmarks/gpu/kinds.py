@@ -78,7 +78,8 @@ def parsed(text: str) -> Iterator[Counted]:
 
 
 def compared(workload: str, kernels: list[Counted]) -> tuple[str, ...]:
-    found, by_time = Counter[str](), Counter[str]()
+    found = Counter[str]()
+    by_time = Counter[str]()
     for kernel in kernels:
         verdict = "neither" if kernel.kind == "unknown" else str(kernel.kind == kind_of(kernel.name))
         found[verdict] += 1
@@ -99,7 +100,8 @@ def main() -> None:
     options = chosen.parse_args()
     if options.run:
         return run(options.run[0], options.run[1], int(options.run[2]))
-    rows, all_counted = [], {}
+    rows = []
+    all_counted = {}
     for purpose in ("inference", "training"):
         for word in filter(None, getattr(options, purpose).split(",")):
             model, batch = word.split(":")

@@ -23,10 +23,17 @@ from astrarium.device.live.torch_backend import TorchGpu
 from astrarium.device.salus import trace
 
 KINDS = (("resnet50", 32), ("resnet18", 64), ("mobilenet_v2", 64), ("bert_base", 8), ("transformer", 16))
-JOBS, FASTER = 20, 100  # Salus's jobs of 1, 5 and 10 minutes last 0.6, 3 and 6 seconds
-TRACE_SEEDS, TRACE_BAR = (1,), 2.0
-TRIALS, TRIAL_BATCH, TRIAL_REPEATS, PACK_BAR = 16, 64, 3, 2.0
-EAGER_ITERATIONS, GRAPH_ITERATIONS = 100, 500
+# Salus's jobs of 1, 5 and 10 minutes last 0.6, 3 and 6 seconds
+JOBS = 20
+FASTER = 100
+TRACE_SEEDS = (1,)
+TRACE_BAR = 2.0
+TRIALS = 16
+TRIAL_BATCH = 64
+TRIAL_REPEATS = 3
+PACK_BAR = 2.0
+EAGER_ITERATIONS = 100
+GRAPH_ITERATIONS = 500
 
 
 @dataclass
@@ -40,7 +47,8 @@ def shortest_first(stage: Stage) -> list[Row]:
     """The mean time from arrival to completion, FIFO over SRTF, of the same jobs."""
     jobs = [stage.trainer(*KINDS[number % len(KINDS)]) for number in range(JOBS)]
     times = {job.name: plain_time(stage, job) for job in jobs[: len(KINDS)]}
-    ratios, means = [], {"fifo": list[float](), "srtf": list[float]()}
+    ratios = []
+    means = {"fifo": list[float](), "srtf": list[float]()}
     for seed in TRACE_SEEDS:
         arrivals = _arrivals(stage, jobs, times, seed)
         for policy in means:
@@ -62,7 +70,8 @@ def _arrivals(stage: Stage, jobs: list[Trainer], times: dict[str, float], seed: 
 
 
 def _mean_completion(stage: Stage, policy: str, arrivals: list[Arrival]) -> float:
-    gpu, began = stage.gpu(policy), time.perf_counter()
+    gpu = stage.gpu(policy)
+    began = time.perf_counter()
 
     def train(each: Arrival) -> float:
         time.sleep(max(0.0, began + each.at - time.perf_counter()))
@@ -98,7 +107,8 @@ class Trial:
     """*graph*: the whole step is one launch."""
 
     def __init__(self, number: int, device: str, graph: bool) -> None:
-        self.model, size = SmallNet().to(device), TRIAL_BATCH if device == "cuda" else 2
+        self.model = SmallNet().to(device)
+        size = TRIAL_BATCH if device == "cuda" else 2
         rate = 0.1 / (number + 1)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=rate, momentum=0.9)
         self._images = torch.randn(size, 3, 32, 32, device=device)
@@ -163,8 +173,12 @@ MODELS = (
     "resnet18", "resnet50", "resnet101", "resnet152", "mobilenet_v2", "vgg11", "vgg16",
     "vgg19", "alexnet", "googlenet", "densenet121", "squeezenet", "bert_base", "transformer",
 )  # fmt: skip
-INSTANCES, BATCH = 3, 1
-ALONE, IDLE, SECONDS, BUSY = 30, 20, 8.0, 0.3
+INSTANCES = 3
+BATCH = 1
+ALONE = 30
+IDLE = 20
+SECONDS = 8.0
+BUSY = 0.3
 BAR = 5.0  # ms: what Salus reports
 POLICIES = ("pack", "fair")
 
@@ -174,7 +188,8 @@ class Model:
         work = build("tiny" if stage.pretend else name)
         self.name = f"{name} {instance}"
         self.module = work.module(stage.device, seed=instance).eval()
-        self._inputs, self._answer = work.batch(BATCH, stage.device).inputs, work.answer
+        self._inputs = work.batch(BATCH, stage.device).inputs
+        self._answer = work.answer
         self.alone = 0.0  # seconds
 
     def ask(self) -> None:
@@ -210,7 +225,8 @@ def _asked(model: Model, count: int) -> list[float]:
 
 def _resident(stage: Stage, policy: str, models: list[Model]) -> list[Row]:
     """First each in turn while the others are idle, then requests for all of them at random times."""
-    gpu, baton = stage.gpu(policy), threading.Barrier(len(models))
+    gpu = stage.gpu(policy)
+    baton = threading.Barrier(len(models))
     order = [threading.Event() for _ in models]
     order[0].set()
     start: list[float] = []
@@ -236,7 +252,9 @@ def _resident(stage: Stage, policy: str, models: list[Model]) -> list[Row]:
 
 def _under_load(stage: Stage, model: Model, number: int, count: int, start: float) -> list[float]:
     """Times from when a request came, whether or not the model was still busy with the one before it."""
-    chance, at, found = random.Random(number), 0.0, list[float]()
+    chance = random.Random(number)
+    at = 0.0
+    found = list[float]()
     rate = BUSY / count / model.alone
     while True:
         at += chance.expovariate(rate)

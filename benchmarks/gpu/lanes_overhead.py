@@ -13,7 +13,8 @@ from lanes_stage import Stage, Trainer, in_thread, say, timed
 from _measure import Row
 
 CASES = (("resnet50", 128), ("resnet50", 32), ("bert_base", 8))
-REPEATS, SECONDS = 3, 0.4
+REPEATS = 3
+SECONDS = 0.4
 POLICY = "fair"
 BAR = 3.0  # percent
 

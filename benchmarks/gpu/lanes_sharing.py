@@ -13,10 +13,13 @@ from lanes_stage import WARM, Mark, Stage, Trainer, percentile, plain_time, say,
 from _measure import Row
 
 PAIRS = ((("resnet50", 32), ("resnet50", 32)), (("resnet50", 128), ("bert_base", 8)))
-TURNS, REPEATS = 200, 2
+TURNS = 200
+REPEATS = 2
 FIRST = 16  # turns of a job, which are not counted: much is made in them
 SWITCH_BAR = 1.0  # ms
-EQUAL, EQUAL_BAR = ("resnet50", 64), 5.0  # percent
+# percent
+EQUAL = ("resnet50", 64)
+EQUAL_BAR = 5.0
 WINDOWS = 3  # parts of the time in which all are there
 SETTLED = 0.2  # of an interval, after the last has come
 
@@ -33,7 +36,9 @@ def _pair(stage: Stage, pair: tuple[tuple[str, int], ...]) -> list[Row]:
     name = " and ".join(f"{model} b{batch}" for model, batch in pair)
     jobs = [stage.trainer(*each) for each in pair]
     alone = {job.name: plain_time(stage, job) for job in jobs}
-    host, device, slower = [], [], []
+    host = []
+    device = []
+    slower = []
     for repeat in range(REPEATS):
         marks, names = _turns(stage, jobs, stage.count(TURNS))
         stage.sync()
@@ -100,7 +105,8 @@ def equal_shares(stage: Stage, interval: float) -> list[Row]:
     """Three jobs come one after the other; shares are of the time in which all of them are there."""
     interval = stage.seconds(interval)
     jobs = [stage.trainer(*EQUAL) for _ in range(3)]
-    gpu, began = stage.gpu("fair"), time.perf_counter()
+    gpu = stage.gpu("fair")
+    began = time.perf_counter()
     done: list[list[float]] = [[] for _ in jobs]
 
     def train(number: int) -> None:
@@ -113,7 +119,8 @@ def equal_shares(stage: Stage, interval: float) -> list[Row]:
 
     say(f"equal shares: three jobs, {interval:g} s apart")
     together([partial(train, number) for number in range(3)])
-    start, stop = (2 + SETTLED) * interval, 3 * interval
+    start = (2 + SETTLED) * interval
+    stop = 3 * interval
     values = []
     for window in range(WINDOWS):
         low, high = (start + (stop - start) * part / WINDOWS for part in (window, window + 1))

@@ -45,7 +45,8 @@ class Marked:
     """A lane backend that notes when turns begin and end."""
 
     def __init__(self, backend: LaneBackend, event: Callable[[], Any]) -> None:
-        self._backend, self._event = backend, event
+        self._backend = backend
+        self._event = event
         self.marks: list[Mark] = []
 
     def __getattr__(self, name: str) -> Any:
@@ -53,7 +54,8 @@ class Marked:
 
     def begin(self, turn: Turn) -> None:
         self._backend.begin(turn)
-        at, event = time.perf_counter_ns(), self._event()
+        at = time.perf_counter_ns()
+        event = self._event()
         event.record()
         self.marks.append(Mark(turn.job, True, at, event))
 
@@ -69,7 +71,8 @@ class Stage:
     """*pretend*: tiny networks on the CPU, and a hundredth of the time."""
 
     def __init__(self, pretend: bool) -> None:
-        self.pretend, self.device = pretend, "cpu" if pretend else "cuda"
+        self.pretend = pretend
+        self.device = "cpu" if pretend else "cuda"
 
     def seconds(self, real: float) -> float:
         return real / 100 if self.pretend else real
@@ -110,10 +113,13 @@ class Trainer:
     """A plain loop's body: nothing of ours is in it."""
 
     def __init__(self, name: str, batch: int, device: str) -> None:
-        self.name, work = f"{name} b{batch}", build(name)
+        self.name = f"{name} b{batch}"
+        work = build(name)
         self.model = work.module(device).train()
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3, momentum=0.9)
-        self._loss, self._batch, self._device = work.loss, work.batch(batch, device), device
+        self._loss = work.loss
+        self._batch = work.batch(batch, device)
+        self._device = device
 
     def step(self) -> None:
         self.optimizer.zero_grad()

@@ -36,7 +36,9 @@ class Attention(nn.Module):
 
     def __init__(self, width: int, heads: int, dropout: float, causal: bool) -> None:
         super().__init__()
-        self.heads, self.dropout, self.causal = heads, dropout, causal
+        self.heads = heads
+        self.dropout = dropout
+        self.causal = causal
         self.query, self.key, self.value, self.out = (nn.Linear(width, width) for _ in range(4))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -56,7 +58,8 @@ class Layer(nn.Module):
         super().__init__()
         self.attention = Attention(width, heads, dropout, causal)
         self.feed = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))
-        self.after_attention, self.after_feed = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.after_attention = nn.LayerNorm(width)
+        self.after_feed = nn.LayerNorm(width)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -70,11 +73,14 @@ class Bert(nn.Module):
     def __init__(self, layers: int = 12, width: int = 768, heads: int = 12, vocabulary: int = 30522) -> None:
         super().__init__()
         self.words = nn.Embedding(vocabulary, width)
-        self.positions, self.segments = nn.Embedding(512, width), nn.Embedding(2, width)
-        self.norm, self.dropout = nn.LayerNorm(width), nn.Dropout(0.1)
+        self.positions = nn.Embedding(512, width)
+        self.segments = nn.Embedding(2, width)
+        self.norm = nn.LayerNorm(width)
+        self.dropout = nn.Dropout(0.1)
         stack = (Layer(width, heads, 4 * width, 0.1, causal=False) for _ in range(layers))
         self.layers = nn.Sequential(*stack)
-        self.pooler, self.classifier = nn.Linear(width, width), nn.Linear(width, 2)
+        self.pooler = nn.Linear(width, width)
+        self.classifier = nn.Linear(width, 2)
 
     def forward(self, tokens: Tensor) -> Tensor:
         places = torch.arange(tokens.shape[1], device=tokens.device)
@@ -90,7 +96,8 @@ class Transformer(nn.Module):
         self, layers: int = 6, width: int = 512, heads: int = 8, vocabulary: int = 32000, length: int = 192
     ) -> None:
         super().__init__()
-        self.words, self.positions = nn.Embedding(vocabulary, width), nn.Embedding(length, width)
+        self.words = nn.Embedding(vocabulary, width)
+        self.positions = nn.Embedding(length, width)
         self.dropout = nn.Dropout(0.1)
         stack = (Layer(width, heads, 4 * width, 0.1, causal=True) for _ in range(layers))
         self.layers = nn.Sequential(*stack)
@@ -106,10 +113,12 @@ class Seq2Seq(nn.Module):
 
     def __init__(self, vocabulary: int = 10000, width: int = 512, layers: int = 2) -> None:
         super().__init__()
-        self.source, self.target = nn.Embedding(vocabulary, width), nn.Embedding(vocabulary, width)
+        self.source = nn.Embedding(vocabulary, width)
+        self.target = nn.Embedding(vocabulary, width)
         self.encoder = nn.LSTM(width, width, layers, batch_first=True, dropout=0.2)
         self.decoder = nn.LSTM(width, width, layers, batch_first=True, dropout=0.2)
-        self.mix, self.out = nn.Linear(2 * width, width), nn.Linear(width, vocabulary)
+        self.mix = nn.Linear(2 * width, width)
+        self.out = nn.Linear(width, vocabulary)
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         read, state = self.encoder(self.source(source))

@@ -34,7 +34,8 @@ PATIENCE = 240.0
 
 def inference(model: str, batch: int) -> Callable[[], None]:
     work = build(model)
-    module, inputs = work.module("cuda").eval(), work.batch(batch, "cuda").inputs
+    module = work.module("cuda").eval()
+    inputs = work.batch(batch, "cuda").inputs
 
     def once() -> None:
         with torch.inference_mode():

@@ -58,7 +58,8 @@ def took(first: Kernel, second: Kernel, streams: tuple[torch.cuda.Stream, torch.
 
 
 def compared(first: Kernel, second: Kernel, repetitions: int) -> tuple[float, float, list[float]]:
-    one, other = torch.cuda.Stream(), torch.cuda.Stream()
+    one = torch.cuda.Stream()
+    other = torch.cuda.Stream()
     rounds = [
         (took(first, second, (one, one)), took(first, second, (one, other))) for _ in range(repetitions)
     ]
@@ -75,7 +76,8 @@ def main() -> None:
     chosen.add_argument("--repetitions", type=int, default=11)
     chosen.add_argument("--out", type=Path)
     options = chosen.parse_args()
-    found, rows = {}, []
+    found = {}
+    rows = []
     for batch in map(int, options.batches.split(",")):
         kernels = {"Conv2d": convolution(batch), "BN2d": normalization(batch)}
         with torch.inference_mode():

@@ -31,8 +31,12 @@ from astrarium.tuning.record import TuningRecord
 from astrarium.tuning.state import Outcome
 
 BUILD = f"{Path(__file__).resolve().parents[1] / 'tuning' / '_cnn.py'}:build"
-TRIALS, ITERATIONS, PACKED, BAR = 27, 6, 9, 2.0
-ALONE, LANES = "fifo", "lanes"
+TRIALS = 27
+ITERATIONS = 6
+PACKED = 9
+BAR = 2.0
+ALONE = "fifo"
+LANES = "lanes"
 WAYS: dict[str, dict[str, Any]] = {
     ALONE: {"policy": "fifo", "gate": False},
     "processes, gate and MPS": {"policy": "dynamic-fluid", "packing": "processes", "gate": True},
@@ -106,7 +110,8 @@ def _values(record: TuningRecord) -> dict[int, float]:
 
 
 def _apart(one: TuningRecord, other: TuningRecord) -> float:
-    first, second = _values(one), _values(other)
+    first = _values(one)
+    second = _values(other)
     return 100 * fmean(abs(first[number] - second[number]) for number in first)
 
 

@@ -30,12 +30,14 @@ class Vae(nn.Module):
     def __init__(self, hidden: int = 400, code: int = 20) -> None:
         super().__init__()
         self.encoder = nn.Sequential(nn.Linear(784, hidden), nn.ReLU())
-        self.mean, self.log_variance = nn.Linear(hidden, code), nn.Linear(hidden, code)
+        self.mean = nn.Linear(hidden, code)
+        self.log_variance = nn.Linear(hidden, code)
         self.decoder = nn.Sequential(nn.Linear(code, hidden), nn.ReLU(), nn.Linear(hidden, 784), nn.Sigmoid())
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         hidden = self.encoder(x)
-        mean, log_variance = self.mean(hidden), self.log_variance(hidden)
+        mean = self.mean(hidden)
+        log_variance = self.log_variance(hidden)
         spread = torch.exp(0.5 * log_variance)
         code = mean + spread * torch.randn_like(spread) if self.training else mean
         return self.decoder(code), mean, log_variance

@@ -23,7 +23,9 @@ def metrics(url: str, headers: Mapping[str, str] = MappingProxyType({})) -> dict
         lines = reply.read().decode().splitlines()
     found: dict[str, float] = {}
     for match in filter(None, map(LINE.match, lines)):
-        name, labels, value = match[1], match[2] or "", float(match[3])
+        name = match[1]
+        labels = match[2] or ""
+        value = float(match[3])
         for key in (name, *(f"{name}{{{label}}}" for label in labels.split(",") if label)):
             found[key] = found.get(key, 0.0) + value
     return found

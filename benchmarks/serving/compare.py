@@ -94,7 +94,8 @@ def chosen(peer: Peer, gpus: int, options: argparse.Namespace) -> tuple[Settings
 def tuned(peer: Peer, gpus: int, plan: Plan) -> tuple[Settings, float]:
     """Coarse, and a race: a later candidate is searched only if it carries more than the best so far."""
     coarse = replace(plan, seconds=max(plan.seconds / 2, 2.0), tolerance=0.05)
-    best, most = peer.candidates(gpus)[0], 0.0
+    best = peer.candidates(gpus)[0]
+    most = 0.0
     for candidate in peer.candidates(gpus):
         with peer.running(gpus, candidate) as server:
             search = Search(server, coarse, seed=99)

@@ -26,7 +26,8 @@ GPUS = 4
 WINDOW_MS = 100.0
 STEADY_S = 3.0  # before the first fault
 WARMUP_S = 1.0
-RECOVERY_S, KEPT = 2.0, 0.95
+RECOVERY_S = 2.0
+KEPT = 0.95
 
 
 PAUSE_S = 1.0  # of the server itself

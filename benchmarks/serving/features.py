@@ -76,7 +76,8 @@ class Server(Peer):
         self._key = key
 
     def command(self, place: Place, gpus: int, settings: Settings) -> list[str]:
-        path, keys = place.folder / "scenario.yaml", place.folder / "keys"
+        path = place.folder / "scenario.yaml"
+        keys = place.folder / "keys"
         keys.write_text(self._key + "\n", encoding="utf-8")
         server = {"payload": "64MiB"} | ({"api_keys": str(keys)} if self._key else {})
         told = {"cluster": {"gpus": gpus}, "models": MODELS, "policy": {"name": "eager"}, "server": server}
@@ -270,8 +271,11 @@ def mistakes() -> Iterator[Feature]:
 class Client(threading.Thread):
     def __init__(self, address: tuple[str, int], feature: Feature, end: float) -> None:
         super().__init__(daemon=True)
-        self._address, self._feature, self._end = address, feature, end
-        self.answered, self.error = 0, ""
+        self._address = address
+        self._feature = feature
+        self._end = end
+        self.answered = 0
+        self.error = ""
 
     def run(self) -> None:
         try:
@@ -287,7 +291,8 @@ class Client(threading.Thread):
         return not self.answered or time.monotonic() < self._end
 
     def _talk(self, line: socket.socket) -> None:
-        feature, rest = self._feature, b""
+        feature = self._feature
+        rest = b""
         while self._goes_on():
             if feature.waits:
                 at = feature.request.index(b"\r\n\r\n") + 4
@@ -337,7 +342,8 @@ class Cost(NamedTuple):
 def measure(feature: Feature, server: Running, seconds: float) -> Cost:
     address = urlsplit(server.url)
     end = time.monotonic() + seconds
-    counted, cpu = metrics_of(server), server.tree.cpu_s()
+    counted = metrics_of(server)
+    cpu = server.tree.cpu_s()
     clients = [
         Client((str(address.hostname), int(address.port or 0)), feature, end)
         for _ in range(feature.connections)

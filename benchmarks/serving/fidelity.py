@@ -62,7 +62,9 @@ def arguments() -> argparse.Namespace:
 
 
 def poisson(rate: float, seconds: float, seed: int) -> list[int]:
-    chance, at, arrivals = random.Random(seed), 0.0, []
+    chance = random.Random(seed)
+    at = 0.0
+    arrivals = []
     while (at := at + chance.expovariate(rate)) < seconds:
         arrivals.append(round(at * 1e9))
     return arrivals
@@ -146,8 +148,10 @@ def by_request(what: str, simulation: Simulated, records: Path) -> list[Row]:
     """What became of requests that the simulator answered in time, in percent of all."""
     requests = read_records(records)
     counted = requests.due_ns >= WARMUP_S * 1e9
-    in_time, answered = requests.in_time(), requests.outcome == 200
-    lost, barely = simulation.in_time & ~in_time, requests.in_time(SLO_MS + 1)
+    in_time = requests.in_time()
+    answered = requests.outcome == 200
+    lost = simulation.in_time & ~in_time
+    barely = requests.in_time(SLO_MS + 1)
     told = {
         "in time simulated, refused served": lost & ~answered,
         "in time simulated, late by up to 1 ms served": lost & barely,

@@ -120,7 +120,8 @@ class OnGpu(Peer):
     settings = (Settings(),)
 
     def __init__(self, models: Mapping[str, tuple[Model, float]], scenario: Path) -> None:
-        self._models, self.scenario = models, scenario
+        self._models = models
+        self.scenario = scenario
 
     def command(self, place: Place, gpus: int, settings: Settings) -> list[str]:
         ports = ["--http", str(place.port), "--grpc", str(place.grpc_port)]
@@ -322,7 +323,8 @@ def served(peer: Peer, guess: float, plan: Plan, settings: Settings | None = Non
 def once(server: Running, rate: float, plan: Plan) -> dict[str, float]:
     """One rate, with the CPU time of a request in all of the server's processes, and how busy the GPU was."""
     until_quiet(server)
-    before, lost = server.tree.cpu_s(), stolen()
+    before = server.tree.cpu_s()
+    lost = stolen()
     with GpuWatch() as watch:
         run = offer(server.url, server.templates, rate, plan.seconds, plan.slo_ms, 7, plan.warmup)
     cpu = 1e6 * (server.tree.cpu_s() - before) / (run.rate * (plan.seconds + plan.warmup))
@@ -353,7 +355,8 @@ def stolen() -> float:
 
 
 def line(run: Result) -> str:
-    took, lag = run.latency_ms, run.lag_ms
+    took = run.latency_ms
+    lag = run.lag_ms
     return (
         f"{run.rate:.0f}/s: {run.in_time_share:.4f} in time, p50 {took.p50:.2f} p90 {took.p90:.2f} "
         f"p99 {took.p99:.2f} max {took.max:.1f} ms, refused {run.refused}, late {run.late}, "
@@ -453,7 +456,8 @@ def show(results: list[dict[str, Any]]) -> None:
 
 
 def cells(result: dict[str, Any]) -> list[str]:
-    runs, simulated = result["runs"], result["simulated"]
+    runs = result["runs"]
+    simulated = result["simulated"]
     profile = result.get("profile")
     return [
         f"{profile[1]}, {profile[64]}" if profile else "",

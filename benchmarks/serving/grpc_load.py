@@ -24,7 +24,9 @@ METHOD = "/inference.GRPCInferenceService/ModelInfer"
 PATIENCE_S = 5.0
 OUTSTANDING = 256
 ALL_OUT = Path(__file__).parent / "parts" / "grpc_all_out.cpp"
-CONNECTIONS, CALLS_OF_EACH = 4, 16  # 64 calls under way, as over HTTP
+# 64 calls under way, as over HTTP
+CONNECTIONS = 4
+CALLS_OF_EACH = 16
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,8 @@ from contextlib import suppress
 
 from processes import descendants
 
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
 PATIENCE_S = 8.0  # for a server that drains
 AFTERMATH_S = 2.0  # for its other processes, once it has gone
 

@@ -30,7 +30,8 @@ def stat(pid: int) -> Stat | None:
         return None
     name = text[text.index("(") + 1 : text.rindex(")")]
     f = text[text.rindex(")") + 2 :].split()
-    own, waited = int(f[11]) + int(f[12]), int(f[13]) + int(f[14])
+    own = int(f[11]) + int(f[12])
+    waited = int(f[13]) + int(f[14])
     return Stat(pid, name, int(f[1]), own / TICKS, waited / TICKS, int(f[21]) * PAGE)
 
 

@@ -58,11 +58,14 @@ class Search:
     """One repetition: widen until one rate passes and one fails, then halve the gap between them."""
 
     def __init__(self, server: Running, plan: Plan, seed: int) -> None:
-        self._server, self._plan, self._seed = server, plan, seed
+        self._server = server
+        self._plan = plan
+        self._seed = seed
         self.runs: list[Result] = []
 
     def run(self, rate: float, step: float) -> float:
-        passed, failed = 0.0, math.inf
+        passed = 0.0
+        failed = math.inf
         while failed > passed * (1 + self._plan.tolerance):
             if self.passes(rate):
                 passed = rate

@@ -15,7 +15,8 @@ from astrarium.tuning import Workers
 TINY = "TUNING_CNN_TINY" in os.environ  # to try it out on a CPU
 BATCHES = 1 if TINY else 120  # in an iteration
 TRAINED, TESTED = (256, 64) if TINY else (8192, 2048)
-CLASSES, SIZE = 10, 32
+CLASSES = 10
+SIZE = 32
 NOISE = 6.0  # of a picture, against the pattern of its class
 
 SPACE = {
@@ -52,7 +53,8 @@ def pictures(device: str) -> tuple[torch.Tensor, torch.Tensor]:
 class Training:
     def __init__(self, values: dict[str, Any], workers: Workers) -> None:
         torch.manual_seed(workers.seed)
-        self._workers, (self._images, self._labels) = workers, pictures(workers.device)
+        self._workers = workers
+        (self._images, self._labels) = pictures(workers.device)
         self._model = SmallNet(values["channels"]).to(workers.device)
         self._parallel = workers.parallel(self._model)
         self._optimizer = torch.optim.SGD(

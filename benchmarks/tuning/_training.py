@@ -17,7 +17,9 @@ from astrarium.core.streams import stream
 from astrarium.tuning import Workers
 from astrarium.tuning.live.checkpoints import random_states, restore_random, seed_all
 
-SEED, MEAN = 0, 0.5  # seconds of an iteration, on the mean
+# seconds of an iteration, on the mean
+SEED = 0
+MEAN = 0.5
 POINTS = torch.linspace(-2, 2, 64).double().unsqueeze(1)
 
 
@@ -30,8 +32,12 @@ class Training:
         self._model = torch.nn.Sequential(*layers).double()
         self._trained = workers.parallel(self._model)
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=values["rate"], momentum=0.9)
-        self._workers, self._seconds = workers, MEAN * (0.5 + width / 64)  # widths are 8 to 56
-        self._log, self._number, self._done = values["log"], values.get("number", -1), 0
+        # widths are 8 to 56
+        self._workers = workers
+        self._seconds = MEAN * (0.5 + width / 64)
+        self._log = values["log"]
+        self._number = values.get("number", -1)
+        self._done = 0
 
     def step(self) -> float:
         began = time.monotonic()

@@ -21,7 +21,8 @@ from astrarium.tuning.runtime import Runtime
 from astrarium.tuning.state import TuningState
 from astrarium.tuning.world import TuningWorld
 
-GPUS, TRIALS = 64, 500
+GPUS = 64
+TRIALS = 500
 BAR = 50.0  # ms of CPU, on the mean
 REAL = Runtime(SECOND, 1.34, 1.35)
 
@@ -34,7 +35,8 @@ class Timed:
         self.spent: list[float] = []
 
     def decide(self, now: Time, events: Sequence[Event], state: TuningState) -> Iterator[Action]:
-        spent, began = 0.0, time.process_time()
+        spent = 0.0
+        began = time.process_time()
         for action in self._policy.decide(now, events, state):
             spent += time.process_time() - began
             yield action
@@ -66,7 +68,8 @@ def measure(repeats: int) -> list[Row]:
     for what, arrivals in (("one group", one_group()), ("five groups at once", several_groups())):
         found = [decided(arrivals) for _ in range(repeats)]
         called = f"a tuning decision, {TRIALS} trials in {what} on {GPUS} GPUs"
-        means, first = [sum(each) / len(each) for each in found], [max(each) for each in found]
+        means = [sum(each) / len(each) for each in found]
+        first = [max(each) for each in found]
         rows.append(Row(f"{called}: mean", "ms CPU", means, BAR, less_is_better=True))
         rows.append(Row(f"{called}: longest", "ms CPU", first, less_is_better=True))
     return rows

@@ -28,7 +28,8 @@ sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).resolve().parents
 
 from _measure import Row, main  # noqa: E402
 
-GPUS, BAR = 4, 1.3
+GPUS = 4
+BAR = 1.3
 RUNGS = (1, 3, 9, 27)
 TASK = TASKS["cifar10-alexnet"]
 SPACE = {"rate": {"low": 0.0005, "high": 0.1, "log": True}, "width": {"low": 8, "high": 56, "whole": True}}

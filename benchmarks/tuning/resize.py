@@ -30,7 +30,9 @@ from astrarium.tuning.runtime import Place
 
 BAR = 50.0  # ms besides the checkpoint
 CHECKPOINT = ("save", "build", "load")
-ONE, TWO, HALF = Place((0,)), Place((0, 1)), Place((0,), 2)
+ONE = Place((0,))
+TWO = Place((0, 1))
+HALF = Place((0,), 2)
 MOVES = {"1 → 2": (ONE, TWO), "2 → 1": (TWO, ONE), "1 → 1/2": (ONE, HALF), "1/2 → 1": (HALF, ONE)}
 ENDLESS = 10**9
 LOG = "ASTRARIUM_RESIZE_LOG"  # the file in which processes write their parts down
@@ -99,14 +101,17 @@ def timings(lines: Sequence[str]) -> list[MoveTiming]:
     """Return what each move took. Only the first member of a gang saves, so that others can be left out."""
     parts = [tuple(json.loads(line)) for line in lines]
     leaders = {process for process, name, _, _ in parts if name == "save"}
-    found, last, took = list[MoveTiming](), 0.0, dict[str, float]()
+    found = list[MoveTiming]()
+    last = 0.0
+    took = dict[str, float]()
     for _, name, began, ended in sorted((one for one in parts if one[0] in leaders), key=lambda one: one[2]):
         if name != "step":
             took[name] = took.get(name, 0.0) + ended - began
             continue
         if "save" in took:
             found.append(MoveTiming(began - last, took))
-        last, took = ended, {}
+        last = ended
+        took = {}
     return found
 
 

@@ -21,7 +21,9 @@ Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
 Weights = dict[str, Floats]
 
-HIDDEN, EPOCHS, BATCH = 128, 120, 64
+HIDDEN = 128
+EPOCHS = 120
+BATCH = 64
 BRIGHTEST = 16.0
 
 
@@ -35,7 +37,8 @@ def load_digits() -> tuple[Floats, Ints]:
 def shifted(images: Floats, generator: np.random.Generator) -> Floats:
     """Half of the images moved by one pixel to some side: more digits than were drawn."""
     squares = images.reshape(-1, 8, 8)
-    axis, step = generator.integers(1, 3), generator.choice([-1, 1])
+    axis = generator.integers(1, 3)
+    step = generator.choice([-1, 1])
     moved = np.roll(squares, step, axis=axis)
     edge: list[Any] = [slice(None)] * 3
     edge[axis] = 0 if step > 0 else -1
@@ -122,7 +125,8 @@ def main() -> None:
     generator = np.random.default_rng(1)
     images, labels = load_digits()
     order = generator.permutation(len(images))
-    test, rest = order[: len(order) // 4], order[len(order) // 4 :]
+    test = order[: len(order) // 4]
+    rest = order[len(order) // 4 :]
     weights = train(images[rest], labels[rest], generator)
     print(f"right on the {len(test)} held back: {100 * accuracy(weights, images[test], labels[test]):.1f} %")
     export(weights, Path(__file__).with_name("digits.onnx"))

@@ -20,7 +20,9 @@ class Parabola:
     """Goes down the slope of x squared; with PyTorch, a model and an optimizer would stand here."""
 
     def __init__(self, values: dict[str, Any], workers: Workers) -> None:
-        self.rate, self.workers, self.x = values["rate"], workers, 4.0
+        self.rate = values["rate"]
+        self.workers = workers
+        self.x = 4.0
 
     def step(self) -> float:
         self.x -= self.rate * 2 * self.x

@@ -13,7 +13,10 @@ from torch import nn
 
 from astrarium.tuning import Workers
 
-CLASSES, SIDE, PICTURES, BATCH = 10, 12, 640, 64
+CLASSES = 10
+SIDE = 12
+PICTURES = 640
+BATCH = 64
 NOISE = 1.2
 SECONDS = 0.3  # of an iteration on an emulated GPU by itself
 
@@ -29,7 +32,8 @@ def pictures(count: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
 class SmallCnn:
     def __init__(self, values: dict[str, Any], workers: Workers) -> None:
         self.workers = workers
-        channels, device = int(values["channels"]), workers.device
+        channels = int(values["channels"])
+        device = workers.device
         self.plain = nn.Sequential(
             nn.Conv2d(1, channels, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
             nn.Conv2d(channels, 2 * channels, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(2),

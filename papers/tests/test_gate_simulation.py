@@ -12,7 +12,8 @@ from astrarium_papers.findings import Effort
 from astrarium_papers.orion import table2
 
 UNKNOWN, COMPUTE, MEMORY, COPY = range(4)
-LATENCY, BEST_EFFORT = True, False
+LATENCY = True
+BEST_EFFORT = False
 SMS = 80
 US = 1000
 MS = 1000 * US
@@ -131,7 +132,8 @@ def test_two_small_compute_kernels_share_what_they_are_bound_by() -> None:
 
 def test_kernels_that_need_different_things_overlap() -> None:
     """Beside a full compute kernel there are threads left on 40 % of the SMs."""
-    one, other = K(MS, SMS, COMPUTE, 0.8, 0.05), K(MS, SMS * 4 // 10, MEMORY, 0.05, 0.8)
+    one = K(MS, SMS, COMPUTE, 0.8, 0.05)
+    other = K(MS, SMS * 4 // 10, MEMORY, 0.05, 0.8)
     result = simulate(
         "streams", client(BEST_EFFORT, [one], requests=1), client(BEST_EFFORT, [other], requests=1)
     )
@@ -139,7 +141,8 @@ def test_kernels_that_need_different_things_overlap() -> None:
 
 
 def test_a_full_memory_kernel_leaves_no_room_and_a_compute_kernel_some() -> None:
-    compute, memory = K(MS, SMS, COMPUTE, 0.1), K(MS, SMS, MEMORY, 0.1)
+    compute = K(MS, SMS, COMPUTE, 0.1)
+    memory = K(MS, SMS, MEMORY, 0.1)
 
     def both(first: K, second: K) -> int:
         clients = (client(BEST_EFFORT, [kernel], requests=1) for kernel in (first, second))
@@ -151,7 +154,8 @@ def test_a_full_memory_kernel_leaves_no_room_and_a_compute_kernel_some() -> None
 
 def test_a_kernel_gets_the_sms_that_are_left_and_more_when_they_are_freed() -> None:
     """60 of 80 SMs for the first; the second runs at a quarter of its speed for 1 ms, then at full speed."""
-    first, second = K(MS, 60, COMPUTE, 0.1), K(MS, 80, COMPUTE, 0.1)
+    first = K(MS, 60, COMPUTE, 0.1)
+    second = K(MS, 80, COMPUTE, 0.1)
     result = simulate(
         "streams", client(BEST_EFFORT, [first], requests=1), client(BEST_EFFORT, [second], requests=1)
     )
@@ -301,10 +305,12 @@ def test_orion_serves_several_best_effort_clients_in_turn() -> None:
 def test_orion_searches_a_lower_threshold_when_the_latency_client_suffers() -> None:
     """Kernels of another profile that both want all the bandwidth: beside each other they take twice as long.
     After ten iterations it looks how long they took."""
-    first, other = K(MS, 40, COMPUTE, 0.1, 0.9), K(50 * US, 40, MEMORY, 0.1, 0.9)
+    first = K(MS, 40, COMPUTE, 0.1, 0.9)
+    other = K(50 * US, 40, MEMORY, 0.1, 0.9)
 
     def searched(limit: float) -> tuple[int, list[int]]:
-        serving, training = client(LATENCY, [first] * 4, requests=19), client(BEST_EFFORT, [other] * 4)
+        serving = client(LATENCY, [first] * 4, requests=19)
+        training = client(BEST_EFFORT, [other] * 4)
         chosen = knobs("orion", latency=4 * MS, duration_fraction=0.0125)
         result = simulate(chosen, serving, training, until=200 * MS, search_limit=limit)
         return result["knobs"].sm_threshold, np.diff(ends(result, 0)).tolist()

@@ -94,7 +94,8 @@ def test_load_curves_stay_within_the_hardware(found: dict[str, Findings]) -> Non
 
 def test_zoos_are_split_by_what_batching_gains() -> None:
     for gpu in figure9.ZOOS:
-        strong, weak = figure9.members(gpu, "Strong"), figure9.members(gpu, "Weak")
+        strong = figure9.members(gpu, "Strong")
+        weak = figure9.members(gpu, "Weak")
         assert sorted(strong + weak) == sorted(figure9.members(gpu, "Mixed")) == sorted(zoo.models(gpu))
         assert {"DenseNet121", "VGG19"} <= set(strong)
         assert {"BERT", "EfficientNetB5"} <= set(weak)

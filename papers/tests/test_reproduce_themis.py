@@ -116,7 +116,8 @@ def test_workloads_of_the_testbed_have_its_size(workload: int) -> None:
 
 
 def test_on_a_larger_cluster_they_come_as_much_faster() -> None:
-    small, large = drawn(Drawing(), 64), drawn(Drawing(), 256)
+    small = drawn(Drawing(), 64)
+    large = drawn(Drawing(), 256)
     assert small[-1].arrival == pytest.approx(4 * large[-1].arrival, rel=1e-6)
     assert [app.work for app in small] == [app.work for app in large]
 
@@ -130,9 +131,11 @@ def test_themis_bids_by_the_definition_that_it_is_measured_by() -> None:
 
 def test_table_5_can_be_by_demand_and_not_where_n_counts_apps() -> None:
     """The short app of Table 5 as fast as it can be, among 20 apps that want twice the 64 GPUs."""
-    facts, crowd = table5.KINDS["short"], Contention(apps=20.0, gpus=128.0)
+    facts = table5.KINDS["short"]
+    crowd = Contention(apps=20.0, gpus=128.0)
     job = Job(0, facts.gpu_minutes * table5.MINUTE, 1, facts.gpus)
-    app, took = App(0, "short", ((job,),)), facts.gpu_minutes * table5.MINUTE // facts.gpus
+    app = App(0, "short", ((job,),))
+    took = facts.gpu_minutes * table5.MINUTE // facts.gpus
     rhos = {name: rho(took, app, 64, crowd, name) for name in DEFINITIONS}
     assert rhos == pytest.approx({"share": 1.0, "equation-1": 0.05, "demand": 0.5})
     data: dict[str, Any] = {name: {"short": {THEMIS: [1.2], "Tiresias": [1.9]}} for name in rhos}
@@ -244,7 +247,8 @@ def test_gpus_are_given_back_with_the_last_iteration_that_ends_in_time() -> None
     state = ClusterState()
     state.apply(0, MachineJoined(Machine(0, 4)))
     state.apply(0, AppArrived(App(0, "app", ((Job(0, 900 * MINUTE, 1, 3, iterations=100),),))))
-    leases, row = IterationLeases(), state.apps[0]
+    leases = IterationLeases()
+    row = state.apps[0]
 
     def given(now: int, *more: int) -> list[tuple[tuple[int, ...], float]]:
         grants = list(leases.grants(now * MINUTE, row, more, state))
@@ -263,7 +267,8 @@ def test_gpus_go_together_where_one_alone_would_take_too_long() -> None:
     state = ClusterState()
     state.apply(0, MachineJoined(Machine(0, 2)))
     state.apply(0, AppArrived(App(0, "app", ((Job(0, 900 * MINUTE, 1, 2, iterations=100),),))))
-    leases, row = IterationLeases(), state.apps[0]
+    leases = IterationLeases()
+    row = state.apps[0]
     for grant in leases.grants(0, row, (0,), state):
         state.commit(0, grant)
     later = list(leases.grants(3 * MINUTE, row, (1,), state))
@@ -356,9 +361,11 @@ def made(name: str, ours: float) -> Reproduction:
 def test_a_page_is_made_again_in_part(tmp_path: Path) -> None:
     names = ["salus/figure2_8", "symphony/figure2", "themis/figure9"]
     all_of: Any = {name: made(name, 1.0) for name in names}
-    whole, again = tmp_path / "whole.md", tmp_path / "again.md"
+    whole = tmp_path / "whole.md"
+    again = tmp_path / "again.md"
     whole.write_text(page(list(all_of.values()), "astrarium reproduce all"))
-    changed, new = made("symphony/figure2", 2.0), made("symphony/figure10", 3.0)
+    changed = made("symphony/figure2", 2.0)
+    new = made("symphony/figure10", 3.0)
     again.write_text(page([new, changed], "astrarium reproduce symphony/figure10"))
     main(str(whole), str(again))
     expected = [all_of["salus/figure2_8"], changed, new, all_of["themis/figure9"]]

@@ -49,7 +49,8 @@ def at_home(task: Subclusters, homes: Sequence[int | None], **limits: Any) -> Su
 
 def by_hand(task: Subclusters, assignment: tuple[int, ...]) -> float | None:
     """The objective, written down a second time; None where a limit is broken."""
-    limits, members = task.limits, task.members
+    limits = task.limits
+    members = task.members
     parts = [[members[i] for i in range(len(members)) if assignment[i] == j] for j in range(task.parts)]
     moved = [m for m, j in zip(members, assignment, strict=True) if m.today is not None and m.today != j]
     loads = [sum(m.balanced_load for m in part) for part in parts]

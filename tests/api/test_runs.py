@@ -103,7 +103,8 @@ def test_a_policy_may_be_written_in_many_ways(policy: Any) -> None:
 
 
 def test_classes_and_objects_decide() -> None:
-    by_class, mine = astrarium.simulate(SERVING, Mine), made()
+    by_class = astrarium.simulate(SERVING, Mine)
+    mine = made()
     by_object = astrarium.simulate(SERVING, mine)
     assert mine.heard > 0
     assert by_class.policy == by_object.policy == by_class.summary.policy == "Mine"

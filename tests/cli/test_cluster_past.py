@@ -180,7 +180,8 @@ def test_the_arbiter_is_asked_by_its_socket_while_it_runs(
     call: Any, state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = [call("cluster", verb, "--state", state).out for verb in ("events", "history", "accounting")]
-    asked, service = list[str](), Service(Path(state))
+    asked = list[str]()
+    service = Service(Path(state))
     answer = service._answer
 
     def noted(channel: Any, who: Any, ask: Any) -> None:

@@ -106,7 +106,8 @@ def test_policies_side_by_side(call: Any, file: Path) -> None:
 def test_an_interrupt_shows_and_writes_the_best_so_far(
     call: Any, file: Path, monkeypatch: pytest.MonkeyPatch, left: int, judged: bool
 ) -> None:
-    calls, real = [0], run.PlanJudge
+    calls = [0]
+    real = run.PlanJudge
 
     def make(*arguments: Any) -> Any:
         judge = real(*arguments)

@@ -152,7 +152,8 @@ def test_shared_gpus_slow_each_other_as_asked(call: Any, folder: Path) -> None:
         "pairs:\n- {model: vgg, beside: alex, slowdown: 1.9}\n- {model: alex, beside: vgg, slowdown: 1.5}\n"
     )
     options = ("simulate", "small.yaml", "--plan", "plan.yaml", "--json", "--no-folder")
-    calm, slowed = call(*options).json, call(*options, "--interference", "slow.yaml").json
+    calm = call(*options).json
+    slowed = call(*options, "--interference", "slow.yaml").json
     assert calm["plan"]["cells"][1]["run_by"] == "worker queues"
     assert calm["models"]["vgg"]["attainment"] > slowed["models"]["vgg"]["attainment"]
     assert calm["models"]["bert"] == slowed["models"]["bert"]

@@ -58,7 +58,9 @@ class Stepping:
     def __init__(self, takes: Any) -> None:
         self.inputs: tuple[TensorSpec, ...] = (X,)
         self.outputs: tuple[TensorSpec, ...] = (X,)
-        self.now, self.takes, self.sizes = 0, takes, list[int]()
+        self.now = 0
+        self.takes = takes
+        self.sizes = list[int]()
 
     def perf_counter_ns(self) -> int:
         return self.now
@@ -397,7 +399,8 @@ def test_emulated_models_have_nothing_to_measure(call: Any, home: Path) -> None:
 class Pipeline:
     """A model whose GPU works on its own; it notes what it was asked for."""
 
-    inputs, outputs = (X,), (TensorSpec("Y", "FP32", (2,)),)
+    inputs = (X,)
+    outputs = (TensorSpec("Y", "FP32", (2,)),)
 
     def __init__(self) -> None:
         self.asked: list[str] = []

@@ -148,7 +148,8 @@ def test_a_report_of_more_work_makes_the_ideal_as_much_longer(definition: Defini
     chance = random.Random(4)
     for _ in range(50):
         phases = tuple(some_jobs(chance) for _ in range(chance.randint(1, 3)))
-        app, size = App(0, "a", phases), chance.randint(1, 64)
+        app = App(0, "a", phases)
+        size = chance.randint(1, 64)
         crowd = Contention(chance.uniform(1, 20), chance.uniform(1, 200))
         plain = Ideal(app, definition)(size, crowd)
         assert Ideal(app, definition, lambda job: 1.5 * job.work)(size, crowd) == pytest.approx(1.5 * plain)
@@ -199,7 +200,8 @@ def test_a_liar_says_that_it_suffers_more_than_it_does() -> None:
 
 def test_before_and_after_an_offer_an_app_is_seen_by_what_it_reported() -> None:
     state = with_apps(cluster(4), App(0, "a", ((Job(0, 100 * SECOND, 1, 4),),)))
-    row, goods = state.apps[0], free_machines(state.floor, state.free)
+    row = state.apps[0]
+    goods = free_machines(state.floor, state.free)
     agent = AppAgent(row.app, report=SelfReport(work=2.0))
     assert agent.rho(0, row, state) == pytest.approx(10 * 200 / 50)
     assert agent.bid(0, row, state, goods).options == agent.bid(0, row, state, goods).options

@@ -34,10 +34,13 @@ from astrarium.core.units import SECOND
 from astrarium.testing.cluster import Played, play
 from tests.support.paths import ROOT
 
-ONE, TWO = [Machine(0, 1)], [Machine(0, 2)]
-MINUTE, HOUR = 60 * SECOND, 3600 * SECOND
+ONE = [Machine(0, 1)]
+TWO = [Machine(0, 2)]
+MINUTE = 60 * SECOND
+HOUR = 3600 * SECOND
 SHARED = ROOT.parent / "shared" / "data" / "cluster"
-TRACE, RUNS = SHARED / "shockwave_120jobs_32gpus.csv", SHARED / "reference_120jobs_32gpus.json"
+TRACE = SHARED / "shockwave_120jobs_32gpus.csv"
+RUNS = SHARED / "reference_120jobs_32gpus.json"
 
 
 def policy(**parameters: Any) -> Any:
@@ -69,7 +72,8 @@ def revoked(played: Played) -> list[tuple[float, int, str]]:
 
 def test_what_is_in_time() -> None:
     """Two apps of 100 s on one GPU each: two GPUs do them in 100 s, one in 200 s, in whichever order."""
-    left, span = np.array([1e11, 1e11]), np.array([1e11, 1e11])
+    left = np.array([1e11, 1e11])
+    span = np.array([1e11, 1e11])
     assert in_time(left, span, np.array([1e11, 1e11]), 2)
     assert not in_time(left, span, np.array([1e11, 1.99e11]), 1)
     assert in_time(left, span, np.array([1e11, 2e11]), 1)
@@ -78,7 +82,8 @@ def test_what_is_in_time() -> None:
 def test_an_app_that_can_use_many_gpus_has_time_to_wait() -> None:
     """400 GPU seconds in 100 s at best, on four GPUs; another needs one of them all the time. Until 133.3 s,
     three GPUs are enough."""
-    left, span = np.array([400.0, 140.0]), np.array([100.0, 140.0])
+    left = np.array([400.0, 140.0])
+    span = np.array([100.0, 140.0])
     assert not in_time(left, span, np.array([132.0, 140.0]), 4)
     assert in_time(left, span, np.array([134.0, 140.0]), 4)
 
@@ -130,7 +135,8 @@ def test_a_short_one_takes_the_gpu_of_a_long_one_but_not_before_the_least_run() 
     """Both come while leases run. At 50 s the GPU is promised, at 200 s it is not."""
 
     def taken(at: float) -> list[tuple[float, int, str]]:
-        long, short = single(0, "long", 10 * HOUR), single(1, "short", 100 * SECOND)
+        long = single(0, "long", 10 * HOUR)
+        short = single(1, "short", 100 * SECOND)
         return revoked(run(policy(least_run=120 * SECOND), ONE, (0, long), (at, short)))
 
     assert [at for at, _, _ in taken(50)] in ([], [120])
@@ -140,7 +146,8 @@ def test_a_short_one_takes_the_gpu_of_a_long_one_but_not_before_the_least_run() 
 
 
 def test_the_end_that_a_stopped_job_would_have_had_makes_no_step() -> None:
-    long, short = single(0, "long", 36_007 * SECOND), single(1, "short", 100 * SECOND)
+    long = single(0, "long", 36_007 * SECOND)
+    short = single(1, "short", 100 * SECOND)
     played = run(policy(least_run=120 * SECOND), ONE, (0, long), (200, short))
     assert ends(played) == {"short": 300, "long": 36_107}
     assert 36_007 * SECOND not in {step.now for step in played.steps}
@@ -176,7 +183,8 @@ def test_nobody_is_stopped_within_the_least_run() -> None:
 def test_whoever_loses_least_is_stopped() -> None:
     """Two alike, one of which has just written its checkpoint, every 100 s: at 510 s the first has lost
     10 s, the second, which began 50 s later, 60 s."""
-    first, second = single(0, "first", 10 * HOUR), single(1, "second", 10 * HOUR - 50 * SECOND)
+    first = single(0, "first", 10 * HOUR)
+    second = single(1, "second", 10 * HOUR - 50 * SECOND)
     short = single(2, "short", 100 * SECOND)
 
     def stopped(at: int) -> int:
@@ -190,7 +198,8 @@ def test_whoever_loses_least_is_stopped() -> None:
 
 def test_stopping_must_gain_more_than_it_loses() -> None:
     """The one that runs has 400 min to go and would lose 150 min; the one that comes has 300 min."""
-    old, new = single(0, "old", 550 * MINUTE), single(1, "new", 300 * MINUTE)
+    old = single(0, "old", 550 * MINUTE)
+    new = single(1, "new", 300 * MINUTE)
     lossy = ClusterState(checkpoints=1000 * MINUTE)
     kept = revoked(run(policy(), ONE, (0, old), (9010, new), state=lossy))
     assert 9010 not in [at for at, _, _ in kept]
@@ -249,7 +258,8 @@ def test_of_identical_claims_the_earlier_arrival_goes_first(
     size: int, lengths: list[int], gaps: list[int], gpus: int
 ) -> None:
     """Gangs of few lengths come one after another; of those that are the same, the first begins first."""
-    at, apps = 0, list[tuple[float, App]]()
+    at = 0
+    apps = list[tuple[float, App]]()
     for number, gap in enumerate(gaps):
         at += gap
         length = lengths[number % len(lengths)]
@@ -348,7 +358,8 @@ def test_a_job_of_one_gpu_makes_room_if_all_together_gain(startup: int, changes:
 
 def books(*apps: App) -> tuple[ClusterState, Any]:
     """One GPU; all came at 0, and the policy has decided once."""
-    state, allocator = ClusterState(), policy(more=0.1)
+    state = ClusterState()
+    allocator = policy(more=0.1)
     state.apply(0, MachineJoined(ONE[0]))
     events = [AppArrived(app) for app in apps]
     for event in events:
@@ -383,7 +394,8 @@ def test_to_be_asked_changes_nothing() -> None:
 def test_every_policy_says_who_is_next(name: str) -> None:
     """Three apps on one GPU: one holds it, and the line is of the others, or of all where they take turns."""
     factory: Any = cluster_policies.get(name)
-    allocator, seen = factory(factory.Parameters()), list[Any]()
+    allocator = factory(factory.Parameters())
+    seen = list[Any]()
 
     class Looking(ClusterState):
         def apply(self, now: int, event: Any) -> None:

@@ -269,22 +269,26 @@ def test_no_gpu_is_handed_out_twice_and_none_is_lost(sizes: tuple[int, ...]) -> 
 
 def test_the_same_auction_ends_the_same() -> None:
     rng = Random(1)
-    goods, bids = machines(8, 4, 4, 2), [table(rng, (1, 2, 4), 16, bidder, 10) for bidder in range(6)]
+    goods = machines(8, 4, 4, 2)
+    bids = [table(rng, (1, 2, 4), 16, bidder, 10) for bidder in range(6)]
     assert auction(goods, bids) == auction(list(goods), list(bids))
 
 
 def test_who_bids_first_matters_only_in_ties() -> None:
     rng = Random(3)
-    goods, bids = machines(8, 4, 2), [app(rng, bidder) for bidder in range(5)]
+    goods = machines(8, 4, 2)
+    bids = [app(rng, bidder) for bidder in range(5)]
     turned = {share.bidder: share.rho for share in auction(goods, bids[::-1]).shares}
     assert turned == {share.bidder: share.rho for share in auction(goods, bids).shares}
 
 
 def test_with_little_effort_the_answer_is_still_good_and_says_so() -> None:
     rng = Random(5)
-    goods, bids = machines(8, 8, 8, 7, 5, 3), [app(rng, bidder) for bidder in range(9)]
+    goods = machines(8, 8, 8, 7, 5, 3)
+    bids = [app(rng, bidder) for bidder in range(9)]
     numbers = program(goods, bids)
-    hasty, exact = best(numbers, range(9), SearchEffort(work=20)), best(numbers, range(9))
+    hasty = best(numbers, range(9), SearchEffort(work=20))
+    exact = best(numbers, range(9))
     assert exact.exact
     assert 0.8 * exact.gain <= hasty.gain <= exact.gain
 

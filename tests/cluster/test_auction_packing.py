@@ -56,7 +56,8 @@ def test_places_are_kept_for_those_who_have_no_choice() -> None:
 
 def test_what_is_given_up_is_neither_said_to_fit_nor_not_to(monkeypatch: pytest.MonkeyPatch) -> None:
     """A piece of 3 beside three of 5 on three machines of 7: there is room enough, but not together."""
-    kinds, anywhere = classes(machines(7, 7, 7), False, ()), frozenset({0})
+    kinds = classes(machines(7, 7, 7), False, ())
+    anywhere = frozenset({0})
     needs = [PieceNeed(3, anywhere), PieceNeed(5, anywhere)]
     assert Packer(needs, kinds).fit((1, 3)) is False
     monkeypatch.setattr(packing, "STEPS", 0)

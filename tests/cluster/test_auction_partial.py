@@ -73,7 +73,8 @@ def test_a_table_times_a_number_is_the_same_table() -> None:
         goods, bids = drawn(seed)
         louder = tuple(each._replace(rho=each.rho * 3) for each in bids[0].options)
         loud = [bids[0]._replace(rho_old=bids[0].rho_old * 3, options=louder), *bids[1:]]
-        before, after = auction(goods, bids).shares, auction(goods, loud).shares
+        before = auction(goods, bids).shares
+        after = auction(goods, loud).shares
         assert [kept_of(share, goods) for share in before] == [kept_of(share, goods) for share in after]
 
 
@@ -146,8 +147,10 @@ class App:
     """Work that spreads badly, after some time without GPUs."""
 
     def __init__(self, rng: Random) -> None:
-        self.work, self.slow = rng.lognormvariate(2, 0.7), rng.choice([1.0, 1.1, 1.3, 1.6])
-        self.elapsed, self.old = rng.choice([0.0, 1.0, 3.0]), rng.choice([20.0, 40.0, 80.0])
+        self.work = rng.lognormvariate(2, 0.7)
+        self.slow = rng.choice([1.0, 1.1, 1.3, 1.6])
+        self.elapsed = rng.choice([0.0, 1.0, 3.0])
+        self.old = rng.choice([20.0, 40.0, 80.0])
 
     def rho(self, pieces: Sequence[int]) -> float:
         if not pieces:

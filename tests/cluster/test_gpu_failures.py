@@ -66,7 +66,8 @@ def test_a_machine_that_dies_takes_its_broken_gpus_along() -> None:
 
 def taken_back(name: str, machines: list[int], gangs: list[int], lost: int) -> set[int]:
     """Return what a policy takes from an app whose gangs fill the machines, when one of these is lost."""
-    state, base = ClusterState(), 0
+    state = ClusterState()
+    base = 0
     for number, gpus in enumerate(machines):
         state.apply(0, MachineJoined(Machine(number, gpus)))
     jobs = tuple(Job(number, HOUR * gpus, gpus, gpus) for number, gpus in enumerate(gangs))
@@ -122,7 +123,8 @@ def test_what_ran_on_a_gpu_that_fails_goes_on_elsewhere_from_its_checkpoint() ->
 
 def test_who_waits_for_a_gpu_that_is_repaired() -> None:
     apps = [{"name": "a", "gpus": 4, "length": "2h"}]
-    fail, repair = {"machine": 1, "gpu": 0}, {"machine": 1, "gpu": 0}
+    fail = {"machine": 1, "gpu": 0}
+    repair = {"machine": 1, "gpu": 0}
     record = run(scenario([{"at": "1h", "fail": fail}, {"at": "3h", "repair": repair}], apps=apps))
     assert record.rows[0].ended == 4 * HOUR
     assert [level.gpus for level in record.levels if level.gpus != 4][:1] == [3]

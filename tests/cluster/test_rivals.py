@@ -78,13 +78,15 @@ def test_a_lease_must_last(name: str) -> None:
 
 def test_tiresias_takes_turns_by_gpu_time() -> None:
     """b has had nothing when the first lease ends; then they take turns of 10 s."""
-    a, b = single(0, "a", 30 * SECOND), single(1, "b", 20 * SECOND)
+    a = single(0, "a", 30 * SECOND)
+    b = single(1, "b", 20 * SECOND)
     assert ends(run(policy("tiresias", lease=10 * SECOND), ONE, (0, a), (1, b))) == {"b": 40, "a": 50}
 
 
 def test_tiresias_counts_all_gpus_of_an_app() -> None:
     """After 10 s the two jobs of `wide` have had 20 GPU seconds, the one of `thin` 10."""
-    wide, thin = many(0, "wide", 2, 30), many(1, "thin", 1, 30)
+    wide = many(0, "wide", 2, 30)
+    thin = many(1, "thin", 1, 30)
     late = many(2, "late", 2, 10)
     played = run(policy("tiresias", lease=10 * SECOND), [Machine(0, 3)], (0, wide), (0, thin), (10, late))
     at_10 = next(step for step in played.steps if step.now == 10 * SECOND)
@@ -93,7 +95,9 @@ def test_tiresias_counts_all_gpus_of_an_app() -> None:
 
 def test_gpus_wait_for_the_gang_of_the_first_in_line_or_not() -> None:
     """The gang has had nothing, so that the GPU that is free at 10 s waits until the other is at 15 s."""
-    one, two, gang = many(0, "one", 1, 100), many(1, "two", 1, 100), single(2, "gang", 10 * SECOND, 2)
+    one = many(0, "one", 1, 100)
+    two = many(1, "two", 1, 100)
+    gang = single(2, "gang", 10 * SECOND, 2)
     apps = (0, one), (5, two), (6, gang)
     waits = run(policy("tiresias", lease=10 * SECOND), TWO, *apps)
     assert ends(waits)["gang"] == 25
@@ -103,13 +107,15 @@ def test_gpus_wait_for_the_gang_of_the_first_in_line_or_not() -> None:
 
 def test_srsf_goes_by_gpu_time_and_srtf_by_time() -> None:
     """Four jobs of 10 s are done in 10 s on 4 GPUs, but need 40 GPU seconds; the other needs 30 in 30 s."""
-    wide, long = many(0, "wide", 4, 10), single(1, "long", 30 * SECOND)
+    wide = many(0, "wide", 4, 10)
+    long = single(1, "long", 30 * SECOND)
     assert first_grants(run(policy("srtf"), FOUR, (0, wide), (0, long)))[0] == ("wide", 4)
     assert first_grants(run(policy("srsf"), FOUR, (0, wide), (0, long))) == [("long", 1), ("wide", 3)]
 
 
 def test_srtf_takes_the_short_one_at_the_end_of_the_lease() -> None:
-    long, short = single(0, "long", 60 * SECOND), single(1, "short", 5 * SECOND)
+    long = single(0, "long", 60 * SECOND)
+    short = single(1, "short", 5 * SECOND)
     played = run(policy("srtf", lease=10 * SECOND), ONE, (0, long), (1, short))
     assert ends(played) == {"short": 15, "long": 65}
 
@@ -139,7 +145,8 @@ def test_optimus_does_not_spread_what_does_not_gain() -> None:
 
 def test_slaq_prefers_the_beginning_of_a_curve() -> None:
     """Losses fall fastest at first: who has half behind it waits for one that begins."""
-    old, new = single(0, "old", 100 * SECOND), single(1, "new", 100 * SECOND)
+    old = single(0, "old", 100 * SECOND)
+    new = single(1, "new", 100 * SECOND)
     played = run(policy("slaq", lease=50 * SECOND), ONE, (0, old), (10, new))
     assert ends(played)["old"] == 150  # 0-50, then new until both have done 50, and old comes first
     assert ends(played)["new"] == 200
@@ -148,7 +155,8 @@ def test_slaq_prefers_the_beginning_of_a_curve() -> None:
 def test_gandiva_serves_who_fits_best_and_moves_to_better_places() -> None:
     """Two GPUs are free on two machines: the single job lies as well as can be, the pair does not."""
     machines = [Machine(0, 1), Machine(1, 1)]
-    pair, alone = single(0, "pair", 20 * SECOND, 2), single(1, "alone", 10 * SECOND)
+    pair = single(0, "pair", 20 * SECOND, 2)
+    alone = single(1, "alone", 10 * SECOND)
     played = run(policy("gandiva"), machines, (0, pair), (0, alone))
     assert first_grants(played)[0] == ("alone", 1)
     state = ClusterState()
@@ -206,17 +214,16 @@ def test_gpus_that_an_app_cannot_use_any_more_go_to_others() -> None:
 
 def test_tiresias_2d_moves_down_by_gpu_time() -> None:
     """Two GPUs for 50 s are 100 GPU seconds: then b, which waits in the first queue, comes first."""
-    a, b = single(0, "a", 80 * SECOND, 2), single(1, "b", 20 * SECOND, 2)
+    a = single(0, "a", 80 * SECOND, 2)
+    b = single(1, "b", 20 * SECOND, 2)
     played = run(policy("tiresias-2d", limits=(100.0,), queues=2), TWO, (0, a), (10, b))
     assert ends(played) == {"b": 70, "a": 100}
 
 
 def test_tiresias_2d_is_first_come_first_served_in_a_queue_for_those_who_fit() -> None:
-    a, wide, small = (
-        single(0, "a", 50 * SECOND),
-        single(1, "wide", 10 * SECOND, 2),
-        single(2, "small", SECOND),
-    )
+    a = single(0, "a", 50 * SECOND)
+    wide = single(1, "wide", 10 * SECOND, 2)
+    small = single(2, "small", SECOND)
     played = run(policy("tiresias-2d"), TWO, (0, a), (1, wide), (2, small))
     assert ends(played) == {"small": 3, "a": 50, "wide": 60}
 

@@ -35,7 +35,8 @@ def run(name: str, machines: int, *apps: tuple[float, App], **parameters: Any) -
     """On machines of one GPU, between which distance does not matter."""
     factory: Any = cluster_policies.get(name)
     later = [(round(at * SECOND), AppArrived(app)) for at, app in apps]
-    world, state = ClusterWorld(_flat()), ClusterState(_flat())
+    world = ClusterWorld(_flat())
+    state = ClusterState(_flat())
     return play(factory(factory.Parameters(**parameters)), _single(machines), later, world, state)
 
 
@@ -57,7 +58,9 @@ def ends(played: Played) -> dict[str, float]:
 @pytest.mark.parametrize("name", SHARES)
 def test_a_gpu_whose_job_has_ended_and_who_has_come_wait_for_the_next_round(name: str) -> None:
     """a ends inside the first round, which goes on for b until 120 s; c has come at 5 s."""
-    a, b, c = single(0, "a", 10 * SECOND), single(1, "b", 200 * SECOND), single(2, "c", 50 * SECOND)
+    a = single(0, "a", 10 * SECOND)
+    b = single(1, "b", 200 * SECOND)
+    c = single(2, "c", 50 * SECOND)
     played = run(name, 2, (0, a), (0, b), (5, c), refresh=0)
     assert ends(played) == {"a": 10, "b": 200, "c": 170}
 
@@ -102,7 +105,8 @@ def test_quiet_rounds_wake_nobody() -> None:
 
 def test_finish_time_fairness_makes_up_for_what_was_lost() -> None:
     """late is short, and would have ended soon by itself: it gets more than an equal part."""
-    old, late = single(0, "old", 6000 * SECOND), single(1, "late", 600 * SECOND)
+    old = single(0, "old", 6000 * SECOND)
+    late = single(1, "late", 600 * SECOND)
     fair = ends(run("finish-time-fair", 1, (0, old), (3000, late), refresh=0))
     equal = ends(run("max-min", 1, (0, old), (3000, late), refresh=0))
     assert fair["late"] <= equal["late"]
@@ -142,7 +146,8 @@ def test_the_middle_is_better_than_all_around_it(sizes: Vector, gpus: int, seed:
     assert (found >= least - 1e-9).all()
     assert (found <= 1 + 1e-9).all()
     assert sizes @ found <= gpus + 1e-6
-    value, chance = _slacks(found, least, sizes, gpus), np.random.default_rng(seed)
+    value = _slacks(found, least, sizes, gpus)
+    chance = np.random.default_rng(seed)
     for _ in range(20):
         near = found + chance.normal(0, 1e-3, len(found)) * (found > least + 1e-6)
         assert _slacks(near, least, sizes, gpus) <= value + 1e-9

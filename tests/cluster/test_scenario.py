@@ -234,7 +234,8 @@ def test_a_gpu_has_one_holder_at_a_time() -> None:
 
 def test_numbers_of_a_run() -> None:
     record = run(scenario())
-    found, apps = summarize(record), summarize_apps(record)
+    found = summarize(record)
+    apps = summarize_apps(record)
     assert (found.apps, found.outcomes, found.gpus) == (3, {"finished": 3}, 8)
     assert found.makespan_s == pytest.approx(78 * 60 + 600)  # two racks: 1.3 times as long
     assert found.busy == pytest.approx((8 * 78 + 2 * 10) / (8 * 88))
@@ -274,7 +275,8 @@ def test_the_same_seed_gives_the_same_run() -> None:
 
 def test_the_timeline_has_a_track_for_each_gpu_and_is_cut_when_long() -> None:
     record = run(scenario())
-    whole, cut = cluster_timeline(record), cluster_timeline(record, most=2)
+    whole = cluster_timeline(record)
+    cut = cluster_timeline(record, most=2)
     names = [each["args"]["name"] for each in whole["traceEvents"] if each["name"] == "thread_name"]
     assert names == [f"GPU {gpu}" for gpu in range(8)]
     slices = [each for each in whole["traceEvents"] if each["ph"] == "X" and each["name"] == "wide"]
@@ -317,7 +319,8 @@ class Telling:
 
 
 def test_a_policy_that_tells_is_asked_for_the_line_and_not_changed() -> None:
-    policy, found = Telling(), list[Any]()
+    policy = Telling()
+    found = list[Any]()
     look = (20 * MINUTE, lambda now, state, _: found.append(view(now, state, policy)))
     record = run(scenario(), look=look)
     assert policy.untold == [2, 1]

@@ -52,7 +52,8 @@ def test_how_far_gpus_are_apart() -> None:
 
 
 def test_a_job_lies_well_where_it_would_be_no_faster_elsewhere() -> None:
-    state, job = ClusterState(), Job(0, SECOND, 4, 8)
+    state = ClusterState()
+    job = Job(0, SECOND, 4, 8)
     for machine in (Machine(7, 4, slot=2), Machine(8, 4), Machine(9, 4, rack=1)):
         state.apply(0, MachineJoined(machine))
     assert state.lies_well(job, (0, 1, 2, 3))
@@ -144,7 +145,8 @@ def test_slowdowns_are_learnt_from_how_jobs_run() -> None:
 
 def test_by_itself_an_app_is_as_fast_as_its_part_of_the_cluster() -> None:
     """A gang of 8 with 4 GPUs runs half of the time; 4 jobs of one GPU cannot use 8."""
-    gang, many = single(0, "gang", 10 * SECOND, 8), App(1, "many", (tuple(Job(n, SECOND) for n in range(4)),))
+    gang = single(0, "gang", 10 * SECOND, 8)
+    many = App(1, "many", (tuple(Job(n, SECOND) for n in range(4)),))
     assert Ideal(gang, "share")(8, Contention(1.0, 8.0)) == 10 * SECOND
     two = Contention(apps=2.0, gpus=12.0)
     assert Ideal(gang, "share")(8, two) == 20 * SECOND
@@ -153,7 +155,8 @@ def test_by_itself_an_app_is_as_fast_as_its_part_of_the_cluster() -> None:
 
 
 def test_by_demand_all_are_slowed_down_as_much_as_the_cluster_is_too_small() -> None:
-    gang, many = single(0, "gang", 10 * SECOND, 8), App(1, "many", (tuple(Job(n, SECOND) for n in range(4)),))
+    gang = single(0, "gang", 10 * SECOND, 8)
+    many = App(1, "many", (tuple(Job(n, SECOND) for n in range(4)),))
     assert Ideal(gang, "demand")(8, Contention(2.0, 12.0)) == 15 * SECOND
     assert Ideal(many, "demand")(8, Contention(2.0, 12.0)) == 1.5 * SECOND
     assert Ideal(many, "demand")(16, Contention(2.0, 12.0)) == SECOND  # at least 1
@@ -163,7 +166,8 @@ def test_by_demand_all_are_slowed_down_as_much_as_the_cluster_is_too_small() -> 
 def test_gpus_that_apps_could_use_are_counted_over_their_lives() -> None:
     """On 8 GPUs: 4 jobs of 8 s, then one of up to 4 GPUs that takes 2 s; beside it 4 GPUs from 4 s to 9 s."""
     phases = (tuple(Job(n, 8 * SECOND) for n in range(4)), (Job(0, 8 * SECOND, 1, 4),))
-    halving, gang = App(0, "halving", phases, kind="halving"), single(1, "gang", 5 * SECOND, 4)
+    halving = App(0, "halving", phases, kind="halving")
+    gang = single(1, "gang", 5 * SECOND, 4)
     rows = played([(0, halving), (4 * SECOND, gang)]).ledger.rows
     assert rows[0].ended == 10 * SECOND
     assert rows[0].contention.gpus == pytest.approx((4 * 10 + 4 * 5) / 10)

@@ -37,7 +37,8 @@ def played(
     watch: Callable[[ClusterState, Step], None] | None = None,
     **chosen: Any,
 ) -> tuple[ClusterState, list[Step]]:
-    state, steps = ClusterState(), list[Step]()
+    state = ClusterState()
+    steps = list[Step]()
 
     def record(step: Step) -> None:
         steps.append(step)
@@ -161,7 +162,9 @@ def test_with_f_0_every_app_bids_however_many_there_are() -> None:
 
 def test_payments_are_rounded_by_chance_so_that_on_average_all_that_is_due_is_kept() -> None:
     """Six alike hold one GPU each and bid for the other six: rounded down, none would keep what it won."""
-    chances, kept, due = [(step + 0.5) / 20 for step in range(20)], 0, 0.0
+    chances = [(step + 0.5) / 20 for step in range(20)]
+    kept = 0
+    due = 0.0
     for chance in chances:
         state = ClusterState()
         state.apply(0, MachineJoined(Machine(0, 12)))

@@ -31,7 +31,8 @@ def crowded(rng: Random, most: int) -> list[tuple[int, Any]]:
     """More than the machines can take, of few kinds; one is of many jobs, and one is withdrawn."""
     found: list[tuple[int, Any]] = []
     for number in range(14):
-        at, gpus = rng.randrange(2000) * SECOND, rng.choice([1, 1, 2, 2, 4])
+        at = rng.randrange(2000) * SECOND
+        gpus = rng.choice([1, 1, 2, 2, 4])
         found.append((at, AppArrived(single(number, f"app {number}", rng.randint(100, 3000) * SECOND, gpus))))
     jobs = tuple(Job(number, 900 * SECOND, 1, most) for number in range(4))
     found += [(500 * SECOND, AppArrived(App(14, "many", (jobs,)))), (2500 * SECOND, AppWithdrawn(3))]
@@ -50,7 +51,8 @@ def test_it_is_as_if_all_were_ranked_at_every_step(
             Slowdowns() if name not in PLACES_CHANGE_RANKS else Slowdowns(guess=dict.fromkeys(Spread, 1.0))
         )
         startup = 0 if name == "srtf" else 5 * SECOND  # by which SRTF's bound is a little wrong
-        state, world = ClusterState(truth, startup), ClusterWorld(truth, startup)
+        state = ClusterState(truth, startup)
+        world = ClusterWorld(truth, startup)
         played = play(
             factory(parameters), MACHINES, crowded(Random(seed), 1 if name == "slaq" else 2), world, state
         )

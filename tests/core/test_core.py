@@ -110,7 +110,10 @@ class Counter:
     """A level in miniature: numbers come in, their running sum goes out."""
 
     def __init__(self) -> None:
-        self.sum, self.said, self.validated, self.closed = 0, list[int](), 0, False
+        self.sum = 0
+        self.said = list[int]()
+        self.validated = 0
+        self.closed = False
 
     def apply(self, now: int, event: int) -> None:
         self.sum += event

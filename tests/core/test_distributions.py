@@ -87,7 +87,8 @@ def test_known_quantiles() -> None:
 
 
 def test_draws_repeat_and_start_alike() -> None:
-    long, short = draws(LogNormal(ms(10), 0.5), 100), draws(LogNormal(ms(10), 0.5), 40)
+    long = draws(LogNormal(ms(10), 0.5), 100)
+    short = draws(LogNormal(ms(10), 0.5), 40)
     assert (long[:40] == short).all()
 
 

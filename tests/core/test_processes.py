@@ -89,7 +89,8 @@ def test_changing_rates() -> None:
 
 def test_constant_gaps_follow_a_change() -> None:
     _, arrivals = made(arrivals="uniform", rate="100/s", changes=[{"at": "25s", "rate": "200/s"}])
-    before, after = arrivals.time < 25 * SECOND, arrivals.time >= 25 * SECOND
+    before = arrivals.time < 25 * SECOND
+    after = arrivals.time >= 25 * SECOND
     assert np.abs(np.diff(arrivals.time[before]) - SECOND // 100).max() <= 1
     assert np.abs(np.diff(arrivals.time[after]) - SECOND // 200).max() <= 1
 
@@ -101,7 +102,9 @@ def test_constant_gaps_start_at_different_moments() -> None:
 
 
 def test_same_seed_same_arrivals() -> None:
-    first, second, other = made(3)[1], made(3)[1], made(3, seed=2)[1]
+    first = made(3)[1]
+    second = made(3)[1]
+    other = made(3, seed=2)[1]
     assert (first.time == second.time).all()
     assert (first.model == second.model).all()
     assert len(first) != len(other) or (first.time != other.time).any()

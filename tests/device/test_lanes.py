@@ -79,7 +79,8 @@ steps = st.lists(
 @given(steps)
 @settings(max_examples=300, deadline=None)
 def test_whatever_is_found_is_safe(script: list[tuple[str, tuple[int, int], set[int]]]) -> None:
-    layout, jobs = Layout(100), 0
+    layout = Layout(100)
+    jobs = 0
     for what, (persistent, ephemeral), busy in script:
         if what == "find":
             found = layout.find(persistent, ephemeral, busy)

@@ -114,7 +114,9 @@ def test_one_that_was_slow_once_is_waited_for_again_when_it_is_quick() -> None:
 
 def test_one_that_is_late_only_while_others_run_is_waited_for_again() -> None:
     """Threads share an interpreter: who comes late because another was let in would be late for ever."""
-    script, now, waits = two_of("srtf"), 10, []
+    script = two_of("srtf")
+    now = 10
+    waits = []
     script.finished(now, 0, 0)
     script.step(now + GRACE, TimerFired("let in"))  # it was late once
     for _ in range(4):
@@ -130,7 +132,8 @@ def test_one_that_is_late_only_while_others_run_is_waited_for_again() -> None:
 
 
 def test_one_that_is_always_late_is_waited_for_ever_more_rarely() -> None:
-    returns, waited = ReturningJobs(), []
+    returns = ReturningJobs()
+    waited = []
     state = SimpleNamespace(admitted={0: None}, ready=set())
     for turn in range(200):
         at = turn * SECOND
@@ -169,7 +172,8 @@ def alone(script: Script, id_: int, turns: int, now: Time) -> Time:
 @pytest.mark.parametrize("newcomer", [False, True])
 def test_nobody_is_made_up_for_what_others_had_while_it_was_idle(newcomer: bool) -> None:
     """Job 1 is there from the start, and idle; then it wants turns, or another one comes beside it."""
-    script, big = Script("fair"), 1 << 30
+    script = Script("fair")
+    big = 1 << 30
     for id_ in (0, 1):
         script.step(0, JobArrived(job(id_, big)))
     now = alone(script, 0, turns=100, now=0)
@@ -208,10 +212,14 @@ class Clock:
 def live(policy: str, jobs: list[tuple[int, int, int]]) -> list[int]:
     """Jobs of so many iterations, of so many milliseconds, so important: whose iterations ran, in order. Time
     moves in iterations, when all others who have some left want the next."""
-    clock, order, left = Clock(), list[int](), [iterations for iterations, *_ in jobs]
+    clock = Clock()
+    order = list[int]()
+    left = [iterations for iterations, *_ in jobs]
     gpu = SharedGpu(iteration_policies.get(policy)(), PlainLaneBackend(), clock)
     gpu._engine.validate = True
-    there, begun, made = Barrier(len(jobs)), Event(), [Event() for _ in jobs]
+    there = Barrier(len(jobs))
+    begun = Event()
+    made = [Event() for _ in jobs]
 
     def work(number: int) -> None:
         iterations, ms, priority = jobs[number]
@@ -261,7 +269,8 @@ def test_live_a_timer_lets_the_next_one_run() -> None:
     """The first has ended an iteration, is waited for, and does not come back."""
     clock = Clock()
     gpu = SharedGpu(iteration_policies.get("srtf")(), PlainLaneBackend(), clock)
-    waits, ran_at = Event(), list[Time]()
+    waits = Event()
+    ran_at = list[Time]()
 
     def other() -> None:
         with gpu.job("other", Needs(5, 40, 1), iterations=50) as job:

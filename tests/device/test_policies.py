@@ -114,7 +114,8 @@ def test_one_jobs_failure_is_its_own() -> None:
 
 
 def test_a_withdrawn_job_finishes_its_iteration_and_no_more() -> None:
-    waiting, running = (0.005, JobWithdrawn(1)), (0.025, JobWithdrawn(0))
+    waiting = (0.005, JobWithdrawn(1))
+    running = (0.025, JobWithdrawn(0))
     rows = played("fifo", [(0.0, job(0)), (0.0, job(1)), waiting, running])
     assert [row.outcome for row in rows] == [Outcome.WITHDRAWN] * 2
     assert (seconds(rows), rows[0].done) == ([0.03, 0.005], 3)

@@ -39,7 +39,8 @@ BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE_NAME = re.compile(r"# (\w+\.(?:py|yaml))\n")
 SHOWN = ("http", "json", "text")
 # The example's objectives are those of a GPU's machine; a busy one may miss them now and then.
-MISSED, ATTEMPTS = "the deadline can no longer be met", 20
+MISSED = "the deadline can no longer be met"
+ATTEMPTS = 20
 EXAMPLE_OF_LOGS = '{"time":'  # a line of a log, which no command prints
 
 
@@ -47,7 +48,8 @@ class Reader:
     """Somebody who follows a page in a folder of their own, with the repository's examples at hand."""
 
     def __init__(self, folder: Path, servers: ExitStack) -> None:
-        self.folder, self._servers = folder, servers
+        self.folder = folder
+        self._servers = servers
         self.server: Server | None = None
         self.said = self._last = ""
         (folder / "examples").symlink_to(ROOT / "examples")

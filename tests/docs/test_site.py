@@ -15,7 +15,8 @@ import yaml
 
 from tests.support.paths import ROOT
 
-DOCS, THEME = ROOT / "docs", ROOT / "docs" / "theme"
+DOCS = ROOT / "docs"
+THEME = ROOT / "docs" / "theme"
 OUTSIDE = [
     ROOT / name
     for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "benchmarks/README.md")

@@ -37,7 +37,8 @@ def commands(body: str) -> list[str]:
 
 
 def test_the_page_can_be_followed(tmp_path: Path) -> None:
-    told, checked = "", 0
+    told = ""
+    checked = 0
     for language, body in BLOCK.findall(PAGE.read_text()):
         name = FILE_NAME.match(body)
         if name is not None:

@@ -55,7 +55,8 @@ def test_the_usual_policy_is_the_one_that_is_listed_as_such(path: Path) -> None:
 
 def test_clients_come_and_go(path: Path) -> None:
     board = Board(path)
-    latency, training = board.join("latency", "serve"), board.join("best-effort", "train")
+    latency = board.join("latency", "serve")
+    training = board.join("best-effort", "train")
     one, other = Board(path).view().clients
     assert (one.place, one.pid, one.name, one.kind) == (latency, os.getpid(), "serve", "latency")
     assert (other.place, other.name, other.kind) == (training, "train", "best-effort")
@@ -92,7 +93,8 @@ def test_a_class_that_is_none(path: Path) -> None:
 
 
 def test_settings_are_changed_together_and_seen_by_all(path: Path) -> None:
-    board, other = Board(path), Board(path)
+    board = Board(path)
+    other = Board(path)
     board.change("orion", {"sm_threshold": 40, "lease": 5_000_000, "partition": 24, "chunk": 65536})
     view = other.view()
     assert view.policy == "orion"

@@ -28,7 +28,9 @@ POLICIES: dict[str, tuple[str, dict[str, float]]] = {
     "tick-tock": ("tick-tock", {}),
 }
 # Bytes: of the board before its places, of a place before its name, and with its first track.
-HEAD, NAME_AT, PLACE_HEAD = 256, 20, 1152
+HEAD = 256
+NAME_AT = 20
+PLACE_HEAD = 1152
 WORDS = (0, 1, 2**32 - 1)
 KERNELS = 0
 
@@ -96,7 +98,8 @@ def fields(content: bytes) -> Iterator[int]:
 
 
 def test_any_field_may_be_nothing_one_or_the_largest_number(running: Running) -> None:
-    path, chance = running.gate.board_path, random.Random(1)
+    path = running.gate.board_path
+    chance = random.Random(1)
     before = path.read_bytes()
     targets = [(at, word) for at in fields(before) for word in WORDS]
     chance.shuffle(targets)
@@ -111,7 +114,8 @@ def test_any_field_may_be_nothing_one_or_the_largest_number(running: Running) ->
 
 @pytest.mark.parametrize("seed", range(2))
 def test_any_bytes_may_be_anything(running: Running, seed: int) -> None:
-    path, chance = running.gate.board_path, random.Random(seed)
+    path = running.gate.board_path
+    chance = random.Random(seed)
     heads = places(path.read_bytes())
 
     def spoil() -> None:
@@ -123,7 +127,8 @@ def test_any_bytes_may_be_anything(running: Running, seed: int) -> None:
 
 
 def test_the_whole_board_may_be_anything(running: Running) -> None:
-    path, chance = running.gate.board_path, random.Random(1)
+    path = running.gate.board_path
+    chance = random.Random(1)
     size = path.stat().st_size
     contents = [chance.randbytes(size), bytes(size), b"\xff" * size]
     assert all(running.while_at_work(lambda: write(path, 0, chance.choice(contents)), 0.5))
@@ -243,7 +248,8 @@ def test_python_says_that_a_board_was_cut_short(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_python_shows_whatever_a_board_holds(tmp_path: Path, seed: int) -> None:
-    path, chance = tmp_path / "board", random.Random(seed)
+    path = tmp_path / "board"
+    chance = random.Random(seed)
     board = Board(path)
     board.join("latency", "latency")
     place = places(path.read_bytes())[0]

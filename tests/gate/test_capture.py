@@ -8,7 +8,11 @@ from tests.support.gate.remote import PATIENCE, Gate, Program
 
 pytest_plugins = ("tests.support.gate.fixtures",)
 
-KERNELS, COPIES, WRITES, RECORDS, FENCES = 0, 2, 3, 4, 6
+KERNELS = 0
+COPIES = 2
+WRITES = 3
+RECORDS = 4
+FENCES = 6
 ALL = -1
 POLICIES = ["kernel-temporal", "orion", "astrarium"]
 
@@ -59,7 +63,8 @@ def test_copies_into_a_graph_stay_whole(gate: Gate) -> None:
     gate.open("astrarium", chunk=1 << 20)
     best, stream, _ = started(gate, "best-effort")
     size = 3 << 20
-    target, source = best.made("cuMemAlloc_v2", size), best.buffer("x", size)
+    target = best.made("cuMemAlloc_v2", size)
+    source = best.buffer("x", size)
     assert best.begin(stream) == 0
     best.check("cuMemcpyHtoDAsync_v2", target, source, size, stream)
     code, graph = best.end(stream)

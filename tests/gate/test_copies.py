@@ -28,8 +28,10 @@ def test_large_best_effort_copies_go_in_pieces(gate: Gate, call: str) -> None:
 def test_large_best_effort_copies_wait_for_latency_work_and_small_ones_do_not(gate: Gate, call: str) -> None:
     gate.open("kernel-temporal", chunk=1 << 20)
     latency, best = gate.pair()
-    stream, size = best.stream(), 3 << 20
-    source, target = best.buffer("x", size), best.made("cuMemAlloc_v2", size)
+    stream = best.stream()
+    size = 3 << 20
+    source = best.buffer("x", size)
+    target = best.made("cuMemAlloc_v2", size)
     latency.launch(latency.kernel("hp"))
     latency.request_end()
     assert best.call(call, target, source, 4096, stream) == 0

@@ -10,7 +10,9 @@ from tests.support.gate.remote import PATIENCE, Gate, Program
 
 pytest_plugins = ("tests.support.gate.fixtures",)
 
-KERNELS, WRITES, FENCES = 0, 3, 6
+KERNELS = 0
+WRITES = 3
+FENCES = 6
 ALL = -1
 
 
@@ -25,7 +27,8 @@ def request(latency: Program, kernel: int) -> None:
 
 def test_best_effort_is_launched_ahead_and_stops_on_the_gpu(gate: Gate) -> None:
     gate.open("astrarium")
-    latency, best = gate.program("latency"), gate.program("best-effort")
+    latency = gate.program("latency")
+    best = gate.program("best-effort")
     latency.stub("automatic", 0)
     request(latency, latency.kernel("hp"))
     assert best.launch(best.kernel("be"), count=5) == 0
@@ -39,7 +42,8 @@ def test_best_effort_is_launched_ahead_and_stops_on_the_gpu(gate: Gate) -> None:
 
 def test_who_synchronizes_behind_a_fence_waits_for_the_request(gate: Gate) -> None:
     gate.open("astrarium")
-    latency, best = gate.program("latency"), gate.program("best-effort")
+    latency = gate.program("latency")
+    best = gate.program("best-effort")
     latency.stub("automatic", 0)
     request(latency, latency.kernel("hp"))
     best.launch(best.kernel("be"))
@@ -54,10 +58,12 @@ def test_who_synchronizes_behind_a_fence_waits_for_the_request(gate: Gate) -> No
 def test_short_kernels_share_a_fence_and_long_ones_have_their_own(gate: Gate) -> None:
     gate.open("astrarium", window=100_000)
     profile = gate.profile(short=10_000, long=100_000)
-    latency, best = gate.program("latency"), gate.program("best-effort", PROFILE=profile)
+    latency = gate.program("latency")
+    best = gate.program("best-effort", PROFILE=profile)
     latency.launch(latency.kernel("hp"))
     latency.request_end()
-    short, long = best.kernel("short", duration=10_000), best.kernel("long", duration=100_000)
+    short = best.kernel("short", duration=10_000)
+    long = best.kernel("long", duration=100_000)
     best.launch(short, count=40)
     few = gate.counts("best-effort")["fences"]
     best.launch(long, count=10)
@@ -67,7 +73,8 @@ def test_short_kernels_share_a_fence_and_long_ones_have_their_own(gate: Gate) ->
 
 def test_requests_that_follow_each_other_keep_the_fence_closed(gate: Gate) -> None:
     gate.open("astrarium")
-    latency, best = gate.program("latency"), gate.program("best-effort")
+    latency = gate.program("latency")
+    best = gate.program("best-effort")
     latency.stub("automatic", 0)
     kernel = latency.kernel("hp")
     request(latency, kernel)
@@ -82,7 +89,8 @@ def test_requests_that_follow_each_other_keep_the_fence_closed(gate: Gate) -> No
 def test_a_request_that_comes_as_the_last_one_ends_finds_the_fence_closed(gate: Gate) -> None:
     """The GPU has reported the end of the first, and is about to open its fence."""
     gate.open("astrarium")
-    latency, best = gate.program("latency"), gate.program("best-effort")
+    latency = gate.program("latency")
+    best = gate.program("best-effort")
     latency.stub("automatic", 0)
     kernel = latency.kernel("hp")
     request(latency, kernel)
@@ -107,7 +115,8 @@ def test_without_latency_clients_nothing_stops_best_effort(gate: Gate) -> None:
 
 def test_a_fence_never_gets_into_a_graph(gate: Gate) -> None:
     gate.open("astrarium")
-    latency, best = gate.program("latency"), gate.program("best-effort")
+    latency = gate.program("latency")
+    best = gate.program("best-effort")
     latency.stub("automatic", 0)
     request(latency, latency.kernel("hp"))
     stream = best.stream()
@@ -123,7 +132,8 @@ def test_a_fence_never_gets_into_a_graph(gate: Gate) -> None:
 def test_a_stream_that_nobody_waits_for_does_not_keep_the_fence_closed(gate: Gate) -> None:
     """As of the few launches that a framework makes on a stream before it captures there."""
     gate.open("astrarium")
-    latency, best = gate.program("latency"), gate.program("best-effort")
+    latency = gate.program("latency")
+    best = gate.program("best-effort")
     kernel = latency.kernel("hp")
     latency.launch(kernel, stream=latency.stream())
     best.launch(best.kernel("be"))
@@ -145,7 +155,8 @@ def test_a_stream_that_nobody_waits_for_does_not_keep_the_fence_closed(gate: Gat
 def test_the_fence_of_a_latency_client_that_was_killed_opens(gate: Gate, reap: bool) -> None:
     """Also while nobody has asked how it ended: it is a zombie then."""
     gate.open("astrarium")
-    latency, best = gate.program("latency"), gate.program("best-effort")
+    latency = gate.program("latency")
+    best = gate.program("best-effort")
     latency.stub("automatic", 0)
     request(latency, latency.kernel("hp"))
     best.launch(best.kernel("be"))
@@ -157,7 +168,8 @@ def test_the_fence_of_a_latency_client_that_was_killed_opens(gate: Gate, reap: b
 
 def test_threads_are_freed_like_processes_when_the_latency_client_is_killed(gate: Gate) -> None:
     gate.open("astrarium")
-    latency, best = gate.program("latency"), gate.program(None)
+    latency = gate.program("latency")
+    best = gate.program(None)
     latency.stub("automatic", 0)
     request(latency, latency.kernel("hp"))
     best.on("train", "mark_thread", 1, "train")
@@ -170,7 +182,8 @@ def test_threads_are_freed_like_processes_when_the_latency_client_is_killed(gate
 
 def test_the_fence_of_a_latency_client_that_gives_no_sign_of_life_opens(gate: Gate) -> None:
     gate.open("astrarium", lease=100_000_000)
-    latency, best = gate.program("latency"), gate.program("best-effort")
+    latency = gate.program("latency")
+    best = gate.program("best-effort")
     latency.stub("automatic", 0)
     request(latency, latency.kernel("hp"))
     best.launch(best.kernel("be"))
@@ -180,7 +193,8 @@ def test_the_fence_of_a_latency_client_that_gives_no_sign_of_life_opens(gate: Ga
 
 def test_the_fence_of_a_latency_client_that_leaves_is_open(gate: Gate) -> None:
     gate.open("astrarium")
-    latency, best = gate.program("latency"), gate.program("best-effort")
+    latency = gate.program("latency")
+    best = gate.program("best-effort")
     latency.stub("automatic", 0)
     request(latency, latency.kernel("hp"))
     best.launch(best.kernel("be"))
@@ -204,7 +218,8 @@ def threads(gate: Gate) -> Program:
 
 
 def test_between_threads_only_a_window_of_work_is_in_flight(gate: Gate, threads: Program) -> None:
-    kernel, stream = threads.kernel("known", duration=20_000), threads.stream()
+    kernel = threads.kernel("known", duration=20_000)
+    stream = threads.stream()
     assert threads.on("be", "launch", kernel, stream=stream, count=2) == 0
     held = threads.later("launch", kernel, stream=stream, thread="be")  # it would make 60 us
     assert gate.await_held("be") == "drain"
@@ -218,7 +233,8 @@ def test_between_threads_a_kernel_longer_than_the_window_goes_when_nothing_else_
     gate: Gate, threads: Program
 ) -> None:
     gate.board.set(window=10_000)
-    kernel, stream = threads.kernel("known", duration=20_000), threads.stream()
+    kernel = threads.kernel("known", duration=20_000)
+    stream = threads.stream()
     assert threads.on("be", "launch", kernel, stream=stream) == 0
     held = threads.later("launch", kernel, stream=stream, thread="be")
     assert gate.await_held("be") == "drain"
@@ -229,7 +245,9 @@ def test_between_threads_a_kernel_longer_than_the_window_goes_when_nothing_else_
 def test_between_threads_unknown_kernels_wait_until_they_can_hurt_nobody_and_are_known_then(
     gate: Gate, threads: Program
 ) -> None:
-    kernel, hp, be = threads.kernel("unknown", duration=1_000), threads.stream(), threads.stream()
+    kernel = threads.kernel("unknown", duration=1_000)
+    hp = threads.stream()
+    be = threads.stream()
     request_kernel = threads.kernel("hp", duration=1_000_000)
     threads.on("hp", "launch", request_kernel, stream=hp)
     held = threads.later("launch", kernel, stream=be, thread="be")
@@ -246,7 +264,9 @@ def test_between_threads_unknown_kernels_wait_until_they_can_hurt_nobody_and_are
 
 def test_between_threads_only_what_a_request_can_bear_goes_beside_it(gate: Gate, threads: Program) -> None:
     gate.board.set(window=10_000_000)
-    kernel, hp, be = threads.kernel("known", duration=20_000), threads.stream(), threads.stream()
+    kernel = threads.kernel("known", duration=20_000)
+    hp = threads.stream()
+    be = threads.stream()
     threads.on("hp", "launch", threads.kernel("hp"), stream=hp)
     assert threads.on("be", "launch", kernel, stream=be, count=2) == 0  # 40 of 50 us
     held = threads.later("launch", kernel, stream=be, thread="be")
@@ -259,7 +279,8 @@ def test_between_threads_only_what_a_request_can_bear_goes_beside_it(gate: Gate,
 
 def test_a_thread_that_nobody_marked_launches_for_whose_stream_it_is(gate: Gate, threads: Program) -> None:
     """Backward runs on the stream of forward, from a thread of the framework."""
-    kernel, stream = threads.kernel("known"), threads.stream()
+    kernel = threads.kernel("known")
+    stream = threads.stream()
     threads.on("be", "launch", kernel, stream=stream)
     threads.on("autograd", "launch", kernel, stream=stream)
     assert gate.counts("be")["kernels"] == 2

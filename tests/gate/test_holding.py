@@ -8,7 +8,11 @@ from tests.support.gate.remote import PATIENCE, Gate, Program
 
 pytest_plugins = ("tests.support.gate.fixtures",)
 
-KERNELS, GRAPHS, COPIES, WRITES, RECORDS = 0, 1, 2, 3, 4
+KERNELS = 0
+GRAPHS = 1
+COPIES = 2
+WRITES = 3
+RECORDS = 4
 ALL = -1
 
 
@@ -79,7 +83,8 @@ def test_a_graph_of_a_latency_client_is_a_request_by_itself(gate: Gate) -> None:
 def test_graphs_of_best_effort_clients_are_held_like_kernels(gate: Gate, kind: str) -> None:
     gate.open("kernel-temporal")
     latency, best = gate.pair()
-    stream, kernel = best.stream(), best.kernel("be")
+    stream = best.stream()
+    kernel = best.kernel("be")
     best.launch(kernel)
     work = {"graph": best.graph_of([kernel], stream), "kernel": kernel}
     entry = {"graph": "cuGraphLaunch", "kernel": "cuLaunchKernel"}

@@ -38,8 +38,11 @@ def test_a_driver_is_found_by_the_loaders_rules(place: Path, monkeypatch: pytest
         path.write_bytes(content)
         return path
 
-    narrow, stubs = library("narrow", b"\x7fELF\x01"), library("cuda/stubs")
-    cached, usual, named = library("cached"), library("usual"), library("named")
+    narrow = library("narrow", b"\x7fELF\x01")
+    stubs = library("cuda/stubs")
+    cached = library("cached")
+    usual = library("usual")
+    named = library("named")
     monkeypatch.setattr(driver, "FOLDERS", (str(usual.parent),))
     monkeypatch.setattr(driver, "_loader_cache", lambda: iter([narrow, stubs, cached]))
     searched = {"LD_LIBRARY_PATH": f"{place}:{named.parent}:"}
@@ -123,7 +126,8 @@ def test_programs_are_called_what_people_call_them(command: list[str], name: str
 def test_launchers_that_start_together_make_one_folder(place: Path) -> None:
     library = place / "libastrarium_gate.so"
     library.write_bytes(b"gate" * 100_000)
-    home, together = preload.private_home(), Barrier(8)
+    home = preload.private_home()
+    together = Barrier(8)
 
     def launch(_: int) -> Path:
         together.wait()
@@ -139,7 +143,8 @@ def test_launchers_that_start_together_make_one_folder(place: Path) -> None:
 
 
 def test_versions_lie_side_by_side_and_what_is_missing_is_made_again(place: Path) -> None:
-    library, home = place / "gate.so", preload.private_home()
+    library = place / "gate.so"
+    home = preload.private_home()
     library.write_bytes(b"one")
     first = preload.prepared(library, Path("/a"), home)
     assert preload.prepared(library, Path("/b"), home) != first
@@ -186,7 +191,9 @@ def test_an_installation_without_the_gate_says_so(place: Path, monkeypatch: pyte
 
 
 def test_mps_is_started_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, home, together = fake_control(place, monkeypatch), preload.private_home(), Barrier(4)
+    calls = fake_control(place, monkeypatch)
+    home = preload.private_home()
+    together = Barrier(4)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
 
     def launch(_: int) -> mps.Mps:
@@ -202,7 +209,8 @@ def test_mps_is_started_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_daemon_that_is_there_is_used(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls, home = fake_control(place, monkeypatch), preload.private_home()
+    calls = fake_control(place, monkeypatch)
+    home = preload.private_home()
     (place / "machine").mkdir()
     (place / "machine" / "daemon").touch()
     machines = {"CUDA_MPS_PIPE_DIRECTORY": str(place / "machine")}

@@ -9,8 +9,10 @@ from tests.support.gate.remote import Gate, Program
 
 pytest_plugins = ("tests.support.gate.fixtures",)
 
-OURS, THEIRS = "libastrarium_gate.so", "libcuda.so.1"
-KERNELS, GRAPHS = 0, 1
+OURS = "libastrarium_gate.so"
+THEIRS = "libcuda.so.1"
+KERNELS = 0
+GRAPHS = 1
 TWINS = 2  # the flag that asks for functions that use the thread's own stream
 
 # What is asked for, its version, and what it is then called; the first group has twins.
@@ -108,7 +110,8 @@ def test_a_program_can_open_the_gate_itself_before_anybody_opens_the_driver(gate
 def test_every_launch_is_seen_and_reaches_the_driver_unchanged(gate: Gate, kind: str) -> None:
     gate.open("kernel-temporal")
     program = gate.program(kind)
-    stream, kernel = program.stream(), program.kernel("k")
+    stream = program.stream()
+    kernel = program.kernel("k")
     for entry in ENTRIES:
         shape = {"grid": (3, 5, 7), "block": (64, 2, 1), "shared": 48, "stream": stream, "entry": entry}
         assert program.launch(kernel, **shape) == 0
@@ -120,7 +123,8 @@ def test_every_launch_is_seen_and_reaches_the_driver_unchanged(gate: Gate, kind:
 def test_graphs_and_kernels_of_libraries_are_seen_as_well(gate: Gate) -> None:
     gate.open("kernel-temporal")
     program = gate.program("best-effort")
-    stream, kernel = program.stream(), program.library_kernel("of_library")
+    stream = program.stream()
+    kernel = program.library_kernel("of_library")
     program.launch(kernel, stream=stream)
     graph = program.graph_of([kernel, kernel], stream)
     for entry in ("cuGraphLaunch", "cuGraphLaunch_ptsz"):
@@ -157,7 +161,8 @@ def test_an_error_of_the_driver_is_the_programs(gate: Gate) -> None:
 def test_a_program_without_a_class_or_a_board_passes_untouched(gate: Gate, kind: str | None) -> None:
     gate.open("astrarium")
     program = gate.program(kind, board=kind is None)
-    stream, kernel = program.stream(), program.kernel("k")
+    stream = program.stream()
+    kernel = program.kernel("k")
     program.launch(kernel, stream=stream, count=10)
     program.launch(program.graph_of([kernel], stream), stream=stream, entry="cuGraphLaunch")
     program.check("cuStreamSynchronize", stream)

@@ -50,7 +50,8 @@ def test_policies_are_written_with_their_knobs() -> None:
 
 
 def test_the_matrix_has_every_pair_once_a_policy_and_the_same_arrivals_for_all_of_a_load() -> None:
-    hp, be = read_specs("serve", "resnet50:4,bert_base:2"), read_specs("train", "resnet50:32,vgg11:8")
+    hp = read_specs("serve", "resnet50:4,bert_base:2")
+    be = read_specs("train", "resnet50:32,vgg11:8")
     policies = [Policy.read("orion"), Policy.read("astrarium")]
     found = cells(loads(hp, ["poisson", "apollo"], [0.25, 0.5]), be, policies, seed=1)
     assert len({cell.key for cell in found}) == len(found) == 2 * 2 * 2 * 2 * 2

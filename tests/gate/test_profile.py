@@ -94,7 +94,8 @@ def test_kernels_of_libraries_have_names_and_needs_as_well(gate: Gate, recorder:
 
 
 def test_shapes_are_told_apart_and_kinds_are_known_by_name(gate: Gate, recorder: Program) -> None:
-    gemm, norm = recorder.kernel("sm90_gemm_bf16"), recorder.kernel("batch_norm_backward")
+    gemm = recorder.kernel("sm90_gemm_bf16")
+    norm = recorder.kernel("batch_norm_backward")
     for grid in (1, 2):
         recorder.launch(gemm, grid=(grid, 1, 1), shared=16)
         recorder.launch(norm, grid=(grid, 1, 1))

@@ -28,7 +28,8 @@ def test_temporal_runs_one_request_at_a_time(gate: Gate) -> None:
 
 def test_tick_tock_lets_phases_alternate(gate: Gate) -> None:
     gate.open("tick-tock")
-    latency, best = gate.program("latency"), gate.program("best-effort")
+    latency = gate.program("latency")
+    best = gate.program("best-effort")
     latency.launch(latency.kernel("forward"))
     held = best.later("launch", best.kernel("forward"))
     assert gate.await_held("best-effort") == "turn"
@@ -57,7 +58,9 @@ WAITS = {
 def test_a_request_ends_where_the_program_waits_for_the_gpu(gate: Gate, call: str) -> None:
     gate.open("kernel-temporal")
     latency = gate.program("latency")
-    kernel, event, memory = latency.kernel("hp"), latency.event(), latency.made("cuMemAlloc_v2", 8)
+    kernel = latency.kernel("hp")
+    event = latency.event()
+    memory = latency.made("cuMemAlloc_v2", 8)
     arguments = {
         "stream": [2 if "ptsz" in call else 0],
         "event": [event],

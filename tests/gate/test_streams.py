@@ -11,14 +11,18 @@ from tests.support.gate.remote import PATIENCE, Gate, until
 
 pytest_plugins = ("tests.support.gate.fixtures",)
 
-ALL, KERNELS, GRAPHS, FENCES = -1, 0, 1, 6
+ALL = -1
+KERNELS = 0
+GRAPHS = 1
+FENCES = 6
 
 
 def test_a_short_request_does_not_open_the_fence_of_a_long_one_beside_it(gate: Gate) -> None:
     gate.open("astrarium")
     latency, best = gate.pair()
     best.stub("automatic", 1)
-    first, second = latency.stream(), latency.stream()
+    first = latency.stream()
+    second = latency.stream()
     kernel = latency.kernel("hp")
     for stream in (first, second):
         latency.launch(latency.graph_of([kernel], stream), stream=stream, entry="cuGraphLaunch")
@@ -44,10 +48,12 @@ def test_a_thread_that_waits_for_its_own_stream_ends_nobody_elses_request(gate: 
 
 def test_every_stream_of_a_best_effort_program_has_fences(gate: Gate) -> None:
     gate.open("astrarium", window=50_000)
-    latency, best = gate.program("latency"), gate.program("best-effort", PROFILE=gate.profile(k=20_000))
+    latency = gate.program("latency")
+    best = gate.program("best-effort", PROFILE=gate.profile(k=20_000))
     latency.launch(latency.kernel("hp"))
     latency.check("cuCtxSynchronize")
-    kernel, streams = best.kernel("k", duration=20_000), [best.stream(), best.stream()]
+    kernel = best.kernel("k", duration=20_000)
+    streams = [best.stream(), best.stream()]
     best.stub("automatic", 0)
     for _ in range(20):
         for stream in streams:

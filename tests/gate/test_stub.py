@@ -11,9 +11,18 @@ from tests.support.gate.remote import Program
 
 pytest_plugins = ("tests.support.gate.fixtures",)
 
-KERNELS, GRAPHS, COPIES, WRITES = 0, 1, 2, 3
-NOT_INITIALIZED, NO_CONTEXT, INVALID_HANDLE, NOT_FOUND, NOT_READY = 3, 201, 400, 500, 600
-CAPTURE_UNSUPPORTED, CAPTURE_INVALIDATED, CAPTURE_IMPLICIT = 900, 901, 906
+KERNELS = 0
+GRAPHS = 1
+COPIES = 2
+WRITES = 3
+NOT_INITIALIZED = 3
+NO_CONTEXT = 201
+INVALID_HANDLE = 400
+NOT_FOUND = 500
+NOT_READY = 600
+CAPTURE_UNSUPPORTED = 900
+CAPTURE_INVALIDATED = 901
+CAPTURE_IMPLICIT = 906
 RELAXED = 2
 
 
@@ -65,7 +74,9 @@ def test_nothing_works_before_the_driver_is_initialized_and_the_thread_has_a_con
 
 
 def test_automatic_work_is_done_at_once_and_takes_its_time_on_the_virtual_clock(gpu: Program) -> None:
-    kernel, start, end = gpu.kernel("k", duration=5000), gpu.event(), gpu.event()
+    kernel = gpu.kernel("k", duration=5000)
+    start = gpu.event()
+    end = gpu.event()
     gpu.check("cuEventRecord", start, 0)
     gpu.launch(kernel, count=3)
     gpu.check("cuEventRecord", end, 0)
@@ -75,7 +86,8 @@ def test_automatic_work_is_done_at_once_and_takes_its_time_on_the_virtual_clock(
 
 def test_a_record_can_take_time_too(gpu: Program) -> None:
     gpu.stub("record_cost", 1500)
-    start, end = gpu.event(), gpu.event()
+    start = gpu.event()
+    end = gpu.event()
     gpu.check("cuEventRecord", start, 0)
     gpu.check("cuEventRecord", end, 0)
     assert gpu.elapsed(start, end) == 1500
@@ -83,7 +95,10 @@ def test_a_record_can_take_time_too(gpu: Program) -> None:
 
 def test_manual_work_is_done_in_order_when_the_test_says_so(gpu: Program) -> None:
     gpu.stub("automatic", 0)
-    kernel, stream, event, word = gpu.kernel("k", duration=10), gpu.stream(), gpu.event(), gpu.buffer("")
+    kernel = gpu.kernel("k", duration=10)
+    stream = gpu.stream()
+    event = gpu.event()
+    word = gpu.buffer("")
     gpu.check("cuMemHostRegister_v2", word, 4, 0)
     gpu.launch(kernel, stream=stream)
     gpu.check("cuStreamWriteValue32_v2", stream, word, 7, 0)
@@ -99,7 +114,9 @@ def test_manual_work_is_done_in_order_when_the_test_says_so(gpu: Program) -> Non
 @pytest.mark.parametrize("how", ["cuStreamSynchronize", "cuEventSynchronize", "cuCtxSynchronize"])
 def test_to_synchronize_is_to_do_the_work(gpu: Program, how: str) -> None:
     gpu.stub("automatic", 0)
-    kernel, stream, event = gpu.kernel("k"), gpu.stream(), gpu.event()
+    kernel = gpu.kernel("k")
+    stream = gpu.stream()
+    event = gpu.event()
     gpu.launch(kernel, stream=stream)
     gpu.check("cuEventRecord", event, stream)
     arguments = {"cuStreamSynchronize": [stream], "cuEventSynchronize": [event], "cuCtxSynchronize": []}
@@ -109,7 +126,8 @@ def test_to_synchronize_is_to_do_the_work(gpu: Program, how: str) -> None:
 
 def test_streams_run_beside_each_other_as_time_passes(gpu: Program) -> None:
     gpu.stub("automatic", 0)
-    short, long = gpu.kernel("short", duration=100), gpu.kernel("long", duration=250)
+    short = gpu.kernel("short", duration=100)
+    long = gpu.kernel("long", duration=250)
     gpu.launch(short, stream=gpu.stream(), count=3)
     gpu.launch(long, stream=gpu.stream(), count=3)
     gpu.stub("advance", 260)
@@ -119,8 +137,11 @@ def test_streams_run_beside_each_other_as_time_passes(gpu: Program) -> None:
 
 def test_a_stream_waits_for_an_event_of_another(gpu: Program) -> None:
     gpu.stub("automatic", 0)
-    first, second, event = gpu.stream(), gpu.stream(), gpu.event()
-    kernel, after = gpu.kernel("first", duration=500), gpu.kernel("after", duration=1)
+    first = gpu.stream()
+    second = gpu.stream()
+    event = gpu.event()
+    kernel = gpu.kernel("first", duration=500)
+    after = gpu.kernel("after", duration=1)
     gpu.launch(kernel, stream=first)
     gpu.check("cuEventRecord", event, first)
     gpu.check("cuStreamWaitEvent", second, event, 0)
@@ -145,7 +166,8 @@ def test_the_threads_own_stream_is_not_the_legacy_one(gpu: Program) -> None:
 
 
 def test_functions_and_kernels_of_libraries_are_different_handles_and_launch_alike(gpu: Program) -> None:
-    function, kernel = gpu.kernel("f"), gpu.library_kernel("k")
+    function = gpu.kernel("f")
+    kernel = gpu.library_kernel("k")
     assert gpu.made("cuFuncGetName", function)
     assert gpu.made("cuKernelGetName", kernel)
     assert gpu.call("cuFuncGetName", gpu.buffer(" " * 8), kernel) == INVALID_HANDLE
@@ -166,7 +188,8 @@ def test_occupancy_is_bound_by_threads_registers_shared_memory_and_blocks(
 
 
 def test_the_log_knows_every_call_and_its_latest_arguments(gpu: Program) -> None:
-    kernel, stream = gpu.kernel("k"), gpu.stream()
+    kernel = gpu.kernel("k")
+    stream = gpu.stream()
     gpu.launch(kernel, grid=(7, 2, 1), block=(64, 1, 1), shared=48, stream=stream, count=2)
     seen = [gpu.stub("last", "cuLaunchKernel", number) for number in range(9)]
     assert seen == [kernel, 7, 2, 1, 64, 1, 1, 48, stream]
@@ -178,7 +201,9 @@ def test_the_log_knows_every_call_and_its_latest_arguments(gpu: Program) -> None
 
 
 def test_what_is_captured_runs_when_the_graph_is_launched(gpu: Program) -> None:
-    one, other, stream = gpu.kernel("one", duration=30), gpu.kernel("other", duration=40), gpu.stream()
+    one = gpu.kernel("one", duration=30)
+    other = gpu.kernel("other", duration=40)
+    stream = gpu.stream()
     graph = gpu.graph_of([one, other, one], stream)
     assert (gpu.stub("nodes", graph, KERNELS), gpu.stub("did", KERNELS)) == (3, 0)
     gpu.launch(graph, stream=stream, entry="cuGraphLaunch", count=2)
@@ -186,7 +211,10 @@ def test_what_is_captured_runs_when_the_graph_is_launched(gpu: Program) -> None:
 
 
 def test_a_stream_that_waits_for_one_that_captures_captures_too(gpu: Program) -> None:
-    origin, other, event, kernel = gpu.stream(), gpu.stream(), gpu.event(), gpu.kernel("k")
+    origin = gpu.stream()
+    other = gpu.stream()
+    event = gpu.event()
+    kernel = gpu.kernel("k")
     gpu.begin(origin)
     gpu.check("cuEventRecord", event, origin)
     gpu.check("cuStreamWaitEvent", other, event, 0)
@@ -197,7 +225,8 @@ def test_a_stream_that_waits_for_one_that_captures_captures_too(gpu: Program) ->
 
 
 def test_a_capture_is_broken_by_whoever_asks_or_allocates(gpu: Program) -> None:
-    stream, event = gpu.stream(), gpu.event()
+    stream = gpu.stream()
+    event = gpu.event()
     gpu.begin(stream)
     assert gpu.on("another", "call", "cuEventQuery", event) == CAPTURE_UNSUPPORTED
     assert gpu.end(stream) == [CAPTURE_INVALIDATED, 0]
@@ -218,8 +247,10 @@ def test_the_legacy_stream_cannot_be_asked_while_one_that_waits_for_it_captures(
 
 def test_copies_move_bytes_when_their_turn_comes(gpu: Program) -> None:
     gpu.stub("automatic", 0)
-    stream, device = gpu.stream(), gpu.made("cuMemAlloc_v2", 6)
-    source, target = gpu.buffer("abcde"), gpu.buffer("-----")
+    stream = gpu.stream()
+    device = gpu.made("cuMemAlloc_v2", 6)
+    source = gpu.buffer("abcde")
+    target = gpu.buffer("-----")
     gpu.check("cuMemcpyHtoDAsync_v2", device, source, 5, stream)
     gpu.check("cuMemcpyDtoHAsync_v2", target, device, 5, stream)
     assert gpu.peek(target, 5) == "-----"
@@ -258,7 +289,8 @@ def test_a_green_context_has_a_part_of_the_sms(gpu: Program) -> None:
 
 
 def test_work_behind_a_fence_waits_until_somebody_opens_it(gpu: Program) -> None:
-    word, kernel = gpu.buffer("", 8), gpu.kernel("k")
+    word = gpu.buffer("", 8)
+    kernel = gpu.kernel("k")
     gpu.check("cuMemHostRegister_v2", word, 8, 0)
     gpu.check("cuStreamWaitValue32_v2", 0, word, 1, 2)
     gpu.launch(kernel)

@@ -15,7 +15,9 @@ LIMIT = 0.1
 
 def shared(duration: Callable[[float], float], requests: int = 2000) -> list[tuple[float, int, int]]:
     """A client whose requests take *duration* of best effort's duty: (duty, duration, pace) of each."""
-    throttle, pace, found = gate.Throttle(0.2), 0, []
+    throttle = gate.Throttle(0.2)
+    pace = 0
+    found = []
     for _ in range(requests):
         duty = throttle.duty
         took = round(duration(duty))
@@ -45,7 +47,9 @@ def test_requests_that_vary_do_not_hide_what_best_effort_costs() -> None:
 
 
 def test_a_client_that_becomes_slower_by_itself_does_not_shut_best_effort_out() -> None:
-    throttle, pace, duties = gate.Throttle(0.2), 0, []
+    throttle = gate.Throttle(0.2)
+    pace = 0
+    duties = []
     for number in range(4000):
         alone = 20 * MS if number < 1000 else 30 * MS
         duties.append(throttle.duty)
@@ -56,12 +60,11 @@ def test_a_client_that_becomes_slower_by_itself_does_not_shut_best_effort_out() 
 
 
 def test_one_hiccup_does_not_shut_best_effort_out() -> None:
-    throttle, pace = gate.Throttle(0.2), 0
+    throttle = gate.Throttle(0.2)
+    pace = 0
     for number in range(1000):
         hiccup = 20 if number == 998 else 1
-        before, pace = (
-            throttle.duty,
-            throttle.step(pace, LIMIT, round(hiccup * 20 * MS * (1 + throttle.duty))),
-        )
+        before = throttle.duty
+        pace = throttle.step(pace, LIMIT, round(hiccup * 20 * MS * (1 + throttle.duty)))
     assert abs(throttle.duty - before) <= 0.05 + 1e-9
     assert throttle.duty > 0

@@ -65,7 +65,8 @@ def test_the_network_is_the_well_known_one(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_a_step_of_training_reaches_every_parameter(name: str) -> None:
     work = build(name)
-    module, batch = work.module("meta"), work.batch(2, "meta")
+    module = work.module("meta")
+    batch = work.batch(2, "meta")
     loss = work.loss(module(*batch.inputs), batch.targets)
     assert loss.shape == ()
     loss.backward()

@@ -89,7 +89,8 @@ def trained(gpu: TorchGpu, loop: Loop, name: str, count: int) -> list[float]:
 
 def test_two_jobs_that_share_a_lane_learn_what_each_learns_alone() -> None:
     alone = [[loop.step() for _ in range(30)] for loop in (Loop(1), Loop(2, 1536))]
-    gpu, loops = TorchGpu("fair"), (Loop(1), Loop(2, 1536))
+    gpu = TorchGpu("fair")
+    loops = (Loop(1), Loop(2, 1536))
     found = together(*(lambda n=n: trained(gpu, loops[n], f"job{n}", 30) for n in range(2)))
     for plain, shared in zip(alone, found, strict=True):
         assert shared == pytest.approx(plain, rel=1e-3)
@@ -111,7 +112,8 @@ def test_an_ordinary_loop_raises_no_alarm_and_stays_in_its_lane(after: bool) -> 
 
 def test_the_libraries_workspaces_do_not_lie_in_the_lane() -> None:
     backend = TorchLaneBackend()
-    model, batch = nn.Linear(512, 512).cuda().eval(), torch.randn(64, 512, device="cuda")
+    model = nn.Linear(512, 512).cuda().eval()
+    batch = torch.randn(64, 512, device="cuda")
     gpu = TorchGpu("fair", backend)
     with torch.no_grad(), gpu.attached("inference", model):
         for _ in range(MEASURED + 3):
@@ -122,7 +124,8 @@ def test_the_libraries_workspaces_do_not_lie_in_the_lane() -> None:
 
 
 def test_a_leak_is_named_with_where_it_was_made() -> None:
-    gpu, loop = TorchGpu("fair"), Loop()
+    gpu = TorchGpu("fair")
+    loop = Loop()
 
     def leak() -> None:
         with gpu.attached("leaky", loop.model, loop.optimizer):
@@ -142,7 +145,8 @@ def test_a_leak_is_named_with_where_it_was_made() -> None:
 
 
 def test_what_leaks_is_charged_to_the_job() -> None:
-    gpu, loop = TorchGpu("fair"), Loop()
+    gpu = TorchGpu("fair")
+    loop = Loop()
 
     def leak() -> int:
         with gpu.job("leaky") as job:
@@ -159,7 +163,9 @@ def test_what_leaks_is_charged_to_the_job() -> None:
 
 
 def test_out_of_memory_is_one_jobs_error_and_the_lane_goes_on() -> None:
-    gpu, modest, greedy = TorchGpu("fair"), Loop(1), Loop(2)
+    gpu = TorchGpu("fair")
+    modest = Loop(1)
+    greedy = Loop(2)
     free, _ = torch.cuda.mem_get_info()
     kept: list[BaseException] = []
 
@@ -192,7 +198,8 @@ def test_out_of_memory_is_one_jobs_error_and_the_lane_goes_on() -> None:
 @pytest.mark.filterwarnings("ignore::astrarium.device.live.shared_gpu.MemoryWarning")
 def test_a_job_that_outgrows_the_gpus_books_ends_with_what_it_took() -> None:
     backend = TorchLaneBackend()
-    gpu, loop = TorchGpu("fair", backend), Loop()
+    gpu = TorchGpu("fair", backend)
+    loop = Loop()
     gpu._state.layout.capacity = torch.cuda.memory_allocated() + 1024 * MIB
 
     def step(more: int) -> None:
@@ -211,7 +218,8 @@ def test_a_job_that_outgrows_the_gpus_books_ends_with_what_it_took() -> None:
 
 def test_lanes_come_and_go_while_others_are_inside_theirs() -> None:
     """A pool that ends while a thread is inside one ends the process, so that passing is not crashing."""
-    gpu, rounds = TorchGpu("pack"), 12
+    gpu = TorchGpu("pack")
+    rounds = 12
     long = Loop(0, 512)
 
     def short(number: int) -> int:
@@ -232,7 +240,8 @@ def test_lanes_come_and_go_while_others_are_inside_theirs() -> None:
 
 def test_a_lane_changes_its_size_with_its_jobs() -> None:
     backend = TorchLaneBackend()
-    gpu, small = TorchGpu("fair", backend), Loop(0, 256)
+    gpu = TorchGpu("fair", backend)
+    small = Loop(0, 256)
     with gpu.attached("small", small.model, small.optimizer):
         for _ in range(MEASURED + 2):
             small.step()
@@ -248,7 +257,9 @@ def test_a_lane_changes_its_size_with_its_jobs() -> None:
 
 def test_a_lane_grows_though_somebodys_gradients_lie_in_it() -> None:
     """They hold all of its segment: a pool for the large one beside it would not fit into the GPU."""
-    gpu, go, back = TorchGpu("fair"), threading.Event(), threading.Event()
+    gpu = TorchGpu("fair")
+    go = threading.Event()
+    back = threading.Event()
     capacity = gpu.backend.capacity
     model = nn.Linear(2048, 2048).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -282,7 +293,9 @@ def test_a_lane_grows_though_somebodys_gradients_lie_in_it() -> None:
 
 def test_results_read_after_the_turn_are_not_overwritten_by_another_job() -> None:
     """Each reads its output late, in its own time, and lets it go while that is still under way."""
-    gpu, found, width = TorchGpu("fair"), dict[int, list[float]](), 4 * MIB
+    gpu = TorchGpu("fair")
+    found = dict[int, list[float]]()
+    width = 4 * MIB
 
     class Fill(nn.Module):
         def __init__(self, number: int) -> None:
@@ -293,7 +306,8 @@ def test_results_read_after_the_turn_are_not_overwritten_by_another_job() -> Non
             return torch.full_like(batch, float(self.number))
 
     def serve(number: int) -> None:
-        model, batch = Fill(number).eval(), torch.empty(width, device="cuda")
+        model = Fill(number).eval()
+        batch = torch.empty(width, device="cuda")
         with torch.no_grad(), gpu.attached(f"model {number}", model, needs=Needs(MIB, 256 * MIB, 1)):
             sums = []
             for _ in range(200):
@@ -308,7 +322,8 @@ def test_results_read_after_the_turn_are_not_overwritten_by_another_job() -> Non
 
 
 def test_errors_between_turns_and_in_them_leave_streams_and_pools_as_they_were() -> None:
-    gpu, loop = TorchGpu("fair"), Loop()
+    gpu = TorchGpu("fair")
+    loop = Loop()
     outside = torch.cuda.current_stream()
 
     def fail(at: int) -> None:
@@ -330,7 +345,8 @@ def test_errors_between_turns_and_in_them_leave_streams_and_pools_as_they_were()
 def test_what_a_turn_costs(capsys: pytest.CaptureFixture[str]) -> None:
     """Prints; the benchmark has the bars."""
     backend = TorchLaneBackend()
-    gpu, number = TorchGpu("fair", backend), 2000
+    gpu = TorchGpu("fair", backend)
+    number = 2000
     with gpu.job("empty", Needs(MIB, 64 * MIB, 1)) as job:
         for _ in range(100):
             with job.iteration():

@@ -132,7 +132,8 @@ def test_the_gpu_agrees_with_the_processor(home: Path) -> None:
 
 
 def test_batches_beyond_the_largest_graph_run_eagerly(home: Path) -> None:
-    model, eager = load(home, graphs=[1, 2]), load(home, graphs=False)
+    model = load(home, graphs=[1, 2])
+    eager = load(home, graphs=False)
     for size in (9, LARGEST + 4):
         assert answer(model, images(size)) == pytest.approx(answer(eager, images(size)), abs=1e-3)
 
@@ -173,7 +174,8 @@ def test_an_exported_program_moves_to_the_gpu(home: Path) -> None:
 
 def test_graphs_are_faster_for_small_kernels(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The best of many runs on either side: launching some eighty kernels one by one cannot be as fast."""
-    graphs, eager = load(home), load(home, graphs=False)
+    graphs = load(home)
+    eager = load(home, graphs=False)
     with capsys.disabled():
         print("\nbatch  eager us  graph us  ratio")
         for size in (1, 4, 16):
@@ -198,7 +200,8 @@ def _best(model: Any, batch: Batch, runs: int = 100) -> int:
 @pytest.mark.parametrize("size", [1, 2, 3, 8, 13, 16])
 def test_native_code_runs_graphs_with_the_numbers_of_eager_runs(home: Path, size: int, dtype: Any) -> None:
     options = {"dtype": dtype} if dtype else {}
-    model, given = load(home, **options), images(size)
+    model = load(home, **options)
+    given = images(size)
     assert model.graphs is not None, "nothing here needs Python"
     wanted = answer(load(home, graphs=False, **options), given).astype(np.float32)
     order = RepeatedOrder(model, given)
@@ -231,17 +234,21 @@ def test_random_numbers_are_left_to_python(home: Path) -> None:
     with pytest.warns(UserWarning, match="it draws random numbers"):
         model = load(home, "net.py:Noise")
     assert model.graphs is None
-    first, second = answer(model, images(2)), answer(model, images(2))
+    first = answer(model, images(2))
+    second = answer(model, images(2))
     assert (first != second).any()
 
 
 def test_a_batch_needs_little_of_its_host(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model, given = load(home), images(8)
+    model = load(home)
+    given = images(8)
     order = RepeatedOrder(model, given)
     order.carried_out(20)
-    before, started = time.process_time_ns(), time.monotonic_ns()
+    before = time.process_time_ns()
+    started = time.monotonic_ns()
     done = order.carried_out(200)
-    spent, took = (time.process_time_ns() - before) / 200e3, (time.monotonic_ns() - started) / 200e3
+    spent = (time.process_time_ns() - before) / 200e3
+    took = (time.monotonic_ns() - started) / 200e3
     lead = min(one.started - one.received for one in (order.carried_out(1)[0] for _ in range(20))) / 1e3
     gpu = np.median([one.computed - one.started for one in done]) / 1e3
     with capsys.disabled():
@@ -268,9 +275,12 @@ def launched(model: Any, size: int) -> tuple[Any, Any]:
 
 @pytest.mark.parametrize("options", [{}, {"graphs": False}])
 def test_batches_launched_ahead_give_the_numbers_of_eager_runs(home: Path, options: dict[str, Any]) -> None:
-    model, eager = load(home, **options), load(home, graphs=False)
+    model = load(home, **options)
+    eager = load(home, graphs=False)
     model.wait_until = wait_for
-    waiting, free, found = [launched(model, 3)], 0, []
+    waiting = [launched(model, 3)]
+    free = 0
+    found = []
     for size in (5, 16, 1, 8, 3):
         waiting.append(launched(model, size))
         given, batch = waiting.pop(0)
@@ -290,7 +300,8 @@ def test_the_host_is_free_while_the_gpu_computes(home: Path) -> None:
     one = first.wait(0)
     assert not second._on_gpu.done.query()
     other = second.wait(one.ended)
-    gap, took = other.began - one.ended, other.ended - other.began
+    gap = other.began - one.ended
+    took = other.ended - other.began
     assert took > 5_000_000
     assert gap < took // 10, "the GPU went on by itself"
 
@@ -312,10 +323,12 @@ def test_models_are_captured_while_another_computes(home: Path) -> None:
 
 @pytest.mark.parametrize("size", [3, 5, 13])
 def test_the_rest_is_captured_while_batches_run_in_the_first_graphs(home: Path, size: int) -> None:
-    model, given = load(home), images(size)
+    model = load(home)
+    given = images(size)
     assert model.partial
     wanted = answer(load(home, graphs=False), given).astype(np.float32)
-    order, before = RepeatedOrder(model, given), set(model._runner._graphs)
+    order = RepeatedOrder(model, given)
+    before = set(model._runner._graphs)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*larger graph")
         capturing = threading.Thread(target=lambda: contract.complete(model))

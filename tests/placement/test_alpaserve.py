@@ -46,7 +46,8 @@ GIB = 2**30
 
 def placed(groups: list[list[Any]]) -> list[Group]:
     """From [operators, stages, models]."""
-    found, first = [], 0
+    found = []
+    first = 0
     for operators, stages, models in groups:
         gpus = tuple(range(first, first + operators * stages))
         found.append(Group(gpus, Shape(stages, operators), tuple(sorted(set(models)))))
@@ -255,7 +256,8 @@ class Impatient(Search):
 
     def __init__(self, patience: int) -> None:
         super().__init__()
-        self.patience, self.asked = patience, 0
+        self.patience = patience
+        self.asked = 0
         self.plans: list[Plan] = []
 
     def improved(self, plan: Plan) -> None:

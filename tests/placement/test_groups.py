@@ -264,7 +264,8 @@ def test_answers_keep_their_objectives_and_nobody_is_served_where_the_model_is_n
     found = serve(layout, workload)
     answered = found.finish != REJECTED
     took = (found.finish - workload.arrivals)[answered]
-    of, where = workload.models[answered], found.group[answered]
+    of = workload.models[answered]
+    where = found.group[answered]
     assert (took <= layout.tables.slo[of] + 1e-9).all()
     assert layout.hosts[where, of].all()
     least = layout.tables.times[layout.kind[where], of, 0].sum(1) + layout.tables.runtime.fixed
@@ -276,6 +277,7 @@ def test_the_kernel_refuses_what_does_not_fit_together() -> None:
     assert native is not None
     tables = Tables.of([model(0, 100, one=(30,))], PLAIN)
     layout = GroupLayout.of(tables, [Group((0,), ALONE, (0,))])
-    times, of = np.array([0], np.int64), np.array([1], np.int32)
+    times = np.array([0], np.int64)
+    of = np.array([1], np.int32)
     with pytest.raises(ValueError):
         serve(layout, SimulatedRequests(times, of, np.array([1])))

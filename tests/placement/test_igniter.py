@@ -90,7 +90,8 @@ def test_no_other_curve_is_closer_to_the_measured_points(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_predictions_alone_are_close_to_what_was_measured(name: str) -> None:
     """Within 4 % for batches of 16 and 32 at full frequency; small batches are followed less well."""
-    raw, traits = profile_file.profile(), v100().models[name]
+    raw = profile_file.profile()
+    traits = v100().models[name]
     measured = raw["models"][name]
     for row, batch in enumerate(raw["batches"]):
         for column, share in enumerate(raw["shares"]):
@@ -101,7 +102,8 @@ def test_predictions_alone_are_close_to_what_was_measured(name: str) -> None:
 
 def test_the_gpu_throttles_as_it_was_measured_to() -> None:
     """Four and five copies ran at 1485.6 and 1431.4 MHz; one line through the cap cannot meet both."""
-    gpu, copies = v100().gpu, profile_file.profile()["gpu"]["copies"]
+    gpu = v100().gpu
+    copies = profile_file.profile()["gpu"]["copies"]
     step = (copies["power"][2] - copies["power"][0]) / 2
     for number in (3, 4):
         wanted = copies["power"][2] + step * (number - 2)
@@ -140,8 +142,10 @@ def test_a_latency_is_the_sum_of_its_parts() -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("other", NAMES)
 def test_company_never_helps(name: str, other: str) -> None:
-    gpu, models = v100().gpu, v100().models
-    mine, theirs = TenantLoad(models[name], 8, 40), TenantLoad(models[other], 8, 40)
+    gpu = v100().gpu
+    models = v100().models
+    mine = TenantLoad(models[name], 8, 40)
+    theirs = TenantLoad(models[other], 8, 40)
     [alone] = predict(gpu, [mine])
     beside, _ = predict(gpu, [mine, theirs])
     crowded = predict(gpu, [mine, theirs, theirs])[0]
@@ -232,7 +236,8 @@ CROWD: list[Ask] = [("alexnet", 15, 5000), ("resnet50", 40, 1400), ("vgg19", 60,
 
 def test_what_is_left_is_done_in_part_where_nobody_is_made_late() -> None:
     problem = problem_of(CROWD, gpus=3)
-    squeezed, truncated = placed(problem), placed(problem, leftovers="truncate")
+    squeezed = placed(problem)
+    truncated = placed(problem, leftovers="truncate")
     for plan in (squeezed, truncated):
         check(plan, problem)
         assert in_time(plan, problem)

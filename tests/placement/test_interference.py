@@ -82,7 +82,8 @@ def test_nothing_slows_nobody() -> None:
 def test_pairs_multiply_and_only_those_at_work_count() -> None:
     table = SlowdownTable(pairs=(Pair("a", "b", 1.5), Pair("b", "a", 1.2), Pair("b", "b", 2.0)))
     measured = MeasuredInterference(two(), table)
-    a, b = Tenant(0, 1), Tenant(1, 1)
+    a = Tenant(0, 1)
+    b = Tenant(1, 1)
     assert measured.slowdowns(GPU, [a, b]) == (1.5, 1.2)
     assert measured.slowdowns(GPU, [a, b, b]) == pytest.approx((2.25, 2.4, 2.4))
     assert measured.slowdowns(GPU, [a, Tenant(1, 1, busy=False)]) == (1.0, 1.0)
@@ -319,7 +320,8 @@ def test_what_arrives_before_the_end_of_the_warmup_is_not_counted() -> None:
 @pytest.mark.parametrize(("utilization", "tolerance"), [(0.5, 0.02), (0.8, 0.04)])
 def test_one_replica_is_md1(utilization: float, tolerance: float) -> None:
     """Mean time in system = D + lambda D^2 / (2 (1 - lambda D)); 40 000 requests, tolerance as stated."""
-    service, rate = 0.01, utilization / 0.01
+    service = 0.01
+    rate = utilization / 0.01
     problem, plan = alone((10 * MS,), batch=1, rate=rate, slo=FOREVER // 4)
     arrivals = poisson(problem, round(40_000 / rate * SECOND), stream(3, "arrivals").random)
     found = evaluate(problem, plan, arrivals, batching=Batching(max_wait=0), warmup=10 * SECOND).of("a")
@@ -366,7 +368,8 @@ def test_every_request_ends_once_and_its_time_adds_up(
 
 def packed_by_memory(problem: Problem) -> Plan:
     """First fit by memory, half of a GPU for each: that keeps up, if nobody disturbs it."""
-    room, replicas = {gpu.id: gpu.memory for gpu in problem.gpus}, []
+    room = {gpu.id: gpu.memory for gpu in problem.gpus}
+    replicas = []
     for each in problem.models:
         size = each.forms[ALONE].memory(0, 6)
         gpu = next(id_ for id_, free in room.items() if free >= size)
@@ -396,8 +399,10 @@ def test_models_that_fit_by_memory_slow_each_other_and_a_policy_that_knows_keeps
     slowing: Callable[[Problem], Interference],
 ) -> None:
     problem = rivals()
-    packed, knowing = packed_by_memory(problem), placed(problem)
-    arrivals, world = uniform(problem, 20 * SECOND), slowing(problem)
+    packed = packed_by_memory(problem)
+    knowing = placed(problem)
+    arrivals = uniform(problem, 20 * SECOND)
+    world = slowing(problem)
 
     def attained(plan: Plan, interference: Interference) -> float:
         check(plan, problem)
@@ -416,7 +421,8 @@ def test_lower_bounds_that_ignore_company_fall_behind_on_the_published_case() ->
     """Uniform arrivals, iGniter's V100. Its plan keeps every objective; with the shares that would do alone,
     VGG19 and ResNet50 do less than arrives, and nearly everybody is late in the end."""
     problem = problem_of(NOTES, gpus=1)
-    arrivals, world = uniform(problem, 10 * SECOND), IgniterInterference(problem)
+    arrivals = uniform(problem, 10 * SECOND)
+    world = IgniterInterference(problem)
     plan = placed(problem)
     least = {ask[0]: placed(problem_of([ask], gpus=1)).replicas[0].share for ask in NOTES}
     shrunk = tuple(
@@ -442,6 +448,7 @@ def test_batches_of_the_published_plan_take_hardly_less_than_predicted() -> None
 
 def test_the_profile_on_the_whole_gpu_is_the_models_own() -> None:
     """So that evaluations and predictions speak of the same times."""
-    traits, gpu = v100().models["vgg19"], v100().gpu
+    traits = v100().models["vgg19"]
+    gpu = v100().gpu
     [whole] = predict(gpu, [TenantLoad(traits, 16, 100)])
     assert form_of(traits, gpu).latency(16) / MS == pytest.approx(whole.latency, rel=1e-6)

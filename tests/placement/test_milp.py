@@ -217,7 +217,8 @@ def test_plans_keep_what_they_promise(policy: str, problem: Problem) -> None:
 @given(problem=problems())
 @settings(max_examples=25, deadline=None)
 def test_both_kinds_of_columns_find_the_same_goodput(policy: str, problem: Problem) -> None:
-    by_sets, by_gpu = planned(policy, problem), planned(policy, problem, **BY_GPU)
+    by_sets = planned(policy, problem)
+    by_gpu = planned(policy, problem, **BY_GPU)
     assert goodput(by_sets, problem) == pytest.approx(goodput(by_gpu, problem), rel=1e-5, abs=1e-3)
     assert _sizes(by_sets.replicas) == _sizes(by_gpu.replicas)
 

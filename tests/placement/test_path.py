@@ -35,7 +35,8 @@ from astrarium_papers.elvinger._world import poisson
 
 MS = MILLISECOND
 AT_ONCE = Batching(max_wait=0)
-PIPELINE, SPLIT = Shape(stages=2), Shape(operators=2)
+PIPELINE = Shape(stages=2)
+SPLIT = Shape(operators=2)
 
 
 def gpus(count: int) -> tuple[PlacementGpu, ...]:

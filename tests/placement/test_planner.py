@@ -274,7 +274,8 @@ def test_models_go_by_their_index_not_their_place() -> None:
         problem,
         models=tuple(msgspec.structs.replace(each, index=90 - each.index) for each in problem.models),
     )
-    forth, back = placed(problem), placed(other)
+    forth = placed(problem)
+    back = placed(other)
     assert [90 - replica.model for replica in back.replicas] == [replica.model for replica in forth.replicas]
     assert forth.attainment == back.attainment
 

@@ -203,7 +203,8 @@ def test_models_with_coefficients_are_slowed_as_igniter_says() -> None:
 
 def test_others_are_slowed_by_what_their_neighbours_use() -> None:
     problem = vision(1)
-    caution, gpu = CautiousInterference(problem), problem.gpus[0]
+    caution = CautiousInterference(problem)
+    gpu = problem.gpus[0]
     alone, idle = caution.slowdowns(gpu, [Tenant(1, 8, 0.4), Tenant(3, 8, 0.6, busy=False)])
     small = caution.slowdowns(gpu, [Tenant(1, 8, 0.4), Tenant(1, 4, 0.6)])
     large = caution.slowdowns(gpu, [Tenant(1, 8, 0.4), Tenant(3, 8, 0.6)])

@@ -119,7 +119,8 @@ def test_wao_usher_uses_three_gpus_however_many_there_are(gpus: int) -> None:
 
 def test_wao_usher_puts_three_models_on_the_first_gpu() -> None:
     """Figure 6.3. Assumed: its groups, which are one of three matchings that are equally good."""
-    problem, groups = vision(4), (("alexnet", "resnet50", "vgg19"), ("densenet121", "efficientnet_b7"))
+    problem = vision(4)
+    groups = (("alexnet", "resnet50", "vgg19"), ("densenet121", "efficientnet_b7"))
     surpluses = [surplus(needs) for needs in all_needs(problem, "weighted_occupancy")]
     as_ours = make_groups(surpluses, 4)
     theirs = [tuple(VISION.index(name) for name in group) for group in groups]
@@ -195,7 +196,8 @@ def test_a_search_that_is_ended_answers_with_the_best_so_far() -> None:
         def goes_on(self) -> bool:
             return False
 
-    hurried, problem = Hurried(), vision(6)
+    hurried = Hurried()
+    problem = vision(6)
     plan = Usher(Usher.Parameters()).place(problem, hurried)
     check(plan, problem)
     assert hurried.count == 2  # once for each group

@@ -81,7 +81,9 @@ def test_two_models_apart_and_merged_give_alpaserves_numbers() -> None:
 
 def test_one_server_with_exponential_times_is_mm1() -> None:
     """Mean time in system = 1 / (mu - lambda), within 4 % over 80 000 requests."""
-    rate, mu, requests = 6.0, 10.0, 80_000
+    rate = 6.0
+    mu = 10.0
+    requests = 80_000
     setup = cluster([linear_model(0, round(SECOND / mu), DAY, max_batch=1)], gpus=1)
     times = [round(time) for time in stream(5, "service").exponential(SECOND / mu, requests).tolist()]
     measured = mean_time_in_system(setup, poisson(rate, requests, seed=5), DrawnTruth(times))
@@ -90,7 +92,10 @@ def test_one_server_with_exponential_times_is_mm1() -> None:
 
 def test_many_servers_with_exponential_times_are_mmc() -> None:
     """Erlang C for three servers at 70 % (0.155 s in the system), within 4 % over 80 000 requests."""
-    servers, rate, mu, requests = 3, 21.0, 10.0, 80_000
+    servers = 3
+    rate = 21.0
+    mu = 10.0
+    requests = 80_000
     setup = cluster([linear_model(0, round(SECOND / mu), DAY, max_batch=1)], gpus=servers)
     times = [round(time) for time in stream(7, "service").exponential(SECOND / mu, requests).tolist()]
     measured = mean_time_in_system(setup, poisson(rate, requests, seed=7), DrawnTruth(times))
@@ -99,7 +104,8 @@ def test_many_servers_with_exponential_times_are_mmc() -> None:
 
 def erlang_c(servers: int, load: float) -> float:
     """The chance to wait."""
-    idle, term = 0.0, 1.0
+    idle = 0.0
+    term = 1.0
     for busy in range(servers):
         idle += term
         term *= load / (busy + 1)

@@ -55,7 +55,8 @@ def test_another_policy_diverges_at_the_first_step_it_would_decide_otherwise(run
 
 def test_one_forged_decision_is_found(run: Run) -> None:
     drops = [n for n, step in enumerate(run.steps) if any(isinstance(a, Drop) for a in step.actions)]
-    number, step = drops[3], run.steps[drops[3]]
+    number = drops[3]
+    step = run.steps[drops[3]]
     forged = Step(step.now, step.events, tuple(a for a in step.actions if not isinstance(a, Drop)))
     steps = [*run.steps[:number], forged, *run.steps[number + 1 :]]
     assert replay(fresh(Deferred, run.case), steps) == Divergence(forged, step.actions)

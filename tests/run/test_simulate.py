@@ -28,7 +28,8 @@ class Scripted:
     """Answers from a script (instant -> actions), and remembers what it heard when."""
 
     def __init__(self, script: dict[int, list[Any]]) -> None:
-        self.script, self.heard = script, list[tuple[int, list[Any]]]()
+        self.script = script
+        self.heard = list[tuple[int, list[Any]]]()
 
     def decide(self, now: int, events: Sequence[Any], state: Any) -> Iterable[Any]:
         self.heard.append((now, list(events)))
@@ -92,7 +93,8 @@ def test_a_timer_in_the_past_fires_now() -> None:
 
 
 def test_it_ends_at_the_last_instant_and_closes_the_books() -> None:
-    books, seen = Blank(), list[int]()
+    books = Blank()
+    seen = list[int]()
     end = simulate(Engine(books, Scripted({1: [(41, "late")]})), [(1, "a")], Echo(), seen.append)
     assert (end, books.closed_at, seen) == (42, 42, [1, 42])
 

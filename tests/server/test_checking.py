@@ -34,7 +34,8 @@ class Given:
     shape: list[int] = field(default_factory=lambda: [2, 3])
 
 
-A, B = Given(), Given("B", "FP64", [2, 5, 2])
+A = Given()
+B = Given("B", "FP64", [2, 5, 2])
 
 
 def refused(*given: Given) -> Refused:

@@ -113,7 +113,8 @@ def test_requests_that_come_too_early_are_not_read_without_end(way: Way) -> None
                 line.setblocking(False)
                 line.send(request(LONG, "slow"))
                 await until(lambda: service.calls)
-                sent, refused = 0, 0
+                sent = 0
+                refused = 0
                 while sent < MORE_THAN_BUFFERS and refused < 50:
                     try:
                         sent += line.send(LIVE * 1000)

@@ -63,7 +63,8 @@ def tensor(array: Array, datatype: str = "FP32", name: str = "IN") -> Any:
 
 
 def test_the_compiled_description_is_that_of_the_proto_file(tmp_path: Path) -> None:
-    folder, made = COMPILED.parent, tmp_path / "made.binpb"
+    folder = COMPILED.parent
+    made = tmp_path / "made.binpb"
     proto = str(folder / "inference.proto")
     assert protoc.main(["protoc", f"-I{folder}", f"--descriptor_set_out={made}", proto]) == 0
     compiled, shipped = (
@@ -193,7 +194,8 @@ def test_typed_contents(stub: Any, datatype: str) -> None:
 def test_text_several_inputs_and_a_choice_of_outputs(server: Served, client: Any) -> None:
     words = np.array([[b"", b"\xff" * 3000]], object)
     assert client.infer("text", [tensor(words, BYTES)]).as_numpy("OUT_IN").tolist() == words.tolist()
-    one, two = np.array([[1, 2, 3]], np.int32), np.array([[4, 5, 6]], np.int32)
+    one = np.array([[1, 2, 3]], np.int32)
+    two = np.array([[4, 5, 6]], np.int32)
     given = [tensor(two, "INT32", "B"), tensor(one, "INT32", "A")]
     answer = client.infer("pair", given, outputs=[triton.InferRequestedOutput("OUT_B")])
     assert [each.name for each in server.service.calls[-1].inputs] == ["A", "B"]

@@ -131,7 +131,8 @@ def test_a_full_disk_ends_the_recording_with_one_line_and_nothing_else(
 def test_a_disk_that_is_slower_than_the_policy_ends_the_recording_and_holds_no_memory(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    writing, goes_on = threading.Event(), threading.Event()
+    writing = threading.Event()
+    goes_on = threading.Event()
 
     class SlowDisk(FileIO):
         def write(self, data: Any) -> int:

@@ -123,16 +123,21 @@ def test_a_call_that_allows_less_than_the_objective_has_itself_to_blame(
 
 def test_calls_that_are_refused_or_dropped_are_counted_where_the_model_is_to_blame() -> None:
     stage = Stage(gpus=1)
-    calls, books = calls_of(stage), stage.control.books[0]
+    calls = calls_of(stage)
+    books = stage.control.books[0]
     for timeout, declined in ((5 * MILLISECOND, 0), (None, 1)):
         call = InferCall("m0", [], 1, stage.loop.now - 24 * MILLISECOND, timeout)
         with pytest.raises(Refused, match="cannot answer within"):
             asyncio.run(calls.infer(call))
         assert books.declined == declined
     assert books.refused["deadline"] == 2
-    dropped, answered, unserved = stage.call(), stage.call(), stage.call()
-    dropped.outcome, dropped.cause = Outcome.DROPPED, "expired"
-    unserved.outcome, unserved.cause = Outcome.DROPPED, "unserved"
+    dropped = stage.call()
+    answered = stage.call()
+    unserved = stage.call()
+    dropped.outcome = Outcome.DROPPED
+    dropped.cause = "expired"
+    unserved.outcome = Outcome.DROPPED
+    unserved.cause = "unserved"
     now = stage.loop.now
     answered.outcome, answered.batch = Outcome.LATE, EndedBatch(1, 0, 1, now, now, now, now)
     for ticket in (dropped, answered, unserved):
@@ -186,7 +191,8 @@ def test_a_service_says_so_and_gives_a_fresh_policy_a_chance(caplog: pytest.LogC
         now = service.clock()
         states = {entry.plan.name: "READY" for entry in service.repository.entries}
         for entry in service.repository.entries:
-            entry.state, entry.reason = "READY", ""
+            entry.state = "READY"
+            entry.reason = ""
         for second in range(12):
             service.clock = standing_at(now + second * SECOND)
             service.books[0].decline("too slow")

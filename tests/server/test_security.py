@@ -127,7 +127,8 @@ def test_keys_stay_out_of_logs() -> None:
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     folder = tmp_path_factory.mktemp("tls")
-    certificate, key = folder / "certificate.pem", folder / "key.pem"
+    certificate = folder / "certificate.pem"
+    key = folder / "key.pem"
     subject = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
     files = ["-keyout", str(key), "-out", str(certificate)]
     command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", *subject, *files]
@@ -240,7 +241,8 @@ class Sending:
     """An ASGI client that hands over these parts, and then nothing more."""
 
     def __init__(self, *parts: bytes, leaves: bool = False) -> None:
-        self._parts, self._leaves = list(parts), leaves
+        self._parts = list(parts)
+        self._leaves = leaves
 
     async def __call__(self) -> dict[str, Any]:
         if self._parts:

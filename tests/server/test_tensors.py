@@ -196,7 +196,8 @@ FIELDS = ["name", "shape", "datatype", "data", "parameters", "id", "inputs", "ou
 
 @given(st.sampled_from(FIELDS), json_values)
 def test_any_value_in_any_field_is_read_or_refused(name: str, value: Any) -> None:
-    body, kinds = request(), set()
+    body = request()
+    kinds = set()
     (body if name in ("id", "inputs", "outputs") else body["inputs"][0])[name] = value
     try:
         call = read(json.dumps(body).encode()).call

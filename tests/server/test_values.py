@@ -53,7 +53,8 @@ def by_http(server: Served, model: str, kind: str, array: Array, in_binary: bool
     with triton_http.InferenceServerClient(server.http_url) as client:
         given = triton_http.InferInput("IN", list(array.shape), kind)
         if kind == BF16:
-            given._raw_data, given._data = bytes(to_bytes(told(kind, array))), None
+            given._raw_data = bytes(to_bytes(told(kind, array)))
+            given._data = None
             given._parameters["binary_data_size"] = len(given._raw_data)
         else:
             given.set_data_from_numpy(told(kind, array), binary_data=in_binary)
@@ -119,7 +120,8 @@ BAD = ("400", "INVALID_ARGUMENT")
 @pytest.mark.parametrize(("send", "kind"), CASES)
 def test_a_value_beyond_the_range_is_refused_with_its_place(server: Served, send: Sending, kind: str) -> None:
     array = np.arange(18, dtype=np.float64).reshape(3, 6) % 6  # both ends are within
-    calls, long = len(server.service.calls), len(server.service.long_way)
+    calls = len(server.service.calls)
+    long = len(server.service.long_way)
     assert send(server, f"few_{kind.lower()}", kind, array) == ("", "")
     array[2, 4], array[2, 5] = 6, 7
     status, text = send(server, f"few_{kind.lower()}", kind, array)

@@ -49,7 +49,8 @@ SHARES = (tuple(range(10, 21)), tuple(range(10, 101, 9)), tuple(range(80, 101, 2
 def learnt(model: ModelSpec) -> ModelSpec:
     """The model with three applications, none of which ever takes longer than its table says of a batch."""
     slope = model.latency[2] - model.latency[1] if model.max_batch > 1 else model.latency[1] // 2
-    longest, c0 = 10 * slope, model.latency[1] - slope
+    longest = 10 * slope
+    c0 = model.latency[1] - slope
     history = tuple(tuple(longest * share // 100 for share in shares) for shares in SHARES)
     return msgspec.structs.replace(model, dynamic=DynamicSpec(c0, 0.1, history))
 

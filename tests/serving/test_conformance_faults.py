@@ -34,7 +34,8 @@ class Plain:
     """Earliest deadline first, as many of its model as keep that deadline, to the first idle GPU."""
 
     def __init__(self, setup: Setup) -> None:
-        self.setup, self.queue = setup, list[Request]()
+        self.setup = setup
+        self.queue = list[Request]()
 
     def decide(self, now: Time, events: Sequence[Event], state: ServingState) -> Iterator[Action]:
         self.queue += [event.request for event in events if isinstance(event, RequestArrived)]
@@ -128,7 +129,8 @@ class TestImpatient(PlainSuite):
         setup = cluster(
             [linear_model(MILLISECOND, 9 * MILLISECOND, 40 * MILLISECOND)], gpus=1, cost=MILLISECOND
         )
-        patient, hurried = Request(0, 0, 0, 40 * MILLISECOND), Request(1, 0, MILLISECOND, 12 * MILLISECOND)
+        patient = Request(0, 0, 0, 40 * MILLISECOND)
+        hurried = Request(1, 0, MILLISECOND, 12 * MILLISECOND)
         ledger = self.observe(Case(setup, (patient, hurried))).state.ledger
         assert list(ledger.batch_fate) == [Fate.PREEMPTED, Fate.FINISHED, Fate.FINISHED]
         assert list(ledger.batch_finished) == [1 * MILLISECOND, 12 * MILLISECOND, 22 * MILLISECOND]
@@ -242,7 +244,8 @@ class OneGpuOnly(Plain):
 
 class MixesModels(Plain):
     def send(self, now: Time, gpu: int) -> Action:
-        both, self.queue = self.queue[:2], self.queue[2:]
+        both = self.queue[:2]
+        self.queue = self.queue[2:]
         return Dispatch(gpu, tuple(request.id for request in both))
 
 
@@ -304,7 +307,8 @@ class LosesWaiting(ServingState):
 
 class WrongBusyTime(ServingState):
     def _batch_finished(self, now: Time, event: BatchFinished) -> None:
-        run, started = event.run, event.started
+        run = event.run
+        started = event.started
         super()._batch_finished(now, event)
         if run < len(self.ledger.batch_fate) and self.ledger.batch_fate[run] == Fate.FINISHED:
             self.ledger.end_batch(run, Fate.FINISHED, started - 1, now)

@@ -210,7 +210,8 @@ def test_processes_find_the_same() -> None:
 
 def test_threads_find_the_same() -> None:
     case = scenario(RESNET50, "5s")
-    one, two = search(case, seeds=2, tolerance=0.02), search(case, seeds=2, tolerance=0.02, jobs=2)
+    one = search(case, seeds=2, tolerance=0.02)
+    two = search(case, seeds=2, tolerance=0.02, jobs=2)
     assert one.per_seed == two.per_seed
 
 

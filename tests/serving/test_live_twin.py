@@ -84,7 +84,9 @@ def test_waiting_requests_keep_their_slots_while_thousands_pass() -> None:
     setup = Stage(gpus=1).plan.setup
     native = LiveTwin(Eager(setup, Eager.Parameters()), setup)._native
     native.decide(0, [(-2, 0, 0, 100 * MILLISECOND, 0)], [])  # it runs, and does not end
-    patient, now, dropped = 10_000 * MILLISECOND, 1, set()
+    patient = 10_000 * MILLISECOND
+    now = 1
+    dropped = set()
     native.decide(now, [(-1, 0, now, patient, 0)], [])
     for number in range(20_000):
         now += 1000

@@ -82,7 +82,8 @@ def test_who_is_profiled_follows_from_the_seed() -> None:
 
 
 def test_profiling_disturbs_no_other_draw() -> None:
-    one, other = build.arrivals(scenario()), build.arrivals(scenario(profiling={"share": 0.9, "history": 0}))
+    one = build.arrivals(scenario())
+    other = build.arrivals(scenario(profiling={"share": 0.9, "history": 0}))
     for column in ("time", "model", "application", "work"):
         assert (getattr(one, column) == getattr(other, column)).all()
 
@@ -148,7 +149,8 @@ class Played:
     def __init__(self, delay: int = 7) -> None:
         setup = cluster([linear_model(10, 0, slo=500)], gpus=2, cost=4)
         profiler = Profiler([True, False, True, False], [3, 4, 5, 6], delay)
-        self.state, self.world = ServingState(setup), ServingWorld(setup, TableTruth.of(setup), profiler)
+        self.state = ServingState(setup)
+        self.world = ServingWorld(setup, TableTruth.of(setup), profiler)
         for id_ in range(4):
             self.hear(0, RequestArrived(Request(id_, 0, 0, 500, application=id_ % 3)))
 
@@ -201,7 +203,9 @@ class Curious(Eager):
 
 
 def ran(kind: type[Eager], found: Scenario) -> tuple[Any, ServingState, list[Step]]:
-    setup, arrivals, steps = build.setup(found), build.arrivals(found), list[Step]()
+    setup = build.setup(found)
+    arrivals = build.arrivals(found)
+    steps = list[Step]()
     policy: Any = kind(setup, kind.Parameters())
     state = ServingState(setup)
     world = ServingWorld(setup, build.truth(found, setup, arrivals), build.profiler(found, arrivals, policy))

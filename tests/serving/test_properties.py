@@ -168,7 +168,8 @@ MOVES = st.tuples(st.booleans(), st.integers(0, 6), st.integers(0, 1), st.intege
 @given(moves=st.lists(MOVES, max_size=60))
 def test_whatever_happens_the_books_stay_in_order(moves: list[tuple[bool, int, int, int]]) -> None:
     models = [linear_model(1, 5, slo=40, max_batch=4), linear_model(2, 3, slo=40, max_batch=4)]
-    state, arrived = ServingState(cluster(models, gpus=2)), 0
+    state = ServingState(cluster(models, gpus=2))
+    arrived = 0
     for now, (asked, kind, gpu, run_) in enumerate(moves):
         action = allowed(kind % 3, gpu, state) if asked else None
         if action is not None:

@@ -286,7 +286,8 @@ def test_delays_add_up_by_request() -> None:
 
 def naive_window(times: list[int]) -> tuple[int, int]:
     """Count what lies in the last complete bins, from the bin of the first request on."""
-    first, current = times[0] // BIN, times[-1] // BIN
+    first = times[0] // BIN
+    current = times[-1] // BIN
     oldest = max(first, current - BINS)
     return sum(oldest <= time // BIN < current for time in times), (current - oldest) * BIN
 
@@ -294,7 +295,9 @@ def naive_window(times: list[int]) -> tuple[int, int]:
 @settings(derandomize=True, deadline=None, database=None)
 @given(gaps=st.lists(st.one_of(st.integers(0, BIN // 4), st.integers(0, 300 * BIN)), min_size=1, max_size=40))
 def test_the_rate_meter_counts_like_a_list(gaps: list[int]) -> None:
-    meter, times, now = RateMeter(), list[int](), 0
+    meter = RateMeter()
+    times = list[int]()
+    now = 0
     for gap in gaps:
         now += gap
         meter.roll(now)

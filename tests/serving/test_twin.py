@@ -33,12 +33,15 @@ SLOW = {"profile": {"alpha": "5ms", "beta": "2ms"}, "slo": "60ms"}
 def assert_same(reference: ServingRecord, twin: ServingRecord) -> None:
     assert (reference.engine, twin.engine) == ("python", "native")
     for field in fields(reference.batches):
-        ours, theirs = getattr(reference.batches, field.name), getattr(twin.batches, field.name)
+        ours = getattr(reference.batches, field.name)
+        theirs = getattr(twin.batches, field.name)
         np.testing.assert_array_equal(ours, theirs, err_msg=f"batches.{field.name}")
     for field in fields(reference.requests):
-        ours, theirs = getattr(reference.requests, field.name), getattr(twin.requests, field.name)
+        ours = getattr(reference.requests, field.name)
+        theirs = getattr(twin.requests, field.name)
         if field.name == "reason":  # the codes are each engine's own
-            ours, theirs = np.array(reference.reasons)[ours], np.array(twin.reasons)[theirs]
+            ours = np.array(reference.reasons)[ours]
+            theirs = np.array(twin.reasons)[theirs]
         np.testing.assert_array_equal(ours, theirs, err_msg=f"requests.{field.name}")
 
 
@@ -119,7 +122,8 @@ def test_the_twin_agrees_on_random_scenarios(policy: str, case: dict[str, Any]) 
 def test_a_lost_run_stops_early_but_not_before_it_is_lost() -> None:
     scenario = shortened(load(EXAMPLES[0]).with_policy("deferred")).with_rate(9000)
     setup = build.setup(scenario)
-    policy, arrivals = build.policy(scenario, setup), build.arrivals(scenario)
+    policy = build.policy(scenario, setup)
+    arrivals = build.arrivals(scenario)
     exact = native.worst_bad(scenario, setup, policy, arrivals, allowed=1.0)
     for allowed in (0.0, exact / 2, exact):
         found = native.worst_bad(scenario, setup, policy, arrivals, allowed)

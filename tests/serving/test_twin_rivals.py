@@ -93,7 +93,8 @@ def scenario(policy: dict[str, Any], case: dict[str, Any]) -> Scenario:
 
 
 def both(scenario: Scenario) -> ServingRecord:
-    reference, twin = run(scenario, "python"), run(scenario, "native")
+    reference = run(scenario, "python")
+    twin = run(scenario, "native")
     assert_same(reference, twin)
     return reference
 
@@ -125,7 +126,8 @@ BUSY = {
 def test_a_busy_run_has_everything_to_disagree_about(policy: str) -> None:
     """Parity on runs in which nothing is dropped, late or preempted would say little."""
     record = both(scenario({"name": policy}, BUSY))
-    outcomes, fates = set(record.requests.outcome.tolist()), set(record.batches.fate.tolist())
+    outcomes = set(record.requests.outcome.tolist())
+    fates = set(record.batches.fate.tolist())
     assert outcomes == {1, 2, 3}
     assert fates == ({1, 2} if policy == "shepherd" else {1})
     assert len(set(record.batches.size.tolist())) > 3

@@ -27,7 +27,8 @@ class Played:
 
     def __init__(self, control: int = 2, data: int = 1) -> None:
         setup = cluster([linear_model(10, 0, slo=500)], gpus=2, network=Network(control, data), cost=4)
-        self.state, self.world = ServingState(setup), ServingWorld(setup, TableTruth.of(setup))
+        self.state = ServingState(setup)
+        self.world = ServingWorld(setup, TableTruth.of(setup))
         for id_ in range(6):
             self.hear(0, RequestArrived(Request(id_, 0, 0, 500)))
 

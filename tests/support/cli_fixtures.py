@@ -17,7 +17,9 @@ LEVEL = re.compile(r"^[\w.-]+: [a-z A-Z]+ \((serving|device|tuning|cluster)\)$")
 
 class Told:
     def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
+        self.code = code
+        self.out = out
+        self.err = err
 
     @property
     def lines(self) -> list[str]:

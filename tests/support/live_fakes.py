@@ -68,7 +68,8 @@ class FakeLoop:
     """Time passes only in `run_until`."""
 
     def __init__(self, start: Time = 5_000_000_000) -> None:
-        self.now, self._order = start, 0
+        self.now = start
+        self._order = 0
         self._heap: list[tuple[Time, int, Callable[[], None]]] = []
 
     def clock(self) -> Time:
@@ -98,7 +99,9 @@ class FakeWorkers:
     """
 
     def __init__(self, loop: FakeLoop, listener: Listener, setup: Setup) -> None:
-        self._loop, self._listener, self._setup = loop, listener, setup
+        self._loop = loop
+        self._listener = listener
+        self._setup = setup
         self._life: Counter[int] = Counter()  # these three by worker
         self._free: Counter[int] = Counter()
         self._cancelled: dict[int, CancelBatch] = {}
@@ -189,12 +192,14 @@ class FakeWorkers:
             return
         size = max(1, order.size)
         start = max(self._loop.now, order.start, self._free[worker])
-        model, own = self._setup.models[order.model], self._own_times(order)
+        model = self._setup.models[order.model]
+        own = self._own_times(order)
         known = model.dynamic
         takes = known.c0 + known.c1 * size * max(own) if known else model.latency[size]
         end = self._free[worker] = start + round(takes * self.slower)
         if order.model in self.deadly and self._is_poisoned(order):
-            life, death = self._life[worker], self.deadly[order.model]
+            life = self._life[worker]
+            death = self.deadly[order.model]
             self._loop.at(end, lambda: self._die(worker, life, death))
             return
         self._say(worker, end - self._loop.now, lambda: self._ended(order, start, end, own))
@@ -237,10 +242,13 @@ class VirtualScheduler:
     def __init__(self, loop: FakeLoop, models: int, gpus: int, memory: memoryview) -> None:
         front = extension("_front")
         assert front is not None
-        self._loop, self._steps = loop, front.Steps(models, gpus, memory)
+        self._loop = loop
+        self._steps = front.Steps(models, gpus, memory)
         self.admission = self._steps.admission
-        self.waiting, self.retried = self._steps.waiting, self._steps.retried
-        self.policy_errors, self.oldest = self._steps.policy_errors, self._steps.oldest
+        self.waiting = self._steps.waiting
+        self.retried = self._steps.retried
+        self.policy_errors = self._steps.policy_errors
+        self.oldest = self._steps.oldest
         self.batches = self._steps.batches
         self.profile = self._steps.profile
         self._ended: list[Any] = []
@@ -291,7 +299,8 @@ class VirtualScheduler:
         self.stage.fleet.died(worker, death)
 
     def ended(self) -> list[Any]:
-        ended, self._ended = self._ended, []
+        ended = self._ended
+        self._ended = []
         return ended
 
     def astray(self, open_in_python: int) -> int:
@@ -353,15 +362,18 @@ class Stage:
         applications: int = 0,
         isolates: bool = True,
     ) -> None:
-        self.loop, self._calls = FakeLoop(), count(1)
+        self.loop = FakeLoop()
+        self._calls = count(1)
         plan = make_plan(gpus, models, policy, slo_ms * MILLISECOND, memory, applications)
-        self.policies, self.steps = list[Any](), list[Any]()
+        self.policies = list[Any]()
+        self.steps = list[Any]()
         self.plan = replace(plan, new_policy=noting(plan.new_policy, self.policies))
         self.ended: list[Ticket] = []
         front: Any = extension("_front")
         self.tensor_store = TensorStore(SharedMemory.create(memory), front.Arena(memory))
         self.desk = Desk(self.tensor_store, self._ticket_ended)
-        view, note = self.tensor_store.memory.view, self.steps.append
+        view = self.tensor_store.memory.view
+        note = self.steps.append
         self.scheduler = VirtualScheduler(self.loop, models, gpus, view)
         given = self.plan, self.desk, cast(Any, self.scheduler), self.loop.clock
         self.control = ControlRoom(*given, lambda setup: note)

@@ -42,10 +42,13 @@ def scenario(seed: int = 1, rate: float = 90, slo: float = 150, **changed: Any) 
 
 def played(found: Scenario, kind: type[Orloj] = Orloj) -> tuple[Any, ServingState, list[Step]]:
     """A run with a variant of the policy, every step of it kept."""
-    setup, arrivals, steps = build.setup(found), build.arrivals(found), list[Step]()
+    setup = build.setup(found)
+    arrivals = build.arrivals(found)
+    steps = list[Step]()
     chosen: Any = build.policy(found, setup)
     policy = kind(setup, chosen.parameters)
-    truth, profiler = build.truth(found, setup, arrivals), build.profiler(found, arrivals, policy)
+    truth = build.truth(found, setup, arrivals)
+    profiler = build.profiler(found, arrivals, policy)
     state = ServingState(setup)
     engine: Engine[Any, Any, Any] = Engine(state, policy, validate=True, record=steps.append)
     simulate(engine, events(arrivals, build.deadlines(arrivals, setup)), ServingWorld(setup, truth, profiler))

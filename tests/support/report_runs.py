@@ -51,7 +51,8 @@ def simulated(
     """*slower* than estimated makes late answers; a GPU that leaves makes failed ones."""
     made = setup(idle_model=idle_model)
     factory = serving_policies.get(policy)
-    chance, duration = stream(7, "test"), round(seconds * SECOND)
+    chance = stream(7, "test")
+    duration = round(seconds * SECOND)
     times = np.cumsum(chance.exponential(SECOND / rate, round(rate * seconds * 1.5))).astype(np.int64)
     times = times[times < duration]
     model = chance.integers(0, 2, len(times)).astype(np.int32)
@@ -87,7 +88,8 @@ def by_hand() -> ServingRecord:
     from 55 to 75 (request 2 in time). GPU 1: a batch from 80 to 120 (request 3, late), and one behind it
     that fails at 130 (request 4). Request 5 is dropped.
     """
-    ms, ledger = MILLISECOND, Ledger()
+    ms = MILLISECOND
+    ledger = Ledger()
     for request in range(6):
         ledger.open_request(request)
     for gpu, size, dispatched, fate, started, finished in (

@@ -40,7 +40,8 @@ class Desk:
 
     def __init__(self, name: str, setup: Setup, **parameters: Any) -> None:
         factory = serving_policies.get(name)
-        self.setup, self.state = setup, ServingState(setup)
+        self.setup = setup
+        self.state = ServingState(setup)
         self.policy: Any = factory(setup, parameters_of(factory)(**parameters))
         self.engine: Engine[Any, Any, Any] = Engine(self.state, self.policy, validate=True)
         self.timers: dict[str, Time] = {}
@@ -72,7 +73,8 @@ def simulated(
 ) -> ServingState:
     """Poisson arrivals, all models alike; the books at the end."""
     factory = serving_policies.get(name)
-    chance, number = stream(seed, "arrivals"), int(rate * seconds)
+    chance = stream(seed, "arrivals")
+    number = int(rate * seconds)
     times = np.cumsum(chance.exponential(SECOND / rate, number)).astype(np.int64).tolist()
     models = chance.integers(len(setup.models), size=number).tolist()
     arrivals = (

@@ -85,7 +85,8 @@ def test_each_decision_says_why() -> None:
 
 def test_who_turns_out_slow_is_spread_at_once_and_others_make_room() -> None:
     """No GPU is idle, and nobody has ended."""
-    policy, arrived = made(), group(27, 27, 27, 27)
+    policy = made()
+    arrived = group(27, 27, 27, 27)
     state = books(4, arrived)
     assert [put.place.width for put in act(policy, 0, [arrived], state)] == [1, 1, 1, 1]
     measured = [RuntimeMeasured(n, Runtime(time * SECOND, 1.34, 1.1)) for n, time in enumerate((9, 1, 1, 1))]
@@ -98,7 +99,8 @@ def test_who_turns_out_slow_is_spread_at_once_and_others_make_room() -> None:
 
 
 def test_who_waits_is_planned_anew_when_sharing_turns_out_dear() -> None:
-    policy, arrived = made(), group(*[20] * 9)
+    policy = made()
+    arrived = group(*[20] * 9)
     state = books(2, arrived, runtime=Runtime(SECOND))
     act(policy, 0, [arrived], state)
     assert policy._plan.widths[8] == Width(1, 4)
@@ -110,8 +112,10 @@ def test_who_waits_is_planned_anew_when_sharing_turns_out_dear() -> None:
 
 def test_where_each_result_counts_short_ones_are_not_crowded() -> None:
     """As many trials as GPUs: Fluid would give all but a few to the long one."""
-    first, later = group(*[1] * 7), group(6, number=0, first=7, begins=3)
-    policy, state = made(), books(8, first)
+    first = group(*[1] * 7)
+    later = group(6, number=0, first=7, begins=3)
+    policy = made()
+    state = books(8, first)
     act(policy, 0, [first], state)
     state.apply(0, later)
     act(policy, 0, [later], state)

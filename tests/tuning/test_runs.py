@@ -38,7 +38,8 @@ from astrarium.tuning.state import Outcome, TuningState
 from astrarium_papers.fluid._searches import costs_of, run
 
 POLICIES = ["fifo", "static-fluid", "dynamic-fluid"]
-CIFAR, WLM = TASKS["cifar10-alexnet"], TASKS["wlm-rnn"]
+CIFAR = TASKS["cifar10-alexnet"]
+WLM = TASKS["wlm-rnn"]
 SMALL: dict[str, dict[str, Any]] = {
     "random": {"candidates": 12, "iterations": 4},
     "successive-halving": {"candidates": 27, "iterations": 27},
@@ -162,7 +163,8 @@ def searched(
     more: Sequence[tuple[Time, Event]] = (),
     world: Any = ProfiledWorld,
 ) -> tuple[Session, TuningState, list[Any]]:
-    truth, state = Truth(CIFAR, 2), TuningState(runtime=None)
+    truth = Truth(CIFAR, 2)
+    state = TuningState(runtime=None)
     chosen = made(searches.get(search), SMALL[search], field="search")
     session = Session(chosen, RandomSampler(truth.space, 2), truth.worth, "max", None, truth.space)
     truth.values = lambda number: session.candidates[number].values

@@ -229,7 +229,8 @@ def test_a_searcher_hears_of_failures() -> None:
 
     mine = searcher()
     sampler = RayTuneSampler(mine, SPACE)
-    one, two = sampler.ask(), sampler.ask()
+    one = sampler.ask()
+    two = sampler.ask()
     assert one is not None
     assert two is not None
     sampler.report(one.id, 1, 0.5)

@@ -69,7 +69,9 @@ class Played:
         self.session = kind(search, self.sampler, worth, goal, target, SPACE)
         self.groups: list[list[Trial]] = []
         self.withdrawn: list[int] = []
-        self._state, self._worth, self.now = TuningState(), worth, 0
+        self._state = TuningState()
+        self._worth = worth
+        self.now = 0
         self._apply(self.session.begin())
         while self._state.open:
             self._end(sorted(self._state.open)[pick(len(self._state.open))])
@@ -378,7 +380,8 @@ def test_a_sampler_with_another_goal_is_refused() -> None:
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_configurations_depend_on_the_seed_and_nothing_else(seed: int) -> None:
-    one, two = RandomSampler(SPACE, seed), RandomSampler(SPACE, seed)
+    one = RandomSampler(SPACE, seed)
+    two = RandomSampler(SPACE, seed)
     two.adopt({"x": 0.5, "layers": 1})
     assert [one.ask().values for _ in range(5)] == [two.ask().values for _ in range(5)]
     assert one.ask().values != RandomSampler(SPACE, seed + 7).ask().values

@@ -31,13 +31,20 @@ from peers import Ours, Running, Settings
 from processes import stat
 
 RATE = 100.0  # requests/s of the others
-MEMORY_MIB, P99_MS = 1024.0, 50.0  # the bars
+# the bars
+MEMORY_MIB = 1024.0
+P99_MS = 50.0
 CONNECTIONS = 15
-CALLS, REFERENCES = 4090, 15
+CALLS = 4090
+REFERENCES = 15
 LOOK_S = 0.05
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-HEADERS, DATA, RESET, SETTINGS = 1, 0, 3, 4
-END_HEADERS, END_STREAM = 4, 1
+HEADERS = 1
+DATA = 0
+RESET = 3
+SETTINGS = 4
+END_HEADERS = 4
+END_STREAM = 1
 SERVICE = "/inference.GRPCInferenceService"
 GREETING = PREFACE + b"\0\0\0" + bytes([SETTINGS]) + bytes(5)
 
@@ -67,7 +74,8 @@ def metadata_attack(name: str) -> bytes:
 
 
 def reset_attack() -> bytes:
-    head, message = call_head("ServerLive"), bytes(5)
+    head = call_head("ServerLive")
+    message = bytes(5)
     calls = (
         frame(HEADERS, END_HEADERS, stream, head)
         + frame(DATA, END_STREAM, stream, message)
@@ -121,7 +129,9 @@ class Watched:
 
 @contextmanager
 def watching(server: Running) -> Iterator[Watched]:
-    frontend, seen, over = workers(server)[0].parent, Watched(), threading.Event()
+    frontend = workers(server)[0].parent
+    seen = Watched()
+    over = threading.Event()
 
     def look() -> None:
         while not over.wait(LOOK_S):

@@ -40,7 +40,9 @@ from gpu import MODELS, Model, OnGpu, written
 
 KILLS = 3
 STEADY_S = 3.0  # before the first kill
-WINDOW_S, WINDOWS = 0.1, 5  # so many windows in a row with enough in time are called back
+# so many windows in a row with enough in time are called back
+WINDOW_S = 0.1
+WINDOWS = 5
 ENOUGH = 0.95
 PHASES = ("start", "imports", "context", "build", "weights", "buffers", "graphs", "warm-up", "lead", "load")
 OPTIONAL = "try:\n    import torchvision\nexcept ImportError:\n    pass  # the encoder does without\n"
@@ -106,11 +108,15 @@ def prepared(folder: Path, model: Model, given: argparse.Namespace) -> tuple[Pat
     code = path.with_name("models.py")
     code.write_text(code.read_text().replace("import torchvision\n", OPTIONAL))
     document = yaml.safe_load(path.read_text())
-    entry, slo_ms, (table, rate) = document["models"][model.name], 25.0, TABLES[model.name]
+    entry = document["models"][model.name]
+    slo_ms = 25.0
+    (table, rate) = TABLES[model.name]
     document["server"]["reserve"] = not given.without_reserve
     if given.device == "cpu":
         document["server"]["device"], entry["max_batch"] = "cpu", 2
-        table, rate, slo_ms = {1: 400.0, 2: 700.0}, 0.5, 5000.0
+        table = {1: 400.0, 2: 700.0}
+        rate = 0.5
+        slo_ms = 5000.0
         entry["backend"]["torch"]["dtype"] = "fp32"
     elif given.device == "emulated":
         del entry["backend"]
@@ -129,7 +135,8 @@ def measured(peer: Restarted, load: Load) -> Iterator[Found]:
         until_whole(server, load.apart_s)
         found = [start, *killed(server, load)]
         for one, (reserved, phases) in zip(found, starts(server.tree.log), strict=False):
-            one.reserved, one.phases = reserved, phases
+            one.reserved = reserved
+            one.phases = phases
     yield from found
 
 
@@ -163,7 +170,8 @@ def kill_in_turn(server: Running, apart: float) -> Iterator[Found]:
 
 def judge(kill: Found, records: Path, load: Load) -> None:
     requests = read_records(records)
-    since, in_time = requests.due_ns / 1e9 - kill.at, requests.in_time(load.slo_ms)
+    since = requests.due_ns / 1e9 - kill.at
+    in_time = requests.in_time(load.slo_ms)
     later = in_time & (since > 0)
     answered = since[later] + requests.latency_ns[later] / 1e9
     kill.first = float(answered.min()) if len(answered) else float("inf")

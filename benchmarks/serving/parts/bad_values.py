@@ -35,7 +35,8 @@ from peers.peer import Place, Running, Settings
 from gpu import MODELS, OnGpu, requests, written
 from run import cpu
 
-EVERY_S, AGAIN_S = 1.0, 5.0
+EVERY_S = 1.0
+AGAIN_S = 5.0
 SLO_MS = 25.0
 MAGIC = 12345.5
 ENCODER = MODELS[0]
@@ -158,7 +159,8 @@ def unknown(folder: Path, rate: float, seconds: float) -> list[Row]:
     with peer.running(1, peer.settings[0]) as server:
         offer(server.url, server.templates, 500.0, 2.0, SLO_MS)
         time.sleep(10.0)  # until there is a process in reserve
-        bad, other = BadClient(server.url, seconds, magic=True), Encoder(server.url, rate / 4, seconds)
+        bad = BadClient(server.url, seconds, magic=True)
+        other = Encoder(server.url, rate / 4, seconds)
         encoder = threading.Thread(target=other.run)
         encoder.start()
         _, records = beside(server, bad, rate, seconds)
@@ -184,7 +186,9 @@ class Encoder:
     """The model beside the one that asserts."""
 
     def __init__(self, url: str, rate: float, seconds: float) -> None:
-        self._url, self._rate, self._seconds = url, rate, seconds
+        self._url = url
+        self._rate = rate
+        self._seconds = seconds
         self._records: Records | None = None
 
     def run(self) -> None:

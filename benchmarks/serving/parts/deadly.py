@@ -30,7 +30,8 @@ from load import Template, offer
 from peers import Ours, Running, Settings
 from peers.peer import V2_BODY, Place
 
-EVERY_S, GOOD_EVERY_S = 2.0, 0.1
+EVERY_S = 2.0
+GOOD_EVERY_S = 0.1
 ANSWERED = 0.99
 CODE = """\
 import os
@@ -77,7 +78,8 @@ class Clients:
     deaths: Counter[int] = field(default_factory=Counter)
 
     def run(self) -> None:
-        end, number = time.monotonic() + self.seconds, 0
+        end = time.monotonic() + self.seconds
+        number = 0
         bad_at = time.monotonic() + EVERY_S
         while (now := time.monotonic()) < end:
             number += 1

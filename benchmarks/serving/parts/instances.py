@@ -30,7 +30,8 @@ class Instance:
 
     def __init__(self, net: Any, model: Model, size: int) -> None:
         items = torch.stack([torch.from_numpy(model.item(number)) for number in range(size)]).cuda()
-        self.stream, self.graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+        self.stream = torch.cuda.Stream()
+        self.graph = torch.cuda.CUDAGraph()
         with torch.inference_mode(), torch.cuda.stream(self.stream):
             for _ in range(3):
                 net(items)
@@ -46,7 +47,8 @@ class Instance:
 
 def batch_ms(instances: list[Instance], batches: int) -> float:
     """Return how long a batch takes of instances that compute side by side: the mean of as many of each."""
-    begin, ends = torch.cuda.Event(enable_timing=True), list[Any]()
+    begin = torch.cuda.Event(enable_timing=True)
+    ends = list[Any]()
     begin.record()
     for each in instances:
         each.stream.wait_event(begin)

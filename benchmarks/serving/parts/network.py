@@ -58,11 +58,13 @@ async def measure(options: argparse.Namespace) -> None:
     running = await serve_http(FakeService(), native_front=front)
     given = request(options.elements, not options.json)
     limits = Limits(outstanding=options.connections, lag_p99_ms=100.0, lag_max_ms=1000.0)
-    before, process = network_ns(running), process_seconds()
+    before = network_ns(running)
+    process = process_seconds()
     url = f"http://127.0.0.1:{running.port}"
     work = offer, url, [given], options.rate, options.seconds, 25.0, 1, 0.0, 1000.0, None, limits
     result: Result = await asyncio.to_thread(*work)
-    spent, process = (network_ns(running) - before) / 1e9, process_seconds() - process
+    spent = (network_ns(running) - before) / 1e9
+    process = process_seconds() - process
     assert running.network is not None
     answered = running.network.native.tally(0)[1]
     report(result, answered, spent, process)

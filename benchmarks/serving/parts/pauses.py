@@ -31,7 +31,9 @@ from peers import Ours, Settings
 from gpu import stolen
 
 GPUS = 4
-QUARTER_S, PAUSE_S, APART_S = 0.25, 1.0, 5.0
+QUARTER_S = 0.25
+PAUSE_S = 1.0
+APART_S = 5.0
 BOUNDS_S = (0.0, 0.03, 0.1, 0.25, 1.0)  # stolen in a quarter
 
 
@@ -43,7 +45,8 @@ def main() -> None:
     seconds = APART_S * (given.pauses + 1)
     with Ours().running(GPUS, Settings()) as server, tempfile.TemporaryDirectory() as folder:
         offer(server.url, server.templates, 500.0, 2.0)
-        records, taken = Path(folder) / "records.csv", list[float]()
+        records = Path(folder) / "records.csv"
+        taken = list[float]()
         load = threading.Thread(
             target=offer,
             args=(server.url, server.templates, given.rate, seconds),
@@ -71,7 +74,8 @@ def pause(process: int, began: float, count: int) -> None:
 
 def shares(records: Path, quarters: int) -> list[float]:
     found = read_records(records)
-    place, in_time = (found.due_ns / 1e9 / QUARTER_S).astype(int), found.in_time()
+    place = (found.due_ns / 1e9 / QUARTER_S).astype(int)
+    in_time = found.in_time()
     return [float(in_time[place == quarter].mean()) for quarter in range(quarters)]
 
 

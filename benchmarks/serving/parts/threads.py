@@ -44,7 +44,8 @@ def main() -> None:
 def show(models: int, server: Running, seconds: float) -> None:
     before = used(server)
     run = offer(server.url, server.templates, BEYOND, seconds, SLO_MS, warmup=0.0, limits=ALL_OUT)
-    nothing, count = Used(0.0, 0.0, 0), answered(run)
+    nothing = Used(0.0, 0.0, 0)
+    count = answered(run)
     for thread, after in used(server).items():
         user, system, switches = (a - b for a, b in zip(after, before.get(thread, nothing), strict=True))
         if user + system > LEAST_S:

@@ -149,7 +149,9 @@ def back_to_back(line: Line, items: Items, case: Case, seconds: float) -> Found:
     """Keep the worker supplied; what was before the first second is not counted."""
     size = case.size
     orders = [items.order(run, size) for run in range(SETS)]
-    sent, news, before = 0, list[BatchDone](), 0.0
+    sent = 0
+    news = list[BatchDone]()
+    before = 0.0
     begin = time.monotonic()
     while time.monotonic() < begin + 1 + seconds or sent > len(news):
         while sent < len(news) + AHEAD and time.monotonic() < begin + 1 + seconds:
@@ -157,7 +159,8 @@ def back_to_back(line: Line, items: Items, case: Case, seconds: float) -> Found:
             sent += 1
         news.append(line.hear(BatchDone))
         if time.monotonic() < begin + 1:
-            first, before = len(news), line.cpu_s()
+            first = len(news)
+            before = line.cpu_s()
     counted = news[first:-AHEAD]
     interval = (counted[-1].finished - counted[0].finished) / (len(counted) - 1)
     compute = median(one.computed - one.computing for one in counted)
@@ -198,7 +201,8 @@ def load(line: Line, folder: Path, all_items: list[Items], sizes: list[int]) -> 
 
 def measured(given: argparse.Namespace, folder: Path) -> tuple[list[Found], dict[str, list[float]]]:
     (folder / "models.py").write_text(CODE, encoding="utf-8")
-    all_items, first = [], 0
+    all_items = []
+    first = 0
     for number, model in enumerate(model for model in MODELS if model.name in given.models):
         all_items.append(Items(model, number, first, max(given.sizes)))
         first = aligned(all_items[-1].end)
@@ -211,7 +215,8 @@ def measured(given: argparse.Namespace, folder: Path) -> tuple[list[Found], dict
     for _ in all_items:
         for line in lines.values():
             line.hear(ModelLoaded)
-    found, single = [], {}
+    found = []
+    single = {}
     for items in all_items:
         wanted, *others = (answers(line, memory, items) for line in lines.values())
         for other in others:

@@ -31,7 +31,8 @@ class Ours(Peer):
         models: int = 1,
         max_batch: int | None = None,
     ) -> None:
-        self.policy, self.models = policy, models
+        self.policy = policy
+        self.models = models
         self._model: dict[str, object] = {"profile": {"alpha": alpha, "beta": beta}, "slo": slo}
         if max_batch is not None:
             self._model["max_batch"] = max_batch

@@ -11,7 +11,8 @@ from load import Template
 
 from .peer import APPS, Peer, Place, Settings, free_port, grid
 
-THROUGHPUT, DIRECT = "throughput mode with proxy", "throughput mode"
+THROUGHPUT = "throughput mode with proxy"
+DIRECT = "throughput mode"
 
 
 class RayServe(Peer):

@@ -54,7 +54,8 @@ def reproduce(
     if not name:
         _list(json)
         return
-    names, settings = _chosen(name), _settings(switched or [])
+    names = _chosen(name)
+    settings = _settings(switched or [])
     registry.check_settings(names, settings)
     _check_page(markdown)
     at = output.target("reproduce", "-".join(name), out, overwrite, no_folder)

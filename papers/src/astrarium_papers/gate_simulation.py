@@ -178,7 +178,8 @@ def recorded(path: str, model: str, duration: Time) -> Times:
     models = [kind[0] for kind in trace.kinds]
     if model not in models:
         raise InputError("model", model, one_of(models, model), path)
-    times, kinds = np.array(trace.time, np.int64), np.array(trace.kind)
+    times = np.array(trace.time, np.int64)
+    kinds = np.array(trace.kind)
     wanted: Times = times[kinds == models.index(model)]
     return wanted[wanted < duration]
 

@@ -20,10 +20,12 @@ _COMMAND = re.compile(r"^    astrarium reproduce .*$", re.MULTILINE)
 
 
 def merged(page: str, again: str) -> str:
-    old, new = _sections(page), _sections(again)
+    old = _sections(page)
+    new = _sections(again)
     head = _COMMAND.sub(lambda _: _command(old.pop("")), new.pop(""), count=1)
     lines = _overview(page) | _overview(again)
-    before, after = head[: _LINE.search(head).start()], head[_ends(head) :]  # type: ignore[union-attr]
+    before = head[: _LINE.search(head).start()]  # type: ignore[union-attr]
+    after = head[_ends(head) :]
     table = "\n".join(lines[name] for name in sorted(lines, key=by_number))
     found = old | new
     return before + table + after + "".join(found[name] for name in sorted(found, key=by_number))

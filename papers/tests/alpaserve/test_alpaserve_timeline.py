@@ -120,7 +120,8 @@ def test_clockwork_plans_every_window() -> None:
 def test_knowing_the_window_beats_its_history_and_forgetting_beats_both() -> None:
     case = Case(("bert-1.3b",) * 16, 4, 32.0, 4.0, 5.0, 200.0)
     forgetful = msgspec.structs.replace(FAIR, carry_backlog=False)
-    window, history = Windows(10 * SECOND), Windows(10 * SECOND, "history")
+    window = Windows(10 * SECOND)
+    history = Windows(10 * SECOND, "history")
     known = cases.run(case, "clockwork++", windows=window).attainment
     assert known > cases.run(case, "clockwork++", windows=history).attainment
     assert cases.run(case, "clockwork++", None, forgetful, windows=window).attainment > known

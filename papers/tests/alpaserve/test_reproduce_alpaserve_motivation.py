@@ -122,7 +122,8 @@ def test_figure10_the_simulator_agrees_with_the_formulas() -> None:
 @pytest.mark.parametrize("load", [0.1, 0.7, 1.2, 1.5])
 def test_at_the_bounds_both_placements_are_equally_fast(load: float, share: float) -> None:
     simple = queueing.simple(load, 1.0, share)
-    alpha, beta = queueing.most_communication(load, share), queueing.most_unevenness(load, share)
+    alpha = queueing.most_communication(load, share)
+    beta = queueing.most_unevenness(load, share)
     assert queueing.pipeline(load, alpha, alpha / 2) == pytest.approx(simple)
     assert queueing.pipeline(load, 1.0, beta / 2) == pytest.approx(simple)
     assert queueing.pipeline(load, alpha + 0.01, (alpha + 0.01) / 2) > simple
@@ -204,7 +205,8 @@ def test_levels_count_those_that_are_busy() -> None:
 
 @pytest.mark.parametrize("name", [SIMPLE, PARALLEL])
 def test_a_request_is_answered_when_its_last_stage_ends(name: str) -> None:
-    models, groups = two_models.placed(0.5), two_models.GROUPS[name]
+    models = two_models.placed(0.5)
+    groups = two_models.GROUPS[name]
     workload = traffic([1.5, 1.5], 3.0, 100.0, seed=1)
     stages = groups[0].shape.stages
     ends = utilization.busy(models, groups, workload)[stages - 1 :: stages, 1]

@@ -74,7 +74,8 @@ def test_being_behind_is_more_than_noise() -> None:
 
 def test_plans_know_a_longer_past_where_they_are_judged_fairly() -> None:
     case = Case(("bert-1.3b",) * 2, 2, 10.0, seconds=20.0)
-    fair, published = known(case, "fair"), known(case, "as published")
+    fair = known(case, "fair")
+    published = known(case, "as published")
     assert 80 < fair.requests.times[-1] / 1e9 < 100
     assert published.requests.times[-1] / 1e9 < 20
 

@@ -119,7 +119,8 @@ def test_figure12_model_parallelism_needs_fewer_gpus() -> None:
 
 def test_figure14_deals_only_rename_models() -> None:
     case = Case(workloads.SETS["S2"][:6], 4, 12.0, seconds=20.0)
-    plain, dealt = known(case, "fair"), figure14.dealing(1)(case, "fair")
+    plain = known(case, "fair")
+    dealt = figure14.dealing(1)(case, "fair")
     assert dealt.requests.times == plain.requests.times
     assert sorted(model.rate for model in dealt.models) == sorted(model.rate for model in plain.models)
     assert [model.rate for model in dealt.models] != [model.rate for model in plain.models]
@@ -152,7 +153,8 @@ def test_figure16_architectures_weigh_what_was_measured(model: str) -> None:
 def test_figure16_cuts_lose_no_operator(model: str) -> None:
     alone = figure16.measured(model, 1)[0]
     for stages in figure16.STAGES:
-        hand, program = figure16.by_hand(model, stages), figure16.by_program(model, stages)
+        hand = figure16.by_hand(model, stages)
+        program = figure16.by_program(model, stages)
         assert len(hand) == len(program) == stages
         assert sum(hand) == pytest.approx(alone)
         assert sum(program) == pytest.approx(alone)

@@ -28,7 +28,9 @@ class Goodput(Shown):
     """A goodput is the highest rate of requests at which every model has 99 % of them answered in time."""
 
     def __init__(self, found: Found, policy: str, scenario: Scenario) -> None:
-        self.found, self.policy, self.scenario = found, policy, scenario
+        self.found = found
+        self.policy = policy
+        self.scenario = scenario
 
     @property
     def rate(self) -> float:
@@ -59,7 +61,8 @@ class Goodput(Shown):
     @cached_property
     def run(self) -> Run:
         """A run at the rate that was found with the scenario's own seed."""
-        rate, found = self.found.per_seed[0], _serving(self.scenario)
+        rate = self.found.per_seed[0]
+        found = _serving(self.scenario)
         return simulate(found.with_rate(rate) if rate > 0 else found)
 
     def plot(self, path: str | Path) -> Path:

@@ -87,7 +87,10 @@ class Replay:
     """
 
     def __init__(self, steps: int, divergence: Divergence | None, parts: int = 1, cut: bool = False) -> None:
-        self.steps, self.divergence, self.parts, self.cut = steps, divergence, parts, cut
+        self.steps = steps
+        self.divergence = divergence
+        self.parts = parts
+        self.cut = cut
 
     @property
     def same(self) -> bool:

@@ -48,7 +48,8 @@ class Server:
     """A server answers in child processes, at its *url*, until its block or Python ends, or `close`."""
 
     def __init__(self, process: subprocess.Popen[str], home: tempfile.TemporaryDirectory[str]) -> None:
-        self._process, self._home = process, home
+        self._process = process
+        self._home = home
         self._said: deque[str] = deque(maxlen=MOST_SAID)
         self._ready = threading.Event()
         self.url = ""
@@ -221,7 +222,8 @@ def _written(source: Source, overrides: Mapping[str, Any]) -> str:
     if isinstance(source, Scenario):
         import yaml
 
-        raw, path = yaml.safe_load(source.to_yaml()), Path("scenario.yaml")
+        raw = yaml.safe_load(source.to_yaml())
+        path = Path("scenario.yaml")
     else:
         raw, path = read(source)  # type: ignore[arg-type]
     name = str(path) if isinstance(source, str | Path) else ""
@@ -255,7 +257,9 @@ def _tensor(name: str, value: Any) -> tuple[dict[str, Any], bytes]:
 
 
 def _outputs(answer: bytes, length: int) -> dict[str, Any]:
-    head, at, found = json.loads(answer[:length]), length, {}
+    head = json.loads(answer[:length])
+    at = length
+    found = {}
     for output in head["outputs"]:
         size = output.get("parameters", {}).get("binary_data_size")
         data = None if size is None else answer[at : at + size]
@@ -265,7 +269,9 @@ def _outputs(answer: bytes, length: int) -> dict[str, Any]:
 
 
 def _array(output: Mapping[str, Any], data: bytes | None) -> Any:
-    name, datatype, shape = output["name"], output["datatype"], tuple(output["shape"])
+    name = output["name"]
+    datatype = output["datatype"]
+    shape = tuple(output["shape"])
     if data is None:
         return np.array(output["data"], dtype=tensors.DATATYPES[datatype]).reshape(shape)
     return tensors.to_array(tensors.Tensor(name, datatype, shape, data))

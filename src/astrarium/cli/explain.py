@@ -58,7 +58,8 @@ def explain(
         with read_from(file):
             run = simulate(level, scenario, bar=told_bar(file, level))
         told = level.report.explain(run, item)
-        facts, tables = {"item": item, "told": told}, [Text(line, no_wrap=True) for line in told]
+        facts = {"item": item, "told": told}
+        tables = [Text(line, no_wrap=True) for line in told]
     emit(json, {"level": level.name, **facts}, tables, None)
 
 
@@ -73,7 +74,8 @@ def _app(scenario: ClusterScenario, app: str, at: Time | None, bar: Bar) -> tupl
     from astrarium.cluster.scenario.build import build
     from astrarium.cluster.state import ClusterState
 
-    built, found = build(scenario), list[ClusterView]()
+    built = build(scenario)
+    found = list[ClusterView]()
     if app not in built.apps:
         some = ", ".join(list(built.apps)[:12]) + (", ..." if len(built.apps) > 12 else "")
         raise InputError("ITEM", app, f"an app of the file: {some}{did_you_mean(list(built.apps), app)}")

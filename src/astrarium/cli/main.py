@@ -31,7 +31,9 @@ from astrarium.cli.serving.serve import serve
 from astrarium.cli.simulate import compare, replay, simulate
 from astrarium.core.errors import AstrariumError
 
-BAD_INPUT, INTERRUPTED, TERMINATED = 2, 130, 143
+BAD_INPUT = 2
+INTERRUPTED = 130
+TERMINATED = 143
 
 
 class Verbs(TyperGroup):

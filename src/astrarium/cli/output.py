@@ -23,7 +23,9 @@ class Target:
     """The run folder that a verb will write, checked before the work begins."""
 
     def __init__(self, path: Path | None, overwrite: bool, proposed: bool = False) -> None:
-        self.path, self.overwrite, self.proposed = path, overwrite, proposed
+        self.path = path
+        self.overwrite = overwrite
+        self.proposed = proposed
 
     @contextmanager
     def draft(self) -> Iterator[Path]:
@@ -80,7 +82,8 @@ def finish(context: typer.Context, at: Target, found: Results, as_json: bool, ou
     """Write the folder of finished runs, and show their tables."""
     from astrarium.run.folder import write_runs
 
-    runs, report = found.runs, found.runs[0].level.report
+    runs = found.runs
+    report = found.runs[0].level.report
     tables = [*report.tables(runs), *found.more]
     facts = {**report.shown(runs), **found.shown}
     if at.path is not None:

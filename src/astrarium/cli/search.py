@@ -32,7 +32,8 @@ from astrarium.tuning.scenario.read import TuningScenario
 from astrarium.tuning.scenario.schema import sampler_of
 
 SearchRun = Run[TuningScenario, TuningRecord]
-LIVE_STATE, EARLIER = "live", "earlier"
+LIVE_STATE = "live"
+EARLIER = "earlier"
 CUT_SHORT = "it was interrupted"  # what a live run says of its end
 INTERRUPTED = 130  # the exit status
 _LIVE_NOTE = {LIVE_STATE: "checkpoints, logs and recordings of live runs: `--resume` goes on with them"}
@@ -64,11 +65,13 @@ def search(
     at = _target(wanted)
     with _told_how_to_go_on(at.path):
         runs = _run_all(level, chosen, wanted, at.path)
-    tables, shown = level.report.tables(runs), {**level.report.shown(runs), "live": True}
+    tables = level.report.tables(runs)
+    shown = {**level.report.shown(runs), "live": True}
     if at.path is not None:
         with _filled(at) as draft:
             (draft / LIVE_STATE).mkdir()  # it will stand beside the rest: named, and not touched
-            title, command = wanted.file.name, output.command_line(context)
+            title = wanted.file.name
+            command = output.command_line(context)
             write_runs(draft, runs, title, command, True, tables, shown, _LIVE_NOTE)
             (draft / LIVE_STATE).rmdir()
     output.emit(json, {"level": level.name, **shown}, tables, at.path)
@@ -134,7 +137,8 @@ def _tell_how_to_go_on(folder: Path) -> None:
 
 def _target(wanted: Wanted) -> output.Target:
     """Return the folder: a run that goes on has one already, all others need one that is free."""
-    chosen, kept = wanted.out, wanted.out is not None and (wanted.out / LIVE_STATE).is_dir()
+    chosen = wanted.out
+    kept = wanted.out is not None and (wanted.out / LIVE_STATE).is_dir()
     if not wanted.resume:
         if chosen is not None and kept and not wanted.no_folder:
             _cleared(chosen, wanted.overwrite)

@@ -83,7 +83,8 @@ def closest(gpus: Iterable[int], count: int, floor: Floor, near: Iterable[int] =
     gpus = list(gpus)
     if len(gpus) == 1:
         return tuple(gpus[:count])
-    machines, of = {floor.machine_of(gpu) for gpu in near}, floor.by_machine(gpus)
+    machines = {floor.machine_of(gpu) for gpu in near}
+    of = floor.by_machine(gpus)
     chosen = [gpu for machine in sorted(machines & of.keys()) for gpu in of.pop(machine)]
     if len(chosen) < count:
         racks = {floor.rack_of(machine) for machine in machines if machine in floor.machines}

@@ -32,7 +32,8 @@ def usable(row: AppRow, gpus: int) -> int:
     if len(row.jobs) == 1:
         (only,) = row.jobs.values()
         return min(gpus, only.job.most) if only.job.least <= gpus and not only.finished else 0
-    left, grown = gpus, 0
+    left = gpus
+    grown = 0
     for job in row.jobs.values():
         if not job.finished and job.job.least <= left:
             left -= job.job.least
@@ -64,16 +65,19 @@ class GpuDemand:
 
     def __init__(self, row: AppRow) -> None:
         self._has = len(row.leases)
-        self.running, self._room = 0, 0
+        self.running = 0
+        self._room = 0
         self._gangs: list[list[int]] = []  # that wait: least, most, how many such follow each other
         for job in row.jobs.values():
             if not job.finished:
                 self._add(job, _goes_on_with(row, job))
 
     def _add(self, job: JobRow, running: int) -> None:
-        least, most = job.job.least, job.job.most
+        least = job.job.least
+        most = job.job.most
         if running:
-            self.running, self._room = self.running + running, self._room + most - running
+            self.running = self.running + running
+            self._room = self._room + most - running
         elif self._gangs and self._gangs[-1][:2] == [least, most]:
             self._gangs[-1][2] += 1
         else:
@@ -81,10 +85,12 @@ class GpuDemand:
 
     def usable(self, gpus: int) -> int:
         """Return how many of so many GPUs of the app its jobs would run on."""
-        left, room = gpus - self.running, self._room
+        left = gpus - self.running
+        room = self._room
         for least, most, count in self._gangs:
             started = min(count, max(0, left) // least)
-            left, room = left - started * least, room + started * (most - least)
+            left = left - started * least
+            room = room + started * (most - least)
         return gpus - max(0, left - room)
 
     def more(self, offered: int) -> int:
@@ -133,7 +139,8 @@ def just_expired(row: AppRow) -> list[int]:
 def soonest(frees: list[tuple[float, int]], count: int) -> float | None:
     """Take so many GPUs from a heap of those that are free from an instant on, and return when all are;
     None where there are never so many."""
-    taken, at = list[tuple[float, int]](), 0.0
+    taken = list[tuple[float, int]]()
+    at = 0.0
     while count > 0 and frees:
         at, there = heappop(frees)
         taken.append((at, there))

@@ -122,7 +122,8 @@ class Wait(NamedTuple):
 
 def waits(record: ClusterRecord, row: AppRow) -> list[Wait]:
     spans = sorted((each.start, each.end) for each in record.held if each.app == row.app.id)
-    found, since = list[tuple[Time, Time]](), row.arrived
+    found = list[tuple[Time, Time]]()
+    since = row.arrived
     for start, end in spans:
         if start > since:
             found.append((since, start))

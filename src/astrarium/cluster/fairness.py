@@ -36,7 +36,8 @@ class PhaseWork:
     """The work of a phase, with sums done once."""
 
     def __init__(self, jobs: Sequence[Job], work: Forecast) -> None:
-        self.total, self.most = sum(map(work, jobs)), sum(job.most for job in jobs)
+        self.total = sum(map(work, jobs))
+        self.most = sum(job.most for job in jobs)
         longest: dict[int, float] = {}
         for job in jobs:
             longest[job.most] = max(longest.get(job.most, 0.0), work(job))
@@ -106,7 +107,8 @@ def work_left(now: Time, row: AppRow, state: ClusterState) -> Time:
 def time_left(now: Time, row: AppRow, gpus: Collection[int], state: ClusterState) -> float:
     """Return how long an app takes from now on these GPUs; infinity where no job could run there."""
     plan = planned(row, gpus, state.floor)
-    used, speed = sum(map(len, plan.values())), _speed(row, plan, state)
+    used = sum(map(len, plan.values()))
+    speed = _speed(row, plan, state)
     if not speed:
         return float("inf")
     later = fsum(PhaseWork(phase, forecast).alone(len(gpus)) for phase in _to_come(row))

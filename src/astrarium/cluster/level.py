@@ -40,7 +40,8 @@ def prepare(
     """
     built = built or build(scenario)
     policy = shared(policy, simulated_rules(scenario, built))
-    truth, believed = slowdowns(scenario), slowdowns(scenario, believed=True)
+    truth = slowdowns(scenario)
+    believed = slowdowns(scenario, believed=True)
     state = _Watched(policy, look, believed, scenario.costs)
     watch = Watch(state, truth)
 
@@ -73,7 +74,8 @@ class _Watched(ClusterState):
         self, policy: Allocator, look: tuple[Time, Look] | None, believed: Slowdowns | None, costs: Costs
     ) -> None:
         super().__init__(believed, costs.startup, checkpoints=costs.checkpoints)
-        self._policy, self._look = policy, look
+        self._policy = policy
+        self._look = look
 
     def apply(self, now: Time, event: Event) -> None:
         if self._look is not None and now > self._look[0]:

@@ -61,7 +61,8 @@ class Floor:
             raise BrokenBooks(
                 f"machine {machine.id} has been here before: one that comes back has a new number"
             )
-        first, slot = len(self._places), machine.slot or machine.gpus
+        first = len(self._places)
+        slot = machine.slot or machine.gpus
         self._places += [(machine.id, index // slot, machine.rack) for index in range(machine.gpus)]
         self._machines += [machine.id] * machine.gpus
         self.machines[machine.id], self._networks[machine.id] = machine, machine.network

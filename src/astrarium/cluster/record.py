@@ -99,14 +99,17 @@ class Watch:
     """Hears every step of a run, after the books; *slowdowns* is the truth."""
 
     def __init__(self, state: ClusterState, slowdowns: Slowdowns) -> None:
-        self._state, self._slowdowns = state, slowdowns
+        self._state = state
+        self._slowdowns = slowdowns
         self._open: dict[int, _Open] = {}
-        self._busy, self._holders = 0, set[int]()
+        self._busy = 0
+        self._holders = set[int]()
         self._latest: dict[int, dict[frozenset[int], int]] = {}  # where an app's last grant of GPUs stands
         self._seen = ClusterRecord()
 
     def __call__(self, step: Step) -> None:
-        now, touched = step.now, dict[int, None]()
+        now = step.now
+        touched = dict[int, None]()
         for event in step.events:
             if type(event) in OF_AN_APP:
                 touched[event.app] = None
@@ -125,7 +128,8 @@ class Watch:
 
     def _granted(self, now: Time, action: contract.Grant) -> None:
         """Most leases renew others."""
-        latest, gpus = self._latest.setdefault(action.app, {}), frozenset(action.gpus)
+        latest = self._latest.setdefault(action.app, {})
+        gpus = frozenset(action.gpus)
         place = latest.get(gpus, -1)
         last = self._seen.decisions[place] if place >= 0 else None
         if last is not None and (last.until, last.why) == (now, action.why):
@@ -227,7 +231,8 @@ class Watch:
                 self._end(now, known, job)
 
     def _note(self, now: Time) -> None:
-        state, levels = self._state, self._seen.levels
+        state = self._state
+        levels = self._seen.levels
         apps = len(state.apps)
         level = (state.floor.size, len(state.holder), self._busy, apps, apps - len(self._holders))
         if levels and levels[-1].at == now:

@@ -112,7 +112,9 @@ class ClusterState(LevelState[contract.Event, contract.Action]):
         ledger: Ledger | None = None,
         checkpoints: Time = 0,
     ) -> None:
-        self.floor, self.slowdowns, self.startup = Floor(), slowdowns or Slowdowns(), startup
+        self.floor = Floor()
+        self.slowdowns = slowdowns or Slowdowns()
+        self.startup = startup
         self._checkpoints = checkpoints
         self.ledger = ledger or Ledger()
         self.apps: dict[int, AppRow] = {}  # those that are there, in order of arrival
@@ -120,7 +122,9 @@ class ClusterState(LevelState[contract.Event, contract.Action]):
         self.free: set[int] = set()
         self.failed: dict[int, Failure] = {}  # GPUs of machines that are there, and do not work
         self.unsettled: dict[int, None] = {}  # apps for which what runs is to be arranged anew
-        self._crowd, self._crowd_at = NOBODY, 0  # the integral of contention until then
+        # the integral of contention until then
+        self._crowd = NOBODY
+        self._crowd_at = 0
         self._asked = 0  # GPUs that all apps could use
         events: Handlers = {
             contract.MachineJoined: self._joined,
@@ -153,12 +157,14 @@ class ClusterState(LevelState[contract.Event, contract.Action]):
         """Return the work that a job is believed to do in a unit of time on these GPUs."""
         if len(gpus) < job.least:
             return 0.0
-        spread, network = self.floor.spread(gpus), self.floor.network(gpus)
+        spread = self.floor.spread(gpus)
+        network = self.floor.network(gpus)
         return min(len(gpus), job.most) / self.slowdowns.of(job.model, network, spread)
 
     def lies_well(self, job: Job, gpus: Sequence[int]) -> bool:
         """Return whether a job is believed to be as fast on these GPUs as on any others, if as many."""
-        network, floor = self.floor.network(gpus), self.floor
+        network = self.floor.network(gpus)
+        floor = self.floor
         here = self.slowdowns.of(job.model, network, floor.spread(gpus))
         if here > 1.0 and not floor.one_network():
             return False
@@ -191,7 +197,8 @@ class ClusterState(LevelState[contract.Event, contract.Action]):
 
     def contention(self, now: Time, row: AppRow) -> Contention:
         """Return the mean contention in the cluster since an app came."""
-        lived, (apps, gpus) = now - row.arrived, self._crowd_until(now)
+        lived = now - row.arrived
+        (apps, gpus) = self._crowd_until(now)
         if not lived:
             return Contention(len(self.apps), self._asked)
         return Contention((apps - row.crowd.apps) / lived, (gpus - row.crowd.gpus) / lived)
@@ -202,7 +209,9 @@ class ClusterState(LevelState[contract.Event, contract.Action]):
 
     def _ask(self, now: Time, more: int) -> None:
         """Note that apps come, go or could use more GPUs from now on."""
-        self._crowd, self._crowd_at, self._asked = self._crowd_until(now), now, self._asked + more
+        self._crowd = self._crowd_until(now)
+        self._crowd_at = now
+        self._asked = self._asked + more
 
     # events
 
@@ -263,7 +272,8 @@ class ClusterState(LevelState[contract.Event, contract.Action]):
         if row is not None and row.run == event.run and row.gpus:
             self._learn(now, event.app, row, event.done)
             self.apps[event.app].ran += since(now, row)
-            row.done, row.since = event.done, now
+            row.done = event.done
+            row.since = now
 
     def _finished(self, now: Time, event: contract.JobFinished) -> None:
         row = self._job(event.app, event.job)
@@ -271,7 +281,8 @@ class ClusterState(LevelState[contract.Event, contract.Action]):
             return
         self._learn(now, event.app, row, row.job.work, ended=True)
         self._end_run(now, event.app, row)
-        row.done, row.finished = row.job.work, True
+        row.done = row.job.work
+        row.finished = True
         self._ask(now, -row.job.most)
         self.unsettled[event.app] = None
         self._next_phase(now, self.apps[event.app])
@@ -299,7 +310,8 @@ class ClusterState(LevelState[contract.Event, contract.Action]):
         self._take(now, row, action.gpus)
 
     def _run(self, now: Time, action: contract.Run) -> None:
-        row, job = self._open(action), self._job(action.app, action.job)
+        row = self._open(action)
+        job = self._job(action.app, action.job)
         if job is None or job.finished:
             raise InvalidAction(f"{action!r}: there is no such job, or it has ended")
         others = {gpu for other in row.jobs.values() if other is not job for gpu in other.gpus}
@@ -309,7 +321,9 @@ class ClusterState(LevelState[contract.Event, contract.Action]):
             raise InvalidAction(f"{action!r}: it runs on {job.job.least} to {job.job.most} GPUs")
         job.done = self.done(now, job)
         self._end_run(now, action.app, job)
-        job.gpus, job.since, job.run = action.gpus, now + self.startup, job.run + 1
+        job.gpus = action.gpus
+        job.since = now + self.startup
+        job.run = job.run + 1
 
     def _stop(self, now: Time, action: contract.Stop) -> None:
         job = self._job(action.app, action.job)
@@ -370,20 +384,26 @@ class ClusterState(LevelState[contract.Event, contract.Action]):
         self._ask(now, -sum(job.job.most for job in row.unfinished()))
         del self.apps[app]
         self.unsettled.pop(app, None)
-        row.ended, row.outcome, row.reason = now, outcome, reason
+        row.ended = now
+        row.outcome = outcome
+        row.reason = reason
 
     def _end_run(self, now: Time, app: int, job: JobRow) -> None:
         self.apps[app].ran += since(now, job)
         job.gpus = ()
 
     def _count(self, now: Time, row: AppRow) -> None:
-        row.service, row.counted = self.service(now, row), now
+        row.service = self.service(now, row)
+        row.counted = now
 
     def _learn(self, now: Time, app: int, row: JobRow, done: Time, ended: bool = False) -> None:
         """Learn what being apart costs, from how far a job came since its last news."""
         if len(row.gpus) > 1:
-            job, (spread, network) = row.job, (self.floor.spread(row.gpus), self.floor.network(row.gpus))
-            used, took, came = min(len(row.gpus), job.most), now - row.since, done - row.done
+            job = row.job
+            (spread, network) = (self.floor.spread(row.gpus), self.floor.network(row.gpus))
+            used = min(len(row.gpus), job.most)
+            took = now - row.since
+            came = done - row.done
             self.slowdowns.hear(
                 JobProgress(
                     app, job.id, row.run, job.model, network, spread, used, now, took, done, came, ended

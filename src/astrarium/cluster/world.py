@@ -44,8 +44,11 @@ class ClusterWorld:
         short: Time = 0,
         saves: bool = True,
     ) -> None:
-        self._slowdowns, self._startup, self._checkpoints = slowdowns or Slowdowns(), startup, checkpoints
-        self._short, self._saves = short, saves
+        self._slowdowns = slowdowns or Slowdowns()
+        self._startup = startup
+        self._checkpoints = checkpoints
+        self._short = short
+        self._saves = saves
         self._jobs: dict[Key, _Truth] = {}
 
     def consequences(self, now: Time, action: contract.Action, state: ClusterState) -> Later:
@@ -70,7 +73,8 @@ class ClusterWorld:
     def aftermath(self, now: Time, event: contract.Event, state: ClusterState) -> Later:
         """Stop what ran on a machine that died or a GPU that was lost; the books know of the GPUs before."""
         if type(event) is contract.MachineLost:
-            machine, floor = event.machine, state.floor
+            machine = event.machine
+            floor = state.floor
             yield from self._lost(now, lambda gpu: floor.machine_of(gpu) == machine, state)
         elif type(event) is contract.GpuFailed and event.lost:
             yield from self._lost(now, event.gpu.__eq__, state)
@@ -100,7 +104,8 @@ class ClusterWorld:
 
     def _run(self, now: Time, action: contract.Run, state: ClusterState) -> Later:
         app = state.apps[action.app]
-        job, floor = app.jobs[action.job], state.floor
+        job = app.jobs[action.job]
+        floor = state.floor
         truth = self._jobs.setdefault((action.app, app.phase, action.job), _Truth())
         if truth.pace:  # it moves
             self._bank(now, truth, lost=not self._saves)
@@ -122,7 +127,8 @@ class ClusterWorld:
         if lost and self._checkpoints:
             worked -= worked % self._checkpoints
         truth.done += int(worked * truth.pace)
-        truth.pace, truth.since = 0.0, now
+        truth.pace = 0.0
+        truth.since = now
 
     def _pace(self, row: JobRow, gpus: tuple[int, ...], floor: Floor) -> float:
         slowdown = self._slowdowns.of(row.job.model, floor.network(gpus), floor.spread(gpus))

@@ -69,7 +69,8 @@ class Registered:
     """A class of a registry, to be chosen with keywords: `Hyperband(iterations=27)` is a checked `Choice`."""
 
     def __init__(self, registry: Registry[Any], name: str) -> None:
-        self.registry, self.name = registry, name
+        self.registry = registry
+        self.name = name
 
     def __call__(self, **parameters: Any) -> Choice:
         Decoder().decode_struct(self.parameters, parameters, self.name)

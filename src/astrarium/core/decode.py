@@ -43,7 +43,8 @@ class _Loader(yaml.SafeLoader):
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        self._depth, self._aliases = 0, False
+        self._depth = 0
+        self._aliases = False
 
     def get_single_node(self) -> yaml.Node | None:
         node: yaml.Node | None = super().get_single_node()
@@ -269,7 +270,8 @@ class Decoder:
 
     def decode(self, kind: Any, raw: Any, field: str) -> Any:
         plain_kind = bare(kind)
-        origin, parts = get_origin(plain_kind), get_args(plain_kind)
+        origin = get_origin(plain_kind)
+        parts = get_args(plain_kind)
         if plain_kind in self._hooks:
             return self._decode_by_hook(self._hooks[plain_kind], raw, field)
         if origin in (Union, types.UnionType):

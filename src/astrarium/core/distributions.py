@@ -51,7 +51,8 @@ class Distribution(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The smallest time t with cdf(t) >= *chance*; it lies above *low*, by about *step*."""
         high = low + step
         while high < FOREVER and self.cdf(high) < chance:
-            low, step = high, 2 * step
+            low = high
+            step = 2 * step
             high = low + step
         while high - low > 1:
             middle = (low + high) // 2
@@ -69,7 +70,8 @@ class Distribution(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """
         ends = [0]
         for logit in _LOGITS:
-            chance, step = 1 / (1 + math.exp(-logit)), ends[-1] - ends[-2] if len(ends) > 1 else 1
+            chance = 1 / (1 + math.exp(-logit))
+            step = ends[-1] - ends[-2] if len(ends) > 1 else 1
             if self.cdf(ends[-1]) < chance:
                 ends.append(self.quantile(chance, ends[-1], step))
         return [(high - low, self.cdf((low + high) // 2)) for low, high in pairwise(ends)]
@@ -172,7 +174,8 @@ class Histogram(Distribution, frozen=True):
             return 0.0
         if place >= len(self.counts):
             return 1.0
-        low, high = self.edges[place], self.edges[place + 1]
+        low = self.edges[place]
+        high = self.edges[place + 1]
         inside = self.counts[place] * (time - low) / (high - low)
         return (math.fsum(self.counts[:place]) + inside) / math.fsum(self.counts)
 

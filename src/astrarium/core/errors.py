@@ -32,7 +32,10 @@ class InputError(AstrariumError):
     """What a person wrote cannot be used. Names the place, the value and what would be right."""
 
     def __init__(self, field: str, value: object, expected: str, source: str = "") -> None:
-        self.field, self.value, self.expected, self.source = field, value, expected, source
+        self.field = field
+        self.value = value
+        self.expected = expected
+        self.source = source
         super().__init__(field, value, expected, source)
 
     def __str__(self) -> str:

@@ -55,7 +55,8 @@ class Table(Profile, frozen=True):
     points: dict[int, Duration]
 
     def __post_init__(self) -> None:
-        sizes, times = list(self.points), list(self.points.values())
+        sizes = list(self.points)
+        times = list(self.points.values())
         if not sizes or sizes[0] != 1 or sizes != sorted(set(sizes)):
             raise InputError("", sizes, "batch sizes that rise from 1")
         if times[0] < 1 or times != sorted(times):
@@ -71,7 +72,8 @@ class Table(Profile, frozen=True):
             return self.points[size]
         sizes = list(self.points)
         place = bisect_left(sizes, size)
-        low, high = sizes[place - 1], sizes[place]
+        low = sizes[place - 1]
+        high = sizes[place]
         rise = self.points[high] - self.points[low]
         return self.points[low] + rise * (size - low) // (high - low)
 

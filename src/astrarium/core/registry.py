@@ -22,7 +22,9 @@ class Registry(Generic[T]):
     """
 
     def __init__(self, kind: str, package: str, group: str) -> None:
-        self.kind, self.package, self.group = kind, package, group
+        self.kind = kind
+        self.package = package
+        self.group = group
         self._found: dict[str, T] = {}
         self._points: dict[str, EntryPoint] = {}
         self._complete = False

@@ -108,7 +108,8 @@ class Layout:
             size = max(lane.size, ephemeral)
             if lane.id in busy or more + size > self.room:
                 return False
-            lane.base, lane.size = self.lanes[-1].end, size
+            lane.base = self.lanes[-1].end
+            lane.size = size
             self.lanes.remove(lane)
             self.lanes.append(lane)
         self.join(lane, job, persistent, ephemeral)
@@ -128,10 +129,12 @@ class Layout:
         if self._settled:  # as after nearly every iteration
             return
         self.lanes = [lane for lane in self.lanes if lane.jobs or lane.id in busy]
-        self._settled, end = True, 0
+        self._settled = True
+        end = 0
         for lane in self.lanes:
             if lane.id not in busy:
-                lane.base, lane.size = end, lane.needed
+                lane.base = end
+                lane.size = lane.needed
             self._settled &= bool(lane.jobs) and (lane.base, lane.size) == (end, lane.needed)
             end = lane.end
 

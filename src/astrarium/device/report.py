@@ -172,7 +172,8 @@ def draw(runs: Runs, plots: Path, title: str) -> None:
 
 
 def _cells(row: JobRow) -> list[Any]:
-    job, moments = row.job, (row.arrived, row.admitted, row.started, row.ended)
+    job = row.job
+    moments = (row.arrived, row.admitted, row.started, row.ended)
     instants = ["" if at < 0 else at / SECOND for at in moments]
     ending = [row.outcome.name.lower(), row.reason, job.iterations, row.done, row.service / SECOND]
     return [job.id, job.name, *instants, *ending, row.switches, job.persistent, job.ephemeral]
@@ -201,7 +202,8 @@ def _panel(ax: Any, record: DeviceRecord, shown: int, size: float, colors: Seque
     for span in record.spans:
         spans.setdefault(span.job, []).append(span)
     for row in record.rows[:shown]:
-        place, had = (row.job.id - 0.4, 0.8), spans.get(row.job.id, [])
+        place = (row.job.id - 0.4, 0.8)
+        had = spans.get(row.job.id, [])
         ax.broken_barh([(row.arrived / size, (row.ended - row.arrived) / size)], place, color="#DDDDDD")
         bars = [(span.start / size, (span.end - span.start) / size) for span in had]
         ax.broken_barh(bars, place, facecolors=[colors[lanes[span.lane] % len(colors)] for span in had])

@@ -167,7 +167,9 @@ class Limits:
     """Hears of every job with the entry that it comes from, and that entry's place."""
 
     def __init__(self, gpu: Gpu) -> None:
-        self._gpu, self._turns, self._time = gpu, 0, 0.0
+        self._gpu = gpu
+        self._turns = 0
+        self._time = 0.0
 
     def check(self, at: Time, job: Job, entry: JobEntry | Mix, place: int) -> None:
         if at > LONGEST:
@@ -206,7 +208,9 @@ Arrival = tuple[Time, Job]
 
 def arrivals(scenario: JobScenario) -> list[Arrival]:
     """In order of time; jobs are numbered in that order."""
-    jobs, turn, limits = scenario.jobs, scenario.gpu.turn, Limits(scenario.gpu)
+    jobs = scenario.jobs
+    turn = scenario.gpu.turn
+    limits = Limits(scenario.gpu)
     found: list[Arrival] = []
     entries: tuple[JobEntry | Mix, ...] = (jobs,) if isinstance(jobs, Mix) else jobs
     for place, entry in enumerate(entries):

@@ -57,7 +57,9 @@ class Ledger:
 
     def end(self, now: Time, job: int, outcome: Outcome, reason: str = "") -> None:
         row = self.rows[job]
-        row.ended, row.outcome, row.reason = now, outcome, reason
+        row.ended = now
+        row.outcome = outcome
+        row.reason = reason
 
 
 class Credits:
@@ -106,7 +108,8 @@ class DeviceState(LevelState[contract.Event, contract.Action]):
     level = "device"
 
     def __init__(self, capacity: int, ledger: Ledger | None = None, resident: bool = False) -> None:
-        self.layout, self._resident = Layout(capacity), resident
+        self.layout = Layout(capacity)
+        self._resident = resident
         self.ledger = ledger or Ledger()
         self.waiting: dict[int, Job] = {}  # in order of arrival
         self.admitted: dict[int, Job] = {}  # in order of admission
@@ -196,7 +199,8 @@ class DeviceState(LevelState[contract.Event, contract.Action]):
 
     def _needs_changed(self, now: Time, event: contract.NeedsChanged) -> None:
         """Change a job's needs; a job without room for them ends, and other jobs keep what they have."""
-        job, layout = event.job, self.layout
+        job = event.job
+        layout = self.layout
         home = self.admitted if job in self.admitted else self.waiting
         if job not in home:
             return
@@ -228,7 +232,8 @@ class DeviceState(LevelState[contract.Event, contract.Action]):
 
     def _admit(self, now: Time, action: contract.Admit) -> None:
         job = self._waiting(action, action.job)
-        layout, claim = self.layout, self.claim(job)
+        layout = self.layout
+        claim = self.claim(job)
         if action.lane == contract.NEW_LANE:
             if claim + job.ephemeral > layout.room:
                 raise InvalidAction(f"{action!r}: there is no room for another lane ({layout.room} bytes)")

@@ -23,7 +23,8 @@ class DeviceWorld:
     def __init__(
         self, switch: Time = 0, overhead: float = 0.0, pause: Time | Callable[[int], Time] = 0
     ) -> None:
-        self._switch, self._overhead = switch, overhead
+        self._switch = switch
+        self._overhead = overhead
         self._pause = pause if callable(pause) else lambda job: pause
         self._last: dict[int, int] = {}  # by lane: whose iteration was the last
 

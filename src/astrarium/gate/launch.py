@@ -24,7 +24,9 @@ from astrarium.gate.mps import PIPE
 
 LIBRARY = "libastrarium_gate.so"
 LIBRARY_VARIABLE = "ASTRARIUM_GATE_LIBRARY"
-GATE, OTHER_NAME, DRIVER_LINK = "libcuda.so.1", "libcuda.so", "libcuda_gate_real.so"
+GATE = "libcuda.so.1"
+OTHER_NAME = "libcuda.so"
+DRIVER_LINK = "libcuda_gate_real.so"
 
 
 def gate_library(environ: Mapping[str, str] = os.environ) -> Path:

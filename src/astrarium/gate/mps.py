@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 CONTROL = "nvidia-cuda-mps-control"
-PIPE, LOG = "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"
+PIPE = "CUDA_MPS_PIPE_DIRECTORY"
+LOG = "CUDA_MPS_LOG_DIRECTORY"
 MACHINES_PIPE = "/tmp/nvidia-mps"  # where clients look unless told otherwise
 PATIENCE = 20.0
 # The daemon is not a client of the gate, and serves every GPU: its clients choose theirs.
@@ -36,7 +37,9 @@ class Daemon:
 
     def __init__(self, control: str, environ: Mapping[str, str], variables: dict[str, str]) -> None:
         own = {name: value for name, value in environ.items() if name not in NOT_THE_DAEMONS}
-        self._control, self.variables, self._environ = control, variables, own | variables
+        self._control = control
+        self.variables = variables
+        self._environ = own | variables
 
     def answers(self) -> bool:
         return self._ask("get_server_list")

@@ -189,7 +189,8 @@ def dealt(count: int, parts: Sequence[int]) -> Numbers:
     if len(sharers) == 1:
         return np.full(count, sharers[0], np.int64)
     total = sum(parts)
-    dues, owners = [], []
+    dues = []
+    owners = []
     for place in sharers:
         needed = (count + len(sharers)) * parts[place] // total + 2
         dues.append((2 * np.arange(needed) + 1) / (2 * parts[place]))

@@ -108,7 +108,8 @@ def summarized(problem: Problem, found: Journeys, warmup: Time, on_path: bool) -
 
 def _of_model(model: PlacedModel, found: Journeys, numbers: Instants, on_path: bool) -> ModelEvaluation:
     answered = numbers[found.answered[numbers] != NEVER]
-    latency, sizes = found.latency[answered], found.batch[answered].tolist()
+    latency = found.latency[answered]
+    sizes = found.batch[answered].tolist()
     times = {name: TimeSpread.of(each[answered]) for name, each in found.stages(on_path).items()}
     in_time = int(np.count_nonzero(latency <= model.slo))
     return ModelEvaluation(

@@ -181,13 +181,15 @@ class Served:
     @classmethod
     def empty(cls, requests: int, layout: GroupLayout) -> Served:
         number = layout.tables.times.dtype
-        finish, group = np.empty(requests, number), np.empty(requests, np.int32)
+        finish = np.empty(requests, number)
+        group = np.empty(requests, np.int32)
         return cls(finish, group, np.zeros(len(layout.kind), number))
 
 
 def through(clocks: Sequence[float], start: float, times: Sequence[float]) -> list[Any]:
     """Return when each stage ends, for work that comes at *start*; *clocks* say when each is free."""
-    ends, now = [], start
+    ends = []
+    now = start
     for clock, took in zip(clocks, times, strict=False):
         now = max(now, clock) + took
         ends.append(now)
@@ -198,7 +200,9 @@ class FirstCome:
     """First come, first served: requests are accepted or rejected at once; *clocks* are updated."""
 
     def __init__(self, layout: GroupLayout, clocks: Clocks) -> None:
-        self.layout, self.runtime, self.final = layout, layout.tables.runtime, clocks
+        self.layout = layout
+        self.runtime = layout.tables.runtime
+        self.final = clocks
         self.slo = layout.tables.slo.tolist()
         self.times = layout.tables.times[layout.kind][:, :, 0].tolist()  # [group][model][stage]
         self.hosts = [np.flatnonzero(column).tolist() for column in layout.hosts.T]
@@ -276,9 +280,11 @@ class Waiting:
 
     def __init__(self, layout: GroupLayout, arrivals: Clocks, models: SmallInts) -> None:
         tables = layout.tables
-        self.runtime, self.slo = tables.runtime, tables.slo.tolist()
+        self.runtime = tables.runtime
+        self.slo = tables.slo.tolist()
         self.times = tables.times[layout.kind].tolist()  # [group][model][batch - 1][stage]
-        self.arrivals, self.models = arrivals.tolist(), models.tolist()
+        self.arrivals = arrivals.tolist()
+        self.models = models.tolist()
         self.hosts = [np.flatnonzero(column).tolist() for column in layout.hosts.T]
         self.rooms = [
             GroupQueue([0] * int(stages), {int(model): [] for model in np.flatnonzero(row)})
@@ -302,7 +308,8 @@ class Waiting:
         return arrival + slo - self.runtime.fixed_overhead
 
     def _arrive(self, request: int) -> None:
-        now, model = self.arrivals[request], self.models[request]
+        now = self.arrivals[request]
+        model = self.models[request]
         for group in self.hosts[model]:
             self._advance(group, now)
         able = [
@@ -331,7 +338,8 @@ class Waiting:
     def _send(self, group: int, room: GroupQueue, start: Time) -> None:
         model = min((queue[0], model) for model, queue in room.queues.items() if queue)[1]
         batch: list[int] = []
-        earliest, queue = FOREVER, room.queues[model]
+        earliest = FOREVER
+        queue = room.queues[model]
         while queue and len(batch) < self.runtime.max_batch:
             request = queue[0][1]
             due = self._deadline(request)
@@ -438,7 +446,8 @@ def serve(
     if native is None:
         return _reference(layout, workload, clocks)
     served = Served.empty(len(workload.arrivals), layout)
-    runtime, columns = layout.tables.runtime, _columns(layout, workload)
+    runtime = layout.tables.runtime
+    columns = _columns(layout, workload)
     if runtime.waits:
         by_deadline = runtime.order == "deadline"
         rules = (runtime.fixed, by_deadline, runtime.another)

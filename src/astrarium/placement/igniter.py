@@ -156,7 +156,8 @@ def predict(gpu: GpuTraits, loads: Sequence[TenantLoad]) -> list[Prediction]:
 
 
 def _prediction(gpu: GpuTraits, load: TenantLoad, others: float, turn: float, speed: float) -> Prediction:
-    traits, batch = load.traits, load.batch
+    traits = load.traits
+    batch = load.batch
     active = traits.active.time(batch, load.share) * (1 + traits.contention * max(0.0, others))
     on_gpu = (traits.kernels * turn + traits.idle + active) / speed
     answers = batch * traits.output_bytes / gpu.bandwidth
@@ -193,7 +194,9 @@ Above0 = Annotated[float, msgspec.Meta(gt=0)]
 From0 = Annotated[float, msgspec.Meta(ge=0)]
 Row = tuple[Above0, ...]
 _UNKNOWNS = 5  # of the curve of active times
-_STEPS, _FAR = 400, 1000.0  # of the search for k4: how fine, and how far beyond the largest share
+# of the search for k4: how fine, and how far beyond the largest share
+_STEPS = 400
+_FAR = 1000.0
 _GOLDEN = (5**0.5 - 1) / 2
 
 
@@ -262,7 +265,8 @@ class IgniterProfile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def _check_table(field: str, table: tuple[Row, ...], profile: IgniterProfile) -> None:
-    rows, columns = len(profile.batches), len(profile.shares)
+    rows = len(profile.batches)
+    columns = len(profile.shares)
     if len(table) != rows or any(len(row) != columns for row in table):
         expected = f"{rows} rows (batch sizes) of {columns} numbers (shares)"
         raise InputError(field, [list(row) for row in table], expected)
@@ -291,7 +295,8 @@ def _throttle(measured: GpuMeasured) -> float:
     What throttled copies would have drawn is not measured: each is taken to add as much as those before on
     average. The line starts where the cap is reached.
     """
-    power, frequency = measured.copies.power, measured.copies.frequency
+    power = measured.copies.power
+    frequency = measured.copies.frequency
     full = next((n for n, value in enumerate(frequency) if value < measured.frequency), len(frequency))
     if full == len(frequency):
         return 0.0
@@ -308,7 +313,8 @@ def _throttle(measured: GpuMeasured) -> float:
 def fit_model(profile: IgniterProfile, name: str) -> ModelTraits:
     import numpy as np
 
-    measured, gpu = profile.models[name], profile.gpu
+    measured = profile.models[name]
+    gpu = profile.gpu
     batches, shares = (
         np.array(grid, dtype=float).ravel()
         for grid in np.meshgrid(profile.batches, profile.shares, indexing="ij")
@@ -320,7 +326,8 @@ def fit_model(profile: IgniterProfile, name: str) -> ModelTraits:
     if fitted.min() <= 0:
         raise InputError(f"models.{name}.latency", None, "latencies near a curve that stays above 0")
     abilities = 1000 * batches / fitted
-    full, power = speeds >= 1, np.array(measured.power).ravel() - gpu.idle_power
+    full = speeds >= 1
+    power = np.array(measured.power).ravel() - gpu.idle_power
     if full.sum() < 2:
         raise InputError(f"models.{name}.frequency", None, "two points at full frequency at least")
     diagonal = [place * len(profile.shares) + place for place in range(len(measured.l2_use))]
@@ -361,9 +368,11 @@ def fit_curve(batches: Floats, shares: Floats, times: Floats) -> KernelCurve:
 
     grid = np.geomspace(1e-3, shares.max() + _FAR, _STEPS) - shares.min()
     best = int(np.argmin([solved(k4)[0] for k4 in grid]))
-    low, high = float(grid[max(0, best - 1)]), float(grid[min(_STEPS - 1, best + 1)])
+    low = float(grid[max(0, best - 1)])
+    high = float(grid[min(_STEPS - 1, best + 1)])
     while high - low > 1e-9:
-        left, right = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
+        left = high - _GOLDEN * (high - low)
+        right = low + _GOLDEN * (high - low)
         low, high = (low, right) if solved(left)[0] < solved(right)[0] else (left, high)
     k1, k2, k3, k5 = solved(low)[1].tolist()
     return KernelCurve(k1, k2, k3, low, k5)

@@ -37,7 +37,8 @@ def _form(named: tuple[str, dict[str, Any]]) -> Form:
 def v100_rows() -> dict[str, list[MeasuredRow]]:
     """Return the rows of each model in Table A.1 of Elvinger's thesis, with rising batch sizes."""
     found = _table("v100_profiles.json")
-    columns, models = found["columns"], found["models"]
+    columns = found["columns"]
+    models = found["models"]
     return {name: [dict(zip(columns, row, strict=True)) for row in rows] for name, rows in models.items()}
 
 

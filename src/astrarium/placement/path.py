@@ -88,7 +88,8 @@ def journeys(requests: PlacementRequests, batches: Sequence[BatchJourney], clien
         found[members] = np.repeat(np.array(values, dtype=np.int64), sizes)
         return found
 
-    start, done = spread([batch.start for batch in batches]), spread([batch.done for batch in batches])
+    start = spread([batch.start for batch in batches])
+    done = spread([batch.done for batch in batches])
     # Who joins a batch after the oldest has waited enough waits for nobody but the replica.
     ready = np.minimum(start, np.maximum(spread([batch.complete for batch in batches]), routed))
     return Journeys(
@@ -147,7 +148,9 @@ def routed(
 
     Requests *numbers* reach the router at *instants*; *sizes* are the largest batches of the replicas.
     """
-    payload, turns, first = path.payload(name), cycle(enumerate(sizes)), 0
+    payload = path.payload(name)
+    turns = cycle(enumerate(sizes))
+    first = 0
     while first < len(instants):
         place, size = next(turns)
         due = instants[first] + path.max_wait

@@ -33,7 +33,8 @@ class Crowd:
     """
 
     def __init__(self, gpu: PlacementGpu, interference: Interference) -> None:
-        self.gpu, self.interference = gpu, interference
+        self.gpu = gpu
+        self.interference = interference
         self.stages: list[Stage] = []
         self.sizes: list[int] = []
         self.paces: Sequence[float] = ()
@@ -65,7 +66,9 @@ class Stage:
     def __init__(
         self, worker: ReplicaWorker, replica: Replica, work: tuple[Time, ...], crowds: Sequence[Crowd]
     ) -> None:
-        self.worker, self.replica, self.work = worker, replica, work
+        self.worker = worker
+        self.replica = replica
+        self.work = work
         self.crowds = [(crowd, crowd.enter(self)) for crowd in crowds]
         self.first = True
         self.following: Stage | None = None
@@ -75,7 +78,8 @@ class Stage:
         self.since = self.began = self.turn = 0
 
     def follow(self, stage: Stage) -> None:
-        self.first, stage.following = False, self
+        self.first = False
+        stage.following = self
 
     def tenant(self, size: int) -> Tenant:
         return Tenant(self.replica.model, size or len(self.work) - 1, self.replica.share, size > 0)
@@ -125,7 +129,8 @@ class StageEvents:
         self._changed(now, stage, size)
 
     def _finished(self, now: Time, stage: Stage) -> None:
-        batch, stage.batch = stage.batch, None
+        batch = stage.batch
+        stage.batch = None
         assert batch is not None
         batch.stays.append((stage.began, now))
         self._changed(now, stage, 0)
@@ -157,7 +162,8 @@ class StageEvents:
     def _at_pace(self, now: Time, stage: Stage, pace: float) -> None:
         if stage.pace:
             stage.left = max(0.0, stage.left - (now - stage.since) / stage.pace)
-        stage.pace, stage.since = pace, now
+        stage.pace = pace
+        stage.since = now
         stage.turn += 1
         self._push(now + math.ceil(stage.left * pace), FINISHED, stage)
 
@@ -185,7 +191,9 @@ class ReplicaWorker:
     """
 
     def __init__(self, simulation: PlanSimulation, model: PlacedModel, replica: Replica) -> None:
-        self.simulation, self.model, self.replica = simulation, model, replica
+        self.simulation = simulation
+        self.model = model
+        self.replica = replica
         self.stages = [simulation.stage(self, place) for place in range(replica.shape.stages)]
         for earlier, later in zip(self.stages, self.stages[1:], strict=False):
             later.follow(earlier)
@@ -213,7 +221,8 @@ class ReplicaWorker:
             return
         batch = self._sent(now) if self.batches else self._gathered(now) if self.requests else None
         if batch is not None:
-            batch.start, batch.replica = now, self.replica
+            batch.start = now
+            batch.replica = self.replica
             self.simulation.begun.append(batch)
             self.simulation.events.begin(now, self.first, batch)
 
@@ -229,7 +238,8 @@ class ReplicaWorker:
 
     def _gathered(self, now: Time) -> BatchJourney | None:
         """Return a batch if it is full, or its oldest request has waited enough."""
-        requests, times = self.requests, self.simulation.times
+        requests = self.requests
+        times = self.simulation.times
         if self.simulation.batching.drop_expired:
             while requests and not self._in_time(requests[0], now):
                 requests.popleft()
@@ -257,7 +267,9 @@ class PlanSimulation:
     """A plan simulation runs requests through all replicas of a plan."""
 
     def __init__(self, problem: Problem, plan: Plan, interference: Interference, batching: Batching) -> None:
-        self.problem, self.batching, self.events = problem, batching, StageEvents()
+        self.problem = problem
+        self.batching = batching
+        self.events = StageEvents()
         self._crowds = {gpu.id: Crowd(gpu, interference) for gpu in problem.gpus}
         models = {model.index: model for model in problem.models}
         workers = [ReplicaWorker(self, models[replica.model], replica) for replica in plan.replicas]
@@ -266,7 +278,9 @@ class PlanSimulation:
         self.times: Sequence[Time] = ()
 
     def stage(self, worker: ReplicaWorker, place: int) -> Stage:
-        model, replica, width = worker.model, worker.replica, worker.replica.shape.operators
+        model = worker.model
+        replica = worker.replica
+        width = worker.replica.shape.operators
         form = model.forms[replica.shape]
         crowds = [self._crowds[gpu] for gpu in replica.gpus[place * width : (place + 1) * width]]
         times = form.stage_times[place][1 : min(replica.batch, form.max_batch) + 1]
@@ -287,7 +301,8 @@ class PlanSimulation:
         return journeys(requests, self.begun, client)
 
     def _run_requests(self, requests: PlacementRequests) -> None:
-        run_before, of_model = self.events.run_before, self._of_model
+        run_before = self.events.run_before
+        of_model = self._of_model
         for number, (at, model) in enumerate(zip(requests.times, requests.models, strict=True)):
             run_before(at)
             workers = of_model[model]
@@ -299,7 +314,8 @@ class PlanSimulation:
         self.events.run_out()
 
     def _run_batches(self, requests: PlacementRequests, path: Path) -> Instants:
-        times, models = np.array(requests.times, dtype=np.int64), np.array(requests.models)
+        times = np.array(requests.times, dtype=np.int64)
+        models = np.array(requests.models)
         client = np.zeros(len(times), dtype=np.int64)
         sent: list[tuple[ReplicaWorker, BatchJourney]] = []
         for model in self.problem.models:

@@ -16,7 +16,9 @@ import msgspec
 from astrarium.core.errors import InputError
 from astrarium.core.level import Run, named
 
-README, SCENARIO, TRACE = "README.txt", "scenario.yaml", "trace.jsonl"
+README = "README.txt"
+SCENARIO = "scenario.yaml"
+TRACE = "trace.jsonl"
 _FILES = {
     "plots": "pictures",
     "scenario.yaml": "the scenario as it was run, overrides included",
@@ -41,7 +43,8 @@ def check_free(target: Path, overwrite: bool) -> None:
 
 def unused(target: Path) -> Path:
     """*target*, or the same with a number behind it if that is taken."""
-    number, free = 1, target
+    number = 1
+    free = target
     while free.exists():
         number += 1
         free = target.with_name(f"{target.name}-{number}")
@@ -106,7 +109,8 @@ def write_runs(
     Several runs have a folder each. *tables* and *shown* are the level's own unless given; *notes* say what
     further files are.
     """
-    report, named_runs = runs[0].level.report, named(runs)
+    report = runs[0].level.report
+    named_runs = named(runs)
     known = {**report.FILES, **(notes or {})}
     for name, run in named_runs.items():
         place = draft if len(runs) == 1 else unused(draft / file_name(name))

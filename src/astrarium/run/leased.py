@@ -11,7 +11,8 @@ import os
 import time
 from pathlib import Path
 
-GPUS, USED = "gpus.json", "gpus-used.json"
+GPUS = "gpus.json"
+USED = "gpus-used.json"
 EVERY = 0.25  # seconds between looks
 
 

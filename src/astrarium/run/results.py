@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
 
 WIDTH = 160  # characters: a notebook scrolls, and a file has no width of its own
-FIRST, LAST = 10, 5  # rows of a long table that are shown
+# rows of a long table that are shown
+FIRST = 10
+LAST = 5
 LONGEST = 40  # characters of a cell
 _PRE = "<pre style='line-height:1.25;white-space:pre;overflow-x:auto;font-family:monospace'>{code}</pre>"
 
@@ -64,7 +66,8 @@ class Table(dict[str, Any]):
     def _shown(self) -> Any:
         from astrarium.run.report import as_it_is, plain_table
 
-        places, table = _places(len(self)), plain_table("", *self)
+        places = _places(len(self))
+        table = plain_table("", *self)
         for place in places:
             cells = ["..." if place is None else _told(values[place]) for values in self.values()]
             table.add_row("" if place is None else f"{place:,}", *map(as_it_is, cells))
@@ -142,7 +145,8 @@ class Run(Shown):
     def __init__(
         self, run: CoreRun[Any, Any], trace: Sequence[Step] | None = None, decider: Any = None
     ) -> None:
-        self._run, self._trace = run, trace
+        self._run = run
+        self._trace = trace
         self._decider = decider  # the policy that was handed over, where no registry could make it
 
     @property

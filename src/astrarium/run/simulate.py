@@ -52,7 +52,8 @@ class _Run:
     """The future: arrivals still to come, a heap of consequences, and the timers that are set."""
 
     def __init__(self, engine: Engine[Any, Any, Any], arrivals: Any, world: World[Any, Any, Any]) -> None:
-        self.engine, self.world = engine, world
+        self.engine = engine
+        self.world = world
         self._aftermath = getattr(world, "aftermath", None)
         self._is_void: Callable[[Any, Any], bool] = getattr(world, "is_void", _never)
         self.now: Time = 0

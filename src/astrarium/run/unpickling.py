@@ -71,7 +71,8 @@ def _is_private_group(group: int, user: int) -> bool:
     """Tell whether a group is its user's alone: many systems make one of the same name for each user, and let
     groups write what users make (umask 002)."""
     try:
-        found, name = grp.getgrgid(group), pwd.getpwuid(user).pw_name
+        found = grp.getgrgid(group)
+        name = pwd.getpwuid(user).pw_name
     except KeyError:
         return False
     return found.gr_name == name and set(found.gr_mem) <= {name}

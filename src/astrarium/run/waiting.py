@@ -9,7 +9,9 @@ from threading import Event, Thread
 from time import monotonic
 
 PATIENCE = 2.0  # seconds: people who wait for longer wonder whether anything happens
-EVERY_SECOND, SELDOM = 1.0, 10.0  # between words on a terminal, and between lines of a log
+# between words on a terminal, and between lines of a log
+EVERY_SECOND = 1.0
+SELDOM = 10.0
 
 Say = Callable[[str], object]
 
@@ -30,7 +32,8 @@ def waiting(what: str, say: Say | None = None) -> Iterator[None]:
 
 
 def _in_lines(what: str, over: Event, say: Say) -> None:
-    began, pause = monotonic(), PATIENCE
+    began = monotonic()
+    pause = PATIENCE
     while not over.wait(pause):
         say(f"{what} ... {monotonic() - began:.0f} s")
         pause = SELDOM

@@ -156,7 +156,8 @@ def bytes_elements(data: bytes | memoryview, most: int) -> tuple[int, int]:
     if native is not None:
         counted: tuple[int, int] = native.bytes_elements(data, most)
         return counted
-    found, at = 0, 0
+    found = 0
+    at = 0
     while at + _LENGTH_BYTES <= len(data) and found <= most:
         at += _LENGTH_BYTES + int.from_bytes(data[at : at + _LENGTH_BYTES], "little")
         found += 1

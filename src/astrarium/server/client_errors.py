@@ -8,7 +8,9 @@ from collections import Counter
 from astrarium.server.descriptors import limit_of_descriptors
 from astrarium.server.logs import ThrottledWarnings
 
-MINUTE, A_FEW = 60.0, 5  # so many lines a minute, whatever clients send
+# so many lines a minute, whatever clients send
+MINUTE = 60.0
+A_FEW = 5
 log = logging.getLogger("astrarium.clients")
 
 

@@ -41,7 +41,10 @@ class Refused(AstrariumError):
     """A refused call gets no answer; the message says which call and why."""
 
     def __init__(self, kind: Kind, reason: str, retry_after: float | None = None) -> None:
-        self.kind, self.reason, self.retry_after = kind, reason, retry_after  # seconds
+        # seconds
+        self.kind = kind
+        self.reason = reason
+        self.retry_after = retry_after
         super().__init__(reason)
 
 

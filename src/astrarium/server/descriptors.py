@@ -9,7 +9,10 @@ from astrarium.core.errors import InputError
 
 _MOST = 1 << 20  # where the hard limit is without end: more clients than that are not for one process
 _KEPT = 32  # for workers that start again and files that are written; no client gets these
-_OWN, _BY_WORKER, _BY_THREAD = 20, 4, 8  # what a server itself has open: 32 with 2 workers and 1 thread
+# what a server itself has open: 32 with 2 workers and 1 thread
+_OWN = 20
+_BY_WORKER = 4
+_BY_THREAD = 8
 log = logging.getLogger(__name__)
 
 
@@ -38,7 +41,8 @@ def raise_limit() -> None:
 def check_descriptors(workers: int, threads: int, calls: int) -> None:
     """Refuse a limit with which no client could be served; warn of one below the calls that may be open."""
     own = _OWN + _BY_WORKER * workers + _BY_THREAD * threads
-    limit, clients = limit_of_descriptors(), most_descriptors() - own
+    limit = limit_of_descriptors()
+    clients = most_descriptors() - own
     if clients < 1:
         expected = f"at least {own * 8 // 7 + 2} for {workers} workers and {threads} network threads"
         raise InputError("ulimit -n", limit, f"{expected}, and one more for each client")

@@ -46,12 +46,19 @@ class ThrottledWarnings:
         clock: Callable[[], float] = monotonic,
         burst: int = 1,
     ) -> None:
-        self._log, self._seconds, self._clock, self._burst = log, seconds, clock, burst
-        self._next, self._written, self._left_out = -inf, 0, 0  # when the next few may be written
+        self._log = log
+        self._seconds = seconds
+        self._clock = clock
+        self._burst = burst
+        # when the next few may be written
+        self._next = -inf
+        self._written = 0
+        self._left_out = 0
 
     def warning(self, text: str, *given: object) -> None:
         if self._clock() >= self._next:
-            self._next, self._written = self._clock() + self._seconds, 0
+            self._next = self._clock() + self._seconds
+            self._written = 0
         if self._written == self._burst:
             self._leave_out()
             return

@@ -45,7 +45,8 @@ class Sources(Protocol):
 
 class Metrics(Collector):
     def __init__(self, control: ControlRoom, sources: Sources) -> None:
-        self._control, self._sources = control, sources
+        self._control = control
+        self._sources = sources
         self._started = control.clock()
         self._registry = CollectorRegistry()
         self._registry.register(self)

@@ -33,7 +33,8 @@ class NativeThreads:
     """Native threads of one protocol know the models as they were when somebody last looked."""
 
     def __init__(self, native: Network | Grpc, front: NativeFront) -> None:
-        self._native, self._front = native, front
+        self._native = native
+        self._front = front
         self._cards: dict[int, ModelCard] = {}  # as the threads know them
         self._looked: Time = 0
         self._turned_away = 0
@@ -53,7 +54,8 @@ class NativeThreads:
 
     def turned_away(self) -> int:
         """Return for how many connections there was no descriptor since somebody last asked."""
-        before, self._turned_away = self._turned_away, self._native.turned_away()
+        before = self._turned_away
+        self._turned_away = self._native.turned_away()
         return self._turned_away - before
 
     def settle(self) -> None:

@@ -65,8 +65,11 @@ class Recording:
         queue_limit: int = QUEUE_LIMIT,
         opened: Callable[[Path], RawIOBase] = lambda path: path.open("wb", buffering=0),
     ) -> None:
-        self._path, self._header, self._opened = path, header, opened
-        self._limit, self._queue_limit = limit, queue_limit
+        self._path = path
+        self._header = header
+        self._opened = opened
+        self._limit = limit
+        self._queue_limit = queue_limit
         self._encode = msgspec.json.Encoder().encode
         self._taken = 0  # bytes, in all
         self._writer: _Writer | None = None
@@ -140,8 +143,10 @@ class _Writer:
     """A writer has the thread that writes; the first write that fails is the last one."""
 
     def __init__(self, file: RawIOBase, path: Path) -> None:
-        self._file, self._path = file, path
-        self._lock, self._wanted = threading.Lock(), threading.Event()
+        self._file = file
+        self._path = path
+        self._lock = threading.Lock()
+        self._wanted = threading.Event()
         self._lines: list[bytes] = []
         self._waiting = 0  # bytes, those that are being written among them
         self._ends = False
@@ -180,7 +185,8 @@ class _Writer:
 
     def _write(self) -> None:
         with self._lock:
-            lines, self._lines = self._lines, []
+            lines = self._lines
+            self._lines = []
         data = memoryview(b"".join(lines))
         written = 0
         try:

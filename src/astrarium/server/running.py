@@ -38,7 +38,8 @@ def ends_at_once() -> Iterator[None]:
 
     It is raised as KeyboardInterrupt, or as SystemExit where it was SIGTERM.
     """
-    main, loop = asyncio.current_task(), asyncio.get_running_loop()
+    main = asyncio.current_task()
+    loop = asyncio.get_running_loop()
     assert main is not None
     told: list[int] = []
 
@@ -59,7 +60,8 @@ def ends_at_once() -> Iterator[None]:
 
 async def told_to_stop() -> None:
     """Wait until a signal comes."""
-    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
     with signals_to(lambda number, frame: loop.call_soon_threadsafe(stop.set)):
         await stop.wait()
 
@@ -161,7 +163,8 @@ async def serve(scenario: Scenario, started: Callable[[RunningServer], None]) ->
     raise_limit()
     check(scenario.server)
     recording = _recording(scenario)
-    workers, planned = partial(LocalWorkers, reserve=scenario.server.reserve), plan(scenario)
+    workers = partial(LocalWorkers, reserve=scenario.server.reserve)
+    planned = plan(scenario)
     check_descriptors(len(planned.workers), planned.threads, planned.queue)
     service = LiveService(planned, workers, recording)
     grace = 0.0  # for workers that may still be loading, and hear nothing meanwhile
@@ -190,11 +193,14 @@ class NativeWay:
     """The native way into a service is for calls that network threads have read."""
 
     def __init__(self, service: LiveService) -> None:
-        self.exchange, self.threads, self.cards = service.exchange, service.plan.threads, service.calls.cards
+        self.exchange = service.exchange
+        self.threads = service.plan.threads
+        self.cards = service.calls.cards
 
 
 async def _listen(service: LiveService, options: ServerOptions) -> RunningServer:
-    limits, security = HttpLimits(body_bytes=options.payload), _security(options)
+    limits = HttpLimits(body_bytes=options.payload)
+    security = _security(options)
     where = Address(options.host, options.http)
     native = None if service.plan.uvicorn else NativeWay(service)
     http = await serve_http(service, where, limits, security, native, service.plan.uvicorn)

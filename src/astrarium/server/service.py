@@ -75,7 +75,8 @@ class LiveService:
     def __init__(
         self, plan: ServingPlan, new_workers: NewWorkers, recording: Recording | None = None
     ) -> None:
-        self.plan, self._recording = plan, recording
+        self.plan = plan
+        self._recording = recording
         self.clock: Callable[[], Time] = monotonic_ns
         front: Any = extension("_front")
         memory = SharedMemory.create(plan.memory)
@@ -193,17 +194,20 @@ class LiveService:
 
     async def _finish(self, entry: Entry) -> None:
         """Answer the accepted calls of a model and take no new ones; a waiter that gives up has it back."""
-        entry.state, entry.reason = "UNLOADING", "it is being unloaded"
+        entry.state = "UNLOADING"
+        entry.reason = "it is being unloaded"
         self._tell_network()
         try:
             await self._until(lambda: not self.control.admission.open_of(entry.plan.index))
         except asyncio.CancelledError:
-            entry.state, entry.reason = "READY", ""
+            entry.state = "READY"
+            entry.reason = ""
             self._tell_network()
             raise
 
     def quarantine(self, model: str) -> list[HeldInput]:
-        index, now = self.repository.find(model).plan.index, self.clock()
+        index = self.repository.find(model).plan.index
+        now = self.clock()
         held = [one for one in self.control.quarantined() if one.model == index]
         return [
             HeldInput(
@@ -303,7 +307,8 @@ class LiveService:
         }
 
     def facts(self) -> dict[str, tuple[str, Mapping[str, str]]]:
-        uvicorn, python = self.plan.uvicorn, self.plan.python_policy
+        uvicorn = self.plan.uvicorn
+        python = self.plan.python_policy
         path = {
             "network": "uvicorn" if uvicorn else "native",
             "policy": "python" if python else "native",
@@ -366,7 +371,8 @@ class LiveService:
         Where inputs travel while the batch before is computed, its end is heard late too: by as much the
         next one must leave earlier, or the GPU would wait for it.
         """
-        delays, (first, each) = self._calibration.delays(), self.repository.lead
+        delays = self._calibration.delays()
+        (first, each) = self.repository.lead
         heard_late = delays.response if first else 0
         return replace(delays, control=delays.control + first + heard_late, data=each)
 
@@ -403,7 +409,8 @@ class LiveService:
 
     def _collect_garbage(self) -> None:
         """Collect garbage in an idle moment: nothing is open, and nothing came since the last look."""
-        before, self._accepted = self._accepted, sum(books.accepted for books in self.books)
+        before = self._accepted
+        self._accepted = sum(books.accepted for books in self.books)
         if self._accepted == before and not self.control.admission.open():
             self.garbage.idle_moment()
         else:

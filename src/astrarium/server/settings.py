@@ -30,7 +30,8 @@ class Keys:
             raise Refused(Kind.UNAUTHENTICATED, f"API key: expected {expected}")
 
     def _known(self, key: bytes) -> bool:
-        given, known = sha256(key).digest(), False
+        given = sha256(key).digest()
+        known = False
         for digest in self._digests:  # all of them, whichever matches
             known |= compare_digest(given, digest)
         return known

@@ -33,7 +33,9 @@ def stage_line(answer: InferAnswer) -> str:
 
 
 KEPT = 5_000
-_GPUS, _CALLS = 1, 2  # process numbers in the trace
+# process numbers in the trace
+_GPUS = 1
+_CALLS = 2
 
 
 class AnsweredCall(NamedTuple):
@@ -76,7 +78,8 @@ def _names(shown: list[AnsweredCall]) -> Iterator[Entry]:
 
 def _batches(shown: list[AnsweredCall]) -> Iterator[Entry]:
     for call in {call.batch: call for call in shown}.values():
-        begin, end = call.stages.started, call.stages.finished
+        begin = call.stages.started
+        end = call.stages.finished
         name = f"{call.model} ×{call.batch_size}"
         yield slice_of(name, _GPUS, call.gpu, begin, max(begin, end), cat=call.model)
 

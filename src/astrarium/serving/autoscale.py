@@ -126,7 +126,8 @@ def _counts_between(moments: Ints, starts: Ints, ends: Ints) -> Ints:
 
 def _usage(record: ServingRecord, starts: Ints, ends: Ints) -> tuple[Ints, Ints]:
     """Return the GPUs that did anything in each window, and the work they did together."""
-    used, busy = np.zeros(len(ends), np.int64), np.zeros(len(ends), np.int64)
+    used = np.zeros(len(ends), np.int64)
+    busy = np.zeros(len(ends), np.int64)
     started, finished = occupancy(record.batches, record.setup.preemption_cost)
     for gpu in range(len(record.setup.gpus)):
         mine = record.batches.gpu == gpu

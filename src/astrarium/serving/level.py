@@ -60,7 +60,8 @@ def prepared(
     """Make the books and the world of a scenario for these arrivals."""
     deadlines = build.deadlines(arrivals, setup)
     state = ServingState(setup)
-    truth, profiler = build.truth(scenario, setup, arrivals), build.profiler(scenario, arrivals, policy)
+    truth = build.truth(scenario, setup, arrivals)
+    profiler = build.profiler(scenario, arrivals, policy)
 
     def record(end: Time) -> ServingRecord:
         ledger = state.ledger
@@ -121,10 +122,12 @@ class Stopwatch:
     """A stopwatch tells a record how long it took since the stopwatch was made."""
 
     def __init__(self) -> None:
-        self._wall, self._cpu = time.perf_counter(), time.process_time()
+        self._wall = time.perf_counter()
+        self._cpu = time.process_time()
 
     def by(self, record: ServingRecord) -> ServingRecord:
-        wall, cpu = time.perf_counter() - self._wall, time.process_time() - self._cpu
+        wall = time.perf_counter() - self._wall
+        cpu = time.process_time() - self._cpu
         return replace(record, wall_s=wall, cpu_s=cpu)
 
 

@@ -98,7 +98,11 @@ class Batch:
     __slots__ = ("gpu", "model", "requests", "run", "start")
 
     def __init__(self, run: int, model: int, gpu: int, requests: list[Request], start: Time) -> None:
-        self.run, self.model, self.gpu, self.requests, self.start = run, model, gpu, requests, start
+        self.run = run
+        self.model = model
+        self.gpu = gpu
+        self.requests = requests
+        self.start = start
 
 
 class Gpu:
@@ -110,7 +114,10 @@ class Gpu:
     __slots__ = ("batches", "id", "present", "recovering", "since")
 
     def __init__(self, id_: int) -> None:
-        self.id, self.present, self.recovering, self.since = id_, True, -1, 0
+        self.id = id_
+        self.present = True
+        self.recovering = -1
+        self.since = 0
         self.batches: deque[Batch] = deque()
 
     @property
@@ -128,7 +135,8 @@ class ServingState(LevelState[contract.Event, contract.Action]):
         self.gpus = [Gpu(gpu.id) for gpu in setup.gpus]
         self._arrived = 0
         self._ended = 0
-        self._network, self._response = setup.network, setup.network.response
+        self._network = setup.network
+        self._response = setup.network.response
         events: Handlers = {
             contract.RequestArrived: self._request_arrived,
             contract.BatchFinished: self._batch_finished,
@@ -163,7 +171,8 @@ class ServingState(LevelState[contract.Event, contract.Action]):
         batch = self._take_batch(now, event.gpu, event.run)
         if batch is None:
             return
-        end, answered = self.ledger.end_request, now + self._response
+        end = self.ledger.end_request
+        answered = now + self._response
         for request in batch.requests:
             outcome = Outcome.IN_TIME if answered <= request.deadline else Outcome.LATE
             end(request.id, outcome, "", answered, batch.run)
@@ -180,7 +189,8 @@ class ServingState(LevelState[contract.Event, contract.Action]):
     def _batch_preempted(self, now: Time, event: contract.BatchPreempted) -> None:
         gpu = self.gpus[event.gpu]
         if gpu.recovering == event.run:
-            gpu.recovering, gpu.since = -1, now
+            gpu.recovering = -1
+            gpu.since = now
             self.ledger.end_batch(event.run, Fate.PREEMPTED, event.started, event.stopped)
 
     def _gpu_joined(self, now: Time, event: contract.GpuJoined) -> None:
@@ -188,7 +198,8 @@ class ServingState(LevelState[contract.Event, contract.Action]):
 
     def _gpu_left(self, now: Time, event: contract.GpuLeft) -> None:
         gpu = self.gpus[event.gpu]
-        gpu.present, gpu.recovering = False, -1
+        gpu.present = False
+        gpu.recovering = -1
         self._fail_all(now, gpu, f"GPU {gpu.id} left")
 
     # actions
@@ -219,8 +230,10 @@ class ServingState(LevelState[contract.Event, contract.Action]):
         gpu = self._present(now, action)
         if len(gpu.batches) != 1:
             raise InvalidAction(f"at {now} ns: {action!r}: the GPU holds {len(gpu.batches)} batches, not one")
-        started, batch = self._begun(now, gpu), gpu.batches.popleft()
-        gpu.recovering, gpu.since = batch.run, now
+        started = self._begun(now, gpu)
+        batch = gpu.batches.popleft()
+        gpu.recovering = batch.run
+        gpu.since = now
         self.ledger.end_batch(batch.run, Fate.PREEMPTED, started, now)  # until its start is reported
         for request in batch.requests:
             self.waiting[request.id] = request

@@ -77,7 +77,8 @@ def _read_csv(lines: Iterable[str], trace: Trace) -> None:
     header = [name.strip() for name in next(rows, (1, []))[1]]
     if header[1:] not in (["model"], ["model", "application"]) or header[0] not in UNITS:
         raise InputError("line 1", ",".join(header), HEADER)
-    unit, last = UNITS[header[0]], 0
+    unit = UNITS[header[0]]
+    last = 0
     for number, cells in rows:
         place = f"line {number}"
         if not cells:

@@ -76,11 +76,13 @@ class LiveTwin:
         assert module is not None
         self.parameters = module.Parameters(policy.native, *policy.native_parameters())
         self._native = module.LivePolicy(native_setup(module, setup), self.parameters)
-        self._reasons, self._timer = module.reasons(), policy.live_twin
+        self._reasons = module.reasons()
+        self._timer = policy.live_twin
         self.listens_to_profiler = listens_to_profiler(policy)
 
     def decide(self, now: int, events: Sequence[Event], state: ServingState) -> list[Action]:
-        arrivals, others = [], []
+        arrivals = []
+        others = []
         for event in events:
             if type(event) is contract.RequestArrived:
                 one = event.request
@@ -115,7 +117,8 @@ def simulate(
 
 def timed_columns(scenario: Scenario) -> Any:
     """Return a run's columns, with `decision_at` and `decision_ns` of each decision that dispatched."""
-    setup, arrivals = build.setup(scenario), build.arrivals(scenario)
+    setup = build.setup(scenario)
+    arrivals = build.arrivals(scenario)
     return _call(scenario, setup, build.policy(scenario, setup), arrivals, [], timed=True)
 
 
@@ -149,7 +152,8 @@ def _call(
     progress: Progress | None = None,
     timed: bool = False,
 ) -> Any:
-    module, deadlines = extension("_native"), build.deadlines(arrivals, setup)
+    module = extension("_native")
+    deadlines = build.deadlines(arrivals, setup)
     assert module is not None
     columns = module.simulate_serving(
         native_setup(module, setup),

@@ -92,7 +92,8 @@ class ServingWorld:
         if self._profiler is not None:
             chosen = self._profiler.chosen
             self._to_profile[batch.run] = [request for request in batch.requests if chosen[request.id]]
-        gpu, ready = batch.gpu, now + self._network.delay(len(batch.requests))
+        gpu = batch.gpu
+        ready = now + self._network.delay(len(batch.requests))
         start = self._started[gpu] = max(ready, batch.start, self._free[gpu])
         finish = self._free[gpu] = start + self._truth.execution(batch)
         self._last_run[gpu] = batch.run

@@ -146,7 +146,8 @@ class Auditor:
         batch.started = max(there, batch.not_before, self.free[batch.gpu])
 
     def end(self, now: Time, batch: Sent, fate: Fate) -> None:
-        batch.ended, batch.fate = now, fate
+        batch.ended = now
+        batch.fate = fate
         self.free[batch.gpu] = now
 
     def close(self) -> None:

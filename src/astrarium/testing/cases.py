@@ -90,7 +90,8 @@ class UnevenTruth:
     """A world that does not keep to the estimates: batch after batch takes *percents* of its table's time."""
 
     def __init__(self, setup: Setup, percents: Sequence[int]) -> None:
-        self._table, self._percents = TableTruth.of(setup), tuple(percents)
+        self._table = TableTruth.of(setup)
+        self._percents = tuple(percents)
 
     def execution(self, batch: Batch) -> Time:
         percent = self._percents[batch.run % len(self._percents)]
@@ -104,7 +105,8 @@ def with_truth(case: Case, percents: Sequence[int]) -> Case:
 
 def roomy(index: int) -> ModelSpec:
     """An SLO with room for six of its largest batches."""
-    alpha, beta = (1000 + 70 * index) * MICROSECOND, (5000 - 300 * index) * MICROSECOND
+    alpha = (1000 + 70 * index) * MICROSECOND
+    beta = (5000 - 300 * index) * MICROSECOND
     return linear_model(alpha, beta, 6 * (8 * alpha + beta), max_batch=8, index=index)
 
 

@@ -58,7 +58,8 @@ def play(
 ) -> Played:
     """Simulate apps on machines to the end, with the books validated after every step."""
     case = Case(tuple(later), tuple(machines))
-    books, world = state or ClusterState(), world or ClusterWorld(startup=SECOND)
+    books = state or ClusterState()
+    world = world or ClusterWorld(startup=SECOND)
     return conformance.play(case, Arbiter(allocator), books, world)
 
 
@@ -95,7 +96,8 @@ class ClusterPolicyConformance(PolicyConformance[Case, ClusterState]):
 
     def quiet_case(self) -> Case:
         joined = contract.MachineJoined(Machine(9, 8, 2))
-        failed, repaired = contract.GpuFailed(5, "it broke"), contract.GpuRepaired(5)
+        failed = contract.GpuFailed(5, "it broke")
+        repaired = contract.GpuRepaired(5)
         machines = ((MINUTE, contract.MachineLost(0)), (2 * MINUTE, joined))
         return Case((*machines, (3 * MINUTE, failed), (4 * MINUTE, repaired)))
 
@@ -178,7 +180,8 @@ class ClusterPolicyConformance(PolicyConformance[Case, ClusterState]):
         ensure(sum(isinstance(action, Run) for action in played.actions) == 1, "it was started again")
 
     def test_a_gang_that_is_larger_than_the_cluster_holds_up_nobody(self) -> None:
-        huge, small = single(0, "huge", MINUTE, 64), single(1, "small", MINUTE, 2)
+        huge = single(0, "huge", MINUTE, 64)
+        small = single(1, "small", MINUTE, 2)
         rows = self.play(Case(((0, AppArrived(huge)), (0, AppArrived(small))))).state.ledger.rows
         ensure(rows[1].outcome is Outcome.FINISHED, "the small one never ran")
 

@@ -125,7 +125,8 @@ class AlteredWorld:
     """A simulated world whose news is altered on the way: doubled, delayed, turned into failures."""
 
     def __init__(self, world: Any, alter: Alter) -> None:
-        self._world, self._alter = world, alter
+        self._world = world
+        self._alter = alter
         self._aftermath = getattr(world, "aftermath", lambda now, event, state: ())
 
     def consequences(self, now: Time, action: Any, state: Any) -> Iterator[Timed]:
@@ -151,7 +152,8 @@ def stuttering(late_by: Time) -> Alter:
 
 def check_steps(steps: Iterable[Step]) -> None:
     """Raise ContractError where time goes back, or a timer fires otherwise than as it was last set."""
-    last, timers = -1, dict[str, Time]()
+    last = -1
+    timers = dict[str, Time]()
     for step in steps:
         ensure(step.now >= last, f"time went back from {last} to {step.now} ns")
         last = step.now
@@ -341,7 +343,8 @@ class PolicyConformance(Conformance, Generic[C, S]):
         self, case: C, alter: Alter | None = None, also: Iterable[Timed] = (), read_only: bool = False
     ) -> Played[C, S]:
         """Run the case with a fresh policy; *alter* changes the world's news, *also* comes on top."""
-        world, policy = self.make_world(case), self.fresh(case)
+        world = self.make_world(case)
+        policy = self.fresh(case)
         altered = world if alter is None else AlteredWorld(world, alter)
         decider = ReadOnly(policy, self.worked_off) if read_only else policy
         return play(case, decider, self.make_state(case), altered, also, self.most_steps(case))

@@ -91,7 +91,8 @@ class CheckedState(DeviceState):
 
     def validate(self) -> None:
         super().validate()
-        lanes, kept = self.layout.lanes, sum(job.persistent for job in self.admitted.values())
+        lanes = self.layout.lanes
+        kept = sum(job.persistent for job in self.admitted.values())
         total = kept + sum(lane.size for lane in lanes)
         ensure(total <= self.layout.capacity, f"{total} of {self.layout.capacity} bytes are given out")
         members = [job for lane in lanes for job in lane.jobs]
@@ -148,7 +149,9 @@ class Auditor:
 
     def compare(self, row: JobRow) -> None:
         """Service is conserved: the books hold what was run, and no iteration is sooner than alone."""
-        id_, done, service = row.job.id, self.done.get(row.job.id, 0), self.service.get(row.job.id, 0)
+        id_ = row.job.id
+        done = self.done.get(row.job.id, 0)
+        service = self.service.get(row.job.id, 0)
         same(f"iterations and service of job {id_}", (row.done, row.service), (done, service))
         ensure(service >= done * row.job.iteration, f"job {id_}: {done} iterations in {service} ns")
         if row.outcome is Outcome.FINISHED:

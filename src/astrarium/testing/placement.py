@@ -76,7 +76,8 @@ def models(draw: st.DrawFn, index: int) -> PlacedModel:
     alone, each = (draw(st.integers(2, 40)) * MILLISECOND for _ in range(2))
     slo = (alone + each) * draw(st.sampled_from([9, 12, 20, 35, 60])) // 10
     rate = draw(st.sampled_from([0.0, 0.5, 3.0, 10.0, 25.0]))
-    weights, activations = draw(st.integers(1, 220)) * 50 * MIB, draw(st.integers(0, 4)) * 25 * MIB
+    weights = draw(st.integers(1, 220)) * 50 * MIB
+    activations = draw(st.integers(0, 4)) * 25 * MIB
     shapes = draw(st.sampled_from([(ALONE,), (ALONE, *SPREAD), SPREAD[:1]]))
     use = draw(st.sampled_from([0.05, 0.2, 0.45]))
     return model(index, alone, each, slo, rate, weights, activations, shapes, use)
@@ -86,8 +87,10 @@ def models(draw: st.DrawFn, index: int) -> PlacedModel:
 def problems(draw: st.DrawFn, max_models: int = 4, max_gpus: int = 4) -> Problem:
     """GPUs of up to two sizes on up to two nodes; their numbers need not start at 0."""
     drawn = tuple(draw(models(index)) for index in range(draw(st.integers(1, max_models))))
-    first, sizes = draw(st.sampled_from([0, 3])), st.sampled_from([8 * GIB, 12 * GIB])
-    count, nodes = draw(st.integers(1, max_gpus)), draw(st.integers(1, 2))
+    first = draw(st.sampled_from([0, 3]))
+    sizes = st.sampled_from([8 * GIB, 12 * GIB])
+    count = draw(st.integers(1, max_gpus))
+    nodes = draw(st.integers(1, 2))
     cluster = (PlacementGpu(first + at, draw(sizes), at * nodes // count) for at in range(count))
     return Problem(drawn, tuple(cluster))
 
@@ -98,7 +101,8 @@ class Watched(Search):
     def __init__(self, most: int | None = None) -> None:
         super().__init__()
         self.plans: list[Plan] = []
-        self._most, self._asked = most, 0
+        self._most = most
+        self._asked = 0
 
     def improved(self, plan: Plan) -> None:
         self.plans.append(plan)

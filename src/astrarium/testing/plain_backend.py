@@ -15,7 +15,8 @@ class PlainLaneBackend:
     """Every job is taken to need as much as *needs* says; what a turn shows beyond that is scripted."""
 
     def __init__(self, capacity: int = 100, needs: Needs = TYPICAL) -> None:
-        self.capacity, self.needs = capacity, needs
+        self.capacity = capacity
+        self.needs = needs
         self.turns: list[Turn] = []
         self.failed: list[str] = []  # errors that ended a turn
         self.renewed: list[int] = []

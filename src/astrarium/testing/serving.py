@@ -153,7 +153,8 @@ class ServingPolicyConformance(PolicyConformance[Case, ServingState]):
         return (case.setup,)
 
     def endings(self, state: ServingState) -> dict[int, Ending]:
-        ledger, good = state.ledger, (Outcome.IN_TIME, Outcome.LATE)
+        ledger = state.ledger
+        good = (Outcome.IN_TIME, Outcome.LATE)
         rows = enumerate(zip(ledger.outcome, ledger.done, ledger.reason, strict=True))
         return {
             id_: Ending(Outcome(outcome).name, at, ledger.reasons[reason], outcome in good)
@@ -162,7 +163,8 @@ class ServingPolicyConformance(PolicyConformance[Case, ServingState]):
 
     def forgotten(self, played: Run) -> list[int]:
         """Nobody can be served where no GPU is left."""
-        ledger, served = played.state.ledger, any(gpu.present for gpu in played.state.gpus)
+        ledger = played.state.ledger
+        served = any(gpu.present for gpu in played.state.gpus)
         if not served or contract.UNSERVED not in ledger.reasons:
             return []
         code = ledger.reasons.index(contract.UNSERVED)
@@ -217,7 +219,8 @@ class ServingPolicyConformance(PolicyConformance[Case, ServingState]):
         self.needs(self.relabels, "the order of its models matters")
         case = data.draw(cases(min_models=2))
         order = data.draw(st.permutations(range(len(case.setup.models))))
-        before, after = self.observe(case), self.observe(case.relabelled(order))
+        before = self.observe(case)
+        after = self.observe(case.relabelled(order))
         same("outcomes", endings(after), endings(before))
         same("batches", batches(after), batches(before))
 
@@ -225,7 +228,8 @@ class ServingPolicyConformance(PolicyConformance[Case, ServingState]):
     @given(case=cases())
     def test_shifting_time_shifts_the_decisions(self, case: Case) -> None:
         self.needs(self.shifts, "it matters when its day starts")
-        before, after = self.observe(case), self.observe(case.delayed(SHIFT))
+        before = self.observe(case)
+        after = self.observe(case.delayed(SHIFT))
         same("outcomes", endings(after, SHIFT), endings(before))
         same("batches", batches(after, SHIFT), batches(before))
 
@@ -233,7 +237,8 @@ class ServingPolicyConformance(PolicyConformance[Case, ServingState]):
     @given(case=cases())
     def test_slow_motion_gets_the_same_decisions(self, case: Case) -> None:
         self.needs(self.scales, "it holds durations of its own")
-        before, after = self.observe(case), self.observe(case.stretched(3))
+        before = self.observe(case)
+        after = self.observe(case.stretched(3))
         same("outcomes", outcomes(after), outcomes(before))
         same("batches", members(after), members(before))
 
@@ -327,7 +332,8 @@ class ServingPolicyConformance(PolicyConformance[Case, ServingState]):
     def test_a_hopeless_request_disturbs_nobody(self) -> None:
         self.needs(self.drops_hopeless and self.answers_lone_requests, "it may answer late")
         setup = cluster([roomy(0)], gpus=1)
-        apart, alone = 3 * setup.models[0].slo, setup.models[0].latency[1]
+        apart = 3 * setup.models[0].slo
+        alone = setup.models[0].latency[1]
         pairs = [(n * apart, n * apart + setup.models[0].slo, n * apart + alone - 1) for n in range(8)]
         requests = [
             Request(2 * n + order, 0, at, deadline)

@@ -55,7 +55,8 @@ def group(number: int, first: int, iterations: Iterable[int]) -> GroupArrived:
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
     """What is believed of iterations is wrong at first, and measured for some."""
-    later, first = list[Timed](), 0
+    later = list[Timed]()
+    first = 0
     runtime = Runtime(draw(st.integers(1, 5)) * SECOND, draw(st.floats(1, 1.9)), draw(st.floats(1, 1.4)))
     for number, sizes in enumerate(draw(st.lists(SIZES, min_size=1, max_size=3))):
         at = draw(st.integers(0, 60)) * SECOND

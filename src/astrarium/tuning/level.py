@@ -29,7 +29,8 @@ class Truth:
     """What is so of a task's candidates, whoever trains them where."""
 
     def __init__(self, task: Task, seed: int) -> None:
-        self.task, self.seed = task, seed
+        self.task = task
+        self.seed = seed
         self.space: Space = space_of(task.space)
         self.values: Callable[[int], Mapping[str, Any]]  # of candidates, once a session has begun
         self._runtimes: dict[int, Runtime] = {}
@@ -57,7 +58,9 @@ class ProfiledWorld(TuningWorld):
 
     def __init__(self, truth: Truth, costs: CostsSection) -> None:
         super().__init__(truth.runtime, costs.moving, costs.starting)
-        self._truth, self._costs, self._known = truth, costs, set[int]()
+        self._truth = truth
+        self._costs = costs
+        self._known = set[int]()
 
     def consequences(self, now: Time, action: Action, state: TuningState) -> Iterator[tuple[Time, Event]]:
         yield from super().consequences(now, action, state)
@@ -67,7 +70,8 @@ class ProfiledWorld(TuningWorld):
     def _profiled(self, now: Time, put: Put, state: TuningState) -> Iterator[tuple[Time, Event]]:
         """How far it is, is heard with it: the books would reckon with what was believed before."""
         row = state.open[put.trial]
-        candidate, profile = row.trial.candidate, self._costs.profile
+        candidate = row.trial.candidate
+        profile = self._costs.profile
         if candidate not in self._known:
             self._known.add(candidate)
             runtime = self._truth.runtime(candidate)

@@ -84,7 +84,8 @@ class TuningRecord:
 def _overlaps(start: Time, end: Time, length: float, count: int) -> Iterable[tuple[int, float]]:
     """Which windows a span touches, and which part of each it takes."""
     for window in range(int(start / length), count):
-        low, high = max(start, window * length), min(end, (window + 1) * length)
+        low = max(start, window * length)
+        high = min(end, (window + 1) * length)
         if low >= high:
             return
         yield window, (high - low) / length
@@ -94,7 +95,8 @@ class Watch:
     """Looks at the books after every step: what an engine's `record` is for."""
 
     def __init__(self, state: TuningState) -> None:
-        self._state, self._levels = state, list[Level]()
+        self._state = state
+        self._levels = list[Level]()
         self._at: dict[int, tuple[Place, Time]] = {}  # where each trial is now, and since when
         self._stays: list[Stay] = []
         self._decisions: list[Decision] = []

@@ -42,7 +42,8 @@ class Runtime(msgspec.Struct, frozen=True, gc=False):
     scaling: float = 1.0
 
     def at(self, width: Width) -> float:
-        gpus, parts = width.numerator, width.denominator
+        gpus = width.numerator
+        parts = width.denominator
         if gpus < parts:
             return self.iteration * float(self.packing ** (parts / gpus - 1))
         return self.iteration * parts / gpus * float(self.scaling ** (gpus / parts - 1))

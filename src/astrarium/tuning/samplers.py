@@ -78,7 +78,9 @@ class RandomSampler(CountingSampler):
 
     def __init__(self, space: Space, seed: int = 0) -> None:
         super().__init__()
-        self._space, self._seed, self._asked = space, seed, 0
+        self._space = space
+        self._seed = seed
+        self._asked = 0
 
     def ask(self) -> Configuration:
         parts = stream(self._seed, "configuration", self._asked).random(len(self._space))

@@ -56,7 +56,9 @@ class Session:
         self.pool = Pool(sampler, goal, space)
         self.best: list[Best] = []  # each better than those before
         self.over = ""  # why the search is over; empty while it is not
-        self._course, self._worth, self._target = search.run(self.pool), worth, target
+        self._course = search.run(self.pool)
+        self._worth = worth
+        self._target = target
         self._each = False
         self._open: dict[int, contract.Trial] = {}
         self._results: dict[int, _Result] = {}  # by candidate, that the search has not heard
@@ -119,7 +121,8 @@ class Session:
     def _tell_sampler(self) -> Results:
         """Tell the sampler all new results, in the order in which candidates were drawn, so that the order of
         finishing does not matter."""
-        results, self._results = self._results, {}
+        results = self._results
+        self._results = {}
         return {number: self._tell_result(number, results[number]) for number in sorted(results)}
 
     def _tell_result(self, number: int, result: _Result) -> float | None:

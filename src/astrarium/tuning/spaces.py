@@ -39,7 +39,8 @@ class Range(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return the number that is *part* of the way from low (0) to high (1); each whole number gets the
         same share of the way."""
         half = 0.5 if self.whole and not self.log else 0.0
-        low, high = self.low - half, self.high + half
+        low = self.low - half
+        high = self.high + half
         value = exp(log(low) + part * (log(high) - log(low))) if self.log else low + part * (high - low)
         return self._inside(value)
 

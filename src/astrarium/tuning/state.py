@@ -132,8 +132,10 @@ class TuningState(LevelState[contract.Event, contract.Action]):
     level = "tuning"
 
     def __init__(self, moving: Time = 0, runtime: Runtime | None = None) -> None:
-        self.moving, self._usual = moving, runtime or Runtime()
-        self.strips, self.ledger = Strips(), Ledger()
+        self.moving = moving
+        self._usual = runtime or Runtime()
+        self.strips = Strips()
+        self.ledger = Ledger()
         self.open: dict[int, TrialRow] = {}
         self._runtimes: dict[int, Runtime] = {}  # by candidate
         events: Handlers = {
@@ -226,7 +228,8 @@ class TuningState(LevelState[contract.Event, contract.Action]):
         if row is None or row.going is None:
             return
         self._report(now, row, event.done)
-        row.place, row.going = row.going, None
+        row.place = row.going
+        row.going = None
         row.since = now + self.moving
         row.moves += 1
         self.strips.settle(event.trial, row.place)
@@ -263,7 +266,8 @@ class TuningState(LevelState[contract.Event, contract.Action]):
         self.strips.take(action.trial, action.place)
         row.run += 1
         if row.place is None:
-            row.place, row.since = action.place, now
+            row.place = action.place
+            row.since = now
             row.started = now if row.started < 0 else row.started
         else:
             row.going = action.place
@@ -306,7 +310,9 @@ class TuningState(LevelState[contract.Event, contract.Action]):
     def _report(self, now: Time, row: TrialRow, done: int, part: float = 0.0) -> None:
         if row.place is not None:
             row.gpu_time += float(row.place.width) * max(0, now - row.since)
-        row.done, row.part, row.since = done, part, now
+        row.done = done
+        row.part = part
+        row.since = now
 
     def _stop(self, now: Time, row: TrialRow) -> None:
         self._report(now, row, row.done)
@@ -316,5 +322,7 @@ class TuningState(LevelState[contract.Event, contract.Action]):
 
     def _end(self, now: Time, row: TrialRow, outcome: Outcome, reason: str = "") -> None:
         self._stop(now, row)
-        row.ended, row.outcome, row.reason = now, outcome, reason
+        row.ended = now
+        row.outcome = outcome
+        row.reason = reason
         del self.open[row.trial.id]

@@ -48,7 +48,9 @@ class TuningWorld:
     keeps the iterations that it had ended."""
 
     def __init__(self, runtime: Callable[[int], Runtime], moving: Time = 0, starting: Time = 0) -> None:
-        self._runtime, self._moving, self._starting = runtime, moving, starting
+        self._runtime = runtime
+        self._moving = moving
+        self._starting = starting
         self._trials: dict[int, _Truth] = {}
 
     def consequences(self, now: Time, action: contract.Action, state: TuningState) -> Later:
@@ -73,13 +75,16 @@ class TuningWorld:
         truth = self._trials.setdefault(action.trial, _Truth(row.trial, row.done))
         if truth.iteration and row.going is None:  # the trial lost its GPUs, and was given others at once
             self._rest(truth, int(truth.at(now)))
-        at, done, cost = now, int(truth.done), self._starting
+        at = now
+        done = int(truth.done)
+        cost = self._starting
         if truth.iteration:
             at, done = truth.boundary(now)
             cost = self._moving
         if done < row.trial.iterations and truth.iteration:
             yield at, contract.TrialMoved(action.trial, row.run, done)
-        truth.done, truth.since = done, at + cost
+        truth.done = done
+        truth.since = at + cost
         truth.iteration = self._runtime(row.trial.candidate).at(action.place.width)
         yield (
             (truth.end() if done < row.trial.iterations else at),
@@ -87,7 +92,8 @@ class TuningWorld:
         )
 
     def _pause(self, now: Time, action: contract.Pause, state: TuningState) -> Later:
-        row, truth = state.open[action.trial], self._trials[action.trial]
+        row = state.open[action.trial]
+        truth = self._trials[action.trial]
         at, done = truth.boundary(now)
         self._rest(truth, done)
         if done < row.trial.iterations:
@@ -96,4 +102,5 @@ class TuningWorld:
             yield at, contract.TrialFinished(action.trial, row.run)
 
     def _rest(self, truth: _Truth, done: int) -> None:
-        truth.done, truth.iteration = done, 0.0
+        truth.done = done
+        truth.iteration = 0.0

@@ -55,9 +55,11 @@ pytest_plugins = ("tests.support.cli_fixtures", "tests.support.cluster.fixtures"
 ACCESS = AccessSection(
     ("alice", "@admin"), {"vision": ("bob", "carol"), "speech": ("dave", "@talk", "carol")}
 )
-OPEN, SEEN_BY_TEAM = ACCESS, msgspec.structs.replace(ACCESS, status="team")
+OPEN = ACCESS
+SEEN_BY_TEAM = msgspec.structs.replace(ACCESS, status="team")
 ALICE, BOB, CAROL, EVE = (Identity(name) for name in ("alice", "bob", "carol", "eve"))
-ROOT_ADMIN, TALKER = Identity("zoe", frozenset({"admin"})), Identity("tim", frozenset({"talk", "users"}))
+ROOT_ADMIN = Identity("zoe", frozenset({"admin"}))
+TALKER = Identity("tim", frozenset({"talk", "users"}))
 NOBODY = "nobody"
 
 
@@ -300,7 +302,8 @@ def words_of(do: Callable[[], object]) -> str:
 def test_an_app_that_one_may_not_see_is_answered_as_one_that_does_not_exist(asked: Any) -> None:
     bob = asked("bob", SEEN_BY_TEAM)
     for do in (bob.story, lambda app: bob.logs(app, {}), lambda app: bob.send("withdraw", {"app": app}, 0.0)):
-        there, nowhere = words_of(partial(do, "hear")), words_of(partial(do, "none"))
+        there = words_of(partial(do, "hear"))
+        nowhere = words_of(partial(do, "none"))
         assert there == nowhere.replace("none", "hear")
         assert there == "APP: expected an app of this cluster, such as see (got 'hear')"
     eve = asked("eve", SEEN_BY_TEAM)
@@ -486,7 +489,8 @@ IS = (
 @needs_root
 def test_an_app_runs_as_its_owner(open_path: Path) -> None:
     home = open_path / "here.state"
-    one, found = LocalBackend(home, {"left": MachineStatus(2)}), pwd.getpwnam(NOBODY)
+    one = LocalBackend(home, {"left": MachineStatus(2)})
+    found = pwd.getpwnam(NOBODY)
     try:
         one.start(order(1, JobCommand(("/usr/bin/env", "python3", "-c", IS), owner=NOBODY, directory="/")))
         assert seen(one, 1).ended == "finished"
@@ -536,7 +540,8 @@ def test_an_owner_who_is_no_user_here_fails_the_run(open_path: Path) -> None:
 def test_a_program_that_only_root_could_find_is_not_found(
     open_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    home, hidden = open_path / "here.state", open_path / "hidden"
+    home = open_path / "here.state"
+    hidden = open_path / "hidden"
     hidden.mkdir(mode=0o700)
     monkeypatch.setenv("PATH", f"{hidden}:/usr/bin:/bin")
     one = LocalBackend(home, {"left": MachineStatus(2)})
@@ -596,7 +601,8 @@ FINISHED = "SELECT * FROM apps WHERE outcome = 'finished' AND name = '{}'"
 @needs_root
 @pytest.mark.long
 def test_a_user_of_the_machine_submits_and_reads_and_cannot_do_more(open_path: Path) -> None:
-    home, file = open_path / "here.state", open_path / "live.yaml"
+    home = open_path / "here.state"
+    file = open_path / "live.yaml"
     file.write_text(LIVE.format(nobody=NOBODY))
 
     def asked(verb: str, *given: Any) -> Any:

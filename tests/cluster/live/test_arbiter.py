@@ -39,11 +39,14 @@ class House:
     def __init__(
         self, home: Path, policy: str = "tiresias", planned: tuple[PlannedApp, ...] = (), **more: Any
     ) -> None:
-        self.home, self.clock, self.set_back = home, Clock(), 0
+        self.home = home
+        self.clock = Clock()
+        self.set_back = 0
         lengths = dict.fromkeys(range(20), 40 * SECOND)
         machines = {name: MachineStatus(2) for name in ("left", "right")}
         self.backend = FakeBackend(self.clock, machines, lengths, leaving=SECOND)
-        self.planned, self.more = planned, more
+        self.planned = planned
+        self.more = more
         self.office = self._open(policy)
 
     def wall(self) -> int:
@@ -84,7 +87,8 @@ def house(tmp_path: Path) -> House:
 
 
 def test_letters_are_read_once_and_answered(house: House) -> None:
-    first, huge = house.submit("a"), house.submit("b", gpus=9)
+    first = house.submit("a")
+    huge = house.submit("b", gpus=9)
     house.go(1)
     same = house.submit("a")
     house.go(1)
@@ -104,7 +108,8 @@ def test_letters_that_were_left_while_nobody_read_them(house: House) -> None:
     house.submit("a")
     same = house.submit("a")
     house.submit("b")
-    gone, again = house.submit("b", kind="withdraw"), house.submit("b", kind="withdraw")
+    gone = house.submit("b", kind="withdraw")
+    again = house.submit("b", kind="withdraw")
     house.go(2)
     answers = [house.office.store.answer(letter) for letter in (same, gone, again)]
     assert answers == [
@@ -237,7 +242,8 @@ def test_an_arbiter_that_was_superseded_writes_nothing(house: House) -> None:
     """As when a lock does not reach over a network."""
     house.submit("a")
     house.go(1)
-    old, steps = house.office, house.count("steps")
+    old = house.office
+    steps = house.count("steps")
     house.die_and_come_back()
     assert house.office.epoch == old.epoch + 1
     house.submit("b")
@@ -251,7 +257,8 @@ def test_an_arbiter_that_was_superseded_writes_nothing(house: House) -> None:
 def test_a_step_is_written_whole_or_not_at_all(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     house.submit("a")
     house.go(1)
-    letter, before = house.submit("b"), house.count("steps")
+    letter = house.submit("b")
+    before = house.count("steps")
 
     def broken(step: Step, *_: object) -> None:
         raise OSError("no space left")

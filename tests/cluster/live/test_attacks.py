@@ -90,7 +90,8 @@ def test_orders_lie_where_only_root_can_write(home: Path, open_path: Path) -> No
             (mine / name).write_text(json.dumps(forged))
 
     assert as_user(MALLORY, prepare) is None
-    one, parts = machines(home), (RunPart("left", (0, 1)), RunPart("right", (0, 1)))
+    one = machines(home)
+    parts = (RunPart("left", (0, 1)), RunPart("right", (0, 1)))
     one.start(order(2, evil("print(os.getuid(), os.getgid(), os.getgroups())"), (0, 1, 2, 3), parts))
     assert seen(one, 2).ended == "finished"
     assert not (open_path / "root").exists()
@@ -173,7 +174,8 @@ told = json.loads((at / 'gpus.json').read_text())
 (at / 'gpus-used.json').write_text(json.dumps({{'run': told['run']}}))
 time.sleep(0.5)
 """
-    one, task = machines(home), evil(code, elastic=True)
+    one = machines(home)
+    task = evil(code, elastic=True)
     one.start(order(1, task, (0, 1)))
     seen(one, 1, lambda run: (home / "apps/0-app/job-0/run-1/ready").exists())
     assert one.resize(RunKey(0, 0, 1), Order(RunKey(0, 0, 2), "app", (0,), (RunPart("left", (0,)),), task))
@@ -256,7 +258,8 @@ live: {{look: 50ms{access}}}
 @pytest.mark.long
 @pytest.mark.parametrize("shared", [True, False])
 def test_everything_is_for_our_user_alone(open_path: Path, shared: bool) -> None:
-    file, home = open_path / "live.yaml", open_path / "here.state"
+    file = open_path / "live.yaml"
+    home = open_path / "here.state"
     file.write_text(OPEN_BY_MISTAKE.format(access=", access: {}" if shared else ""))
     before = os.umask(0o022)
     try:
@@ -323,7 +326,8 @@ def test_an_arbiter_and_another_user_go_on_beside_an_attacker(
 def test_only_processes_of_owners_open_what_jobs_can_write() -> None:
     """Root's code has no way into such a folder: it does not import one."""
     top = Path(astrarium.cluster.live.__file__).parent
-    openers, readers = set(), set()
+    openers = set()
+    readers = set()
     for path in top.rglob("*.py"):
         names = {
             alias.name

@@ -271,10 +271,8 @@ def test_an_errand_that_is_halted_keeps_no_other_app_waiting(open_path: Path) ->
         waited(lambda: right.files("run-1/up"))
         office.started(on(3, evil("time.sleep(60)"), "right.1"))  # what lies on the left is old now
         waited(lambda: (office.backend.look(), right.files("run-1/halted"))[1])
-        began, other = (
-            time.monotonic(),
-            alone(2, "left.1", JobCommand(("true",), owner="61078", directory="/")),
-        )
+        began = time.monotonic()
+        other = alone(2, "left.1", JobCommand(("true",), owner="61078", directory="/"))
         office.started(other)
         waited(lambda: office.backend.look().runs[other.key].ended == "finished")
         assert time.monotonic() - began < 10

@@ -47,14 +47,16 @@ class Play:
         breaks: bool = False,
         learns: bool = False,
     ) -> None:
-        self.clock, self.notes = Clock(), Notebook()
+        self.clock = Clock()
+        self.notes = Notebook()
         self.tasks = tasks or {app.id: TASK for app in apps}
         self._lasts = {app for app, task in self.tasks.items() if task.on_stop == "never"}.__contains__
         work = {app.id: app.phases[0][0].work for app in apps}
         machines = {name: MachineStatus(2) for name in ("left", "right")}
         self.backend = FakeBackend(self.clock, machines, work, round(leaving * SECOND))
         self.backend.breaks = {app.id for app in apps if breaks}
-        self.options, self.arbiter = options, Arbiter(NonPreemptibleAllocator(allocator, self._lasts))
+        self.options = options
+        self.arbiter = Arbiter(NonPreemptibleAllocator(allocator, self._lasts))
         self.notes.allocator = allocator
         self._slowdowns = RelativeSlowdowns if learns else FixedSlowdowns
         self.live = self._made(ClusterState(self._slowdowns()), Memory())
@@ -190,7 +192,8 @@ def test_a_command_that_is_not_found_fails_at_once() -> None:
     play = Play(policy("fifo"), [single(0, "a", 20 * SECOND)], options=Options(retries=5))
     play.go(1)
     [run] = play.backend.runs.values()
-    run.ended, run.error = "not found", "exit code 127, train: not found"
+    run.ended = "not found"
+    run.error = "exit code 127, train: not found"
     play.go(1)
     row = play.live.state.ledger.rows[0]
     assert (row.outcome, row.reason) == (Outcome.FAILED, "job 0 failed: exit code 127, train: not found")
@@ -202,7 +205,8 @@ def test_failures_are_forgiven_where_the_job_gets_further() -> None:
     for _ in range(4):
         play.go(3)
         run = next(run for run in play.backend.runs.values() if not run.ended)
-        run.kept, run.ended = play.backend._part(run), "failed"
+        run.kept = play.backend._part(run)
+        run.ended = "failed"
         play.backend._keep(run)
     play.go(20)
     assert play.outcomes() == [Outcome.FINISHED]

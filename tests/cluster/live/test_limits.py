@@ -42,7 +42,8 @@ class Gone:
 
 
 def test_a_user_has_so_many_connections_and_others_have_theirs() -> None:
-    gone, pool = Gone(), Pool("users", 10, 3)
+    gone = Gone()
+    pool = Pool("users", 10, 3)
     slots = [gone.enter(pool, "bob") for _ in range(3)]
     with pytest.raises(Full, match="bob has 3 connections open, and may have 3"):
         gone.enter(pool, "bob")
@@ -53,7 +54,8 @@ def test_a_user_has_so_many_connections_and_others_have_theirs() -> None:
 
 
 def test_when_all_are_taken_the_oldest_of_who_has_most_gives_way() -> None:
-    gone, pool = Gone(), Pool("users", 4, 3)
+    gone = Gone()
+    pool = Pool("users", 4, 3)
     for group, name in (("bob", "b1"), ("carol", "c1"), ("bob", "b2"), ("bob", "b3"), ("eve", "e1")):
         gone.enter(pool, group, name)
     assert gone.names == ["b1"]
@@ -64,7 +66,8 @@ def test_when_all_are_taken_the_oldest_of_who_has_most_gives_way() -> None:
 
 
 def test_of_strangers_one_always_gives_way() -> None:
-    gone, pool = Gone(), Pool("strangers", 3, yields=True)
+    gone = Gone()
+    pool = Pool("strangers", 3, yields=True)
     for name in ("first", "second", "third", "fourth"):
         gone.enter(pool, "10.0.0.1", name)
     assert gone.names == ["first"]
@@ -75,7 +78,8 @@ def test_of_strangers_one_always_gives_way() -> None:
 
 
 def test_who_has_given_way_leaves_once() -> None:
-    gone, pool = Gone(), Pool("strangers", 1, yields=True)
+    gone = Gone()
+    pool = Pool("strangers", 1, yields=True)
     first = gone.enter(pool, "a")
     gone.enter(pool, "b")
     first.leave()
@@ -237,7 +241,8 @@ def test_users_of_the_machine_have_the_same_limit(home: Path) -> None:
 
 
 def test_a_listener_outlives_a_lack_of_descriptors(arbiter: Arbiter, monkeypatch: pytest.MonkeyPatch) -> None:
-    accept, failed = socket.socket.accept, list[float]()
+    accept = socket.socket.accept
+    failed = list[float]()
 
     def failing(self: socket.socket) -> Any:
         if self is arbiter.listener._socket and len(failed) < 3:
@@ -324,7 +329,8 @@ def test_what_is_nested_too_deeply_is_refused_before_it_is_stored(arbiter: Arbit
 
 def test_a_message_that_cannot_be_read_is_refused_and_the_others_are_not(tmp_path: Path) -> None:
     house = House(tmp_path)
-    before, after = house.submit("before"), house.submit("after")
+    before = house.submit("before")
+    after = house.submit("after")
     house.office.store._db.execute("UPDATE inbox SET body = ? WHERE id = ?", ("[" * 5000, before))
     house.go(1)
     assert "message: expected one that can be read" in str(house.office.store.answer(before))
@@ -363,7 +369,9 @@ def test_a_user_leaves_so_many_bytes_in_an_hour(arbiter: Arbiter) -> None:
 
 def test_one_question_of_a_user_is_answered_at_a_time(arbiter: Arbiter) -> None:
     """However many connections one user has, others wait for one question at most."""
-    running, most, lock = set[int](), list[int](), threading.Lock()
+    running = set[int]()
+    most = list[int]()
+    lock = threading.Lock()
 
     def slow(folder: Any, who: Any, kind: Any, body: Any) -> list[Any]:
         with lock:

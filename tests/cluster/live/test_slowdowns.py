@@ -36,11 +36,15 @@ class Told:
     """Books of three machines in two racks, and jobs whose owners are wrong by a factor."""
 
     def __init__(self, wrong: float, noise: float = 0.0, startup: int = 0) -> None:
-        self.slowdowns, self.now = RelativeSlowdowns(), 0
+        self.slowdowns = RelativeSlowdowns()
+        self.now = 0
         self.state = ClusterState(self.slowdowns)
         for machine in (Machine(0, 4, 0, 2), Machine(1, 4, 0, 2), Machine(2, 4, 1, 2)):
             self.state.apply(0, MachineJoined(machine))
-        self.wrong, self.chance, self.noise, self.startup = wrong, random.Random(3), noise, startup
+        self.wrong = wrong
+        self.chance = random.Random(3)
+        self.noise = noise
+        self.startup = startup
 
     def arrive(self, app: int, gpus: int = 2) -> None:
         work = round(gpus * HOUR * self.wrong)
@@ -51,7 +55,8 @@ class Told:
         row = self.state.apps[app].jobs[0]
         self.state.commit(self.now, Grant(app, gpus, FOREVER))
         self.state.commit(self.now, Run(app, 0, gpus))
-        floor, done = self.state.floor, row.done
+        floor = self.state.floor
+        done = row.done
         pace = len(gpus) / TRUTH.of("net", "", floor.spread(gpus)) * self.wrong
         self.now += self.startup * SECOND
         for _ in range(reports):

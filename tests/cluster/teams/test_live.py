@@ -37,7 +37,8 @@ class Office:
     """An arbiter for teams on two machines that are not there, which can be killed."""
 
     def __init__(self, home: Path) -> None:
-        self.home, self.clock = home, Clock()
+        self.home = home
+        self.clock = Clock()
         machines = {name: MachineStatus(2) for name in ("left", "right")}
         self.backend = FakeBackend(
             self.clock, machines, dict.fromkeys(range(20), 40 * SECOND), leaving=SECOND

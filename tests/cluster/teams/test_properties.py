@@ -46,7 +46,8 @@ def arrivals(draw: st.DrawFn) -> Arrivals:
     found = []
     for number in range(draw(st.integers(1, 8))):
         limits = {"priority": draw(st.integers(0, 1)), "min_run": draw(st.sampled_from([0, 0, 7])) * MINUTE}
-        jobs, minutes = draw(st.integers(1, 6)), draw(st.integers(1, 60))
+        jobs = draw(st.integers(1, 6))
+        minutes = draw(st.integers(1, 60))
         one = app(number, draw(st.sampled_from(TEAMS)), minutes, 1, jobs, **limits)
         found.append((draw(st.integers(0, 60)), one))
     return found
@@ -73,7 +74,8 @@ def most(rule: Team) -> int:
 @BOUNDED
 @given(rule=rules(), apps=arrivals())
 def test_no_gpu_is_idle_that_somebody_may_use(name: str, rule: Rules, apps: Arrivals) -> None:
-    played, state = shared(rule, apps, name), ClusterState()
+    played = shared(rule, apps, name)
+    state = ClusterState()
     for step in played.steps:
         follow(state, step)
         has = held(state)
@@ -88,7 +90,9 @@ def test_no_gpu_is_idle_that_somebody_may_use(name: str, rule: Rules, apps: Arri
 def test_a_team_has_what_it_is_guaranteed_as_soon_as_runs_may_be_stopped(
     name: str, rule: Rules, apps: Arrivals
 ) -> None:
-    played, state, since = shared(rule, apps, name), ClusterState(), dict[int, tuple[int, Time]]()
+    played = shared(rule, apps, name)
+    state = ClusterState()
+    since = dict[int, tuple[int, Time]]()
     for step in played.steps:
         follow(state, step)
         since = {gpu: since.get(gpu, (app, step.now)) for gpu, app in state.holder.items()}
@@ -120,7 +124,9 @@ def test_equal_teams_are_served_equally_over_time(name: str, gangs: list[int], g
         for side, gang in enumerate(gangs)
         for copy in range(-(-2 * SIZE // gang))
     ]
-    played, state, service = shared(rule, apps, name), ClusterState(), dict[str, Time]()
+    played = shared(rule, apps, name)
+    state = ClusterState()
+    service = dict[str, Time]()
     before: Any = None
     for step in played.steps:
         if before is not None and step.now <= 400 * MINUTE:
@@ -137,7 +143,8 @@ def test_reserved_gpus_are_free_for_their_team_under_every_policy(name: str) -> 
     rule = Rules({"red": Team(3), "blue": Team()}, (reserved,))
     apps = [(n, app(n, "red", 150, 1 + n % 3, min_run=3 * MINUTE)) for n in range(9)]
     apps.append((70, app(9, "blue", 30, 5)))
-    played, state = shared(rule, apps, name), ClusterState()
+    played = shared(rule, apps, name)
+    state = ClusterState()
     for step in played.steps:
         follow(state, step)
         if reserved.holds(step.now):

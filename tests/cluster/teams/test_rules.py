@@ -94,7 +94,8 @@ def reasons(played: Played, kind: type[Grant] | type[Revoke], app: int) -> list[
 @BOUNDED
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 3)), max_size=4), st.integers(0, 12))
 def test_usable_counts_are_all_sums_of_jobs(sizes: list[tuple[int, int]], most: int) -> None:
-    state, sums = ClusterState(), {0}
+    state = ClusterState()
+    sums = {0}
     for number, (least, more) in enumerate(sizes):
         job = msgspec.structs.replace(single(0, "", 1, least).phases[0][0], most=least + more)
         state.apply(0, AppArrived(App(number, str(number), ((job,),))))
@@ -282,7 +283,9 @@ def test_a_team_over_its_budget_gets_what_nobody_else_wants() -> None:
 def test_a_hard_budget_is_never_exceeded(gpu_hours: float, over: int, jobs: int, gpus: int) -> None:
     budget = Budget(gpu_hours, Duration(over * HOUR), hard=True)
     played = shared(Rules({"red": Team(budget=budget)}), 8, [(0, app(0, "red", 120, gpus, jobs))])
-    usage, at, state = FadingUsage(float(budget.over)), 0, ClusterState()
+    usage = FadingUsage(float(budget.over))
+    at = 0
+    state = ClusterState()
     for step in played.steps:
         usage.add(len(state.holder), step.now - at)
         at = step.now
@@ -341,7 +344,8 @@ def test_reservations_come_again() -> None:
 
 def told(rules: Rules, gpus: int, apps: Iterable[tuple[float, App]], at: float) -> dict[str, str]:
     """Return what is said of those who wait, after so many minutes."""
-    allocator, state = TeamSharing(policy(), rules), ClusterState()
+    allocator = TeamSharing(policy(), rules)
+    state = ClusterState()
     joined = (0, MachineJoined(Machine(0, gpus)))
     arrivals = [(round(when * MINUTE), AppArrived(each)) for when, each in apps]
     found: dict[str, str] = {}

@@ -150,7 +150,8 @@ def test_the_page_shows_the_example_and_lists_every_field() -> None:
 
 
 def test_the_page_can_be_followed(call: Any) -> None:
-    text, told = PAGE.read_text(), ""
+    text = PAGE.read_text()
+    told = ""
     for language, body in re.findall(r"^```(sh|text)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         if language == "sh":
             told = call(*body.replace("teams.yaml", str(EXAMPLE)).split()[1:]).out

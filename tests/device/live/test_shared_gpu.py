@@ -41,7 +41,8 @@ def together(*work: Callable[[], object]) -> None:
 def test_all_have_their_turns_and_never_two_at_once() -> None:
     """In which order: test_device_order.py."""
     backend = PlainLaneBackend()
-    gpu, both = gpu_with("fair", backend), Barrier(2)
+    gpu = gpu_with("fair", backend)
+    both = Barrier(2)
 
     def work(number: int) -> None:
         with gpu.job(f"job{number}", backend.needs, iterations=50) as job:
@@ -59,7 +60,9 @@ def test_all_have_their_turns_and_never_two_at_once() -> None:
 
 
 def test_fifo_keeps_the_gpu_for_the_first() -> None:
-    backend, order, second_is_there = PlainLaneBackend(), list[int](), Event()
+    backend = PlainLaneBackend()
+    order = list[int]()
+    second_is_there = Event()
     gpu = gpu_with("fifo", backend)
 
     def second() -> None:
@@ -82,7 +85,8 @@ def test_fifo_keeps_the_gpu_for_the_first() -> None:
 
 def test_what_a_job_needs_is_measured_while_nobody_else_runs() -> None:
     backend = PlainLaneBackend()
-    gpu, all_made = gpu_with("pack", backend), Barrier(3)
+    gpu = gpu_with("pack", backend)
+    all_made = Barrier(3)
 
     def work() -> None:
         with gpu.job("unknown") as job:
@@ -98,7 +102,8 @@ def test_what_a_job_needs_is_measured_while_nobody_else_runs() -> None:
 
 
 def test_a_newcomer_is_measured_however_busy_the_gpu_is() -> None:
-    backend, newcomer_done = PlainLaneBackend(), Event()
+    backend = PlainLaneBackend()
+    newcomer_done = Event()
     gpu = gpu_with("fair", backend)
 
     def busy() -> None:
@@ -176,7 +181,8 @@ def test_a_job_that_can_never_fit_is_told_why() -> None:
 
 @pytest.mark.filterwarnings("ignore::astrarium.device.live.shared_gpu.MemoryWarning")
 def test_what_was_decided_live_replays() -> None:
-    backend, steps = PlainLaneBackend(), list[Step]()
+    backend = PlainLaneBackend()
+    steps = list[Step]()
     backend.excess = {3: Excess(3, 50), 6: Excess(90, 40)}  # one that fits, and one that ends a job
     gpu = gpu_with("srtf", backend, steps)
 
@@ -319,8 +325,10 @@ def test_a_turn_that_cannot_begin_leaves_the_lane_free() -> None:
 @pytest.mark.parametrize("case", ["waiting", "granted", "held", "told"])
 def test_a_job_interrupted_while_it_waits_holds_up_nobody(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Interrupted at each of the places where a wait can be when Ctrl-C comes; the last is after it."""
-    backend, turn_of_the_other = PlainLaneBackend(), Event()
-    gpu, outcomes = gpu_with("fair", backend), list[str]()
+    backend = PlainLaneBackend()
+    turn_of_the_other = Event()
+    gpu = gpu_with("fair", backend)
+    outcomes = list[str]()
 
     def stopped() -> None:
         try:

@@ -30,7 +30,8 @@ SIZE = 4 * SEGMENT
 
 class FakeStream:
     def __init__(self, cuda: FakeCuda, name: str) -> None:
-        self.cuda, self.name = cuda, name
+        self.cuda = cuda
+        self.name = name
 
     def wait_stream(self, other: FakeStream) -> None:
         self.cuda.log.append(f"{self.name} waits for {other.name}")
@@ -44,10 +45,13 @@ class FakeStream:
 
 class FakeEvent:
     def __init__(self, cuda: FakeCuda) -> None:
-        self.cuda, self.stream, self.at = cuda, "", 0.0
+        self.cuda = cuda
+        self.stream = ""
+        self.at = 0.0
 
     def record(self, stream: FakeStream) -> None:
-        self.stream, self.at = stream.name, self.cuda.gpu_ms
+        self.stream = stream.name
+        self.at = self.cuda.gpu_ms
 
     def elapsed_time(self, later: FakeEvent) -> float:
         return later.at - self.at
@@ -60,7 +64,9 @@ class Pool:
     """PyTorch ends the process where a pool goes away while a thread is inside one."""
 
     def __init__(self, cuda: FakeCuda) -> None:
-        self.cuda, self.segments, self.blocks = cuda, list[int](), dict[int, int]()
+        self.cuda = cuda
+        self.segments = list[int]()
+        self.blocks = dict[int, int]()
 
     def __del__(self) -> None:
         self.cuda.ended.append(not self.cuda.inside)
@@ -436,7 +442,9 @@ def test_what_is_read_after_a_turn_is_not_given_to_others_meanwhile(
         made: OnGpu = torch.Tensor._make_subclass(OnGpu, torch.ones(1))
         return made
 
-    before, logits, states = tensor(), tensor(), [tensor(), tensor()]
+    before = tensor()
+    logits = tensor()
+    states = [tensor(), tensor()]
     backend.keep(before)  # not in a turn
     backend.begin(turn())
     backend.keep({"logits": logits, "states": (states, torch.ones(1)), "name": "bert"})
@@ -529,7 +537,8 @@ def test_what_is_measured_has_room_for_what_one_segment_loses(
 ) -> None:
     cuda.allocated = 1000
     with backend.measured() as reading:
-        cuda.allocated, cuda.peak = 3000, 3000 + 40 * SEGMENT
+        cuda.allocated = 3000
+        cuda.peak = 3000 + 40 * SEGMENT
     found = reading()
     assert (found.before, found.after) == (1000, 3000)
     assert found.peak - found.after == 42 * SEGMENT + SMALL

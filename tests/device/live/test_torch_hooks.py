@@ -48,7 +48,9 @@ class Loop:
     """A model, an optimizer and a job that are attached; `turns` are those begun so far."""
 
     def __init__(self, optimizers: int = 1, needs: Needs | None = NEEDS) -> None:
-        self.backend, self.model, self.batch = PlainLaneBackend(), Net(), torch.ones(3, 4)
+        self.backend = PlainLaneBackend()
+        self.model = Net()
+        self.batch = torch.ones(3, 4)
         self.optimizers = [torch.optim.SGD(self.model.parameters(), lr=0.1) for _ in range(optimizers)]
         self.gpu = TorchGpu("fair", self.backend)
         self._block = self.gpu.attached("net", self.model, *self.optimizers, needs=needs)
@@ -381,8 +383,10 @@ def test_only_what_is_on_a_gpu_is_counted() -> None:
 
 
 def test_two_loops_take_turns() -> None:
-    backend, order = PlainLaneBackend(), list[str]()
-    gpu, both = TorchGpu("fair", backend), threading.Barrier(2)
+    backend = PlainLaneBackend()
+    order = list[str]()
+    gpu = TorchGpu("fair", backend)
+    both = threading.Barrier(2)
 
     def train(name: str) -> None:
         model = nn.Linear(4, 2)

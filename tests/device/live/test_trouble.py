@@ -107,7 +107,8 @@ def failing_record(at: int) -> Callable[[Step], None]:
 def test_an_error_of_the_policy_or_the_record_is_told_to_everybody(what: str, at: int) -> None:
     policy = Faulty(at) if what == "policy" else Fair()
     record = failing_record(at) if what == "record" else None
-    gpu, told = SharedGpu(policy, PlainLaneBackend(), record=record), list[str]()
+    gpu = SharedGpu(policy, PlainLaneBackend(), record=record)
+    told = list[str]()
 
     def work() -> None:
         try:
@@ -132,7 +133,9 @@ def test_an_error_of_the_policy_at_a_timer_is_told_too() -> None:
                 raise ZeroDivisionError("a bad policy")
             yield from super().decide(now, events, state)
 
-    now, there, pause = [0], Event(), Event()
+    now = [0]
+    there = Event()
+    pause = Event()
     gpu = SharedGpu(Late(), PlainLaneBackend(), lambda: now[0])
 
     def other() -> None:
@@ -164,7 +167,8 @@ def test_who_comes_when_all_is_over_is_told_at_once() -> None:
 
 
 def test_a_job_of_fewer_iterations_than_are_measured_is_over_after_them() -> None:
-    gpu, done = gpu_with(), list[int]()
+    gpu = gpu_with()
+    done = list[int]()
 
     def run() -> None:
         with gpu.job("two", iterations=2) as job:
@@ -208,7 +212,8 @@ class Device(PlainLaneBackend):
 def test_what_is_read_last_is_what_stays() -> None:
     """Somebody else had built something, and let it go again."""
     backend = Device(100)
-    gpu, after = gpu_with(backend=backend), iter([30, 60, 40])
+    gpu = gpu_with(backend=backend)
+    after = iter([30, 60, 40])
     with gpu.job("measured", owned=30) as job:
         for _ in range(MEASURED):
             with job.iteration():
@@ -248,7 +253,8 @@ def test_those_that_said_what_they_need_do_not_make_others_cheaper() -> None:
 
 
 def test_a_leak_in_a_lane_that_is_anothers_is_charged_alone() -> None:
-    charges, turn = Charges(0), Turn(0, 0, 0, 40, shared=True)
+    charges = Charges(0)
+    turn = Turn(0, 0, 0, 40, shared=True)
     charges.known(Needs(5, 10, 1))
     assert charges.exceeded(turn, Excess(held=2, lane=40, leaks=True)) == [NeedsChanged(0, 7, 10)]
     assert charges.exceeded(turn, Excess(held=2, lane=42)) == [NeedsChanged(0, 7, 42)]

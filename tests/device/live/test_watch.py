@@ -62,7 +62,8 @@ def test_a_good_deal_more_that_grows_is_a_leak_and_what_stays_the_same_is_only_c
 
 
 def test_blocks_belong_to_the_job_after_whose_turn_they_were_seen() -> None:
-    watch, others = LaneWatch(), PoolBlock(300, 4 * SEGMENT)
+    watch = LaneWatch()
+    others = PoolBlock(300, 4 * SEGMENT)
     looked(watch, 0, GRADIENTS)
     assert looked(watch, 1, GRADIENTS, others) is None
     assert looked(watch, 0, GRADIENTS, others, turns=3) is None
@@ -106,7 +107,8 @@ def test_gradients_at_addresses_that_were_a_neighbours_are_no_leak() -> None:
 
 
 def test_what_leaks_beside_neighbours_is_still_found() -> None:
-    watch, others = LaneWatch(), PoolBlock(300, SEGMENT)
+    watch = LaneWatch()
+    others = PoolBlock(300, SEGMENT)
     looked(watch, 0, GRADIENTS)
     looked(watch, 1, others)
     losses = [PoolBlock(1000 + turn, 512) for turn in range(20)]
@@ -124,7 +126,8 @@ def test_it_is_due_when_the_device_was_asked_for_memory() -> None:
 
 @pytest.mark.parametrize(("shared", "when"), [(True, range(17, 60)), (False, [24, 32, 40, 48, 56])])
 def test_a_job_by_itself_is_asked_about_that_only_now_and_then(shared: bool, when: list[int]) -> None:
-    watch, asked = LaneWatch(), list[int]()
+    watch = LaneWatch()
+    asked = list[int]()
 
     def answer(turn: int) -> int:
         asked.append(turn)

@@ -28,7 +28,8 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 def poisoned(gpus: int = 1, models: int = 1, slo_ms: int = 1000, policy: str = "eager") -> Stage:
     """Return a stage on which a call of model 0 that begins with POISON ends its worker."""
     stage = Stage(gpus, models, slo_ms=slo_ms, policy=policy)
-    stage.workers.deadly, stage.workers.poison = {0: EXITED}, POISON
+    stage.workers.deadly = {0: EXITED}
+    stage.workers.poison = POISON
     return stage
 
 
@@ -50,7 +51,8 @@ def test_a_call_that_breaks_a_worker_alone_is_not_tried_again_and_its_input_is_r
     assert (ticket.outcome, ticket.cause, ticket.retried) == (Outcome.FAILED, WORKER_LOST, False)
     assert "the worker of GPU 0 exited with status 1 while it ran this call alone" in ticket.reason
     assert stage.fleet.restarts == 1
-    again, other = stage.call(data=POISON), stage.call()
+    again = stage.call(data=POISON)
+    other = stage.call()
     stage.wait(30)
     assert (again.outcome, again.cause) == (Outcome.FAILED, QUARANTINED)
     assert "exited with status 1" in again.reason
@@ -147,7 +149,8 @@ def test_calls_wait_for_a_worker_that_is_on_its_way_and_others_are_told_that_it_
     stage = Stage(gpus=1, slo_ms=25)
     stage.workers.crash(0)
     stage.wait(1)
-    now, admission = stage.loop.now, stage.control.admission
+    now = stage.loop.now
+    admission = stage.control.admission
     assert not stage.control.present
     assert admission.admit(0, 25 * MILLISECOND, now, now) == 4  # away
     assert admission.admit(0, 300 * MILLISECOND, now, now) == 0
@@ -363,7 +366,9 @@ def test_calls_of_a_model_whose_own_worker_is_away_wait_for_it() -> None:
     stage.workers.crash(1)
     stage.wait(0)
     assert (entry.state, "its worker exited with status 1" in entry.reason) == ("LOADING", True)
-    ticket, other = stage.call(model=0), stage.call(model=1)  # one that was let in just before
+    # one that was let in just before
+    ticket = stage.call(model=0)
+    other = stage.call(model=1)
     stage.wait(300)
     assert outcomes([ticket, other]) == [Outcome.IN_TIME] * 2
     assert entry.state == "READY"
@@ -372,7 +377,8 @@ def test_calls_of_a_model_whose_own_worker_is_away_wait_for_it() -> None:
 
 def test_the_shared_worker_may_die_while_a_model_of_its_own_process_runs() -> None:
     stage = isolated(gpus=1, slo_ms=1000)
-    apart, behind = stage.call(model=0), stage.call(model=1)
+    apart = stage.call(model=0)
+    behind = stage.call(model=1)
     stage.wait(2)
     stage.workers.kill(0)
     stage.wait(600)

@@ -85,7 +85,8 @@ def asking(
 
 
 ONE_INPUT = b'{"name":"IN","shape":[1,1],"datatype":"FP32","data":[1]},'
-NUMBERS, TEXTS = 3_000_000, 1_000_000
+NUMBERS = 3_000_000
+TEXTS = 1_000_000
 HOSTILE = {
     "numbers": (asking(NUMBERS, b"[" + b"0," * (NUMBERS - 1) + b"7]"), "echo", 200),
     "one wrong number": (asking(NUMBERS, b"[" + b"0," * (NUMBERS - 1) + b"x]"), "echo", 400),
@@ -170,7 +171,8 @@ def test_large_messages_keep_nobody_waiting(
     request.inputs.add(name="IN", datatype=datatype, shape=[1, elements], contents=contents or None)
     if not contents:
         request.raw_input_contents.append(bytes(32_000_000))
-    data, ended = request.SerializeToString(), [None]
+    data = request.SerializeToString()
+    ended = [None]
 
     def act() -> None:
         try:

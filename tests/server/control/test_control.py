@@ -142,7 +142,8 @@ def test_a_worker_that_was_stopped_is_killed_sooner() -> None:
     looks = []
     for stopped in (set[int](), {0}):
         stage = Stage(gpus=1)
-        stage.workers.stuck, stage.workers.stopped = {0}, stopped
+        stage.workers.stuck = {0}
+        stage.workers.stopped = stopped
         stage.call()
         looks.append(looks_until_killed(stage))
     assert looks == [11, 4]
@@ -399,7 +400,8 @@ def play(stage: Stage, happenings: list[tuple[str, int, int]], applications: int
     for what, which, pause in happenings:
         match what:
             case "call" | "rows" | "tight":
-                rows, timeout = 3 if what == "rows" else 1, 8 if what == "tight" else None
+                rows = 3 if what == "rows" else 1
+                timeout = 8 if what == "tight" else None
                 application = len(calls) % applications if applications and which % 2 == 0 else 0
                 calls.append(stage.call(which, rows, timeout, application=application))
             case "kill":
@@ -452,7 +454,8 @@ def test_a_policy_and_its_twin_send_the_same_batches_and_end_calls_alike(
 @pytest.mark.in_python  # it runs both by itself
 def test_a_policy_and_its_twin_learn_alike(monkeypatch: pytest.MonkeyPatch, policy: str, gpus: int) -> None:
     """Seconds of calls from three applications, faster and faster; what is measured changes decisions."""
-    stories, random = {}, Random(1)
+    stories = {}
+    random = Random(1)
     pauses = [random.expovariate(0.3 * gpus + number / 1500) for number in range(1500 * gpus)]
     for way in ("python", "native", "untaught"):
         monkeypatch.setattr(Stage, "natively", way == "native")
@@ -503,7 +506,8 @@ def ticket_gpu(stage: Stage) -> int:
 
 def preempt(stage: Stage) -> Ticket:
     """Let the policy cancel the batch of GPU 0; return the call that it is told of by that, and forgets."""
-    policy, decide = stage.policy, stage.policy.decide
+    policy = stage.policy
+    decide = stage.policy.decide
 
     def once(now: int, events: Sequence[Any], state: ServingState) -> Iterator[Action]:
         policy.decide = decide
@@ -542,7 +546,8 @@ def test_a_call_goes_home_when_no_worker_writes_for_it_any_more() -> None:
     ticket = stage.call()
     stage.wait(2)
     preempt(stage)
-    policy, decide = stage.policy, stage.policy.decide
+    policy = stage.policy
+    decide = stage.policy.decide
 
     def drops(now: int, events: Sequence[Any], state: ServingState) -> Iterator[Action]:
         policy.decide = decide

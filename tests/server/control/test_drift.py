@@ -44,7 +44,8 @@ def test_profiles_follow_batches_that_have_become_slower() -> None:
 
 def test_batches_that_ran_before_all_graphs_were_there_are_not_held_against_the_profile() -> None:
     stage = Stage(gpus=2)
-    entry, now = stage.repository.entries[0], stage.loop.now
+    entry = stage.repository.entries[0]
+    now = stage.loop.now
     for gpu in range(2):
         stage.fleet.heard(gpu, ModelLoaded(0, (), (), partial=True))
     assert not entry.whole(now)
@@ -73,7 +74,8 @@ def test_the_drift_watch_is_shown_batches_of_whole_models_only() -> None:
 
 def test_a_plan_from_a_profile_alone_is_soon_held_against_reality() -> None:
     stage = Stage(gpus=1, slo_ms=100)
-    watch, began = DriftWatch(stage.plan.setup, stage.loop.now), stage.loop.now
+    watch = DriftWatch(stage.plan.setup, stage.loop.now)
+    began = stage.loop.now
     looked = [at for at in range(0, 200 * SECOND, SECOND // 10) if _judges(watch, stage, began + at)]
     assert looked[:5] == [5 * SECOND, 15 * SECOND, 35 * SECOND, 65 * SECOND, 95 * SECOND]
 

@@ -205,7 +205,8 @@ def test_a_trial_is_in_books_of_its_own(path: str, broken: bool, why: str) -> No
     calls = calls_of(stage)
     stage.workers.broken = {0} if broken else set()
     assert asyncio.run(tried_out(stage, calls)) == why
-    trials, books = stage.control.trials[0], stage.control.books[0]
+    trials = stage.control.trials[0]
+    books = stage.control.books[0]
     assert (trials.accepted, trials.ended_in_all, books.accepted, books.ended_in_all) == (1, 1, 0, 0)
     assert stage.control.unaccounted() == 0
     assert stage.control.admission.open() == 0
@@ -231,8 +232,10 @@ def test_a_trial_whose_worker_dies_has_failed(path: str) -> None:
 
 def test_a_model_that_fails_takes_one_call_and_refuses_the_others(path: str) -> None:
     stage = Stage(gpus=1)
-    calls, entry = calls_of(stage), stage.repository.entries[0]
-    watch, books = calls._failures, stage.control.books[0]
+    calls = calls_of(stage)
+    entry = stage.repository.entries[0]
+    watch = calls._failures
+    books = stage.control.books[0]
     for _ in range(FEWEST_FAILED):
         books.accepted += 1
         books.call_ended(Outcome.FAILED, "model_error", MILLISECOND)
@@ -275,7 +278,8 @@ def test_a_service_says_so_once_and_once_that_it_is_over(caplog: pytest.LogCaptu
         service.control.begin(made.setup)
         service.control.present.add(0)
         for entry in service.repository.entries:
-            entry.state, entry.reason = "READY", ""
+            entry.state = "READY"
+            entry.reason = ""
         tries = ["ValueError: no", ""]
 
         async def try_out(entry: object) -> str:
@@ -335,7 +339,8 @@ BODY = b'{"inputs": [{"name": "X", "shape": [1, 1], "datatype": "FP32", "data": 
 
 @pytest.mark.parametrize("way", ["auto", "python"])
 def test_a_model_whose_every_batch_fails_is_not_ready_until_it_works(tmp_path: Path, way: str) -> None:
-    flag, scenario = tmp_path / "flag", tmp_path / "scenario.yaml"
+    flag = tmp_path / "flag"
+    scenario = tmp_path / "scenario.yaml"
     scenario.write_text(SCENARIO)
     (tmp_path / "broken.py").write_text(MODEL.replace("FLAG", str(flag)))
     with serving(scenario, "-o", f"server.path={way}") as server:

@@ -21,7 +21,9 @@ from astrarium.serving.contract import (
 from astrarium.serving.twin import native_setup
 from tests.support.live_fakes import Stage
 
-LARGEST, STRETCH = 0.4, 100 * MILLISECOND  # kWidest and kStretch in native/src/front/admission.h
+# kWidest and kStretch in native/src/front/admission.h
+LARGEST = 0.4
+STRETCH = 100 * MILLISECOND
 SPEC = ModelSpec(0, "m", 25 * MILLISECOND, latency_table([size * MILLISECOND for size in (2, 2, 3, 4)]))
 OBJECTIVE = 25 * MILLISECOND
 
@@ -35,7 +37,8 @@ def late_by(stage: Stage, slips_ms: list[float]) -> None:
 
 def margin(stage: Stage, spare_ms: float = 1000.0) -> float:
     """Milliseconds that a deadline so far away is brought forward: what a policy is told of such a call."""
-    ticket, base = stage.call(timeout_ms=spare_ms), stage.began
+    ticket = stage.call(timeout_ms=spare_ms)
+    base = stage.began
     stage.wait(0)
     told = [event.request for event in stage.steps[-1].events if type(event) is RequestArrived]
     return float((ticket.deadline - base - told[-1].deadline) / MILLISECOND)
@@ -86,7 +89,8 @@ def test_who_is_let_in_and_who_is_not() -> None:
 
 def admission_of(spec: ModelSpec, gpus: int = 2, most_open: int = 1 << 20) -> Any:
     """The native admission, closed as it is at first."""
-    front, native = extension("_front"), extension("_native")
+    front = extension("_front")
+    native = extension("_native")
     assert front is not None
     delays = Network(control=MILLISECOND, response=MILLISECOND)
     setup = Setup((spec,), tuple(map(GpuSpec, range(gpus))), delays)
@@ -102,7 +106,9 @@ class Calls:
     """Open calls of one model: what a further one would be told."""
 
     def __init__(self, spec: ModelSpec = SPEC) -> None:
-        self.admission, self.open, self.now = admission_of(spec), 0, 0
+        self.admission = admission_of(spec)
+        self.open = 0
+        self.now = 0
         self.admission.close(False)
 
     def keep(self, calls: int) -> None:

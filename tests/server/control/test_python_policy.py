@@ -239,7 +239,8 @@ class Thinking:
     listens_to_profiler = False
 
     def __init__(self, setup: Setup, may: threading.Event) -> None:
-        self._eager, self._may = Eager(setup, Eager.Parameters()), may
+        self._eager = Eager(setup, Eager.Parameters())
+        self._may = may
 
     def decide(self, now: int, events: Sequence[Event], state: ServingState) -> list[Action]:
         assert self._may.wait(60)
@@ -250,9 +251,11 @@ class Served:
     """A network thread, the native scheduler in its own, and the socket of a worker that a test plays."""
 
     def __init__(self, server: Running) -> None:
-        self.server, self.may = server, threading.Event()
+        self.server = server
+        self.may = threading.Event()
         self.may.set()
-        front, native = extension("_front"), extension("_native")
+        front = extension("_front")
+        native = extension("_native")
         assert front is not None
         setup = Setup((ModelSpec(0, "echo", HOUR, latency_table([MILLISECOND] * 8)),), (GpuSpec(0),))
         self._scheduler = front.Scheduler(server.front.exchange, 1)
@@ -297,7 +300,8 @@ async def thinking() -> AsyncIterator[Served]:
 def test_network_threads_go_on_while_a_policy_thinks() -> None:
     async def run() -> None:
         async with thinking() as served:
-            first, second = await served.server.connect(), await served.server.connect()
+            first = await served.server.connect()
+            second = await served.server.connect()
             served.may.clear()
             first.writer.write(request())
             status, _, answer = await second.ask(asking([1, 2], timeout=1))  # refused where it is read

@@ -226,7 +226,8 @@ def test_a_chunk_extension_without_end_is_cut_short(server: Served) -> None:
     start = f"{CHUNKED}{SIZE};".encode()
     with socket.create_connection(("127.0.0.1", server.http), timeout=60) as line:
         line.sendall(start)
-        sent, answer = 0, b""
+        sent = 0
+        answer = b""
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             while sent < 190_000_000:
                 line.sendall(b"x" * 1_000_000)
@@ -260,7 +261,8 @@ def test_the_client_is_told_what_a_path_can_do(way: Way) -> None:
 
 
 def pieces(data: bytes, size: int) -> bytes:
-    framing, found = RequestFraming(HttpLimits()), b""
+    framing = RequestFraming(HttpLimits())
+    found = b""
     for at in range(0, len(data), size):
         framing.feed(data[at : at + size])
         while (piece := framing.piece()) is not None:

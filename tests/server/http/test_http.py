@@ -182,7 +182,8 @@ def test_text(client: Any, binary: bool) -> None:
 
 
 def test_several_inputs_in_any_order_and_a_choice_of_outputs(server: Served, client: Any) -> None:
-    one, two = np.array([[1, 2, 3]], np.int32), np.array([[4, 5, 6]], np.int32)
+    one = np.array([[1, 2, 3]], np.int32)
+    two = np.array([[4, 5, 6]], np.int32)
     given = [tensor(two, "INT32", "B", binary=False), tensor(one, "INT32", "A")]
     answer = client.infer("pair", given, outputs=[http.InferRequestedOutput("OUT_B")])
     assert [each.name for each in server.service.calls[-1].inputs] == ["A", "B"]

@@ -68,7 +68,8 @@ def test_a_call_without_an_answer_is_told_what_the_long_way_tells(
 def test_no_more_calls_are_taken_than_may_be_open() -> None:
     async def run() -> None:
         async with running(by_hand=True, most_open=1) as server:
-            first, second = await server.connect(), await server.connect()
+            first = await server.connect()
+            second = await server.connect()
             first.writer.write(request())
             [(number, *_)] = await server.front.popped()
             status, headers, answer = await second.ask(request())
@@ -121,7 +122,8 @@ def test_a_call_that_cannot_be_in_time_is_refused() -> None:
 def test_full_memory_is_told_from_memory_that_is_too_small() -> None:
     async def run() -> None:
         async with running(OPEN, by_hand=True, memory=1 << 16) as server:
-            first, second = await server.connect(), await server.connect()
+            first = await server.connect()
+            second = await server.connect()
             first.writer.write(binary(np.zeros((1, 8192), np.float32)))
             [(number, *_)] = await server.front.popped()
             status, _, answer = await second.ask(request())
@@ -272,7 +274,8 @@ def reset(connection: Connection) -> None:
 def test_a_client_that_leaves_gives_back_what_it_held() -> None:
     async def run() -> None:
         async with running(by_hand=True) as server:
-            connection, another = await server.connect(), await server.connect()
+            connection = await server.connect()
+            another = await server.connect()
             connection.writer.write(request())
             another.writer.write(request()[:-1])
             [(number, *_)] = await server.front.popped()
@@ -314,7 +317,8 @@ def test_models_come_and_go_under_load() -> None:
             going = True
 
             async def ask(at: int) -> int:
-                connection, asked = await server.connect(), 0
+                connection = await server.connect()
+                asked = 0
                 while going:
                     status, _, answer = await connection.ask(asking([at, asked]))
                     assert (status, answer["outputs"][0]["data"]) == (200, [at, asked])
@@ -340,7 +344,8 @@ def test_stopping_waits_no_longer_than_it_may_and_leaves_nobody_waiting() -> Non
     async def run() -> None:
         front = LoopbackFront(PLAIN)
         http = await serve_http(FakeService(), native_front=front)
-        idle, waiting = await Connection.to(http.port), await Connection.to(http.port)
+        idle = await Connection.to(http.port)
+        waiting = await Connection.to(http.port)
         waiting.writer.write(request())
         while not (tickets := front.loopback.pop()):
             await asyncio.sleep(0.001)

@@ -33,7 +33,8 @@ from tests.support.server.fakes import HOUR
 _express: Any = import_module("astrarium._express")
 _front: Any = import_module("astrarium._front")
 
-HEAD, BODY = 4096, 100_000
+HEAD = 4096
+BODY = 100_000
 KINDS = list(DATATYPES)
 NUMBERS = [kind for kind in KINDS if kind not in ("BYTES", "BF16")]
 CARDS = [
@@ -135,7 +136,8 @@ class Desk:
 
     def tensors(self, call: Read) -> list[tuple[tuple[int, ...], bytes]]:
         """Where they were placed: shapes and bytes in the order of the card."""
-        found, at = [], call.block
+        found = []
+        at = call.block
         for shape, size in call.shapes:
             found.append((tuple(shape), bytes(self.memory[at : at + size])))
             at += aligned(size)
@@ -194,7 +196,10 @@ class LongWay:
     """The same request through the parser and the checks of the long way."""
 
     def __init__(self, data: bytes) -> None:
-        self.url, self.body, self.headers, self.whole = b"", b"", dict[bytes, bytes](), 0
+        self.url = b""
+        self.body = b""
+        self.headers = dict[bytes, bytes]()
+        self.whole = 0
         httptools.HttpRequestParser(self).feed_data(data)
         if encoding := self.headers.get(b"content-encoding"):
             self.body = bytes(asyncio.run(decompressed(self.body, encoding.decode().lower(), BODY)))
@@ -219,7 +224,8 @@ class LongWay:
 
 
 def same(desk: Desk, call: Read, data: bytes) -> None:
-    asked, tensors = LongWay(data).asked(), desk.tensors(call)
+    asked = LongWay(data).asked()
+    tensors = desk.tensors(call)
     desk.drop(call)
     assert CARDS[call.model].name == asked.call.model
     assert call.rows == asked.call.rows
@@ -263,9 +269,11 @@ def values(datatype: str, shape: tuple[int, ...]) -> st.SearchStrategy[Any]:
 def requests(draw: st.DrawFn) -> bytes:
     """Plain ones, in every form that a client may choose."""
     datatype = draw(st.sampled_from(KINDS))
-    rows, length = draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    rows = draw(st.integers(1, 3))
+    length = draw(st.integers(1, 3))
     sides = [("A", datatype, (rows, 2)), ("B", "FP32", (rows, length, 2))]
-    inputs, binary = [], b""
+    inputs = []
+    binary = b""
     for name, kind, shape in draw(st.permutations(sides)):
         array = draw(values(kind, shape))
         given: dict[str, Any] = {"name": name, "shape": list(shape), "datatype": kind}
@@ -486,14 +494,16 @@ def test_bf16_is_not_for_json(desk: Desk) -> None:
 def test_an_answer_says_what_the_long_way_says(
     datatype: str, rows: int, binary: bool, drawn: st.DataObject
 ) -> None:
-    desk, card = the_desk(), next(card for card in CARDS if card.name == datatype.lower())
+    desk = the_desk()
+    card = next(card for card in CARDS if card.name == datatype.lower())
     wanted = [{"name": "Y", "parameters": {"binary_data": binary}}, {"name": "X"}]
     body = plain(datatype, outputs=wanted, id="seven")
     body["inputs"] = [tensor("A", datatype, [[1, 0]] * rows), tensor("B", "FP32", [[[1, 2]]] * rows)]
     if datatype == "BOOL":
         body["inputs"][0]["data"] = [[True, False]] * rows
     data = request(json.dumps(body).encode(), card.name)
-    xs, ys = drawn.draw(values(datatype, (rows, 2))), drawn.draw(values("FP32", (rows, 3, 2)))
+    xs = drawn.draw(values(datatype, (rows, 2)))
+    ys = drawn.draw(values("FP32", (rows, 3, 2)))
     if drawn.draw(st.booleans()) and datatype in ("FP16", "FP32", "FP64"):
         xs[0, 0] = drawn.draw(st.sampled_from([np.nan, np.inf, -np.inf]))
     call = taken(desk.read(data))
@@ -513,7 +523,8 @@ def test_an_answer_says_what_the_long_way_says(
         int(dict(side).get(b"inference-header-content-length", len(text)))
         for side, text in ((given_headers.items(), content), (headers, expected))
     ]
-    ours, theirs = json.loads(content[: sizes[0]]), json.loads(expected[: sizes[1]])
+    ours = json.loads(content[: sizes[0]])
+    theirs = json.loads(expected[: sizes[1]])
     assert ours == theirs
     assert content[sizes[0] :] == expected[sizes[1] :]
 

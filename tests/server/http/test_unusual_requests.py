@@ -31,7 +31,8 @@ def packed(body: bytes) -> str:
 def tensor_of(datatype: str, data: bytes, rows: int = 1, **more: Any) -> str:
     tensor = {"name": "IN", "shape": [rows, 2], "datatype": datatype}
     body = json.dumps({"inputs": [tensor | {"parameters": {"binary_data_size": len(data)}}], **more})
-    first, size = f"POST /v2/models/all_{datatype.lower()}/infer HTTP/1.1", len(body) + len(data)
+    first = f"POST /v2/models/all_{datatype.lower()}/infer HTTP/1.1"
+    size = len(body) + len(data)
     head = f"{first}\r\nHost: x\r\nContent-Length: {size}\r\n"
     return f"{head}Inference-Header-Content-Length: {len(body)}\r\n\r\n{body}" + data.decode("latin-1")
 

@@ -111,7 +111,8 @@ RAPID: dict[str, bytes] = {
 
 def renumbered(frames: bytes, stream: int) -> bytes:
     """The same frames, all of them on *stream*."""
-    found, at = b"", 0
+    found = b""
+    at = 0
     while at < len(frames):
         size = 9 + int.from_bytes(frames[at : at + 3], "big")
         body = frames[at + 9 : at + size]
@@ -126,7 +127,8 @@ def renumbered(frames: bytes, stream: int) -> bytes:
 def test_rapid_resets_end_the_connection_and_leave_nothing_behind(what: str) -> None:
     async def ask() -> None:
         async with network(PLAIN, answers=False, most_open=10_000) as server:
-            line, other = await server.line(), await server.line()
+            line = await server.line()
+            other = await server.line()
             pieces = [renumbered(RAPID[what], stream) for stream in range(1, 8001, 2)]
             sending = asyncio.create_task(sent_all(line, pieces))
             assert await left(line) == CALM
@@ -209,7 +211,8 @@ def test_who_gives_up_after_a_while_is_never_left() -> None:
 def test_a_flood_of_calls_for_python_lets_others_have_their_turn() -> None:
     async def ask() -> None:
         async with network(PLAIN) as server:
-            line, other = await server.line(), await server.line()
+            line = await server.line()
+            other = await server.line()
             flood = b"".join(renumbered(call(path=LIVE), n) for n in range(1, 2001, 2))
             line.writer.write(flood)
             await line.until(HEADERS)

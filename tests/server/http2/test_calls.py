@@ -59,7 +59,8 @@ def test_a_head_and_a_message_may_come_in_many_padded_frames(piece: int) -> None
     async def ask() -> None:
         async with network() as server:
             line = await server.line()
-            block, data = head(), prefixed(message().SerializeToString())
+            block = head()
+            data = prefixed(message().SerializeToString())
             whole = frame(HEADERS, 0x20, 1, bytes(5) + block[:piece])
             whole += b"".join(
                 frame(CONTINUATION, 0, 1, block[at : at + piece]) for at in range(piece, len(block), piece)

@@ -46,7 +46,15 @@ from tests.support.server.http2_client import (
 
 pytestmark = pytest.mark.skipif(extension("_front") is None, reason="needs the native extension")
 
-NONE, PROTOCOL, FLOW, CLOSED, SIZE, REFUSED, CANCEL, COMPRESSION, CALM = 0, 1, 3, 5, 6, 7, 8, 9, 11
+NONE = 0
+PROTOCOL = 1
+FLOW = 3
+CLOSED = 5
+SIZE = 6
+REFUSED = 7
+CANCEL = 8
+COMPRESSION = 9
+CALM = 11
 HAS_PRIORITY = 0x20
 LARGEST = 0x7FFFFFFF
 BODY = prefixed(message().SerializeToString())
@@ -205,7 +213,8 @@ def test_who_breaks_the_protocol_is_told_so_and_others_are_served(what: str) -> 
 
     async def ask() -> None:
         async with network() as server:
-            bad, good = await server.line(), await server.line()
+            bad = await server.line()
+            good = await server.line()
             bad.writer.write(wrong)
             assert (await left(bad)).error == code
             good.writer.write(call())

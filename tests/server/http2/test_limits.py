@@ -318,7 +318,8 @@ def test_metadata_that_nobody_reads_is_not_kept_and_open_streams_are_counted() -
 def test_a_connection_whose_open_calls_have_too_much_metadata_is_left() -> None:
     async def ask() -> None:
         async with network(PLAIN, answers=False, security=Security(keys=("k",))) as server:
-            line, other = await server.line(), await server.line()
+            line = await server.line()
+            other = await server.line()
             kept = literal("authorization", "v" * 4000, 0x40)
             line.writer.write(frame(HEADERS, HEAD_END, 1, head(x_api_key="k") + kept))
             for stream in range(3, 200, 2):
@@ -354,7 +355,8 @@ def test_answers_that_wait_for_their_clients_are_held_and_the_largest_are_left()
     async def ask() -> None:
         no_window = frame(SETTINGS, 0, 0, b"\0\4" + bytes(4))
         async with network(limits=HttpLimits(held_bytes=2 << 20)) as server:
-            small, large = await server.line(PREFACE + no_window), await server.line(PREFACE + no_window)
+            small = await server.line(PREFACE + no_window)
+            large = await server.line(PREFACE + no_window)
             small.writer.write(call(1, message(size=1000)))
             await until(lambda: server.grpc.native.held() > 4000)
             for stream in range(1, 401, 2):  # of 12 KB each

@@ -65,7 +65,8 @@ class Clock:
     """Stands in for the wait: remembers until when, and says whether it got there."""
 
     def __init__(self, arrives: bool = True) -> None:
-        self.arrives, self.instants = arrives, list[int]()
+        self.arrives = arrives
+        self.instants = list[int]()
 
     def __call__(self, instant: int, ready: Any = None) -> bool:
         self.instants.append(instant)
@@ -137,7 +138,8 @@ def test_an_interrupted_batch_has_no_answer() -> None:
 
 @pytest.mark.parametrize(("free", "began"), [(0, 40), (39, 40), (41, 41)])
 def test_a_launched_batch_begins_when_the_gpu_is_free(free: int, began: int) -> None:
-    clock, given = Clock(), batch(2)
+    clock = Clock()
+    given = batch(2)
     result, *times = emulated(clock, table=[0, 5, 7]).launch(given, not_before=40).wait(free)
     assert times == [began, began + 7]
     assert clock.instants == [began + 7]
@@ -218,7 +220,10 @@ class VirtualTime:
     """A clock that runs only while somebody pauses, and at least 2 us for each time somebody asks."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, orders: Sequence[int] = ()) -> None:
-        self.now, self.asked, self.orders, self.heard = 0, 0, list(orders), list[int]()
+        self.now = 0
+        self.asked = 0
+        self.orders = list(orders)
+        self.heard = list[int]()
         clock = SimpleNamespace(monotonic_ns=lambda: self.now, sleep=self._pause)
         monkeypatch.setattr(precise_wait, "time", clock)
         monkeypatch.setattr(precise_wait, "select", SimpleNamespace(select=self._select))

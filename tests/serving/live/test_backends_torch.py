@@ -168,7 +168,8 @@ def test_lower_precision_stays_close(home: Path, dtype: str, comes_back: str, cl
 
 
 def test_bf16_comes_and_goes_as_its_bits(home: Path) -> None:
-    given, outputs = TensorSpec("x", BF16, (4,)), (TensorSpec("OUTPUT", BF16, (3,)),)
+    given = TensorSpec("x", BF16, (4,))
+    outputs = (TensorSpec("OUTPUT", BF16, (3,)),)
     model = load(home, "net.py:Net", (given,), outputs, dtype="bf16")
     exact = load(home, "net.py:Net").run(rows(5)).outputs["OUTPUT"]
     found = model.run(Batch(5, {"x": to_bfloat16(rows(5).inputs["x"])})).outputs["OUTPUT"]
@@ -261,12 +262,14 @@ def test_which_sizes_become_graphs(graphs: Any, largest: int, sizes: list[int]) 
 # and streams take virtual time.
 
 MS = 1_000_000
-COMPUTING, COPYING = 5 * MS, MS
+COMPUTING = 5 * MS
+COPYING = MS
 
 
 class Graph:
     def __init__(self, fake: FakeCuda) -> None:
-        self.fake, self.steps = fake, list[Any]()
+        self.fake = fake
+        self.steps = list[Any]()
 
     def capture_begin(self, pool: Any, capture_error_mode: str) -> None:
         assert capture_error_mode == "thread_local", "other threads run batches"
@@ -284,7 +287,9 @@ class Stream:
     """Whatever it is given is done one by one; one that *copies* takes COPYING for each batch."""
 
     def __init__(self, fake: FakeCuda, copies: bool) -> None:
-        self.fake, self.copies, self.free = fake, copies, 0
+        self.fake = fake
+        self.copies = copies
+        self.free = 0
 
     def spend(self, time: int) -> None:
         self.free = max(self.free, self.fake.now) + time
@@ -298,7 +303,8 @@ class Stream:
 
 class Event:
     def __init__(self, fake: FakeCuda) -> None:
-        self.fake, self.at = fake, 0
+        self.fake = fake
+        self.at = 0
 
     def record(self, stream: Stream) -> None:
         stream.spend(COPYING if stream.copies else 0)
@@ -363,7 +369,8 @@ class FakeCuda:
 
     @contextmanager
     def _on(self, stream: Stream) -> Iterator[None]:
-        before, self.current = self.current, stream
+        before = self.current
+        self.current = stream
         yield
         self.current = before
 
@@ -372,7 +379,10 @@ class Doubles:
     """A model that counts how often Python calls it, and how many rows it then saw."""
 
     def __init__(self, fake: FakeCuda, fails_at: int = 0) -> None:
-        self.fake, self.fails_at, self.calls, self.fails = fake, fails_at, list[int](), False
+        self.fake = fake
+        self.fails_at = fails_at
+        self.calls = list[int]()
+        self.fails = False
 
     def __call__(self, x: Any) -> Any:
         self.calls.append(len(x))
@@ -470,7 +480,9 @@ def test_graphs_are_added_while_batches_run_in_the_others() -> None:
     cuda.capture([1, 8], "m")
     waiting = launched(cuda, 3, size=8)
     (static,) = cuda._static
-    before, free, model.calls = static.clone(), model.fake.default.free, []
+    before = static.clone()
+    free = model.fake.default.free
+    model.calls = []
     assert cuda.capture_more(4, "m")
     assert (static == before).all(), "warming up writes to other inputs"
     assert model.calls == [4] * (runners._BEFORE_CAPTURE + 1)
@@ -498,7 +510,8 @@ def test_nothing_is_captured_for_a_model_that_was_closed() -> None:
     cuda.capture([1, 8], "m")
     call = cuda._call
     cuda.close()
-    cuda._call, model.calls = call, []
+    cuda._call = call
+    model.calls = []
     assert not cuda.capture_more(4, "m")
     assert not model.calls
 
@@ -535,7 +548,8 @@ def moments(batch: CudaBatch, start: int) -> list[int]:
 def test_copies_of_other_batches_do_not_stop_the_computing() -> None:
     cuda, model = runner()
     start = model.fake.now = max(stream.free for stream in model.fake.streams) + MS
-    first, second = launched(cuda, 1), launched(cuda, 2)
+    first = launched(cuda, 1)
+    second = launched(cuda, 2)
     assert [moments(batch, start) for batch in (first, second)] == [[1, 6, 7], [2, 11, 12]]
     first.done.synchronize()
     third = launched(cuda, 3)
@@ -552,7 +566,8 @@ def assert_own_answers(first: Any, second: Any, third: Any) -> None:
 
 def test_a_slot_is_not_used_again_before_its_batch_has_left_it() -> None:
     cuda, _ = runner()
-    first, _ = launched(cuda, 1), launched(cuda, 2)
+    first = launched(cuda, 1)
+    _ = launched(cuda, 2)
     assert not first.done.query()
     (staged,) = cuda.staging(2)
     assert first.done.query(), "nobody waited for it, so this did"
@@ -565,7 +580,8 @@ def test_a_slot_is_not_used_again_before_its_batch_has_left_it() -> None:
 def test_every_model_of_a_gpu_computes_in_the_same_stream() -> None:
     cuda, model = runner()
     other = CudaRunner(model.fake, Program(model, (X,)), [Y], "cuda:0", 8)
-    first, second = launched(cuda, 1), launched(other, 2)
+    first = launched(cuda, 1)
+    second = launched(other, 2)
     assert second.began.at == first.computed.at
 
 
@@ -627,7 +643,8 @@ def test_a_model_on_a_gpu_is_launched_ahead_and_tells_the_times_of_the_gpu(
         assert ready(), "it was expected when it had been computed"
         return True
 
-    model.wait_until, start = wait_until, fake.now
+    model.wait_until = wait_until
+    start = fake.now
     launched = []
     for value in (1, 2):
         (staged,) = model.staging(8).values()

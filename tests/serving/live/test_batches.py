@@ -60,10 +60,14 @@ def batch_of(memory: SharedMemory, specs: Sequence[TensorSpec], calls: Any, stag
 
 def written(memory: SharedMemory, specs: Sequence[TensorSpec], calls: list[list[np.ndarray]]) -> Written:
     """Calls one after the other; a member for each of their rows, with 4 KiB to answer in."""
-    members, every, at, reply = [], list[Shapes | None](), 0, 1 << 15
+    members = []
+    every = list[Shapes | None]()
+    at = 0
+    reply = 1 << 15
     for arrays in calls:
         shapes = [(array.shape, len(to_bytes(array))) for array in arrays]
-        block, rows = at, len(arrays[0])
+        block = at
+        rows = len(arrays[0])
         for array in arrays:
             data = to_bytes(array)
             memory.view[at : at + len(data)] = data
@@ -201,10 +205,8 @@ def test_a_batch_is_gathered_where_its_model_wants_it() -> None:
 
 
 def test_rows_of_calls_are_gathered_where_their_model_wants_them() -> None:
-    memory, specs = (
-        SharedMemory.create(1 << 17),
-        (TensorSpec("a", "INT32", (2,)), TensorSpec("b", "INT8", ())),
-    )
+    memory = SharedMemory.create(1 << 17)
+    specs = (TensorSpec("a", "INT32", (2,)), TensorSpec("b", "INT8", ()))
     calls = [
         [np.arange(6, dtype=np.int32).reshape(3, 2), np.array([1, 2, 3], np.int8)],
         [np.array([[7, 8]], np.int32), np.array([4], np.int8)],
@@ -216,7 +218,8 @@ def test_rows_of_calls_are_gathered_where_their_model_wants_them() -> None:
 
 
 def test_applications_travel_with_the_members() -> None:
-    memory, specs = SharedMemory.create(1 << 12), [TensorSpec("a", "INT8", ())]
+    memory = SharedMemory.create(1 << 12)
+    specs = [TensorSpec("a", "INT8", ())]
     members = packed([BatchMember(64 * n, 1, 0, 0, 0, application=7 * n) for n in range(3)])
     assert gathered(memory.view, specs, members).applications == [0, 7, 14]
 

@@ -126,7 +126,8 @@ gc.callbacks.append(lambda phase, _: seen.append(phase))
 def run(X):
     return {"COLLECTIONS": np.full((len(X), 1), len(seen), np.int64)}
 """
-CLIENTS, EACH = 8, 500
+CLIENTS = 8
+EACH = 500
 
 
 @pytest.fixture

@@ -33,7 +33,9 @@ from astrarium.serving.live.tensors import TensorSpec
 from astrarium.serving.live.worker import GAVE_UP, RepeatedOrder, measured_lead
 from tests.serving.live.world import MS, US, World
 
-ITEM, LARGEST, TAKES = 64, 8, 5 * MS
+ITEM = 64
+LARGEST = 8
+TAKES = 5 * MS
 ROOMS = (1, 4, LARGEST)
 
 
@@ -76,7 +78,8 @@ class Gpu:
         streams = [self._keep(Stream(0, name)) for name in (b"copy_in", b"compute", b"copy_out")]
         express: Any = extension("_express")
         addresses = [ctypes.addressof(stream) for stream in streams]
-        self.static, self.left = self._memory(), self._memory()
+        self.static = self._memory()
+        self.left = self._memory()
         slots = [tuple([self._memory()] for _ in range(4)) for _ in range(2)]
         self.streams = express.GpuStreams(str(library), *addresses)
         self.graphs = [Graph(self.static, self.left, room * ITEM, takes, 0) for room in ROOMS]
@@ -290,7 +293,8 @@ class FakeTorch:
         told = iter(offsets)
         generator = SimpleNamespace(get_offset=lambda: next(told))
         self.cuda = SimpleNamespace(default_generators=[generator], synchronize=lambda device: None)
-        self._torch, self.from_numpy = torch, torch.from_numpy
+        self._torch = torch
+        self.from_numpy = torch.from_numpy
 
     def zeros(self, shape: tuple[int, ...], dtype: Any, **where: Any) -> Any:
         return self._torch.zeros(shape, dtype=dtype)
@@ -311,7 +315,8 @@ class OldGraph:
     """A graph of a PyTorch that does not tell where it is."""
 
 
-INPUT, OUTPUT = TensorSpec("INPUT", "INT8", (ITEM,)), TensorSpec("OUTPUT", "INT8", (ITEM,))
+INPUT = TensorSpec("INPUT", "INT8", (ITEM,))
+OUTPUT = TensorSpec("OUTPUT", "INT8", (ITEM,))
 
 
 def captured(offsets: Sequence[int] = (0, 0), output: TensorSpec = OUTPUT) -> CapturedGraphs:
@@ -323,7 +328,8 @@ def captured(offsets: Sequence[int] = (0, 0), output: TensorSpec = OUTPUT) -> Ca
 
 
 def test_graphs_that_were_handed_over_run_without_python(library: Path) -> None:
-    graphs, gpu = captured(), Gpu(library)
+    graphs = captured()
+    gpu = Gpu(library)
     assert graphs.needs_python() == ""
     handed = graphs.handed_over(extension("_express"), gpu.streams, LARGEST)
     model = SimpleNamespace(inputs=[INPUT], outputs=[OUTPUT], graphs=handed.runner)
@@ -345,7 +351,9 @@ class Launched(NamedTuple):
 
 
 def test_a_batch_beyond_the_largest_graph_is_measured_as_python_runs_it(library: Path) -> None:
-    graphs, gpu = captured(), Gpu(library)  # which hold the memory
+    # which hold the memory
+    graphs = captured()
+    gpu = Gpu(library)
     handed = graphs.handed_over(extension("_express"), gpu.streams, LARGEST)
     by_python: list[int] = []
 
@@ -361,7 +369,8 @@ def test_a_batch_beyond_the_largest_graph_is_measured_as_python_runs_it(library:
 
 
 def test_a_graph_that_leaves_something_else_is_not_handed_over(library: Path) -> None:
-    graphs, gpu = captured(), Gpu(library)
+    graphs = captured()
+    gpu = Gpu(library)
     rest = {room: graphs.graphs[room] for room in (1, LARGEST)}
     handed = graphs._replace(graphs=rest).handed_over(extension("_express"), gpu.streams, LARGEST)
     handed.add(4, Captured(graphs.graphs[4].graph, {"OUTPUT": graphs.graphs[4].outputs["OUTPUT"].float()}))

@@ -27,7 +27,8 @@ from astrarium.serving.live.worker import files_to
 from astrarium.serving.live.workers import LocalWorkers, NativeEars, WorkerSpec
 
 PATIENCE = 60.0
-X, Y = TensorSpec("X", "FP32", (2,)), TensorSpec("Y", "FP32", (2,))
+X = TensorSpec("X", "FP32", (2,))
+Y = TensorSpec("Y", "FP32", (2,))
 SPEC = WorkerSpec(0, Place(3, "fast"))
 
 # What a model imports; it goes wrong in a process in reserve only.
@@ -69,14 +70,16 @@ class Setting:
 
     def __init__(self, home: Path, wanted: bool = True, **reserve: Any) -> None:
         memory = SharedMemory.create(1 << 16)
-        self.heard, self.reserve = Heard(), Reserve(memory, wanted, **{"delay": 0.0, **reserve})
+        self.heard = Heard()
+        self.reserve = Reserve(memory, wanted, **{"delay": 0.0, **reserve})
         self.workers = LocalWorkers(memory, self.heard, ears(memory), self.reserve)
         options = {"model": f"{home / 'model.py'}:run"}
         self.files = files_to(ModelFiles("m", "python", options, (X,), (Y,), 2, home))
 
     async def begin(self) -> None:
         """Start the worker and let it load its model."""
-        ups, loads = self.heard.count(WorkerUp), self.heard.count(ModelLoaded)
+        ups = self.heard.count(WorkerUp)
+        loads = self.heard.count(ModelLoaded)
         self.workers.start(SPEC)
         await until(lambda: self.heard.count(WorkerUp) > ups)
         self.workers.send(0, LoadModel(5, self.files, [1]))
@@ -104,7 +107,8 @@ async def until(holds: Callable[[], bool]) -> None:
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a model, and another one with a package that it imports."""
-    home, packages = tmp_path / "home", tmp_path / "packages"
+    home = tmp_path / "home"
+    packages = tmp_path / "packages"
     home.mkdir()
     packages.mkdir()
     (home / "model.py").write_text("import trouble\n\n\ndef run(X):\n    return X * 2\n")

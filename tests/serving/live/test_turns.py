@@ -37,7 +37,8 @@ from astrarium.serving.live.tensors import TensorSpec
 from astrarium.serving.live.worker import files_to
 from tests.serving.live.world import World
 
-US, MS = 1000, 1_000_000
+US = 1000
+MS = 1_000_000
 TABLE = [0, 5 * MS, 7 * MS, 9 * MS]
 SPEC = TensorSpec("INPUT", "FP32", (4,))
 FILES = ModelFiles("m", "emulated", {"table": TABLE}, (SPEC,), (TensorSpec("OUTPUT", "FP32", (4,)),), 3)
@@ -168,7 +169,8 @@ def test_answers_are_those_of_the_batch_they_belong_to() -> None:
 # native code and Python
 
 
-IMAGE, WORDS = TensorSpec("IMAGE", "UINT8", (3, 2)), TensorSpec("WORDS", "INT64", (-1,))
+IMAGE = TensorSpec("IMAGE", "UINT8", (3, 2))
+WORDS = TensorSpec("WORDS", "INT64", (-1,))
 SEVERAL = [
     replace(
         FILES,
@@ -188,9 +190,11 @@ SEVERAL = [
 @st.composite
 def any_batch(draw: st.DrawFn) -> tuple[int, list[BatchMember], list[Any]]:
     """A model, and members of it with their shapes; some of them lie where they should not."""
-    model, rows = draw(st.integers(0, 2)), draw(st.integers(1, 3))
+    model = draw(st.integers(0, 2))
+    rows = draw(st.integers(1, 3))
     places = draw(st.lists(st.integers(0, 15), min_size=1, max_size=4, unique=True))
-    room, block = draw(st.sampled_from([256, 256, 256, 60])), draw(st.sampled_from([0, 0, 0, 1 << 20]))
+    room = draw(st.sampled_from([256, 256, 256, 60]))
+    block = draw(st.sampled_from([0, 0, 0, 1 << 20]))
     row = draw(st.integers(0, rows - 1))
     members = [BatchMember(block + 1024 * place, rows, row, 1024 * place + 512, room) for place in places]
     lengths = [draw(st.integers(1, 5)) for _ in places]
@@ -205,7 +209,8 @@ def any_batch(draw: st.DrawFn) -> tuple[int, list[BatchMember], list[Any]]:
 @settings(max_examples=150, derandomize=True, deadline=None, database=None)
 @given(st.lists(st.tuples(st.integers(0, 40 * MS), any_batch()), min_size=1, max_size=6))
 def test_native_code_says_and_writes_what_python_does(batches: list[Any]) -> None:
-    before, found = World.natively, []
+    before = World.natively
+    found = []
     for World.natively in (False, True):
         loads = [(0, LoadModel(number, files_to(files), [1])) for number, files in enumerate(SEVERAL)]
         script: list[tuple[int, Order]] = [*loads, (1_000 * MS, Stop())]
@@ -235,8 +240,10 @@ class Slow:
     """Runs in the host's own time, and listens to nobody meanwhile."""
 
     def __init__(self, world: World, log: Log) -> None:
-        self.inputs, self.outputs = FILES.inputs, FILES.outputs
-        self._world, self._log = world, log
+        self.inputs = FILES.inputs
+        self.outputs = FILES.outputs
+        self._world = world
+        self._log = log
 
     def warm_up(self, sizes: Sequence[int]) -> None:
         pass
@@ -256,7 +263,8 @@ class Quick(EmulatedModel):
     def __init__(self, world: World, log: Log) -> None:
         super().__init__(FILES, Place())
         self.timed = None  # or native code would run it, and tell nobody
-        self._world, self._log = world, log
+        self._world = world
+        self._log = log
 
     def launch(self, batch: Batch, not_before: int) -> EmulatedBatch:
         self._log.append((self._world.now, "launched"))
@@ -334,7 +342,10 @@ def test_a_model_is_closed_once_nobody_needs_it(serve: Serve) -> None:
 
 class RealBatch:
     def __init__(self, gpu: Real, result: Result, began: int) -> None:
-        self._gpu, self._result, self._began, self._ended = gpu, result, began, began + TABLE[1]
+        self._gpu = gpu
+        self._result = result
+        self._began = began
+        self._ended = began + TABLE[1]
 
     def wait(self, free: int) -> Ran:
         assert self._gpu.wait_until(self._ended, lambda: self._gpu.world.now >= self._ended)
@@ -347,8 +358,10 @@ class Real:
     in_flight = 2
 
     def __init__(self, world: World, log: Log) -> None:
-        self.inputs, self.outputs = FILES.inputs, FILES.outputs
-        self.world, self._log = world, log
+        self.inputs = FILES.inputs
+        self.outputs = FILES.outputs
+        self.world = world
+        self._log = log
         self.wait_until: Wait = world.watch(-1, lambda until: False)
 
     def warm_up(self, sizes: Sequence[int]) -> None:
@@ -462,7 +475,8 @@ def test_one_batch_at_a_time_each_as_long_as_its_profile(
         script.append((at, run(number, size, start)))
         if stop is not None:
             script.append((at + stop, CancelBatch(number, recovery)))
-    news, free = told(*script, work=work, late=late), 0
+    news = told(*script, work=work, late=late)
+    free = 0
     ends = [one for one in news if isinstance(one, BatchDone | BatchBroken | BatchCancelled)]
     assert [one.run for one in ends] == list(range(len(batches)))
     for one in news:

@@ -25,7 +25,8 @@ from astrarium.serving.live.messages import (
 )
 from astrarium.serving.live.worker import Worker
 
-US, MS = 1000, 1_000_000
+US = 1000
+MS = 1_000_000
 
 
 class Left(BaseException):
@@ -39,7 +40,9 @@ class World:
     natively = False  # whether native code hears the orders first
 
     def __init__(self, script: Sequence[tuple[int, Order]], work: int = 0, late: int = 0) -> None:
-        self.now, self._work, self._late = 0, work, late
+        self.now = 0
+        self._work = work
+        self._late = late
         self._script = sorted(script, key=lambda told: told[0])
         self._loaded = threading.Event()
         self._loaded.set()

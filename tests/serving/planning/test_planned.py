@@ -113,8 +113,10 @@ def test_every_model_everywhere_is_the_plain_run_on_two_kinds() -> None:
 
 def check_books(done: PlannedRun, made: Scenario) -> None:
     """Every request ends once, in the cell that it went to, in a batch of its own model."""
-    record, arrivals = done.record, build.arrivals(made)
-    requests, batches = record.requests, record.batches
+    record = done.record
+    arrivals = build.arrivals(made)
+    requests = record.requests
+    batches = record.batches
     assert np.array_equal(requests.arrival, arrivals.time)
     assert not (requests.outcome == Outcome.OPEN).any()
     dealt = np.concatenate([part.numbers for part in done.parts])
@@ -145,7 +147,8 @@ def test_every_request_ends_once(policy: str) -> None:
 
 def test_a_plan_without_replicas_answers_nobody() -> None:
     made = scenario()
-    problem, nothing = posed(made), Plan("", (), {0: "", 1: "", 2: ""})
+    problem = posed(made)
+    nothing = Plan("", (), {0: "", 1: "", 2: ""})
     done = run_planned(made, nothing, problem)
     assert (done.record.requests.outcome == Outcome.DROPPED).all()
     assert done.parts == ()
@@ -175,7 +178,8 @@ def test_the_same_again() -> None:
 def test_arrivals_are_divided_as_the_routes_say() -> None:
     made = scenario()
     problem = posed(made)
-    done, routes = run_planned(made, APART, problem), Routes.of(APART, problem)
+    done = run_planned(made, APART, problem)
+    routes = Routes.of(APART, problem)
     total = np.bincount(done.record.requests.model, minlength=3)
     for place, part in enumerate(done.parts):
         got = np.bincount(done.record.requests.model[part.numbers], minlength=3)
@@ -269,7 +273,8 @@ class Doubling:
 
 def test_company_slows_and_time_counts_once() -> None:
     made = scenario()
-    problem, slowing = posed(made), Doubling()
+    problem = posed(made)
+    slowing = Doubling()
     calm = run_planned(made, BESIDE, problem)
     slowed = run_planned(made, BESIDE, problem, interference=as_interference(slowing))
     good = [summarize(done.record).models["vgg"].goodput_rate for done in (calm, slowed)]
@@ -323,7 +328,8 @@ def test_the_judge_says_what_the_run_says(plan: Plan) -> None:
 
 def test_the_judge_remembers_cells(monkeypatch: pytest.MonkeyPatch) -> None:
     made = scenario()
-    problem, ran = posed(made), []
+    problem = posed(made)
+    ran = []
     asked = PlanJudge(made, problem)
     original = Routes.run
 

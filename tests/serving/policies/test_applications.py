@@ -172,7 +172,8 @@ def test_a_group_is_planned_with_a_time_that_most_batches_keep() -> None:
     singles = [tuple(range(ms(low), ms(high), 20_000)) for low, high in ((3, 9), (20, 45))]
     table = linear_model(MS, MS, 200 * MS, 8).latency
     made = attended(ModelSpec(0, "m", 200 * MS, table, DynamicSpec(ms(2), 0.2, tuple(singles))), [150, 50])
-    planned, chance = made.table((0, 1)), np.random.default_rng(1)
+    planned = made.table((0, 1))
+    chance = np.random.default_rng(1)
     assert (planned[0], planned[-1], len(planned)) == (0, FOREVER, len(table))
     assert planned == sorted(planned)
     short, long = (chance.choice(times, (20_000, 8)) for times in singles)
@@ -230,7 +231,8 @@ def test_a_quantile_lies_within_its_bin(chance: float, time: Time) -> None:
 def test_quantiles_rise_and_keep_their_promise(counts: list[int], low: float, more: float) -> None:
     edges = list(range(100, 100 + 10 * len(counts) + 1, 10))
     below = [sum(counts[:place]) / sum(counts) for place in range(len(counts) + 1)]
-    first, second = quantile(edges, below, low), quantile(edges, below, min(1.0, low + more))
+    first = quantile(edges, below, low)
+    second = quantile(edges, below, min(1.0, low + more))
     assert edges[0] <= first <= second <= edges[-1]
     assert np.interp(first, edges, below) == pytest.approx(low)
 
@@ -250,7 +252,9 @@ def assert_alike(one: RateMeter, other: RateMeter) -> None:
 def test_a_sum_of_meters_is_one_that_counted_everything(
     before: list[tuple[int, int, int]], after: list[tuple[int, int, int]]
 ) -> None:
-    parts, whole, now = [RateMeter() for _ in range(4)], RateMeter(), 0
+    parts = [RateMeter() for _ in range(4)]
+    whole = RateMeter()
+    now = 0
     for bins, part, requests in before:
         now += bins * BIN
         for meter in (parts[part], whole):
@@ -280,8 +284,10 @@ def test_dispersion_is_variance_over_mean(counts: list[int]) -> None:
 
 
 def test_evenly_spaced_requests_have_no_dispersion_and_batches_of_ten_have_ten_times_as_much() -> None:
-    even, chance = RateMeter(), np.random.default_rng(3)
-    single, tens = RateMeter(), RateMeter()
+    even = RateMeter()
+    chance = np.random.default_rng(3)
+    single = RateMeter()
+    tens = RateMeter()
     for place, count in enumerate(chance.poisson(20, 101).tolist()):
         for meter, requests in ((even, 7), (single, count), (tens, 10 * count)):
             meter.roll(place * BIN)

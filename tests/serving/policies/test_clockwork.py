@@ -144,7 +144,8 @@ def test_a_gpu_that_overruns_is_given_nothing_until_it_is_heard_of() -> None:
 
 
 def test_a_batch_behind_an_overrun_runs_unless_it_has_a_window() -> None:
-    patient, strict = full_gpu(), desk(window="2ms")
+    patient = full_gpu()
+    strict = desk(window="2ms")
     strict.arrive(0, 0)
     strict.arrive(1, 1)  # planned for 6 ms
     assert patient.finish(8.1, 0) == []

@@ -56,7 +56,8 @@ def test_where_every_time_was_seen_it_is_the_share_of_them(times: list[Time], bi
 
 @pytest.mark.parametrize("sizes", [(4, 4), (1, 9)])
 def test_the_longest_of_many_batches_give_the_times_of_single_requests(sizes: tuple[int, int]) -> None:
-    chance, edges = np.random.default_rng(1), list(range(0, 1001, 50))
+    chance = np.random.default_rng(1)
+    edges = list(range(0, 1001, 50))
     among = chance.integers(sizes[0], sizes[1] + 1, 4000).tolist()
     longest = [(int(chance.integers(0, 1000, size).max()), size) for size in among]
     found = cdf_by_longest(longest, edges)

@@ -22,15 +22,18 @@ class Gathering:
     """A queue and a profile, with every feasible (heads dropped, batch size) listed."""
 
     def __init__(self, deadlines: list[int], latency: list[int], delay: int, now: int, free: int) -> None:
-        self.deadlines, self.latency = sorted(deadlines), latency_table(list(accumulate(latency)))
+        self.deadlines = sorted(deadlines)
+        self.latency = latency_table(list(accumulate(latency)))
         self.ready = [delay * size + time for size, time in enumerate(self.latency)]
-        self.now, self.free = now, free
+        self.now = now
+        self.free = free
 
     def finish(self, size: int) -> int:
         return max(self.now + self.ready[size], self.free + self.latency[size])
 
     def feasible(self) -> list[tuple[int, int]]:
-        waiting, largest = len(self.deadlines), len(self.latency) - 2
+        waiting = len(self.deadlines)
+        largest = len(self.latency) - 2
         return [
             (drop, size)
             for drop in range(waiting)

@@ -92,7 +92,8 @@ def rounding(point: Point, slope: float) -> Fraction:
 
 
 def assert_best(answer: int, naive: ExactQueue, slope: float) -> None:
-    point, winner = naive.points[answer], naive.points[naive.best(slope)]
+    point = naive.points[answer]
+    winner = naive.points[naive.best(slope)]
     gap = exact_score(winner, slope) - exact_score(point, slope)
     assert gap <= rounding(winner, slope) + rounding(point, slope)
     assert answer == min(id for id, other in naive.points.items() if other == point)
@@ -106,7 +107,9 @@ FAMILIES = [pytest.param(name, marks=[pytest.mark.thorough] * (name not in QUICK
 @given(data=st.data())
 @settings(max_examples=20)
 def test_it_answers_like_a_queue_that_sorts(family: str, data: st.DataObject) -> None:
-    queue, twin, naive = HullQueue(), NativeQueue(), ExactQueue()
+    queue = HullQueue()
+    twin = NativeQueue()
+    naive = ExactQueue()
     for slope in play([queue, twin, naive], data.draw(steps(POINTS[family]))):
         answer = queue.best(slope)
         assert_best(answer, naive, slope)
@@ -120,7 +123,8 @@ def test_it_answers_like_a_queue_that_sorts(family: str, data: st.DataObject) ->
 @given(data=st.data())
 @settings(max_examples=15)
 def test_the_tree_is_what_it_says(family: str, data: st.DataObject) -> None:
-    queue, twin = HullQueue(), NativeQueue()
+    queue = HullQueue()
+    twin = NativeQueue()
     for number, slope in enumerate(play([queue, twin], data.draw(steps(POINTS[family])))):
         if number % 9 == 8:
             check(queue, slope)
@@ -151,7 +155,8 @@ def check(queue: HullQueue, slope: float) -> None:
     keys = leaves(root(queue))
     assert keys == sorted(queue._keys.values())
     for node in inner_nodes(root(queue)):
-        left, right = leaves(node.left), leaves(node.right)
+        left = leaves(node.left)
+        right = leaves(node.right)
         assert node.weight == len(left) + len(right)
         assert node.split == left[-1]
         assert node.start in left
@@ -201,7 +206,8 @@ def test_sorted_input_makes_no_deep_tree(make: Any, order: str) -> None:
 
 @pytest.mark.parametrize("make", QUEUES)
 def test_it_empties_in_the_order_of_the_scores(make: Any) -> None:
-    queue, slope = make(), 1.3
+    queue = make()
+    slope = 1.3
     scores = {}
     for number in range(500):
         alpha, beta = orloj_point(number * 37 % 101, 1 + number % 5, (-1.0) ** number)

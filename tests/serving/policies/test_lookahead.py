@@ -122,7 +122,8 @@ def test_no_more_than_so_many_are_given_up_at_once() -> None:
 def test_losses_by_hand() -> None:
     """Four wait (14, 20, 20, 20), and one comes every two. At 6 seven are there: four would be done at 15,
     too late for the first; the other six leave. At 17 five more are there, done at 26 in fours."""
-    waiting, steady = backlog(6, 14, 20, 20, 20), QUIET._replace(rate=0.5)
+    waiting = backlog(6, 14, 20, 20, 20)
+    steady = QUIET._replace(rate=0.5)
     assert losses(waiting, steady, 0, 1, [6]) == 1
     assert losses(waiting, steady, 0, 1, [6, 17]) == 1  # the first of the five came at 8: due at 28
     in_a_hurry = steady._replace(slo=15)  # due at 23, 25, 27: two are lost for the three after them
@@ -131,7 +132,8 @@ def test_losses_by_hand() -> None:
 
 
 def test_when_somebody_is_due() -> None:
-    waiting, steady = backlog(6, 14, 20), QUIET._replace(rate=0.5)
+    waiting = backlog(6, 14, 20)
+    steady = QUIET._replace(rate=0.5)
     assert [due(waiting, steady, 3, 1, 2, place) for place in range(4)] == [14, 20, 3 + 2 + 20, 3 + 4 + 20]
 
 

@@ -24,7 +24,8 @@ def naive_argmin(values: list[int]) -> int:
 @given(slots=st.integers(1, 19), data=st.data())
 def test_it_answers_like_a_list(slots: int, data: st.DataObject) -> None:
     start = data.draw(VALUES)
-    tree, values = MinTree(slots, start), [start] * slots
+    tree = MinTree(slots, start)
+    values = [start] * slots
     for slot, value in data.draw(st.lists(st.tuples(st.integers(0, slots - 1), VALUES), max_size=40)):
         tree.set(slot, value)
         values[slot] = value

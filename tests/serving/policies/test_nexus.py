@@ -88,7 +88,8 @@ class TestPlan:
             assert sum(costs) <= node.duty * 1.000001
 
     def test_a_load_goes_where_it_fits_most_tightly(self) -> None:
-        big, small = profile(0), profile(1, alpha=0.1, beta=0.4, slo=25, largest=19)
+        big = profile(0)
+        small = profile(1, alpha=0.1, beta=0.4, slo=25, largest=19)
         crowded = plan([big, profile(2), small], [per_ns(300), per_ns(200), per_ns(5)], 8, spread=False)
         assert [node.models for node in crowded] == [{0, 1}, {2}]
 
@@ -171,13 +172,16 @@ def test_models_take_turns_on_a_gpu() -> None:
     at.arrive(0, 0)
     at.arrive(1, 1, 2, 3, 4)
     at.arrive(2, 5, model=1)
-    first, second, third = at.finish(6, 0), at.finish(13, 0), at.finish(19, 0)
+    first = at.finish(6, 0)
+    second = at.finish(13, 0)
+    third = at.finish(19, 0)
     assert [action.requests[0] for [action] in (first, second) if isinstance(action, Dispatch)] == [1, 5]
     assert third
 
 
 def test_uncoordinated_frontends_may_choose_the_same_gpu() -> None:
-    alone, together = desk(gpus=4), desk(gpus=4, frontends=3)
+    alone = desk(gpus=4)
+    together = desk(gpus=4, frontends=3)
     alone.arrive(0, *range(12))
     together.arrive(0, *range(12))
     assert _bound(alone) == [3, 3, 3, 3]

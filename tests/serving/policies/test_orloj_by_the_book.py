@@ -61,7 +61,8 @@ class ByTheBook(Orloj):
     checked = 0
 
     def decide(self, now: int, events: Any, state: ServingState) -> Any:
-        self.pending, self.now = state.waiting, now
+        self.pending = state.waiting
+        self.now = now
         for action in super().decide(now, events, state):
             if isinstance(action, Drop):
                 request = state.waiting[action.request]
@@ -82,7 +83,9 @@ class ByTheBook(Orloj):
         return [size for size in sizes if self.time(request, size).mean <= self.left(request, size)]
 
     def score(self, request: Request, size: int) -> float:
-        time, left, rate = self.time(request, size), self.left(request, size), self.parameters.b / MS
+        time = self.time(request, size)
+        left = self.left(request, size)
+        rate = self.parameters.b / MS
         gain = 0.0
         for low, high, chance in zip(time.edges, time.edges[1:], time.chances, strict=False):
             if left >= low:
@@ -145,7 +148,8 @@ class CheckedQueue(HullQueue):
         self.naive.remove(id)
 
     def best(self, slope: float) -> int:
-        found, expected = super().best(slope), self.naive.best(slope)
+        found = super().best(slope)
+        expected = self.naive.best(slope)
         alpha, beta = self.naive.points[found]
         rounding = 1e-12 * (abs(alpha) * slope + abs(beta))
         assert self.naive.score(found, slope) >= self.naive.score(expected, slope) - rounding

@@ -51,7 +51,8 @@ def by_definition(time: BatchTime, left: int, rate: float, slices: int = 4000) -
 @settings(BOUNDED, max_examples=25)
 @given(time=batch_times(), left=st.integers(0, 90 * MS), b=st.sampled_from([1e-4, 1e-2, 0.3]))
 def test_the_closed_form_is_the_definition(time: BatchTime, left: int, b: float) -> None:
-    rate, now = b / MS, 123 * MS
+    rate = b / MS
+    now = 123 * MS
     table = ScoreTable(time, rate)
     expected = by_definition(time, left, rate)
     assert score(table, now, now + left, rate) == pytest.approx(expected, rel=2e-3, abs=1e-3 / time.mean)
@@ -60,7 +61,8 @@ def test_the_closed_form_is_the_definition(time: BatchTime, left: int, b: float)
 @BOUNDED
 @given(time=batch_times(), left=st.integers(0, 90 * MS), base=st.integers(0, 100 * MS))
 def test_the_base_does_not_matter(time: BatchTime, left: int, base: int) -> None:
-    rate, now = 0.01 / MS, 123 * MS
+    rate = 0.01 / MS
+    now = 123 * MS
     table = ScoreTable(time, rate)
     moved = score(table, now, now + left, rate, base)
     assert moved == pytest.approx(score(table, now, now + left, rate), rel=1e-9, abs=1e-12 / time.mean)
@@ -71,7 +73,8 @@ def test_the_base_does_not_matter(time: BatchTime, left: int, base: int) -> None
 def test_a_point_stands_until_its_milestone_and_no_longer(
     time: BatchTime, left: int, data: st.DataObject
 ) -> None:
-    table, due = ScoreTable(time, 0.01 / MS), 200 * MS
+    table = ScoreTable(time, 0.01 / MS)
+    due = 200 * MS
     now = due - left
     point = table.point(now, due, 0)
     assert point.milestone > now
@@ -84,8 +87,10 @@ def test_a_point_stands_until_its_milestone_and_no_longer(
 
 
 def test_milestones_are_where_what_is_left_falls_below_an_edge() -> None:
-    table, due = ScoreTable(made((4, 6, 8, 10), (0.5, 0.25, 0.25)), 0.1), 100
-    heard, now = [], 0
+    table = ScoreTable(made((4, 6, 8, 10), (0.5, 0.25, 0.25)), 0.1)
+    due = 100
+    heard = []
+    now = 0
     while now < FOREVER:
         now = table.point(now, due, 0).milestone
         heard.append(now)
@@ -94,7 +99,10 @@ def test_milestones_are_where_what_is_left_falls_below_an_edge() -> None:
 
 def test_empty_bins_have_no_milestones_between_them() -> None:
     time = made((2, 4, 6, 8, 10, 12), (0.0, 0.5, 0.0, 0.0, 0.5))
-    table, due, heard, now = ScoreTable(time, 0.1), 100, [], 0
+    table = ScoreTable(time, 0.1)
+    due = 100
+    heard = []
+    now = 0
     while now < FOREVER:
         now = table.point(now, due, 0).milestone
         heard.append(now)
@@ -104,7 +112,8 @@ def test_empty_bins_have_no_milestones_between_them() -> None:
 
 
 def test_a_far_deadline_is_as_urgent_as_it_is_near() -> None:
-    table, rate = ScoreTable(made((4 * MS, 9 * MS), (1.0,)), 1e-4 / MS), 1e-4 / MS
+    table = ScoreTable(made((4 * MS, 9 * MS), (1.0,)), 1e-4 / MS)
+    rate = 1e-4 / MS
     scores = [score(table, 50 * MS, due * MS, rate) for due in (60, 70, 71, 200, 2000)]
     assert scores == sorted(scores, reverse=True)
     assert score(table, 49 * MS, 60 * MS, rate) < score(table, 50 * MS, 60 * MS, rate)

@@ -34,7 +34,8 @@ def drawn(seed: int, mean: float, spread: float, count: int = 2000) -> list[int]
     return [max(1, round(chance.gauss(mean, spread) * MS)) for _ in range(count)]
 
 
-SHORT, LONG = drawn(1, 10, 2), drawn(2, 40, 6)
+SHORT = drawn(1, 10, 2)
+LONG = drawn(2, 40, 6)
 
 
 # the distribution of the longest
@@ -49,7 +50,8 @@ def test_a_batch_takes_what_its_longest_member_takes(size: int, application: int
         times.arrived(0, int(number % 4 == 0))  # three short ones for each long one
     assert times.refreshed(SECOND) is False  # `refresh` counts from the first time that it is asked
     assert times.refreshed(2 * SECOND)
-    found, chance = times.batch(size, application), Random(7)
+    found = times.batch(size, application)
+    chance = Random(7)
     batches = []
     for _ in range(20_000):
         kinds = [int(chance.random() < 0.25) for _ in range(size)]
@@ -63,7 +65,8 @@ def test_a_batch_takes_what_its_longest_member_takes(size: int, application: int
 
 def test_chances_are_a_product_of_cdfs() -> None:
     """Two kinds with the same mean, always 5, or as often 1 as 9: the longer of two leans right."""
-    steady, wild = [5 * MS] * 20, [MS] * 10 + [9 * MS] * 10
+    steady = [5 * MS] * 20
+    wild = [MS] * 10 + [9 * MS] * 10
     times = learnt(model(steady, wild, c0=0, c1=0.5), bins=4)  # bins of 2 ms from 1 to 9
     assert times.batch(2).edges == (MS, 3 * MS, 5 * MS, 7 * MS, 9 * MS)
     assert times.batch(1).chances == (0.25, 0.0, 0.5, 0.25)

@@ -71,7 +71,8 @@ def test_batches_grow_with_the_root_of_the_price(price: float, size: float, each
 
 def test_the_economic_size_is_the_cheapest() -> None:
     """A batch that waits (b - 1) / r: what that costs, and its share of a launch at a price of 3."""
-    one, price = demand(), 3.0
+    one = demand()
+    price = 3.0
 
     def cost(size: float) -> float:
         return (size - 1) / one.rate + price * one.fixed / size
@@ -126,7 +127,8 @@ def test_nothing_asked_of_nothing_is_calm() -> None:
 def test_more_demand_is_dearer_and_more_gpus_are_not(
     several: list[LineDemand], one: LineDemand, gpus: int, lost: float
 ) -> None:
-    before, after = climate(several, gpus, lost), climate([*several, one], gpus, lost)
+    before = climate(several, gpus, lost)
+    after = climate([*several, one], gpus, lost)
     relieved = climate([*several, one], gpus + 1, lost)
     slack = 1e-5 * (1.0 + max((each.highest_price for each in [*several, one]), default=0.0))
     assert before.price <= after.price + slack

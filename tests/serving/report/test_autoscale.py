@@ -42,10 +42,12 @@ def test_busy_before_is_the_area_under_the_intervals() -> None:
 
 def test_over_time_against_loops() -> None:
     record = simulated("eager", rate=2500.0)
-    window, step = SECOND // 2, SECOND // 4
+    window = SECOND // 2
+    step = SECOND // 4
     found = advice_over_time(record, window, step)
     assert found.time.tolist() == [step * i for i in range(1, 9)]
-    done, outcome = record.requests.done.tolist(), record.requests.outcome.tolist()
+    done = record.requests.done.tolist()
+    outcome = record.requests.outcome.tolist()
     batches = record.batches
     for i, end in enumerate(found.time.tolist()):
         start = max(end - window, 0)

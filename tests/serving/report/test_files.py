@@ -84,7 +84,8 @@ def test_drops_are_marks_and_waiting_is_a_counter() -> None:
 def test_waiting_at_against_loops() -> None:
     record = simulated("eager", rate=2500.0)
     times = np.linspace(0, record.duration, 50).astype(np.int64)
-    requests, dispatched = record.requests, record.batches.dispatched
+    requests = record.requests
+    dispatched = record.batches.dispatched
     left = [dispatched[b] if b >= 0 else d for b, d in zip(requests.batch, requests.done, strict=True)]
     expected = [sum(a <= t < b for a, b in zip(requests.arrival, left, strict=True)) for t in times]
     assert waiting_at(record, times).tolist() == expected
@@ -267,7 +268,8 @@ def shown(table: Any) -> str:
 
 
 def test_tables_hold_the_numbers() -> None:
-    eager, deferred = summarize(simulated("eager", rate=2500.0)), summarize(simulated())
+    eager = summarize(simulated("eager", rate=2500.0))
+    deferred = summarize(simulated())
     text = shown(overview_table({"first": eager, "second": deferred}))
     assert f"{eager.outcomes.dropped:,}" in text
     assert f"{eager.attainment:.2%}" in text

@@ -54,7 +54,8 @@ def count(requests: list[dict[str, int]], outcome: Outcome) -> int:
 
 
 def test_outcomes_and_rates(record: ServingRecord) -> None:
-    found, expected = summarize(record), measured(record)
+    found = summarize(record)
+    expected = measured(record)
     span = (record.duration - record.warmup) / 1e9
     assert found.requests == len(expected) > 500
     assert found.outcomes.in_time == count(expected, Outcome.IN_TIME)
@@ -165,7 +166,9 @@ def test_names_are_an_interface() -> None:
 
 
 def test_a_run_without_requests_is_null_and_no_crash() -> None:
-    none, small, tiny = np.empty(0, np.int64), np.empty(0, np.int32), np.empty(0, np.int8)
+    none = np.empty(0, np.int64)
+    small = np.empty(0, np.int32)
+    tiny = np.empty(0, np.int8)
     requests = Requests(none, none, small, small, tiny, tiny, none, none)
     batches = Batches(small, small, small, none, none, none, tiny)
     found = summarize(ServingRecord("none", setup(), 0, requests, batches, ("",), 0, SECOND))
@@ -192,7 +195,8 @@ def test_percentiles_are_nearest_ranks(size: int) -> None:
 
 
 def test_a_million_requests_take_as_many_steps_as_a_few() -> None:
-    record, counts = simulated(seconds=1.0), list[int]()
+    record = simulated(seconds=1.0)
+    counts = list[int]()
     for times in (1, 1, 1_000_000 // len(record.requests.arrival)):
         columns = {name: np.tile(column, times) for name, column in vars(record.requests).items()}
         many = replace(record, requests=Requests(**columns))

@@ -113,7 +113,8 @@ def test_only_serving_does_without_a_workload(home: Path) -> None:
 def test_the_simulator_ignores_all_of_it(home: Path) -> None:
     bare = SERVED.replace("    backend: {python", "    #").replace("priorities", "# priorities")
     (home / "bare.yaml").write_text(bare.replace("preprocess", "# ").replace("accepts", "# "))
-    one, other = run(load(home)), run(scenario.load(home / "bare.yaml"))
+    one = run(load(home))
+    other = run(scenario.load(home / "bare.yaml"))
     assert one.requests.outcome.tolist() == other.requests.outcome.tolist()
 
 

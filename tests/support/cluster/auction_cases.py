@@ -22,7 +22,8 @@ def option(sizes: Iterable[int], rho: float) -> BidOption:
 
 def machines(*free: int, racks: Sequence[int] = ()) -> list[FreeMachine]:
     """With so many free GPUs each; a second rack number for each machine, if given."""
-    goods, first = [], 0
+    goods = []
+    first = 0
     for number, count in enumerate(free):
         rack = racks[number] if racks else 0
         goods.append(FreeMachine(number, tuple(range(first, first + count)), rack))

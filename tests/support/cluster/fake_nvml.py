@@ -18,19 +18,31 @@ class FakeNvml:
     """As much of pynvml as is asked for; *broken* GPUs raise the error of this number."""
 
     NVMLError = NvmlError
-    NVML_ERROR_NOT_SUPPORTED, NVML_ERROR_NO_PERMISSION, NVML_ERROR_TIMEOUT = 3, 4, 10
-    NVML_ERROR_FUNCTION_NOT_FOUND, NVML_ERROR_INVALID_ARGUMENT = 13, 2
-    NVML_ERROR_GPU_IS_LOST, NVML_ERROR_RESET_REQUIRED, NVML_ERROR_GPU_NOT_FOUND = 15, 16, 28
-    NVML_SUCCESS, NVML_FEATURE_ENABLED, NVML_TEMPERATURE_GPU = 0, 1, 0
-    NVML_MEMORY_ERROR_TYPE_UNCORRECTED, NVML_VOLATILE_ECC = 1, 0
-    NVML_TEMPERATURE_THRESHOLD_SLOWDOWN, NVML_TEMPERATURE_THRESHOLD_SHUTDOWN = 1, 0
+    NVML_ERROR_NOT_SUPPORTED = 3
+    NVML_ERROR_NO_PERMISSION = 4
+    NVML_ERROR_TIMEOUT = 10
+    NVML_ERROR_FUNCTION_NOT_FOUND = 13
+    NVML_ERROR_INVALID_ARGUMENT = 2
+    NVML_ERROR_GPU_IS_LOST = 15
+    NVML_ERROR_RESET_REQUIRED = 16
+    NVML_ERROR_GPU_NOT_FOUND = 28
+    NVML_SUCCESS = 0
+    NVML_FEATURE_ENABLED = 1
+    NVML_TEMPERATURE_GPU = 0
+    NVML_MEMORY_ERROR_TYPE_UNCORRECTED = 1
+    NVML_VOLATILE_ECC = 0
+    NVML_TEMPERATURE_THRESHOLD_SLOWDOWN = 1
+    NVML_TEMPERATURE_THRESHOLD_SHUTDOWN = 0
     NVML_FI_DEV_GET_GPU_RECOVERY_ACTION = 230
     nvmlEventTypeXidCriticalError = 8  # noqa: N815
-    NVML_GPU_RECOVERY_ACTION_GPU_RESET, NVML_GPU_RECOVERY_ACTION_NODE_REBOOT = 1, 2
+    NVML_GPU_RECOVERY_ACTION_GPU_RESET = 1
+    NVML_GPU_RECOVERY_ACTION_NODE_REBOOT = 2
     NVML_GPU_RECOVERY_ACTION_DRAIN_AND_RESET = 4
 
     def __init__(self, gpus: int = 2) -> None:
-        self.gpus, self.temperature, self.broken = gpus, 50, dict[int, int]()
+        self.gpus = gpus
+        self.temperature = 50
+        self.broken = dict[int, int]()
         self.xids: dict[int, list[int]] = {gpu: [] for gpu in range(gpus)}
         self.recovery = 0
         self._sets: list[int] = []

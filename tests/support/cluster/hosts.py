@@ -25,12 +25,10 @@ class Office:
     """An arbiter's backend that listens on a port of its own, and can be begun again on the same one."""
 
     def __init__(self, home: Path, **options: Any) -> None:
-        self._home, self.options, self.port, self.epoch = (
-            home,
-            {"patience": 40.0, "every": 0.02, **options},
-            0,
-            0,
-        )
+        self._home = home
+        self.options = {"patience": 40.0, "every": 0.02, **options}
+        self.port = 0
+        self.epoch = 0
         self.backend = self._begun()
 
     def _begun(self) -> AgentsBackend:
@@ -96,7 +94,8 @@ class AgentThread:
     """The agent of a machine as a thread, which can leave and come back."""
 
     def __init__(self, folder: Path, port: int, name: str, gpus: int = 2, with_agent: bool = False) -> None:
-        self.folder, self.words = folder, list[str]()
+        self.folder = folder
+        self.words = list[str]()
         self._given = Place("127.0.0.1", port), KEY, name, MachineStatus(gpus)
         self._with_agent = with_agent
         self.start()
@@ -146,7 +145,8 @@ class AgentProcess:
     """`astrarium cluster agent` in a process of its own; *inside*: words before the command."""
 
     def __init__(self, folder: Path, arbiter: str, key: Path, inside: Sequence[str] = ()) -> None:
-        self.folder, self.words = folder, folder.with_suffix(".txt")
+        self.folder = folder
+        self.words = folder.with_suffix(".txt")
         self._command = [
             *inside, sys.executable, "-m", "astrarium", "cluster", "agent", "--arbiter", arbiter,
             "--key-file", str(key), "--name", folder.name, "--gpus", "2", "--folder", str(folder),

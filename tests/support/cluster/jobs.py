@@ -25,7 +25,9 @@ class Arbiter:
     """`astrarium run` in a process of its own; its words are kept in a file."""
 
     def __init__(self, file: Path, home: Path, *options: str) -> None:
-        self.home, self._file, self._options = home, file, options
+        self.home = home
+        self._file = file
+        self._options = options
         self.process: subprocess.Popen[bytes] | None = None
         self.words = home.parent / "arbiter.txt"
 
@@ -109,7 +111,8 @@ def results(home: Path) -> dict[tuple[str, int], Any]:
     """By app and job: what its last run said."""
     found = {}
     for path in sorted(home.glob("apps/*/job-*/run-*/result.json")):
-        app, job = path.parts[-4].partition("-")[2], int(path.parts[-3].partition("-")[2])
+        app = path.parts[-4].partition("-")[2]
+        job = int(path.parts[-3].partition("-")[2])
         found[app, job] = json.loads(path.read_text())
     return found
 

@@ -82,7 +82,8 @@ class FakeBackend:
         base = self.forgotten.get((order.key.app, order.key.job), 0.0)
         run = self.runs[order.key] = FakeRun(order, self.clock(), base, kept=base)
         if order.key.app in self.breaks:
-            run.ended, run.error = "failed", "exit code 1"
+            run.ended = "failed"
+            run.error = "exit code 1"
 
     def stop(self, key: RunKey) -> None:
         run = self.runs[key]
@@ -138,13 +139,16 @@ class FakeBackend:
             return
         if run.resizes is not None and self.clock() >= run.resizes[1]:
             run.base, run.began = self._part(run), self.clock()
-            run.now, run.resizes = run.resizes[0], None
+            run.now = run.resizes[0]
+            run.resizes = None
             for other in self.runs.values():
                 assert other is run or other.ended or not set(other.gpus) & set(run.gpus), "two on one GPU"
         if self._part(run) >= 1.0:
-            run.kept, run.ended = 1.0, "finished"
+            run.kept = 1.0
+            run.ended = "finished"
         elif run.leaves_at is not None and self.clock() >= run.leaves_at:
-            run.kept, run.ended = self._part(run), "stopped"
+            run.kept = self._part(run)
+            run.ended = "stopped"
             self._keep(run)
 
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-MALLORY, VICTIM = 61001, 61002
+MALLORY = 61001
+VICTIM = 61002
 NO_GROUP = 65534
 needs_root = pytest.mark.skipif(
     os.geteuid() != 0, reason="only root can run something as another user: run these tests as root"

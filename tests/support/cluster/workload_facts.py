@@ -30,7 +30,8 @@ def facts(apps: Sequence[DrawnApp]) -> Facts:
     counts = [len(app.phases[0]) for app in apps]
     tasks = [task(job) for app in apps for job in app.jobs for _ in range(job.least)]
     arrivals = [app.arrival for app in apps]
-    total, span = sum(app.work for app in apps), max(arrivals) - min(arrivals)
+    total = sum(app.work for app in apps)
+    span = max(arrivals) - min(arrivals)
     return Facts(
         apps=len(apps),
         jobs=sum(counts),

@@ -208,7 +208,8 @@ def serving(scenario: Scenario, others: Iterable[tuple[str, Parameters]] = ()) -
 
 
 def serving_steps(scenario: Scenario, live_twin: bool = False) -> list[Step]:
-    setup, steps = build.setup(scenario), list[Step]()
+    setup = build.setup(scenario)
+    steps = list[Step]()
     policy = build.policy(scenario, setup)
     chosen = faster(policy, setup) if live_twin else policy
     assert isinstance(chosen, LiveTwin) is live_twin
@@ -217,7 +218,8 @@ def serving_steps(scenario: Scenario, live_twin: bool = False) -> list[Step]:
 
 
 def batches_and_requests(record: ServingRecord) -> Rows:
-    sent, ended = record.batches, record.requests
+    sent = record.batches
+    ended = record.requests
     columns = (sent.dispatched, sent.started, sent.finished, sent.gpu, sent.model, sent.size, sent.fate)
     rows: Rows = [["batch", *map(int, row)] for row in zip(*columns, strict=True)]
     for done, batch, outcome, reason in zip(
@@ -241,7 +243,8 @@ def unsteady(case: ServingCase) -> Runs:
 
 
 def jobs(scenario: JobScenario) -> Runs:
-    gpu, arrivals = scenario.gpu, job_arrivals(scenario)
+    gpu = scenario.gpu
+    arrivals = job_arrivals(scenario)
     for name in iteration_policies.names():
         steps: list[Step] = []
         play(name, arrivals, gpu.memory, DeviceWorld(gpu.switch, gpu.overhead, gpu.pause), steps.append)
@@ -326,7 +329,8 @@ def cluster(scenario: ClusterScenario, others: Iterable[tuple[str, Parameters]] 
 
 
 def cluster_steps(scenario: ClusterScenario) -> list[Step]:
-    steps, costs = list[Step](), scenario.costs
+    steps = list[Step]()
+    costs = scenario.costs
     state = ClusterState(slowdowns(scenario, believed=True), costs.startup, checkpoints=costs.checkpoints)
     policy = Arbiter(chosen_policy(cluster_policies, scenario.policy))
     world = ClusterWorld(slowdowns(scenario), costs.startup, costs.checkpoints)

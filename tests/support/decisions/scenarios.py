@@ -113,7 +113,8 @@ def _served(draw: Random, dynamic: bool) -> dict[str, Any]:
             }
         }
         return {"profile": profile, "slo": f"{draw.randint(60, 200)}ms", "max_batch": 16}
-    alpha, beta = draw.randint(300, 3000), draw.randint(1000, 8000)
+    alpha = draw.randint(300, 3000)
+    beta = draw.randint(1000, 8000)
     slo = (alpha + beta) * draw.randint(20, 80) // 10
     profile = {"alpha": f"{alpha}us", "beta": f"{beta}us"}
     return {"profile": profile, "slo": f"{slo}us", "max_batch": one_of(draw, 8, 64)}
@@ -214,7 +215,8 @@ def tuned_example(name: str) -> TuningScenario:
 
 def tuned_searches(name: str) -> dict[str, TuningScenario]:
     """With other searches than its own; but known tasks have large grids."""
-    own, home = tuned_example(name), EXAMPLES / "tuning" / name
+    own = tuned_example(name)
+    home = EXAMPLES / "tuning" / name
     others = {search: how for search, how in SEARCHES.items() if search not in (own.search.name, "grid")}
     return {search: parse_tuning({**own.raw, "search": how}, home) for search, how in others.items()}
 

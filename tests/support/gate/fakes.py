@@ -38,7 +38,8 @@ def fresh_user(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def fake_control(place: Path, monkeypatch: pytest.MonkeyPatch, starts: int = 0) -> Path:
     """On PATH; returns the file of its calls."""
-    calls, script = place / "calls", place / "bin" / mps.CONTROL
+    calls = place / "calls"
+    script = place / "bin" / mps.CONTROL
     calls.touch()
     script.parent.mkdir(exist_ok=True)
     script.write_text(CONTROL.replace("CALLS", str(calls)).replace("STARTS", str(starts)))

@@ -137,13 +137,15 @@ class Gpu:
         if at:
             return ctypes.CFUNCTYPE(c_int, *types)(at)
         function = (self.holding if gil else self.library)[entry]
-        function.argtypes, function.restype = types, c_int
+        function.argtypes = types
+        function.restype = c_int
         return function
 
     def launched(self) -> list[str]:
         """The names of all kernels that the driver was asked to launch, in order."""
         function = self.library["stub_launch"]
-        function.restype, function.argtypes = c_char_p, [c_uint64]
+        function.restype = c_char_p
+        function.argtypes = [c_uint64]
         return [function(index).decode() for index in range(self.stub("launches"))]
 
     # graphs
@@ -204,7 +206,8 @@ class Gpu:
     ) -> tuple[int, int, int]:
         """Asks cuGetProcAddress in one of its forms: code, address and status (-1: not told)."""
         name = {4: "cuGetProcAddress", 5: "cuGetProcAddress_v2"}[arguments]
-        address, status = c_uint64(), c_int(-1)
+        address = c_uint64()
+        status = c_int(-1)
         given: list[Any] = [symbol.encode(), ctypes.addressof(address), version, flags]
         if arguments == 5:
             given.append(ctypes.addressof(status))
@@ -239,7 +242,8 @@ class Gpu:
 
     def labour(self, kernel: int, stream: int, seconds: float) -> int:
         """Requests of a few launches, one after the other, with pauses; how many there were."""
-        end, requests = time.monotonic() + seconds, 0
+        end = time.monotonic() + seconds
+        requests = 0
         while time.monotonic() < end:
             assert self.launch(kernel, stream=stream, count=5) == 0
             self.check("cuStreamSynchronize", stream)

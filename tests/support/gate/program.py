@@ -62,7 +62,8 @@ def hear(gpu: Gpu, threads: dict[str, Orders], answers: Answers) -> None:
 
 
 def main() -> None:
-    gpu, answers = Gpu(sys.argv[1]), Answers()
+    gpu = Gpu(sys.argv[1])
+    answers = Answers()
     threads: dict[str, Orders] = {"main": SimpleQueue()}
     threading.Thread(target=hear, args=(gpu, threads, answers), daemon=True).start()
     work(gpu, threads["main"], answers)

@@ -36,8 +36,10 @@ class Program:
             env={**clean, **(environment or {})},
             cwd=ROOT,
         )
-        self._numbers, self._pending = count(), dict[int, Future[Any]]()
-        self._lock, self.errors = threading.Lock(), list[str]()
+        self._numbers = count()
+        self._pending = dict[int, Future[Any]]()
+        self._lock = threading.Lock()
+        self.errors = list[str]()
         self._readers = [threading.Thread(target=read, daemon=True) for read in (self._hear, self._listen)]
         for reader in self._readers:
             reader.start()
@@ -45,7 +47,8 @@ class Program:
             self.start()
 
     def later(self, do: str, *args: Any, thread: str = "main", **options: Any) -> Future[Any]:
-        number, answer = next(self._numbers), Future[Any]()
+        number = next(self._numbers)
+        answer = Future[Any]()
         order = {"id": number, "thread": thread, "do": do, "args": args, "options": options}
         assert self.process.stdin is not None
         with self._lock:
@@ -101,7 +104,8 @@ class Gate:
     """Programs that share one board, through the preloaded library."""
 
     def __init__(self, library: Path, folder: Path) -> None:
-        self.library, self.folder = library, folder
+        self.library = library
+        self.folder = folder
         self.board_path = folder / "board"
         self.programs: list[Program] = []
 

@@ -92,7 +92,9 @@ def problems(draw: st.DrawFn) -> Problem:
 
 @st.composite
 def _models(draw: st.DrawFn, index: int) -> PlacedModel:
-    time, memory, rows = 0, draw(st.integers(1, 900)), []
+    time = 0
+    memory = draw(st.integers(1, 900))
+    rows = []
     for batch in draw(st.sampled_from([(1,), (4, 8), (2, 4, 16)])):
         time += draw(st.integers(1, 60)) * MILLISECOND
         memory += draw(st.integers(0, 400))

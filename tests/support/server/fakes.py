@@ -173,7 +173,8 @@ class FakeFront:
 
     def __init__(self, service: FakeService, threads: int) -> None:
         native: Any = import_module("astrarium._front")
-        self._service, self.threads = service, threads
+        self._service = service
+        self.threads = threads
         self._names = list(service.models)
         self._memory = memoryview(mmap.mmap(-1, 1 << 26))
         self.exchange = native.Exchange(self._memory, len(self._names), most_open=10_000, origins=2 * threads)
@@ -243,7 +244,8 @@ class LoopbackFront:
         self, *cards: ModelCard, threads: int = 1, memory: int = 1 << 26, most_open: int = 10_000
     ) -> None:
         native: Any = import_module("astrarium._front")
-        self.threads, self.models = threads, list(cards)
+        self.threads = threads
+        self.models = list(cards)
         self.memory = memoryview(mmap.mmap(-1, memory))
         self.exchange = native.Exchange(self.memory, len(cards), most_open, 2 * threads)
         self.loopback = native.Loopback(self.exchange)

@@ -21,7 +21,9 @@ from tests.support.server.native_network import OPEN
 front: Any = extension("_front")
 
 DATA, HEADERS, PRIORITY, RESET, SETTINGS, PUSH, PING, GO_AWAY, WINDOW, CONTINUATION = range(10)
-END, HEAD_END, PADDED = 1, 4, 8
+END = 1
+HEAD_END = 4
+PADDED = 8
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
@@ -85,7 +87,8 @@ class Line:
     """A connection that has said hello, and what came over it frame by frame."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader, self.writer = reader, writer
+        self.reader = reader
+        self.writer = writer
 
     async def frame(self) -> tuple[int, int, int, bytes]:
         top = await self.reader.readexactly(9)
@@ -117,7 +120,9 @@ class Network:
     """A network of gRPC over a loopback."""
 
     def __init__(self, given: LoopbackFront, grpc_: NativeGrpc) -> None:
-        self.front, self.loopback, self.grpc = given, given.loopback, grpc_
+        self.front = given
+        self.loopback = given.loopback
+        self.grpc = grpc_
         self._lines: list[Line] = []
 
     async def line(self, greeting: bytes = PREFACE + frame(SETTINGS)) -> Line:

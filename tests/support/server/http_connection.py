@@ -19,7 +19,8 @@ def request(body: str = BODY, model: str = "echo", *lines: str) -> bytes:
 
 class Connection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader, self.writer = reader, writer
+        self.reader = reader
+        self.writer = writer
 
     async def answer(self) -> tuple[int, dict[str, str], Any]:
         status, headers, body = await self.answer_bytes()

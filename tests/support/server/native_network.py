@@ -36,7 +36,10 @@ class Running:
     """A network over a loopback, and connections to it that are closed in the end."""
 
     def __init__(self, front: LoopbackFront, network: NativeNetwork, port: int) -> None:
-        self.front, self.loopback, self.network, self.port = front, front.loopback, network, port
+        self.front = front
+        self.loopback = front.loopback
+        self.network = network
+        self.port = port
         self._connections: list[Connection] = []
 
     async def connect(self) -> Connection:

@@ -35,7 +35,8 @@ class Training:
     leaves: Time = FOREVER
 
     def __post_init__(self) -> None:
-        self.first, self.begun = self.done, self.since
+        self.first = self.done
+        self.begun = self.since
         self.ends = self.end_of_next()
 
     def end_of_next(self) -> Time:
@@ -66,9 +67,14 @@ class FakeBackend:
         shared: bool = False,
         kept: set[Checkpoint] | None = None,
     ) -> None:
-        self.clock, self._runtime, self._worth = clock, runtime, worth
-        self._starting, self._moving, self._leaving = starting, moving, leaving
-        self._checkpoints, self._shared = checkpoints, shared
+        self.clock = clock
+        self._runtime = runtime
+        self._worth = worth
+        self._starting = starting
+        self._moving = moving
+        self._leaving = leaving
+        self._checkpoints = checkpoints
+        self._shared = shared
         self.kept: set[Checkpoint] = set() if kept is None else kept
         self.gpus = tuple(range(gpus))
         self.started: list[Work] = []
@@ -125,7 +131,8 @@ class FakeBackend:
             self._happen()
         self._happen()
         self.clock.now = self.clock.now if self._news else until
-        news, self._news = self._news, []
+        news = self._news
+        self._news = []
         return news
 
     def close(self) -> None:
@@ -172,7 +179,8 @@ class FakeBackend:
         return [each for each in self._running.values() if gpu in each.work.place.gpus]
 
     def _pace(self, work: Work) -> float:
-        runtime, place = self._runtime(work.candidate), work.place
+        runtime = self._runtime(work.candidate)
+        place = work.place
         if not self._shared or place.parts == 1:
             return runtime.at(place.width)
         others = sum(each.work.trial != work.trial for each in self._on(place.gpus[0]))
@@ -197,7 +205,8 @@ class FakeBackend:
             return
         training.done += 1
         self.trained.append((work.candidate, training.done))
-        value, sharers = self._worth(work.candidate, training.done), float(work.place.parts)
+        value = self._worth(work.candidate, training.done)
+        sharers = float(work.place.parts)
         heard = None if self._shared else sharers
         self._news.append(Iterated(work.trial, work.run, training.done, took, value, heard))
         if training.done % self._checkpoints == 0:
@@ -220,7 +229,8 @@ class FakeBackend:
 
     def _again(self, training: Training) -> None:
         if self._shared:
-            training.first, training.since = training.done, self.clock.now
+            training.first = training.done
+            training.since = self.clock.now
             training.iteration = self._pace(training.work)
         training.begun = self.clock.now
         training.ends = training.end_of_next()

@@ -20,7 +20,8 @@ class Small:
         self._model = torch.nn.Sequential(*layers).double()
         self._trained = workers.parallel(self._model)
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=values["rate"], momentum=0.9)
-        self._workers, self._seconds = workers, values.get("seconds", SECONDS)
+        self._workers = workers
+        self._seconds = values.get("seconds", SECONDS)
         self._x = torch.linspace(-2, 2, 48).double().unsqueeze(1)
 
     def step(self) -> float:

@@ -26,7 +26,8 @@ class Small:
     `pause` seconds go by in each iteration."""
 
     def __init__(self, values: dict[str, Any], workers: Workers) -> None:
-        self.values, self.workers = values, workers
+        self.values = values
+        self.workers = workers
         dropout = nn.Dropout(values.get("dropout", 0.0))
         self.plain = nn.Sequential(nn.Linear(4, 8), dropout, nn.Linear(8, 1)).double()
         self.model = workers.parallel(self.plain)
@@ -93,7 +94,8 @@ class _Lent:
     """A fork server that stays when its backend goes."""
 
     def __init__(self, real: ForkServer) -> None:
-        self.fork, self._process = real.fork, real._process
+        self.fork = real.fork
+        self._process = real._process
 
     def close(self) -> None:
         pass

@@ -51,7 +51,9 @@ class FakeController:
     """Of so many GPUs; has what an allocation function may ask of Ray Tune's."""
 
     def __init__(self, trials: list[FakeTrial], gpus: int, cpus: float = 100.0) -> None:
-        self._trials, self._gpus, self._cpus = trials, gpus, cpus
+        self._trials = trials
+        self._gpus = gpus
+        self._cpus = cpus
         self._resource_updater = self
         self.base_trial_resources = ONE
 
@@ -92,14 +94,16 @@ def test_nobody_changes_while_a_trial_waits_to_be_started() -> None:
 
 def test_what_others_were_promised_is_not_given_twice() -> None:
     some = trials(2)
-    controller, allocation = FakeController(some, 4), Allocation(60, FLUID)
+    controller = FakeController(some, 4)
+    allocation = Allocation(60, FLUID)
     first = controller.asked(allocation, some[0])
     assert first == 2
     some[0].status = "PAUSED"
     second = controller.asked(allocation, some[1])
     assert second == 2
     some[1].status = "PAUSED"
-    some[0].status, some[0].width = "RUNNING", first
+    some[0].status = "RUNNING"
+    some[0].width = first
     assert controller.asked(allocation, some[0], 0.5) is None
 
 
@@ -113,11 +117,13 @@ def test_a_change_must_pay_for_itself() -> None:
 def test_what_changes_cost_is_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    one, allocation = trials(1), Allocation(1000, FLUID)
+    one = trials(1)
+    allocation = Allocation(1000, FLUID)
     controller = FakeController(one, 2)
     width = controller.asked(allocation, one[0])
     assert width == 2
-    one[0].width, now[0] = width, 100.0 + 12 + 0.5
+    one[0].width = width
+    now[0] = 100.0 + 12 + 0.5
     assert controller.asked(allocation, one[0], took=0.5) is None
     assert allocation.moving == pytest.approx(12.0)
 
@@ -150,7 +156,8 @@ def test_a_policy_that_never_moves_anybody_never_does() -> None:
 
 
 def test_it_survives_being_saved_by_ray_tune() -> None:
-    one, allocation = trials(1), Allocation(60, FLUID)
+    one = trials(1)
+    allocation = Allocation(60, FLUID)
     FakeController(one, 1).asked(allocation, one[0])
     again = pickle.loads(pickle.dumps(allocation))
     assert FakeController(one, 4).asked(again, one[0]) == 4
@@ -235,7 +242,8 @@ def test_in_ray_tunes_own_loop_the_longest_trial_ends_on_more_gpus(cluster: Any,
             return {"count": self.count, "widths": self.widths}
 
         def load_checkpoint(self, checkpoint: dict[str, Any]) -> None:  # type: ignore[override]
-            self.count, self.widths = checkpoint["count"], checkpoint["widths"]
+            self.count = checkpoint["count"]
+            self.widths = checkpoint["widths"]
 
     tuner = tune.Tuner(
         tune.with_resources(Counting, ONE),

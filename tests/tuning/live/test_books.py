@@ -50,13 +50,16 @@ class Told(Estimates):
     """Beliefs that are the truth, once a candidate has trained."""
 
     def __init__(self, truth: Truth) -> None:
-        self._truth, self._met, self._unheard = truth, set[int](), set[int]()
+        self._truth = truth
+        self._met = set[int]()
+        self._unheard = set[int]()
 
     def seen(self, candidate: int, gpus: int, sharers: float, took: Time, first: bool = False) -> None:
         self._unheard |= {candidate} - self._met
 
     def news(self) -> dict[int, Runtime]:
-        new, self._unheard = self._unheard, set()
+        new = self._unheard
+        self._unheard = set()
         self._met |= new
         return {number: self._truth.runtime(number) for number in sorted(new)}
 
@@ -79,7 +82,9 @@ class Play:
         moving: Time | None = None,
         **more: Any,
     ) -> None:
-        self.truth, self.clock, self.costs = Truth(TASK, seed), Clock(), costs or costs_of(0, 0)
+        self.truth = Truth(TASK, seed)
+        self.clock = Clock()
+        self.costs = costs or costs_of(0, 0)
         self.steps: list[Step] = []
         self.backend = FakeBackend(
             self.clock, self.truth.runtime, self._worth, gpus, self.costs.starting, self.costs.moving, **more
@@ -288,7 +293,8 @@ def test_a_failure_is_reported_and_its_gpu_is_free() -> None:
 
 
 def test_who_failed_is_not_trained_again_by_a_run_that_goes_on(tmp_path: Path) -> None:
-    path, shelf = tmp_path / "journal", Shelf()
+    path = tmp_path / "journal"
+    shelf = Shelf()
     first = Play("hyperband", "fifo", gpus=2, journal=FileJournal(path, shelf), kept=shelf.all)
     first.backend.failing = lambda number, at: "out of memory" if number == 0 else ""
     first.go()
@@ -373,7 +379,8 @@ def test_closing_leaves_nothing_open() -> None:
 
 
 def test_the_loop_runs_to_the_end_and_closes() -> None:
-    played, seen = Play("successive-halving", "static-fluid"), list[int]()
+    played = Play("successive-halving", "static-fluid")
+    seen = list[int]()
     played.live.run(played.clock, after=lambda live: seen.append(len(live.state.open)))
     assert played.live.over == "the search is done"
     assert played.backend.closed
@@ -496,7 +503,9 @@ class Shelf(Checkpoints):
 def test_a_run_that_is_killed_goes_on_where_it_was(search: str, every: int, tmp_path: Path) -> None:
     """Again and again. Nothing is trained twice but the iteration that was going on."""
     whole = Play(search, "dynamic-fluid").go()
-    shelf, trained, lives = Shelf(), list[tuple[int, int]](), 0
+    shelf = Shelf()
+    trained = list[tuple[int, int]]()
+    lives = 0
     while True:
         journal = FileJournal(tmp_path / "journal", shelf)
         played = Play(search, "dynamic-fluid", journal=journal, kept=shelf.all)
@@ -515,7 +524,8 @@ def test_a_run_that_is_killed_goes_on_where_it_was(search: str, every: int, tmp_
 
 
 def test_a_finished_run_that_is_run_again_trains_nothing(tmp_path: Path) -> None:
-    path, shelf = tmp_path / "journal", Shelf()
+    path = tmp_path / "journal"
+    shelf = Shelf()
     first, again = (
         Play("hyperband", "dynamic-fluid", journal=FileJournal(path, shelf), kept=shelf.all).go()
         for _ in range(2)
@@ -526,7 +536,8 @@ def test_a_finished_run_that_is_run_again_trains_nothing(tmp_path: Path) -> None
 
 
 def test_what_has_no_checkpoint_or_other_values_is_run_again(tmp_path: Path) -> None:
-    path, shelf = tmp_path / "journal", Shelf()
+    path = tmp_path / "journal"
+    shelf = Shelf()
     Play("random", "fifo", journal=FileJournal(path, shelf), kept=shelf.all).go()
     shelf.clear(2)
     again = Play("random", "fifo", journal=FileJournal(path, shelf), kept=shelf.all).go()
@@ -537,7 +548,8 @@ def test_what_has_no_checkpoint_or_other_values_is_run_again(tmp_path: Path) -> 
 
 
 def test_a_torn_line_never_was(tmp_path: Path) -> None:
-    path, shelf = tmp_path / "journal", Shelf()
+    path = tmp_path / "journal"
+    shelf = Shelf()
     shelf.all.add(Checkpoint(0, 3))
     values = {"rate": 0.1, "kind": "gru", "none": None, "odd": {1, 2}}
     FileJournal(path, shelf).began(0, values)

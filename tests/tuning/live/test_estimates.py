@@ -34,7 +34,8 @@ def test_it_recovers_the_truth_from_noisy_samples(
     times: list[float], packing: float, scaling: float, noise: float, seed: int
 ) -> None:
     truths = [Runtime(round(time * SECOND), packing, scaling) for time in times]
-    chance, estimates = Random(seed), Estimates()
+    chance = Random(seed)
+    estimates = Estimates()
     for number, truth in enumerate(truths):
         for gpus, sharers in chance.sample(WIDTHS, 4):
             estimates.seen(number, gpus, sharers, 5 * took(truth, gpus, sharers), first=True)
@@ -52,7 +53,8 @@ def test_it_recovers_the_truth_from_noisy_samples(
 @pytest.mark.parametrize("seed", range(5))
 def test_neighbours_of_all_kinds_blur_packing_and_not_the_candidates_own_time(usual: int, seed: int) -> None:
     """Some slow others by 5 %, some by 60 %. Also where each run had one iteration only."""
-    chance, estimates = Random(seed), Estimates()
+    chance = Random(seed)
+    estimates = Estimates()
     times = [round(chance.uniform(0.5, 2) * SECOND) for _ in range(24)]
     slows = [chance.choice((1.05, 1.6)) for _ in times]
     met: list[float] = []

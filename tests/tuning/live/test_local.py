@@ -38,7 +38,10 @@ pytestmark = pytest.mark.long
 pytest_plugins = ("tests.support.gate.fixtures",)
 
 LIMIT = 60.0  # seconds for anything that is awaited
-ONE, OTHER, BOTH, HALF = Place((0,)), Place((1,)), Place((0, 1)), Place((0,), 2)
+ONE = Place((0,))
+OTHER = Place((1,))
+BOTH = Place((0, 1))
+HALF = Place((0,), 2)
 BUILD = f"{ROOT / 'tests' / 'support' / 'tuning' / 'trainings.py'}:build"
 
 
@@ -61,7 +64,8 @@ class Until:
     trials = 0
 
     def __init__(self, backend: LocalTrialBackend) -> None:
-        self.backend, self.news = backend, list[News]()
+        self.backend = backend
+        self.news = list[News]()
 
     @classmethod
     def new(cls) -> int:
@@ -123,7 +127,8 @@ def gone(pid: int) -> bool:
 
 
 def test_a_run_reports_each_iteration_and_finishes_with_a_checkpoint(backend: LocalTrialBackend) -> None:
-    until, trial = Until(backend), Until.new()
+    until = Until(backend)
+    trial = Until.new()
     backend.start(order(trial, 1, ONE, 4))
     ended = until.ended(trial, 1)
     assert (ended.ending, ended.iterations, ended.error) == ("finished", 4, "")
@@ -136,8 +141,11 @@ def test_a_run_reports_each_iteration_and_finishes_with_a_checkpoint(backend: Lo
 
 def test_one_that_moves_ends_with_the_very_weights_of_one_that_does_not(backend: LocalTrialBackend) -> None:
     """From a GPU to a half of it, and to another GPU, with dropout: random numbers go on too."""
-    until, trial, values = Until(backend), Until.new(), {"dropout": 0.3, "pause": 0.01}
-    start, seen = None, list[int]()
+    until = Until(backend)
+    trial = Until.new()
+    values = {"dropout": 0.3, "pause": 0.01}
+    start = None
+    seen = list[int]()
     for run, place in enumerate([ONE, HALF, OTHER], 1):
         total = 40
         backend.start(order(trial, run, place, total, start, **values))
@@ -157,7 +165,8 @@ def test_one_that_moves_ends_with_the_very_weights_of_one_that_does_not(backend:
 
 def test_two_workers_train_the_same_as_one(backend: LocalTrialBackend) -> None:
     """And back to one: the batch is the same everywhere, each has a half of it."""
-    until, trial = Until(backend), Until.new()
+    until = Until(backend)
+    trial = Until.new()
     backend.start(order(trial, 1, BOTH, 20, pause=0.01))
     until.iterated(trial, 1, 3)
     backend.stop(trial, 1)
@@ -170,7 +179,9 @@ def test_two_workers_train_the_same_as_one(backend: LocalTrialBackend) -> None:
 
 
 def test_a_copy_begins_with_the_checkpoint_of_another(backend: LocalTrialBackend) -> None:
-    until, source, copy = Until(backend), Until.new(), Until.new()
+    until = Until(backend)
+    source = Until.new()
+    copy = Until.new()
     backend.start(order(source, 1, ONE, 3))
     until.ended(source, 1)
     backend.start(order(source, 2, ONE, 6, Checkpoint(source, 3)))
@@ -184,7 +195,8 @@ def test_a_copy_begins_with_the_checkpoint_of_another(backend: LocalTrialBackend
 def test_an_error_in_the_training_fails_it_and_says_which(
     backend: LocalTrialBackend, place: Place, where: int
 ) -> None:
-    until, trial = Until(backend), Until.new()
+    until = Until(backend)
+    trial = Until.new()
     backend.start(order(trial, 1, place, 10, trouble="error", where=where))
     ended = until.ended(trial, 1)
     assert (ended.ending, ended.error) == ("failed", "ValueError: the loss is green")
@@ -196,7 +208,8 @@ def test_an_error_in_the_training_fails_it_and_says_which(
 def test_a_process_that_dies_is_a_lost_run_which_goes_on(
     backend: LocalTrialBackend, tmp_path: Path, place: Place, where: int
 ) -> None:
-    until, trial = Until(backend), Until.new()
+    until = Until(backend)
+    trial = Until.new()
     values: dict[str, Any] = {"trouble": "death", "where": where, "once": str(tmp_path / "died")}
     backend.start(order(trial, 1, place, 2, **values))
     first = until.ended(trial, 1)
@@ -211,7 +224,8 @@ def test_a_process_that_dies_is_a_lost_run_which_goes_on(
 
 
 def test_what_nobody_wants_leaves_at_once_and_its_process_stays(backend: LocalTrialBackend) -> None:
-    until, trial = Until(backend), Until.new()
+    until = Until(backend)
+    trial = Until.new()
     backend.start(order(trial, 1, ONE, 10, trouble="sleep"))
     until.iterated(trial, 1, 2)
     before = set(pids_of(backend))
@@ -224,7 +238,8 @@ def test_what_nobody_wants_leaves_at_once_and_its_process_stays(backend: LocalTr
 
 
 def test_a_gang_that_hangs_is_dropped_all_the_same(backend: LocalTrialBackend) -> None:
-    until, trial = Until(backend), Until.new()
+    until = Until(backend)
+    trial = Until.new()
     backend.start(order(trial, 1, BOTH, 10, trouble="sleep", where=1))
     until.iterated(trial, 1, 2)
     backend.drop(trial, 1)
@@ -237,7 +252,8 @@ def test_a_build_that_cannot_be_opened_is_the_end_of_each_run_and_not_of_the_slo
     (tmp_path / "broken.py").write_text("import nowhere_to_be_found\n")
     (tmp_path / "parcel").write_bytes(packed(f"{tmp_path / 'broken.py'}:build"))
     pipe, _ = Pipe()
-    slot, told = Slot(pipe, SlotSetup(build=str(tmp_path / "parcel"))), list[Message]()
+    slot = Slot(pipe, SlotSetup(build=str(tmp_path / "parcel")))
+    told = list[Message]()
     for run in (1, 2):
         begin = Begin(order(0, run, ONE, 2), str(tmp_path), every=30.0)
         ended = GangMember(begin, SlotSetup(), told.append).train(slot._build)
@@ -260,7 +276,8 @@ def test_silence_is_death_and_in_between_checkpoints_count() -> None:
         backend.start(order(1, 1, OTHER, 5))
         assert until.ended(1, 1).ending == "lost"
         until._until(lambda: GpusSeen((0,)) in until.news)
-        pids, folder = pids_of(backend), backend.folder
+        pids = pids_of(backend)
+        folder = backend.folder
     assert pids
     assert all(map(gone, pids))
     assert not folder.exists()
@@ -317,7 +334,8 @@ class Keepers:
     """A fork server of processes that keep a store: each says its port, or ends without a word."""
 
     def __init__(self, *ports: int | None) -> None:
-        self._ports, self.pipes = list(ports), list[Any]()
+        self._ports = list(ports)
+        self.pipes = list[Any]()
 
     def fork(self, role: RendezvousSetup) -> Any:
         ours, theirs = Pipe()

@@ -50,7 +50,8 @@ def test_one_that_stops_goes_on_as_if_it_had_not() -> None:
     values = [whole.step() for _ in range(5)]
     first = training()
     begun = [first.step() for _ in range(2)]
-    state, chance = first.save(), torch.get_rng_state()
+    state = first.save()
+    chance = torch.get_rng_state()
     first.close()
     second = training(rate=0.5)
     second.load(state)

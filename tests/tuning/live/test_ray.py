@@ -91,7 +91,8 @@ class Killed:
     """Ends a machine as soon as a trial of the second rung or later is under way on it."""
 
     def __init__(self, cluster: Any) -> None:
-        self._cluster, self.done = cluster, False
+        self._cluster = cluster
+        self.done = False
 
     def __call__(self, live: Any) -> None:
         rows = [row for row in live.state.running() if row.trial.begins and row.done]

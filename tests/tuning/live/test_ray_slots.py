@@ -41,7 +41,8 @@ class FakeCall:
 
 class FakeActor:
     def __init__(self, settings: AgentSettings) -> None:
-        self.settings, self.killed = settings, False
+        self.settings = settings
+        self.killed = False
         self.asked: list[FakeCall] = []
         self.ordered: list[tuple[Any, ...]] = []
         self.hear = SimpleNamespace(remote=self._asked)
@@ -108,7 +109,8 @@ def slots(count: int = 2, ours: bool = True) -> RaySlots:
 
 def test_orders_go_to_the_agent_of_the_gpu(ray: FakeRay) -> None:
     mine = slots()
-    first, second = mine.take(1), mine.take(1)
+    first = mine.take(1)
+    second = mine.take(1)
     mine.send(first, LEAVE)
     mine.kill(second)
     mine.give_back(first)
@@ -129,7 +131,8 @@ def test_each_agent_writes_its_own_log(ray: FakeRay) -> None:
 
 def test_a_silent_agent_is_gone_with_what_it_ran_and_another_comes(ray: FakeRay) -> None:
     mine = slots()
-    lease, other = mine.take(0), mine.take(1)
+    lease = mine.take(0)
+    other = mine.take(1)
     silent, busy = ray.actors
     ray.now = PATIENCE * 0.9
     busy.asked[-1].of()
@@ -233,7 +236,8 @@ class FakeSlots:
     def hear(self, seconds: float) -> list[SlotMessage]:
         self._bell.wait(min(seconds, 0.01))
         self._bell.clear()
-        said, self.said = self.said, []
+        said = self.said
+        self.said = []
         return said
 
     def close(self) -> None:

@@ -40,7 +40,8 @@ from tests.support.tuning.trainings import attributed, odd, one_fork_server
 pytestmark = pytest.mark.long
 
 LIMIT = 60.0
-ONE, BOTH = Place((0,)), Place((0, 1))
+ONE = Place((0,))
+BOTH = Place((0, 1))
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -40,7 +40,8 @@ class Falling(tune.Trainable):
     """Keeps what it knows in a file, or hands it over as a dictionary."""
 
     def setup(self, config: dict[str, Any]) -> None:
-        self.loss, self.cleaned = float(config["start"]), False
+        self.loss = float(config["start"])
+        self.cleaned = False
 
     def step(self) -> dict[str, Any]:
         self.loss *= 0.5
@@ -69,13 +70,15 @@ class Falling(tune.Trainable):
 
 def falling(config: dict[str, Any]) -> None:
     """The same as a function, which writes a checkpoint now and then."""
-    loss, done = float(config["start"]), 0
+    loss = float(config["start"])
+    done = 0
     checkpoint = tune.get_checkpoint()
     if checkpoint:
         with checkpoint.as_directory() as folder:
             loss, done = json.loads(Path(folder, "state.json").read_text())
     while done < config.get("last", 99):
-        loss, done = loss * 0.5, done + 1
+        loss = loss * 0.5
+        done = done + 1
         if done % config.get("every", 1):
             tune.report({"loss": loss})
             continue
@@ -118,7 +121,8 @@ def test_one_that_moves_says_what_it_would_have_said(trainable: Any, values: Any
 
 
 def test_a_moved_one_may_move_again_before_its_next_checkpoint() -> None:
-    one, said = made(falling, every=3), []
+    one = made(falling, every=3)
+    said = []
     for _ in range(7):
         said.append(one.step())
         state = carried(one.save())

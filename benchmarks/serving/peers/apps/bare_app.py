@@ -20,7 +20,8 @@ ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 
 class Batcher:
     def __init__(self, gpus: int, max_batch: int) -> None:
         self._waiting: deque[Client] = deque()
-        self._idle, self._max_batch = gpus, max_batch
+        self._idle = gpus
+        self._max_batch = max_batch
         self._threads = ThreadPoolExecutor(gpus)
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -48,7 +49,8 @@ class Client(asyncio.Protocol):
     """One connection; a request on it is whole when its body is."""
 
     def __init__(self, batcher: Batcher) -> None:
-        self._batcher, self._buffer = batcher, b""
+        self._batcher = batcher
+        self._buffer = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)

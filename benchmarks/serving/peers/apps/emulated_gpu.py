@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 
-ALPHA_MS, BETA_MS = 1.053, 5.072  # ResNet50 (Symphony, table 2)
+# ResNet50 (Symphony, table 2)
+ALPHA_MS = 1.053
+BETA_MS = 5.072
 
 
 def milliseconds(batch: int) -> float:

@@ -52,14 +52,16 @@ def run(effort: Effort) -> Findings:
 
 
 def _row(name: str, latency: float) -> Row:
-    what, note = f"mean latency of the first burst: {name}", NOTES.get(name, "")
+    what = f"mean latency of the first burst: {name}"
+    note = NOTES.get(name, "")
     return Row(what, latency, PAPER.get(name), "y", tolerance=1e-6, note=note, given=name == PARALLEL)
 
 
 def _latencies(groups: list[Group], after: float = 0.0, within: float = 0.0) -> list[float]:
     """Return the latency of every request, in the time that one takes alone."""
     runtime = msgspec.structs.replace(WITHOUT_OVERHEADS, fixed_overhead=round(after * ALONE_TAKES))
-    models, workload = [_model(0, within), _model(1, within)], _bursts()
+    models = [_model(0, within), _model(1, within)]
+    workload = _bursts()
     finish = outcome(models, groups, workload, runtime).finish
     return [float(one) / ALONE_TAKES for one in finish - workload.arrivals]
 

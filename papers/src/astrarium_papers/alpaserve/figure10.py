@@ -31,7 +31,9 @@ TWO = Shape(stages=2)
 LOADS = tuple(round(0.02 * step, 2) for step in range(100))  # of both GPUs: 2 is all they can
 SIMULATED = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75)
 QUICK = (0.5, 1.0, 1.5)
-BURSTY, UNEVEN = 3.0, 0.2  # a CV, and the first model's share of the requests
+# a CV, and the first model's share of the requests
+BURSTY = 3.0
+UNEVEN = 0.2
 ALIKE = 0.02  # how far apart mean latencies may be that are to be the same
 BOUNDS: dict[str, Callable[[float], float]] = {
     "communication": queueing.most_communication,
@@ -99,7 +101,9 @@ def _most_by_search(effort: Effort, load: float) -> list[float]:
     """Return the most communication that bursty arrivals allow: halving what it may be, for each seed."""
     found = []
     for workload in _workloads(effort, load, BURSTY):
-        simple, low, high = _latency(workload), 1.0, 2.0
+        simple = _latency(workload)
+        low = 1.0
+        high = 2.0
         for _ in range(12):
             middle = (low + high) / 2
             faster = _latency(workload, stages(middle, "communication")) <= simple

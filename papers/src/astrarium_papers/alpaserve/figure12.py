@@ -33,7 +33,8 @@ from astrarium_papers.findings import Claim, Effort, Findings, Row
 
 TITLE = "Requests in time on S1 to S3 by GPUs, rate, CV and SLO (Figure 12)"
 GPUS = {"S1": 16, "S2": 64, "S3": 48}
-RATE, SLO = 64.0, 5.0
+RATE = 64.0
+SLO = 5.0
 VALUES: dict[str, Any] = {
     "gpus": {
         "S1": (8, 12, 16, 20, 24, 28, 32, 36, 40, 48),
@@ -69,7 +70,8 @@ def run(effort: Effort) -> Findings:
 
 
 def _sweep(name: str, knob: str, curves: list[tuple[str, str]], effort: Effort) -> Sweep:
-    models, values = workloads.SETS[name], VALUES[knob][name] if knob == "gpus" else VALUES[knob]
+    models = workloads.SETS[name]
+    values = VALUES[knob][name] if knob == "gpus" else VALUES[knob]
     if effort.quick:
         return Sweep(Case(models[:8], 4, 16.0, slo=SLO, seconds=60.0), knob, QUICK[knob], curves)
     return Sweep(Case(models, GPUS[name], RATE, slo=SLO), knob, values, curves, seeds=3)
@@ -94,7 +96,8 @@ def _most(data: dict[str, Any], ways: str, knob: str, rival: str, paper: float) 
         return []
     most = max(found)
     each = "; ".join(_told(name, panels[name], ways, rival, one) for name, one in gains.items())
-    what, note = f"{ways}: {WORDS[knob]} than {rival}, the most of the sets", f"{each}; {OTHER_TRAFFIC}"
+    what = f"{ways}: {WORDS[knob]} than {rival}, the most of the sets"
+    note = f"{each}; {OTHER_TRAFFIC}"
     if most.bound:
         return [Row(f"{what}, at least", most.times, unit="x", note=f"{note}, {paper:g}x")]
     return [Row(what, most.times, paper, "x", 0.15, note)]
@@ -125,11 +128,13 @@ def _ahead(data: dict[str, Any], ways: str) -> Claim:
 def _below_its_time(data: dict[str, Any], ways: str) -> Claim:
     """Operators where an objective is shorter than a model takes, stages at the default. Where all are in
     time whatever the shape, chance decides."""
-    told, holds = [], True
+    told = []
+    holds = True
     for name, panel in data["panels"].items():
         if panel["knob"] == "slo":
             shapes = dict(zip(panel["values"], panel["shapes"][ways][ALPASERVE], strict=True))
-            tight, usual = shapes[min(shapes)], shapes[SLO]
+            tight = shapes[min(shapes)]
+            usual = shapes[SLO]
             holds = holds and _widest(tight) > 1 and _widest(usual) == 1
             where = name.partition("/")[0]
             told.append(f"{where}: {_shapes(tight)} at {min(shapes):g}x, {_shapes(usual)} at {SLO:g}x")

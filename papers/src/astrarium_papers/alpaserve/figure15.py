@@ -136,7 +136,8 @@ def _two_do(data: dict[str, Any], growth: str) -> Claim:
 
 def _loose(data: dict[str, Any], growth: str) -> Claim:
     """Batches of two at the loosest objective, as the paper's right half has them for Clockwork++."""
-    curves, last = data["curves"][growth], data["scales"][-1]
+    curves = data["curves"][growth]
+    last = data["scales"][-1]
     ours, theirs = (
         curves[curve(system, 2)][-1] - curves[curve(system, 1)][-1] for system in (ALPASERVE, REPLICATION)
     )

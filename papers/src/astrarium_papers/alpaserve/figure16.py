@@ -25,7 +25,9 @@ from astrarium_papers.findings import Claim, Effort, Findings, Row
 TITLE = "Pipelines cut by hand and by the program (Figure 16)"
 PAPER = {"bert-1.3b": 0.329, "bert-2.6b": 0.467}  # of the overhead of 8 stages, what the program saves
 STAGES = (1, 2, 4, 8)
-MEASURED, PROGRAM, HAND = "program, measured", "program, predicted", "by hand, predicted"
+MEASURED = "program, measured"
+PROGRAM = "program, predicted"
+HAND = "by hand, predicted"
 
 
 def run(effort: Effort) -> Findings:
@@ -40,7 +42,8 @@ def operators(model: str) -> list[float]:
 
 def by_hand(model: str, stages: int) -> list[float]:
     """Return the seconds of each stage."""
-    times, edges = operators(model), transformer.by_hand(MODELS[model].layers, stages)
+    times = operators(model)
+    edges = transformer.by_hand(MODELS[model].layers, stages)
     return [sum(times[a:b]) for a, b in pairwise(edges)]
 
 
@@ -92,7 +95,8 @@ def _why(model: str, one: dict[str, Any], paper: float) -> str:
     overhead = (one["messages"] + one["uneven"][MEASURED]) / (1 - paper)
     slowest = (overhead + one["alone"]) / 8
     times = operators(model)
-    head, layers = times[-1], by_hand(model, 8)[0]
+    head = times[-1]
+    layers = by_hand(model, 8)[0]
     return (
         f"by hand, the last stage is predicted to take {1000 * (layers + head):.1f} ms; the paper's number "
         f"needs {1000 * slowest:.1f} ms, so that a head, one large product, would run faster than its "

@@ -38,7 +38,9 @@ from astrarium_papers.alpaserve._common.sweeps import (
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 
 TITLE = "What each part of the placement algorithm brings, S3 on 32 GPUs (Figure 17)"
-ROUND_ROBIN, GREEDY, GROUPS = "Round robin", "Greedy", "Greedy and groups"
+ROUND_ROBIN = "Round robin"
+GREEDY = "Greedy"
+GROUPS = "Greedy and groups"
 EXCHANGES = "Greedy, groups, exchanges"  # ours
 COLORS = {
     ROUND_ROBIN: "#009E73",

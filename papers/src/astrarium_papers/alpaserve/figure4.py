@@ -82,7 +82,9 @@ def _rows(data: dict[str, Any]) -> list[Row]:
 
 
 def _claims(data: dict[str, Any]) -> list[Claim]:
-    small, bound, whole = needed(STAGES[0]), BOUND, needed(1)
+    small = needed(STAGES[0])
+    bound = BOUND
+    whole = needed(1)
     return [
         _better(data, "least memory", small),
         _better(data, "the memory of a V100", bound),
@@ -122,7 +124,8 @@ def _ratio(
 
 
 def _best(data: dict[str, Any], name: str, memory: float, what: str, allowed: Sequence[bool]) -> float:
-    needs, found = data["memory"][name], means(data["placements"][name], what)
+    needs = data["memory"][name]
+    found = means(data["placements"][name], what)
     fitting = [one for one, need, may in zip(found, needs, allowed, strict=True) if may and need <= memory]
     return min(fitting)
 

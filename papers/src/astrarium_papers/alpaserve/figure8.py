@@ -28,7 +28,9 @@ TITLE = "Where the overhead of model parallelism comes from, BERT-2.6B (Figure 8
 GPUS = (1, 2, 4, 8)
 BERT = MODELS[MODEL]
 NVLINK = Link(bandwidth=25e9)  # one link of a V100, each way
-MEASURED, COMPUTED, BY_HAND = "measured", "computed", "cut by hand"
+MEASURED = "measured"
+COMPUTED = "computed"
+BY_HAND = "cut by hand"
 SLOWER_LINK = (
     "one link of 25 GB/s for all, at its full bandwidth: a pair of GPUs takes longer than that; four and "
     "eight, whose rings may use several links, take less"
@@ -60,7 +62,8 @@ def run(effort: Effort) -> Findings:
 def layers(whole: int) -> list[Layer]:
     """Return attention and the rest of each block, then the head over the vocabulary. They take *whole*
     together."""
-    parts, shares = BERT.parts(), BERT.shares()
+    parts = BERT.parts()
+    shares = BERT.shares()
     passed = LENGTH * BERT.width * BYTES
     return [
         Layer((0, round(whole * share)), BYTES * part.weights, 0 if part is parts[-1] else passed, passed)
@@ -95,7 +98,8 @@ def _intra(form: Form, alone: Form) -> list[float]:
 def _rows(data: dict[str, Any]) -> list[Row]:
     rows = []
     for place, gpus in enumerate(GPUS[1:], 1):
-        inter, intra = data["inter"], data["intra"]
+        inter = data["inter"]
+        intra = data["intra"]
         rows.append(
             Row(
                 f"{gpus} stages, times the slowest: computed, beside the authors' measurements",
@@ -122,7 +126,8 @@ def _rows(data: dict[str, Any]) -> list[Row]:
 def _claims(data: dict[str, Any]) -> list[Claim]:
     claims = []
     for name in (MEASURED, COMPUTED):
-        inter, intra = data["inter"][name][1:], data["intra"][name][1:]
+        inter = data["inter"][name][1:]
+        intra = data["intra"][name][1:]
         given = name == MEASURED
         claims += [
             Claim(

@@ -63,10 +63,12 @@ def _rows(data: dict[str, Any]) -> list[Row]:
     for system, printed in PAPER.items():
         for place, scale in enumerate(data["values"]):
             ours, fair = (data["curves"][ways][system][place] for ways in ("as published", "fair"))
-            paper, note = printed[scale][0], f"{fair:.3f} on requests that the plan was not made with"
+            paper = printed[scale][0]
+            note = f"{fair:.3f} on requests that the plan was not made with"
             if paper:
                 note += "; the authors' plan is from an older version of their search"
-            what, impossible = f"{system}, SLO {scale:g}x", paper == 0
+            what = f"{system}, SLO {scale:g}x"
+            impossible = paper == 0
             rows.append(Row(what, ours, paper, "in time", 0.03, note, given=impossible))
     return rows
 

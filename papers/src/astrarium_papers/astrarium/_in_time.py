@@ -41,7 +41,8 @@ def in_time(case: Scenario, effort: Effort) -> InTime:
 def _once(case: Scenario) -> InTime:
     record = run(case)
     measured = measured_requests(record)
-    models, outcomes = record.requests.model[measured], record.requests.outcome[measured]
+    models = record.requests.model[measured]
+    outcomes = record.requests.outcome[measured]
     good, every = (
         np.bincount(some, minlength=len(case.models))
         for some in (models[outcomes == Outcome.IN_TIME], models)

@@ -17,7 +17,9 @@ LINES = (GROUPED, "application", "model")
 ORLOJ = "orloj"
 WORKLOADS = ("rdinet-cifar", "blenderbot-convAI", "gpt-cornell")
 MULTIPLES = (1.5, 2.0, 3.0)  # of the P99 of single times
-REQUESTS, SEEDS = 1000, (1, 2, 3)  # requests measured, in each run
+# requests measured, in each run
+REQUESTS = 1000
+SEEDS = (1, 2, 3)
 NEARLY = 0.01
 
 Rates = dict[str, dict[str, list[float]]]  # by workload, then kind of lines or `orloj`, at each multiple
@@ -39,7 +41,8 @@ def finish_rates(effort: Effort) -> Rates:
 
 def _curve(case: Case, name: str, effort: Effort) -> list[float]:
     effort.say(f"{case.title}: {name}")
-    count, system = effort.pick(100, REQUESTS), systems()[name]
+    count = effort.pick(100, REQUESTS)
+    system = systems()[name]
     settings = [_finish.scenario(case, multiple, system, count) for multiple in MULTIPLES]
     seeds = effort.pick(SEEDS[:1], SEEDS)
     return [mean(_finish.finish_rate(setting.with_seed(seed)) for seed in seeds) for setting in settings]

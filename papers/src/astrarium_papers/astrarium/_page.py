@@ -108,7 +108,8 @@ def _figure7(data: Data) -> str:
 def _sampled(cases: Sequence[Mapping[str, Any]]) -> list[str]:
     ratios = [case["ratio"] for case in cases]
     settled = [figure7.settled(dict(case)) for case in cases]
-    under, ahead = sum(one < figure7.LOW for one in settled), sum(ratio > 1 for ratio in ratios)
+    under = sum(one < figure7.LOW for one in settled)
+    ahead = sum(ratio > 1 for ratio in ratios)
     return [
         str(len(cases)),
         *(f"{value:.3f}" for value in (mean(ratios), min(ratios), min(settled))),

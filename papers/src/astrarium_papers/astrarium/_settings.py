@@ -68,7 +68,8 @@ def goodputs(
 
     def measure(one: tuple[Setting, str]) -> dict[str, Any]:
         setting, policy = one
-        case, label = setting.scenario(policies[policy], effort), f"{setting.name}: {policy}"
+        case = setting.scenario(policies[policy], effort)
+        label = f"{setting.name}: {policy}"
         found = goodput(case, effort, label, seeds, tolerance)
         return {"goodput": found.goodput, "interval": list(found.interval)}
 

@@ -114,7 +114,9 @@ def _at_least_nothing(ns: float) -> Time:
 
 def arrivals(seed: str, rate: float) -> Times:
     """Return arrivals as the benchmark's server draws them."""
-    chance, now, times = Random(zlib.crc32(seed.encode())), 0.0, []
+    chance = Random(zlib.crc32(seed.encode()))
+    now = 0.0
+    times = []
     while (now := now + chance.expovariate(1.0) / rate) < WINDOW / SECOND:
         times.append(int(now * SECOND))
     return np.array(times, np.int64)
@@ -137,7 +139,8 @@ class Bench:
     """The clients of one run, and what they do alone in simulation."""
 
     def __init__(self, run: MeasuredRun, best: Mapping[str, float]) -> None:
-        self._run, self._best = run, best
+        self._run = run
+        self._best = best
         self._gaps = launch_costs(run.alone, best)
         self._trainers = {be: trainer(be, gap, best[be]) for be, gap in self._gaps.items()}
         self._alone = {be: alone(party, WINDOW).rate for be, party in self._trainers.items()}

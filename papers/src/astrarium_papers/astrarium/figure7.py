@@ -23,11 +23,16 @@ from astrarium_papers.symphony.figure7 import SAMPLED, Setting, sample, scenario
 
 TITLE = "Over the better of deferred and eager on Figure 7's settings"
 POLICIES = {OURS: ASTRARIUM, "deferred": DEFERRED, "eager": EAGER}
-DRAWN, FRESH = "Figure 7's sample", "fresh sample"
-FRESH_SEED, FRESH_SIZE = 3, 60  # seed 2 was fresh once: a setting it drew showed what bursts need
+DRAWN = "Figure 7's sample"
+FRESH = "fresh sample"
+# seed 2 was fresh once: a setting it drew showed what bursts need
+FRESH_SEED = 3
+FRESH_SIZE = 60
 TUNED_ON = 4  # every fourth setting of Figure 7's sample
 LOW = 0.99
-QUICK_LENGTH, LENGTH = (1_500, 1), (180_000, 4)  # requests, seconds at the least
+# requests, seconds at the least
+QUICK_LENGTH = (1_500, 1)
+LENGTH = (180_000, 4)
 
 
 def samples(effort: Effort) -> dict[str, list[Setting]]:

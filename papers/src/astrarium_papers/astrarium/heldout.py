@@ -83,7 +83,8 @@ def _short_day() -> dict[str, Any]:
 
 
 def _claims(data: Found) -> list[Claim]:
-    usual, best = {}, {}
+    usual = {}
+    best = {}
     for setting, found in data.items():
         usual[setting] = min(over(found, "deferred"), over(found, "eager"))
         best[setting] = over(found, best_rival(found))

@@ -22,7 +22,9 @@ FEW_GPUS = "few-gpus"
 POLICIES = {OURS: ASTRARIUM, FEW_GPUS: {**ASTRARIUM, "prefer": FEW_GPUS}, "eager": EAGER}
 SHARES = (0.1, 0.25, 0.5)  # of our goodput
 BAR = 1.3  # times the mean latency of eager
-SECONDS, FEWEST = 12.0, 30_000  # measured; longer where that is fewer requests
+# measured; longer where that is fewer requests
+SECONDS = 12.0
+FEWEST = 30_000
 
 Latencies = dict[str, dict[str, float]]  # by policy: mean and median in milliseconds
 
@@ -57,7 +59,8 @@ def _case(setting: Setting, policy: dict[str, Any], rate: float, effort: Effort)
 def _latency(case: Scenario) -> dict[str, float]:
     """Return the latency of the requests that were answered, in time or late."""
     record = simulate(case)
-    requests, measured = record.requests, measured_requests(record)
+    requests = record.requests
+    measured = measured_requests(record)
     answered = measured[np.isin(requests.outcome[measured], (Outcome.IN_TIME, Outcome.LATE))]
     taken = (requests.done[answered] - requests.arrival[answered]) / 1e6
     return {"mean": float(np.mean(taken)), "median": float(np.median(taken))}

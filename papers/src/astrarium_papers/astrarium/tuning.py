@@ -120,7 +120,8 @@ def _of(cases: list[dict[str, Any]], search: str) -> list[dict[str, Any]]:
 
 def _side_by_side(cases: list[dict[str, Any]]) -> Claim:
     """Return the claim that two brackets at a time gain under each policy, with the same candidates."""
-    alone, beside = cases[::2], cases[1::2]
+    alone = cases[::2]
+    beside = cases[1::2]
     gains, targets = (
         {
             policy: exp(

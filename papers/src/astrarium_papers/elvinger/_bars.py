@@ -21,7 +21,9 @@ def draw_groups(
     axis: Any, groups: Sequence[tuple[str, Sequence[tuple[str, Mapping[str, float]]]]], models: Sequence[str]
 ) -> None:
     """Draw *groups*, which are named; each has bars with a label and goodput by model."""
-    at, ticks, names = 0, [], []
+    at = 0
+    ticks = []
+    names = []
     for group, bars in groups:
         first = at
         for label, goodput in bars:

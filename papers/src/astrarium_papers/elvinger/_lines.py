@@ -19,8 +19,11 @@ from astrarium_papers.findings import Effort, Row
 
 VISION = ("alexnet", "densenet121", "efficientnet_b7", "resnet50", "vgg19")
 MIXED = ("resnet50", "mobilenet_v2", "bert", "gpt2")
-JUDGING_SEED, PLANNING_SEED = 1, 2
-PLANNER, QUICK_PLANNER, PLANNED_WITH = "planner", {"effort": 1.0, "judged": 4}, 5 * SECOND
+JUDGING_SEED = 1
+PLANNING_SEED = 2
+PLANNER = "planner"
+QUICK_PLANNER = {"effort": 1.0, "judged": 4}
+PLANNED_WITH = 5 * SECOND
 OURS = "Astrarium's planner"
 
 
@@ -37,7 +40,8 @@ class Line(msgspec.Struct, frozen=True):
 
 # Observation 2 of 6.2.1, Figure 6.3: one of three matchings that are equally good.
 WAO_GROUPS = (("alexnet", "resnet50", "vgg19"), ("densenet121", "efficientnet_b7"))
-USHER, WAO = Line("Usher", "usher"), Line("WAO-Usher", "wao-usher")
+USHER = Line("Usher", "usher")
+WAO = Line("WAO-Usher", "wao-usher")
 WAO_FREE = Line("WAO-Usher, no shares", "wao-usher", {"groups": WAO_GROUPS}, shares=False)
 WAO_PRINTED = Line("WAO-Usher", "wao-usher", {"groups": WAO_GROUPS})
 AO_PRINTED = Line("AO-MILP", "ao-milp", sizes={"efficientnet_b7": [64], "resnet50": [64]})

@@ -78,7 +78,9 @@ def lookup(model: str) -> tuple[Measurement, ...]:
 
 
 def _measured(row: MeasuredRow) -> Measurement:
-    batch, rate, memory = row["batch"], row["throughput_rps"], share(row["memory_pct"])
+    batch = row["batch"]
+    rate = row["throughput_rps"]
+    memory = share(row["memory_pct"])
     assert batch is not None
     assert rate is not None
     known = None if memory is None else round(memory * MEMORY)

@@ -24,7 +24,8 @@ from astrarium.placement.interference import SumPoint, Sums, Tenant, demand_at
 from astrarium.placement.path import Delay, Path, Payload
 from astrarium.placement.problem import PlacedModel, PlacementGpu, PlacementRequests, Problem
 
-IMAGE, TEXT = 4 * 3 * 224 * 224, 2 * 8 * 512
+IMAGE = 4 * 3 * 224 * 224
+TEXT = 2 * 8 * 512
 LANGUAGE = ("bert", "gpt2")
 PING = round(0.322 * MILLISECOND)
 PRINTED_TRANSFER = (16 * IMAGE, round(8.7 * MILLISECOND))
@@ -49,7 +50,9 @@ def clients(problem: Problem, each: int, seed: int) -> PlacementRequests:
     """Return *each* requests of every model after the warm-up, at the rates that clients achieve."""
     found: list[tuple[Time, int]] = []
     for model in problem.models:
-        draw, at, counted = stream(seed, "client", model.name).random, 0.0, 0
+        draw = stream(seed, "client", model.name).random
+        at = 0.0
+        counted = 0
         while counted < each:
             at += SUBMITTING - math.log1p(-draw()) * SECOND / model.rate
             counted += at >= WARMUP

@@ -21,7 +21,9 @@ from astrarium_papers.elvinger._world import clients
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 
 TITLE = "Goodput of five vision models on one to six V100s (section 6.2.1, Figure 6.1)"
-RATE, SLO, REQUESTS = 500, 200 * MILLISECOND, 4000
+RATE = 500
+SLO = 200 * MILLISECOND
+REQUESTS = 4000
 LINES = (
     _lines.USHER,
     _lines.WAO_PRINTED,
@@ -95,7 +97,9 @@ def _claims(data: dict[str, Any]) -> list[Claim]:
 
 
 def _usher(data: dict[str, Any], totals: Totals, ideal: float) -> list[Claim]:
-    usher, wao, six = totals["Usher"], totals["WAO-Usher"], data["bars"]["Usher"]["6"]
+    usher = totals["Usher"]
+    wao = totals["WAO-Usher"]
+    six = data["bars"]["Usher"]["6"]
     gained = {gpus: usher[gpus] - usher[gpus - 1] for gpus in (3, 4)}
     free = total(data["no_shares"])
     return [
@@ -136,7 +140,10 @@ def _usher(data: dict[str, Any], totals: Totals, ideal: float) -> list[Claim]:
 
 def _programs(data: dict[str, Any], totals: Totals) -> list[Claim]:
     bars = data["bars"]
-    usher, ao, wsm, five = totals["Usher"], totals["AO-MILP"], totals["WSM-MILP"], bars["WSM-MILP"]["5"]
+    usher = totals["Usher"]
+    ao = totals["AO-MILP"]
+    wsm = totals["WSM-MILP"]
+    five = bars["WSM-MILP"]["5"]
     behind = usher[6] - ao[6]
     lost = bars["Usher"]["6"]["goodput"][HEAVIEST] - bars["AO-MILP"]["6"]["goodput"][HEAVIEST]
     smaller = totals["AO-MILP, smaller batches"][6]
@@ -177,7 +184,8 @@ def _programs(data: dict[str, Any], totals: Totals) -> list[Claim]:
 
 
 def _others(totals: Totals, ideal: float) -> list[Claim]:
-    igniter, ours = totals["iGniter"][6], totals[_lines.OURS]
+    igniter = totals["iGniter"][6]
+    ours = totals[_lines.OURS]
     return [
         Claim(
             "iGniter stays well below the ideal on six GPUs",

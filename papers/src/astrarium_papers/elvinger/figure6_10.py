@@ -29,7 +29,9 @@ from astrarium_papers.elvinger._world import clients
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 
 TITLE = "Goodput of vision and language models on one to eight V100s (section 6.2.2, Figure 6.10)"
-RATE, SLO, REQUESTS = 300, 300 * MILLISECOND, 2400
+RATE = 300
+SLO = 300 * MILLISECOND
+REQUESTS = 2400
 LINES = (_lines.USHER, _lines.WAO, _lines.WSM_SMALLER, _lines.IGNITER, _lines.OUR_PLANNER)
 LABELS = {"WSM-MILP, smaller batches": "WSM-MILP"}  # no tie changes a replica of bert or gpt2 here
 LANGUAGE = ("bert", "gpt2")
@@ -67,7 +69,8 @@ def _queues(gpus: int, effort: Effort) -> dict[str, float]:
 
 def _rows(data: dict[str, Any]) -> list[Row]:
     bars = data["bars"]
-    model, gpu = placed_model(0, "bert", RATE, SLO), problem(("bert",), RATE, SLO, 1).gpus[0]
+    model = placed_model(0, "bert", RATE, SLO)
+    gpu = problem(("bert",), RATE, SLO, 1).gpus[0]
     form = model.alone
     assert form is not None
     slow = share_factor(model, gpu, 4, 0.3183) * form.latency(4) / MILLISECOND
@@ -88,12 +91,14 @@ def _rows(data: dict[str, Any]) -> list[Row]:
 
 
 def _claims(data: dict[str, Any]) -> list[Claim]:
-    bars, ideal = data["bars"], sum(data["ideal"].values())
+    bars = data["bars"]
+    ideal = sum(data["ideal"].values())
     totals = {
         label: {int(gpus): total(each) for gpus, each in found.items()} for label, found in bars.items()
     }
     usher, wao, wsm, igniter = (totals[label] for label in ("Usher", "WAO-Usher", "WSM-MILP", "iGniter"))
-    five, queues = bars["WSM-MILP"]["5"], data["queues_ms"]
+    five = bars["WSM-MILP"]["5"]
+    queues = data["queues_ms"]
     return [
         Claim(
             "WAO-Usher hardly improves beyond one GPU",
@@ -148,7 +153,8 @@ def _claims(data: dict[str, Any]) -> list[Claim]:
 
 def _missed(data: dict[str, Any], gpus: str) -> str:
     """Return in words which models iGniter loses, and how long the batches take."""
-    found, ideal = data["bars"]["iGniter"][gpus], data["ideal"]
+    found = data["bars"]["iGniter"][gpus]
+    ideal = data["ideal"]
     behind = [model for model in ideal if found["goodput"][model] < NEAR * ideal[model]]
     times = (f"{model} ({found['execution_ms'][model]:.0f} ms a batch)" for model in behind)
     return f"too slow: {', '.join(times) or 'none'}"

@@ -20,7 +20,9 @@ from astrarium_papers.elvinger._world import clients
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 
 TITLE = "Goodput against load and SLO on four V100s (section 6.3, Figure 6.15)"
-GPUS, SLOS_MS, LOADS = 4, (150, 250, 350), (1000, 2000, 3000, 4000, 5000)
+GPUS = 4
+SLOS_MS = (150, 250, 350)
+LOADS = (1000, 2000, 3000, 4000, 5000)
 LINES = (_lines.USHER, _lines.WAO, _lines.AO, _lines.WSM, _lines.IGNITER, _lines.OUR_PLANNER)
 IGNITER_GPUS = (2, 3, 8, 8, 8)  # printed for 350 ms
 # At 250 ms, by policy, load and model: replicas, and their batch where the text has one.
@@ -51,7 +53,8 @@ _PROFILES = "the thesis's coefficients are not printed: time in inverse proporti
 
 
 def run(effort: Effort) -> Findings:
-    slos, loads = effort.pick((250,), SLOS_MS), effort.pick(LOADS[2:], LOADS)
+    slos = effort.pick((250,), SLOS_MS)
+    loads = effort.pick(LOADS[2:], LOADS)
     data: dict[str, Any] = {"loads": list(loads), "bars": {}, "ideal": {}}
     for slo in slos:
         data["bars"][str(slo)] = {line.label: {} for line in LINES}
@@ -160,7 +163,8 @@ def _beyond(data: dict[str, Any], totals: dict[str, dict[str, dict[int, float]]]
 
 
 def _ours(totals: dict[str, dict[str, dict[int, float]]]) -> Claim:
-    behind, cases = [], 0
+    behind = []
+    cases = 0
     for slo, lines in totals.items():
         for load, ours in lines[_lines.OURS].items():
             best = max((line.label for line in LINES), key=lambda label: lines[label][load])

@@ -25,7 +25,10 @@ from astrarium_papers.elvinger._world import WARMUP, SharedSms, clients, path
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 
 TITLE = "Where the time of EfficientNet-B7's requests goes, Usher against AO-MILP (Figure 6.6)"
-MODEL, GPUS, RATE, SLO = "efficientnet_b7", 6, 500, 200 * MILLISECOND
+MODEL = "efficientnet_b7"
+GPUS = 6
+RATE = 500
+SLO = 200 * MILLISECOND
 REQUESTS = 4000
 SEGMENTS = ("router to node", "node to worker", "worker", "end to end")
 GOODPUT = {"Usher": 360.61, "AO-MILP": 143.73}

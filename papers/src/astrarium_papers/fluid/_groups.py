@@ -36,7 +36,8 @@ def play_groups(
     settings: Settings | None = None,
 ) -> GroupsPlayed:
     """Run groups of candidates that all have the same *runtime*, which the policy knows."""
-    state, puts = TuningState(moving, runtime), list[tuple[Time, Put]]()
+    state = TuningState(moving, runtime)
+    puts = list[tuple[Time, Put]]()
 
     def heard(step: Step) -> None:
         puts.extend((step.now, action) for action in step.actions if isinstance(action, Put))

@@ -21,11 +21,15 @@ from astrarium.tuning.scenario.tasks import TASKS, Task
 from astrarium_papers.findings import Effort
 from astrarium_papers.fluid._searches import run
 
-ALONE, STATIC, DYNAMIC = "fifo", "static-fluid", "dynamic-fluid"
+ALONE = "fifo"
+STATIC = "static-fluid"
+DYNAMIC = "dynamic-fluid"
 NAMES = {ALONE: "without Fluid", STATIC: "StaticFluid, as printed", DYNAMIC: "Fluid"}
 COLORS = {ALONE: "#D55E00", STATIC: "#56B4E9", DYNAMIC: "#0072B2"}
 SHORT = {"cifar10-alexnet": "CIFAR-10", "wlm-rnn": "WLM", "dcgan-cnn": "DCGAN"}
-CIFAR, WLM, DCGAN = TASKS["cifar10-alexnet"], TASKS["wlm-rnn"], TASKS["dcgan-cnn"]
+CIFAR = TASKS["cifar10-alexnet"]
+WLM = TASKS["wlm-rnn"]
+DCGAN = TASKS["dcgan-cnn"]
 GPUS = 8
 FIRST_SEED = 101
 NO_NUMBER = "drawn, not printed"

@@ -24,7 +24,9 @@ from astrarium_papers.fluid._runs import NO_NUMBER, SHORT, seeds
 TITLE = "Speed-up by the overheads of packing and of scaling, grid search (Figure 3.13)"
 OVERHEADS = (1.0, 1.5, 2.0, 10.0)
 READINGS = ("times the task's", "times as long")
-PACKED_TRIALS, SPREAD_TRIALS, GPUS = 27, 3, (4, 8, 16)
+PACKED_TRIALS = 27
+SPREAD_TRIALS = 3
+GPUS = (4, 8, 16)
 MOST = 4  # on one GPU, as the policy has it
 SIZABLE = 1.15
 

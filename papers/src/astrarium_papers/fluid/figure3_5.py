@@ -17,7 +17,9 @@ from astrarium_papers.fluid._groups import play_groups
 from astrarium_papers.fluid._runs import ALONE, COLORS, DYNAMIC, NAMES, STATIC
 
 TITLE = "The toy example: four trials on five GPUs (Figure 3.5)"
-TIMES, GPUS, PACKED = (4, 4, 12, 30), 5, 2
+TIMES = (4, 4, 12, 30)
+GPUS = 5
+PACKED = 2
 WIDTHS = (0.5, 0.5, 1.0, 3.0)
 IDEAL = sum(TIMES) / GPUS
 

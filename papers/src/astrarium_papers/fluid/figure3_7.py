@@ -33,7 +33,8 @@ from astrarium_papers.fluid._runs import (
 
 TITLE = "Time to target of five algorithms on three tasks, 8 GPUs (Figures 3.7 and 3.8)"
 POLICIES = (ALONE, STATIC, DYNAMIC)
-SYNCHRONOUS, ASYNCHRONOUS = (1.3, 2.0), (1.1, 1.3)
+SYNCHRONOUS = (1.3, 2.0)
+ASYNCHRONOUS = (1.1, 1.3)
 PRINTED = {
     "hyperband": SYNCHRONOUS,
     "sync-bohb": SYNCHRONOUS,
@@ -86,7 +87,8 @@ def _gained(found: dict[str, Any], policy: str = DYNAMIC) -> float:
 
 
 def _by_seed(found: dict[str, Any]) -> str:
-    alone, fluid = found[ALONE]["times"], found[DYNAMIC]["times"]
+    alone = found[ALONE]["times"]
+    fluid = found[DYNAMIC]["times"]
     slower = sum(after > before for before, after in zip(alone, fluid, strict=True))
     each = speedups(alone, fluid)
     return (
@@ -113,7 +115,8 @@ def _rows(data: dict[str, Any]) -> list[Row]:
     for search, tasks in data.items():
         for name, found in tasks.items():
             for policy in POLICIES:
-                time, used = over(found[policy]["times"]), over(found[policy]["used"])
+                time = over(found[policy]["times"])
+                used = over(found[policy]["used"])
                 what = f"{search}, {SHORT[name]}, {NAMES[policy]}"
                 held = f"{used.mean:.0f} % of GPUs held (Figure 3.8)"
                 note = f"deviation {time.deviation:.0f}; {held}; {NO_NUMBER}"
@@ -166,7 +169,8 @@ def draw(data: dict[str, Any], path: Path) -> None:
         for place, policy in enumerate(POLICIES):
             values = [over(tasks[name][policy]["times"]) for tasks in data.values()]
             at = [number + 0.27 * (place - 1) for number in range(len(values))]
-            means, deviations = [each.mean for each in values], [each.deviation for each in values]
+            means = [each.mean for each in values]
+            deviations = [each.deviation for each in values]
             axis.bar(at, means, 0.25, yerr=deviations, color=COLORS[policy], label=NAMES[policy])
         axis.set_xticks(range(len(data)), list(data), rotation=20)
         axis.set(ylabel="time to target (s)", title=SHORT[name])

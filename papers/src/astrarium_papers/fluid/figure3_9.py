@@ -24,7 +24,8 @@ def _settings(gpus: int, policy: str) -> Mapping[str, Any]:
 
 def _claims(data: dict[str, Any]) -> list[Claim]:
     alone, fluid = (_curves.mean_times(data, policy) for policy in (ALONE, DYNAMIC))
-    gained, with_it = alone[4] / alone[16], fluid[4] / fluid[16]
+    gained = alone[4] / alone[16]
+    with_it = fluid[4] / fluid[16]
     told = f"without Fluid: {_curves.told(alone)}; with: {_curves.told(fluid)}"
     return [
         Claim("without Fluid, four times the GPUs are far from four times as fast", gained < 3, told),

@@ -49,14 +49,16 @@ def run(effort: Effort) -> Findings:
 def _rows(data: dict[str, Any]) -> list[Row]:
     rows = []
     for workers, found in data[ALONE].items():
-        used, took = over(found["used"]), over(found["took"])
+        used = over(found["used"])
+        took = over(found["took"])
         printed = PAPER[int(workers)]
         rows += [
             Row(f"utilization, {workers} workers", used.mean, printed[0], "%", 0.15, _note(used, printed[0])),
             Row(f"runtime, {workers} workers", took.mean, printed[1], "s", 0.15, _note(took, printed[1])),
         ]
     for workers, found in data[DYNAMIC].items():
-        used, took = over(found["used"]), over(found["took"])
+        used = over(found["used"])
+        took = over(found["took"])
         gained = speedups(data[ALONE][workers]["took"], found["took"])
         rows += [
             Row(f"utilization, {workers} workers, with Fluid", used.mean, None, "%", note=f"{used}"),
@@ -75,7 +77,8 @@ def _claims(data: dict[str, Any]) -> list[Claim]:
         policy: {what: [over(each[what]).mean for each in found.values()] for what in ("used", "took")}
         for policy, found in data.items()
     }
-    alone, fluid = means[ALONE], means[DYNAMIC]
+    alone = means[ALONE]
+    fluid = means[DYNAMIC]
     return [
         Claim("more workers are used less", _falls(alone["used"]), _told(alone["used"], "%")),
         Claim("more workers are faster", _falls(alone["took"]), _told(alone["took"], "s")),

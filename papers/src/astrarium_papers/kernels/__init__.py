@@ -10,7 +10,8 @@ from astrarium.core.errors import InputError, one_of, read_from
 from astrarium_papers.kernels import v100_like
 from astrarium_papers.kernels.trace import KernelTrace, parse_kernels
 
-GENERATED, RECORDED = "v100-like", "recorded"
+GENERATED = "v100-like"
+RECORDED = "recorded"
 SUFFIX = ".tsv"
 
 

@@ -47,7 +47,9 @@ class KernelTrace(msgspec.Struct, frozen=True):
 
 # The two kernels whose use Orion printed (section 3.2): a convolution that fills the GPU, and a batch
 # normalization that fills 40 % of its SMs.
-CONVOLUTION, NORMALIZATION, NORMALIZATION_SMS = KernelUse(0.89, 0.20), KernelUse(0.14, 0.80), 0.4
+CONVOLUTION = KernelUse(0.89, 0.20)
+NORMALIZATION = KernelUse(0.14, 0.80)
+NORMALIZATION_SMS = 0.4
 
 
 def modelled_use(kind: str, sms: float) -> KernelUse:
@@ -139,7 +141,8 @@ class _Reader:
         if phase not in PHASES:
             raise InputError("phase", phase, one_of(list(PHASES), phase))
         at = whole_number("position", position)
-        least, most = self.phases[-1][0] if self.phases else 0, len(self.launches or ())
+        least = self.phases[-1][0] if self.phases else 0
+        most = len(self.launches or ())
         if self.launches is None or not least <= at <= most:
             raise InputError("position", position, f"a place in the launches above, {least} to {most}")
         self.phases.append((at, phase))

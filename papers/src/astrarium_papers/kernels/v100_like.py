@@ -38,7 +38,8 @@ from astrarium_papers.kernels.trace import KernelTrace, modelled_use
 
 SMS = 80
 SEED = 1
-SPREAD, SM_SPREAD = 0.7, 1.5
+SPREAD = 0.7
+SM_SPREAD = 1.5
 LONGER = 2.5
 UPDATE_NS: Time = 4000
 MOST_USED = 0.95
@@ -139,7 +140,8 @@ def _uses(kinds: list[str], durations: Floats, sms: Floats, printed: Printed) ->
 
 def scaled(values: Floats, weights: Floats, mean: float, most: float) -> Floats:
     """Return the values times a factor, none above *most*, so that their weighted mean is *mean*."""
-    low, high = 0.0, 1e6 / float(values.max())
+    low = 0.0
+    high = 1e6 / float(values.max())
     for _ in range(100):
         factor = (low + high) / 2
         reached = float(np.minimum(values * factor, most) @ weights)

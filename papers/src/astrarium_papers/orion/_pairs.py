@@ -56,7 +56,8 @@ def _dedicated(parties: Iterable[Party], duration: Time, effort: Effort) -> dict
 
 
 def _one(pair: Pair, sharing: Sharing, dedicated: dict[int, Outcome], duration: Time) -> Measured:
-    ideal, other = dedicated[id(pair.latency)], dedicated[id(pair.best_effort)]
+    ideal = dedicated[id(pair.latency)]
+    other = dedicated[id(pair.best_effort)]
     found, beside = share(pair, profiled(sharing, ideal), duration).clients
     return Measured(
         p95=found.percentile(95),

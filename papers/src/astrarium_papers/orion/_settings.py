@@ -36,8 +36,10 @@ from astrarium.core.units import MICROSECOND, SECOND, Time
 from astrarium_papers.gate_simulation import Party, Sharing, bursty, poisson, recorded, uniform
 from astrarium_papers.kernels import GENERATED, RECORDED, find, has
 
-KERNELS, APOLLO = "ASTRARIUM_KERNELS", "ASTRARIUM_APOLLO"
-APOLLO_STREAM, APOLLO_LENGTH = "vgg19", 29 * SECOND
+KERNELS = "ASTRARIUM_KERNELS"
+APOLLO = "ASTRARIUM_APOLLO"
+APOLLO_STREAM = "vgg19"
+APOLLO_LENGTH = 29 * SECOND
 SEED = 1
 LIMIT = 0.16
 

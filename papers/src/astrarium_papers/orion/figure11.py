@@ -28,8 +28,10 @@ def run(effort: Effort) -> Findings:
 
 
 def _measured(kernels: Kernels, effort: Effort) -> Any:
-    models, others = effort.pick(("resnet50",), VISION), effort.pick(("mobilenetv2", "bert"), MODELS)
-    arrive, beside = kernels.apollo, kernels.best_effort_uniform
+    models = effort.pick(("resnet50",), VISION)
+    others = effort.pick(("mobilenetv2", "bert"), MODELS)
+    arrive = kernels.apollo
+    beside = kernels.best_effort_uniform
     seconds = effort.pick(6, SECONDS)
     return _inference.beside_inference(kernels, models, others, arrive, beside, seconds, effort)
 

@@ -21,8 +21,10 @@ def run(effort: Effort) -> Findings:
 
 
 def _measured(kernels: Kernels, effort: Effort) -> Any:
-    models, others = effort.pick(("resnet50", "bert"), MODELS), effort.pick(("mobilenetv2", "bert"), MODELS)
-    arrive, beside = kernels.poisson_beside_inference, kernels.best_effort_poisson
+    models = effort.pick(("resnet50", "bert"), MODELS)
+    others = effort.pick(("mobilenetv2", "bert"), MODELS)
+    arrive = kernels.poisson_beside_inference
+    beside = kernels.best_effort_poisson
     seconds = effort.pick(6, SECONDS)
     return _inference.beside_inference(kernels, models, others, arrive, beside, seconds, effort)
 

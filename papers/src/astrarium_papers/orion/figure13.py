@@ -23,7 +23,10 @@ CLIENTS = ("MPS", "REEF", "Orion", "Astrarium")
 WHY = {"MPS": EAGER_WHY, "REEF": REEF_WHY}
 ONE_INTERPRETER = "its five clients share one interpreter, which launches for one at a time"
 # Data sheets: SMs, fp32 arithmetic and memory bandwidth of an A100-40GB over those of a V100-16GB.
-V100_SMS, A100_SMS, A100_COMPUTE, A100_MEMORY = 80, 108, 19.5 / 15.7, 1555 / 900
+V100_SMS = 80
+A100_SMS = 108
+A100_COMPUTE = 19.5 / 15.7
+A100_MEMORY = 1555 / 900
 
 
 def run(effort: Effort) -> Findings:

@@ -117,7 +117,8 @@ def _rows(data: dict[str, Any]) -> list[Row]:
 def _claims(data: dict[str, Any]) -> list[Claim]:
     means = {part: mean(parts[part] for parts in _p95(data).values()) for part in PARTS}
     shown = ", ".join(f"{part} {value:.1f} ms" for part, value in means.items())
-    without, full = means["SM size, no priorities"], means["SM size"]
+    without = means["SM size, no priorities"]
+    full = means["SM size"]
     budgets = data["budgets"]
     stable = budgets["0.03"] / budgets["0.01"]
     return [

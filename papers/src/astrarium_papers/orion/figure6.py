@@ -35,7 +35,8 @@ def run(effort: Effort) -> Findings:
 
 
 def _sizes(effort: Effort) -> tuple[Any, Any, Any]:
-    models, others = effort.pick(("resnet50",), VISION), effort.pick(("mobilenetv2", "bert"), MODELS)
+    models = effort.pick(("resnet50",), VISION)
+    others = effort.pick(("mobilenetv2", "bert"), MODELS)
     return models, others, effort.pick(6, SECONDS)
 
 

@@ -23,8 +23,10 @@ def run(effort: Effort) -> Findings:
 
 
 def _measured(kernels: Kernels, effort: Effort) -> Any:
-    models, others = effort.pick(("resnet50", "bert"), MODELS), effort.pick(("mobilenetv2", "bert"), MODELS)
-    arrive, seconds = kernels.poisson_beside_training, effort.pick(6, SECONDS)
+    models = effort.pick(("resnet50", "bert"), MODELS)
+    others = effort.pick(("mobilenetv2", "bert"), MODELS)
+    arrive = kernels.poisson_beside_training
+    seconds = effort.pick(6, SECONDS)
     return _inference.beside_training(kernels, models, others, arrive, seconds, effort)
 
 
@@ -43,9 +45,11 @@ def _cost(data: dict[str, Any], model: str, same_gpu: bool) -> list[Row]:
     """Table 4: the mean over the inference jobs beside; two GPUs against one. Iterations a second are
     compared on the paper's GPU only."""
     found = [systems["Orion"][model] for systems in data.values()]
-    alone, beside = mean(n["best_effort_alone"] for n in found), mean(n["best_effort"] for n in found)
+    alone = mean(n["best_effort_alone"] for n in found)
+    beside = mean(n["best_effort"] for n in found)
     dedicated, collocated = TABLE4[model]
-    name, why = LABELS[model], _inference.KEPT
+    name = LABELS[model]
+    why = _inference.KEPT
     return [
         Row(f"{name}: training alone", alone, dedicated if same_gpu else None, "it/s", given=True),
         Row(

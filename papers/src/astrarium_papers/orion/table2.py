@@ -64,7 +64,8 @@ def run(effort: Effort) -> Findings:
     data: dict[str, Any] = {}
     for pair, (sequential, collocated, speedup) in PAPER.items():
         name = "-".join(pair)
-        one_by_one, together = _sequential_ms(pair), _collocated_ms(pair)
+        one_by_one = _sequential_ms(pair)
+        together = _collocated_ms(pair)
         data[name] = {"sequential": one_by_one, "collocated": together, "paper": [sequential, collocated]}
         raised = f"{SHORTER}, which raises this"
         rows += [

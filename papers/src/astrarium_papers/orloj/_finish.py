@@ -39,7 +39,8 @@ def rate(case: Case) -> float:
 
 def scenario(case: Case, multiple: float, system: System, requests: int, **sections: Any) -> Scenario:
     """Return one model on one GPU; the SLO is *multiple* times the P99 of single execution times."""
-    per_second, warmup = rate(case), min(WARMUP, requests)
+    per_second = rate(case)
+    warmup = min(WARMUP, requests)
     dynamic = {
         "applications": case.applications,
         "c0": f"{case.c0_ms:.6f}ms",
@@ -114,11 +115,9 @@ def rows(data: dict[str, Any]) -> list[Row]:
 
 
 def _row(case: str, title: str, system: str, curve: dict[str, list[float]], multiples: list[float]) -> Row:
-    what, ours, paper = (
-        f"{title}: {system}, mean over the SLOs",
-        mean(curve["mean"]),
-        printed(case, system, multiples),
-    )
+    what = f"{title}: {system}, mean over the SLOs"
+    ours = mean(curve["mean"])
+    paper = printed(case, system, multiples)
     note = f"ours {_points(curve['mean'])} (std at most {max(curve['std']):.2f})"
     if paper is None:
         return Row(what, ours, note=note)

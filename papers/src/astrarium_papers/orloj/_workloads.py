@@ -60,7 +60,8 @@ def two_modes(case: str, title: str) -> Case:
 
 def static(case: str, model: str) -> Case:
     profile = zoo.lookup(STATIC_GPU, model).profile
-    alpha, beta = profile.alpha / MILLISECOND, profile.beta / MILLISECOND
+    alpha = profile.alpha / MILLISECOND
+    beta = profile.beta / MILLISECOND
     alone = alpha + beta
     applications = {"all": {"time": {"constant": _ms(alone)}}}
     return Case(case, f"{model}/ImageNet", applications, alone, alone, beta, alpha / alone)

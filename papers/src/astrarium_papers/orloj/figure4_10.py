@@ -13,7 +13,9 @@ from astrarium_papers.orloj._workloads import two_modes
 __all__ = ["TITLE", "draw", "run"]
 
 TITLE = "Finish rates by the width of two modes (Figure 4.10, Table C.1)"
-NARROW, MIDDLE, WIDE = "std-0.5", "std-1", "std-2"
+NARROW = "std-0.5"
+MIDDLE = "std-1"
+WIDE = "std-2"
 STABLE = 0.05
 
 

@@ -44,7 +44,8 @@ def _costs(size: int, repeats: int) -> tuple[float, float]:
     queue = _queue()
     for id_, point in enumerate(_points(chance, size)):
         queue.insert(id_, *point)
-    inserted, queried = [], []
+    inserted = []
+    queried = []
     for _ in range(repeats):
         points = [(id_, *point) for id_, point in enumerate(_points(chance, SAMPLES), size)]
         inserted.append(_timed(queue.insert, points))
@@ -81,7 +82,8 @@ def _rows(data: dict[str, Any]) -> list[Row]:
 
 
 def _claims(data: dict[str, Any]) -> list[Claim]:
-    few, many = data["pending"][-3], data["pending"][-1]
+    few = data["pending"][-3]
+    many = data["pending"][-1]
     grown = data["insert_us"][-1] / data["insert_us"][-3]
     expected = (math.log(many) / math.log(few)) ** 2
     query = data["query_us"][-1] / data["query_us"][-3]

@@ -12,7 +12,8 @@ from astrarium_papers.orloj._workloads import two_modes
 __all__ = ["TITLE", "draw", "run"]
 
 TITLE = "Finish rates with unequal peaks (Figure 4.9, Table C.1)"
-SHORT_PEAK, LONG_PEAK = "std-0.5/2", "std-2/0.5"
+SHORT_PEAK = "std-0.5/2"
+LONG_PEAK = "std-2/0.5"
 
 
 def run(effort: Effort) -> Findings:

@@ -17,7 +17,8 @@ from astrarium.device.salus import TraceJob, trace
 from astrarium_papers.salus._settings import MINUTE
 
 SPREADS = (1.2, 1.6, 2.3)  # sigma of the lognormal
-MAKESPAN, QUEUEING = 303.4 * MINUTE, 167.6 * MINUTE
+MAKESPAN = 303.4 * MINUTE
+QUEUEING = 167.6 * MINUTE
 CLOSE = 0.03
 
 
@@ -57,5 +58,6 @@ def _fifo(arrivals: list[Time], lengths: list[float]) -> tuple[float, float]:
     free = waited = 0.0
     for arrival, length in zip(arrivals, lengths, strict=True):
         start = max(free, arrival)
-        waited, free = waited + start - arrival, start + length
+        waited = waited + start - arrival
+        free = start + length
     return free, waited / len(lengths)

@@ -70,7 +70,8 @@ def _rows(data: dict[str, Any]) -> list[Row]:
 
 
 def _claims(data: dict[str, Any]) -> list[Claim]:
-    small, large = _gain(data, "superres_128"), _gain(data, "resnet50_50")
+    small = _gain(data, "superres_128")
+    large = _gain(data, "resnet50_50")
     return [
         Claim(
             "packing small trials shortens the makespan at least twice",

@@ -65,7 +65,8 @@ def _jobs(requests: int) -> list[Job]:
 def _point(interval: float, requests: int, effort: Effort) -> dict[str, Any]:
     effort.say(f"a request every {interval:g} s")
     random = stream(1, "salus", "inference", str(interval))
-    jobs, seen = _jobs(requests), _Seen()
+    jobs = _jobs(requests)
+    seen = _Seen()
     arrivals: list[Arrival] = sorted(
         ((round(random.uniform(0, interval) * SECOND), job) for job in jobs), key=lambda one: one[0]
     )

@@ -14,7 +14,8 @@ from astrarium_papers.findings import Claim, Effort, Findings, Row
 from astrarium_papers.salus._settings import Iteration, iterations_of, named
 
 TITLE = "Three jobs share a GPU's throughput under FAIR (Figure 2.9)"
-WORKLOAD, BATCH = "inception3_50", 50
+WORKLOAD = "inception3_50"
+BATCH = 50
 ITERATIONS = (145, 75, 35)
 STARTS_S = (0, 15, 30)
 WINDOW_S = 3
@@ -28,7 +29,8 @@ def run(effort: Effort) -> Findings:
         (at * SECOND, named(number, WORKLOAD, count))
         for number, (at, count) in enumerate(zip(STARTS_S, ITERATIONS, strict=True))
     ]
-    fair, fifo = iterations_of("fair", arrivals), iterations_of("fifo", arrivals)
+    fair = iterations_of("fair", arrivals)
+    fifo = iterations_of("fifo", arrivals)
     data = {
         "window_s": WINDOW_S,
         "images_per_s": throughput(fair),
@@ -44,7 +46,8 @@ def throughput(iterations: list[Iteration]) -> list[list[float]]:
     found = [[0.0] * windows for _ in ITERATIONS]
     for job, start, end in iterations:
         for place in range(start // (WINDOW_S * SECOND), end // (WINDOW_S * SECOND) + 1):
-            low, high = place * WINDOW_S * SECOND, (place + 1) * WINDOW_S * SECOND
+            low = place * WINDOW_S * SECOND
+            high = (place + 1) * WINDOW_S * SECOND
             inside = max(0, min(end, high) - max(start, low))
             found[job][place] += BATCH * inside / (end - start) / WINDOW_S
     return found
@@ -52,12 +55,14 @@ def throughput(iterations: list[Iteration]) -> list[list[float]]:
 
 def _between(curves: list[list[float]], start: float, end: float) -> list[float]:
     """Return each job's images per second, in the whole windows between two instants."""
-    first, last = -(-int(start) // WINDOW_S), int(end) // WINDOW_S
+    first = -(-int(start) // WINDOW_S)
+    last = int(end) // WINDOW_S
     return [sum(curve[first:last]) / (last - first) for curve in curves]
 
 
 def _phases(data: dict[str, Any]) -> dict[str, list[float]]:
-    ends, curves = data["ends_s"], data["images_per_s"]
+    ends = data["ends_s"]
+    curves = data["images_per_s"]
     return {
         "one": _between(curves, 0, STARTS_S[1]),
         "two": _between(curves, STARTS_S[1], STARTS_S[2]),
@@ -80,7 +85,8 @@ def _rows(data: dict[str, Any]) -> list[Row]:
 
 
 def _claims(data: dict[str, Any]) -> list[Claim]:
-    three, ends = _phases(data)["three"], data["ends_s"]
+    three = _phases(data)["three"]
+    ends = data["ends_s"]
     during = _between(data["fifo"]["images_per_s"], STARTS_S[2], STARTS_S[2] + 2 * WINDOW_S)
     return [
         Claim(

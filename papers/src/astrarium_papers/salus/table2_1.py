@@ -138,10 +138,8 @@ def _rows(data: dict[str, Any]) -> list[Row]:
 def _speedups(data: dict[str, Any]) -> list[Row]:
     """Return rows of the paper's headline, under every reading."""
     fifo, srtf = (_means(data, policy)["mean completion"] for policy in ("fifo", "srtf"))
-    what, form = (
-        "mean completion, fifo over srtf",
-        "the form of the trace was settled with this number in sight",
-    )
+    what = "mean completion, fifo over srtf"
+    form = "the form of the trace was settled with this number in sight"
     rows = [
         Row(what, fifo / srtf, SPEEDUP, "x", TOLERANCE, form),
         Row(f"{what} that admits whoever fits", fifo / data["eager"], SPEEDUP, "x", TOLERANCE,

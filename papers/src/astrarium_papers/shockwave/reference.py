@@ -35,7 +35,8 @@ TITLE = "Max-min and finish-time fairness against recorded runs, 120 jobs on 32 
 FOLDER = "ASTRARIUM_CLUSTER_DATA"
 TRACE = "shockwave_120jobs_32gpus.csv"
 GPUS = 32
-STARTUP, SHORT = 20 * SECOND, 115 * SECOND
+STARTUP = 20 * SECOND
+SHORT = 115 * SECOND
 # Makespan and mean completion time (s), largest rho: static and share
 RECORDED = {
     "max-min": (33207.7, 11274.1, 2.947, 1.898),

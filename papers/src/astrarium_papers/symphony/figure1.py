@@ -56,7 +56,8 @@ def _median_over_batches(sizes: Ints, counts: Ints) -> float:
 
 
 def _claims(data: dict[str, Any]) -> list[Claim]:
-    smaller, wider = [], []
+    smaller = []
+    wider = []
     for systems in data.values():
         symphony = systems["Symphony"]
         smaller += [systems[name]["median"] < symphony["median"] for name in SYSTEMS if name != "Symphony"]
@@ -86,7 +87,8 @@ def draw(data: dict[str, Any], path: Path) -> None:
     figure, axes = axes_row(len(data), height=4.4)
     for axis, (model, systems) in zip(axes, data.items(), strict=True):
         for system, found in systems.items():
-            sizes, shares = [0, *found["sizes"]], [0, *found["shares"]]
+            sizes = [0, *found["sizes"]]
+            shares = [0, *found["shares"]]
             label = f"{system} (at {found['rate']:,.0f}/s)"
             axis.step(sizes, shares, where="post", label=label, color=SYSTEM_COLORS[system])
             axis.plot(PAPER[model][system], 0.5, "o", color=SYSTEM_COLORS[system], markerfacecolor="white")

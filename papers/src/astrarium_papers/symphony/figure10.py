@@ -91,9 +91,11 @@ def fewest(enough: Callable[[int], bool], most: int) -> int | None:
     step = max(1, most // COARSE)
     if not enough(most):
         return None
-    good, bad = most, most - step
+    good = most
+    bad = most - step
     while bad > 0 and enough(bad):
-        good, bad = bad, bad - step
+        good = bad
+        bad = bad - step
     bad = max(bad, 0)
     while good - bad > 1:
         middle = (good + bad) // 2
@@ -124,7 +126,8 @@ def _mixed_rows(needed: dict[str, Any], delayed: dict[str, Any]) -> list[Row]:
 
 def _note(needed: dict[str, Any], delayed: dict[str, Any], system: str) -> str:
     """The paper's emulated cluster had a real network; ours has none unless we add one."""
-    then, symphony = delayed[system], delayed["Symphony"]
+    then = delayed[system]
+    symphony = delayed["Symphony"]
     note = f"with the network delays of the authors' code {then or 'more'}"
     if system == "Symphony" or not then:
         return note

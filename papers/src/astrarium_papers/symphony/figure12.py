@@ -16,7 +16,8 @@ LONGEST = 99  # percentile: the very longest wait of a long run says more about 
 
 def run(effort: Effort) -> Findings:
     found = measure(effort)
-    data, delayed = _waits(found, False), _waits(found, True)
+    data = _waits(found, False)
+    delayed = _waits(found, True)
     rows = [row for model in TABLE2 for row in _rows(model, data[model], delayed[model])]
     return Findings(rows, _claims(data), data)
 

@@ -18,7 +18,8 @@ from astrarium_papers.findings import Claim, Effort, Findings, Row
 from astrarium_papers.symphony._settings import RESNET50, SYMPHONY, goodput, scenario
 
 TITLE = "Goodput by network latency, RDMA and TCP (Figure 14)"
-GPUS, MODELS = 32, 20
+GPUS = 32
+MODELS = 20
 SLOS_MS = (20, 25, 50, 100)
 RDMA_TAIL_US = 33
 TCP_MEDIAN_US = 3034
@@ -66,8 +67,10 @@ def _losses(curve: list[float]) -> list[float]:
 
 
 def _rows(data: dict[str, Any]) -> list[Row]:
-    rdma, tcp = data["rdma"], data["tcp"]
-    tightest, loosest = data["slo_ms"][0], data["slo_ms"][-1]
+    rdma = data["rdma"]
+    tcp = data["tcp"]
+    tightest = data["slo_ms"][0]
+    loosest = data["slo_ms"][-1]
     largest = max(max(_losses(curve)) for curve in tcp["goodput"])
     crossing = _crossing(tcp["us"], _losses(tcp["goodput"][0]), PAPER_LOSS)
     note = (
@@ -93,7 +96,8 @@ def _crossing(us: list[int], losses: list[float], level: float) -> float:
     """Return the latency at which the loss reaches *level*, between two measured ones; the last if it never
     does."""
     for place in range(1, len(us)):
-        before, after = losses[place - 1], losses[place]
+        before = losses[place - 1]
+        after = losses[place]
         if after >= level:
             return us[place - 1] + (us[place] - us[place - 1]) * (level - before) / (after - before)
     return us[-1]

@@ -31,11 +31,14 @@ TITLE = "A changing workload on 512 GPUs (Figure 15)"
 MODELS = 24
 STEP_S = 2  # rates change this often
 WINDOW_S = 2  # what the autoscaler looks back over
-UNDER, OVER = 0.85, 1.05  # load, as a share of the GPUs, that is surely below and above capacity
+# load, as a share of the GPUs, that is surely below and above capacity
+UNDER = 0.85
+OVER = 1.05
 
 
 def run(effort: Effort) -> Findings:
-    gpus, seconds = effort.pick(64, 512), effort.pick(40, 120)
+    gpus = effort.pick(64, 512)
+    seconds = effort.pick(40, 120)
     case = _scenario(gpus, seconds)
     effort.say(f"{case.total_rate:.0f} requests/s for {seconds} s on {gpus} GPUs")
     record = simulate(case)
@@ -81,7 +84,8 @@ def _full_rate(model: ModelSpec, gpus: float) -> float:
 def _levels(models: int, seconds: int) -> list[list[float]]:
     """Return load over time as a share of the cluster: a shared swing times each model's own."""
     draw = stream(1, "figure15")
-    phases, periods = draw.random(models), 0.3 + 0.5 * draw.random(models)
+    phases = draw.random(models)
+    periods = 0.3 + 0.5 * draw.random(models)
     rows = []
     for place in range(math.ceil(seconds / STEP_S)):
         now = STEP_S * place / seconds
@@ -110,7 +114,8 @@ def _data(case: Scenario, record: ServingRecord, advice: AdviceOverTime) -> dict
 
 def _per_second(record: ServingRecord, seconds: int) -> tuple[Any, Any]:
     """Return requests, and those answered in time, by model and second of arrival."""
-    requests, models = record.requests, len(record.setup.models)
+    requests = record.requests
+    models = len(record.setup.models)
     place = requests.model * seconds + np.minimum(requests.arrival // SECOND, seconds - 1)
     offered = np.bincount(place, minlength=models * seconds)
     good = np.bincount(place[requests.outcome == Outcome.IN_TIME], minlength=models * seconds)
@@ -120,7 +125,8 @@ def _per_second(record: ServingRecord, seconds: int) -> tuple[Any, Any]:
 def _load(case: Scenario, record: ServingRecord, seconds: int) -> list[float]:
     """Return, for each second, the share of the cluster that staggered batches of the offered rates would
     need."""
-    models, gpus = record.setup.models, len(record.setup.gpus)
+    models = record.setup.models
+    gpus = len(record.setup.gpus)
     full = [_full_rate(model, gpus / len(models)) for model in models]
     loads = [0.0] * seconds
     for part in spans(case.workload, list(case.models)):
@@ -132,7 +138,8 @@ def _load(case: Scenario, record: ServingRecord, seconds: int) -> list[float]:
 
 def _rows(data: dict[str, Any]) -> list[Row]:
     """The paper prints no number of this figure's results."""
-    under, over = _steady(data, -math.inf, UNDER), _steady(data, OVER, math.inf)
+    under = _steady(data, -math.inf, UNDER)
+    over = _steady(data, OVER, math.inf)
     return [
         Row("GPUs used, least", min(data["used"]), note=f"of {data['gpus']}, at {_at_least(data):.0%} load"),
         Row("GPUs used, most", max(data["used"])),
@@ -150,7 +157,8 @@ def _rows(data: dict[str, Any]) -> list[Row]:
 
 
 def _claims(data: dict[str, Any]) -> list[Claim]:
-    under, over = _steady(data, -math.inf, UNDER), _steady(data, OVER, math.inf)
+    under = _steady(data, -math.inf, UNDER)
+    over = _steady(data, OVER, math.inf)
     needed = [data["gpus"] * load for load in _over_window(data["load"])]
     follows = _correlation([needed[place] for place in under], [data["used"][place] for place in under])
     extra = _mean(data["used"], under) - _mean(needed, under)
@@ -239,7 +247,8 @@ def _draw_rates(axis: Any, data: dict[str, Any]) -> None:
     """Draw good requests of every model in color, the rest of every model in gray on top."""
     from matplotlib import colormaps
 
-    good, offered = np.array(data["good"]), np.array(data["offered"])
+    good = np.array(data["good"])
+    offered = np.array(data["offered"])
     count = len(good)
     colors = [colormaps["turbo"](place / count) for place in range(count)]
     grays = [str(0.45 + 0.4 * place / count) for place in range(count)]

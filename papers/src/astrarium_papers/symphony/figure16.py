@@ -23,8 +23,11 @@ TITLE = "800 models over 20 sub-clusters, by programs and by chance (Figure 16)"
 CONFIGURATIONS = 10
 DRAWS = 400_000
 LIMIT_S = 10.0
-GPU, MIB, MEAN_RATE = "A100", 2**20, 100.0
-PROGRAM, CHANCE = "program", "chance"
+GPU = "A100"
+MIB = 2**20
+MEAN_RATE = 100.0
+PROGRAM = "program"
+CHANCE = "chance"
 MACHINE = "by this machine's clock"
 COLORS = {PROGRAM: "#0072B2", CHANCE: "#D55E00"}
 

@@ -9,7 +9,8 @@ from astrarium_papers.findings import Claim, Effort, Findings, Row
 from astrarium_papers.symphony._settings import goodput, scenario
 
 TITLE = "Eager batching relative to deferred, by batching effect (Figure 6a)"
-GPUS, MODELS = 32, 10
+GPUS = 32
+MODELS = 10
 ALPHA_MS = 1
 GATHERS = ("window", "fcfs")
 NAMES = {
@@ -58,7 +59,8 @@ def _rows(betas: list[int], curves: dict[str, list[float]]) -> list[Row]:
 def _claims(betas: list[int], curves: dict[str, list[float]]) -> list[Claim]:
     claims = []
     for gather, percents in curves.items():
-        first, last = percents[0], percents[-1]
+        first = percents[0]
+        last = percents[-1]
         claims += [
             Claim(
                 f"nearly the same goodput at beta/alpha = 1 ({gather})",

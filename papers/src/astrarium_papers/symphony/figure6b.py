@@ -68,7 +68,8 @@ def _rows(timeouts: list[float], curves: dict[str, dict[str, list[float]]]) -> l
 def _claims(curves: dict[str, dict[str, list[float]]]) -> list[Claim]:
     claims = []
     for gather in GATHERS:
-        single, zoo = curves[SINGLE][gather], curves[ZOO][gather]
+        single = curves[SINGLE][gather]
+        zoo = curves[ZOO][gather]
         claims += [
             _rises_and_falls(SINGLE, gather, single),
             _rises_and_falls(ZOO, gather, zoo),

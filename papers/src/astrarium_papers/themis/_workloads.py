@@ -25,7 +25,8 @@ from astrarium.core.units import SECOND
 
 TESTBED_GPUS = 64
 TESTBED = themis.Sizes(3, 9.5, 10, 77 * 60 * SECOND, 0.5, 0.3)
-TESTBED_HOURS, TESTBED_LOAD = 1000.0, 90.0
+TESTBED_HOURS = 1000.0
+TESTBED_LOAD = 90.0
 TRACE_LOAD = 50.0  # GPUs wanted on average, of section 2.2
 
 

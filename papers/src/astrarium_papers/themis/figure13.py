@@ -51,7 +51,8 @@ def _whole(run: Measured) -> float:
 def _rows(data: dict[str, Any]) -> list[Row]:
     rows = []
     for name, found in data.items():
-        mean, whole = over(found["mean"]), over(100 * share for share in found["whole"])
+        mean = over(found["mean"])
+        whole = over(100 * share for share in found["whole"])
         rows.append(Row(f"{name}: mean score by GPU time", mean.median, note=f"{mean}"))
         rows.append(Row(f"{name}: allocations with a score of 1", whole.median, unit="%", note=f"{whole}"))
     return rows

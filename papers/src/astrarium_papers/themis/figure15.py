@@ -27,7 +27,8 @@ def _rows(data: dict[str, Any]) -> list[Row]:
     for definition in DEFINITIONS:
         systems = data[definition]
         for name in RIVALS:
-            found, worst = over(relative(systems, name, "100")), over(systems[name]["100"])
+            found = over(relative(systems, name, "100"))
+            worst = over(systems[name]["100"])
             what = f"{definition}, 100 % network-intensive: {name}'s largest rho over Themis's"
             note = f"{found}; its own {worst.median:.2f}{'' if found.median >= PAPER[0] else CLOSE_TOO}"
             rows.append(Row(what, found.median, PAPER, "x", 0.1, note))

@@ -88,8 +88,11 @@ def tipping(lies: list[int], liar: list[float]) -> float | None:
 def _rows(data: dict[str, Any]) -> list[Row]:
     rows = []
     for name in _cases(data):
-        liar, others, lies = data[name]["liar"], data[name]["others"], data["lies"]
-        best, worst = min(liar) / liar[0], max(liar) / liar[0]
+        liar = data[name]["liar"]
+        others = data[name]["others"]
+        lies = data["lies"]
+        best = min(liar) / liar[0]
+        worst = max(liar) / liar[0]
         point = tipping(lies, liar)
         told = f"at best {100 * (best - 1):+.1f} %, at worst {100 * (worst - 1):+.1f} %; {SEARCHED}"
         if point is not None:
@@ -104,7 +107,9 @@ def _rows(data: dict[str, Any]) -> list[Row]:
 def _claims(data: dict[str, Any]) -> list[Claim]:
     claims = []
     for name in _cases(data):
-        liar, others, lies = data[name]["liar"], data[name]["others"], data["lies"]
+        liar = data[name]["liar"]
+        others = data[name]["others"]
+        lies = data["lies"]
         gain = {x: 1 - each / liar[0] for x, each in zip(lies, liar, strict=True)}
         best = max(gain, key=lambda x: gain[x])
         helped = {x: 1 - each / others[0] for x, each in zip(lies, others, strict=True)}

@@ -49,7 +49,8 @@ def _rows(data: dict[str, Any]) -> list[Row]:
         named = "GPU time" if what == "hours" else f"{what}: largest rho"
         for knob, values in knobs.items():
             for value, numbers in values.items():
-                found, unit = over(numbers), "h" if what == "hours" else ""
+                found = over(numbers)
+                unit = "h" if what == "hours" else ""
                 told = f"f = {value}" if knob == "f" else f"leases of {value} min"
                 rows.append(Row(f"{named}, {told}", found.median, unit=unit, note=f"{found}"))
     return rows
@@ -68,7 +69,8 @@ def _claims(data: dict[str, Any]) -> list[Claim]:
 
 
 def _fairness(knobs: dict[str, Any], definition: str) -> list[Claim]:
-    by_f, by_lease = _medians(knobs["f"]), _medians(knobs["lease"])
+    by_f = _medians(knobs["f"])
+    by_lease = _medians(knobs["lease"])
     short, long = _ends(by_lease)
     told = ", ".join(f"{knob} {worst:.2f}" for knob, worst in by_f.items())
     leases = ", ".join(f"{lease} min {worst:.2f}" for lease, worst in by_lease.items())

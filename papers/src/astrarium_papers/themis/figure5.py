@@ -60,7 +60,8 @@ def _rows(data: dict[str, Any]) -> list[Row]:
 
 
 def _claims(data: dict[str, Any]) -> list[Claim]:
-    first, second = data["instance 1"], data["instance 2"]
+    first = data["instance 1"]
+    second = data["instance 2"]
     return [
         Claim("instance 1: Themis gives each app a machine of its own", max(first["themis"]) < 1.01),
         Claim(

@@ -99,7 +99,8 @@ def _claims(data: dict[str, Any]) -> list[Claim]:
             kind: {name: over(rhos).median for name, rhos in systems.items()}
             for kind, systems in kinds.items()
         }
-        short, long = medians["short"], medians["long"]
+        short = medians["short"]
+        long = medians["long"]
         apart = {name: max(short[name], long[name]) for name in SYSTEMS}
         told = ", ".join(f"{name}: short {short[name]:.2f}, long {long[name]:.2f}" for name in SYSTEMS)
         claims += [

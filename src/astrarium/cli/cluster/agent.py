@@ -55,7 +55,8 @@ def agent(
     from astrarium.cluster.live.machine.owners import check_above, impassable
     from astrarium.run.pools import signals_to
 
-    where, key = read_place("--arbiter", arbiter, certificate), read_key("--key-file", key_file)
+    where = read_place("--arbiter", arbiter, certificate)
+    key = read_key("--key-file", key_file)
     seen, base = visible_gpus()
     count = seen if gpus is None else gpus
     if count < 1:

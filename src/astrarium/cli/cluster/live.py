@@ -41,7 +41,8 @@ def arbitrate(
     with disk_errors(home):
         plan = planned(scenario, home, where)
         with running(plan) as cluster:
-            arbiter, wait = cluster.arbiter, DiskWait(home, cluster.arbiter, cluster.observe)
+            arbiter = cluster.arbiter
+            wait = DiskWait(home, cluster.arbiter, cluster.observe)
             drain = _Drain(wait)
             ended_before = {row.app.name for row in arbiter.state.ledger.rows.values() if not row.open}
             with signals_to(drain.ask):

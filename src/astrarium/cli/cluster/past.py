@@ -51,7 +51,9 @@ def events(
     """Print what has happened, one line each."""
     from astrarium.cluster.live.backends.wire import WireError
 
-    from_then, last, over = _wall(since), 0, False
+    from_then = _wall(since)
+    last = 0
+    over = False
     while not over:
         try:
             found = _asked(where, "events", team, after=last, since=from_then, app=app)
@@ -157,7 +159,8 @@ def _table(titles: Sequence[str], rows: Iterable[Sequence[Any]]) -> Any:
 
 
 def _hours(used: dict[str, Any]) -> list[str]:
-    leased, busy = used["leased"], used["busy"]
+    leased = used["leased"]
+    busy = used["busy"]
     return [f"{part / 3.6e12:.6f}" for part in (leased, busy, leased - busy)]
 
 

@@ -72,7 +72,8 @@ class Where(NamedTuple):
 
         if self.key_file is None:
             raise InputError("--key-file", None, "the file with your key, which the arbiter has as well")
-        place, user = read_place("--arbiter", arbiter, self.certificate), self.user or _own_name()
+        place = read_place("--arbiter", arbiter, self.certificate)
+        user = self.user or _own_name()
         return Client(connected(place, user, read_key("--key-file", self.key_file)))
 
 

@@ -88,7 +88,8 @@ def logs(where: Where, app: App, follow: Follow = False) -> None:
     """Print what the jobs of an app have written, run after run."""
     from astrarium.cluster.live.backends.wire import WireError
 
-    printed, ended = dict[str, int](), False
+    printed = dict[str, int]()
+    ended = False
     while not ended:
         with where.reached() as source:
             try:
@@ -109,7 +110,8 @@ def _print(pieces: Iterator[LogPiece], printed: dict[str, int], several: bool) -
     for piece in pieces:
         if several and piece.path != last:
             print(f"==> {piece.path} <==", flush=True)
-        last, printed[piece.path] = piece.path, piece.offset + len(piece.body)
+        last = piece.path
+        printed[piece.path] = piece.offset + len(piece.body)
         sys.stdout.buffer.write(piece.body)
         sys.stdout.flush()
 
@@ -219,7 +221,8 @@ def _health(found: dict[str, Any]) -> Iterator[Any]:
     if found.get("failed"):
         table = plain_table("GPU", "machine:GPU", "out of use since s", "why", "")
         for one in found["failed"]:
-            place, then = f"{one['machine']}:{one['number']}", "until it is well" if one["retrying"] else ""
+            place = f"{one['machine']}:{one['number']}"
+            then = "until it is well" if one["retrying"] else ""
             cells = as_it_is(place), f"{one['since_s']:.1f}", as_it_is(one["why"])
             table.add_row(str(one["gpu"]), *cells, then)
         yield table
@@ -234,6 +237,7 @@ def _machines(machines: list[dict[str, Any]]) -> Any:
 
     table = plain_table("machine", "name", "GPUs", "held by")
     for one in machines:
-        name, holders = as_it_is(one["name"]), as_it_is(", ".join(dict.fromkeys(one["held"].values())))
+        name = as_it_is(one["name"])
+        holders = as_it_is(", ".join(dict.fromkeys(one["held"].values())))
         table.add_row(str(one["machine"]), name, ranges(one["gpus"]), holders)
     return table

@@ -119,7 +119,8 @@ def _by_kernel(kernels: list[KernelProfile], most: int) -> Any:
     longest = sorted(kernels, key=_total, reverse=True)
     rows = [_row(kernel, whole) for kernel in longest[:most]]
     if rest := longest[most:]:
-        launches, spent = sum(kernel.count for kernel in rest), _spent(sum(map(_total, rest)), whole)
+        launches = sum(kernel.count for kernel in rest)
+        spent = _spent(sum(map(_total, rest)), whole)
         rows.append([f"{len(rest)} others", "", "", "", "", f"{launches:,}", "", "", *spent])
     right = ("SMs", "launches", "median us", "p95 us", "total ms", "share")
     return table("kernel", "grid", "block", "kind", right=right, rows=rows)
@@ -138,7 +139,8 @@ def _spent(time: int, whole: int) -> list[str]:
 
 
 def _by_kind(kernels: list[KernelProfile]) -> Any:
-    whole, rows = sum(map(_total, kernels)) or 1, []
+    whole = sum(map(_total, kernels)) or 1
+    rows = []
     for kind in sorted({kernel.kind for kernel in kernels}):
         own = [kernel for kernel in kernels if kernel.kind == kind]
         launches = sum(kernel.count for kernel in own)

@@ -113,7 +113,8 @@ def by_size(model: LoadedModel, specs: Sequence[TensorSpec], care: Care, wanted:
         model.warm_up([1])
         complete(model)
     sizes = examples.sizes(wanted.largest, getattr(model, "rooms", ()))
-    measure, measured = profiling.measuring(model, specs, care, data), list[MeasuredTimes]()
+    measure = profiling.measuring(model, specs, care, data)
+    measured = list[MeasuredTimes]()
 
     def enough(found: MeasuredTimes) -> bool:
         return wanted.limit is not None and found.quantile(wanted.chance) > wanted.limit

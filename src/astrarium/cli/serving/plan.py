@@ -220,7 +220,8 @@ def rivals(texts: list[str]) -> tuple[Choice, ...]:
 
 def _pieces(text: str) -> list[str]:
     """Between the commas, but for those inside brackets."""
-    found, depth = [""], 0
+    found = [""]
+    depth = 0
     for sign in text:
         depth += (sign in "{[") - (sign in "}]")
         if sign == "," and depth == 0:

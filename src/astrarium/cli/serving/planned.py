@@ -85,13 +85,15 @@ def planned_run(
         scenario = variant(_placed(), scenario, policy)
     done, run = taken.run(scenario, asked.engine, scenario.policy.label)
     placed = taken.summary(done)
-    more, shown = [tables.cell_table(placed)], {"plan": plain(placed)}
+    more = [tables.cell_table(placed)]
+    shown = {"plan": plain(placed)}
     for name, told in (
         ("stages", staged(run, done) if stages else None),
         ("router", routed(taken.on_path(scenario, max_wait), router or "") if max_wait is not None else None),
     ):
         if told is not None:
-            more, shown = [*more, told.table], {**shown, name: told.plain}
+            more = [*more, told.table]
+            shown = {**shown, name: told.plain}
     title = f"{asked.file.name}: {run.label}, {run.level.title(run)}"
     return output.Results([run], title, more, shown, *_plan_file(taken))
 

@@ -94,7 +94,8 @@ def profile(
     measured.check(target, out, write)
     with waiting(f"loading {target.name}"):
         loaded = measured.load_model(target, device, largest)
-    wanted, care = measured.Wanted(target.name, largest, limit, chance, slack, data), Care(warm_up, repeats)
+    wanted = measured.Wanted(target.name, largest, limit, chance, slack, data)
+    care = Care(warm_up, repeats)
     try:
         if getattr(loaded, "applications", None):
             found, times = measured.by_application(loaded, care, wanted)

@@ -60,7 +60,8 @@ class BidContext(NamedTuple):
 
     def layout(self, pieces: Iterable[GpuPiece] = (), one_rack: bool = False) -> GpuLayout:
         """Return the layout of these pieces together with what the app holds."""
-        parts, loose = dict(self.held), []
+        parts = dict(self.held)
+        loose = []
         for piece in pieces:
             if piece.machine is None:
                 loose.append(MachineGpus(piece.gpus, self._rack(one_rack)))
@@ -172,7 +173,8 @@ class AppAgent:
     """The agent speaks for one app: it says how the app fares, and bids for it."""
 
     def __init__(self, app: App, definition: Definition = "share", report: SelfReport = HONEST) -> None:
-        self.report, self._ideal = report, Ideal(app, definition, lambda job: report.work * job.forecast)
+        self.report = report
+        self._ideal = Ideal(app, definition, lambda job: report.work * job.forecast)
         self._estimate: _FinishEstimate | None = None
 
     def changed(self) -> None:
@@ -210,12 +212,17 @@ class _Table:
     def __init__(
         self, row: AppRow, remaining: RemainingWork, context: BidContext, lived: Time, ideal: float
     ) -> None:
-        self._row, self._remaining, self._context = row, remaining, context
-        self._lived, self._ideal = lived, ideal
+        self._row = row
+        self._remaining = remaining
+        self._context = context
+        self._lived = lived
+        self._ideal = ideal
 
     def options(self, before: float) -> Iterator[BidOption]:
         """Yield options that beat *best*, what no more GPUs can do in the loosest pattern."""
-        best, tight, racks = before, self._remaining.placement_matters(), self._remaining.racks_matter()
+        best = before
+        tight = self._remaining.placement_matters()
+        racks = self._remaining.racks_matter()
         for count in counts(self._context.total, GpuDemand(self._row).more):
             easier = best
             for pattern in self._patterns(count, tight, racks):

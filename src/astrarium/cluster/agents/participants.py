@@ -44,7 +44,8 @@ class Participant:
     def changed(self, now: Time) -> None:
         """Note that the app has other GPUs or jobs than before."""
         self.agent.changed()
-        self.most, self._demand = most_usable(self.row), None
+        self.most = most_usable(self.row)
+        self._demand = None
         if self.row.leases:
             self.starved = None
         elif self.starved is None:
@@ -63,7 +64,8 @@ class Participants:
     """All apps that are there; what each reports of itself is asked of *report* when it comes."""
 
     def __init__(self, definition: Definition, report: Callable[[int], SelfReport]) -> None:
-        self._definition, self._report = definition, report
+        self._definition = definition
+        self._report = report
         self._participants: dict[int, Participant] = {}
 
     def changed(self, now: Time, apps: Iterable[int], state: ClusterState) -> None:

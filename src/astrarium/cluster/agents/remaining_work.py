@@ -139,7 +139,8 @@ def sizes(jobs: Sequence[RemainingJob], gpus: int) -> list[int] | None:
 
 def _level(jobs: Sequence[RemainingJob], gpus: int) -> int:
     """Return the most GPUs that all jobs which can grow so far may have."""
-    low, high = 0, max(job.most for job in jobs)
+    low = 0
+    high = max(job.most for job in jobs)
     while low < high:
         middle = (low + high + 1) // 2
         if sum(min(max(middle, job.least), job.most) for job in jobs) <= gpus:
@@ -159,7 +160,8 @@ def in_turns(jobs: Sequence[RemainingJob], gpus: int, slowdown: Slowdown) -> flo
     """Return how long jobs take in turns, each on the GPUs that are free first."""
     if all(job.least == 1 for job in jobs):
         return _one_by_one(jobs, gpus, slowdown)
-    free_at, kinds = [0.0] * gpus, {(job.model, job.least) for job in jobs}
+    free_at = [0.0] * gpus
+    kinds = {(job.model, job.least) for job in jobs}
     slower = {kind: slowdown(*kind) for kind in kinds}
     for job in jobs:
         if job.least > gpus:
@@ -182,7 +184,8 @@ def _one_by_one(jobs: Sequence[RemainingJob], gpus: int, slowdown: Slowdown) -> 
 
 def later_time(later: LaterPhase, gpus: int, slowdown: Slowdown) -> float:
     """Return how long a later phase takes: side by side with equal parts of the GPUs, or in rounds."""
-    job, abreast = later.each, gpus // later.each.least
+    job = later.each
+    abreast = gpus // later.each.least
     if not abreast:
         return UNSERVED * later.jobs * job.left / job.least
     size = min(job.most, max(job.least, gpus // later.jobs))
@@ -203,13 +206,16 @@ class ReportedSlowdowns:
     """S as an app reports it. Being apart makes no app faster, whatever it reports."""
 
     def __init__(self, known: Slowdowns, network: str, report: SelfReport) -> None:
-        self._known, self._network, self._report = known, network, report
+        self._known = known
+        self._network = network
+        self._report = report
         self._found: dict[tuple[str, Spread], float] = {}
 
     def of(self, model: str, spread: Spread) -> float:
         found = self._found.get((model, spread))
         if found is None:
-            known, report = self._known.of(model, self._network, spread), self._report
+            known = self._known.of(model, self._network, spread)
+            report = self._report
             found = known * report.near if spread <= Spread.MACHINE else max(1.0, known * report.apart)
             self._found[model, spread] = found
         return found
@@ -239,7 +245,8 @@ class RemainingWork(NamedTuple):
         return _phase(phase, layout, self.slowdowns)
 
     def placement_matters(self) -> bool:
-        of, wide = self.slowdowns.of, [job for job in self.jobs() if job.most > 1]
+        of = self.slowdowns.of
+        wide = [job for job in self.jobs() if job.most > 1]
         return any(of(job.model, Spread.CLUSTER) > of(job.model, Spread.MACHINE) for job in wide)
 
     def racks_matter(self) -> bool:

@@ -155,7 +155,8 @@ class Packer:
     """The packer answers many questions about the same pieces and machines, and remembers its answers."""
 
     def __init__(self, needs: Sequence[PieceNeed], classes: Sequence[MachineClass]) -> None:
-        self._needs, self._classes = needs, classes
+        self._needs = needs
+        self._classes = classes
         self._answers: dict[tuple[int, ...], bool | None] = {}
 
     def fit(self, counts: tuple[int, ...]) -> bool | None:
@@ -218,7 +219,10 @@ class _Search:
     last."""
 
     def __init__(self, table: Slack, needs: Sequence[PieceNeed], pieces: list[int], slack: list[int]) -> None:
-        self._table, self._needs, self._pieces, self._slack = table, needs, pieces, slack
+        self._table = table
+        self._needs = needs
+        self._pieces = pieces
+        self._slack = slack
         self._bins = dict(table.bins)
         self._where: list[Bin] = []
         self._hopeless: set[tuple[int, frozenset[tuple[Bin, int]]]] = set()
@@ -231,7 +235,8 @@ class _Search:
         """Search depth first without recursion, as pieces may be many; `tries` has what is left to try."""
         if min(self._slack, default=0) < 0:
             return False
-        tries, steps = [self._choices()], 0
+        tries = [self._choices()]
+        steps = 0
         while len(self._where) < len(self._pieces):
             place = next(tries[-1], None)
             if place is not None:
@@ -252,8 +257,10 @@ class _Search:
         the next is asked for, the slack is as it was."""
         if self._hopeless and self._position() in self._hopeless:
             return
-        number, slack = self._pieces[len(self._where)], self._slack
-        gpus, kinds = self._needs[number].gpus, self._needs[number].classes
+        number = self._pieces[len(self._where)]
+        slack = self._slack
+        gpus = self._needs[number].gpus
+        kinds = self._needs[number].classes
         for bin_ in sorted(bin_ for bin_ in self._bins if bin_[0] >= gpus and bin_[1] in kinds):
             if all(slack[place] + more >= 0 for place, more in self._table.change(number, bin_)):
                 yield bin_

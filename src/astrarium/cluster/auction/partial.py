@@ -55,7 +55,8 @@ class _Handout:
     """The GPUs that are still there to be given, and the places for pieces that the packing has found."""
 
     def __init__(self, goods: Sequence[FreeMachine], places: list[list[int]], bidders: int) -> None:
-        self._goods, self._places = goods, [list(each) for each in places]
+        self._goods = goods
+        self._places = [list(each) for each in places]
         self._left = [machine.ordered() for machine in goods]
         self._at: list[set[int]] = [set() for _ in range(bidders)]
         self.given: list[list[int]] = [[] for _ in range(bidders)]
@@ -78,7 +79,8 @@ def kept(won: Sequence[int], count: int, goods: Sequence[FreeMachine]) -> tuple[
     machine are taken where they lie closest."""
     if count >= len(won):
         return tuple(won)
-    mine, taken = set(won), list[int]()
+    mine = set(won)
+    taken = list[int]()
     left = sorted(([gpu for gpu in machine.ordered() if gpu in mine] for machine in goods), key=len)
     while len(taken) < count:
         rest = count - len(taken)
@@ -170,10 +172,13 @@ class _Payments:
     def __init__(
         self, numbers: AuctionProgram, bids: Sequence[Bid], answer: Assignment, effort: SearchEffort
     ) -> None:
-        self._numbers, self._bids, self._rows = numbers, bids, answer.rows
+        self._numbers = numbers
+        self._bids = bids
+        self._rows = answer.rows
         self._effort = effort if answer.exact else effort.less()
         self._without: dict[bytes, float] = {}  # bidders alike are left out once
-        self.exact, self._answer = answer.exact, answer
+        self.exact = answer.exact
+        self._answer = answer
 
     def fraction(self, bidder: int) -> float:
         others = [other for other in range(len(self._bids)) if other != bidder]
@@ -193,7 +198,8 @@ class _Payments:
         return self._without[alike]
 
     def _hint(self, others: list[int]) -> Hint:
-        answer, rows = self._answer, [self._rows[other] for other in others]
+        answer = self._answer
+        rows = [self._rows[other] for other in others]
         columns = [answer.columns[other] for other in others] if answer.columns else None
         return Hint(answer.loss, columns, rows, answer.tight, answer.prices)
 

@@ -67,7 +67,8 @@ def program(goods: Sequence[FreeMachine], bids: Sequence[Bid]) -> AuctionProgram
     needs = list(numbers)
     counts = [_counts(own, len(needs)) for own in alternatives]
     weights, room = _binding(packing.capacity_rows(needs, kinds), counts, len(needs))
-    words, decide = _words(counts, len(needs)), packing.decide_alone(needs, kinds)
+    words = _words(counts, len(needs))
+    decide = packing.decide_alone(needs, kinds)
     sizes = np.array([need.gpus for need in needs], np.int64)
     tables = [
         _table(own, each, heavy, words, sizes, room, decide)
@@ -88,7 +89,8 @@ class _Pieces:
     """Numbers for the needs that pieces are, given once for each kind of piece."""
 
     def __init__(self, kinds: list[MachineClass], numbers: dict[PieceNeed, int]) -> None:
-        self._kinds, self._numbers = kinds, numbers
+        self._kinds = kinds
+        self._numbers = numbers
         self._known: dict[GpuPiece, int | None] = {}
 
     def counted(self, pieces: Mapping[GpuPiece, int], rack: int | None) -> dict[int, int] | None:
@@ -181,7 +183,8 @@ def _words(counts: list[Ints], needs: int) -> Ints:
 def _table(
     own: list[_Alternative], counts: Ints, weights: Ints, words: Ints, sizes: Ints, room: Ints, decide: bool
 ) -> BidTable:
-    gain, option = np.array([each.gain for each in own]), np.array([each.option for each in own])
+    gain = np.array([each.gain for each in own])
+    option = np.array([each.option for each in own])
     table = BidTable(option, gain, counts @ sizes, counts, weights, counts @ words)
     fits: NDArray[np.bool_] = np.all(table.weights <= room, axis=1)
     order = np.lexsort((np.arange(len(own)), table.gpus, -gain))
@@ -208,7 +211,8 @@ def _worth_having(table: BidTable, rows_decide: bool) -> NDArray[np.bool_]:
     for first in range(0, easy.shape[1], COLUMNS):
         part = easy[:, first : first + COLUMNS]
         no_harder = (part[earlier] <= part[later]).all(axis=1)
-        earlier, later = earlier[no_harder], later[no_harder]
+        earlier = earlier[no_harder]
+        later = later[no_harder]
     worth = np.ones(len(easy), np.bool_)
     worth[later] = False
     return worth

@@ -135,15 +135,19 @@ def _linear_program(empty: Any, infinity: float, tables: Sequence[BidTable], roo
     empty.row_lower_ = np.full(empty.num_row_, -infinity)
     empty.row_upper_ = np.concatenate([room, np.ones(len(tables))]).astype(float)
     empty.a_matrix_.start_ = np.cumsum([0, *np.count_nonzero(values, axis=1)])
-    empty.a_matrix_.index_, empty.a_matrix_.value_ = places[values != 0], values[values != 0]
+    empty.a_matrix_.index_ = places[values != 0]
+    empty.a_matrix_.value_ = values[values != 0]
     return empty
 
 
-FIRST_LOSS, GROWTH = BILLION // 100, 4
+FIRST_LOSS = BILLION // 100
+GROWTH = 4
 COLUMNS = 24  # of each table, for prices
 PRESOLVED = 100  # rows of the capacity: a smaller program is solved sooner than it is made smaller
 TIGHT = 12  # rows of the capacity that a walk goes by; what it finds is checked against all of them
-MANY, ROUNDS = 2000, 3  # rows of all tables from which on prices are found from some, so often anew
+# rows of all tables from which on prices are found from some, so often anew
+MANY = 2000
+ROUNDS = 3
 SMALL = 600.0  # states in all: then prices cost more than they save
 
 
@@ -241,10 +245,14 @@ class _Search:
     def __init__(
         self, program: AuctionProgram, tables: list[BidTable], effort: SearchEffort, hint: Hint
     ) -> None:
-        self._program, self._whole, self._effort, self._hint = program, tables, effort, hint
+        self._program = program
+        self._whole = tables
+        self._effort = effort
+        self._hint = hint
         self._small = float(np.log1p(program.room).sum()) <= log(SMALL)
         self._few = self._small and are_few(tables, program.room)
-        self._tables, self._room = tables, program.room
+        self._tables = tables
+        self._room = program.room
         self._narrow(hint.tight)
         self._prices = np.zeros_like(self._room) if hint.prices is None else hint.prices
         if not self._small and hint.prices is None:
@@ -319,7 +327,8 @@ class _Search:
         narrow = self._tables, self._room, self._prices, self._most
         self._prices = np.zeros_like(self._program.room)
         self._prices[self._tight] = narrow[2]
-        self._tables, self._room = self._whole, self._program.room
+        self._tables = self._whole
+        self._room = self._program.room
         self._most = max(1, self._effort.work // len(self._room))
         found = self._within(allowed)
         self._tables, self._room, self._prices, self._most = narrow
@@ -335,7 +344,8 @@ class _Search:
     def _within(self, allowed: int) -> _Found | None:
         """Return the best assignment whose regrets are allowed, and its loss: which may be more than that."""
         self._exact = True
-        states, steps = self._start(), []
+        states = self._start()
+        steps = []
         for table, regrets in zip(self._tables, self._regrets, strict=True):
             states, step = self._next(states, table, regrets, allowed)
             steps.append(step)
@@ -369,7 +379,8 @@ class _Search:
         self._exact = False
         rows = list(self._hint.rows or (len(table.gain) - 1 for table in self._tables))
         for bidder in sorted(range(len(rows)), key=lambda each: -int(self._tables[each].gain[0])):
-            before, least = rows[bidder], np.argsort(self._regrets[bidder], kind="stable")
+            before = rows[bidder]
+            least = np.argsort(self._regrets[bidder], kind="stable")
             for row in least[: self._effort.packings].tolist():
                 rows[bidder] = row
                 if row < before and _fits(self._program, self._whole, rows):
@@ -389,7 +400,8 @@ class _Search:
         return bool(fits)
 
     def _start(self) -> _States:
-        zero, words = np.zeros(1, np.int64), self._tables[0].key.shape[1]
+        zero = np.zeros(1, np.int64)
+        words = self._tables[0].key.shape[1]
         return _States(np.zeros((1, len(self._room)), np.int64), np.zeros((1, words), np.int64), zero, zero)
 
     def _next(self, states: _States, table: BidTable, regrets: Ints, allowed: int) -> tuple[_States, _Step]:
@@ -402,11 +414,15 @@ class _Search:
         if len(parent) > self._most:
             self._exact = False
             least = _smallest(loss[parent, column], self._most)
-            parent, column = parent[least], column[least]
+            parent = parent[least]
+            column = column[least]
         used = states.used[parent] + table.weights[near[column]]
         fits = (used <= self._room).all(axis=1)
-        parent, column, used = parent[fits], column[fits], used[fits]
-        row, loss = near[column], loss[parent, column]
+        parent = parent[fits]
+        column = column[fits]
+        used = used[fits]
+        row = near[column]
+        loss = loss[parent, column]
         key = states.key[parent] + table.key[row]
         keep = self._distinct(key, loss)
         gpus = states.gpus[parent] + table.gpus[row]
@@ -424,7 +440,8 @@ class _Search:
 def _smallest(values: Ints, count: int) -> NDArray[np.intp]:
     """Return where the smallest values are, in order of place; of equal ones, the first."""
     last = np.partition(values, count - 1)[count - 1]
-    less, equal = np.flatnonzero(values < last), np.flatnonzero(values == last)
+    less = np.flatnonzero(values < last)
+    equal = np.flatnonzero(values == last)
     return np.sort(np.concatenate([less, equal[: count - len(less)]]))
 
 

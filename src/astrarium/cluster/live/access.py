@@ -62,7 +62,8 @@ def sees(access: AccessSection, who: Identity, team: str) -> bool:
 
 def chosen_team(access: AccessSection, who: Identity, given: str) -> str:
     """Return the team of an app that is submitted: the only team of its user, where none is named."""
-    mine, seen = teams_of(access, who), [team for team in access.teams if sees(access, who, team)]
+    mine = teams_of(access, who)
+    seen = [team for team in access.teams if sees(access, who, team)]
     if given and given not in seen:
         raise InputError("team", given, one_of(seen, given) if seen else f"none: {who.user} is in no team")
     if given or who.among(access.operators):

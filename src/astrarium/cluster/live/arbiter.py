@@ -104,8 +104,10 @@ def _machine(number: int, name: str, state: ClusterState) -> dict[str, Any]:
 def _app(
     now: Time, row: AppRow, overview: ClusterView, state: ClusterState, ahead: Forecast | None
 ) -> dict[str, Any]:
-    app_view, end = overview.apps.get(row.app.id), now if row.open else row.ended
-    jobs, prospect = list(row.jobs.values()), outlook(app_view, overview, ahead)
+    app_view = overview.apps.get(row.app.id)
+    end = now if row.open else row.ended
+    jobs = list(row.jobs.values())
+    prospect = outlook(app_view, overview, ahead)
     return {
         "app": row.app.name,
         "team": row.app.team,
@@ -149,8 +151,10 @@ def why(row: AppRow, app_view: AppView, overview: ClusterView, prospect: Outlook
     if not app_view.wants:
         return "it has all that it can use"
     words = next((words for app, words in overview.standing or () if app == row.app.id), "by its start")
-    more, together = " more" if app_view.holds else "", " together" if app_view.needs > 1 else ""
-    place, length = prospect.place or 0, prospect.in_line
+    more = " more" if app_view.holds else ""
+    together = " together" if app_view.needs > 1 else ""
+    place = prospect.place or 0
+    length = prospect.in_line
     line = f"; number {place} of {length} in line ({words})" if place else ""
     free = f"{overview.free} of {overview.gpus} are free{prospect.held}"
     return f"it needs {app_view.needs}{more}{together}, {free}{line}"
@@ -200,7 +204,8 @@ class ArbiterProcess:
 
     def __init__(self, home: Path, setup: ArbiterSetup, backend: Backend) -> None:
         self._lock = _locked(home)
-        self.store, self._setup = Store(home), setup
+        self.store = Store(home)
+        self._setup = setup
         self.state, self._last = self._books()
         allocator = self._allocator()
         self._tasks = self.store.tasks()
@@ -225,7 +230,8 @@ class ArbiterProcess:
         known_names = self._names()
         self.known_before = [each.name for each in setup.planned if each.name in known_names]
         self._planned = [each for each in setup.planned if each.name not in known_names]
-        self._shown_at, self._drained = -SECOND, False
+        self._shown_at = -SECOND
+        self._drained = False
         self._troubled: dict[JobKey, Time] = {}  # when that was told last
         silent = self.store.last_of("arbiter_") not in (None, "arbiter_ended")
         reason = f"policy {setup.policy.spec}{'; the one before left without a word' if silent else ''}"
@@ -255,7 +261,8 @@ class ArbiterProcess:
         """Write an event for each job that has come into trouble, such as a full disk, and goes on: now and
         then, since a job could come and go."""
         for key, words in self.live.troubles.items():
-            app, job = self.state.ledger.rows[key.app].app, JobKey(key.app, key.job)
+            app = self.state.ledger.rows[key.app].app
+            job = JobKey(key.app, key.job)
             if now - self._troubled.get(job, -TELL_AGAIN) >= TELL_AGAIN:
                 self._troubled[job], reason = now, f"job {key.job}: {words}"
                 event = ClusterEvent(now, "trouble", app.name, app.team, key.app, reason=reason)
@@ -289,7 +296,8 @@ class ArbiterProcess:
 
     def _books(self) -> tuple[ClusterState, Time]:
         """Return the books, made again from the steps as they were decided: no policy is asked again."""
-        setup, last = self._setup, 0
+        setup = self._setup
+        last = 0
         kind = RelativeSlowdowns if setup.learns else FixedSlowdowns
         told = kind(dict(setup.slowdowns.known), setup.slowdowns.guess)
         state = ClusterState(told, setup.startup)
@@ -333,7 +341,8 @@ class ArbiterProcess:
         except (InputError, OSError, ValueError, TypeError, RecursionError) as error:
             reason = checked_words(str(error), LONGEST_ANSWER)
             self.store.answer_later(message.id, f"refused: {reason}")
-            name, team = _subject(message.body), _short(message.body.get("team") or "")
+            name = _subject(message.body)
+            team = _short(message.body.get("team") or "")
             self.store.tell_later(ClusterEvent(now, "refused", name, team, reason=reason))
             return
         self.store.answer_later(message.id, "accepted")
@@ -362,8 +371,10 @@ class ArbiterProcess:
 
     def _gpu(self, body: dict[str, Any], works: bool) -> int:
         """Return the GPU that is meant: of a machine by number or name, as the machine counts them."""
-        name, number = str(body.get("machine")), body.get("gpu")
-        known, floor = self.live.memory.machines, self.state.floor
+        name = str(body.get("machine"))
+        number = body.get("gpu")
+        known = self.live.memory.machines
+        floor = self.state.floor
         found = next((m for m, own in known.items() if name in (str(m), own) and m in floor.machines), None)
         if found is None:
             there = ", ".join(f"{m} ({own})" for m, own in known.items()) or "there is none"
@@ -410,7 +421,8 @@ class ArbiterProcess:
         return known | self._coming.keys() | {each.name for each in self._planned}
 
     def status(self, alive: bool = True) -> dict[str, Any]:
-        now, memory = self.now(), self.live.memory
+        now = self.now()
+        memory = self.live.memory
         told = status(now, self.state, self._allocator_now, memory.machines, self._ahead_of(now))
         told |= {**health(self.state, self.live), "learnt": learnt(self.state) if self._setup.learns else []}
         for app, number in zip(told["apps"], self.state.ledger.rows, strict=True):
@@ -436,7 +448,8 @@ class _TimedJournal:
     """The store, and somebody who hears how long writing takes."""
 
     def __init__(self, store: Store, setup: ArbiterSetup) -> None:
-        self._store, self._setup = store, setup
+        self._store = store
+        self._setup = setup
 
     def write(self, step: Step, memory: Memory, ended: Sequence[EndedRun]) -> None:
         began = self._setup.clock()

@@ -79,11 +79,15 @@ class LiveCluster:
         options: Options | None = None,
         memory: Memory | None = None,
     ) -> None:
-        self.state, self._backend, self._journal, self._tasks = state, backend, journal, tasks
+        self.state = state
+        self._backend = backend
+        self._journal = journal
+        self._tasks = tasks
         self._engine: Engine[ClusterState, contract.Event, contract.Action] = Engine(
             state, policy, validate=True
         )
-        self._options, self.memory = options or Options(), memory or Memory()
+        self._options = options or Options()
+        self.memory = memory or Memory()
         self._told_at: dict[RunKey, Time] = {}
         self._asked: set[RunKey] = set()  # to leave, by us
         self._ours: set[RunKey] = set()  # runs that we have started
@@ -97,7 +101,8 @@ class LiveCluster:
 
     def step(self, now: Time, news: Iterable[contract.Event] = ()) -> bool:
         """Look, decide and give orders; return whether anything happened. *news*: apps that came or went."""
-        snapshot, ended = self._look(), list[EndedRun]()
+        snapshot = self._look()
+        ended = list[EndedRun]()
         self.ended = ended
         self.troubles = {key: run.trouble for key, run in snapshot.runs.items() if run.trouble}
         self.held_up = {key: run.error for key, run in snapshot.runs.items() if run.error and not run.ended}
@@ -143,7 +148,8 @@ class LiveCluster:
     def _look(self) -> Snapshot:
         """Return what is there. Processes that go on with other GPUs are shown as the run that they are now:
         in the books each change of GPUs is a new run."""
-        snapshot, runs = self._backend.look(), dict[RunKey, RunStatus]()
+        snapshot = self._backend.look()
+        runs = dict[RunKey, RunStatus]()
         self._process = {}
         for key, status in snapshot.runs.items():
             now = key._replace(run=status.run or key.run)
@@ -157,9 +163,11 @@ class LiveCluster:
                 del memory.machines[number]
                 yield contract.MachineLost(number)
                 yield from self._lost(self.state.floor.gpus_of.get(number, ()))
-        known, first = set(memory.machines.values()), self.state.floor.known
+        known = set(memory.machines.values())
+        first = self.state.floor.known
         for name in sorted(snapshot.machines.keys() - known):
-            status, number = snapshot.machines[name], memory.joined
+            status = snapshot.machines[name]
+            number = memory.joined
             memory.machines[number], memory.joined = name, number + 1
             yield contract.MachineJoined(
                 Machine(number, status.gpus, status.rack, status.slot, status.network)
@@ -178,7 +186,9 @@ class LiveCluster:
     def _health(self, snapshot: Snapshot) -> Iterator[contract.Event]:
         """Yield GPUs that have fallen sick, and those that were to be tried again and are well."""
         self.unwatched = [name for name, status in snapshot.machines.items() if not status.watched]
-        sick, failed, memory = self._sick(snapshot), self.state.failed, self.memory
+        sick = self._sick(snapshot)
+        failed = self.state.failed
+        memory = self.memory
         for gpu, sickness in sick.items():
             if gpu not in failed:
                 yield contract.GpuFailed(gpu, sickness.why, sickness.lost)
@@ -189,7 +199,8 @@ class LiveCluster:
 
     def _sick(self, snapshot: Snapshot) -> dict[int, Sickness]:
         """Return the sick GPUs of machines that are in the books."""
-        floor, names = self.state.floor, self.memory.machines
+        floor = self.state.floor
+        names = self.memory.machines
         there = [machine for machine in floor.machines.values() if names.get(machine.id) in snapshot.machines]
         return {
             floor.all_of(machine)[gpu]: sickness
@@ -204,7 +215,9 @@ class LiveCluster:
                 yield contract.JobStopped(*key, _of(row, self.memory.kept.get(key, row.done / row.job.work)))
 
     def _runs(self, now: Time, snapshot: Snapshot, ended: list[EndedRun]) -> Iterator[contract.Event]:
-        memory, wanted, sick = self.memory, self._wanted(), self._sick(snapshot).keys()
+        memory = self.memory
+        wanted = self._wanted()
+        sick = self._sick(snapshot).keys()
         memory.closed &= snapshot.runs.keys()
         memory.kept = {key: part for key, part in memory.kept.items() if key in wanted}
         memory.ordered = {key: since for key, since in memory.ordered.items() if key in wanted}
@@ -307,7 +320,8 @@ class LiveCluster:
     ) -> bool:
         """Have a run go on with more or fewer GPUs, once nobody else is there; return whether it can."""
         new = next((each for each in wanted if each[:2] == key[:2]), None)
-        has, task = set(alive[key].gpus), self._tasks.get(key.app)
+        has = set(alive[key].gpus)
+        task = self._tasks.get(key.app)
         if new is None or task is None or not task.elastic:
             return False
         gets = set(wanted[new].gpus)
@@ -329,7 +343,8 @@ class LiveCluster:
         return task is not None and task.on_stop == "never" and self._row(key) is not None
 
     def _order(self, key: RunKey, row: JobRow) -> Order:
-        app, floor = self.state.apps[key.app], self.state.floor
+        app = self.state.apps[key.app]
+        floor = self.state.floor
         parts = tuple(
             RunPart(self.memory.machines[machine], tuple(floor.place(gpu)[1] for gpu in gpus))
             for machine, gpus in floor.by_machine(row.gpus).items()

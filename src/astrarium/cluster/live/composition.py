@@ -82,8 +82,11 @@ def planned(scenario: ClusterScenario, home: Path, metrics: Address | None) -> L
 def running(plan: LivePlan) -> Iterator[RunningCluster]:
     """Have a cluster run for the time of the block. Who is interrupted before it begins leaves all as it is:
     agents that have not answered may have jobs to keep."""
-    scenario, home, live = plan.scenario, plan.home, plan.scenario.live
-    access, foresight = _with_us(scenario), ForecastProcess()
+    scenario = plan.scenario
+    home = plan.home
+    live = plan.scenario.live
+    access = _with_us(scenario)
+    foresight = ForecastProcess()
     setting = plan.setting._replace(foresight=foresight)
     with ExitStack() as leaving:
         _close_folders(home, plan.jobs, access is not None, live.backend == "local")
@@ -124,7 +127,9 @@ def settings(scenario: ClusterScenario, origin: int | None = None) -> ArbiterSet
     if not isinstance(scenario.apps, tuple):
         told = "a list of apps with commands: what is drawn, or comes from a trace, can only be simulated"
         raise InputError("apps", None, told, scenario.source)
-    live, planned, now = scenario.live, list[PlannedApp](), time.time_ns()
+    live = scenario.live
+    planned = list[PlannedApp]()
+    now = time.time_ns()
     largest = ANY if live.backend != "local" else sum(each.gpus for each in machines_of(scenario).values())
     rules = team_rules(
         scenario, None if largest == ANY else largest, Calendar(now if origin is None else origin, now)
@@ -152,12 +157,15 @@ def settings(scenario: ClusterScenario, origin: int | None = None) -> ArbiterSet
 
 def hooks_of(scenario: ClusterScenario) -> list[Hook]:
     """Return the hooks of a file; a program that is not there is refused before anything is started."""
-    found, directory = list[Hook](), Path(scenario.source).resolve().parent
+    found = list[Hook]()
+    directory = Path(scenario.source).resolve().parent
     for place, entry in enumerate(scenario.live.hooks):
-        words, url = command_words(entry.command) if entry.command else (), entry.url or ""
+        words = command_words(entry.command) if entry.command else ()
+        url = entry.url or ""
         with read_from(scenario.source):
             _check_program(words[:1], directory, None, f"live.hooks[{place}].command")
-        name, timeout = named(place, words, url), entry.timeout / 1e9
+        name = named(place, words, url)
+        timeout = entry.timeout / 1e9
         found.append(Hook(name, entry.on, words, url, str(directory), timeout, entry.retries))
     return found
 
@@ -205,7 +213,8 @@ def machines_of(scenario: ClusterScenario) -> dict[str, Any]:
 def backend_of(scenario: ClusterScenario, home: Path) -> OpenBackend:
     live = scenario.live
     env = {"ASTRARIUM_CHECKPOINTS": str(live.checkpoints / 1e9)}
-    grace, least = live.grace / 1e9, live.least / 1e9
+    grace = live.grace / 1e9
+    least = live.least / 1e9
     if live.backend == "ray":
         from astrarium.cluster.live.backends.ray import RayBackend
 
@@ -229,7 +238,8 @@ def listening(
     scenario: ClusterScenario, backend: OpenBackend, service: Service, connections: Connections
 ) -> Listener:
     """Hear agents and users who connect; files that the scenario names are looked for beside it."""
-    live, beside = scenario.live, Path(scenario.source).parent
+    live = scenario.live
+    beside = Path(scenario.source).parent
     with read_from(scenario.source):
         keys = dict(read_keys("live.keys", str(beside / live.keys))) if live.keys else {}
         if isinstance(backend, AgentsBackend):
@@ -276,7 +286,8 @@ def _measured(home: Path, host: str, port: int) -> Iterator[Callable[[str, int],
 
 def _with_us(scenario: ClusterScenario) -> AccessSection | None:
     """The user of the arbiter can do all anyway, and so can root."""
-    access, backend = scenario.live.access, scenario.live.backend
+    access = scenario.live.access
+    backend = scenario.live.backend
     if access is None:
         return None
     if backend == "slurm" and os.geteuid() == 0:

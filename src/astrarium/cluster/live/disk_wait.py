@@ -20,11 +20,18 @@ class DiskWait:
     """What an arbiter does when the disk of its store is full, or cannot be written: it waits, says so, once
     and then now and then, and when it goes on. Events of both are written as soon as they can be."""
 
-    SAY, SLOW = 60.0, 5.0  # seconds: between words about the same, and of a turn that tells of a slow disk
+    # seconds: between words about the same, and of a turn that tells of a slow disk
+    SAY = 60.0
+    SLOW = 5.0
 
     def __init__(self, home: Path, office: ArbiterProcess, observe: Callable[[str, Time], None]) -> None:
-        self._home, self._office, self._observe, self._said_at = home, office, observe, -self.SAY
-        self._failed, self._since = 0, 0  # turns in a row, and since when it waits
+        self._home = home
+        self._office = office
+        self._observe = observe
+        self._said_at = -self.SAY
+        # turns in a row, and since when it waits
+        self._failed = 0
+        self._since = 0
         self._events: list[ClusterEvent] = []  # that are not written yet
 
     @property
@@ -74,7 +81,8 @@ class DiskWait:
                 self._events.clear()
 
     def _needs(self) -> str:
-        free, needs = shutil.disk_usage(self._home).free, self._office.store.needs
+        free = shutil.disk_usage(self._home).free
+        needs = self._office.store.needs
         return f"{free / 1e6:.2f} MB are free there, about {needs / 1e6:.2f} MB are needed"
 
     def _say(self, words: str) -> None:

@@ -76,7 +76,8 @@ class Turns:
     """Each user has so many turns at a time; who has more questions waits, and others do not."""
 
     def __init__(self, each: int) -> None:
-        self._each, self._lock = each, threading.Lock()
+        self._each = each
+        self._lock = threading.Lock()
         self._asking: dict[str, list[threading.Semaphore]] = {}  # of each user, once for every question
 
     @contextmanager
@@ -99,7 +100,10 @@ class Hourly:
     """How much of something each user has taken in an hour, which begins with the first time."""
 
     def __init__(self, what: str, most: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._what, self._most, self._clock, self._lock = what, most, clock, threading.Lock()
+        self._what = what
+        self._most = most
+        self._clock = clock
+        self._lock = threading.Lock()
         self._taken: dict[str, tuple[float, int]] = {}  # since when, and how much
 
     def take(self, user: str, count: int) -> None:
@@ -162,7 +166,9 @@ class Slot:
     """A connection's place in a pool, until it leaves; *evict* has the connection end."""
 
     def __init__(self, pool: Pool, group: str, evict: Callable[[], None]) -> None:
-        self._pool, self.group, self.evict = pool, group, evict
+        self._pool = pool
+        self.group = group
+        self.evict = evict
 
     def leave(self) -> None:
         self._pool.leave(self)
@@ -177,7 +183,10 @@ class Pool:
     """
 
     def __init__(self, what: str, most: int, each: int = 0, yields: bool = False) -> None:
-        self._what, self._most, self._each, self._yields = what, most, each or most, yields
+        self._what = what
+        self._most = most
+        self._each = each or most
+        self._yields = yields
         self._slots: dict[Slot, None] = {}  # the oldest first
         self._sizes: Counter[str] = Counter()
         self._lock = threading.Lock()

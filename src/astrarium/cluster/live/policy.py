@@ -23,7 +23,8 @@ class TakeoverAllocator:
     again."""
 
     def __init__(self, allocator: Allocator) -> None:
-        self.allocator, self._knows = allocator, False
+        self.allocator = allocator
+        self._knows = False
 
     def decide(self, now: Time, events: Sequence[Event], state: ClusterState) -> Allocations:
         if not self._knows:
@@ -44,7 +45,8 @@ class NonPreemptibleAllocator:
     books say that the job was stopped, and whoever is given its GPUs waits until it has ended."""
 
     def __init__(self, allocator: Allocator, lasting: Callable[[int], bool]) -> None:
-        self.allocator, self._lasting = allocator, lasting
+        self.allocator = allocator
+        self._lasting = lasting
 
     def decide(self, now: Time, events: Sequence[Event], state: ClusterState) -> Allocations:
         for event in events:

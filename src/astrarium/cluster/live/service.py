@@ -81,7 +81,9 @@ class StateFolder:
     waited for any longer when the owner has *gone*."""
 
     def __init__(self, home: Path, owner: str = "", gone: Callable[[], bool] = lambda: False) -> None:
-        self._home, self._owner, self._gone = home, owner, gone
+        self._home = home
+        self._owner = owner
+        self._gone = gone
 
     def status(self) -> dict[str, Any]:
         with self._reading() as db:
@@ -282,8 +284,11 @@ class Service:
         access: AccessSection | None = None,
         bring_logs: Callable[[str, float], None] = lambda app, seconds: None,
     ) -> None:
-        self._home, self._access, self._bring_logs = home, access, bring_logs
-        self._turns, self._log_turns = limits.Turns(1), limits.Turns(limits.MOST_LOGS_AT_ONCE)
+        self._home = home
+        self._access = access
+        self._bring_logs = bring_logs
+        self._turns = limits.Turns(1)
+        self._log_turns = limits.Turns(limits.MOST_LOGS_AT_ONCE)
         self._hourly = limits.Hourly("bytes of messages", limits.MOST_HOURLY)
 
     def is_operator(self, name: str) -> bool:
@@ -369,7 +374,8 @@ class Service:
     def _known_app(self, folder: StateFolder, who: Identity, action: Action, app: str) -> str:
         """Return the name of an app, if somebody may do this with it. Of an app that one may not see nobody
         can tell whether it exists."""
-        teams, visible = folder.teams(), self._names(folder, who)
+        teams = folder.teams()
+        visible = self._names(folder, who)
         check_app("APP", app, [name for name in teams if name in visible])
         if self._access is not None:
             allowed(self._access, who, action, teams[app])
@@ -377,15 +383,18 @@ class Service:
 
     def _seen(self, folder: StateFolder, who: Identity) -> dict[str, Any]:
         """Return the status, with the apps that somebody may see; hooks are for operators."""
-        found, access = folder.status(), self._access
+        found = folder.status()
+        access = self._access
         if access is None or who.among(access.operators):
             return found
         found["hooks"] = []
         if access.status == "all":
             return found
-        mine, status = teams_of(access, who), found["status"]
+        mine = teams_of(access, who)
+        status = found["status"]
         shown = [app for app in status["apps"] if app["team"] in mine]
-        names, hiding = {app["app"] for app in shown}, self._hiding(folder, who)
+        names = {app["app"] for app in shown}
+        hiding = self._hiding(folder, who)
         for machine in status["machines"]:
             held = machine["held"].items()
             machine["held"] = {gpu: name if name in names else "another team" for gpu, name in held}
@@ -395,7 +404,8 @@ class Service:
 
     def _past(self, folder: StateFolder, who: Identity, kind: Past, body: dict[str, Any]) -> list[Any]:
         """Return the past of the teams of somebody; operators see all."""
-        query, access = Decoder().decode(PastQuery, body, kind), self._access
+        query = Decoder().decode(PastQuery, body, kind)
+        access = self._access
         if access is None or who.among(access.operators):
             return folder.past(kind, query)
         teams = query.teams or tuple(teams_of(access, who))
@@ -409,7 +419,8 @@ class Service:
         return found
 
     def _story(self, folder: StateFolder, who: Identity, app: str) -> dict[str, Any]:
-        found, hiding = folder.story(app), self._hiding(folder, who)
+        found = folder.story(app)
+        hiding = self._hiding(folder, who)
         for each in found["decisions"]:
             each["why"] = hiding.hidden(each["why"] or "")
         return found
@@ -442,7 +453,8 @@ class HiddenNames:
     _BETWEEN = re.compile(r"([\s;,:()]+)")
 
     def __init__(self, names: Iterable[str]) -> None:
-        self._words, self._whole = set[str](), list[str]()
+        self._words = set[str]()
+        self._whole = list[str]()
         for name in names:
             if self._BETWEEN.search(name) or name.endswith("."):
                 self._whole.append(name)

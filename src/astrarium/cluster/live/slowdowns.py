@@ -28,7 +28,9 @@ class RunRate:
 
     def hear(self, told: JobProgress) -> None:
         if told.done < self.done or self.reports < 0:
-            self.since, self.done, self.reports = told.now, told.done, 0 if told.came > 0 else -1
+            self.since = told.now
+            self.done = told.done
+            self.reports = 0 if told.came > 0 else -1
         elif told.came > 0:
             self.reports += 1
             self.cost = told.gpus * (told.now - self.since) / (told.done - self.done)
@@ -45,7 +47,8 @@ class RelativeSlowdowns(Slowdowns):
     def hear(self, told: JobProgress) -> None:
         if told.ended or told.gpus < 2:
             return
-        job, place = (told.app, told.job, told.gpus), (told.network, told.spread)
+        job = (told.app, told.job, told.gpus)
+        place = (told.network, told.spread)
         run = self._runs.setdefault(job, {}).setdefault(place, {}).setdefault(told.run, RunRate())
         run.hear(told)
         if run.reports >= ENOUGH:

@@ -264,8 +264,12 @@ class Store:
     def __init__(self, home: Path, state: ClusterState | None = None, policy: object = None) -> None:
         _make(private_folder(home) / FILE)
         self._db = connected(home / FILE)
-        self._state, self._policy, self._epoch = state, policy, 0
-        self._rows, self._chronicler, self._ahead = Rows(self._db), Chronicler(), 0
+        self._state = state
+        self._policy = policy
+        self._epoch = 0
+        self._rows = Rows(self._db)
+        self._chronicler = Chronicler()
+        self._ahead = 0
         self._staged: list[tuple[str, tuple[Any, ...]]] = []
         self._unwritten: tuple[Step, Memory, Sequence[EndedRun]] | None = None
         self.needs = 2 * PAGE * len(SCHEMA)  # bytes, about: some pages of every table, and what goes there
@@ -283,7 +287,8 @@ class Store:
 
     def begin(self, origin: Time, state: ClusterState, policy: object) -> int:
         """Begin as a new arbiter and return its epoch; *origin* is the wall clock at instant 0."""
-        self._state, self._policy = state, policy
+        self._state = state
+        self._policy = policy
         with self._writing():
             self._db.execute("INSERT OR IGNORE INTO meta VALUES ('origin', ?)", (origin,))
             self._db.execute("INSERT OR IGNORE INTO meta VALUES ('epoch', 0)")

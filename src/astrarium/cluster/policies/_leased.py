@@ -54,7 +54,8 @@ class WaitingLine:
         return app in self._places
 
     def put(self, rank: float, row: AppRow) -> None:
-        like, entry = kind(row), (rank, 0, row.counted, row.app.id)
+        like = kind(row)
+        entry = (rank, 0, row.counted, row.app.id)
         insort(self._alike.setdefault(like, []), entry)
         self._places[row.app.id] = like, entry
 
@@ -82,7 +83,8 @@ class RankedQueue:
     """The queue of apps to ask next: those ranked for the occasion, and the first in line of each kind."""
 
     def __init__(self, line: WaitingLine, ranked: Iterable[Entry]) -> None:
-        self._line, self._heap = line, [*ranked, *line.heads()]
+        self._line = line
+        self._heap = [*ranked, *line.heads()]
         self._followed: set[int] = set()
         heapify(self._heap)
 
@@ -126,7 +128,9 @@ class Offer:
     whose leases have just ended: others should take them last."""
 
     def __init__(self, state: ClusterState, warm: Iterable[int] = ()) -> None:
-        self.state, self.won, self.warm = state, dict[int, list[int]](), warm
+        self.state = state
+        self.won = dict[int, list[int]]()
+        self.warm = warm
         self.taken: set[int] = set()
 
     def __len__(self) -> int:
@@ -146,11 +150,13 @@ class Offer:
 
     def best(self, row: AppRow, count: int) -> list[int]:
         """Return GPUs where jobs of the app have just been, as far as these are free, and then close by."""
-        free, taken = self.state.free, self.taken
+        free = self.state.free
+        taken = self.taken
         stood = [gpu for job in row.jobs.values() for gpu in job.gpus if gpu in free and gpu not in taken]
         if len(stood) >= count:
             return stood[:count]
-        left, missing = free.difference(taken, stood), count - len(stood)
+        left = free.difference(taken, stood)
+        missing = count - len(stood)
         cold = left.difference(self.warm)
         near = [*self.held(row), *stood]
         return [*stood, *closest(cold if len(cold) >= missing else left, missing, self.state.floor, near)]
@@ -172,7 +178,8 @@ class Leased:
     why = ""
 
     def __init__(self, parameters: LeaseParameters) -> None:
-        self._lease, self._skips = parameters.lease, parameters.gangs == "skip"
+        self._lease = parameters.lease
+        self._skips = parameters.gangs == "skip"
         self._wanting: dict[int, None] = {}  # apps that may want GPUs, besides those in line
         self._line = WaitingLine()
 
@@ -295,7 +302,8 @@ class Leased:
                 return  # and else, none of its kind can use what is left
 
     def _queue(self, now: Time, offer: Offer) -> RankedQueue:
-        apps, ranked = offer.state.apps, []
+        apps = offer.state.apps
+        ranked = []
         for app in list(self._wanting):
             row = apps.get(app)
             if row is None or most_usable(row) <= len(row.leases):

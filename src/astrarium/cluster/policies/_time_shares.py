@@ -42,9 +42,11 @@ def largest_level(gangs: Vector, gpus: float) -> float:
 
 def smallest_level(least: Callable[[float], Vector], gangs: Vector, gpus: float, bound: float) -> float:
     """Return the smallest level above *bound* that all can have: *least* falls as the level rises."""
-    low, high = bound, bound
+    low = bound
+    high = bound
     while gangs @ least(high) > gpus:
-        low, high = high, 2 * high + CLOSE
+        low = high
+        high = 2 * high + CLOSE
     for _ in range(STEPS):
         middle = (low + high) / 2
         if gangs @ least(middle) <= gpus:
@@ -59,10 +61,12 @@ def middle(least: Vector, gangs: Vector, gpus: float) -> Vector:
     largest. It is found by Newton's method. The matrix is a diagonal and one outer product, so that a step
     takes linear time."""
     x = np.minimum(least, 1.0)
-    spare, free = gpus - float(gangs @ x), x < 1 - CLOSE
+    spare = gpus - float(gangs @ x)
+    free = x < 1 - CLOSE
     if spare <= CLOSE or not free.any():
         return x
-    room, gang = 1 - x[free], gangs[free]
+    room = 1 - x[free]
+    gang = gangs[free]
     above = np.minimum(room, spare / gang.sum()) / 2  # how much more than the least
     for _ in range(STEPS):
         move = _newton(above, room, gang, spare)
@@ -146,7 +150,8 @@ class TimeShares:
     place in *line*: only those that ran in the last round are placed anew."""
 
     def __init__(self, parameters: RoundParameters) -> None:
-        self._rounds, self._refresh = Rounds(parameters.round), parameters.refresh
+        self._rounds = Rounds(parameters.round)
+        self._refresh = parameters.refresh
         self._accounts: dict[int, Account] = {}
         self._found_at: Time = 0
         self._line: list[Place] = []  # those who have accounts and did not run, in order
@@ -212,7 +217,9 @@ class TimeShares:
 
     def _chosen(self, state: ClusterState) -> dict[int, int]:
         """Take those from the line who run in this round, with their GPUs; who does not fit stays."""
-        left, chosen, passed = state.floor.size, dict[int, int](), 0
+        left = state.floor.size
+        chosen = dict[int, int]()
+        passed = 0
         stay: list[Place] = []
         for place in self._line:
             if not left:

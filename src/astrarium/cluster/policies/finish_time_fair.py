@@ -50,7 +50,8 @@ class FinishTimeFair(TimeShares):
     def targets(self, now: Time, rows: Sequence[AppRow], state: ClusterState) -> Sequence[float]:
         if not rows:
             return []
-        gangs, gpus = np.array([float(capped_demand(row, state)) for row in rows]), float(state.floor.size)
+        gangs = np.array([float(capped_demand(row, state)) for row in rows])
+        gpus = float(state.floor.size)
         left = np.array([to_seconds(work_left(now, row, state)) for row in rows]) / gangs
         lived = np.array([to_seconds(now - row.arrived) for row in rows])
         ideal = self._ideal(rows, left, np.minimum(1.0, gpus / len(rows) / gangs))

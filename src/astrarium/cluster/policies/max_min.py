@@ -29,5 +29,6 @@ class MaxMin(TimeShares):
     def targets(self, now: Time, rows: Sequence[AppRow], state: ClusterState) -> Sequence[float]:
         if not rows:
             return []
-        gangs, gpus = np.array([float(capped_demand(row, state)) for row in rows]), float(state.floor.size)
+        gangs = np.array([float(capped_demand(row, state)) for row in rows])
+        gpus = float(state.floor.size)
         return list(map(float, middle(largest_level(gangs, gpus) / gangs, gangs, gpus)))

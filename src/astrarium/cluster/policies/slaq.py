@@ -37,7 +37,8 @@ class Slaq(Leased):
         return f"its loss falls by {-rank:.3f} in a lease"
 
     def rank(self, now: Time, row: AppRow, offer: Offer) -> float:
-        held, count = offer.held(row), offer.wants(row)
+        held = offer.held(row)
+        count = offer.wants(row)
         if count <= 0:
             return 0.0
         left = {job.job.id: job_left(now, row, job, offer.state) for job in row.unfinished()}
@@ -49,7 +50,8 @@ class Slaq(Leased):
         return fsum(self._fall(now, row, job, state) for job in row.unfinished())
 
     def _fall(self, now: Time, row: AppRow, job: JobRow, state: ClusterState) -> float:
-        left, whole = job_left(now, row, job, state), max(1, job.job.forecast)
+        left = job_left(now, row, job, state)
+        whole = max(1, job.job.forecast)
         return self._loss_at(left - self._lease * job.job.most, whole) - self._loss_at(left, whole)
 
     def _loss(self, row: AppRow, gpus: list[int], left: dict[int, Time], state: ClusterState) -> float:

@@ -117,7 +117,8 @@ class Tiresias2d:
 
     def _chosen(self, state: ClusterState) -> dict[int, int]:
         """Return which apps run, on how many GPUs: an app that does not fit is passed over."""
-        left, chosen = state.floor.size, dict[int, int]()
+        left = state.floor.size
+        chosen = dict[int, int]()
         for app in sorted(self._places, key=lambda app: (self._places[app].queue, self._places[app].order)):
             if not left:
                 break
@@ -139,7 +140,8 @@ class Tiresias2d:
         return min((self._changes_at(now, app, state) for app in self._places), default=FOREVER)
 
     def _changes_at(self, now: Time, app: int, state: ClusterState) -> Time:
-        row, place = state.apps[app], self._places[app]
+        row = state.apps[app]
+        place = self._places[app]
         if not row.leases:
             return self._starves_at(place, row, state)
         if place.queue == len(self._limits):

@@ -168,7 +168,8 @@ def _runs(record: ClusterRecord, end: Time) -> Iterator[Entry]:
 def _counters(record: ClusterRecord, end: Time) -> Iterator[Entry]:
     for level in record.levels:
         if level.at <= end:
-            idle, free = level.leased - level.busy, level.gpus - level.leased
+            idle = level.leased - level.busy
+            free = level.gpus - level.leased
             used = {"busy": level.busy, "idle lease": idle, "free": free}
             yield counter("GPUs", _COUNTERS, level.at, used)
             apps = {"waiting": level.waiting, "served": level.apps - level.waiting}

@@ -81,7 +81,8 @@ def _cdf(ax: Any, values: Sequence[float], place: int) -> None:
 def draw_holders(runs: Sequence[Drawn], path: Path) -> None:
     """A panel for each policy, a line for each GPU, a color for each app. Many panels stand side by side."""
     columns = 1 + (len(runs) > 3) + (len(runs) > 8)
-    lines, width = -(-len(runs) // columns), 6 * max(2, columns)
+    lines = -(-len(runs) // columns)
+    width = 6 * max(2, columns)
     unit, size = unit_of(max(run.record.end for run in runs) / SECOND)
     panel = min(5.0, 1.0 + 0.12 * max(len(run.record.machines) for run in runs))
     apps = max((run.record.rows for run in runs), key=len)

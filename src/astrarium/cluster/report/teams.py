@@ -57,7 +57,8 @@ def _spans(record: ClusterRecord, teams: Mapping[str, Team]) -> Iterator[tuple[d
     steps = [(each.start, of[each.app], 1) for each in record.held]
     steps += [(each.end, of[each.app], -1) for each in record.held]
     steps += [(level.at, "", level.gpus) for level in record.levels]
-    held, size = dict.fromkeys(teams, 0), 0
+    held = dict.fromkeys(teams, 0)
+    size = 0
     for (at, team, more), (until, _, _) in pairwise(sorted([*steps, (record.end, "", 0)])):
         if team in held:
             held[team] += more

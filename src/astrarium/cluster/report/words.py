@@ -43,7 +43,8 @@ def sentences(case: Case) -> list[str]:
 
 
 def _whole(case: Case) -> Iterator[str]:
-    row, phases = case.row, case.row.app.phases
+    row = case.row
+    phases = case.row.app.phases
     jobs = counted(sum(map(len, phases)), "job") + (f" in {len(phases)} phases" if len(phases) > 1 else "")
     work = f"{case.summary.work_gpu_hours:.1f} GPU-hours of work"
     yield f"It arrives at {moment(row.arrived)}, with {jobs} and {work}."
@@ -61,7 +62,8 @@ def _meanwhile(others: dict[int, int], names: dict[int, str]) -> str:
 
 
 def _moment(case: Case) -> Iterator[str]:
-    seen, row = case.seen, case.row
+    seen = case.seen
+    row = case.row
     if seen is None:
         return
     at = moment(seen.at)
@@ -128,7 +130,8 @@ def _some(told: Sequence[str]) -> str:
 
 
 def _future(case: Case) -> Iterator[str]:
-    row, seen = case.row, case.seen
+    row = case.row
+    seen = case.seen
     if seen is not None and not explain.has_ended(row, seen.at) and row.app.id in seen.apps:
         place = next(
             (each for each in explain.line(seen, case.record) if each.app_view.app == row.app.id), None
@@ -180,7 +183,8 @@ def line_table(places: Sequence[explain.LinePosition], app: int) -> Table:
     )
     table.columns[-1].justify = "left"
     for rank, place in enumerate(shown, 1):
-        seat, served = place.app_view, place.served
+        seat = place.app_view
+        served = place.served
         at = "-" if served is None else moment(served.at)
         counts = map(str, (len(seat.holds), seat.wants, seat.needs))
         cells = (*counts, f"{seat.service / SECOND / 3600:.1f}", at)
@@ -212,7 +216,8 @@ def _until(until: Time) -> str:
 
 def plain(case: Case) -> dict[str, Any]:
     """The facts, for --json."""
-    row, seen = case.row, case.seen
+    row = case.row
+    seen = case.seen
     found: dict[str, Any] = {
         "app": row.app.name,
         "policy": case.record.policy,
@@ -249,7 +254,8 @@ def _plain_decision(decision: Decision) -> dict[str, Any]:
 
 
 def _plain_place(place: explain.LinePosition) -> dict[str, Any]:
-    seat, served = place.app_view, place.served
+    seat = place.app_view
+    served = place.served
     told = {"app": seat.name, "holds": len(seat.holds), "wants": seat.wants, "needs": seat.needs}
     given = None if served is None else served.at / SECOND
     return {**told, "service_s": seat.service / SECOND, "told": place.told, "given_more_s": given}

@@ -119,7 +119,8 @@ def _phases(entry: schema.AppEntry, seed: int, name: str) -> Iterator[tuple[Job,
 
 def _job(number: int, job: schema.PhaseJob, model: str) -> Job:
     expected = None if job.expected is None else job.expected * job.gpus
-    most, model = job.most or job.gpus, model if job.model is None else job.model
+    most = job.most or job.gpus
+    model = model if job.model is None else job.model
     return Job(number, job.length * job.gpus, job.gpus, most, model, expected, job.iterations)
 
 
@@ -263,7 +264,8 @@ def _changes(
     events: list[tuple[Time, Event]] = []
     for machine in first:
         floor.join(machine)
-    known, largest = {machine.id: machine for machine in first}, floor.size
+    known = {machine.id: machine for machine in first}
+    largest = floor.size
     for place, change in enumerate(changes):
         for event in _changed(change, f"changes[{place}]", floor, known):
             events.append((change.at, event))

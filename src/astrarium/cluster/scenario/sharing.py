@@ -104,7 +104,8 @@ def check_member(rules: Rules | None, app: App, field: str) -> None:
         return
     if rules.teams and app.team not in rules.teams:
         raise InputError(f"{field}.team", app.team, _one_of_teams(rules.teams, app.team))
-    team, rule = rules.team_of(app), rules.rule(rules.team_of(app))
+    team = rules.team_of(app)
+    rule = rules.rule(rules.team_of(app))
     needed = max(job.least for phase in app.phases for job in phase)
     most = rule.guaranteed + sum(each.gpus for each in rules.reservations if each.team == team)
     if not rule.borrow and needed > most:

@@ -22,7 +22,8 @@ Counts = int  # bit n: n GPUs can be used whole
 
 def usable_counts(rows: Iterable[AppRow], most: int) -> Counts:
     """Return all numbers of GPUs, up to *most*, that unfinished jobs of these apps could use whole."""
-    found, mask = 1, (1 << most + 1) - 1
+    found = 1
+    mask = (1 << most + 1) - 1
     kinds = Counter((job.job.least, job.job.most) for row in rows for job in row.unfinished())
     for (least, widest), count in sorted(kinds.items()):
         before = found
@@ -37,7 +38,8 @@ def _smeared(bits: int, width: int) -> int:
     done = 0
     while done < width:
         step = min(done + 1, width - done)
-        bits, done = bits | bits << step, done + step
+        bits = bits | bits << step
+        done = done + step
     return bits
 
 
@@ -132,7 +134,8 @@ def divided(claims: Sequence[Claim], size: int, turn: Time) -> dict[str, int]:
     found = {claim.team: claim.share(claim.wants(size), size) for claim in claims}
     if sum(found.values()) <= size:
         return found
-    used, by_team = {claim.team: 0 for claim in claims}, {claim.team: claim for claim in claims}
+    used = {claim.team: 0 for claim in claims}
+    by_team = {claim.team: claim for claim in claims}
     left = size - sum(claim.share(0, size) for claim in claims)
     heap = [step for claim in claims if (step := claim.next_step(0, left, size, turn)) is not None]
     heapify(heap)
@@ -141,7 +144,8 @@ def divided(claims: Sequence[Claim], size: int, turn: Time) -> dict[str, int]:
         claim = by_team[team]
         more = claim.share(count, size) - claim.share(used[team], size)
         if more <= left:
-            left, used[team] = left - more, count
+            left = left - more
+            used[team] = count
         step = claim.next_step(used[team], left, size, turn)
         if step is not None:
             heappush(heap, step)

@@ -75,7 +75,8 @@ class Holdings:
         self.tenures = {gpu: self._tenure(now, gpu, app) for gpu, app in state.holder.items()}
 
     def _tenure(self, now: Time, gpu: int, app: int) -> Tenure:
-        before, team = self.tenures.get(gpu), self.keys[app].team
+        before = self.tenures.get(gpu)
+        team = self.keys[app].team
         since = before.since if before is not None and before.app == app else now
         team_since = before.team_since if before is not None and before.team == team else now
         return Tenure(app, since, team, team_since)

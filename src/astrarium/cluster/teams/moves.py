@@ -71,7 +71,8 @@ class Moves:
 
     def _excess(self, team: str) -> Iterator[Revoke]:
         """Take back what a team has beyond what it may have."""
-        holdings, claim = self.holdings, self.claims[team]
+        holdings = self.holdings
+        claim = self.claims[team]
         excess = holdings.count(team) - claim.most(self.state.floor.size)
         for key in reversed(holdings.of(team)) if excess > 0 else ():
             free = sorted(holdings.queues[key] & self.state.free, key=self._disturbs)[:excess]
@@ -108,7 +109,8 @@ class Moves:
 
     def _free(self, key: Key, entitled: bool) -> list[int]:
         """Return free GPUs that a queue may have: those of nobody, and what others have too many of."""
-        holdings, state = self.holdings, self.state
+        holdings = self.holdings
+        state = self.state
         found = list(state.free.difference(*holdings.queues.values()))
         for donor, surplus in self._donors(key).items():
             free = sorted(holdings.queues[donor] & state.free)
@@ -138,7 +140,8 @@ class Moves:
     def _taken(self, key: Key, missing: int, entitled: bool) -> Taken:
         """Return whose GPUs a queue takes: as many of those that may be taken as it could use. Who is
         entitled to them takes them from any borrower, where those with too many may keep theirs."""
-        found, gone = Taken(), set[int]()
+        found = Taken()
+        gone = set[int]()
         for donors in (self._donors(key), self._borrowers(key) if entitled else {}):
             surplus = {own: count - len(gone & self.holdings.queues[own]) for own, count in donors.items()}
             for row in self.holdings.newest_first(surplus, self.state):
@@ -162,7 +165,8 @@ class Moves:
         return entitled and self.claims[key.team].reserved > 0
 
     def _may_take(self, gpu: int, row: AppRow, key: Key, entitled: bool) -> bool:
-        tenure, team = self.holdings.tenures.get(gpu), self.holdings.keys[row.app.id].team
+        tenure = self.holdings.tenures.get(gpu)
+        team = self.holdings.keys[row.app.id].team
         runs = any(gpu in job.gpus for job in row.jobs.values())
         if tenure is None or not runs or self._urgent(key, entitled):
             return True
@@ -176,7 +180,8 @@ class Moves:
 
     def _leave_the_rest(self) -> None:
         """Let GPUs that nobody wants lie in a queue that may have them: those with apps first."""
-        holdings, size = self.holdings, self.state.floor.size
+        holdings = self.holdings
+        size = self.state.floor.size
         waiting = {holdings.keys[app] for app in self.state.apps}
         for key in sorted(self.targets, key=lambda key: key not in waiting):
             loose = self.state.free.difference(*holdings.queues.values())

@@ -45,9 +45,11 @@ class TeamSharing:
     """A policy for teams that share a cluster by rules; *fresh* is the policy that each queue has."""
 
     def __init__(self, fresh: Allocator, rules: Rules) -> None:
-        self._fresh, self.rules = fresh, rules
+        self._fresh = fresh
+        self.rules = rules
         self._policies: dict[Key, Allocator] = {}
-        self._holdings, self._accounts = Holdings(), Accounts()
+        self._holdings = Holdings()
+        self._accounts = Accounts()
         self._cut: dict[int, CutLease] = {}  # by GPU
         self._ran: dict[int, Time] = {}  # how long apps that have a max_run held GPUs
         self._turn_ends: Time = 0
@@ -83,8 +85,10 @@ class TeamSharing:
 
     def standing(self, now: Time, state: ClusterState) -> list[tuple[int, str]]:
         """Return who wants GPUs, team by team: the team that is served next first."""
-        moves, found = self._moves(now, (), state), list[tuple[int, str]]()
-        size, holdings = state.floor.size, self._holdings
+        moves = self._moves(now, (), state)
+        found = list[tuple[int, str]]()
+        size = state.floor.size
+        holdings = self._holdings
         held = {team: sum(len(row.leases) for row in self._rows(team, state)) for team in moves.claims}
         kept = {team: holdings.count(team) - held[team] for team in moves.claims}
         steps = {
@@ -134,7 +138,9 @@ class TeamSharing:
 
     def _moves(self, now: Time, events: Sequence[Event], state: ClusterState) -> Moves:
         """Return how the GPUs are divided now, and so who gets which."""
-        holdings, size, reserved = self._holdings, state.floor.size, self.rules.reserved(now)
+        holdings = self._holdings
+        size = state.floor.size
+        reserved = self.rules.reserved(now)
         teams = dict.fromkeys(key.team for key in holdings.queues)
         claims = {team: self._claim(now, team, reserved.get(team, 0), state) for team in teams}
         shares = divided(list(claims.values()), size, self.rules.turn)
@@ -153,7 +159,8 @@ class TeamSharing:
         return Moves(now, self.rules, holdings, claims, targets, counts, dict(there), state)
 
     def _claim(self, now: Time, team: str, reserved: int, state: ClusterState) -> Claim:
-        rows, rule = self._rows(team, state), self.rules.rule(team)
+        rows = self._rows(team, state)
+        rule = self.rules.rule(team)
         account = self._accounts.of(team, self.rules)
         waiting = [(_gang(row), now - row.counted) for row in rows if not row.leases]
         return Claim(
@@ -184,7 +191,8 @@ class TeamSharing:
             elif isinstance(event, TimerFired):
                 number, _, name = event.name.partition(":")
                 known = name and number.isdigit() and int(number) < len(self._policies)
-                key, event = list(self._policies)[int(number)] if known else None, TimerFired(name)
+                key = list(self._policies)[int(number)] if known else None
+                event = TimerFired(name)
             elif hasattr(event, "app"):
                 key = self._holdings.keys.get(event.app)
             if isinstance(event, contract.LeaseExpired) and key is not None:
@@ -199,7 +207,8 @@ class TeamSharing:
         self, now: Time, event: contract.LeaseExpired, key: Key, state: ClusterState
     ) -> Generator[Grant, None, tuple[int, ...]]:
         """Renew what was cut of a lease and is still the queue's, and return the GPUs of which it is over."""
-        row, again = state.apps.get(event.app), dict[CutLease, list[int]]()
+        row = state.apps.get(event.app)
+        again = dict[CutLease, list[int]]()
         for gpu in event.gpus:
             cut = self._cut.pop(gpu, None) if gpu in state.free else None
             if row is not None and cut is not None and gpu in self._holdings.queues[key]:
@@ -264,7 +273,8 @@ class TeamSharing:
     def _granted(self, now: Time, grant: Grant, row: AppRow, state: ClusterState) -> Grant:
         """Return a grant that lasts for the app's min_run, and no longer than until a reservation starts that
         needs the GPUs."""
-        until, why = grant.until, grant.why
+        until = grant.until
+        why = grant.why
         if row.app.min_run:
             tenures = [self._holdings.tenures.get(gpu) for gpu in grant.gpus]
             began = (each.since if each is not None and each.app == grant.app else now for each in tenures)
@@ -274,7 +284,8 @@ class TeamSharing:
         next_one = self._in_the_way(now, grant, until, row, state)
         if next_one is not None:
             self._cut.update(dict.fromkeys(grant.gpus, CutLease(until, why)))
-            until, why = next_one.next_start(now), words.until_reserved(why, next_one)
+            until = next_one.next_start(now)
+            why = words.until_reserved(why, next_one)
         return Grant(grant.app, grant.gpus, until, why)
 
     def _in_the_way(
@@ -315,8 +326,10 @@ class TeamSharing:
 
     def _wakes(self, now: Time, moves: Moves, state: ClusterState) -> Time:
         """Return when something changes by time alone: turns, reservations, budgets, runs that are over."""
-        found, turn = [self.rules.next_change(now), moves.next_chance()], self.rules.turn
-        size, holders = state.floor.size, {tenure.team for tenure in self._holdings.tenures.values()}
+        found = [self.rules.next_change(now), moves.next_chance()]
+        turn = self.rules.turn
+        size = state.floor.size
+        holders = {tenure.team for tenure in self._holdings.tenures.values()}
         for team, claim in moves.claims.items():
             account = self._accounts.of(team, self.rules)
             step = next_count(claim.counts, 0)

@@ -78,7 +78,8 @@ class Accounts:
 
     def of(self, team: str, rules: Rules) -> Account:
         """Return the account of a team, as the rules that hold now want it."""
-        account, budget = self.by_team.get(team), rules.rule(team).budget
+        account = self.by_team.get(team)
+        budget = rules.rule(team).budget
         if account is None:
             account = self.by_team[team] = Account(FadingUsage(1.0), None)
         account.borrowed.fade = rules.half_life / log(2)

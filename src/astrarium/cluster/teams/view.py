@@ -20,7 +20,9 @@ class QueueView(ClusterState):
     def __init__(self, state: ClusterState, apps: dict[int, AppRow], gpus: Set[int]) -> None:
         self.__dict__.update(vars(state))
         self._part = len(gpus) / max(1, state.floor.size)
-        self.whole, self.apps, self.free = state, apps, set(state.free & gpus)
+        self.whole = state
+        self.apps = apps
+        self.free = set(state.free & gpus)
         self.holder = {gpu: app for gpu, app in state.holder.items() if gpu in gpus}
         self.floor = copy(state.floor)
         self.floor.size = len(gpus)

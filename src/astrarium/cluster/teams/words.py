@@ -56,7 +56,9 @@ def waiting(
 ) -> str:
     """Return why a team has no more than it has. *held*: GPUs that teams lease; *kept*: those that are free
     and kept for one."""
-    team, has, reasons = claim.team, held.get(claim.team, 0), []
+    team = claim.team
+    has = held.get(claim.team, 0)
+    reasons = []
     if claim.within == 0:
         reasons.append(over_budget(claim))
     for other, count in kept.items():

@@ -219,7 +219,8 @@ def scaled(
     if not apps:
         raise InputError("apps", None, "at least one app")
     arrivals = [app.arrival for app in apps]
-    span, factor = max(arrivals) - min(arrivals), gpu_hours * HOUR / sum(app.work for app in apps)
+    span = max(arrivals) - min(arrivals)
+    factor = gpu_hours * HOUR / sum(app.work for app in apps)
     if load is None or not span:
         return stretched(apps, factor, factor)
     if load <= 0:

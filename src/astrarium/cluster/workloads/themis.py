@@ -146,7 +146,8 @@ MACHINES = {
 GAP: Time = 120 * SECOND
 WINDOW: Time = 14 * DAY
 CLUSTERS = 6
-FEWEST_JOBS, MOST_JOBS = 10, 100
+FEWEST_JOBS = 10
+MOST_JOBS = 100
 
 Sweep: TypeAlias = Sequence[TraceJob]
 
@@ -347,7 +348,8 @@ def with_models(
 def _pools(seed: int, apps: int, share: float | None, network: str) -> list[list[str]]:
     if share is None:
         return [list(MODELS)] * apps
-    intensive, others = network_intensive(network), compute_intensive(network)
+    intensive = network_intensive(network)
+    others = compute_intensive(network)
     if not 0 <= share <= 1:
         raise InputError("network_share", share, "a share from 0 to 1, or none for the mix of the paper")
     if share and not intensive:
@@ -382,7 +384,8 @@ def _halved(app: DrawnApp, seed: int) -> DrawnApp:
     factors = random.uniform(1 - ITERATION_SPREAD, 1 + ITERATION_SPREAD, count).tolist()
     times = [max(1, round(usual * factor)) for factor in factors]
     best_first = random.permutation(count).tolist()
-    numbers, model = itertools.count(), app.phases[0][0].model
+    numbers = itertools.count()
+    model = app.phases[0][0].model
     phases = tuple(
         tuple(
             # it can use twice as many GPUs as in the phase before

@@ -43,7 +43,8 @@ class Charges:
         return Needs(persistent[-1], max(ephemeral), min(took))
 
     def known(self, needs: Needs) -> None:
-        self._known, self._told = needs, (needs.persistent, needs.ephemeral)
+        self._known = needs
+        self._told = (needs.persistent, needs.ephemeral)
 
     def lowered(self, by: int) -> NeedsChanged:
         """Charge the job less: some of what was taken for its own has turned out to be another's."""
@@ -167,7 +168,8 @@ class TurnGrants:
 
     def resume(self) -> None:
         self.paused = False
-        held, self._held = self._held, []
+        held = self._held
+        self._held = []
         for turn in held:
             self._start(turn)
 

@@ -45,7 +45,8 @@ class TimerThread:
     called with the names that are due, and without the lock; everything else with the lock held."""
 
     def __init__(self, lock: RLock, now: Callable[[], Time], on_due: Callable[[list[str]], None]) -> None:
-        self._now, self._timers_due = now, on_due
+        self._now = now
+        self._timers_due = on_due
         self._earlier = Condition(lock)
         self._set = Timers()
         self._thread: Thread | None = None
@@ -95,8 +96,11 @@ class LiveJob:
     there is no block. *about*: its iterations, priority and demand."""
 
     def __init__(self, gpu: SharedGpu, id_: int, name: str, about: jobs.About, owned: int) -> None:
-        self._gpu, self.id, self.name = gpu, id_, name
-        self._about, self._owned = about, owned
+        self._gpu = gpu
+        self.id = id_
+        self.name = name
+        self._about = about
+        self._owned = owned
         self._thread = get_ident()
         self._charges = Charges(id_)
         self._arrived = False
@@ -202,7 +206,8 @@ class LiveJob:
             raise JobEnded(self._gpu.ended(self.id))
 
     def _end_alone(self, error: BaseException | None) -> None:
-        alone, self._alone = self._alone, None
+        alone = self._alone
+        self._alone = None
         assert alone is not None
         if error is not None:
             alone.__exit__(type(error), error, error.__traceback__)
@@ -266,14 +271,18 @@ class SharedGpu:
         clock: Callable[[], Time] = monotonic_ns,
         record: Callable[[Step], None] | None = None,
     ) -> None:
-        self.backend, self._clock, self._began = backend, clock, clock()
+        self.backend = backend
+        self._clock = clock
+        self._began = clock()
         self.inside = local()  # a thread's job, while it is in an iteration
         self._state = DeviceState(backend.capacity, resident=True)
-        self._engine, self._record = Engine(self._state, policy), record
+        self._engine = Engine(self._state, policy)
+        self._record = record
         lock = RLock()
         self._changed = Condition(lock)
         self._timers = TimerThread(lock, self.now, self._timers_due)
-        self._grants, self._estimates = jobs.TurnGrants(), jobs.PersistentEstimates()
+        self._grants = jobs.TurnGrants()
+        self._estimates = jobs.PersistentEstimates()
         self._charges: dict[int, Charges] = {}  # of jobs in the books
         self._numbers = count()
         self._lanes: set[int] = set()

@@ -32,10 +32,13 @@ from astrarium.device.live.torch_pools import JOBS, LaunchedIteration, Pools, To
 from astrarium.device.policies import IterationPolicy, iteration_policies
 
 SLACK = 0.03  # of the free memory: contexts, workspaces, what fragments
-FRAGMENTS, SMALL = 0.05, 20 << 20  # of an iteration's memory: what one segment loses, and small blocks take
+# of an iteration's memory: what one segment loses, and small blocks take
+FRAGMENTS = 0.05
+SMALL = 20 << 20
 NO_GPU = "a CUDA GPU; without one, turns can be tried on astrarium.testing.plain_backend.PlainLaneBackend()"
 # So many iterations may be under way when a turn ends: with one, the GPU works while the next job launches.
-AHEAD, SHARED_AHEAD = 3, 1
+AHEAD = 3
+SHARED_AHEAD = 1
 
 
 class _ThreadState(threading.local):
@@ -72,8 +75,12 @@ class TorchLaneBackend:
     ) -> None:
         if cuda is torch.cuda and not torch.cuda.is_available():
             raise InputError("device", device, NO_GPU)
-        self._cuda, self._ahead, self._touch = cuda, ahead, touch
-        self._device, self._index = torch.device("cuda", device), device  # the index is looked up sooner
+        self._cuda = cuda
+        self._ahead = ahead
+        self._touch = touch
+        # the index is looked up sooner
+        self._device = torch.device("cuda", device)
+        self._index = device
         free, _ = cuda.mem_get_info(self._device)
         self.capacity = int((free + cuda.memory_reserved(self._device)) * (1 - SLACK))
         self.pools = Pools(self._device, cuda)
@@ -81,7 +88,8 @@ class TorchLaneBackend:
 
     @contextmanager
     def job_thread(self) -> Iterator[None]:
-        cuda, stream = self._cuda, self.pools.stream(JOBS)
+        cuda = self._cuda
+        stream = self.pools.stream(JOBS)
         stream.wait_stream(cuda.current_stream(self._device))
         self._thread_state.home, self._thread_state.inputs = stream, cuda.Event()
         try:
@@ -107,10 +115,12 @@ class TorchLaneBackend:
         except BaseException:
             self.pools.left()
             raise
-        thread.lane, thread.pool = lane, pool
+        thread.lane = lane
+        thread.pool = pool
 
     def end(self, turn: Turn, error: BaseException | None) -> Excess | None:
-        thread, lane = self._thread_state, self._thread_state.lane
+        thread = self._thread_state
+        lane = self._thread_state.lane
         assert lane is not None, "a turn ends in the thread that began it"
         try:
             thread.pool.__exit__(None, None, None)
@@ -132,14 +142,18 @@ class TorchLaneBackend:
 
     @contextmanager
     def measured(self) -> Iterator[Callable[[], Reading]]:
-        cuda, device = self._cuda, self._device
+        cuda = self._cuda
+        device = self._device
         self.pools.make_room()
         cuda.synchronize(device)
         cuda.reset_peak_memory_stats(device)
-        before, began, found = cuda.memory_allocated(device), monotonic_ns(), list[Reading]()
+        before = cuda.memory_allocated(device)
+        began = monotonic_ns()
+        found = list[Reading]()
         yield lambda: found[0]
         cuda.synchronize(device)
-        took, after = monotonic_ns() - began, cuda.memory_allocated(device)
+        took = monotonic_ns() - began
+        after = cuda.memory_allocated(device)
         ephemeral = int((cuda.max_memory_allocated(device) - after) * (1 + FRAGMENTS))
         found.append(Reading(before, after, after + rounded(ephemeral) + SMALL, took))
 

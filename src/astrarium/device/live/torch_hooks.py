@@ -42,7 +42,8 @@ def owned_bytes(model: nn.Module, optimizers: Sequence[Optimizer] = ()) -> int:
 
 def _calls_on_the_stack(model: nn.Module) -> int:
     """Return how many calls of the model are on this thread's stack."""
-    frame, found = sys._getframe(1), 0
+    frame = sys._getframe(1)
+    found = 0
     while frame.f_back is not None:
         frame = frame.f_back
         if frame.f_code is nn.Module._call_impl.__code__:
@@ -69,7 +70,9 @@ def followed(job: LiveJob, model: nn.Module, optimizers: Sequence[Optimizer] = (
 
 class _Loop:
     def __init__(self, job: LiveJob, model: nn.Module, optimizers: Sequence[Optimizer]) -> None:
-        self._job, self._model, self._thread = job, model, threading.get_ident()
+        self._job = job
+        self._model = model
+        self._thread = threading.get_ident()
         self._optimizers = {id(optimizer) for optimizer in optimizers}
         self._stepped: set[int] = set()  # optimizers, in this iteration
         self._depth = 0  # a model may call itself
@@ -132,7 +135,8 @@ class _Loop:
 
     def _begin(self, one_call: bool) -> None:
         self._stepped.clear()
-        self._calls, self._one_call = 0, one_call
+        self._calls = 0
+        self._one_call = one_call
         self._job.begin()
 
     def _trains(self) -> bool:

@@ -18,7 +18,9 @@ import torch
 from astrarium.core.units import Time
 from astrarium.device.live.backend import Excess, Turn
 
-RARELY, OFTEN = 256, 8  # turns
+# turns
+RARELY = 256
+OFTEN = 8
 FIRST = 2  # turns in which what a job holds is what it always holds
 SEGMENT = 2 << 20  # PyTorch asks the device for multiples of this, and so do we charge
 LEAK = 1 << 20  # bytes more than before that are no accident
@@ -102,7 +104,8 @@ class LaneWatch:
         turn = self._turns[job]
         if not shared and turn > 2 * OFTEN and turn % OFTEN:
             return False
-        before, self._asked = self._asked, asked()
+        before = self._asked
+        self._asked = asked()
         return self._asked != before or _looked_at(turn)
 
     def seen(self, job: int, size: int, view: PoolView) -> Excess | None:
@@ -111,9 +114,11 @@ class LaneWatch:
         held = _Held(self._turns[job], sum(block.size for block in mine), len(mine))
         in_use = sum(block.size for block in view.blocks)
         held = self._believed(job, held, in_use, len(view.blocks))
-        first, last = self._first[job], self._last.get(job, held)
+        first = self._first[job]
+        last = self._last.get(job, held)
         self._last[job] = held
-        more, taken = self._more(job, held), view.reserved - in_use
+        more = self._more(job, held)
+        taken = view.reserved - in_use
         leaks = _leaks(first, last, held)
         if not leaks and more < SEGMENT and taken <= rounded(size):
             return None
@@ -159,7 +164,9 @@ def _places(blocks: list[PoolBlock]) -> tuple[str, ...]:
 
 
 SCARCE = 0.5  # of the device that is free: too little to measure a job beside lanes
-JOBS, LANES = -1, 0  # priorities of streams; PyTorch has 32 of each
+# priorities of streams; PyTorch has 32 of each
+JOBS = -1
+LANES = 0
 
 
 class LaunchedIteration(NamedTuple):
@@ -196,7 +203,8 @@ class Pools:
     """The pools of a device make and end its lanes. *cuda* is torch.cuda, or what a test has in its place."""
 
     def __init__(self, device: torch.device, cuda: Any) -> None:
-        self._device, self._cuda = device, cuda
+        self._device = device
+        self._cuda = cuda
         self.lanes: dict[int, TorchLane] = {}
         self.given_up: list[tuple[Any, Any]] = []  # streams and pools
         self.inside = 0  # threads in pools
@@ -295,7 +303,9 @@ class Pools:
             self._make_way(but=turn.lane)
             self._reserve(old, turn.size - old.size)
             old.size = turn.size
-        old.booked, old.stale, old.crowded = turn.size, False, True
+        old.booked = turn.size
+        old.stale = False
+        old.crowded = True
         return old
 
     def _into(self, number: int, lane: TorchLane) -> TorchLane:

@@ -27,7 +27,9 @@ class Search:
     """
 
     def __init__(self, judge: Judge | None = None) -> None:
-        self.judge, self.count, self.on = judge, 0, True
+        self.judge = judge
+        self.count = 0
+        self.on = True
 
     def tried(self, more: int = 1) -> bool:
         """Count candidates. False: the policy stops here, and answers with the best."""

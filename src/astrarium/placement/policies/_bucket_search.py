@@ -65,7 +65,8 @@ class BucketSearch:
         return sorted(self.found, key=lambda each: -each.served)
 
     def _device_buckets(self, buckets: Sequence[Sequence[int]]) -> list[tuple[int, ...]]:
-        models, gpus = self.context.models, len(self.context.problem.gpus)
+        models = self.context.models
+        gpus = len(self.context.problem.gpus)
         if len(buckets) == 1:
             return [(gpus,)]
         totals = self.context.workload.totals
@@ -96,7 +97,8 @@ class BucketSearch:
 
     def _joined(self, buckets: Sequence[Sequence[int]], counts: Sequence[int]) -> Selected:
         groups: list[Group] = []
-        served, first = 0, 0
+        served = 0
+        first = 0
         for bucket, count in zip(buckets, counts, strict=True):
             found = self._bucket(tuple(bucket), first, count)
             served += found.served

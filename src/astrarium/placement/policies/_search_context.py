@@ -71,18 +71,21 @@ class GroupExplainer:
     """
 
     def __init__(self, context: SearchContext, groups: Sequence[Group]) -> None:
-        self._context, self._groups = context, groups
+        self._context = context
+        self._groups = groups
         self._answered = _answered(context, groups)  # [group, place of a model]
 
     def why(self, number: int, model: int) -> str:
-        group, place = self._groups[number], self._context.tables.place[model]
+        group = self._groups[number]
+        place = self._context.tables.place[model]
         took = rounded_duration(self._context.tables.latency(group.shape, place), 4)
         within = f"{took} of {rounded_duration(self._context.models[place].slo, 4)} if nobody waits"
         return f"group {number} of {_shaped(group)}: {self._use(number, place)}; {within}"
 
     def _use(self, number: int, place: int) -> str:
         asked = int(self._context.workload.totals[place])
-        here, all_ = int(self._answered[number, place]), int(self._answered[:, place].sum())
+        here = int(self._answered[number, place])
+        all_ = int(self._answered[:, place].sum())
         if not asked:
             return "nobody asked for it yet"
         if not here:
@@ -92,7 +95,8 @@ class GroupExplainer:
         return f"answers {_part(here, asked)} of its requests{others}"
 
     def lacks(self, place: int) -> str:
-        context, model = self._context, self._context.models[place]
+        context = self._context
+        model = self._context.models[place]
         if not model.forms:
             return "a form: none of it is known"
         fitting = [shape for shape in model.forms if context.useful[context.tables.kinds[shape], place]]

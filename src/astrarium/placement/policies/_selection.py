@@ -27,7 +27,8 @@ class GroupAssignment:
     """
 
     def __init__(self, context: SearchContext, groups: Sequence[Group], among: Bools) -> None:
-        self.context, self.groups = context, groups
+        self.context = context
+        self.groups = groups
         empty = [Group(group.gpus, group.shape) for group in groups]
         self.layout = GroupLayout.of(context.tables, empty)
         kind = self.layout.kind
@@ -104,17 +105,20 @@ def with_idle(context: SearchContext, selected: Selected) -> Selected:
 
 def fast(assignment: GroupAssignment, workload: SimulatedRequests, search: Search) -> Selected:
     """Add the model with most unserved requests to the idlest group with room, one simulation a step."""
-    best, best_served = assignment.hosts.copy(), -1
+    best = assignment.hosts.copy()
+    best_served = -1
     while True:
         found = score(assignment.layout, workload)
         if found.served > best_served:
-            best, best_served = assignment.hosts.copy(), found.served
+            best = assignment.hosts.copy()
+            best_served = found.served
         if not search.tried() or not _add_where_needed(assignment, workload.totals, found):
             break
     if search.on and _fill(assignment, workload.totals, found):
         filled = score(assignment.layout, workload).served
         if filled >= best_served:
-            best, best_served = assignment.hosts.copy(), filled
+            best = assignment.hosts.copy()
+            best_served = filled
     return assignment.selected(best, best_served)
 
 
@@ -133,7 +137,8 @@ def _fill(assignment: GroupAssignment, totals: Ints, found: Score) -> bool:
 
     Models with the most requests for a replica have another one, on the idlest group.
     """
-    work, each = found.work.astype(np.float64), found.work.sum() / max(1, totals.sum())
+    work = found.work.astype(np.float64)
+    each = found.work.sum() / max(1, totals.sum())
     added = False
     while True:
         share = np.where(assignment.fits.any(0), totals / (assignment.hosts.sum(0) + 1), 0)
@@ -150,7 +155,8 @@ def whole(
     assignment: GroupAssignment, workload: SimulatedRequests, search: Search, beam: int = 1
 ) -> Selected:
     """Simulate every model on every group at each step, and keep the best few (*beam*)."""
-    assignments, best = [assignment], assignment.selected(assignment.hosts, 0)
+    assignments = [assignment]
+    best = assignment.selected(assignment.hosts, 0)
     while assignments:
         tried = [(found, one) for one in assignments for found in _scored(one, workload, search)]
         ranked = _distinct(sorted(tried, key=lambda each: -each[0][0]), beam)

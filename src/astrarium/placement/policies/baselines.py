@@ -89,11 +89,14 @@ class RoundRobin:
 
 def deal(assignment: GroupAssignment) -> None:
     """Deal models to groups until the group whose turn it is has no room for any model that it lacks."""
-    models, turn, group = len(assignment.context.models), 0, 0
+    models = len(assignment.context.models)
+    turn = 0
+    group = 0
     while assignment.groups:
         after = [(turn + step) % models for step in range(models)]
         fitting = next((model for model in after if assignment.fits[group, model]), None)
         if fitting is None:
             return
         assignment.add(group, fitting)
-        turn, group = fitting + 1, (group + 1) % len(assignment.groups)
+        turn = fitting + 1
+        group = (group + 1) % len(assignment.groups)

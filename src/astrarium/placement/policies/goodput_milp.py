@@ -47,7 +47,9 @@ class GoodputProgram:
     """The program maximizes goodput; columns are holdings, then (model, batch size), then each goodput."""
 
     def __init__(self, needs: Sequence[ModelNeeds], holdings: Sequence[Holding], most_replicas: int) -> None:
-        self.needs, self.holdings, self.most_replicas = needs, holdings, most_replicas
+        self.needs = needs
+        self.holdings = holdings
+        self.most_replicas = most_replicas
         self.sizes = [(model, option) for model, each in enumerate(needs) for option in each.usable]
         self.columns = len(holdings) + len(self.sizes) + len(needs)
         self.rows: list[tuple[Row, float]] = []  # each at most so much
@@ -323,7 +325,8 @@ class GoodputMilp:
 
     def _replica(self, needs: ModelNeeds, batch: int, gpu: int) -> Replica:
         option = next(option for option in needs.usable if option.batch == batch)
-        serves, uses = option.goodput / MICRO, 100 * option.compute / WHOLE
+        serves = option.goodput / MICRO
+        uses = 100 * option.compute / WHOLE
         what = requirements.METRIC_NAMES[self.metric]
         why = f"{serves:.1f} of {needs.model.rate:g} requests/s, for {uses:.1f} % {what}"
         return Replica(needs.model.index, (gpu,), batch=batch, why=why)
@@ -343,7 +346,8 @@ def _attainment(needs: list[ModelNeeds], replicas: Sequence[Replica]) -> float |
     for each in needs:
         by_batch = {option.batch: option.goodput for option in each.usable}
         mine = (by_batch[replica.batch] for replica in replicas if replica.model == each.model.index)
-        asked, serves = asked + each.rate, serves + min(each.rate, sum(mine))
+        asked = asked + each.rate
+        serves = serves + min(each.rate, sum(mine))
     return serves / asked if asked else None
 
 

@@ -70,7 +70,9 @@ class ShareTrial(msgspec.Struct, frozen=True):
 
 class IgniterGpu:
     def __init__(self, id_: int, memory: int, traits: igniter.GpuTraits) -> None:
-        self.id, self.memory, self.traits = id_, memory, traits
+        self.id = id_
+        self.memory = memory
+        self.traits = traits
         self.capacity = int(igniter.WHOLE / traits.unit)
         self.pieces: list[ReplicaLoad] = []
         self.units: tuple[int, ...] = ()

@@ -183,11 +183,15 @@ class GroupSearch:
     def __init__(
         self, capacity: FreeCapacity, members: Sequence[Sequence[ReplicaChoice]], search: Search, most: int
     ) -> None:
-        self.start, self.members, self.search, self.left = capacity, members, search, most
+        self.start = capacity
+        self.members = members
+        self.search = search
+        self.left = most
         best = [max(choice.goodput for choice in each) for each in members]
         self.rest = [sum(best[depth:]) for depth in range(len(members) + 1)]
         self.best: tuple[int, int] = (-1, 0)  # goodput, and GPUs in use, less is better
-        self.capacity, self.placed = capacity, Placed()
+        self.capacity = capacity
+        self.placed = Placed()
 
     def run(self) -> GroupSearch:
         self._descend([], 0)
@@ -209,7 +213,9 @@ class GroupSearch:
         placed = [(choice, capacity.put(choice)) for choice in placing_order(chosen)]
         serves = sum(choice.of(len(gpus)) for choice, gpus in placed)
         if (serves, -capacity.used()) > self.best:
-            self.best, self.capacity, self.placed = (serves, -capacity.used()), capacity, placed
+            self.best = (serves, -capacity.used())
+            self.capacity = capacity
+            self.placed = placed
 
 
 class UsherParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -242,12 +248,14 @@ class Usher:
         needs = requirements.all_needs(problem, self.metric)
         limit = len(problem.gpus) if self.parameters.cluster == "fixed" else None
         members = [choices(each, limit) for each in needs]
-        capacity, placed = FreeCapacity(self._memory(problem, members)), Placed()
+        capacity = FreeCapacity(self._memory(problem, members))
+        placed = Placed()
         for group in self.groups(needs):
             wanted = [members[position] for position in group if members[position]]
             capacity.ours = set()
             found = GroupSearch(capacity, wanted, search, self.parameters.tried).run()
-            capacity, placed = found.capacity, placed + found.placed
+            capacity = found.capacity
+            placed = placed + found.placed
         plan = self._plan(problem, needs, placed)
         search.improved(plan)
         return plan
@@ -288,7 +296,8 @@ class Usher:
     def _why(self, problem: Problem, needs: ModelNeeds, placed: Placed) -> str:
         if not needs.usable:
             return requirements.why_unusable(needs, self.metric, problem.gpus)
-        fewest, there = fewest_replicas(needs), len(problem.gpus)
+        fewest = fewest_replicas(needs)
+        there = len(problem.gpus)
         if self.parameters.cluster == "open":
             last = max(max(gpus, default=0) for choice, gpus in placed if choice.needs is needs)
             return f"{last + 1} GPUs in all, where {there} are there"
@@ -298,8 +307,10 @@ class Usher:
 
 
 def _replica(problem: Problem, choice: ReplicaChoice, gpu: int, count: int) -> Replica:
-    model, option = choice.needs.model, choice.option
-    serves, which = option.goodput / MICRO, f"{count} replicas" if count > 1 else "the only replica"
+    model = choice.needs.model
+    option = choice.option
+    serves = option.goodput / MICRO
+    which = f"{count} replicas" if count > 1 else "the only replica"
     why = f"{which} with batches of {option.batch}: {serves:.1f} requests/s each, {model.rate:g} asked"
     ids = (problem.gpus[gpu].id,)
     return Replica(model.index, ids, batch=option.batch, share=option.compute / WHOLE, why=why)

@@ -34,7 +34,9 @@ class PrometheusHistogram:
     __slots__ = ("bounds", "counts", "sum")
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
-        self.bounds, self.counts, self.sum = bounds, [0] * (len(bounds) + 1), 0.0
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
 
     def add(self, value: float, count: int = 1) -> None:
         self.counts[bisect_left(self.bounds, value)] += count

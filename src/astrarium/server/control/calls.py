@@ -45,7 +45,8 @@ class Preprocessor:
     """The preprocessor runs hooks in threads, and calls *made* when inputs are made."""
 
     def __init__(self, tensor_store: TensorStore, made: Callable[[], None]) -> None:
-        self._tensor_store, self._made = tensor_store, made
+        self._tensor_store = tensor_store
+        self._made = made
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="preprocess")
         self._hooks: dict[str, Hook] = {}
         self._running: set[asyncio.Task[None]] = set()
@@ -67,7 +68,8 @@ class Preprocessor:
             if not self._tensor_store.take_in(ticket, made):
                 ticket.broken = "there is no shared memory left for its inputs"
         except Refused as refused:
-            ticket.broken, ticket.blamed = refused.reason, refused.kind
+            ticket.broken = refused.reason
+            ticket.blamed = refused.kind
         except Exception as error:
             ticket.broken = f"its preprocessing failed: {blamed(error)}"
         ticket.inputs_ready = True
@@ -118,7 +120,9 @@ def wanted(call: InferCall, entry: Entry) -> Wanted:
 
 def asks_what_was_promised(call: InferCall, entry: Entry) -> bool:
     """Whether a call allows the model its objective, so that a refusal is not the call's own fault."""
-    slo, timeout, patience = entry.plan.slo, call.timeout, call.patience
+    slo = entry.plan.slo
+    timeout = call.timeout
+    patience = call.patience
     return (timeout is None or timeout >= slo) and (patience is None or patience >= slo)
 
 
@@ -163,8 +167,12 @@ class Calls:
         closed: Callable[[], str],
         failures: FailureWatch | None = None,
     ) -> None:
-        self._control, self._repository, self._preprocessor = control, repository, preprocessor
-        self._timelines, self._clock, self._closed = timelines, clock, closed
+        self._control = control
+        self._repository = repository
+        self._preprocessor = preprocessor
+        self._timelines = timelines
+        self._clock = clock
+        self._closed = closed
         self._failures = failures or FailureWatch(control.books, clock())
         self._desk: Desk = control.desk
         self._tensor_store: TensorStore = control.desk.tensor_store
@@ -200,7 +208,8 @@ class Calls:
         except ValueError as error:
             self._desk.release(ticket)
             raise Refused(Kind.MODEL_FAILED, f"model {ticket.call.model}: {error}") from None
-        stages, batch = self._note(ticket), ticket.batch
+        stages = self._note(ticket)
+        batch = ticket.batch
         assert batch is not None
         in_time = ticket.outcome is Outcome.IN_TIME
         release = partial(self._desk.release, ticket)
@@ -220,10 +229,12 @@ class Calls:
             self._control.books[entry.plan.index].decline(reason)
 
     def _admitted(self, call: InferCall, entry: Entry, answer: Waiter) -> Ticket:
-        closed, control = self._closed(), self._control
+        closed = self._closed()
+        control = self._control
         if closed:
             raise Refused(Kind.UNAVAILABLE, closed)
-        index, now = entry.plan.index, self._clock()
+        index = entry.plan.index
+        now = self._clock()
         if entry.failing and not self._failures.lets_through(index, now):
             raise Refused(Kind.UNAVAILABLE, f"model {call.model} is not ready: {entry.failing}", RETRY_AFTER)
         objective, application = wanted(call, entry)
@@ -254,7 +265,10 @@ class Calls:
         return "" if ticket.outcome in _ANSWERED else ticket.reason
 
     def _trial(self, entry: Entry, answer: Waiter) -> Ticket:
-        closed, control, plan, now = self._closed(), self._control, entry.plan, self._clock()
+        closed = self._closed()
+        control = self._control
+        plan = entry.plan
+        now = self._clock()
         if closed or entry.state != "READY":
             raise Refused(Kind.UNAVAILABLE, closed or entry.reason)
         given = examples.batch(entry.tensors.inputs, 1, np.random.default_rng(0)).inputs
@@ -278,7 +292,8 @@ class Calls:
             self._refuse_for_memory(ticket, self._tensor_store.bytes_of(ticket.call.inputs))
 
     def _refuse_for_memory(self, ticket: Ticket, inputs: int) -> None:
-        needed, most = self._tensor_store.needed(ticket, inputs), self._tensor_store.arena.size
+        needed = self._tensor_store.needed(ticket, inputs)
+        most = self._tensor_store.arena.size
         if needed > most:
             reason = f"its tensors and their answer need {needed} bytes of shared memory; there are {most}"
             raise Refused(Kind.TOO_LARGE, f"model {ticket.call.model}: {reason}")
@@ -286,7 +301,8 @@ class Calls:
 
     def ticket_ended(self, ticket: Ticket) -> None:
         """Answer or refuse a call; the desk calls this when its last part has ended."""
-        now, control = self._clock(), self._control
+        now = self._clock()
+        control = self._control
         if ticket.outcome in _ANSWERED:  # known better than the plan knew it
             ticket.outcome = Outcome.IN_TIME if now <= ticket.deadline else Outcome.LATE
         books = (control.trials if ticket.trial else control.books)[ticket.model]
@@ -309,7 +325,9 @@ class Calls:
 
     def _note(self, ticket: Ticket) -> Stages:
         """Enter an answered call on the timeline, and let margins follow."""
-        batch, call, stages = ticket.batch, ticket.call, _stages(ticket, self._clock())
+        batch = ticket.batch
+        call = ticket.call
+        stages = _stages(ticket, self._clock())
         assert batch is not None, "an answered call was in a batch"
         self._control.answered(ticket.model, batch, stages.answered)
         in_time = ticket.outcome is Outcome.IN_TIME

@@ -59,8 +59,11 @@ class HearingScheduler:
     """The native scheduler hears the workers; what is not about batches, and ended calls, it passes on."""
 
     def __init__(self, scheduler: Scheduler, collect: Callable[[], None]) -> None:
-        self._scheduler, self._collect = scheduler, collect
-        self.bell, self.watch, self.forget = scheduler.bell, scheduler.watch, scheduler.forget
+        self._scheduler = scheduler
+        self._collect = collect
+        self.bell = scheduler.bell
+        self.watch = scheduler.watch
+        self.forget = scheduler.forget
         self.stop = scheduler.stop
 
     def packets(self) -> list[tuple[int, bytes]]:
@@ -79,7 +82,10 @@ class ControlRoom:
         clock: Callable[[], Time],
         recorder: Recorder | None = None,
     ) -> None:
-        self.plan, self.desk, self.clock, self.admission = plan, desk, clock, scheduler.admission
+        self.plan = plan
+        self.desk = desk
+        self.clock = clock
+        self.admission = scheduler.admission
         self.setup = plan.setup
         self.books = [ModelBooks(model.name) for model in plan.models]
         self.trials = [ModelBooks(model.name) for model in plan.models]  # of calls that we made up ourselves
@@ -91,10 +97,12 @@ class ControlRoom:
         self.present: set[int] = set()  # GPUs whose workers can run batches
         self.policy_errors = 0
         self.listeners: list[Callable[[int, Sequence[KeptGpu]], None]] = []
-        self.began, self._taking = False, True
+        self.began = False
+        self._taking = True
         self.tally: Callable[[int], tuple[Any, ...]] | None = None  # what network threads counted of a model
         self._counted = [Tally()] * len(plan.models)
-        self._scheduler, self._recorder = scheduler, recorder
+        self._scheduler = scheduler
+        self._recorder = recorder
         scheduler.profile(plan.profiled_share, random.getrandbits(64))
         self._numbers = count()
         self._tickets: dict[int, Ticket] = {}
@@ -105,21 +113,26 @@ class ControlRoom:
     def begin(self, setup: Setup) -> None:
         """Let a fresh policy decide from now on, with this setup, bounded; what waits goes over to it."""
         setup = bounded(setup, self.plan.setup)
-        planned, name = native_setup(extension("_native"), setup), self.plan.policy_name
+        planned = native_setup(extension("_native"), setup)
+        name = self.plan.policy_name
         if self.plan.python_policy:
             self._scheduler.begin_in_python(planned, name, _maker(self.plan, setup, self._recorder))
         else:
             self._scheduler.begin(planned, _twin(self.plan, setup).parameters)
-        self.setup, self.began = setup, True
+        self.setup = setup
+        self.began = True
         self._publish()
 
     def close(self) -> None:
         """End everything that is open, calls whose inputs are still being made among it."""
         self.began = False
         self.takes_calls(False)
-        unmade, self._unmade = self._unmade, []
+        unmade = self._unmade
+        self._unmade = []
         for ticket in unmade:
-            ticket.outcome, ticket.cause, ticket.reason = Outcome.DROPPED, UNSERVED, UNSERVED
+            ticket.outcome = Outcome.DROPPED
+            ticket.cause = UNSERVED
+            ticket.reason = UNSERVED
             self.desk.ended(ticket)
         self._scheduler.close()
         self.collect()
@@ -161,7 +174,9 @@ class ControlRoom:
         self._unmade = [ticket for ticket in self._unmade if not ticket.inputs_ready]
         for ticket in made:
             if ticket.broken:
-                ticket.outcome, ticket.cause, ticket.reason = Outcome.FAILED, INPUTS, ticket.broken
+                ticket.outcome = Outcome.FAILED
+                ticket.cause = INPUTS
+                ticket.reason = ticket.broken
                 self.desk.ended(ticket)
             else:
                 self._hand_in(ticket)
@@ -169,7 +184,8 @@ class ControlRoom:
     def _hand_in(self, ticket: Ticket) -> None:
         number = next(self._numbers)
         self._tickets[number] = ticket
-        call, rooms = ticket.call, (ticket.block, ticket.replies, ticket.room)
+        call = ticket.call
+        rooms = (ticket.block, ticket.replies, ticket.room)
         moments = call.received, ticket.deadline
         arrived = self._scheduler.arrive(
             number, ticket.model, call.rows, ticket.application, moments, rooms, ticket.shapes
@@ -198,7 +214,9 @@ class ControlRoom:
         batch: tuple[int, ...],
     ) -> None:
         ticket = self._tickets.pop(number)
-        ticket.outcome, ticket.cause, ticket.reason = Outcome(outcome), cause, reason or cause
+        ticket.outcome = Outcome(outcome)
+        ticket.cause = cause
+        ticket.reason = reason or cause
         ticket.retried, ticket.batch = retried, EndedBatch(*batch)
         if shapes is not None:
             ticket.reply_shapes = list(shapes)
@@ -266,7 +284,8 @@ class ControlRoom:
             return
         now = self.clock()
         for model, books in enumerate(self.books):
-            before, tally = self._counted[model], Tally(*self.tally(model))
+            before = self._counted[model]
+            tally = Tally(*self.tally(model))
             if tally == before:
                 continue
             self._counted[model], new = tally, Tally(*growth(before, tally))

@@ -11,7 +11,8 @@ class Desk:
     """The desk tells *ended* once of every ticket; its block is given back when it is released."""
 
     def __init__(self, tensor_store: TensorStore, ended: Callable[[Ticket], None]) -> None:
-        self.tensor_store, self._ended = tensor_store, ended
+        self.tensor_store = tensor_store
+        self._ended = ended
         self.open = 0
 
     def ended(self, ticket: Ticket) -> None:

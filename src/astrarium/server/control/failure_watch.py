@@ -20,7 +20,9 @@ from astrarium.server.control.causes import MODEL_ERROR, WORKER_LOST
 
 FEWEST_FAILED = 10  # calls in a row: one client with a bad value or two is not everybody
 WHILE = 5 * SECOND  # a worker that dies takes a few calls with it and is back in less
-FIRST_PAUSE, LONGEST_PAUSE = 2 * SECOND, 60 * SECOND  # between trials
+# between trials
+FIRST_PAUSE = 2 * SECOND
+LONGEST_PAUSE = 60 * SECOND
 CAUSES = MODEL_ERROR, WORKER_LOST  # of failures that say something of the model
 
 
@@ -52,7 +54,8 @@ class FailureWatch:
     def not_tried(self, model: int, now: Time) -> None:
         """Hear that no call of ours could be taken: there is no worker, or too much to do."""
         row = self._rows[model]
-        row.under_trial, row.try_at = False, now + FIRST_PAUSE
+        row.under_trial = False
+        row.try_at = now + FIRST_PAUSE
 
     def lets_through(self, model: int, now: Time) -> bool:
         """Whether a client's call may be tried, although the model fails."""
@@ -84,11 +87,13 @@ class _FailedCalls:
 
     def begin(self, now: Time) -> None:
         self._answered, self._before = self.books.success.count, _failures(self.books)
-        self._failed, self._began = 0, now
+        self._failed = 0
+        self._began = now
 
     def look(self, now: Time) -> None:
         if self.books.success.count != self._answered:
-            self.books.failing, self.pause = "", 0
+            self.books.failing = ""
+            self.pause = 0
             self.begin(now)
             return
         failed = _failures(self.books) - self._before

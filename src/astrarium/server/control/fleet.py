@@ -31,10 +31,13 @@ from astrarium.serving.live.process import Death
 from astrarium.serving.live.worker import files_to
 from astrarium.serving.live.workers import Workers, WorkerSpec
 
-FIRST_PAUSE, LONGEST_PAUSE = 100 * MILLISECOND, 10 * SECOND
+FIRST_PAUSE = 100 * MILLISECOND
+LONGEST_PAUSE = 10 * SECOND
 GOOD_LIFE = 30 * SECOND  # after this a death counts as the first
 GOOD_LIFE_OF_BLAMELESS = SECOND  # after this a worker that a model has broken has no pause at all
-SHORTEST_LOAD_LIMIT, LOAD_TOO_LONG = 10 * SECOND, 10  # times what the last one took: then a load is stuck
+# times what the last one took: then a load is stuck
+SHORTEST_LOAD_LIMIT = 10 * SECOND
+LOAD_TOO_LONG = 10
 LOADS = 2  # so often a model may end a worker that loads it
 LOOK_EVERY = 100 * MILLISECOND  # between two calls of `check_for_stuck`, as planned
 STOPPED_LIMIT = 300 * MILLISECOND  # for a batch whose worker was stopped: it will not go on by itself
@@ -89,7 +92,9 @@ class Fleet:
     ) -> None:
         self._entries = {spec.worker: _WorkerEntry(spec) for spec in specs}
         self._specs = specs  # of the shared workers
-        self._controller, self._clock, self._later = controller, clock, later
+        self._controller = controller
+        self._clock = clock
+        self._later = later
         self.workers: Workers | None = None  # given once it exists: the two know each other
         self.models: dict[int, Mapping[str, ModelFiles]] = {}  # what every worker should have, by its kind
         self.restarts = 0
@@ -98,7 +103,9 @@ class Fleet:
         self.closing = False
         self._load_took: dict[int, Time] = {}  # by model, the last time that it could be loaded
         self._looked = 0  # 0: not yet
-        self._late, self._late_at = 0, 0  # how late the latest look came, and when that was
+        # how late the latest look came, and when that was
+        self._late = 0
+        self._late_at = 0
 
     def start(self, workers: Workers) -> None:
         self.workers = workers
@@ -195,7 +202,8 @@ class Fleet:
         for entry in self._entries.values():
             tag, limit = self._controller.oldest(entry.spec.worker) or _NO_BATCH
             if tag != entry.oldest:
-                entry.oldest, entry.held = tag, 0
+                entry.oldest = tag
+                entry.held = 0
             elif entry.held > self._late + (limit if self._may_go_on(entry) else STOPPED_LIMIT):
                 self._kill_stuck(entry)
             if entry.oldest >= 0:  # only time in which it has a batch counts against it
@@ -229,7 +237,8 @@ class Fleet:
         self._looked = now
         late = max(0, since - LOOK_EVERY)
         if late >= self._late or now - self._late_at > LATE_FOR:
-            self._late, self._late_at = late, now
+            self._late = late
+            self._late_at = now
         return min(since, LOOK_EVERY)
 
     # news
@@ -244,7 +253,8 @@ class Fleet:
             case messages.WorkerBroken():
                 entry.last_words = news
             case messages.ModelLoading(model):
-                entry.begun, entry.loads_for = model, 0
+                entry.begun = model
+                entry.loads_for = 0
             case messages.ModelComplete():
                 self._controller.model_news(worker, news)
             case messages.ModelLoaded() | messages.ModelRefused() | messages.ModelUnloaded():
@@ -331,7 +341,8 @@ class Fleet:
         return Blame(model, 0)
 
     def _load_all(self, entry: _WorkerEntry) -> None:
-        entry.begun, entry.last_words = -1, None
+        entry.begun = -1
+        entry.last_words = None
         entry.loading = {model for model in self.models if self._has(entry, model)}
         for model in sorted(entry.loading):
             self._load(entry, model)
@@ -352,7 +363,8 @@ class Fleet:
 
 def _loss(entry: _WorkerEntry, death: Death) -> Loss:
     """Return how a worker was lost; its own last words say it best."""
-    words, entry.last_words = entry.last_words, None
+    words = entry.last_words
+    entry.last_words = None
     if words is not None:
         return Loss(words.error, True, words.run)
     return Loss(*death)

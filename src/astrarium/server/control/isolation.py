@@ -17,7 +17,9 @@ from astrarium.server.control.fleet import Fleet
 from astrarium.server.control.repository import Entry, Repository
 
 WINDOW = 600 * SECOND
-CERTAIN, UNCERTAIN = 2, 1  # what a broken worker counts, and one that somebody outside may have ended
+# what a broken worker counts, and one that somebody outside may have ended
+CERTAIN = 2
+UNCERTAIN = 1
 LIMIT = 2 * CERTAIN  # in that time; the first may be bad luck
 log = logging.getLogger("astrarium.isolation")
 
@@ -39,14 +41,18 @@ class Isolation:
         clock: Callable[[], Time],
         changed: Callable[[], None],
     ) -> None:
-        self._repository, self._fleet, self._separator = repository, fleet, separator
-        self._clock, self._changed = clock, changed
+        self._repository = repository
+        self._fleet = fleet
+        self._separator = separator
+        self._clock = clock
+        self._changed = changed
         self._strikes: list[deque[tuple[Time, int]]] = [deque() for _ in repository.entries]  # and weights
         fleet.blamed = self.blamed
 
     def blamed(self, blame: Blame, reason: str) -> None:
         """Note that a model has broken a worker, and act where it was one too many."""
-        strikes, now = self._strikes[blame.model], self._clock()
+        strikes = self._strikes[blame.model]
+        now = self._clock()
         strikes.append((now, CERTAIN if blame.certain else UNCERTAIN))
         while strikes[0][0] < now - WINDOW:
             strikes.popleft()
@@ -72,7 +78,8 @@ class Isolation:
     def _isolate(self, entry: Entry, reason: str) -> None:
         told = {"model": entry.plan.name, "reason": reason}
         entry.apart = reason
-        entry.state, entry.reason = "LOADING", f"it moves to processes of its own: {reason}"
+        entry.state = "LOADING"
+        entry.reason = f"it moves to processes of its own: {reason}"
         self._separator.set_apart(entry.plan.index, self._fleet.set_apart(entry.plan.index))
         self._fleet.leave_shared(entry.plan.index)
         log.warning("model %(model)s is set apart in processes of its own: %(reason)s", told, extra=told)

@@ -114,7 +114,8 @@ def _why_python(scenario: Scenario, policy: ServingPolicy) -> str:
 
 def _path(scenario: Scenario, policy: ServingPolicy) -> tuple[str, str]:
     """Return why uvicorn reads the calls, and why Python decides on them."""
-    uvicorn, python = _why_uvicorn(scenario.server), _why_python(scenario, policy)
+    uvicorn = _why_uvicorn(scenario.server)
+    python = _why_python(scenario, policy)
     if scenario.server.path == "native" and (uvicorn or python):
         why = python or f"uvicorn reads the calls: {WHY_UVICORN[uvicorn]}"
         raise InputError("server.path", "native", f"auto or python, since {why}")

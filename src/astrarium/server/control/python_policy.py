@@ -74,7 +74,8 @@ class OpenLedger(Ledger):
         """Keep nothing: the native scheduler knows how requests end."""
 
     def open_batch(self, model: int, gpu: int, size: int, now: Time) -> int:
-        number, self._batches = self._batches, self._batches + 1
+        number = self._batches
+        self._batches = self._batches + 1
         self.batch_dispatched[number] = now
         return number
 

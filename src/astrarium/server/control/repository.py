@@ -48,7 +48,8 @@ class Entry:
         """Return the model's card, kept while nothing changes: every call asks for it."""
         now = self.state, self.reason, self.tensors, self.refusing, self.failing
         if self._card is None or self._card_of != now:
-            self._card, self._card_of = self._made_card(), now
+            self._card = self._made_card()
+            self._card_of = now
         return self._card
 
     def whole(self, moment: Time) -> bool:
@@ -104,7 +105,8 @@ class Repository:
         """Note the models that the scenario wants from the start; workers load them when they come up."""
         for entry in self.entries:
             if entry.plan.loaded:
-                entry.state, entry.reason = "LOADING", "its workers are starting"
+                entry.state = "LOADING"
+                entry.reason = "its workers are starting"
                 self._fleet.models[entry.plan.index] = entry.plan.files
 
     async def load(self, entry: Entry) -> None:
@@ -112,14 +114,16 @@ class Repository:
         entry.failure = ""
         self._fleet.forgive_loads(entry.plan.index)
         if entry.state != "READY":
-            entry.state, entry.reason = "LOADING", "it is being loaded"
+            entry.state = "LOADING"
+            entry.reason = "it is being loaded"
         await self._answers(entry, lambda: self._fleet.load(entry.plan.index, entry.plan.files))
         if entry.failure:
             raise Refused(Kind.MODEL_FAILED, f"model {entry.plan.name} cannot be loaded: {entry.failure}")
 
     async def unload(self, entry: Entry) -> None:
         await self._answers(entry, lambda: self._fleet.unload(entry.plan.index))
-        entry.state, entry.reason = "UNAVAILABLE", "it was unloaded"
+        entry.state = "UNAVAILABLE"
+        entry.reason = "it was unloaded"
 
     def heard(self, worker: int, news: ModelNews) -> None:
         entry = self.entries[news.model]
@@ -135,11 +139,13 @@ class Repository:
                 entry.tensors = Tensors(inputs, outputs)
                 self._tell(entry, news)
                 if entry.state in ("LOADING", "READY"):
-                    entry.state, entry.reason = "READY", ""
+                    entry.state = "READY"
+                    entry.reason = ""
             case ModelRefused(_, error):
                 entry.failure = f"worker {worker}: {error}"
                 if worker not in entry.holders:  # else the one that was there goes on
-                    entry.state, entry.reason = "UNAVAILABLE", entry.failure
+                    entry.state = "UNAVAILABLE"
+                    entry.reason = entry.failure
                     log.warning("model %s is not ready: %s", entry.plan.name, entry.reason)
             case ModelUnloaded():
                 entry.holders.discard(worker)
@@ -166,7 +172,8 @@ class Repository:
                 entry.failure = f"worker {worker} {reason} meanwhile"
             self._answered(entry, worker)
             if entry.apart and entry.state == "READY" and not entry.holders:
-                entry.state, entry.reason = "LOADING", f"its worker {reason}, and starts again"
+                entry.state = "LOADING"
+                entry.reason = f"its worker {reason}, and starts again"
                 self.changed()
 
     async def _answers(self, entry: Entry, ask: Callable[[], None]) -> None:

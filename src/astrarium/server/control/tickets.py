@@ -101,7 +101,8 @@ class TensorStore:
     """The tensor store gives each call a block: its inputs first, then a reply room for each of its rows."""
 
     def __init__(self, memory: SharedMemory, arena: Arena) -> None:
-        self.memory, self.arena = memory, arena
+        self.memory = memory
+        self.arena = arena
 
     def take_in(self, ticket: Ticket, given: Sequence[Tensor]) -> bool:
         """Copy the inputs, in the model's order, where workers find them. False where there is no room."""
@@ -117,7 +118,9 @@ class TensorStore:
         block = self.arena.take(size + ticket.call.rows * room)
         if block is None:
             return False
-        ticket.block, ticket.replies, ticket.room = block, block + size, room
+        ticket.block = block
+        ticket.replies = block + size
+        ticket.room = room
         return True
 
     @staticmethod
@@ -140,7 +143,8 @@ class TensorStore:
     def settle(self, ticket: Ticket) -> None:
         """Give the block back if nobody needs it any more."""
         if ticket.released and ticket.block >= 0:
-            block, ticket.block = ticket.block, -1
+            block = ticket.block
+            ticket.block = -1
             self.arena.give_back(block)
 
     def _write(self, at: int, given: Iterable[Tensor]) -> None:

@@ -62,7 +62,8 @@ class _RefusedCalls:
             self._begin(now)
         elif self.books.declined != self._declined:
             self._began = self._began if self._length else now
-            self._declined, self._last = self.books.declined, now
+            self._declined = self.books.declined
+            self._last = now
         elif now - self._last >= WHILE:
             self._begin(now)
 
@@ -97,7 +98,8 @@ class Calibration:
     """Calibration sends pings by *ping*; `pong` hears when each was there and that it came back."""
 
     def __init__(self, ping: Callable[[int], None], clock: Callable[[], Time]) -> None:
-        self._ping, self._clock = ping, clock
+        self._ping = ping
+        self._clock = clock
         self._there: deque[Time] = deque(maxlen=PINGS)
         self._back: deque[Time] = deque(maxlen=PINGS)
         self._turns = count()
@@ -123,7 +125,8 @@ class Calibration:
             self._ping(idle[next(self._turns) % len(idle)])
 
     def delays(self) -> Network:
-        control, response = _slow(self._there) + CONTROL_MARGIN, _slow(self._back) + RESPONSE_MARGIN
+        control = _slow(self._there) + CONTROL_MARGIN
+        response = _slow(self._back) + RESPONSE_MARGIN
         return Network(control=control, response=response)
 
 
@@ -135,12 +138,15 @@ def _slow(trips: Iterable[Time]) -> Time:
 
 QUANTILE = 0.95
 FEWEST = 200  # batches of a model before it is taken for slower, or for faster than the scenario says
-SLOWER, FASTER = 1.15, 0.85  # ratios of measured to estimated that count as drift
+# ratios of measured to estimated that count as drift
+SLOWER = 1.15
+FASTER = 0.85
 LARGEST_STEP = 2.0
 SMALLEST_CHANGE = 500 * MICROSECOND  # of a delay
 # A fresh policy has to learn the rates again, so plans that have been held against reality are looked at
 # seldom. The first one comes from a profile alone, and may be far off.
-FIRST, EVERY = 5 * SECOND, 30 * SECOND
+FIRST = 5 * SECOND
+EVERY = 30 * SECOND
 RECENT = 60 * SECOND  # how long evidence holds where it is little
 Samples = deque[tuple[Time, float]]  # when, and what was found
 
@@ -153,9 +159,11 @@ class DriftWatch:
     """
 
     def __init__(self, stated: Setup, now: Time, pinged: Callable[[], Network] | None = None) -> None:
-        self._stated, self._pinged = stated, pinged
+        self._stated = stated
+        self._pinged = pinged
         self._ratios: list[Samples] = [deque(maxlen=FEWEST) for _ in stated.models]  # to the stated profile
-        self._judged, self._pause = now, FIRST
+        self._judged = now
+        self._pause = FIRST
         self.revisions = 0
 
     def saw(self, model: int, batches: Sequence[KeptGpu]) -> None:
@@ -189,7 +197,8 @@ class DriftWatch:
         if self._pinged is None:
             return planned
         pinged = self._pinged()
-        control, response = _lower(planned.control, pinged.control), _lower(planned.response, pinged.response)
+        control = _lower(planned.control, pinged.control)
+        response = _lower(planned.response, pinged.response)
         return replace(planned, control=control, data=pinged.data, response=response)
 
 

@@ -108,7 +108,8 @@ def _typed(placed: Sequence[CheckedTensor], given: Given, model: str) -> list[by
 
 def _native(placed: CheckedTensor, data: Data, model: str) -> bytes:
     """Return the binary layout of typed contents as they came, of a request that is large."""
-    field, native = _contents_field(placed, model), extension("_express")
+    field = _contents_field(placed, model)
+    native = extension("_express")
     assert native is not None
     found: bytes | int = native.from_contents(data, placed.spec.datatype, placed.elements)
     if isinstance(found, bytes):
@@ -226,7 +227,8 @@ async def _start_each(
 
 
 async def _response(reading: Reading, answering: StreamAnswering, data: bytes) -> Any:
-    response, given = message("ModelStreamInferResponse")(), None
+    response = message("ModelStreamInferResponse")()
+    given = None
     try:
         given = reading(data)
         response.infer_response.CopyFrom(await answering(given))
@@ -256,7 +258,9 @@ OPEN_METHODS = frozenset({"ServerLive", "ServerReady"})
 
 class GrpcFront:
     def __init__(self, service: Service, limits: HttpLimits, keys: Keys) -> None:
-        self._service, self._limits, self._keys = service, limits, keys
+        self._service = service
+        self._limits = limits
+        self._keys = keys
         self._unreadable = ThrottledWarnings(log)
 
     def handler(self) -> Any:

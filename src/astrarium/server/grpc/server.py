@@ -44,7 +44,8 @@ class Status(Exception):
     """A status is how a call ends that the methods never heard of."""
 
     def __init__(self, code: grpc.StatusCode, details: str) -> None:
-        self.code, self.details = code, details
+        self.code = code
+        self.details = details
         super().__init__(details)
 
 
@@ -54,9 +55,11 @@ class NativeContext:
     def __init__(self, metadata: bytes, peer: str, why: str, received: Time, patience: Time) -> None:
         words = metadata.decode("latin-1").split("\0")
         self._metadata = list(zip(words[::2], words[1::2], strict=False))
-        self._peer, self.long_way = peer, why
+        self._peer = peer
+        self.long_way = why
         self._end = received + patience if patience else None
-        self.code, self.details = grpc.StatusCode.OK, ""
+        self.code = grpc.StatusCode.OK
+        self.details = ""
         self.trailing: Trailing = ()
 
     def invocation_metadata(self) -> list[tuple[str, str]]:
@@ -75,7 +78,9 @@ class NativeContext:
         self.trailing = trailing
 
     async def abort(self, code: grpc.StatusCode, details: str = "", trailing: Trailing = ()) -> NoReturn:
-        self.code, self.details, self.trailing = code, details, trailing
+        self.code = code
+        self.details = details
+        self.trailing = trailing
         raise grpc.aio.AbortError
 
 
@@ -83,7 +88,10 @@ class NativeCall:
     """A native call is a stream of a network thread whose messages Python reads and writes."""
 
     def __init__(self, native: Grpc, number: tuple[int, int], context: NativeContext, limit: int) -> None:
-        self._native, self._number, self.context, self._limit = native, number, context, limit
+        self._native = native
+        self._number = number
+        self.context = context
+        self._limit = limit
         self._messages: asyncio.Queue[Message | None] = asyncio.Queue()  # None: there are no more
         self._unsent = 0  # bytes of which nobody has told that they were sent
         self._sent = asyncio.Event()
@@ -172,7 +180,9 @@ class NativeGrpc(NativeThreads):
         for listener in listeners:
             listener.close()  # the network has descriptors of its own
         super().__init__(self.native, native_front)
-        self._module, self._limit, self._methods = module, message_bytes, front.handler()
+        self._module = module
+        self._limit = message_bytes
+        self._methods = front.handler()
         self._loop = asyncio.get_running_loop()
         self._calls: dict[tuple[int, int], NativeCall] = {}
         self.look()
@@ -261,7 +271,9 @@ class NativeGrpc(NativeThreads):
 
 _ENVELOPE = 64 * 1024  # bytes of a message beside its tensors
 _NO_LIMIT = -1
-_MOST_CALLS, _MOST_STREAMS = 1 << 14, 1024  # at once, in all and on a connection, as in grpc_thread.h
+# at once, in all and on a connection, as in grpc_thread.h
+_MOST_CALLS = 1 << 14
+_MOST_STREAMS = 1024
 
 
 class RunningGrpc:
@@ -269,7 +281,8 @@ class RunningGrpc:
 
     def __init__(self, server: Any, host: str, port: int) -> None:
         self._server = server
-        self.host, self.port = host, port
+        self.host = host
+        self.port = port
 
     async def stop(self, grace: float) -> None:
         """Take no more calls; those under way get *grace* seconds to be answered."""
@@ -284,7 +297,9 @@ async def serve_grpc(
     native_front: NativeFront | None = None,
 ) -> RunningGrpc | NativeGrpc:
     """Serve gRPC; return once it listens. With a *native_front* network threads serve the connections."""
-    address, limits, security = address or Address(), limits or HttpLimits(), security or Security()
+    address = address or Address()
+    limits = limits or HttpLimits()
+    security = security or Security()
     front = GrpcFront(service, limits, Keys(security.keys))
     if native_front is not None:
         given = native_front, front, address, limits, security, limits.body_bytes + _ENVELOPE

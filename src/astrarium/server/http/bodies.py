@@ -35,7 +35,9 @@ class HttpRefusal(AstrariumError):
     """An HTTP refusal is one that only HTTP knows (a method, a type of content), with its own status."""
 
     def __init__(self, status: int, reason: str, headers: Mapping[bytes, bytes] | None = None) -> None:
-        self.status, self.reason, self.headers = status, reason, list((headers or {}).items())
+        self.status = status
+        self.reason = reason
+        self.headers = list((headers or {}).items())
         super().__init__(reason)
 
 
@@ -54,7 +56,8 @@ def refusal(refused: Refused) -> Reply:
 
 def _retry_after(seconds: float) -> Headers:
     """Return headers with whole seconds as HTTP has it, and milliseconds for clients that can wait less."""
-    whole, fine = max(1, ceil(seconds)), max(1, ceil(seconds * 1000))
+    whole = max(1, ceil(seconds))
+    fine = max(1, ceil(seconds * 1000))
     return [(b"retry-after", b"%d" % whole), (b"x-astrarium-retry-after-ms", b"%d" % fine)]
 
 
@@ -85,7 +88,8 @@ class BodyReader:
     """A body reader reads bodies of at most `limits.body_bytes` each, and `limits.held_bytes` in all."""
 
     def __init__(self, limits: HttpLimits) -> None:
-        self.limits, self.held = limits, 0
+        self.limits = limits
+        self.held = 0
 
     async def read(self, headers: Mapping[bytes, bytes], receive: Receive) -> Body:
         """Return the body without its Content-Encoding. Call `let_go` once it is of no use any more."""
@@ -112,7 +116,8 @@ class BodyReader:
         try:
             while more:
                 message = await receive()
-                part, more = _part(message), message.get("more_body", False)
+                part = _part(message)
+                more = message.get("more_body", False)
                 self._take(len(part), len(body))
                 body += part
         except BaseException:

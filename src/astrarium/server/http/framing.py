@@ -37,7 +37,8 @@ class BadRequest(AstrariumError):
     """A bad request is none: the connection is closed after *status* and *reason* are told."""
 
     def __init__(self, status: int, reason: str) -> None:
-        self.status, self.reason = status, reason
+        self.status = status
+        self.reason = reason
         super().__init__(reason)
 
 
@@ -107,7 +108,8 @@ class RequestFraming:
         if end < 0:
             self._searched = len(self._buffer)
             return None
-        self._used, self._searched = self._used + here, 0
+        self._used = self._used + here
+        self._searched = 0
         line = self._taken(here)
         if not line.endswith(b"\r\n"):
             raise BadRequest(400, f"{what}: expected lines that end with CR LF (got {_shown(line)})")
@@ -188,7 +190,8 @@ class RequestFraming:
 
     def _body_of(self, is_old: bool) -> Callable[[], bytes | None]:
         """Return what reads the body that the head announces."""
-        codings, lengths = self._values(b"transfer-encoding"), self._values(b"content-length")
+        codings = self._values(b"transfer-encoding")
+        lengths = self._values(b"content-length")
         if codings:
             self._check_codings(codings, lengths, is_old)
             return self._chunked
@@ -228,7 +231,9 @@ class RequestFraming:
 
     def _chunked(self) -> bytes | None:
         """Return all that is here of the chunks as one: many small ones then cost the parser little."""
-        parts, at, ends = list[bytearray](), 0, False
+        parts = list[bytearray]()
+        at = 0
+        ends = False
         while not ends:
             part = self._buffer[at : at + self._left]
             self._left -= len(part)
@@ -236,10 +241,13 @@ class RequestFraming:
             parts.append(part)
             if self._left or (found := self._chunk_line(at)) is None:
                 break
-            at, ends = found.end(), not self._left
+            at = found.end()
+            ends = not self._left
         del self._buffer[:at]
         if ends:
-            self._next, self._used, self._searched = self._trailers, 0, 0
+            self._next = self._trailers
+            self._used = 0
+            self._searched = 0
         body = b"".join(parts)
         return b"%x\r\n%b\r\n" % (len(body), body) if body else (self._trailers() if ends else None)
 

@@ -119,7 +119,9 @@ def _decoded(json: Json) -> wire.InferRequest:
 
 
 def _tensors(card: ModelCard, request: wire.InferRequest, binary: memoryview, limit: int) -> list[Tensor]:
-    tensors, at, inputs = [], 0, request.inputs
+    tensors = []
+    at = 0
+    inputs = request.inputs
     for placed, given in zip(checking.placed_inputs(card, inputs, limit), inputs, strict=True):
         size = _binary_size(given, placed, card.name) if given.parameters else None
         if size is None:
@@ -212,7 +214,8 @@ _NOT_READY = "server: no worker is up, it is shutting down, or every model refus
 
 class Handlers:
     def __init__(self, service: Service, bodies: BodyReader) -> None:
-        self._service, self._bodies = service, bodies
+        self._service = service
+        self._bodies = bodies
         self.description = b""  # the OpenAPI document, once there are routes to describe
 
     async def pointers(self, _: HttpRequest) -> Reply:
@@ -325,7 +328,8 @@ class Handlers:
         return json_reply(wire.index_entries(self._service.cards(), form.ready))
 
     async def load(self, request: HttpRequest) -> Reply:
-        form, card = await self._form(request, wire.ChangeRequest), self._card(request)
+        form = await self._form(request, wire.ChangeRequest)
+        card = self._card(request)
         checking.check_load_parameters(form.parameters, card.name)
         await self._service.load(card.name)
         return json_reply({})

@@ -96,9 +96,11 @@ def _wrong_element(placed: CheckedTensor, element: int, got: object, model: str)
 
 def write_elements(writer: Any, tensor: Tensor) -> msgspec.Raw:
     """Return a JSON list of a large tensor's elements, by *writer*, the native code."""
-    data, datatype = tensor.data, tensor.datatype
+    data = tensor.data
+    datatype = tensor.datatype
     if datatype == "FP16":
-        data, datatype = np.frombuffer(data, np.float16).astype(np.float32).data, "FP32"
+        data = np.frombuffer(data, np.float16).astype(np.float32).data
+        datatype = "FP32"
     found = writer.to_json(data, datatype)
     if isinstance(found, int):  # which element is no text
         raise _no_text(tensor.name, found, tensors.unpack_bytes(tensor.data)[found])

@@ -34,7 +34,9 @@ class NativeTransport(Transport):
         self, network: Network, connection: int, protocol: BoundedProtocol, peer: tuple[str, int]
     ) -> None:
         super().__init__({"peername": peer} if peer[0] else None)
-        self._network, self._connection, self._protocol = network, connection, protocol
+        self._network = network
+        self._connection = connection
+        self._protocol = protocol
         self._loop = asyncio.get_running_loop()
         self._written: list[bytes] = []  # in this turn of the loop: it leaves in one piece
         self._unsent = 0  # bytes of which nobody has told that they were sent
@@ -136,7 +138,8 @@ class NativeProtocol(BoundedProtocol):
 
     def passed(self, data: bytes, why: str, received: Time) -> None:
         """Take bytes that were *received* then; *why* is said with the first ones after the short way."""
-        self.long_way, self._passed = why or self.long_way, received
+        self.long_way = why or self.long_way
+        self._passed = received
         cast(NativeTransport, self.transport).received += len(data)
         self.data_received(data)
         self._give_back()

@@ -16,7 +16,8 @@ from astrarium.server.http.bodies import HttpRefusal, Reply
 from astrarium.server.wire import ErrorAnswer, InferRequest, InferResponse
 
 # Of a scope, where the server can tell: when the request's first byte came, why it did not go the short way.
-RECEIVED, LONG_WAY = "astrarium.received", "astrarium.long_way"
+RECEIVED = "astrarium.received"
+LONG_WAY = "astrarium.long_way"
 
 
 class HttpRequest(NamedTuple):
@@ -48,7 +49,9 @@ class Route:
     query: Mapping[str, type] = field(default_factory=dict)
 
 
-_REMEMBERED, _SHORT = 1024, 256  # paths, and characters of each: what strangers ask for must stay small
+# paths, and characters of each: what strangers ask for must stay small
+_REMEMBERED = 1024
+_SHORT = 256
 
 
 class Router:

@@ -31,7 +31,8 @@ from astrarium.server.settings import Address, HttpLimits, Keys, Security
 # Every operation over HTTP, in the order in which the description lists them.
 
 
-_ONE, _AT_VERSION = "/v2/models/{model}", "/v2/models/{model}/versions/{version}"
+_ONE = "/v2/models/{model}"
+_AT_VERSION = "/v2/models/{model}/versions/{version}"
 _CHANGE = "/v2/repository/models/{model}"
 _CHANGE_FAILS: dict[str, Any] = {"answer": dict, "body": wire.ChangeRequest, "statuses": (429, 500, 503, 504)}
 _INFER: dict[str, Any] = {
@@ -182,8 +183,12 @@ class RunningHttp:
         protocol: type[BoundedProtocol],
         network: NativeNetwork | None = None,
     ) -> None:
-        self._server, self._task, self._protocol = server, task, protocol
-        self.host, self.port, self.network = host, port, network
+        self._server = server
+        self._task = task
+        self._protocol = protocol
+        self.host = host
+        self.port = port
+        self.network = network
 
     def always_long(self) -> dict[str, str]:
         """Return what always goes the long way, with the reason: some models, or `all models`."""
@@ -218,7 +223,9 @@ async def serve_http(
 
     Without one, *long_way* says why all calls go that way.
     """
-    address, limits, security = address or Address(), limits or HttpLimits(), security or Security()
+    address = address or Address()
+    limits = limits or HttpLimits()
+    security = security or Security()
     front = HttpFront(service, limits, security)
     if native_front is not None:
         protocol = native_protocol(limits, service.client_errors)

@@ -25,7 +25,8 @@ class SharedMemory:
     """Shared memory is the file mapped into this process."""
 
     def __init__(self, fd: int, size: int) -> None:
-        self.fd, self.size = fd, size
+        self.fd = fd
+        self.size = size
         self._map = mmap.mmap(fd, size)
         self.view = memoryview(self._map)
 

@@ -61,7 +61,8 @@ def _item_places(view: memoryview, place: int, member: BatchMember, sizes: Seque
     """Return where the item's tensors lie in its block, or raise an error that names the member."""
     if not 0 <= member.row < member.rows:
         raise ValueError(f"member {place}: there is no row {member.row} in a block of {member.rows}")
-    starts, at = [], member.block
+    starts = []
+    at = member.block
     for size in sizes:
         starts.append(start := at + member.row * size)
         _check_input(view, place, member, start, size)
@@ -214,7 +215,8 @@ def _joined_items(
     shapes: Shapes,
     staging: Mapping[str, Array],
 ) -> dict[str, Array]:
-    inputs, size = {}, len(members) // MEMBER_BYTES
+    inputs = {}
+    size = len(members) // MEMBER_BYTES
     for spec, (shape, each) in zip(specs, shapes, strict=True):
         array = staging.get(spec.name)
         if array is None or array.nbytes != size * each:

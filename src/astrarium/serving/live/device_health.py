@@ -30,7 +30,8 @@ def lost(library: str = _DRIVER) -> str:
 
 
 def _is_used(driver: Any, device: int) -> bool:
-    flags, active = ctypes.c_uint(), ctypes.c_int()
+    flags = ctypes.c_uint()
+    active = ctypes.c_int()
     error = driver.cuDevicePrimaryCtxGetState(device, ctypes.byref(flags), ctypes.byref(active))
     return not error and bool(active.value)
 

@@ -60,7 +60,8 @@ def first_outside(spec: TensorSpec, data: Data) -> int | None:
 
 def reference_first_outside(spec: TensorSpec, data: Data) -> int | None:
     """Return the same without native code, which must agree."""
-    given, (low, high) = numbers(spec.datatype, data), bounds(spec)
+    given = numbers(spec.datatype, data)
+    (low, high) = bounds(spec)
     outside = ~((given >= low) & (given <= high))
     return int(outside.argmax()) if outside.any() else None
 

@@ -30,7 +30,8 @@ from astrarium.serving.live.backends import backends
 from astrarium.serving.live.backends.contract import ModelFiles, Place
 from astrarium.serving.live.messages import LARGEST_MESSAGE, Message, encode
 
-_PR_SET_NAME, _PR_SET_PDEATHSIG = 15, 1
+_PR_SET_NAME = 15
+_PR_SET_PDEATHSIG = 1
 _ADOPTED_WITHIN = 5.0  # seconds
 _LOWEST = 19  # priority
 _SCORE = Path("/proc/self/oom_score_adj")

@@ -31,7 +31,8 @@ class AdoptedProcess:
     """A process that was not started here, but has become a child of ours; it has what Popen has."""
 
     def __init__(self, pid: int) -> None:
-        self.pid, self._code = pid, None if pid else 0
+        self.pid = pid
+        self._code = None if pid else 0
 
     def poll(self) -> int | None:
         return self._waited(os.WNOHANG)

@@ -21,7 +21,8 @@ from astrarium.serving.live.worker import RepeatedOrder
 
 Generator = Callable[[np.random.Generator], Mapping[str, Array]]  # the inputs of one request
 Progress = Callable[[int], None]
-_FEWEST, _TRIES = 5, 3
+_FEWEST = 5
+_TRIES = 3
 _IN_A_ROW = 5  # batches of a model that launches
 _OUT_OF_ORDER = 1.1  # times as long as a larger size; less than this does no harm
 
@@ -176,13 +177,15 @@ def _back_to_back(model: Any, batch: Batch) -> Callable[[], Time]:
     the next one takes less; so it is the mean of several that counts.
     """
     orders = RepeatedOrder(model, batch)
-    ahead, ended = orders.launched(), time.monotonic_ns()
+    ahead = orders.launched()
+    ended = time.monotonic_ns()
 
     def once() -> Time:
         nonlocal ahead, ended
         before = ended
         for _ in range(_IN_A_ROW):
-            turn, ahead = ahead, orders.launched()
+            turn = ahead
+            ahead = orders.launched()
             _, ran = turn.take(ended, time.monotonic_ns)
             turn.reply(ran.result)
             encode(BatchDone(0, 0, ended, ended, ended, ended))
@@ -217,6 +220,7 @@ def _line(points: Sequence[tuple[Time, Time]]) -> tuple[Time, float, float]:
     scaled = np.stack([1 / y, x / y], axis=1)
     c0, c1 = np.linalg.lstsq(scaled, np.ones(len(y)), rcond=None)[0]
     if c0 < 0 or c1 <= 0:
-        c0, c1 = 0.0, float((x / y).sum() / ((x / y) ** 2).sum())
+        c0 = 0.0
+        c1 = float((x / y).sum() / ((x / y) ** 2).sum())
     error = float(np.abs((c0 + c1 * x) / y - 1).mean())
     return round(c0), float(c1), error

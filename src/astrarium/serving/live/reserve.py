@@ -30,9 +30,12 @@ from astrarium.serving.live.process import AdoptedProcess, WorkerProcess, socket
 log = logging.getLogger("astrarium.reserve")
 _decode = msgspec.msgpack.Decoder(Ready).decode
 _MOST_OF_MEMORY = 4  # weights in reserve take at most this part of the memory that is free
-_MEMINFO, _CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")
+_MEMINFO = Path("/proc/meminfo")
+_CGROUP = Path("/sys/fs/cgroup")
 _HEIR_WITHIN = 10.0  # seconds: copying the tables of a large memory takes a while
-_FIRST_AGAIN, _LONGEST_AGAIN = 2.0, 300.0  # seconds until one that died is made again, doubling
+# seconds until one that died is made again, doubling
+_FIRST_AGAIN = 2.0
+_LONGEST_AGAIN = 300.0
 
 
 class Depth(IntEnum):
@@ -65,7 +68,9 @@ class Reserve:
         limit: float = 300.0,
         free_memory: Callable[[], int] | None = None,
     ) -> None:
-        self._memory, self._delay, self._limit = memory, delay, limit
+        self._memory = memory
+        self._delay = delay
+        self._limit = limit
         self._free_memory = free_memory or available_memory
         self._loop = asyncio.get_running_loop()
         self._depth = Depth.MODELS if wanted else Depth.NOTHING
@@ -158,7 +163,8 @@ class Reserve:
         self._call_waiting()
 
     def _call_waiting(self) -> None:
-        waiting, self._waiting = self._waiting, []
+        waiting = self._waiting
+        self._waiting = []
         for call in waiting:
             call()
 
@@ -168,7 +174,8 @@ class Reserve:
 
     def _disinherit(self, close: bool = True) -> None:
         """Forget the heir: it is there, or does not come; then the next one is made when workers settle."""
-        heir, self._heir = self._heir, None
+        heir = self._heir
+        self._heir = None
         if heir is not None:
             self._after(None)
             self._loop.remove_reader(heir.fileno())
@@ -208,7 +215,8 @@ class Reserve:
         return [order for order in orders if len(encode(order)) <= LARGEST_MESSAGE]
 
     def _weights_fit(self) -> bool:
-        weights, free = sum(self._weights.values()), self._free_memory()
+        weights = sum(self._weights.values())
+        free = self._free_memory()
         fit = weights * _MOST_OF_MEMORY <= free
         if not fit:
             told = {"weights": write_bytes(weights), "free": write_bytes(free)}
@@ -234,7 +242,8 @@ class Reserve:
 
     def _ended(self) -> None:
         assert self._process is not None
-        process, was_ready = self._process, self.ready
+        process = self._process
+        was_ready = self.ready
         self._release()
         os.close(process.watch)
         how = process.end()
@@ -267,7 +276,8 @@ class Reserve:
         if self._process is not None:
             self._loop.remove_reader(self._process.watch)
             self._loop.remove_reader(self._process.socket.fileno())
-        self._process, self.ready = None, False
+        self._process = None
+        self.ready = False
 
     def _after(self, seconds: float | None, call: Callable[[], None] | None = None) -> None:
         """Plan one thing, instead of what was planned before; None: nothing."""

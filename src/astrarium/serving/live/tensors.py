@@ -123,7 +123,9 @@ def unpack_bytes(data: bytes | bytearray | memoryview) -> list[bytes]:
 
 
 def _unpacked(data: bytes | bytearray | memoryview) -> list[bytes]:
-    elements, at, view = [], 0, memoryview(data)
+    elements = []
+    at = 0
+    view = memoryview(data)
     while at < len(view):
         start = at + 4
         at = start + int.from_bytes(view[at:start], "little")

@@ -49,7 +49,10 @@ class BatchTurn:
     """A batch has its turn on the GPU; *model* is the one loaded when the order was received."""
 
     def __init__(self, order: RunBatch, received: Time, model: LoadedModel | None, view: memoryview) -> None:
-        self.order, self.received, self.model, self._view = order, received, model, view
+        self.order = order
+        self.received = received
+        self.model = model
+        self._view = view
         self.not_before = max(received, order.start)
         self._launch: Callable[[Batch, Time], contract.Launched] | None = getattr(model, "launch", None)
         self.in_flight: int = getattr(model, "in_flight", 0)  # batches that its model takes at once; 0: any
@@ -146,8 +149,12 @@ class Worker:
         native: Any | None = None,
         leave: Callable[[int], None] = os._exit,
     ) -> None:
-        self._native, self._leave = native, leave
-        self._line, self._memory, self._place, self._clock = line, memory, place, clock
+        self._native = native
+        self._leave = leave
+        self._line = line
+        self._memory = memory
+        self._place = place
+        self._clock = clock
         self._packet = memoryview(bytearray(messages.LARGEST_MESSAGE))
         self._watch = watch(line.fileno(), self._heard)
         self._models: dict[int, LoadedModel] = {}
@@ -280,7 +287,8 @@ class Worker:
             self._check_device(-1)
             self._say(messages.ModelRefused(order.model, _told(error)))
             return
-        replaced, self._models[order.model] = self._models.get(order.model), model
+        replaced = self._models.get(order.model)
+        self._models[order.model] = model
         self._make_known(order.model, model)
         self._hold_garbage()
         self._retire(replaced)
@@ -291,7 +299,8 @@ class Worker:
         model = self._models.get(number)
         if not getattr(model, "partial", False):
             return
-        steps, phases = cast(contract.Partial, model).rest(), Phases()
+        steps = cast(contract.Partial, model).rest()
+        phases = Phases()
         while True:
             while self._to_load:
                 sleep(_QUIET)
@@ -315,7 +324,8 @@ class Worker:
             self._native.forget(number)
 
     def _ready_to_run(self, order: LoadModel) -> tuple[LoadedModel, tuple[Time, Time], Phases]:
-        files, phases = files_from(order.files), Phases()
+        files = files_from(order.files)
+        phases = Phases()
         with phases.phase("load"):
             model = backends.get(files.backend)(files, self._place)
         with phases.phase("warm-up"):
@@ -367,7 +377,8 @@ class Worker:
         self._spare = 2 * (self._clock() - before)
 
     def _take(self, turn: BatchTurn) -> None:
-        self._running, run = turn, turn.order.run
+        self._running = turn
+        run = turn.order.run
         started = max(self._free, turn.not_before)
         try:
             self._say(self._done(turn))
@@ -390,7 +401,9 @@ class Worker:
             self._leave(GAVE_UP)
 
     def _done(self, turn: BatchTurn) -> BatchDone:
-        run, received, now = turn.order.run, turn.received, self._clock()
+        run = turn.order.run
+        received = turn.received
+        now = self._clock()
         if run in self._cancelled or (turn.awaits_start and not self._wait_until(turn.order.start)):
             raise contract.Interrupted
         if not turn.order.members:
@@ -401,12 +414,15 @@ class Worker:
         self._free = computed
         if run in self._cancelled:
             raise contract.Interrupted  # it could not be stopped, but nobody waits for these answers now
-        shapes, own = turn.reply(result), list(result.own_times)
+        shapes = turn.reply(result)
+        own = list(result.own_times)
         return BatchDone(run, received, started, computing, computed, self._clock(), shapes, own)
 
     def _recover(self, run: int, started: int) -> None:
-        stopped, recovery = self._clock(), self._cancelled.pop(run)
-        self._running, self._free = None, stopped + recovery
+        stopped = self._clock()
+        recovery = self._cancelled.pop(run)
+        self._running = None
+        self._free = stopped + recovery
         self._wait_until(self._free)
         self._say(messages.BatchCancelled(run, min(started, stopped), stopped))
 
@@ -444,7 +460,8 @@ def _native_lead(order: RepeatedOrder) -> Time:
 
 
 def _python_lead(model: Any, batch: Batch, clock: Clock) -> Time:
-    given, started = batch.inputs, clock()
+    given = batch.inputs
+    started = clock()
     staged = model.staging(batch.size)
     for name, room in staged.items():
         room[:] = given[name]
@@ -527,7 +544,8 @@ def main(arguments: Sequence[str]) -> None:
     line, memory, size, *told = arguments
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)  # not even a hung model outlives us
     fine_timers()
-    orders, tensors = socket.socket(fileno=int(line)), SharedMemory(int(memory), int(size))
+    orders = socket.socket(fileno=int(line))
+    tensors = SharedMemory(int(memory), int(size))
     express = extension("_express")
     place = Place(int(told[0]), *told[1:]) if told else preparing.place_given(orders)
     preparing.name_process(f"astra-gpu{place.gpu}")

@@ -125,7 +125,8 @@ class LocalWorkers:
         ears: NativeEars,
         reserve: bool | Reserve = True,
     ) -> None:
-        self._memory, self._listener = memory, listener
+        self._memory = memory
+        self._listener = listener
         self._ears: NativeEars | None = ears  # nothing once nobody is heard any more
         adopt_orphans()  # the reserve leaves some
         self._reserve = reserve if isinstance(reserve, Reserve) else Reserve(memory, reserve)
@@ -174,7 +175,8 @@ class LocalWorkers:
             running.process.kill()
 
     def hush(self) -> None:
-        ears, self._ears = self._ears, None
+        ears = self._ears
+        self._ears = None
         if ears is not None:
             self._loop.remove_reader(ears.bell())
             ears.stop()
@@ -185,7 +187,8 @@ class LocalWorkers:
         self._reserve.stop()
         for worker in self._running:
             self.send(worker, Stop())
-        running, self._running = list(self._running.items()), {}
+        running = list(self._running.items())
+        self._running = {}
         for worker, one in running:
             self._forget(worker, one)
         self.hush()

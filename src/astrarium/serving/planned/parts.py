@@ -38,7 +38,8 @@ class RecordPart:
 
 def cell_scenario(scenario: Scenario, problem: Problem, cell: Cell) -> Scenario:
     """Return the scenario with the cell's GPUs and models only; its arrivals are made outside."""
-    names, gpus = list(scenario.models), {gpu.id: gpu for gpu in problem.gpus}
+    names = list(scenario.models)
+    gpus = {gpu.id: gpu for gpu in problem.gpus}
     models = {
         names[index]: msgspec.structs.replace(scenario.models[names[index]], max_batch=limit)
         for index, limit in cell.limits
@@ -110,9 +111,11 @@ def _requests(
     outcome = np.full(count, Outcome.DROPPED, np.int8)
     kind = np.result_type(np.int8, *(part.record.requests.reason.dtype for part in parts))
     reason = np.full(count, reasons.get(NO_REPLICA, 0), kind)
-    done, batch = arrivals.time.copy(), np.full(count, -1, np.int64)
+    done = arrivals.time.copy()
+    batch = np.full(count, -1, np.int64)
     for part, numbers in zip(parts, rank, strict=True):
-        known, mine = part.record.requests, part.numbers
+        known = part.record.requests
+        mine = part.numbers
         outcome[mine], done[mine] = known.outcome, known.done
         codes = np.array([reasons[text] for text in part.record.reasons], kind)
         reason[mine] = codes[known.reason]

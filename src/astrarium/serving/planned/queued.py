@@ -49,10 +49,12 @@ def run_queues(
     interference: Interference | None = None,
 ) -> RecordPart:
     """Run replicas by worker queues; every request travels to its replica by itself, and waits there."""
-    cell, slowing = _as_cell(queued), Shared(interference or NoInterference())
+    cell = _as_cell(queued)
+    slowing = Shared(interference or NoInterference())
     alone = cell_scenario(scenario, problem, cell)
     _check_profiles(alone)
-    setup, mine = build.setup(alone, placed=True), part_of(arrivals, numbers, cell.models)
+    setup = build.setup(alone, placed=True)
+    mine = part_of(arrivals, numbers, cell.models)
     coming = arrivals.time[numbers] + setup.network.delay(1)
     requests = PlacementRequests.of(coming, arrivals.model[numbers])
     ready, replicas = prepared(problem, queued, slowing, setup.network.delay(1) + setup.network.response)
@@ -69,7 +71,8 @@ class Shared:
     """
 
     def __init__(self, others: Interference) -> None:
-        self._others, self._done = others, isinstance(others, IgniterInterference)
+        self._others = others
+        self._done = isinstance(others, IgniterInterference)
 
     def slowdowns(self, gpu: PlacementGpu, tenants: Sequence[Tenant]) -> tuple[float, ...]:
         slowed = self._others.slowdowns(gpu, tenants)
@@ -91,7 +94,9 @@ def prepared(
 
     Without this, in an overload everybody would be answered, and everybody just too late.
     """
-    models, lead, replicas = {model.index: model for model in problem.models}, dict[int, Time](), []
+    models = {model.index: model for model in problem.models}
+    lead = dict[int, Time]()
+    replicas = []
     for replica in queued:
         model = models[replica.model]
         times = _times(model, replica, _company(replica, queued, problem, interference), problem)
@@ -107,7 +112,8 @@ def prepared(
 
 def _times(model: PlacedModel, replica: Replica, company: float, problem: Problem) -> list[Time]:
     """Return the times of batches of 1, 2, ... on the replica's share."""
-    form, gpu = model.forms[replica.shape], problem.gpu(replica.gpus[0])
+    form = model.forms[replica.shape]
+    gpu = problem.gpu(replica.gpus[0])
     sizes = range(1, min(replica.batch, form.max_batch) + 1)
     return [
         round(form.latency(size) * share_factor(model, gpu, size, replica.share) * company) for size in sizes
@@ -152,7 +158,8 @@ def _record(
 def _rows(batch: BatchJourney, cell: Cell) -> Iterator[Row]:
     """Yield a row for each GPU that worked on the batch."""
     assert batch.replica is not None
-    replica, width = batch.replica, batch.replica.shape.operators
+    replica = batch.replica
+    width = batch.replica.shape.operators
     model = cell.models.index(replica.model)
     for place, gpu in enumerate(replica.gpus):
         began, ended = batch.stays[place // width]
@@ -174,7 +181,8 @@ def _outcomes(
     rows: Sequence[Sequence[Row]],
 ) -> Outcomes:
     """Return the outcomes of requests; one that is in no batch was dropped, at its deadline."""
-    done, number = deadlines.copy(), np.full(len(arrivals), -1, np.int64)
+    done = deadlines.copy()
+    number = np.full(len(arrivals), -1, np.int64)
     first = np.cumsum([0, *(len(each) for each in rows)]).tolist()
     for batch, row in zip(batches, first, strict=False):
         done[batch.members], number[batch.members] = batch.done + setup.network.response, row

@@ -63,7 +63,8 @@ def run_planned(
     check(plan, problem)
     arrivals = build.arrivals(scenario)
     routes = Routes.of(plan, problem)
-    where, parts = assigned(arrivals.model, routes.parts), list[RecordPart]()
+    where = assigned(arrivals.model, routes.parts)
+    parts = list[RecordPart]()
     for place in range(routes.count):
         heard = _portion(progress, place, routes.count, scenario.duration)
         numbers = np.flatnonzero(where == place)
@@ -112,7 +113,8 @@ class Routes:
         """Run one of the cells, or of the queues, with its part of the requests."""
         if place < len(self.cells):
             cell = self.cells[place]
-            alone, mine = cell_scenario(scenario, self.problem, cell), part_of(arrivals, numbers, cell.models)
+            alone = cell_scenario(scenario, self.problem, cell)
+            mine = part_of(arrivals, numbers, cell.models)
             record = serve(alone, build.setup(alone, placed=True), mine, engine, progress)
             return RecordPart(scenario.policy.name, cell, numbers, record)
         queue = self.queues[place - len(self.cells)]
@@ -150,8 +152,10 @@ class PlanJudge:
     def __init__(
         self, scenario: Scenario, problem: Problem, interference: Interference | None = None, warmup: Time = 0
     ) -> None:
-        self._scenario, self._problem = scenario, problem
-        self._interference, self._warmup = interference, warmup
+        self._scenario = scenario
+        self._problem = problem
+        self._interference = interference
+        self._warmup = warmup
         self._draws: list[_Draw] = []
 
     def __call__(self, plan: Plan, requests: PlacementRequests) -> list[float]:
@@ -182,7 +186,8 @@ class PlanJudge:
     def _arrivals(self, requests: PlacementRequests) -> Arrivals:
         """Return arrivals; times of dynamic models are drawn anew: the run must not be known beforehand."""
         seed = int(stream(self._scenario.seed, "judged").integers(2**31))
-        times, models = np.array(requests.times, np.int64), np.array(requests.models, np.int32)
+        times = np.array(requests.times, np.int64)
+        models = np.array(requests.models, np.int32)
         return build.arrivals_at(self._scenario.with_seed(seed), times, models)
 
     def _good(self, routes: Routes, place: int, arrivals: Arrivals, numbers: Numbers) -> Numbers:

@@ -211,6 +211,7 @@ def _growth(growth: Growth | None, problem: Problem) -> dict[str, Any] | None:
     if growth is None:
         return None
     names = [model.name for model in problem.models]
-    first, others = growth.first, [names[place] for place in growth.others]
+    first = growth.first
+    others = [names[place] for place in growth.others]
     named = {"first": None if first is None else names[first], "others": others}
     return {**msgspec.structs.asdict(growth), **named}

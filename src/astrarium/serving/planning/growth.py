@@ -41,7 +41,8 @@ class Growth(msgspec.Struct, frozen=True):
 
 def growth(planning: Planning, attempt: Attempt, model: int | None = None) -> Growth:
     """Grow the load of all models together, or of one; the router divides requests for the grown load."""
-    problem, seen = attempt.problem, dict[float, Attempt]()
+    problem = attempt.problem
+    seen = dict[float, Attempt]()
     subject = "all load" if model is None else problem.models[model].name
 
     def carried(factor: float) -> bool:
@@ -54,7 +55,8 @@ def growth(planning: Planning, attempt: Attempt, model: int | None = None) -> Gr
     if bad is None:
         return Growth(good, None)
     first, *others = _short(seen[bad], attempt, model)
-    found, heard = seen[bad], seen[bad].judged
+    found = seen[bad]
+    heard = seen[bad].judged
     assert heard is not None
     why = reason(found, problem.models[first])
     return Growth(good, bad, first, heard.models[first].mean, tuple(others), why)
@@ -119,7 +121,8 @@ def reason(attempt: Attempt, model: PlacedModel) -> str:
 
 def _waiting(attempt: Attempt, model: PlacedModel) -> str:
     """Say what a request may have to wait for: its batch, and others' where turns are taken."""
-    plan, problem = attempt.plan, attempt.problem
+    plan = attempt.plan
+    problem = attempt.problem
     own = [(_longest(attempt, each), each) for each in plan.of_model(model.index)]
     slowest, replica = max(own, key=lambda pair: pair[0])
     slo = to_ms(model.slo)

@@ -133,7 +133,8 @@ class PlanningLoad:
     def _windows(self) -> list[tuple[tuple[Ints, Ints], Time]]:
         time, model, half = self._trace()
         after = time >= half
-        time, model = time[after] - half, model[after]
+        time = time[after] - half
+        model = model[after]
         count = min(self.seeds, max(1, len(time) // WINDOW))
         length = -(-(self.scenario.duration - half) // count)
         places = [np.flatnonzero(time // length == place) for place in range(count)]

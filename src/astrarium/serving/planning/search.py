@@ -125,7 +125,9 @@ class _SearchReporter(Search):
 
     def __init__(self, watch: PlanningWatch, title: str, keep: Callable[[Plan], None], judge: Judge) -> None:
         super().__init__(judge)
-        self._watch, self._title, self._keep = watch, title, keep
+        self._watch = watch
+        self._title = title
+        self._keep = keep
         self._expects = ""
 
     def improved(self, plan: Plan) -> None:
@@ -145,7 +147,9 @@ class Planning:
     def __init__(
         self, scenario: Scenario, choice: Choice, goals: PlanningGoals, watch: PlanningWatch | None = None
     ) -> None:
-        self.scenario, self.choice, self.goals = scenario, choice, goals
+        self.scenario = scenario
+        self.choice = choice
+        self.goals = goals
         self.watch = watch or PlanningWatch()
         self.load = PlanningLoad(scenario, goals.seeds)
         self.draws = self.load.fresh()
@@ -177,7 +181,8 @@ class Planning:
         return best
 
     def _planned(self, gpus: int, problem: Problem, speeds: Speeds) -> Attempt:
-        judge, target = self.judge(problem), self.goals.target
+        judge = self.judge(problem)
+        target = self.goals.target
         title = f"{self.choice.label}, {gpus} GPUs"
 
         def attempted(plan: Plan, found: Judged | None = None) -> Attempt:
@@ -210,18 +215,22 @@ class Planning:
 
     def _doubled(self, low: int) -> tuple[int, int | None]:
         """Return the last size that fails and the first that does not, by doubling."""
-        bad, size, seen = low - 1, low, list[float]()
+        bad = low - 1
+        size = low
+        seen = list[float]()
         while not self.attempt(size).met:
             seen.append(self._worth(size))
             helpless = len(seen) > 2 and seen[-1] < seen[-3] + HARDLY
             if size >= self.goals.most or helpless:
                 return size, None
-            bad, size = size, min(2 * size, self.goals.most)
+            bad = size
+            size = min(2 * size, self.goals.most)
         return bad, size
 
     def _worth(self, size: int) -> float:
         """Return a size's attainment over requests and over models: rare models must not be forgotten."""
-        found, target = self.attempt(size).judged, self.goals.target
+        found = self.attempt(size).judged
+        target = self.goals.target
         if found is None:
             return 0.0
         return found.overall.mean + sum(min(target, each.mean) for each in found.models) / len(found.models)

@@ -36,21 +36,27 @@ def stages_of(record: ServingRecord, parts: Sequence[RecordPart] = ()) -> list[S
 
 
 def _times(record: ServingRecord, model: int, queued: bool) -> Times:
-    requests, batches, network = record.requests, record.batches, record.setup.network
+    requests = record.requests
+    batches = record.batches
+    network = record.setup.network
     answered = np.isin(requests.outcome, (Outcome.IN_TIME, Outcome.LATE)) & (requests.model == model)
     counted = (requests.arrival >= record.warmup) & (requests.arrival < record.duration)
     mine = np.flatnonzero(answered & counted)
     batch = requests.batch[mine]
-    sent, began = batches.dispatched[batch], batches.started[batch]
-    came, gone = requests.arrival[mine], requests.done[mine] - network.response
+    sent = batches.dispatched[batch]
+    began = batches.started[batch]
+    came = requests.arrival[mine]
+    gone = requests.done[mine] - network.response
     if queued:  # each request travels by itself, and then waits
         moved = np.full(len(mine), network.delay(1), np.int64)
-        gather, queue = np.zeros(len(mine), np.int64), sent - came - moved
+        gather = np.zeros(len(mine), np.int64)
+        queue = sent - came - moved
     else:  # a batch is decided on, travels, and waits for its GPU if that is not free yet
         moved = np.minimum(
             began - sent, network.control + network.data * batches.size[batch].astype(np.int64)
         )
-        gather, queue = sent - came, began - sent - moved
+        gather = sent - came
+        queue = began - sent - moved
     reply = np.full(len(mine), network.response, np.int64)
     return {"gather": gather, "transfer": moved, "queue": queue, "execution": gone - began, "reply": reply}
 
@@ -89,7 +95,8 @@ class _Turns:
     They share its time, and do not slow each other beyond that. Others do as *interference* says."""
 
     def __init__(self, interference: Interference) -> None:
-        self._turns, self._beside = Shared(NoInterference()), Shared(interference)
+        self._turns = Shared(NoInterference())
+        self._beside = Shared(interference)
 
     def slowdowns(self, gpu: PlacementGpu, tenants: Sequence[Tenant]) -> tuple[float, ...]:
         whole = all(tenant.share >= 1 for tenant in tenants)

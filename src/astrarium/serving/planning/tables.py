@@ -76,7 +76,8 @@ def _draw_time(ax: Any, uses: Sequence[GpuUse], names: Sequence[str]) -> None:
 def _block(
     ax: Any, row: int, left: float, width: float, use: ReplicaUse, names: Sequence[str], divided: bool
 ) -> None:
-    model, color = use.replica.model, color_of(use.replica.model)
+    model = use.replica.model
+    color = color_of(use.replica.model)
     filled = min(1.0, use.busy) * width if divided else width
     ax.barh(row, width, _HEIGHT, left, color=color, alpha=0.3, edgecolor="white", lw=1)
     ax.barh(row, filled, _HEIGHT, left, color=color, alpha=0.9, edgecolor="white", lw=1)
@@ -131,7 +132,8 @@ def _bright(color: str) -> bool:
 
 def shown(answer: PlanningAnswer) -> list[Any]:
     """Return all that is shown of an answer: lines and tables, in their order."""
-    found, chosen = list[Any](headline(answer)), answer.chosen
+    found = list[Any](headline(answer))
+    chosen = answer.chosen
     if chosen is not None:
         found += [placement_table(chosen.uses, chosen.problem)]
         found += [models_table(answer, chosen), *missing_lines(chosen)]
@@ -143,7 +145,9 @@ def shown(answer: PlanningAnswer) -> list[Any]:
 
 def headline(answer: PlanningAnswer) -> Iterator[str]:
     """Return the answer in words."""
-    chosen, label, target = answer.chosen, answer.choice.label, answer.goals.target
+    chosen = answer.chosen
+    label = answer.choice.label
+    target = answer.goals.target
     if chosen is None:
         yield f"{label}: interrupted before there was any plan"
         return
@@ -279,7 +283,8 @@ def _alike(use: GpuUse) -> object:
 
 
 def _home(group: list[GpuUse]) -> tuple[str, str, str]:
-    first, last = group[0], group[-1]
+    first = group[0]
+    last = group[-1]
     numbers = str(first.gpu.id) if first is last else f"{first.gpu.id} to {last.gpu.id}"
     memory = f"{_gib(first.memory)} of {_gib(first.gpu.memory)}"
     return f"{numbers} {first.gpu.kind}", memory, f"{first.busy:.0%}"
@@ -290,7 +295,8 @@ def _replica_cells(use: ReplicaUse, names: dict[int, str], explained: set[Replic
     shape = "" if one.shape.gpus == 1 else f"{one.shape} on {', '.join(map(str, one.gpus))}"
     share = "" if one.share >= 1 else f"{one.share:.0%}"
     why = f"as on GPU {one.gpus[0]}" if one in explained else one.why
-    size, works = _gib(use.memory), f"{use.busy:.0%}"
+    size = _gib(use.memory)
+    works = f"{use.busy:.0%}"
     return (Text(names[one.model]), str(one.batch), share, shape, size, works, Text(why))
 
 
@@ -304,13 +310,15 @@ def models_table(answer: PlanningAnswer, attempt: Attempt) -> Table:
     table = plain_table(
         "model", "SLO ms", "requests/s", "replicas", "in time", "lowest", "highest", "can grow"
     )
-    plan, judged = attempt.plan, attempt.judged
+    plan = attempt.plan
+    judged = attempt.judged
     for place, model in enumerate(attempt.problem.models):
         replicas = len(list(plan.of_model(model.index)))
         got = _attained(judged.models[place] if judged else None, attempt.target)
         room = _room(answer.alone.get(place))
         if not model.rate:
-            got, room = ("nobody asks", "", ""), ""
+            got = ("nobody asks", "", "")
+            room = ""
         table.add_row(
             Text(model.name),
             f"{to_ms(model.slo):,.3f}".rstrip("0").rstrip("."),

@@ -69,7 +69,8 @@ def _replica_use(
     problem: Problem, gpu: PlacementGpu, replica: Replica, load: float, speeds: Speeds | None
 ) -> ReplicaUse:
     model = problem.models[replica.model]
-    form, stage = model.forms[replica.shape], stage_of(replica, gpu.id)
+    form = model.forms[replica.shape]
+    stage = stage_of(replica, gpu.id)
 
     def taken(size: int) -> float:
         """Return the time taken by each request of such a batch."""

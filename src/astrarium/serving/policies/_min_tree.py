@@ -39,7 +39,8 @@ class MinTree:
 
     def first_at_most(self, bound: Time) -> int:
         """Return the smallest slot whose value is at most *bound*, or -1."""
-        values, node = self.values, 1
+        values = self.values
+        node = 1
         if values[1] > bound:
             return -1
         while node < self.width:

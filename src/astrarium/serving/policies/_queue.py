@@ -54,7 +54,9 @@ class Backlog(NamedTuple):
     def gather_window(self, target: int, now: Time, free: Time) -> tuple[int, int]:
         """Return how many heads to drop so that a batch of the *target* size fits, and the batch's size."""
         deadlines, _, latency = self
-        waiting, largest, first = len(deadlines), len(latency) - 2, 0
+        waiting = len(deadlines)
+        largest = len(latency) - 2
+        first = 0
         suffix = min(waiting, largest)
         while first < waiting and deadlines[first] < self.finish(suffix, now, free):
             first += 1
@@ -78,7 +80,8 @@ class ModelQueue:
         self.requests: list[Request] = []
         self.size = 0  # of the candidate batch; 0 when nothing waits
         self.meter = RateMeter()
-        self._network, self._gather = network, GATHER[gather]
+        self._network = network
+        self._gather = GATHER[gather]
         self.estimate(model.latency)
         self._target = max(1, model.largest_batch_within(model.slo // 2 - 2 * MILLISECOND))
 
@@ -143,7 +146,8 @@ class ModelQueue:
         """
         count, window = self.meter.window()
         budget = (self.model.slo - self._network.control - self._network.response) * count
-        low, high = 1, self.model.max_batch
+        low = 1
+        high = self.model.max_batch
         while low < high:
             middle = (low + high + 1) // 2
             cost = (self.latency[middle] + self._network.data * middle) * count + middle * window

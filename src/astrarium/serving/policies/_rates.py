@@ -33,7 +33,8 @@ class RateMeter:
         self._store(self._filling)
         for _ in range(min(current - self._bin - 1, BINS)):
             self._store(0)
-        self._bin, self._filling = current, 0
+        self._bin = current
+        self._filling = 0
         return True
 
     def count(self, requests: int = 1) -> None:

@@ -35,7 +35,8 @@ class GpuQueues:
 
 class ReplicaScheduler:
     def __init__(self, setup: Setup, parameters: Any) -> None:
-        self.setup, self.parameters = setup, parameters
+        self.setup = setup
+        self.parameters = parameters
         self._network = setup.network
         self._costs = [entries.batch_costs(model, setup.network) for model in setup.models]
         self._present = [gpu.id for gpu in setup.gpus]
@@ -89,7 +90,8 @@ class ReplicaScheduler:
 
     def _meet(self, now: Time, state: ServingState, touched: set[int]) -> None:
         """Bind the requests of GPUs that have left, and those that had none, to the GPUs that are present."""
-        before, self._present = self._present, [gpu.id for gpu in state.gpus if gpu.present]
+        before = self._present
+        self._present = [gpu.id for gpu in state.gpus if gpu.present]
         if before == self._present:
             return
         if self._present:

@@ -76,7 +76,9 @@ def cdf_by_longest(longest: Sequence[tuple[Time, int]], edges: Sequence[Time]) -
     """
     rising = sorted(longest)
     no_longer = list(accumulate(among for _, among in rising))
-    below, place, chance = [1.0] * len(edges), len(rising), 1.0
+    below = [1.0] * len(edges)
+    place = len(rising)
+    chance = 1.0
     for edge in range(len(edges) - 2, -1, -1):
         while place and rising[place - 1][0] >= edges[edge]:
             place -= 1
@@ -101,7 +103,8 @@ def quantile(edges: Sequence[Time], below: Sequence[float], chance: float) -> fl
     place = bisect_left(below, chance)
     if place == 0 or place == len(below):
         return edges[min(place, len(edges) - 1)]
-    low, high = below[place - 1], below[place]
+    low = below[place - 1]
+    high = below[place]
     return edges[place - 1] + (edges[place] - edges[place - 1]) * ((chance - low) / (high - low))
 
 
@@ -114,7 +117,8 @@ class Traffic:
     """Traffic counts the requests of each application since the window before the present one began."""
 
     def __init__(self, applications: int) -> None:
-        self._now, self._before = [0] * applications, [0] * applications
+        self._now = [0] * applications
+        self._before = [0] * applications
         self._turns: Time = -1
 
     def count(self, now: Time, application: int, window: Time) -> None:
@@ -133,7 +137,10 @@ class LearntTimes:
     """Learnt times tell how long one model's batches take; those of a static model are its table's."""
 
     def __init__(self, model: ModelSpec, bins: int, window: Time, refresh: Time) -> None:
-        self._latency, self._bins, self._window, self._refresh = model.latency, bins, window, refresh
+        self._latency = model.latency
+        self._bins = bins
+        self._window = window
+        self._refresh = refresh
         self._spec = model.dynamic or DynamicSpec(0, 1.0, ())
         self.applications = max(1, len(self._spec.history))
         self._memories = [SampleMemory(history) for history in self._spec.history]
@@ -173,7 +180,8 @@ class LearntTimes:
         Whose time that is, is known if all are of one application. A batch that took longer than it was to
         take with that *chance* is a reason to learn at once.
         """
-        size, longest = len(applications), list[float]()
+        size = len(applications)
+        longest = list[float]()
         for application in applications:
             longest = self.joined(longest, application)
         if took > self.kept(longest, size, chance):
@@ -191,7 +199,8 @@ class LearntTimes:
         for memory in self._memories:
             memory.forget(now - self._window)
         self._remake()
-        self._news, self._due = False, now + self._refresh
+        self._news = False
+        self._due = now + self._refresh
         return True
 
     def batch(self, size: int, application: int | None = None) -> BatchTime:
@@ -217,7 +226,8 @@ class LearntTimes:
         """
         if not self._edges:
             return list(self._latency)
-        below, times = self.mixture(applications), [0]
+        below = self.mixture(applications)
+        times = [0]
         for size in range(1, len(self._latency) - 1):
             times.append(max(times[-1], self.kept(below, size, chance ** (1 / size))))
         return [*times, FOREVER]
@@ -261,7 +271,8 @@ class LearntTimes:
 
     def _batch_edges(self, size: int) -> tuple[Time, ...]:
         """Return the grid's edges as times of a batch, each at least a nanosecond after the one before."""
-        factor, last = self._spec.c1 * size, -1
+        factor = self._spec.c1 * size
+        last = -1
         edges = []
         for edge in self._edges:
             last = max(last + 1, self._spec.c0 + int(min(factor * edge + 0.5, LONGEST)))

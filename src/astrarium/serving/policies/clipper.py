@@ -87,7 +87,8 @@ class Clipper(ReplicaScheduler):
         self._adapt(batch, now - since)
 
     def _adapt(self, batch: Batch, latency: Time) -> None:
-        model, limits = self.setup.models[batch.model], self.limits[batch.gpu]
+        model = self.setup.models[batch.model]
+        limits = self.limits[batch.gpu]
         limit = limits[batch.model]
         if latency > self.parameters.objective * model.slo:
             limits[batch.model] = max(1.0, limit * self.parameters.decrease)

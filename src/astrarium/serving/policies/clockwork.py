@@ -44,7 +44,8 @@ class ModelCandidates:
 
     def __init__(self, model: ModelSpec, network: Network, sizes: Sequence[int]) -> None:
         self.queue: Queue = []
-        self.latency, self.costs = model.latency, entries.batch_costs(model, network)
+        self.latency = model.latency
+        self.costs = entries.batch_costs(model, network)
         self.delays = [network.delay(size) for size in range(len(model.latency))]
         self.sizes = sizes
         self.latest = FOREVER  # the earliest of the candidates' latest moments
@@ -56,7 +57,10 @@ class ModelCandidates:
 
     def look(self, now: Time, free: Time) -> None:
         """Find the candidates for a GPU that is free at *free*."""
-        self.latest, self.urgent, self.size, self.first = FOREVER, 0, 0, 0
+        self.latest = FOREVER
+        self.urgent = 0
+        self.size = 0
+        self.first = 0
         self.version += 1
         self._looked = (now, free)
         first = 0
@@ -65,10 +69,12 @@ class ModelCandidates:
             first = entries.due_before(self.queue, ends, first)
             if len(self.queue) - first < size:
                 break
-            self.size, self.first = size, first
+            self.size = size
+            self.first = first
             latest = self.queue[first][0] - self.latency[size]
             if latest < self.latest:
-                self.latest, self.urgent = latest, size
+                self.latest = latest
+                self.urgent = size
 
     def outdated(self, now: Time, free: Time) -> bool:
         """Whether a request may have become too late for one of the batch sizes since the last look."""
@@ -101,7 +107,8 @@ class Clockwork:
         ] = _NO_WINDOW
 
     def __init__(self, setup: Setup, parameters: Parameters) -> None:
-        self.setup, self.parameters = setup, parameters
+        self.setup = setup
+        self.parameters = parameters
         self._network = setup.network
         self._ahead = duration_in("ahead", parameters.ahead)
         self._buffer = duration_in("buffer", parameters.buffer)
@@ -218,7 +225,8 @@ class Clockwork:
 
     def _send(self, now: Time, gpu: int, model: int) -> Iterator[Action]:
         candidates = self._models[model]
-        size, queue = candidates.size, candidates.queue
+        size = candidates.size
+        queue = candidates.queue
         yield from entries.drops(entries.cut(queue, candidates.first), 0)
         start = max(now + candidates.delays[size], self._free[gpu])
         self._free.set(gpu, start + candidates.latency[size])

@@ -57,7 +57,8 @@ class Shepherd:
         ] = "head"
 
     def __init__(self, setup: Setup, parameters: Parameters) -> None:
-        self.setup, self.parameters = setup, parameters
+        self.setup = setup
+        self.parameters = parameters
         self._network = setup.network
         self._purges_tail = parameters.purge == "tail"
         self._queues: list[Queue] = [[] for _ in setup.models]
@@ -125,7 +126,8 @@ class Shepherd:
                 return  # whoever still waits is blocked by its head
 
     def _purge(self, now: Time, model: int) -> Iterator[Action]:
-        queue, alone = self._queues[model], now + self._alone[model]
+        queue = self._queues[model]
+        alone = now + self._alone[model]
         if queue and queue[-1 if self._purges_tail else 0][0] < alone:
             yield from entries.drops(entries.cut(queue, entries.due_before(queue, alone)), alone)
 
@@ -176,7 +178,8 @@ class Shepherd:
         that was sent at this very instant is left alone.
         """
         waiting = len(self._queues[model])
-        apart, joined = waiting / self.parameters.preemption, waiting / (self.parameters.preemption - 1)
+        apart = waiting / self.parameters.preemption
+        joined = waiting / (self.parameters.preemption - 1)
         for gpu in range(first, len(self._sizes)) if joined >= 1 else ():
             size = self._sizes[gpu]
             if size <= joined and (size <= apart or self._running[gpu] == model) and self._sent[gpu] < now:

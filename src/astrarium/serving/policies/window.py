@@ -54,7 +54,8 @@ class WindowScheduler(Generic[Queue]):
     live_twin = "wake"  # where there is a twin, it can decide live too; the name of its timer
 
     def __init__(self, setup: Setup, parameters: Any) -> None:
-        self.setup, self.parameters = setup, parameters
+        self.setup = setup
+        self.parameters = parameters
         self._network = setup.network
         self._queues = self.lines()
         self._wake = MinTree(len(self._queues))  # when each line must be looked at again
@@ -69,7 +70,8 @@ class WindowScheduler(Generic[Queue]):
         return {"fcfs": int(self.parameters.gather == "fcfs")}, {}, {}
 
     def lines(self) -> list[Queue]:
-        models, network = self.setup.models, self.setup.network
+        models = self.setup.models
+        network = self.setup.network
         made = [ModelQueue(model, network, self.parameters.gather) for model in models]
         return cast(list[Queue], made)
 
@@ -105,7 +107,8 @@ class WindowScheduler(Generic[Queue]):
         return changed
 
     def _see_gpu(self, now: Time, gpu: int, ended: Time, state: ServingState) -> None:
-        planned, books = self._planned[gpu], state.gpus[gpu]
+        planned = self._planned[gpu]
+        books = state.gpus[gpu]
         while len(planned) > len(books.batches):
             planned.popleft()
         if books.idle:
@@ -120,7 +123,8 @@ class WindowScheduler(Generic[Queue]):
 
         The time by which the batch before it overran must not add up from batch to batch.
         """
-        end, free = began + sum(self._planned[gpu]), self._free[gpu]
+        end = began + sum(self._planned[gpu])
+        free = self._free[gpu]
         if free < end or free >= FOREVER:
             self._free.set(gpu, end)
 
@@ -190,7 +194,8 @@ class WindowScheduler(Generic[Queue]):
             self._free.set(gpu, FOREVER)  # it overruns its estimate: wait for the news that it is free
 
     def _grant(self, now: Time, line: int, gpu: int) -> Iterator[Action]:
-        queue, free = self._queues[line], self._free[gpu]
+        queue = self._queues[line]
+        free = self._free[gpu]
         yield from self._settle(now, line, gpu)
         if not queue.size:
             return

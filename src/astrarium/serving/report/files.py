@@ -73,7 +73,8 @@ def rows(record: ServingRecord) -> Mapping[str, Mapping[str, Sequence[Any]]]:
     reasons = np.array([*record.reasons, ""])
     outcomes = np.array([each.name.lower() for each in Outcome])
     fates = np.array([each.name.lower() for each in Fate])
-    of, ran = record.requests, record.batches
+    of = record.requests
+    ran = record.batches
     requests: dict[str, Any] = {
         "model": models[of.model],
         "arrival_s": of.arrival / SECOND,
@@ -100,7 +101,8 @@ def rows(record: ServingRecord) -> Mapping[str, Mapping[str, Sequence[Any]]]:
 def explain(run: Run[Scenario, ServingRecord], item: str) -> list[str]:
     """Say when a request came, which batch took it, and how it ended."""
     record = run.record
-    of, ran = record.requests, record.batches
+    of = record.requests
+    ran = record.batches
     if not item.isdigit() or int(item) >= len(of.arrival):
         raise InputError("ITEM", item, f"the number of a request, from 0 to {len(of.arrival) - 1}")
     request = int(item)

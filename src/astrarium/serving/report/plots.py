@@ -42,7 +42,8 @@ def _latency(ax: Axes, runs: Runs) -> None:
     for i, (_, record, _) in enumerate(runs):
         curve = numbers.latency_cdf(record, relative)
         right = min(max(right, float(curve.x[-1]) * 1.02), limit * 2)
-        x, y = np.append(curve.x, limit * 100), np.append(curve.y, curve.y[-1])
+        x = np.append(curve.x, limit * 100)
+        y = np.append(curve.y, curve.y[-1])
         ax.plot(x, y, color=color_of(i), lw=1.8)
     ax.axvline(limit, color=INK, lw=1, ls="--")
     ax.annotate("SLO", (limit, 3), xytext=(3, 0), textcoords="offset points", color=INK, fontsize=8.5)
@@ -55,7 +56,8 @@ def _batch_sizes(ax: Axes, runs: Runs) -> None:
     largest = 1
     for i, (_, record, _) in enumerate(runs):
         curve = numbers.batch_size_shares(record)
-        x, y = curve.x[1:], curve.y[1:]
+        x = curve.x[1:]
+        y = curve.y[1:]
         seen = np.flatnonzero(y > 0.05)
         largest = max(largest, int(seen[-1]) + 1 if len(seen) else 1)
         if len(runs) == 1:
@@ -105,7 +107,8 @@ def _gpu_load(ax: Axes, runs: Runs) -> None:
 def _losses(ax: Axes, runs: Runs) -> None:
     found = [numbers.losses(record) for _, record, _ in runs]
     reasons = sorted({reason for each in found for reason in each}, key=_loss_order)
-    rows, left = np.arange(len(runs)), np.zeros(len(runs))
+    rows = np.arange(len(runs))
+    left = np.zeros(len(runs))
     for k, reason in enumerate(reasons):
         widths = np.array([each.get(reason, 0.0) for each in found])
         ax.barh(rows, widths, 0.6, left, color=_LOSS_COLORS[k % len(_LOSS_COLORS)], label=reason)
@@ -199,7 +202,8 @@ def _requests(ax: Axes, record: ServingRecord) -> None:
 
 
 def _gpus(ax: Axes, record: ServingRecord, advice: AdviceOverTime) -> None:
-    count, x = len(record.setup.gpus), advice.time / SECOND
+    count = len(record.setup.gpus)
+    x = advice.time / SECOND
     ax.plot(x, advice.used, color=COLORS[3], lw=1.5, label="used at all")
     ax.plot(x, count * (1 - advice.idle_fraction), color=COLORS[0], lw=1.5, label="busy on average")
     ax.axhline(count, color=INK, lw=1, ls="--", label="in the cluster")
@@ -208,7 +212,8 @@ def _gpus(ax: Axes, record: ServingRecord, advice: AdviceOverTime) -> None:
 
 
 def _advice(ax: Axes, record: ServingRecord, advice: AdviceOverTime) -> None:
-    x, width = advice.time / SECOND, 0.9 * record.duration / SECOND / _POINTS
+    x = advice.time / SECOND
+    width = 0.9 * record.duration / SECOND / _POINTS
     most = 2 * len(record.setup.gpus)  # where nothing is served the advice has no bound, the picture has
     ax.bar(x, np.minimum(advice.allocate, most), width, color=COLORS[1], label="add")
     ax.bar(x, -advice.release, width, color=COLORS[2], label="give back")
@@ -248,7 +253,8 @@ def draw_schedule(runs: Runs, path: Path) -> None:
 
 def _stretch(records: list[ServingRecord]) -> tuple[Time, Time]:
     """As many batches as one can tell apart, by the mean batch of the slowest policy."""
-    start, duration = records[0].warmup, records[0].duration
+    start = records[0].warmup
+    duration = records[0].duration
     longest = 0.0
     for record in records:
         done = record.batches.fate == Fate.FINISHED

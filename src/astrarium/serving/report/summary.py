@@ -217,7 +217,8 @@ def _latencies_by_model(record: ServingRecord, measured: Ints) -> list[Ints]:
 
 def _batch_sizes(record: ServingRecord, measured: Ints) -> tuple[Ints, Ints]:
     """For each model: requests in, and number of, batches that answered a measured request."""
-    batches, models = record.batches, len(record.setup.models)
+    batches = record.batches
+    models = len(record.setup.models)
     batch = record.requests.batch[measured]
     counts = np.zeros(len(batches.fate), bool)
     counts[batch[batch >= 0]] = True
@@ -272,7 +273,8 @@ def latency_cdf(record: ServingRecord, relative: bool, points: int = 800) -> Cur
 
     Requests that were never answered keep the curve from reaching 100.
     """
-    requests, measured = record.requests, measured_requests(record)
+    requests = record.requests
+    measured = measured_requests(record)
     outcome = requests.outcome[measured]
     answered = measured[(outcome == Outcome.IN_TIME) | (outcome == Outcome.LATE)]
     latency = (requests.done[answered] - requests.arrival[answered]).astype(np.float64)
@@ -310,7 +312,8 @@ def rates_over_time(record: ServingRecord, bins: int = 60) -> tuple[Curve, Curve
 
 def losses(record: ServingRecord) -> dict[str, float]:
     """Percent of the measured requests lost, by how."""
-    requests, measured = record.requests, measured_requests(record)
+    requests = record.requests
+    measured = measured_requests(record)
     outcome = requests.outcome[measured]
     share = 100 / max(len(measured), 1)
     found = {"late": float(np.count_nonzero(outcome == Outcome.LATE)) * share}

@@ -86,7 +86,8 @@ def stage_table(
     table = plain_table("model", "in time", "stage", "of the mean", "p50 ms", "p95 ms", "p99 ms")
     for column in table.columns[1:3]:
         column.justify = "left"
-    table.title, named = title, ""
+    table.title = title
+    named = ""
     for line in lines:
         head = ("", "") if line.model == named else (line.model, f"{attained[line.model] or 0.0:.2%}")
         times = (f"{to_ms(time):,.2f}" for time in (line.p50, line.p95, line.p99))

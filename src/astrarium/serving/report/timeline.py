@@ -23,7 +23,9 @@ from astrarium.serving.state import Fate, Outcome
 MOST_SLICES = 20_000
 _MOST_DROPS = 4_000
 _MOST_SAMPLES = 4_000
-_GPUS, _REQUESTS = 1, 2  # process numbers in the trace
+# process numbers in the trace
+_GPUS = 1
+_REQUESTS = 2
 _FATES = {Fate.PREEMPTED: " (preempted)", Fate.FAILED: " (failed)"}
 
 
@@ -76,7 +78,8 @@ def _names(record: ServingRecord) -> Iterator[Entry]:
 
 
 def _slices(record: ServingRecord, runs: Ints) -> Iterator[Entry]:
-    batches, names = record.batches, [model.name for model in record.setup.models]
+    batches = record.batches
+    names = [model.name for model in record.setup.models]
     started, finished = occupancy(batches)
     columns = (batches.model, batches.gpu, batches.size, batches.fate, batches.dispatched, started, finished)
     rows = zip(*(column[runs].tolist() for column in columns), _requests_of(record, runs), strict=True)
@@ -114,7 +117,8 @@ def _dropped(record: ServingRecord, begin: Time, end: Time) -> Ints:
 
 
 def _drops(record: ServingRecord, dropped: Ints) -> Iterator[Entry]:
-    requests, models = record.requests, record.setup.models
+    requests = record.requests
+    models = record.setup.models
     columns = (requests.done, requests.arrival, requests.model, requests.reason)
     rows = zip(dropped.tolist(), *(column[dropped].tolist() for column in columns), strict=True)
     for request, done, arrival, model, reason in rows:

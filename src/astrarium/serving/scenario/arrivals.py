@@ -26,7 +26,8 @@ def arrivals_at(scenario: Scenario, time: Ints, model: Ints) -> Arrivals:
 
 
 def _complete(scenario: Scenario, time: Ints, model: Ints, application: Ints) -> Arrivals:
-    work, profiled = np.zeros(len(time), np.int64), np.zeros(len(time), np.bool_)
+    work = np.zeros(len(time), np.int64)
+    profiled = np.zeros(len(time), np.bool_)
     for index, (name, spec) in enumerate(scenario.models.items()):
         if isinstance(spec.profile, Dynamic):
             mine = np.flatnonzero(model == index)
@@ -51,7 +52,8 @@ def _unknown_applications(scenario: Scenario, model: Ints) -> Ints:
 
 
 def _streams(scenario: Scenario) -> list[Times]:
-    names, parts = list(scenario.models), spans(scenario.workload, list(scenario.models))
+    names = list(scenario.models)
+    parts = spans(scenario.workload, list(scenario.models))
     streams = []
     for index, name in enumerate(names):
         stretches = [Stretch(part.start, part.end, part.rates[index]) for part in parts]

@@ -39,7 +39,8 @@ def files_of_model(scenario: Scenario, name: str, table: Sequence[Time]) -> Mode
     options = dict(model.backend.options)
     if model.backend.name == EMULATED:
         options = _emulated(model, name, scenario.seed, table)
-    inputs, outputs = specs(model.inputs), specs(model.outputs)
+    inputs = specs(model.inputs)
+    outputs = specs(model.outputs)
     return ModelFiles(name, model.backend.name, options, inputs, outputs, len(table) - 1)
 
 
@@ -62,7 +63,9 @@ class DynamicTruth:
     """*work* holds every request's own time, by its id; models without a dynamic profile follow *tables*."""
 
     def __init__(self, work: Sequence[Time], profiles: Mapping[int, Dynamic], tables: TableTruth) -> None:
-        self._work, self._profiles, self._tables = work, profiles, tables
+        self._work = work
+        self._profiles = profiles
+        self._tables = tables
 
     def execution(self, batch: Batch) -> Time:
         profile = self._profiles.get(batch.model)

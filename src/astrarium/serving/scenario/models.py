@@ -223,7 +223,8 @@ class ModelReader:
 
     def _distribution(self, raw: Any, field: str) -> Distribution:
         form = _only_key(raw, list(DISTRIBUTIONS), field, DISTRIBUTION_FORM)
-        body, field = raw[form], f"{field}.{form}"
+        body = raw[form]
+        field = f"{field}.{form}"
         if form == Constant.form:
             return constructed(Constant, body, field, time=self.decoder.decode(Duration, body, field))
         if form == Modes.form:

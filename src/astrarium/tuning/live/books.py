@@ -66,7 +66,8 @@ class _Crowd:
     area: float = 0.0
 
     def upto(self, now: Time) -> float:
-        self.area, self.at = self.area + self.count * (now - self.at), now
+        self.area = self.area + self.count * (now - self.at)
+        self.at = now
         return self.area
 
 
@@ -100,8 +101,12 @@ class LiveRuns:
 
     def sharers(self, now: Time, run: LiveRun) -> float:
         """Return the mean number of trials on the run's GPU since its last iteration; the next begins."""
-        area, since, place = self._area(now, run.work.place), run.iterated, run.work.place
-        crowd, run.iterated, run.crowd = run.crowd, now, area
+        area = self._area(now, run.work.place)
+        since = run.iterated
+        place = run.work.place
+        crowd = run.crowd
+        run.iterated = now
+        run.crowd = area
         if now > since:
             return (area - crowd) / (now - since)
         return self._crowds[place.gpus[0]].count
@@ -126,8 +131,11 @@ class NewsTranslator:
     def __init__(
         self, state: TuningState, runs: LiveRuns, reports: Reports, beliefs: Estimates, options: LiveOptions
     ) -> None:
-        self._state, self._runs, self._reports = state, runs, reports
-        self._beliefs, self._options = beliefs, options
+        self._state = state
+        self._runs = runs
+        self._reports = reports
+        self._beliefs = beliefs
+        self._options = options
         self.left: dict[int, Time] = {}  # by moving trial: when it left its old place
         self.kept: dict[int, int] = {}  # by trial: iterations in its newest checkpoint
         self._moves: deque[Time] = deque(maxlen=MOVES)
@@ -137,7 +145,8 @@ class NewsTranslator:
         self, now: Time, heard: Sequence[News], gpus: Collection[int] | None
     ) -> Iterator[contract.Event]:
         """Yield the events that follow from news. *gpus* are those left, where the news told of them."""
-        steps, ends = dict[int, Iterated](), list[contract.Event]()
+        steps = dict[int, Iterated]()
+        ends = list[contract.Event]()
         for news in heard:
             if isinstance(news, Iterated) and self._iterated(now, news):
                 steps[news.trial] = news
@@ -172,7 +181,8 @@ class NewsTranslator:
         """Yield progress when it is due. Where an estimate changes, the books must know the exact progress
         first: they would interpolate with the old one."""
         for number, news in steps.items():
-            row, run = self._state.open[number], self._runs.current(number, news.run)
+            row = self._state.open[number]
+            run = self._runs.current(number, news.run)
             if run is None:  # the run has ended, which says more
                 continue
             due = run.told is None or now - run.told >= self._options.progress
@@ -189,7 +199,8 @@ class NewsTranslator:
     # ends
 
     def _ended(self, now: Time, news: RunEnded, gpus: Collection[int] | None) -> Iterator[contract.Event]:
-        run, row = self._runs.current(news.trial, news.run), self._state.open.get(news.trial)
+        run = self._runs.current(news.trial, news.run)
+        row = self._state.open.get(news.trial)
         if run is None:
             return
         self._runs.end(now, run)
@@ -273,9 +284,15 @@ class LiveTuning:
         beliefs: Estimates | None = None,
         record: Callable[[Step], None] | None = None,
     ) -> None:
-        self.session, self.state, self.runs, self.watch = session, state, LiveRuns(), Watch(state)
-        self._backend, self._reports, self._record = backend, reports, record
-        self._journal, self._options = journal or Journal(), options or LiveOptions()
+        self.session = session
+        self.state = state
+        self.runs = LiveRuns()
+        self.watch = Watch(state)
+        self._backend = backend
+        self._reports = reports
+        self._record = record
+        self._journal = journal or Journal()
+        self._options = options or LiveOptions()
         self._translator = NewsTranslator(state, self.runs, reports, beliefs or Estimates(), self._options)
         self._engine = SessionEngine(state, policy, True, self._recorded, session)
         self._heard: list[News] = []
@@ -313,7 +330,8 @@ class LiveTuning:
 
     def step(self, now: Time) -> bool:
         """Handle the news, decide and give orders; tell whether anything has happened."""
-        heard, self._heard = [*self._heard, *self._backend.hear(0.0)], []
+        heard = [*self._heard, *self._backend.hear(0.0)]
+        self._heard = []
         events = [*self._events(now, heard), *self._timers.due(now)]
         happened = bool(events)
         while events:
@@ -343,7 +361,8 @@ class LiveTuning:
             self._write_down(event)
             yield event
         if seen and seen[-1] != self._gpus:
-            begins, self._gpus = self._gpus is None, seen[-1]
+            begins = self._gpus is None
+            self._gpus = seen[-1]
             yield contract.GpusChanged(self._gpus)
             yield from self.session.begin(len(self._gpus)) if begins else ()
 
@@ -352,7 +371,8 @@ class LiveTuning:
         if not isinstance(event, contract.TrialFinished | contract.TrialFailed):
             return
         row = self.state.open[event.trial]
-        candidate, total = row.trial.candidate, row.trial.total
+        candidate = row.trial.candidate
+        total = row.trial.total
         if isinstance(event, contract.TrialFailed):
             self._journal.failed(candidate, self._values(row), total, event.error)
         else:
@@ -366,7 +386,8 @@ class LiveTuning:
                 yield from self._resumed(row)
 
     def _resumed(self, row: TrialRow) -> Iterator[contract.Event]:
-        trial, values = row.trial, self._values(row)
+        trial = row.trial
+        values = self._values(row)
         known = self._journal.result(trial.candidate, values, trial.total)
         kept = self._journal.kept(trial.candidate, values, trial.total) - trial.begins
         self._known += known is not None
@@ -391,7 +412,8 @@ class LiveTuning:
                 self._start(now, row, row.place)
 
     def _ask_to_leave(self, run: LiveRun) -> None:
-        row, work = self.state.open.get(run.work.trial), run.work
+        row = self.state.open.get(run.work.trial)
+        work = run.work
         if row is None:
             run.asked = True
             self._backend.drop(work.trial, work.run)
@@ -400,7 +422,8 @@ class LiveTuning:
             self._backend.stop(work.trial, work.run)
 
     def _start(self, now: Time, row: TrialRow, place: Place) -> None:
-        trial, values = row.trial, self._values(row)
+        trial = row.trial
+        values = self._values(row)
         if trial.candidate not in self._began:
             self._began.add(trial.candidate)
             self._journal.began(trial.candidate, values)

@@ -31,7 +31,8 @@ class Checkpoints:
 
     def wrote(self, candidate: int, iterations: int, keep: bool) -> None:
         """Note a new checkpoint, and remove the one before it unless a trial ended with that."""
-        before, self._newest[candidate] = self._newest.get(candidate), iterations
+        before = self._newest.get(candidate)
+        self._newest[candidate] = iterations
         kept = self._kept.setdefault(candidate, set())
         if keep:
             kept.add(iterations)

@@ -110,7 +110,8 @@ class Estimates:
 
     def all(self) -> dict[int, Runtime]:
         """Return the runtime of every candidate that has trained for long enough."""
-        usual, first = _views(self._usual), _views(self._first)
+        usual = _views(self._usual)
+        first = _views(self._first)
         overheads = fitted(usual, first, self._prior)
         levels = {number: _level(views, overheads) for number, views in usual.items()}
         late = {number: _level(views, overheads) for number, views in first.items()}
@@ -181,7 +182,8 @@ def _compared(views: _Views, prior: float, axis: str, other: Overheads) -> float
 
 def _weighted_median(slopes: Sequence[_Slope]) -> float:
     """Return the lowest value with half of the weight up to it; the mean of two if halves are equal."""
-    ordered, half = sorted(slopes), sum(slope.weight for slope in slopes) / 2
+    ordered = sorted(slopes)
+    half = sum(slope.weight for slope in slopes) / 2
     below = 0.0
     for slope, later in zip(ordered, [*ordered[1:], ordered[-1]], strict=True):
         below += slope.weight

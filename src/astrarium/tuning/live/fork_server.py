@@ -48,7 +48,8 @@ class ForkServer:
     def __init__(
         self, environment: Mapping[str, str], preload: Sequence[str] = PRELOAD, litter: str = ""
     ) -> None:
-        self._environment, self._told = dict(environment), [litter, *preload]
+        self._environment = dict(environment)
+        self._told = [litter, *preload]
         self._begin()
 
     def _begin(self) -> None:
@@ -217,7 +218,8 @@ class Rendezvous:
     PyTorch anyway, the rendezvous starts its own."""
 
     def __init__(self, host: Callable[[], str], fork_server: ForkServer | None = None) -> None:
-        self._host, self._fork_server = host, fork_server
+        self._host = host
+        self._fork_server = fork_server
         self._own: ForkServer | None = None
         self._keeper: Connection | None = None  # of the process that has the store
         self._address: Address | None = None
@@ -228,7 +230,8 @@ class Rendezvous:
             name = self._host()
             fork_server = self._fork_server or self._own or ForkServer(os.environ, STORE_PRELOAD)
             self._own = None if self._fork_server is fork_server else fork_server
-            self._keeper, self._address = fork_server.fork(RendezvousSetup(name)), None
+            self._keeper = fork_server.fork(RendezvousSetup(name))
+            self._address = None
 
     def __call__(self) -> Address:
         """Return the address of the store; a store that died is replaced."""
@@ -255,6 +258,7 @@ class Rendezvous:
         raise AstrariumError("no store came up in which the processes of a trial could meet")
 
     def _dismiss(self) -> None:
-        keeper, self._keeper = self._keeper, None
+        keeper = self._keeper
+        self._keeper = None
         if keeper is not None:
             keeper.close()

@@ -45,7 +45,8 @@ class SearchFolder:
     *temporary* one has no logs, and is removed when it is closed."""
 
     def __init__(self, folder: Path, parcel: bytes, temporary: bool) -> None:
-        self.folder, self._temporary = folder.absolute(), temporary
+        self.folder = folder.absolute()
+        self._temporary = temporary
         for name in ("checkpoints", "logs"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
         self.build = str(self.folder / "build.pkl")
@@ -66,7 +67,8 @@ class SearchFolder:
 
     def slot_setup(self, log: str, emulated: Emulated | None, packing: Packing, **more: Any) -> SlotSetup:
         """Return the setup of slots that train what is in this folder. *more* is what else it has."""
-        device, lanes = "cpu" if emulated is not None else "cuda:0", LANES if packing == "lanes" else ""
+        device = "cpu" if emulated is not None else "cuda:0"
+        lanes = LANES if packing == "lanes" else ""
         return SlotSetup(device, self.build, emulated, lanes=lanes, log=self.log(log), **more)
 
     def close(self) -> None:
@@ -86,15 +88,19 @@ class SlotBackend:
         rendezvous: Rendezvous,
         checkpoint_seconds: float = 30.0,
     ) -> None:
-        self.slots, self.folder = slots, search_folder.checkpoints
+        self.slots = slots
+        self.folder = search_folder.checkpoints
         self.noted: Note = lambda candidate, name, value: None
-        self._search_folder, self._rendezvous = search_folder, rendezvous
-        self._every, self._checkpoints = checkpoint_seconds, Checkpoints(self.folder)
+        self._search_folder = search_folder
+        self._rendezvous = rendezvous
+        self._every = checkpoint_seconds
+        self._checkpoints = Checkpoints(self.folder)
         self._gangs: dict[tuple[int, int], _Gang] = {}
         self._gangs_started = 0
         self._gpus = slots.gpus()
         self._news: list[News] = [GpusSeen(self._gpus)]
-        self._closed, self._owner = False, os.getpid()
+        self._closed = False
+        self._owner = os.getpid()
         atexit.register(self.close)
 
     # orders
@@ -140,7 +146,8 @@ class SlotBackend:
             self._see_gpus()
             if self._news or monotonic() >= until:
                 break
-        news, self._news = self._news, []
+        news = self._news
+        self._news = []
         return news
 
     def close(self) -> None:

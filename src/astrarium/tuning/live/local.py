@@ -110,7 +110,8 @@ class LocalTrialBackend(SlotBackend):
         for missing in [name for name in preload if find_spec(name.partition(".")[0]) is None]:
             raise InputError("preload", missing, "a module that can be imported")
         self._leased = LeasedGpus(Path(os.environ.get("ASTRARIUM_FOLDER", ".")))
-        found, parcel = found_gpus(gpus, emulated), packed(build)
+        found = found_gpus(gpus, emulated)
+        parcel = packed(build)
         search_folder = SearchFolder(
             Path(folder) if folder is not None else _temporary(memory), parcel, folder is None
         )

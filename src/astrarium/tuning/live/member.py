@@ -36,12 +36,14 @@ class GangMember:
     """A member carries out one run of its slot. Each iteration runs inside a *turn*."""
 
     def __init__(self, begin: Begin, setup: SlotSetup, tell: Callable[[Message], None]) -> None:
-        self.begin, self.work = begin, begin.work
+        self.begin = begin
+        self.work = begin.work
         self.leave = self.dropped = False
         self.interruptible = False  # in the person's code, and nowhere else
         self.broken = False  # its gang did not end properly
         self.turn: Callable[[], AbstractContextManager[Any]] = nullcontext
-        self._setup, self._tell = setup, tell
+        self._setup = setup
+        self._tell = tell
         self._done = self.work.start.iterations if self.work.start is not None else 0
         self._value: float | None = None
         self._saved = self.work.start  # the newest checkpoint that is its own or that it began with
@@ -96,7 +98,8 @@ class GangMember:
         assert self.begin.store is not None
         store = PrefixStore(self.begin.group, _store(*self.begin.store))
         backend = "nccl" if self._setup.device.startswith("cuda") else "gloo"
-        rank, size = self.begin.rank, self.begin.size
+        rank = self.begin.rank
+        size = self.begin.size
         dist.init_process_group(backend, timeout=LONGEST, world_size=size, rank=rank, store=store)
         # Whoever holds it last ends its threads, and must not do so as PyTorch's reducer would: with
         # Python's lock, which those threads may be waiting for. We outlive the training.
@@ -124,7 +127,9 @@ class GangMember:
 
     def _workers(self) -> Workers:
         own = int(stream(self._setup.seed, "training", self.work.candidate).integers(2**31))
-        rank, size, width = self.begin.rank, self.begin.size, self.work.place.width
+        rank = self.begin.rank
+        size = self.begin.size
+        width = self.work.place.width
         candidate = self.work.candidate
         workers = Workers(rank, size, self._setup.device, width, self._setup.emulated, own, candidate)
         if rank == 0:

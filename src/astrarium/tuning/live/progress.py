@@ -22,7 +22,8 @@ class SearchProgress:
     """
 
     def __init__(self, label: str = "") -> None:
-        self._label, self._due = label, 0.0
+        self._label = label
+        self._due = 0.0
         self._began: float | None = None  # when the first step was over: processes take a while to come up
         self._told = self._failed = 0  # best ones, and failed ones, so far
         self._console: Any = None
@@ -77,7 +78,8 @@ class SearchProgress:
 
 def line(live: LiveTuning) -> str:
     """Trials done, running and waiting; iterations; GPUs that are held; the best so far."""
-    state, session = live.state, live.session
+    state = live.state
+    session = live.session
     rows = list(state.ledger.rows.values())
     done = sum(row.outcome is not Outcome.OPEN for row in rows)
     busy = sum((1 - state.strips.room(gpu) for gpu in state.strips.holders), start=0)

@@ -44,7 +44,8 @@ from astrarium.tuning.spaces import Space, space_of
 # candidates would differ, and what is kept of the earlier ones would be thrown away without a word.
 
 
-FILE, LOCK = "search.json", "search.lock"
+FILE = "search.json"
+LOCK = "search.lock"
 
 
 @contextmanager
@@ -72,7 +73,8 @@ def _lock(file: IO[str], folder: Path) -> None:
 def check_same_search(folder: Path, told: Mapping[str, Any], again: bool) -> None:
     """Check that a resumed run searches as the first one did. *told* names what defines the candidates: the
     first run writes it down, and those that resume it are held to it."""
-    file, own = folder / FILE, _written(told)
+    file = folder / FILE
+    own = _written(told)
     if not again or not file.exists():
         file.write_text(json.dumps(own, indent=2) + "\n", encoding="utf-8")
         return
@@ -100,7 +102,8 @@ class FileJournal(Journal):
     was killed goes on with it. A torn last line does not count."""
 
     def __init__(self, path: Path, checkpoints: Checkpoints) -> None:
-        self._path, self._checkpoints = path, checkpoints
+        self._path = path
+        self._checkpoints = checkpoints
         self._values: dict[int, str] = {}  # by candidate: what was last trained under that number
         self._results: dict[tuple[int, str, int], EarlierResult] = {}
         self._read()
@@ -146,7 +149,8 @@ class FileJournal(Journal):
             os.fsync(file.fileno())
 
     def _take(self, line: dict[str, Any]) -> None:
-        candidate, written = line["candidate"], line["values"]
+        candidate = line["candidate"]
+        written = line["values"]
         self._values[candidate] = written
         if "total" in line:
             known = EarlierResult(None, line["error"]) if "error" in line else EarlierResult(line["value"])
@@ -175,7 +179,8 @@ def _canonical(values: Mapping[str, Any]) -> str:
     return json.dumps(dict(values), sort_keys=True, default=repr)
 
 
-JOURNAL, TRACE = "journal.jsonl", "trace.jsonl"
+JOURNAL = "journal.jsonl"
+TRACE = "trace.jsonl"
 INTERRUPTED = "it was interrupted"
 Look = Callable[[LiveTuning], None]
 
@@ -316,7 +321,8 @@ def _checked(spec: SearchSpec) -> _CheckedSearch:
     if spec.goal not in ("min", "max"):
         raise InputError("goal", spec.goal, "min or max")
     space = space_of(spec.space)
-    search, policy = spec.search, spec.policy
+    search = spec.search
+    policy = spec.policy
     return _CheckedSearch(
         search=chosen(searches, search, field="search") if isinstance(search, Choice) else search,
         sampler=_sampler(spec, space),

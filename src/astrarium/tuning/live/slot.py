@@ -114,8 +114,10 @@ _DROP = signal.SIGUSR1
 
 class Slot:
     def __init__(self, pipe: Connection, setup: SlotSetup) -> None:
-        self._pipe, self._setup = pipe, setup
-        self._sending, self._making = Lock(), Lock()
+        self._pipe = pipe
+        self._setup = setup
+        self._sending = Lock()
+        self._making = Lock()
         self._members: dict[tuple[int, int], GangMember] = {}
         self._next: SimpleQueue[GangMember] = SimpleQueue()
         self._main = get_ident()

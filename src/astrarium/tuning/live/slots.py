@@ -23,11 +23,13 @@ class SlotProcess:
     it; *heard* is when it last gave a sign of life."""
 
     def __init__(self, gpu: int, pipe: Connection) -> None:
-        self.gpu, self.pipe = gpu, pipe
+        self.gpu = gpu
+        self.pipe = pipe
         self.pid = self.session = 0
         self.handle: int | None = None  # of the process: its id could be used again
         self.last_words = "its process ended"
-        self.runs, self.warm = 0, False
+        self.runs = 0
+        self.warm = False
         self.heard = monotonic()
 
     def came_up(self, pid: int) -> None:
@@ -127,7 +129,10 @@ class LocalSlots:
         shared: bool = False,
         first: Collection[int] | None = None,
     ):
-        self._templates, self._most, self._patience, self._shared = dict(gpus), most, patience, shared
+        self._templates = dict(gpus)
+        self._most = most
+        self._patience = patience
+        self._shared = shared
         self._made = {gpu: made for gpu, made in gpus.items() if first is None or gpu in first}
         self._fork_servers = {id(gpu.fork_server): gpu.fork_server for gpu in gpus.values()}
         self.given_up = ""  # why the last GPU was
@@ -196,11 +201,13 @@ class LocalSlots:
         for number in sorted({sources[source] for source in ready}):
             self._drain(number)
         self._find_silent()
-        heard, self._heard = self._heard, []
+        heard = self._heard
+        self._heard = []
         return heard
 
     def close(self) -> None:
-        slots, self._slots = list(self._slots.values()), {}
+        slots = list(self._slots.values())
+        self._slots = {}
         for slot in slots:
             slot.end()
         for slot in slots:

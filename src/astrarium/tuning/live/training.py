@@ -142,11 +142,15 @@ class Workers:
         seed: int = 0,
         candidate: int = 0,
     ) -> None:
-        self.rank, self.size, self.device = rank, size, device
-        self.candidate, self.seed = candidate, seed
+        self.rank = rank
+        self.size = size
+        self.device = device
+        self.candidate = candidate
+        self.seed = seed
         self.width = Width(size) if width is None else width
         self.noted: Callable[[str, str], object] = lambda name, value: None  # what the study should know
-        self._emulated, self._began = emulated or Emulated(), time.monotonic()
+        self._emulated = emulated or Emulated()
+        self._began = time.monotonic()
 
     def parallel(self, model: Any) -> Any:
         """Return the model, which averages its gradients over all workers where there are several."""
@@ -197,7 +201,9 @@ class ParkedFunction:
     its training saves it, and there it is left, by an error of the class *leaves*."""
 
     def __init__(self, function: Callable[[], object], name: str, leaves: type[BaseException]) -> None:
-        self._function, self._leaves, self._over = function, leaves, False
+        self._function = function
+        self._leaves = leaves
+        self._over = False
         self._go = threading.Semaphore(0)
         self._said: SimpleQueue[Any] = SimpleQueue()  # reports, and an error or None at the end
         self._thread = threading.Thread(target=self._run, daemon=True, name=name)

@@ -287,7 +287,8 @@ def with_checkpoint(summary: TuningSummary, folder: Path | None) -> TuningSummar
 
 def _scenario(record: TuningRecord, spec: SearchSpec, engine: str) -> TuningScenario:
     """Return what was searched as a scenario, which reports ask."""
-    search, policy = _choice(spec.search), _choice(spec.policy)
+    search = _choice(spec.search)
+    policy = _choice(spec.policy)
     gpus = max(1, len(record.gpus))
     written = {"goal": spec.goal, "target": spec.target, "gpus": gpus, "seed": spec.seed}
     space = msgspec.to_builtins(dict(spec.space), enc_hook=repr)

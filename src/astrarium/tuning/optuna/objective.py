@@ -26,9 +26,11 @@ class CandidateTrial:
     *number* is that of the candidate; the objective's *loop* is told what is reported."""
 
     def __init__(self, values: Mapping[str, Any], workers: Workers, loop: Any) -> None:
-        self.number, self.params = workers.candidate, dict(values)
+        self.number = workers.candidate
+        self.params = dict(values)
         self.user_attrs: dict[str, Any] = {}
-        self.loop, self._noted = loop, workers.noted
+        self.loop = loop
+        self._noted = workers.noted
 
     def __getattr__(self, name: str) -> Any:
         known = ", ".join(each for each in dir(type(self)) if not each.startswith("_"))
@@ -87,8 +89,11 @@ class ObjectiveLoop:
 
     def __init__(self, function: Callable[[], Any], workers: Workers) -> None:
         self.value: float | None = None  # the last that was reported
-        self.done, self.objects = 0, dict[str, Any]()
-        self._function, self._workers, self._began = function, workers, False
+        self.done = 0
+        self.objects = dict[str, Any]()
+        self._function = function
+        self._workers = workers
+        self._began = False
         self._thread = ParkedFunction(self._run, "objective", _Over)
 
     # the training's side
@@ -109,7 +114,8 @@ class ObjectiveLoop:
     # the objective's side
 
     def iterate(self, count: int, objects: dict[str, Any]) -> Iterator[int]:
-        self._began, self.objects = True, objects
+        self._began = True
+        self.objects = objects
         self._thread.park(0)
         while self.done < count:
             yield self.done
@@ -150,7 +156,8 @@ class ObjectiveTraining:
         return {"done": self._loop.done, "objects": objects, **told}
 
     def load(self, state: dict[str, Any]) -> None:
-        self._loop.done, self._loop.value = state["done"], state["value"]
+        self._loop.done = state["done"]
+        self._loop.value = state["value"]
         self._trial.user_attrs.update(state["user_attrs"])
         for name, found in state["objects"].items():
             plain(self._loop.objects[name]).load_state_dict(found)

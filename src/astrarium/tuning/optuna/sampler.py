@@ -42,7 +42,9 @@ class OptunaSampler:
         if len(study.directions) != 1:
             raise InputError("study", study.study_name, "a study with one objective")
         self.goal: Goal | None = "min" if study.direction.name == "MINIMIZE" else "max"
-        self._study, self._left, self._pruning = study, most, pruning
+        self._study = study
+        self._left = most
+        self._pruning = pruning
         self._suggest: Suggest | None = space if callable(space) else None
         self._fixed = None if callable(space) else distributions(space)
         self._trials: dict[int, optuna.Trial] = {}  # that have not ended
@@ -61,7 +63,8 @@ class OptunaSampler:
     def adopt(self, values: Values) -> Configuration:
         """Add a trial with these values; those that the space does not allow are chosen anew."""
         self._study.enqueue_trial(dict(values))
-        left, self._left = self._left, None
+        left = self._left
+        self._left = None
         found = self.ask()
         self._left = left
         assert found is not None

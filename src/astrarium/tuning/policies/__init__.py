@@ -25,4 +25,6 @@ searches: Registry[Callable[[Any], Search]] = Registry(
     "search algorithm", package="astrarium.tuning.search", group="astrarium.searches"
 )
 
-DEFAULT_POLICY, DEFAULT_SEARCH = "dynamic-fluid", "successive-halving"  # of files and from Python alike
+# of files and from Python alike
+DEFAULT_POLICY = "dynamic-fluid"
+DEFAULT_SEARCH = "successive-halving"

@@ -79,7 +79,9 @@ class GpuBudget:
     """The budget counts the GPUs that widths need, if trials that share a GPU have equal parts of it."""
 
     def __init__(self, gpus: int, widths: Iterable[Width]) -> None:
-        self._gpus, self._whole, self._parts = gpus, 0, Counter[int]()
+        self._gpus = gpus
+        self._whole = 0
+        self._parts = Counter[int]()
         for width in widths:
             self._count(width, 1)
 

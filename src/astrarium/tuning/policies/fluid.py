@@ -89,7 +89,8 @@ def topped_up(
 ) -> dict[int, Width]:
     """Give GPUs that are left over to the trials that would end last, one by one, as long as that shortens
     them and all still fit."""
-    found, by_trial = dict(widths), {row.trial.id: row for row in rows}
+    found = dict(widths)
+    by_trial = {row.trial.id: row for row in rows}
     last = [(-state.time_left(now, row, widths[trial]), trial) for trial, row in by_trial.items()]
     heapify(last)
     budget = GpuBudget(gpus, widths.values())

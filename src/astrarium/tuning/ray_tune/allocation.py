@@ -64,10 +64,13 @@ class Allocation:
             raise InputError(
                 "policy", policy, "a name, name:key=value or a mapping: it is made anew each time"
             )
-        self._policy, self._iterations = choice, iterations
-        self._gpus, self._moving = gpus, moving
+        self._policy = choice
+        self._iterations = iterations
+        self._gpus = gpus
+        self._moving = moving
         self._usual = Runtime(SECOND, packing, scaling)
-        self._estimates, self._numbers = Estimates(self._usual), dict[str, int]()
+        self._estimates = Estimates(self._usual)
+        self._numbers = dict[str, int]()
         self._widths: dict[str, Width] = {}  # at which trials have reported last
         self._promised: dict[str, Width] = {}
         self._asked_at: dict[str, float] = {}
@@ -106,7 +109,8 @@ class Allocation:
         self._promised.pop(trial.trial_id, None)
         if asked is not None:  # it has moved, and this is its first iteration there
             self._costs.append(max(0.0, time.monotonic() - asked - took))
-        width, number = width_of(trial.placement_group_factory), self._number(trial.trial_id)
+        width = width_of(trial.placement_group_factory)
+        number = self._number(trial.trial_id)
         first = self._widths.get(trial.trial_id) != width
         self._widths[trial.trial_id] = width
         self._estimates.seen(number, width.numerator, width.denominator, round(took * SECOND), first)

@@ -92,7 +92,8 @@ def _domain(dimension: Any) -> Any:
         return tune.choice(list(dimension.options))
     if not isinstance(dimension, Range):
         return dimension
-    low, high = dimension.low, dimension.high
+    low = dimension.low
+    high = dimension.high
     if dimension.whole:
         whole = tune.lograndint if dimension.log else tune.randint
         return whole(int(low), int(high) + 1)

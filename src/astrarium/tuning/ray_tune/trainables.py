@@ -165,7 +165,9 @@ class ClassTraining:
     def __init__(self, kind: Any, values: dict[str, Any], workers: Workers, metric: str) -> None:
         from ray.tune.result import TRIAL_INFO
 
-        self._folder, self._metric, self._last = TemporaryDirectory(), metric, dict[str, Any]()
+        self._folder = TemporaryDirectory()
+        self._metric = metric
+        self._last = dict[str, Any]()
         self._one = _kept_in(kind, self._folder.name)({**values, TRIAL_INFO: TrialInfo(workers)})
         self._end = finalize(self, self._one.stop)
 
@@ -195,7 +197,9 @@ class FunctionTraining:
     some reports, which are ignored."""
 
     def __init__(self, function: Any, values: dict[str, Any], workers: Workers, metric: str) -> None:
-        self._metric, self._last, self._files = metric, dict[str, Any](), Files()
+        self._metric = metric
+        self._last = dict[str, Any]()
+        self._files = Files()
         self._since = 0  # reports since those files were written
         self._again = 0  # reports that were heard before
         self._session = TrainableSession(lambda: function(values), workers)

@@ -73,7 +73,8 @@ def _best_line(runs: Runs) -> Any:
 def _heat_maps(runs: Runs, seeds: bool) -> list[Any]:
     from shutil import get_terminal_size
 
-    end, width = max(run.record.end for run in runs), WINDOWS
+    end = max(run.record.end for run in runs)
+    width = WINDOWS
     if sys.stdout.isatty():
         width = min(made.fitting(get_terminal_size().columns, run.record.gpus) for run in runs)
     labels = [f"{run.label}, seed {run.seed}" if seeds else run.label for run in runs]
@@ -210,7 +211,8 @@ def _heat(record: TuningRecord) -> Iterator[Sequence[Any]]:
 
 
 def _trial_cells(row: TrialRow) -> list[Any]:
-    trial, instants = row.trial, (row.arrived, row.started, row.ended)
+    trial = row.trial
+    instants = (row.arrived, row.started, row.ended)
     moments = ["" if at < 0 else at / SECOND for at in instants]
     ending = [row.outcome.name.lower(), row.reason, row.done, row.moves, row.gpu_time / SECOND]
     return [trial.id, trial.group, trial.candidate, trial.begins, trial.iterations, *moments, *ending]

@@ -61,7 +61,8 @@ def draw_best(runs: Sequence[Drawn], path: Path, title: str = "") -> None:
         for place, run in enumerate(runs):
             at = [each.at / SECOND / size for each in run.record.best]
             values = [each.value for each in run.record.best]
-            color, last = color_of(place), run.record.end / SECOND / size
+            color = color_of(place)
+            last = run.record.end / SECOND / size
             if at:
                 ax.step([*at, last], [*values, values[-1]], where="post", color=color, label=run.label)
         if (target := runs[0].summary.target) is not None:
@@ -124,7 +125,8 @@ def _free(stay: Stay, there: Sequence[Box]) -> float:
     way, as they are for a moment while trials move."""
     share = float(stay.place.share)
     for part in range(stay.place.parts):
-        low, high = part * share, (part + 1) * share
+        low = part * share
+        high = (part + 1) * share
         if all(box.high <= low + 1e-9 or box.low >= high - 1e-9 for box in there):
             return low
     return 0.0

@@ -126,7 +126,8 @@ def _best(candidate: Candidate, goal: Goal) -> CandidateScore | None:
 
 
 def _rank(candidate: Candidate, goal: Goal) -> tuple[bool, float, Time, int]:
-    best, sign = _best(candidate, goal), 1 if goal == "min" else -1
+    best = _best(candidate, goal)
+    sign = 1 if goal == "min" else -1
     if best is None:
         return True, 0.0, 0, candidate.number
     return False, sign * best.value, best.at, candidate.number

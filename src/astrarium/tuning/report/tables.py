@@ -64,7 +64,9 @@ def _axis(end: Time, width: int) -> str:
     return f"0 {last:>{width - 2}}"
 
 
-MOST_CANDIDATES, MOST_LETTERS, LINE = 20, 60, 200
+MOST_CANDIDATES = 20
+MOST_LETTERS = 60
+LINE = 200
 Seeded = Mapping[str, Sequence[TuningSummary]]  # by policy: one for each seed
 
 

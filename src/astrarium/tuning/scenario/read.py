@@ -40,7 +40,8 @@ def check_search(kind: Any, settings: Mapping[str, Any]) -> None:
     for name in ("candidates", "population"):
         if all_of.get(name, 0) > MOST_CANDIDATES:
             raise InputError(f"search.{name}", all_of[name], f"at most {MOST_CANDIDATES:,}")
-    iterations, eta = all_of.get("iterations", 1), all_of.get("eta", 1)
+    iterations = all_of.get("iterations", 1)
+    eta = all_of.get("eta", 1)
     if iterations < eta:
         told = f"at least eta ({eta}): with fewer there is one rung only, and nobody is stopped"
         raise InputError("search.iterations", iterations, told)

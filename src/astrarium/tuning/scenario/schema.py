@@ -66,7 +66,8 @@ def _near(raw: str) -> str:
 
 
 def _of_library(kind: Kind, inside: Any) -> SamplerSection:
-    what, field = _NAMES[kind], f"sampler.{kind}"
+    what = _NAMES[kind]
+    field = f"sampler.{kind}"
     settings = {what: inside} if isinstance(inside, str) else inside
     if not isinstance(settings, dict) or not isinstance(settings.get(what), str):
         raise InputError(field, inside, f"a name, or a mapping with {what}, seed and settings of its own")

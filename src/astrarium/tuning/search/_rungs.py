@@ -26,7 +26,8 @@ class RunningBracket:
 
     def asked(self) -> list[Want]:
         """Return all trials of the rung that nobody was asked for yet."""
-        found, self.waiting = self.waiting, []
+        found = self.waiting
+        self.waiting = []
         return found
 
     def heard(self, results: Results) -> None:
@@ -99,7 +100,8 @@ class Bracket(NamedTuple):
 
 def brackets(chosen: BracketParameters) -> list[Bracket]:
     """Return the brackets of all passes, in each pass the one with most candidates first."""
-    eta, rungs = chosen.eta, totals(1, chosen.iterations, chosen.eta)
+    eta = chosen.eta
+    rungs = totals(1, chosen.iterations, chosen.eta)
     most = len(rungs) - 1
     found = [Bracket(-(-(most + 1) * eta**s // (s + 1)), rungs[most - s :]) for s in range(most, -1, -1)]
     return found * chosen.passes

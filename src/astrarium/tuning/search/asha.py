@@ -42,7 +42,9 @@ class Asha:
 
 class _Rungs:
     def __init__(self, pool: Pool, parameters: Asha.Parameters) -> None:
-        self._pool, self._parameters, self._group = pool, parameters, pool.group()
+        self._pool = pool
+        self._parameters = parameters
+        self._group = pool.group()
         self._totals = totals(parameters.smallest, parameters.iterations, parameters.eta)
         self._results: list[dict[int, float | None]] = [{} for _ in self._totals]
         self._gone_on: list[set[int]] = [set() for _ in self._totals]
@@ -56,7 +58,8 @@ class _Rungs:
             self._pool.complete([candidate])
 
     def more(self) -> tuple[Want, ...]:
-        found, most = list[Want](), concurrent_trials(self._pool, self._parameters.concurrency)
+        found = list[Want]()
+        most = concurrent_trials(self._pool, self._parameters.concurrency)
         while len(self.at) < most and (want := self._one()) is not None:
             found.append(want)
         return tuple(found)
@@ -72,7 +75,8 @@ class _Rungs:
         return None if fresh is None else self._want(fresh, 0)
 
     def _promising(self, rung: int) -> int | None:
-        results, gone = self._results[rung], self._gone_on[rung]
+        results = self._results[rung]
+        gone = self._gone_on[rung]
         share = len(results) // self._parameters.eta
         if len(gone) >= share:
             return None

@@ -71,7 +71,9 @@ class Pool:
     def __init__(self, sampler: Sampler, goal: Goal, space: Space | None = None) -> None:
         self.all: dict[int, Candidate] = {}
         self.workers = 1  # GPUs that there are now, as far as is known
-        self._sampler, self._sign, self._space = sampler, 1 if goal == "min" else -1, space or {}
+        self._sampler = sampler
+        self._sign = 1 if goal == "min" else -1
+        self._space = space or {}
         self._groups = 0
 
     # what a search asks
@@ -91,7 +93,8 @@ class Pool:
         model = self.all[source]
         chance = stream(seed, "copy", len(self.all)).random(len(model.values))
         added = self._add(self._sampler.adopt(self._changed(model.values, chance)))
-        added.source, added.done = source, model.done
+        added.source = source
+        added.done = model.done
         return added.number
 
     def stop(self, candidates: Iterable[int]) -> None:
@@ -127,7 +130,8 @@ class Pool:
     def end(self, candidate: Candidate, standing: Standing, reason: str) -> None:
         """Record how a candidate ended; only its first end counts."""
         if candidate.standing is Standing.OPEN:
-            candidate.standing, candidate.reason = standing, reason
+            candidate.standing = standing
+            candidate.reason = reason
             self._sampler.tell(candidate.configuration.id, candidate.value, standing)
 
     # helpers

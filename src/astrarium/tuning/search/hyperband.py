@@ -69,7 +69,8 @@ class Hyperband:
 
 def _side_by_side(courses: list[Course], most: int) -> Course:
     """Run so many brackets at once; with the end of one, the next begins."""
-    later, begun = iter(courses), list[RunningBracket]()
+    later = iter(courses)
+    begun = list[RunningBracket]()
     while True:
         begun = [each for each in begun if each.missing]
         while len(begun) < most and (course := next(later, None)) is not None:

@@ -30,7 +30,8 @@ class Pbt:
 
     def run(self, pool: Pool) -> Course:
         chosen = self.parameters
-        members, size = drawn(pool, chosen.population), chosen.population
+        members = drawn(pool, chosen.population)
+        size = chosen.population
         ends = range(chosen.interval, chosen.iterations, chosen.interval)
         for total in [*ends, chosen.iterations]:
             best = pool.ranked((yield wanted(pool, members, total)))

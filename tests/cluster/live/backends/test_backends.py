@@ -122,7 +122,8 @@ def test_a_job_runs_to_its_end_and_is_forgotten(site: Site, home: Path, script: 
 
 @every_backend
 def test_a_job_that_is_stopped_goes_on_where_it_was(site: Site, home: Path, script: Path) -> None:
-    one, task = site.backend(home), JobCommand(words(script, 30, 0.05))
+    one = site.backend(home)
+    task = JobCommand(words(script, 30, 0.05))
     one.start(order(one, 1, task))
     seen(one, 1, lambda run: run.progress > 0.1)
     one.stop(RunKey(0, 0, 1))
@@ -257,7 +258,8 @@ def test_a_gang_has_failed_also_where_the_rest_had_to_be_killed(site: Any, home:
 
 @every_other
 def test_a_run_is_lost_with_its_machine(site: Site, home: Path, script: Path) -> None:
-    one, task = site.backend(home), JobCommand(words(script, 40, 0.05))
+    one = site.backend(home)
+    task = JobCommand(words(script, 40, 0.05))
     first = order(one, 1, task, 0, 1)
     one.start(first)
     seen(one, 1, lambda run: run.progress > 0.1)

@@ -318,7 +318,8 @@ def test_a_machine_that_comes_back_with_other_gpus_is_another_one(tmp_path: Path
 
 
 def test_a_slow_copy_holds_up_nobody(tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    task, go = JobCommand(words(script, 40, 0.05)), threading.Event()
+    task = JobCommand(words(script, 40, 0.05))
+    go = threading.Event()
     at_once = copies.receive_pieces
 
     def slowly(channel: Any, write: Any) -> None:
@@ -346,7 +347,8 @@ def test_a_checkpoint_that_is_cut_off_is_sent_again(
     tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is never taken for a whole one, here nor there."""
-    at_once, broken = copies.send_pieces, list[str]()
+    at_once = copies.send_pieces
+    broken = list[str]()
 
     def broken_twice(channel: Any, read: Any, *rest: Any) -> None:
         if len(broken) < 2:
@@ -501,7 +503,10 @@ def _heard_after(host: hosts.HostHandle, moment: float) -> bool:
 
 def test_a_host_whose_disk_is_slow_is_not_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It reports what it saw last, takes orders, and carries each out once when the disk answers."""
-    disk, waits, stopped, look = threading.Event(), threading.Event(), list[RunKey](), MachineAgent.look
+    disk = threading.Event()
+    waits = threading.Event()
+    stopped = list[RunKey]()
+    look = MachineAgent.look
 
     def slow(agent: MachineAgent) -> Any:
         waits.set()
@@ -526,7 +531,9 @@ def test_a_host_whose_disk_is_slow_is_not_silent(tmp_path: Path, monkeypatch: py
 
 def test_orders_that_a_slow_disk_holds_up_are_dropped_with_their_connection() -> None:
     """They are given again with the next one; the machine may have another number then."""
-    disk, waits, done = threading.Event(), threading.Event(), list[int]()
+    disk = threading.Event()
+    waits = threading.Event()
+    done = list[int]()
     one = DiskThread(lambda: None)
 
     def slow() -> None:

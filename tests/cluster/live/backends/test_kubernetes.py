@@ -72,7 +72,8 @@ def test_a_run_is_a_job_held_to_its_machines(site: FakeKubernetes, home: Path) -
     assert seen(one, 1).ended == "finished"
     one.close()
     [job] = made(site, "jobs")
-    spec, pod = job["spec"], job["spec"]["template"]["spec"]
+    spec = job["spec"]
+    pod = job["spec"]["template"]["spec"]
     assert any(url.startswith("/apis/batch/v1/namespaces/lab/jobs") for _, url, _ in site.calls)
     assert (spec["completionMode"], spec["completions"], spec["parallelism"]) == ("Indexed", 2, 2)
     assert (spec["backoffLimit"], spec["suspend"], pod["restartPolicy"]) == (0, False, "Never")

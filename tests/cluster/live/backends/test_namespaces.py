@@ -72,7 +72,8 @@ class Net:
         ip("addr", "add", f"{NETWORK}.1/24", "dev", self.bridge)
         ip("link", "set", self.bridge, "up")
         for number, host in enumerate(self.hosts):
-            cable, end = f"{self.mark}-c{number}", f"{self.mark}-e{number}"
+            cable = f"{self.mark}-c{number}"
+            end = f"{self.mark}-e{number}"
             ip("netns", "add", host)
             ip("link", "add", cable, "type", "veth", "peer", "name", end, "netns", host)
             ip("link", "set", cable, "master", self.bridge, "up")

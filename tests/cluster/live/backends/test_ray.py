@@ -25,7 +25,9 @@ pytestmark = [pytest.mark.long, pytest.mark.thorough]
 pytest_plugins = ("tests.support.cluster.fixtures",)
 
 TRAIN = ROOT / "examples" / "cluster" / "train.py"
-STEPS, PAUSE = 60, 0.1  # together longer than a lease: some must be stopped
+# together longer than a lease: some must be stopped
+STEPS = 60
+PAUSE = 0.1
 TEXT = """\
 machines: [{{count: 3, gpus: 4}}]
 apps:

@@ -45,7 +45,8 @@ class FakeRay:
         RayError = RayError
 
     def __init__(self, *answers: Any) -> None:
-        self.answers, self.ended = list(answers), list[str]()
+        self.answers = list(answers)
+        self.ended = list[str]()
         self.look = self
 
     def remote(self, *_: object) -> str:
@@ -106,7 +107,8 @@ def test_agents_stay_until_all_has_been_told(
     monkeypatch: pytest.MonkeyPatch, ended: Ending | None, expected: list[str]
 ) -> None:
     """After a drain, the next arbiter must learn who has finished meanwhile."""
-    one, ray = RayBackend.__new__(RayBackend), FakeRay()
+    one = RayBackend.__new__(RayBackend)
+    ray = FakeRay()
     runs = {} if ended is None else {RunKey(0, 0, 1): RunStatus((0,), ended)}
     monkeypatch.setattr(one, "_ray", ray, raising=False)
     monkeypatch.setattr(one, "look", lambda: Snapshot({}, runs))
@@ -117,7 +119,8 @@ def test_agents_stay_until_all_has_been_told(
 
 def test_whoever_is_agent_next_respects_the_locks_of_the_last(home: Path, script: Path) -> None:
     """On the same machine it has another name; GPUs are the same."""
-    task, locks = JobCommand(words(script)), []
+    task = JobCommand(words(script))
+    locks = []
     for name in ("host-1234.1", "host-1234.2"):
         taken = RayAgent(str(home), name, "127.0.0.1")._agent._locks(PartOrder(order(1, task), 0), (0,))
         locks.append([os.path.basename(path) for path in taken])
@@ -129,7 +132,8 @@ def test_an_agent_whose_disk_is_slow_is_not_silent(
 ) -> None:
     """It says what it saw last, takes orders, and carries them out when the disk answers."""
     monkeypatch.setattr("astrarium.cluster.live.machine.agent.SOON", 0.1)
-    agent, disk = RayAgent(str(home), "left", "127.0.0.1"), Event()
+    agent = RayAgent(str(home), "left", "127.0.0.1")
+    disk = Event()
     key = RunKey(0, 0, 1)
     assert agent.look(1, MachineStatus(2))[0] == {}
     look = agent._agent.look

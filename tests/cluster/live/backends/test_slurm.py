@@ -129,7 +129,8 @@ def test_an_arbiter_that_died_before_it_handed_a_run_over(slurm: FakeSlurm, home
     with pytest.raises(InputError, match=r"a Slurm that answers .*Unable to contact slurm controller"):
         slurm.backend(home)
     (slurm.folder / "down").unlink()
-    one, given = slurm.backend(home), order(1, JobCommand(words(script)))
+    one = slurm.backend(home)
+    given = order(1, JobCommand(words(script)))
     (slurm.folder / "down").touch()
     one.start(given)
     waited(lambda: one.look().runs == {KEY: RunStatus((0,))} and not slurm.jobs())

@@ -22,7 +22,8 @@ from astrarium.cluster.live.backends import wire
 from astrarium.cluster.live.backends.wire import Channel, Listener, Place, WireError, connected, tcp_listener
 from astrarium.core.errors import InputError
 
-KEY, OTHER = b"k" * 32, b"o" * 32
+KEY = b"k" * 32
+OTHER = b"o" * 32
 
 
 class Echo:
@@ -124,7 +125,9 @@ class Between:
     """Somebody on the way who hands on what a client says, changed."""
 
     def __init__(self, there: Place, changed: Callable[[int, bytes], list[bytes]]) -> None:
-        self._there, self._changed, self.seen = there, changed, b""
+        self._there = there
+        self._changed = changed
+        self.seen = b""
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.place = Place("127.0.0.1", self._socket.getsockname()[1])
         threading.Thread(target=self._hand_on, daemon=True).start()
@@ -291,7 +294,8 @@ class Listening:
     """Somebody on the way who reads along, whatever the protocol is."""
 
     def __init__(self, there: Place) -> None:
-        self.bytes, self._there = b"", there
+        self.bytes = b""
+        self._there = there
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.place = Place("127.0.0.1", self._socket.getsockname()[1])
         threading.Thread(target=self._hand_on, daemon=True).start()

@@ -97,7 +97,8 @@ def world(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Iterator[World]:
     log = tmp_path / "copies/0-see" / LOG
     log.parent.mkdir(parents=True)
     log.write_text("words")
-    broken, hook = list[object](), threading.excepthook
+    broken = list[object]()
+    hook = threading.excepthook
     threading.excepthook = broken.append
     one = World(tmp_path)
     served(one)

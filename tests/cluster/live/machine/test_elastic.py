@@ -221,7 +221,8 @@ def test_a_search_goes_on_with_fewer_and_more_gpus(
     space = {"x": {"low": 0.0, "high": 1.0}}
     raw = {"train": "train.py:build", "goal": "max", "space": space, "search": search, "emulated": {}}
     (tmp_path / "search.yaml").write_bytes(msgspec.yaml.encode(raw))
-    file, state = elastic_file(tmp_path, script, "hears", "30s"), ("--state", str(home), "--wait", "60")
+    file = elastic_file(tmp_path, script, "hears", "30s")
+    state = ("--state", str(home), "--wait", "60")
     cluster = msgspec.yaml.decode(file.read_bytes())
     cluster["apps"][0]["command"] = [sys.executable, "-m", "astrarium", "run", "search.yaml"]
     file.write_bytes(msgspec.yaml.encode(cluster))

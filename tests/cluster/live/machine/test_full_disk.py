@@ -35,7 +35,8 @@ with cluster_job.session() as session:
     session.result({"sum": sum(values), "count": len(values)})
 """
 STEPS = 60
-WAITS, GOES_ON = "the arbiter waits", "the arbiter goes on"
+WAITS = "the arbiter waits"
+GOES_ON = "the arbiter goes on"
 
 
 @pytest.fixture

@@ -218,7 +218,8 @@ def test_a_job_is_not_to_blame_for_its_gpu() -> None:
     play = Play(policy("fifo"), [single(0, "a", 20 * SECOND)], options=Options(retries=0))
     play.go(2)
     [run] = play.backend.runs.values()
-    run.ended, run.error = "failed", "CUDA error"
+    run.ended = "failed"
+    run.error = "CUDA error"
     play.backend.sicken("left", gpu0=Sickness("Xid 79", lost=True))
     play.go(60)
     assert play.outcomes() == [Outcome.FINISHED]

@@ -61,7 +61,9 @@ SECRET = b"what only its owner may read"
 HUGE = 3 << 30  # bytes, of a file that takes no room
 ROUNDS = 40
 LONGEST = 60  # seconds, far more than anything here takes
-USER, OTHER = 61001, 61002  # numbers that are no accounts
+# numbers that are no accounts
+USER = 61001
+OTHER = 61002
 
 
 @pytest.fixture
@@ -224,7 +226,8 @@ def check_readable(heard: Heard) -> None:
 
 def heard_of(*messages: bytes) -> Heard:
     """Return what a keeper has heard when a runner has said this."""
-    heard, (ours, its) = Heard(), socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    heard = Heard()
+    (ours, its) = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, its:
         ours.setblocking(False)
         for each in messages:
@@ -258,7 +261,8 @@ def test_odd_json_claims_nothing_beyond_its_range(run: Path, content: bytes) -> 
 
 def fuzz(tmp_path: Path, outside: Path, seed: int) -> None:
     """Put something in the place of all that is read, and read it."""
-    rng, job = random.Random(seed), tmp_path / f"app-{seed}" / "job-0"
+    rng = random.Random(seed)
+    job = tmp_path / f"app-{seed}" / "job-0"
     for run in ("run-1", "run-2"):
         (job / run / "part-0").mkdir(parents=True)
         for name in (*READ, f".{CHECKPOINT}.1", "part-0/log-0.txt", "part-0/log-1.txt"):
@@ -342,7 +346,8 @@ def test_a_torn_record_of_a_keeper_is_none(content: bytes) -> None:
 
 
 def test_a_keeper_that_is_flooded_with_messages_looks_up_between_them() -> None:
-    heard, (ours, its) = Heard(), socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    heard = Heard()
+    (ours, its) = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, its:
         ours.setblocking(False)
         for step in range(2 * AT_ONCE):

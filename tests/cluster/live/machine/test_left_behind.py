@@ -48,7 +48,8 @@ def test_what_a_job_puts_into_its_folder_troubles_nobody(home: Path) -> None:
 
 
 def test_half_an_order_is_a_run_that_was_lost(home: Path, script: Path) -> None:
-    one, task = backend(home), JobCommand(words(script))
+    one = backend(home)
+    task = JobCommand(words(script))
     one.start(order(1, task))
     seen(one, 1)
     [path] = home.glob("orders/*/*/*/*/order.json")
@@ -93,7 +94,8 @@ def test_what_is_known_of_a_run_that_has_ended_is_what_it_told_last(
     home: Path, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its checkpoint once was not counted if it ended between two looks into its folder."""
-    one, looked_at = backend(home), MachineAgent._ending
+    one = backend(home)
+    looked_at = MachineAgent._ending
 
     def ended_by_then(self: MachineAgent, key: RunKey, folder: Path) -> tuple[Ending, str]:
         while not (folder / OUTCOME).exists():

@@ -72,7 +72,8 @@ def full(number: int = errno.ENOSPC) -> OSError:
 def test_words_that_find_no_room_are_counted_and_the_last_ones_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    log, real = JobLog(JobFolder.open(tmp_path), "log.txt"), os.write
+    log = JobLog(JobFolder.open(tmp_path), "log.txt")
+    real = os.write
     log.add(b"first\n")
     monkeypatch.setattr(os, "write", failing(1000, full(), real))
     for number in range(1000):
@@ -132,7 +133,8 @@ def test_a_process_is_started_when_there_is_memory_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, its = socketpair(AF_UNIX, SOCK_SEQPACKET)
-    one, pauses = Runner(ORDER, its), list[float]()
+    one = Runner(ORDER, its)
+    pauses = list[float]()
     monkeypatch.setattr(one, "_keeper_says", pauses.append)
     monkeypatch.setattr(subprocess, "Popen", failing(3, full(errno.EAGAIN), subprocess.Popen))
     child = one._child({}, one._pump.open(JobFolder.open(tmp_path), "log.txt"))
@@ -213,7 +215,8 @@ def test_a_run_that_is_given_up_before_there_is_room_was_not_started(
 
 def test_an_arbiter_that_was_killed_between_a_folder_and_its_keeper(home: Path, script: Path) -> None:
     """Nothing was started yet: the next one starts it, and nothing is lost."""
-    one, task = backend(home), JobCommand(words(script))
+    one = backend(home)
+    task = JobCommand(words(script))
     (home / "orders" / "0-app" / "job-0" / "run-1" / "part-0").mkdir(parents=True)
     assert not one.look().runs
     one.start(order(1, task))
@@ -320,7 +323,8 @@ def clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Clock:
 def test_a_checkpoint_without_room_leaves_the_one_before_it(
     clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    one, real = Session(every=10), session_module._dump
+    one = Session(every=10)
+    real = session_module._dump
     for step in one.steps(100):
         clock.now += 1
         broken = 20 <= step < 75
@@ -384,7 +388,8 @@ def test_who_is_asked_to_stop_leaves_without_room_before_it_is_ended(
     clock: Clock, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
     """With the checkpoint before, early enough to leave by itself."""
-    one, total = Session(every=1), 10
+    one = Session(every=1)
+    total = 10
     real = session_module._dump, records.write_whole
     asked_at = {"a step": 5, "the last checkpoint": total - 1}.get(at)
 
@@ -453,7 +458,9 @@ def test_a_step_that_finds_no_room_is_written_later_and_nothing_is_ordered_befor
     for number in range(4):
         house.submit(f"app {number}", 1 + number % 3)
     house.submit("huge", 9)
-    store, writes, failures = house.office.store, 0, 0
+    store = house.office.store
+    writes = 0
+    failures = 0
     real = store._rows.write
 
     def sometimes(*given: Any) -> None:
@@ -489,7 +496,8 @@ def test_a_store_that_is_really_full(tmp_path: Path) -> None:
     house = House(tmp_path)
     house.submit("a", 2)
     house.go(2)
-    store, [pages] = house.office.store, house.office.store._db.execute("PRAGMA page_count").fetchone()
+    store = house.office.store
+    [pages] = house.office.store._db.execute("PRAGMA page_count").fetchone()
     store._db.execute(f"PRAGMA max_page_count = {pages}")
     store.answer_later(house.submit("huge", 9), "x" * 10**6)
     for _ in range(3):
@@ -610,9 +618,11 @@ def test_a_slow_turn_is_told_and_a_broken_store_is_not_waited_for(
 def test_that_it_waits_is_an_event_when_that_can_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    house, waits = House(tmp_path), list[float]()
+    house = House(tmp_path)
+    waits = list[float]()
     one = DiskWait(tmp_path, house.office, lambda what, took: waits.append(took / SECOND))
-    real, tell = house.office.store.tell, failing(4, no_room(), house.office.store.tell)
+    real = house.office.store.tell
+    tell = failing(4, no_room(), house.office.store.tell)
     monkeypatch.setattr(house.office.store, "tell", tell)
     began = house.office.now()
     for _ in range(4):

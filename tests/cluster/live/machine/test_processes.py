@@ -37,7 +37,8 @@ def test_a_job_runs_to_its_end(home: Path, script: Path) -> None:
 
 
 def test_a_job_that_is_stopped_goes_on_where_it_was(home: Path, script: Path) -> None:
-    one, task = backend(home), JobCommand(words(script, 30, 0.05))
+    one = backend(home)
+    task = JobCommand(words(script, 30, 0.05))
     one.start(order(1, task))
     seen(one, 1, lambda run: run.progress > 0.1)
     one.stop(RunKey(0, 0, 1))
@@ -59,7 +60,8 @@ def test_a_job_that_is_asked_before_it_is_up_still_gets_somewhere(home: Path, sc
 
 def test_what_a_lost_part_leaves_is_told_while_others_still_write(home: Path) -> None:
     given = order(2, JobCommand(("true",)))
-    before, run = part_folder(home, order(1, given.task), 0), part_folder(home, given, 0)
+    before = part_folder(home, order(1, given.task), 0)
+    run = part_folder(home, given, 0)
     for folder, kept in ((before, 0.2), (run, 0.4)):
         folder.mkdir(parents=True)
         told = {"progress": 0.5, "kept": kept, "stamp": [1, 1]}
@@ -81,10 +83,8 @@ def test_an_order_is_carried_out_once(home: Path, script: Path) -> None:
 
 
 def test_a_command_that_knows_nothing_is_ended_and_begun_anew(home: Path) -> None:
-    one, task = (
-        backend(home),
-        JobCommand((sys.executable, "-c", "import time; time.sleep(60)"), on_stop="restart"),
-    )
+    one = backend(home)
+    task = JobCommand((sys.executable, "-c", "import time; time.sleep(60)"), on_stop="restart")
     one.start(order(1, task))
     one.stop(RunKey(0, 0, 1))
     assert seen(one, 1) == RunStatus((0,), "stopped")
@@ -161,7 +161,8 @@ def test_of_a_gang_the_words_are_those_of_who_failed_first(home: Path) -> None:
 
 
 def test_a_keeper_that_is_killed_takes_its_job_along(home: Path, script: Path) -> None:
-    one, task = backend(home), JobCommand(words(script, 2000, 0.05))
+    one = backend(home)
+    task = JobCommand(words(script, 2000, 0.05))
     one.start(order(1, task))
     seen(one, 1, lambda run: run.progress > 0)
     end_keepers(home)
@@ -172,7 +173,8 @@ def test_a_keeper_that_is_killed_takes_its_job_along(home: Path, script: Path) -
 
 def test_two_jobs_never_share_a_gpu_whatever_is_ordered(home: Path, script: Path) -> None:
     """The arbiter never orders that; if it did, the second would wait."""
-    one, other = backend(home), RunKey(1, 0, 1)
+    one = backend(home)
+    other = RunKey(1, 0, 1)
     one.start(order(1, JobCommand(words(script, 40, 0.05))))
     seen(one, 1, lambda run: run.progress > 0)
     one.start(Order(other, "other", (0,), (RunPart("left", (0,)),), JobCommand(words(script, 1))))

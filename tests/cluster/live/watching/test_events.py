@@ -162,7 +162,8 @@ def test_a_folder_that_an_earlier_version_has_begun_is_gone_on_with(tmp_path: Pa
 
 
 def test_a_step_that_could_not_be_written_is_told_when_it_is() -> None:
-    state, chronicler = ClusterState(), Chronicler()
+    state = ClusterState()
+    chronicler = Chronicler()
     step = Step(
         0, (MachineJoined(Machine(0, 1)), AppArrived(single(0, "a", SECOND))), (Grant(0, (0,), SECOND),)
     )
@@ -219,7 +220,8 @@ WISHES = st.lists(
 
 
 def lived(home: Path, wishes: list[tuple[str, Any]], policy: str) -> House:
-    house, count = House(home, policy), 0
+    house = House(home, policy)
+    count = 0
     for wish, what in wishes:
         if wish == "submit":
             house.submit(f"app-{count}", what, team=("red", "blue", "")[count % 3])
@@ -240,7 +242,8 @@ def lived(home: Path, wishes: list[tuple[str, Any]], policy: str) -> House:
 
 def again(house: House) -> Iterator[tuple[str, str]]:
     """Events of apps, made anew from the steps."""
-    state, chronicler = ClusterState(FixedSlowdowns()), Chronicler()
+    state = ClusterState(FixedSlowdowns())
+    chronicler = Chronicler()
     for step in house.office.store.steps():
         for event in step.events:
             state.apply(step.now, event)

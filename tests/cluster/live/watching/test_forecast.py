@@ -43,7 +43,8 @@ def scenario(policy: str) -> ClusterScenario:
 
 def run_and_ask(policy: str, at: Time) -> tuple[bytes, dict[int, Time], list[int]]:
     """A whole run: the question at an instant, when apps began to run after it, and who waited then."""
-    asked, waiting = list[bytes](), list[int]()
+    asked = list[bytes]()
+    waiting = list[int]()
     began: dict[int, Time] = {}
     timers: dict[str, Time] = {}
 

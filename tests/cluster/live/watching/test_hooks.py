@@ -34,7 +34,8 @@ class Receiver:
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
-                refused, outer.refusals = outer.refusals > 0, max(0, outer.refusals - 1)
+                refused = outer.refusals > 0
+                outer.refusals = max(0, outer.refusals - 1)
                 if not refused:
                     outer.heard.append(json.loads(body))
                     assert self.headers["X-Astrarium-Event-Id"] == outer.heard[-1]["id"]

@@ -38,10 +38,13 @@ class FakeKubernetes:
         self.held: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
         self.calls: list[tuple[str, str, Any]] = []
         self.broken: dict[str, tuple[int, str]] = {}
-        self.admits, self.reason, self.tokens = True, "", {""}
+        self.admits = True
+        self.reason = ""
+        self.tokens = {""}
         for name, facts in nodes.items():
             self.held["nodes"][name] = _node(name, **facts)
-        self._lock, self._backends = threading.RLock(), list[KubernetesBackend]()
+        self._lock = threading.RLock()
+        self._backends = list[KubernetesBackend]()
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._over = False
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"site": self}))
@@ -157,7 +160,8 @@ class FakeKubernetes:
             time.sleep(0.02)
 
     def _tend(self, job: Any) -> None:
-        name, spec = job["metadata"]["name"], job["spec"]
+        name = job["metadata"]["name"]
+        spec = job["spec"]
         mine = [
             pod for pod in self.held["pods"].values() if pod["metadata"]["labels"].get("job-name") == name
         ]
@@ -179,7 +183,8 @@ class FakeKubernetes:
             job["status"] = {"conditions": [{"type": ended, "status": "True", **reason}]}
 
     def _run(self, name: str, pod: Any) -> None:
-        status, process = pod["status"], self._processes.get(name)
+        status = pod["status"]
+        process = self._processes.get(name)
         deleted = "deletionTimestamp" in pod["metadata"]
         if status["phase"] == "Pending" and deleted:
             del self.held["pods"][name]

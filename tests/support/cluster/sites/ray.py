@@ -12,7 +12,9 @@ from tests.support.tuning.ray_cluster import ray_cluster
 
 class RaySite:
     def __init__(self, cluster: Any) -> None:
-        self._cluster, self._backends, self._groups = cluster, list[Any](), list[Any]()
+        self._cluster = cluster
+        self._backends = list[Any]()
+        self._groups = list[Any]()
 
     @classmethod
     @contextmanager

@@ -22,7 +22,8 @@ class FakeSlurm:
     def __init__(
         self, folder: Path, monkeypatch: pytest.MonkeyPatch, nodes: dict[str, dict[str, Any]]
     ) -> None:
-        self.folder, self._backends = folder, list[SlurmBackend]()
+        self.folder = folder
+        self._backends = list[SlurmBackend]()
         (folder / "bin").mkdir(parents=True)
         for name in ("sbatch", "squeue", "scancel", "scontrol", "srun"):
             path = folder / "bin" / name
@@ -56,7 +57,8 @@ class FakeSlurm:
     def occupy(self, node: str, gpus: int) -> None:
         """Somebody else has GPUs of a node."""
         with slurm_commands.state() as known:
-            groups, given = [{"nodes": [node], "gpus": gpus}], {node: list(range(gpus))}
+            groups = [{"nodes": [node], "gpus": gpus}]
+            given = {node: list(range(gpus))}
             known["jobs"]["other"] = {"name": "my|own", "state": "RUNNING", "groups": groups, "given": given}
 
     def change(self, node: str, **facts: Any) -> None:

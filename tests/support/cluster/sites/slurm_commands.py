@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any
 
 HOME = Path(os.environ.get("FAKE_SLURM", "."))
-TICK, KILL_WAIT = 0.02, 1.0
+TICK = 0.02
+KILL_WAIT = 1.0
 SILENT = "Unable to contact slurm controller (connect failure)"
 NODE = (
     "NodeName={name} Arch=x86_64 CoresPerSocket=16  CPUAlloc=0 CPUEfctv=16 CPUTot=16 CPULoad=1.43 "
@@ -63,7 +64,8 @@ def sbatch(words: list[str]) -> None:
         groups.append([]) if word == ":" else groups[-1].append(word)
     read = [dict(word[2:].partition("=")[::2] for word in group) for group in groups]
     with state() as known:
-        number, known["next"] = known["next"], known["next"] + len(groups)
+        number = known["next"]
+        known["next"] = known["next"] + len(groups)
         known["jobs"][str(number)] = {
             "name": read[0]["job-name"],
             "state": "PENDING",
@@ -127,7 +129,8 @@ def supervise(words: list[str]) -> None:
 def _given(number: str) -> bool:
     """Whether a job need not wait any more: it was given its GPUs, or cancelled."""
     with state() as known:
-        job, given = known["jobs"][number], dict[str, list[int]]()
+        job = known["jobs"][number]
+        given = dict[str, list[int]]()
         for group in job["groups"]:
             for name in group["nodes"]:
                 node = known["nodes"][name]
@@ -236,7 +239,8 @@ def scontrol(words: list[str]) -> None:
         for name, node in known["nodes"].items():
             gres = node.get("gres", f"gpu:{node['gpus']}")
             reason = " Reason=for State=IDLE [root@2026-11-17T19:06:00]" if node["state"] != "IDLE" else ""
-            features, partitions = node.get("features", "(null)"), node.get("partitions", "gpu")
+            features = node.get("features", "(null)")
+            partitions = node.get("partitions", "gpu")
             print(
                 NODE.format(
                     name=name,

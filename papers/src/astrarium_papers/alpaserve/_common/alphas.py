@@ -70,7 +70,8 @@ def caught_up(scales: list[float], placements: dict[str, Any], name: str = PARAL
 
 
 def overhead_claims(data: dict[str, Any]) -> list[Claim]:
-    found, scales = data["overheads"], data["values"]
+    found = data["overheads"]
+    scales = data["values"]
     gaps = {
         name: [
             a - b

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-ALPASERVE, CLOCKWORK, REPLICATION, OURS = "AlpaServe", "Clockwork++", "SR", "Planner"
+ALPASERVE = "AlpaServe"
+CLOCKWORK = "Clockwork++"
+REPLICATION = "SR"
+OURS = "Planner"
 COLORS = {ALPASERVE: "#0072B2", CLOCKWORK: "#D55E00", REPLICATION: "#009E73", OURS: "#000000"}
 GOAL = 0.99
 NOISE = 0.005  # what a few hundred seconds of bursts cannot tell apart
@@ -59,7 +62,8 @@ def behind_of(
     panels: Mapping[str, Any], ways: str, system: str, rivals: Sequence[str]
 ) -> tuple[list[str], int]:
     """Return where *system* is behind the best of its rivals, in words, and how many points there are."""
-    behind, points = [], 0
+    behind = []
+    points = 0
     for name, panel in panels.items():
         curves = panel["curves"][ways]
         best = [max(shares) for shares in zip(*(curves[rival] for rival in rivals), strict=True)]

@@ -75,7 +75,8 @@ def cut(times: Sequence[Time], stages: int) -> tuple[int, ...]:
 
 def _one_stage_more(slowest: list[float], sums: list[int]) -> tuple[list[float], list[int]]:
     count = len(sums)
-    better, begins = [float("inf")] * count, [0] * count
+    better = [float("inf")] * count
+    begins = [0] * count
     for end in range(1, count):
         for begin in range(end):
             worst = max(slowest[begin], sums[end] - sums[begin])

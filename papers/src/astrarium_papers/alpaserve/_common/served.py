@@ -28,7 +28,8 @@ def trimmed(arrivals: Clocks, models: SmallInts, count: int, trim: float) -> Tri
     skipped = 0
     if trim and len(arrivals) > 1 and arrivals[-1] > arrivals[0]:
         skipped = int(trim / float(arrivals[-1] - arrivals[0]) * len(arrivals))
-    first, last = skipped, max(skipped, len(arrivals) - skipped)
+    first = skipped
+    last = max(skipped, len(arrivals) - skipped)
     totals = np.bincount(models[first:last], minlength=count)
     return TrimmedRequests(arrivals, models, totals, first, last)
 
@@ -54,7 +55,8 @@ class Statistics:
 
 def statistics(served: Served, workload: TrimmedRequests) -> Statistics:
     counted = slice(workload.first, workload.last)
-    finish, arrivals = served.finish[counted], workload.arrivals[counted]
+    finish = served.finish[counted]
+    arrivals = workload.arrivals[counted]
     answered = finish != REJECTED
     good = np.bincount(workload.models[counted][answered], minlength=len(workload.totals))
     latency = (finish - arrivals)[answered]

@@ -37,13 +37,18 @@ from astrarium_papers.findings import Effort, Row
 
 Result = TypeVar("Result")
 
-SIMPLE, REPLICATION, PARALLEL = "Simple placement", "Replication", "Model parallelism"
+SIMPLE = "Simple placement"
+REPLICATION = "Replication"
+PARALLEL = "Model parallelism"
 COLORS = {SIMPLE: "#D55E00", REPLICATION: "#D55E00", PARALLEL: "#0072B2"}
 GIB = 2**30
 WITHOUT_OVERHEADS = GroupRuntime(stage_overhead=0.0, fixed_overhead=0)
 
 # Section 3.2: 8 models of 2.6 billion parameters on 8 GPUs.
-MODEL, COUNT, RATE, CV = "bert-2.6b", 8, 20.0, 3.0
+MODEL = "bert-2.6b"
+COUNT = 8
+RATE = 20.0
+CV = 3.0
 PIPELINE = Shape(stages=8)
 COPIES = 2  # of each model, that the memory of a V100 has room for
 

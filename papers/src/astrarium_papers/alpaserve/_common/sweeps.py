@@ -135,7 +135,8 @@ def what_runs(problem: Problem) -> Judge:
     tables = Tables.of(problem.models)
 
     def attained(plan: Plan, requests: PlacementRequests) -> list[float]:
-        groups, count = groups_of(plan), len(problem.models)
+        groups = groups_of(plan)
+        count = len(problem.models)
         if not apart(groups):
             return [0.0] * count
         columns = np.array(requests.times, np.int64), np.array(requests.models, np.int32)

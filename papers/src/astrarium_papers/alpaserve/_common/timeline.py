@@ -68,7 +68,8 @@ def serve_timeline(
             "runtime.order", tables.runtime.order, "arrival and batches of 1, where plans change"
         )
     finish = np.empty(len(workload.arrivals), tables.times.dtype)
-    where, work = np.empty(len(finish), np.int32), 0.0
+    where = np.empty(len(finish), np.int32)
+    work = 0.0
     free: dict[int, float] = {}
     for plan, piece in zip(timeline.plans, pieces(timeline, workload, tables.runtime.unit), strict=True):
         groups = groups_of(plan)
@@ -127,7 +128,8 @@ def replanned(place: Callable[[Problem], Plan], problem: Problem, windows: Windo
 
 
 def _requests_by_window(requests: PlacementRequests, window: Time) -> list[PlacementRequests]:
-    times, models = np.array(requests.times, np.int64), np.array(requests.models, np.int64)
+    times = np.array(requests.times, np.int64)
+    models = np.array(requests.models, np.int64)
     last: Time = int(times[-1]) if len(times) else 0
     edges = np.arange(0, last + window, window) if last else np.array([0])
     cuts = [*np.searchsorted(times, edges).tolist(), len(times)]

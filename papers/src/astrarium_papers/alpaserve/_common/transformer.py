@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-WORDS, LENGTH, BYTES = 51_200, 2048, 2  # of the vocabulary and of a text; a number is in half precision
+# of the vocabulary and of a text; a number is in half precision
+WORDS = 51_200
+LENGTH = 2048
+BYTES = 2
 
 
 class Part(NamedTuple):

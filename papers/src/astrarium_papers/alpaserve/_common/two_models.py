@@ -26,7 +26,8 @@ from astrarium_papers.alpaserve._common.settings import (
 from astrarium_papers.findings import Effort
 
 MODELS = ("bert-6.7b", "bert-6.7b")
-RATE, MEMORY = 3.0, 14 * GIB
+RATE = 3.0
+MEMORY = 14 * GIB
 GROUPS = {SIMPLE: replicated(2, 1), PARALLEL: pipelined(2, 2, 2)}
 TWO = Shape(stages=2)
 DRAWN = np.linspace(0, 100, 201)  # percentiles

@@ -74,8 +74,11 @@ def as_published(rates: Sequence[float], cv: float, seconds: float, seed: int = 
 
 def _old_gamma(rate: float, cv: float, seconds: float, seed: int) -> Floats:
     chance = np.random.RandomState(seed)
-    shape, scale = 1 / cv**2, cv**2 / rate
-    count, pieces, reached = max(int(rate * seconds * 1.2), 1), [], 0.0
+    shape = 1 / cv**2
+    scale = cv**2 / rate
+    count = max(int(rate * seconds * 1.2), 1)
+    pieces = []
+    reached = 0.0
     while reached < seconds:
         gaps = chance.gamma(shape, scale, count)
         gaps[0] += reached
@@ -113,8 +116,10 @@ def _gamma_window(
 ) -> Floats:
     if rate <= 0:
         return np.empty(0)
-    shape, scale = 1 / cv**2, cv**2 / rate
-    reached, pieces = 0.0, []
+    shape = 1 / cv**2
+    scale = cv**2 / rate
+    reached = 0.0
+    pieces = []
     if stationary:  # what is left of a gap that is met by chance: long ones are met more often
         reached = chance.gamma(shape + 1, scale) * chance.random()
         pieces.append(np.array([reached]))

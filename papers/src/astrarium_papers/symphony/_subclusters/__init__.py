@@ -131,7 +131,8 @@ def divide(task: Subclusters, effort: Effort = USUAL) -> Division:
     if not figures.allowed(found):
         again = Swaps(figures, limits.rescued(figures, found, effort.nodes), effort.swaps)
         again.run()
-        found, nodes = again.assignment, nodes + again.tried
+        found = again.assignment
+        nodes = nodes + again.tried
     return figures.division(found, swaps.tried + nodes, optimal)
 
 

@@ -20,8 +20,11 @@ class Figures:
     """Columns of the members, and the limits, infinite where there are none."""
 
     def __init__(self, task: Subclusters) -> None:
-        members, limits = task.members, task.limits
-        self.task, self.parts, self.weight = task, task.parts, task.weight
+        members = task.members
+        limits = task.limits
+        self.task = task
+        self.parts = task.parts
+        self.weight = task.weight
         self.load = np.array([member.balanced_load for member in members], float)
         self.memory = np.array([member.memory for member in members], float)
         self.rate = np.array([member.rate for member in members], float)

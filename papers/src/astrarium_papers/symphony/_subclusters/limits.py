@@ -16,12 +16,14 @@ from astrarium_papers.symphony._subclusters.figures import ROUNDING, Figures, Pl
 from astrarium_papers.symphony._subclusters.swaps import Swaps
 
 # Larger programs are not asked for the least: of moves, which is easy, and of room, which is hard.
-MOVING_CHOICES, PACKING_CHOICES = 4_000, 100
+MOVING_CHOICES = 4_000
+PACKING_CHOICES = 100
 
 
 def check_each(task: Subclusters) -> None:
     """Check what one can tell without a search: each model, and all of them."""
-    limits, members = task.limits, task.members
+    limits = task.limits
+    members = task.members
     if limits.memory is not None:
         for member in members:
             if member.memory + member.runtime > limits.memory:
@@ -62,7 +64,8 @@ def _with_few_moves(figures: Figures, nodes: int) -> Places | None:
 def _refuse_moves(figures: Figures, found: Places, proven: bool) -> NoReturn:
     moved = figures.moved(found)
     share = math.fsum(figures.load[moved]) / (figures.total_load or 1.0)
-    count, tight = int(moved.sum()), figures.task.limits
+    count = int(moved.sum())
+    tight = figures.task.limits
     words = f"{count} models with {share:.3g} of the load" + (", and no less" if proven else "")
     expected = f"more moves: the limits of rate and memory can be kept by moving {words}"
     if tight.moved is not None and count > tight.moved:
@@ -88,7 +91,8 @@ def _refuse_limits(figures: Figures, closest: Places, nodes: int) -> NoReturn:
         found = milp.least_limits(figures, closest, nodes).assignment
         if found is not None and figures.excess(found) < figures.excess(closest):
             closest = found
-    needed, memory = int(figures.needed_memory(closest).max()), figures.task.limits.memory
+    needed = int(figures.needed_memory(closest).max())
+    memory = figures.task.limits.memory
     why = "what the best division that was found needs of its fullest sub-cluster"
     if memory is not None and needed > memory:
         _refuse_memory(memory, needed, why)

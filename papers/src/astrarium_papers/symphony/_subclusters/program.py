@@ -16,7 +16,9 @@ from astrarium_papers.symphony._subclusters.figures import NOWHERE, Figures, Flo
 
 SCALE = 1e3  # the solver stops at a gap of 1e-6: let that be less than anybody sees
 CUTOFF_SLACK = 1e-9
-OPTIMAL, INFEASIBLE = 0, 2  # what scipy calls them
+# what scipy calls them
+OPTIMAL = 0
+INFEASIBLE = 2
 PIECE = 1e-6
 
 
@@ -31,13 +33,14 @@ class Program:
     """Choices x[model, part] of the *free* models among *parts*; all else stays as in *start*."""
 
     def __init__(self, figures: Figures, start: Places, free: Places, parts: Places) -> None:
-        self.figures, self.start, self.free, self.parts = figures, start, free, parts
+        self.figures = figures
+        self.start = start
+        self.free = free
+        self.parts = parts
         self._choices = len(free) * len(parts)
-        self._costs, self._low, self._high = (
-            [0.0] * self._choices,
-            [0.0] * self._choices,
-            [1.0] * self._choices,
-        )
+        self._costs = [0.0] * self._choices
+        self._low = [0.0] * self._choices
+        self._high = [1.0] * self._choices
         self._whole_numbers = [1] * self._choices
         self._rows: list[tuple[list[int], list[float], float, float]] = []
         self._fixed = np.ones(len(start), bool)
@@ -50,7 +53,8 @@ class Program:
         figures = self.figures
         outside = np.setdiff1d(np.arange(figures.parts), self.parts)
         deviations = figures.deviations(self.start)
-        weights, most = [], []
+        weights = []
+        most = []
         for (column, mean, weight), deviation in zip(figures.balanced, deviations, strict=True):
             most.append(self._variable(SCALE * weight, float(deviation[outside].max(initial=0.0))))
             weights.append(weight)
@@ -121,7 +125,8 @@ class Program:
         if not share.any():
             return
         for number, base in enumerate(self._base(share)):
-            columns, values = self._of_part(number), share[self.free].tolist()
+            columns = self._of_part(number)
+            values = share[self.free].tolist()
             self._add([*columns, most], [*values, -1.0], -math.inf, 1.0 - base)
             self._add([*columns, most], [*values, 1.0], 1.0 - base, math.inf)
 
@@ -140,7 +145,8 @@ class Program:
     def _limit_memory(self, more_memory: int | None) -> None:
         figures = self.figures
         limit = figures.memory_limit or 1.0
-        share, runtime = figures.memory / limit, figures.runtime / limit
+        share = figures.memory / limit
+        runtime = figures.runtime / limit
         present = figures.largest(runtime[self._fixed], self.start[self._fixed])
         for number, base in enumerate(self._base(share)):
             largest = self._variable(0.0, float(present[self.parts[number]]))
@@ -169,7 +175,8 @@ class Program:
 
     def _limit_moved(self, column: Floats, left: float) -> None:
         unit = max(1.0, left)
-        choices, costs = [], []
+        choices = []
+        costs = []
         for model, place in enumerate(self.free):
             for choice, part in zip(self._of_model(model), self.parts, strict=True):
                 if self.figures.today[place] not in (NOWHERE, part):
@@ -203,7 +210,9 @@ class Program:
 # Which programs are solved: the whole where it is small, else one after another over a few models.
 
 
-PARTS_A_ROUND, MODELS_A_ROUND, CHOICES_A_ROUND = 3, 18, 500
+PARTS_A_ROUND = 3
+MODELS_A_ROUND = 18
+CHOICES_A_ROUND = 500
 
 
 def whole(figures: Figures, start: Places, nodes: int) -> tuple[Places, int, bool]:
@@ -221,7 +230,8 @@ def whole(figures: Figures, start: Places, nodes: int) -> tuple[Places, int, boo
 
 def by_rounds(figures: Figures, start: Places, effort: Effort) -> tuple[Places, int]:
     """Again and again, some models are divided anew: nodes bound no root, so the programs must be small."""
-    best, spent = start, 0
+    best = start
+    spent = 0
     for number in range(effort.rounds):
         if number == 0 and figures.bounded_moves:
             parts = np.arange(figures.parts)

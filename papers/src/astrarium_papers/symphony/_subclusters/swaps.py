@@ -17,12 +17,14 @@ from astrarium_papers.symphony._subclusters.figures import NOWHERE, Figures, Flo
 
 
 def best_drawn(figures: Figures, tries: int, chance: Chance) -> Places | None:
-    best, least = None, math.inf
+    best = None
+    least = math.inf
     for _ in range(tries):
         drawn = _drawn(figures, chance)
         objective = figures.objective(drawn)
         if objective < least and figures.allowed(drawn):
-            best, least = drawn, objective
+            best = drawn
+            least = objective
     return best
 
 
@@ -76,7 +78,9 @@ class Swaps:
     """Steepest descent. The best exchange of each pair of parts is kept until one of the two changes."""
 
     def __init__(self, figures: Figures, assignment: Places, most: int) -> None:
-        self.figures, self.assignment, self._most = figures, assignment.copy(), most
+        self.figures = figures
+        self.assignment = assignment.copy()
+        self._most = most
         self.tried = 1
         parts = figures.parts
         self._best: dict[tuple[int, int], tuple[float, int, int]] = {}
@@ -165,7 +169,8 @@ class Swaps:
     def _after(
         self, column: Floats, pair: tuple[int, int], left: Places, right: Places
     ) -> tuple[Floats, Floats]:
-        given, taken = _values(column, left)[:, None], _values(column, right)[None, :]
+        given = _values(column, left)[:, None]
+        taken = _values(column, right)[None, :]
         sums = self.figures.sums(column, self.assignment)
         return sums[pair[0]] - given + taken, sums[pair[1]] + given - taken
 
@@ -174,14 +179,16 @@ class Swaps:
         runtime = self.figures.runtime
         stays_left = _largest_without(runtime, self.assignment, pair[0], left)[:, None]
         stays_right = _largest_without(runtime, self.assignment, pair[1], right)[None, :]
-        comes_left, comes_right = _values(runtime, right)[None, :], _values(runtime, left)[:, None]
+        comes_left = _values(runtime, right)[None, :]
+        comes_right = _values(runtime, left)[:, None]
         return np.maximum(stays_left, comes_left), np.maximum(stays_right, comes_right)
 
     def _by_moves(self, gains: Floats, pair: tuple[int, int], left: Places, right: Places) -> Floats:
         """Where moves are scarce, what counts is the gain for what they use up of what may still move."""
         figures = self.figures
         moved = figures.moved(self.assignment)
-        used, forbidden = np.zeros_like(gains), np.zeros(gains.shape, bool)
+        used = np.zeros_like(gains)
+        forbidden = np.zeros(gains.shape, bool)
         for column, limit in figures.move_limits:
             change = self._moves(column, left, *pair)[:, None] + self._moves(column, right, *reversed(pair))
             forbidden |= (change > 0) & (math.fsum(column[moved]) + change > limit)
@@ -192,7 +199,8 @@ class Swaps:
     def _moves(self, column: Floats, places: Places, home: int, away: int) -> Floats:
         """Return what moving each of *places* adds to what has moved."""
         today = np.where(places >= 0, self.figures.today[places], NOWHERE)
-        leaves, returns = (today >= 0) & (today != away), (today >= 0) & (today != home)
+        leaves = (today >= 0) & (today != away)
+        returns = (today >= 0) & (today != home)
         change: Floats = _values(column, places) * (leaves.astype(float) - returns)
         return change
 

@@ -73,7 +73,8 @@ def ratios(data: dict[str, Any], name: str, definition: str) -> Over:
 
 
 def _ratio(data: dict[str, Any], name: str, definition: str) -> Row:
-    found, worst = ratios(data, name, definition), over(worsts(data, name, definition))
+    found = ratios(data, name, definition)
+    worst = over(worsts(data, name, definition))
     what = f"{definition}: {name}'s largest rho over Themis's"
     row = Row(what, found.median, PAPER, "x", 0.1, f"{found}; its own {worst.median:.2f} ({worst})")
     why = {"lower": LOWER, "higher": HIGHER}.get(row.verdict)

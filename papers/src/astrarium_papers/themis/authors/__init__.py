@@ -105,7 +105,8 @@ def run(effort: Effort) -> Findings:
         return Findings([], skipped=f"reference.json is not at hand: {FOLDER} names the folder that it is in")
     recorded, workloads = _at_hand(folder, effort)
     whole = {} if effort.quick else {name: read(_file(folder, name), halve=False) for name in workloads}
-    rows, data = list[Row](), dict[str, Any]()
+    rows = list[Row]()
+    data = dict[str, Any]()
     for name, jobs in workloads.items():
         effort.say(name)
         found = {policy: outcomes(jobs, make) for policy, make in {**THEIRS, **OURS}.items()}
@@ -168,7 +169,8 @@ def _switched(workload: str, jobs: list[SpreadJob], whole: list[SpreadJob] | Non
 
 def _claims(workload: str, found: dict[str, Any]) -> list[Claim]:
     worst = {policy: found[policy]["worst"] for policy in THEIRS}
-    told, least = ", ".join(f"{policy} {value:.2f}" for policy, value in worst.items()), min(worst.values())
+    told = ", ".join(f"{policy} {value:.2f}" for policy, value in worst.items())
+    least = min(worst.values())
     mean = {policy: found[policy]["completion_min"] for policy in (*THEIRS, "astrarium")}
     ours = found["astrarium"]
     return [

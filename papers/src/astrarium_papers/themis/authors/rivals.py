@@ -67,7 +67,9 @@ class OneByOne:
     """
 
     def __init__(self, rank: Rank, early: bool = False, ending: Ending = "in time") -> None:
-        self._rank, self._early, self._ending = rank, early, ending
+        self._rank = rank
+        self._early = early
+        self._ending = ending
         self._started: dict[int, Time] = {}  # when a job had GPUs again after it had none
         self._leases = IterationLeases()
 
@@ -137,7 +139,9 @@ class IterationLeases:
 
     def grants(self, now: Time, row: AppRow, more: Sequence[int], state: ClusterState) -> Iterator[Grant]:
         """Yield leases for GPUs that a job gets, and anew for those that it has."""
-        app, job, gpus = row.app.id, row.app.phases[0][0], [*row.leases, *more]
+        app = row.app.id
+        job = row.app.phases[0][0]
+        gpus = [*row.leases, *more]
         self._ends.update(dict.fromkeys(more, now + LEASE))
         start = self._rhythms[app].next(now) if row.leases else now
         rhythm = self._rhythms[app] = Rhythm(start, iteration(job) / state.pace(job, gpus))
@@ -211,7 +215,8 @@ def loss(jobs: Sequence[SpreadJob], right: bool = False) -> Rank:
     better they lie, the fewer iterations are reckoned with, and a lease has as many as it has minutes."""
 
     def rank(offer: Offer) -> float:
-        pace, step = offer.size * offer.speed, iteration(offer.job)
+        pace = offer.size * offer.speed
+        step = iteration(offer.job)
         done = floor((offer.job.work - offer.left) / step + CLOSE)
         more = LEASE * pace // step if right else LEASE / MINUTE // pace
         curve = jobs[offer.row.app.id].curve

@@ -54,7 +54,9 @@ def _layout(*racks: Sequence[int]) -> list[Machine]:
 
 
 # 64 GPUs in 2 racks, on the paper's machines: 12 of 4 GPUs and 8 of 2. In which order is not recorded
-LARGE_FIRST, SMALL_FIRST, MIXED = [4] * 6 + [2] * 4, [2] * 4 + [4] * 6, [4, 2] * 4 + [4] * 2
+LARGE_FIRST = [4] * 6 + [2] * 4
+SMALL_FIRST = [2] * 4 + [4] * 6
+MIXED = [4, 2] * 4 + [4] * 2
 LAYOUTS = (
     _layout(LARGE_FIRST, LARGE_FIRST),
     _layout(SMALL_FIRST, SMALL_FIRST),
@@ -77,7 +79,8 @@ class LossCurve(NamedTuple):
 def loss_curve(seed: int, iterations: int) -> LossCurve:
     """Return the curve of a job of so many iterations. Its factors are the first two numbers that Java's
     generator (a linear congruential one) draws with the seed."""
-    state, factors = (seed ^ MULTIPLIER) % 2**48, list[float]()
+    state = (seed ^ MULTIPLIER) % 2**48
+    factors = list[float]()
     for _ in range(2):
         state = (state * MULTIPLIER + 11) % 2**48
         high = state >> 22
@@ -134,7 +137,8 @@ def read(path: Path, *, halve: bool = True) -> list[SpreadJob]:
 def _job(row: dict[str, str], seeds: Mapping[int, int]) -> SpreadJob:
     number = int(row["job"])
     slots, machines, racks = (float(row[f"speed_across_{unit}"]) for unit in ("slots", "machines", "racks"))
-    work, iterations = round(float(row["serial_min"]) * MINUTE), int(row["iterations"])
+    work = round(float(row["serial_min"]) * MINUTE)
+    iterations = int(row["iterations"])
     return SpreadJob(
         round(float(row["start_min"]) * MINUTE), work, int(row["most_gpus"]), (slots, machines, racks),
         work / iterations, int(row["group"]), loss_curve(seeds.get(number, number), iterations),
@@ -149,26 +153,30 @@ def halved(jobs: Sequence[SpreadJob]) -> list[SpreadJob]:
         line.sort(key=lambda place: (round(jobs[place].work / jobs[place].iteration), place))
         longest = jobs[line[-1]]
         rung = longest.work / longest.iteration // max(1, floor(log2(len(line))))
-        first, count = 0, 1
+        first = 0
+        count = 1
         while first < len(line) - 1:
             last = first + (len(line) - first) // 2
             for place in line[first:last]:
                 job = jobs[place]
                 found[place] = job._replace(work=min(job.work, round(count * rung * job.iteration)))
-            first, count = last, count + 1
+            first = last
+            count = count + 1
     return found
 
 
 def drawn(seed: int, jobs: int = 113, network: float = 1.0) -> list[SpreadJob]:
     """Return a workload with the facts of theirs: serial times of 137 to 963 minutes around 353, two jobs of
     three or so on up to 4 GPUs and the others on 2; *network* is the share of those that suffer."""
-    chance, found = stream(seed, "themis", "authors"), list[SpreadJob]()
+    chance = stream(seed, "themis", "authors")
+    found = list[SpreadJob]()
     starts = [start for start, count in STARTS.items() for _ in range(count)][:jobs]
     for number, start in enumerate(starts):
         serial = min(963.0, max(137.0, float(chance.lognormal(5.866, 0.42))))
         most = 4 if chance.random() < 0.7 else 2
         speeds = SPEEDS["network" if chance.random() < network else "light"]
-        work, curve = round(serial * MINUTE), loss_curve(number, round(serial * MINUTE / ITERATION))
+        work = round(serial * MINUTE)
+        curve = loss_curve(number, round(serial * MINUTE / ITERATION))
         found.append(SpreadJob(start * MINUTE, work, most, speeds, ITERATION, start // 20, curve))
     return halved(found)
 
@@ -184,7 +192,8 @@ def outcome(
     events: list[tuple[Time, Event]] = [(0, MachineJoined(machine)) for machine in machines]
     events += [(job.start, AppArrived(_app(number, job))) for number, job in enumerate(jobs)]
     end = simulate(Engine(state, Arbiter(make(jobs)), record=watch), events, ClusterWorld(_slowdowns(jobs)))
-    rows, size = list(state.ledger.rows.values()), state.floor.size
+    rows = list(state.ledger.rows.values())
+    size = state.floor.size
     ran = watch.record("", rows, end).ran
     weights = [len(run.gpus) * (run.end - run.start) for run in ran]
     return Outcome(

@@ -31,7 +31,9 @@ from astrarium.cluster.live.machine.owners import account, app_folder
 
 PIECE = 1 << 20  # bytes
 OVERHEAD = 1 << 26  # bytes that an archive may have beyond twice the checkpoint
-SHORTEST_WAIT, LONGEST_WAIT = 10.0, 600.0  # seconds until a copy that was refused is asked for again
+# seconds until a copy that was refused is asked for again
+SHORTEST_WAIT = 10.0
+LONGEST_WAIT = 600.0
 LEAST_ROOM = 1 << 30  # bytes of the arbiter's disk that copies leave free, or a twentieth of it
 _JOB = re.compile(r"\d+-[\w.=+-]*/job-\d+")
 _RUN = re.compile(r"run-(\d+)")
@@ -72,7 +74,9 @@ class Held(msgspec.Struct, frozen=True):
 # On a machine: checkpoints as jobs write them, or as they were brought. What is known of them is what their
 # keepers were told, and what was written down when they were brought: never what lies beside them.
 
-BROUGHT, CLEARED = "brought.json", "cleared"  # in the folder of a run's orders
+# in the folder of a run's orders
+BROUGHT = "brought.json"
+CLEARED = "cleared"
 
 
 def held(home: Path, job: str, run: int) -> Held | None:
@@ -80,7 +84,8 @@ def held(home: Path, job: str, run: int) -> Held | None:
     folder = home / ORDERS / job / f"run-{run}"
     if (folder / CLEARED).exists():
         return None
-    brought, told = read_file(folder / BROUGHT, Held), read_told(folder / "part-0")
+    brought = read_file(folder / BROUGHT, Held)
+    told = read_told(folder / "part-0")
     return brought or (Held(job, run, Stamp(*told.stamp), told.kept) if told.stamp is not None else None)
 
 
@@ -137,10 +142,12 @@ def _stamp(line: bytes) -> Stamp | None:
 
 def receive_held(channel: Channel, home: Path, one: Held, task: JobCommand) -> None:
     """Put a checkpoint that was written elsewhere where a run of this machine looks for it, as its owner."""
-    owner, (app, _, job) = account(task), one.job.partition("/")
+    owner = account(task)
+    (app, _, job) = one.job.partition("/")
     if "unknown" in owner:
         raise OSError(f"there is no user {task.owner} on this machine")
-    top, orders = app_folder(home, app, owner), private_folder(one.folder(home / ORDERS))
+    top = app_folder(home, app, owner)
+    orders = private_folder(one.folder(home / ORDERS))
     with Errand("unpack", top, [job, f"run-{one.run}"], stdin=True) as errand:
         receive_pieces(channel, errand.write)
         if not errand.ended_well():
@@ -176,7 +183,9 @@ def receive_pieces(channel: Channel, write: Callable[[bytes], object]) -> None:
 
 # At the arbiter: copies of the newest checkpoints, and what each job's last run was given.
 
-BEGUN, COPY, COPIES = "begun.json", "copy.json", "copies"
+BEGUN = "begun.json"
+COPY = "copy.json"
+COPIES = "copies"
 
 
 class Begun(msgspec.Struct, frozen=True):
@@ -190,7 +199,9 @@ class CopyStore:
     """The checkpoints that lie at the arbiter, for all threads of it."""
 
     def __init__(self, home: Path) -> None:
-        self._orders, self._tars, self._lock = home / ORDERS, home / COPIES, threading.Lock()
+        self._orders = home / ORDERS
+        self._tars = home / COPIES
+        self._lock = threading.Lock()
         self._begun: dict[str, Begun] = {}  # the last run of each job
         self._copies: dict[str, Held] = {}
         self._waits: dict[str, tuple[float, float]] = {}  # until when, of jobs whose copies found no room
@@ -254,7 +265,8 @@ class CopyStore:
     def _receive(self, channel: Channel, one: Held) -> None:
         if one.stamp.size > (room := self._room()):
             raise OSError(errno.ENOSPC, f"a checkpoint of {one.stamp.size} bytes, and room for {room}")
-        left, folder = 2 * one.stamp.size + OVERHEAD, private_folder(one.folder(self._tars))
+        left = 2 * one.stamp.size + OVERHEAD
+        folder = private_folder(one.folder(self._tars))
         draft = folder / f".{COPY}.{threading.get_ident()}"
         try:
             with draft.open("wb") as file:

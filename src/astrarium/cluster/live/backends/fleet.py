@@ -54,7 +54,10 @@ class MachineFleet:
     def __init__(
         self, home: Path, grace: float = 30.0, least: float = 0.0, env: Mapping[str, str] | None = None
     ) -> None:
-        self._home, self._grace, self._least, self._env = home, grace, least, dict(env or {})
+        self._home = home
+        self._grace = grace
+        self._least = least
+        self._env = dict(env or {})
         self._ordered: dict[RunKey, Order] = {}  # by us; not yet forgotten
         self._found: dict[RunKey, Order] = {}  # ordered by an arbiter before us
         self._asked: set[RunKey] = set()  # to stop
@@ -147,7 +150,8 @@ class MachineFleet:
             parts.get(place) or self._missing_part(order, place, part.machine in there)
             for place, part in enumerate(order.active)
         ]
-        progress, kept = max(part.progress for part in found), max(part.kept for part in found)
+        progress = max(part.progress for part in found)
+        kept = max(part.kept for part in found)
         ended = together(part.ended for part in found)
         if not ended and any(part.ended in WORST[:3] for part in found):
             self.stop(order.key)
@@ -179,8 +183,10 @@ class LocalAgent(MachineAgent):
         self, home: Path, name: str, machine: MachineStatus, device_base: int, health: HealthWatch
     ) -> None:
         super().__init__(str(home), name)
-        self._plain, self._health = machine, health
-        self.device_base, self.address = device_base, LOOPBACK
+        self._plain = machine
+        self._health = health
+        self.device_base = device_base
+        self.address = LOOPBACK
 
     @property
     def machine(self) -> MachineStatus:
@@ -207,7 +213,8 @@ class LocalBackend(MachineFleet):
     ) -> None:
         super().__init__(home, grace, least, env)
         self._agents: dict[str, LocalAgent] = {}
-        base, health = 0, HealthWatch()
+        base = 0
+        health = HealthWatch()
         for name, machine in machines.items():
             self._agents[name] = LocalAgent(home, name, machine, base, health)
             base += machine.gpus

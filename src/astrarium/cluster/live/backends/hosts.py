@@ -76,10 +76,13 @@ class HostHandle:
     """A machine as the arbiter knows it: its last report, and the orders that it has not yet carried out."""
 
     def __init__(self, join: Join) -> None:
-        self.machine, self.device_base = join.machine, join.device_base
+        self.machine = join.machine
+        self.device_base = join.device_base
         self._lock = threading.Lock()
         self._parts: dict[RunKey, PartStatus] = {}
-        self._ports, self._orders, self._given = [0], list[tuple[int, HostOrder]](), 0
+        self._ports = [0]
+        self._orders = list[tuple[int, HostOrder]]()
+        self._given = 0
         self._asked: dict[object, float] = {}
         self.troubles: dict[object, str] = {}  # checkpoints that could not be brought there, and why
         self.answered = False
@@ -93,7 +96,8 @@ class HostHandle:
     def exchange(self, report: Report) -> Orders:
         """Hear a report, and return the orders that were not carried out before it."""
         with self._lock:
-            self.heard_at, self.answered = time.monotonic(), True
+            self.heard_at = time.monotonic()
+            self.answered = True
             self._parts = {each.order.key: each for each in report.parts}
             self._ports = report.ports
             self.machine = msgspec.structs.replace(self.machine, sick=report.sick, watched=report.watched)
@@ -132,7 +136,8 @@ class HostHandle:
 
     def ask(self, order: SendCheckpoint | FetchCheckpoint) -> None:
         """Ask for a checkpoint to be sent or fetched, and again when that has taken long."""
-        what, now = (type(order), order.held.name), time.monotonic()
+        what = (type(order), order.held.name)
+        now = time.monotonic()
         if now - self._asked.get(what, float("-inf")) > ASK_AGAIN:
             self._asked = {each: at for each, at in self._asked.items() if now - at < ASK_AGAIN}
             self._asked[what] = now
@@ -164,7 +169,10 @@ class AgentsBackend(MachineFleet):
     ) -> None:
         super().__init__(home, grace, least, env)
         private_folder(home)
-        self._patience, self._copied, self._every, self._epoch = patience, copies, every, 0
+        self._patience = patience
+        self._copied = copies
+        self._every = every
+        self._epoch = 0
         self._file = home / "hosts.json"
         self._register = read_file(self._file, HostRegister) or HostRegister(secrets.token_hex(8))
         self._store = CopyStore(home)
@@ -172,7 +180,9 @@ class AgentsBackend(MachineFleet):
         self._unstarted: dict[RunKey, RunStatus] = {}  # their checkpoints could not be brought
         self._logs: dict[int, _Logs] = {}
         self._read: set[str] = set()  # apps whose logs somebody has asked for
-        self._lock, self._entered, self._fenced = threading.RLock(), threading.Event(), ""
+        self._lock = threading.RLock()
+        self._entered = threading.Event()
+        self._fenced = ""
 
     def enter(self, epoch: int) -> None:
         """Take over: machines that were here have the time to come back before anything is decided."""
@@ -248,7 +258,8 @@ class AgentsBackend(MachineFleet):
 
     def _brought(self, best: Held, order: Order) -> bool:
         """Return whether a checkpoint lies on all machines of an order, and see to it that it will."""
-        there, copy = self._present(), self._store.newest(best.job)
+        there = self._present()
+        copy = self._store.newest(best.job)
         copied = copy is not None and copy.name == best.name
         missing = [each.machine for each in order.active if not _has(there.get(each.machine), best)]
         for name in (each for each in missing if copied and each in there):

@@ -45,12 +45,15 @@ from astrarium.core.errors import InputError
 
 ANSWER = 30.0  # seconds that a call may take
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # where a pod finds who it is
-HOST, GPU = "kubernetes.io/hostname", "nvidia.com/gpu"
+HOST = "kubernetes.io/hostname"
+GPU = "nvidia.com/gpu"
 KEPT = 24 * 3600  # seconds that Kubernetes remembers a Job that nobody removes
 SLACK = 10  # seconds that a keeper has longer than its job, to tell how that ended
 NO_IMAGE = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}
 NO_CONTAINER = NO_IMAGE | {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
-JOBS, PODS, SERVICES = "/apis/batch/v1/{}/jobs", "/api/v1/{}/pods", "/api/v1/{}/services"
+JOBS = "/apis/batch/v1/{}/jobs"
+PODS = "/api/v1/{}/pods"
+SERVICES = "/api/v1/{}/services"
 GROUPS = "/apis/scheduling.volcano.sh/v1beta1/{}/podgroups"
 
 
@@ -99,13 +102,15 @@ def _refusal(error: urllib.error.HTTPError) -> Exception:
 class KubernetesBackend(SiteBackend):
     """A backend on the machines of a Kubernetes cluster, which is found as `kubectl` finds it."""
 
-    name, kind = "Kubernetes", "kubernetes"
+    name = "Kubernetes"
+    kind = "kubernetes"
 
     def __init__(
         self, home: Path, options: KubernetesOptions, address: str = "", **site: Unpack[SiteOptions]
     ) -> None:
         super().__init__(home, **site)
-        self._options, self._api = options, found_server(address)
+        self._options = options
+        self._api = found_server(address)
         self._hosts: dict[str, str] = {}  # labels by which pods are held to machines
         self.reach()
 
@@ -117,7 +122,8 @@ class KubernetesBackend(SiteBackend):
         return SiteView(there, self._jobs(silent))
 
     def submit(self, order: Order) -> None:
-        name, labels = self.run_name(order.key), self._labels(order.key)
+        name = self.run_name(order.key)
+        labels = self._labels(order.key)
         made = {"metadata": {"name": name, "labels": labels}}
         if len(order.active) > 1:
             spec = {"clusterIP": "None", "selector": labels, "publishNotReadyAddresses": True}
@@ -167,7 +173,8 @@ class KubernetesBackend(SiteBackend):
         for place, part in enumerate(order.parts):
             groups.setdefault(len(part.gpus), []).append(place)
         for number, (gpus, places) in enumerate(groups.items()):
-            labels, kueue = self._labels(order.key), self._options.gang == "kueue"
+            labels = self._labels(order.key)
+            kueue = self._options.gang == "kueue"
             queued = {**labels, "kueue.x-k8s.io/queue-name": self._options.queue} if kueue else labels
             count = len(places)
             yield {
@@ -189,7 +196,8 @@ class KubernetesBackend(SiteBackend):
         return {"annotations": {"scheduling.k8s.io/group-name": self.run_name(order.key)}} if volcano else {}
 
     def _pod(self, order: Order, gpus: int, places: Sequence[int]) -> dict[str, Any]:
-        options, run = self._options, order_folder(self.home, order)
+        options = self._options
+        run = order_folder(self.home, order)
         claim, _, folder = options.volume.partition("/")
         mount = {"name": "jobs", "mountPath": str(self.home), **({"subPath": folder} if folder else {})}
         resources = {**options.requests, GPU: str(gpus)}
@@ -222,7 +230,8 @@ class KubernetesBackend(SiteBackend):
 
     def _command(self, order: Order, run: Path, places: Sequence[int]) -> str:
         """Return what a pod runs. One whose part has no processes holds its GPUs until those have ended."""
-        here, over = shlex.quote(str(run)), shlex.quote(str(run / "part-0" / OUTCOME))
+        here = shlex.quote(str(run))
+        over = shlex.quote(str(run / "part-0" / OUTCOME))
         keeper = shlex.quote(str(self.home / KEEPER / "__main__.py"))
         hold = f"trap 'exit 0' TERM; while [ ! -e {over} ]; do sleep 1 & wait; done; exit 0"
         return (
@@ -277,7 +286,8 @@ def _finished(job: Mapping[str, Any]) -> bool:
 
 def _end(pod: Mapping[str, Any]) -> tuple[str, bool]:
     """Return why a pod has ended, and whether of itself: not if it was evicted, or went with its machine."""
-    status, code = pod["status"], _state(pod).get("terminated", {})
+    status = pod["status"]
+    code = _state(pod).get("terminated", {})
     if status.get("reason"):
         return f"{status['reason']}: {status.get('message', '')}", False
     if not code.get("exitCode"):
@@ -377,7 +387,8 @@ def _tls(cluster: Mapping[str, Any], user: Mapping[str, Any], base: Path) -> ssl
         authority = _file(cluster, "certificate-authority", base, Path(folder))
         tls = ssl.create_default_context(cafile=authority)
         if cluster.get("insecure-skip-tls-verify"):
-            tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+            tls.check_hostname = False
+            tls.verify_mode = ssl.CERT_NONE
         if certificate := _file(user, "client-certificate", base, Path(folder)):
             tls.load_cert_chain(certificate, _file(user, "client-key", base, Path(folder)))
         return tls

@@ -32,8 +32,12 @@ class RayAgent:
     """The agent of a machine as a Ray actor, which refuses orders once a later arbiter has been here."""
 
     def __init__(self, home: str, machine: str, address: str) -> None:
-        self._agent, self._address, self._epoch = MachineAgent(home, machine, with_agent=True), address, 0
-        self._disk, self._orders, self._health = DiskThread(lambda: self._agent.look()), 0, HealthWatch()
+        self._agent = MachineAgent(home, machine, with_agent=True)
+        self._address = address
+        self._epoch = 0
+        self._disk = DiskThread(lambda: self._agent.look())
+        self._orders = 0
+        self._health = HealthWatch()
 
     def look(
         self, epoch: int, machine: MachineStatus
@@ -61,11 +65,15 @@ class RayAgentHandle:
     device_base = 0
 
     def __init__(self, ray: Any, actor: Any, node: Mapping[str, Any], epoch: int) -> None:
-        self._ray, self.actor, self.node, self._epoch = ray, actor, node["NodeID"], epoch
+        self._ray = ray
+        self.actor = actor
+        self.node = node["NodeID"]
+        self._epoch = epoch
         self.machine = MachineStatus(int(node["Resources"].get("GPU", 0)), _rack(node["Resources"]))
         self.address = str(node["NodeManagerAddress"])
         self._parts: dict[RunKey, PartStatus] = {}
-        self._ports, self._orders = [0], list[Any]()
+        self._ports = [0]
+        self._orders = list[Any]()
         self.heard_at = time.monotonic()
         self.answered = self.failed = False
         self.pending = self._ask()
@@ -98,7 +106,8 @@ class RayAgentHandle:
                 raise Fenced(str(getattr(error, "cause", error))) from None
             self.failed = True  # it has died, could not be made, or cannot see its folder
             return
-        self.heard_at, self.answered = time.monotonic(), True
+        self.heard_at = time.monotonic()
+        self.answered = True
         self.pending = self._ask()
         self._check_orders()
 
@@ -150,7 +159,8 @@ class RayBackend(MachineFleet):
             from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
         self._ray: Any = ray
         self._on_node: Any = NodeAffinitySchedulingStrategy
-        self._patience, self._epoch = patience, 0
+        self._patience = patience
+        self._epoch = 0
         self._prefix = f"astrarium-{hashlib.sha256(str(home).encode()).hexdigest()[:8]}"
         self._agents: dict[str, RayAgentHandle] = {}
         self._waiting: dict[RunKey, tuple[Order, Any]] = {}  # for their placement groups
@@ -264,7 +274,8 @@ class RayBackend(MachineFleet):
 
     def _hire(self, node: Mapping[str, Any]) -> None:
         """Start an agent under a name that no other ever had: a machine that comes back is a new one."""
-        host, number = node["NodeManagerHostname"], node["NodeID"][:SHORT]
+        host = node["NodeManagerHostname"]
+        number = node["NodeID"][:SHORT]
         machine = f"{host}-{number}.{time.time_ns() // 1_000_000}"
         options = self._ray.remote(RayAgent).options(
             name=f"{self._prefix}/{machine}", lifetime="detached", num_cpus=0, max_restarts=0,

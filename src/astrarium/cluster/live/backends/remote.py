@@ -204,13 +204,21 @@ class HostAgent:
         tell: Callable[[str], None] = lambda words: print(words, file=sys.stderr, flush=True),
     ) -> None:
         private_folder(folder)
-        self._folder, self._arbiter, self._key, self._tell = folder, arbiter, key, tell
-        self._name, self._machine, self._address, self._base = name, machine, address, device_base
-        self._with_agent, self._lock = with_agent, _locked(folder)
+        self._folder = folder
+        self._arbiter = arbiter
+        self._key = key
+        self._tell = tell
+        self._name = name
+        self._machine = machine
+        self._address = address
+        self._base = device_base
+        self._with_agent = with_agent
+        self._lock = _locked(folder)
         self._known = read_file(folder / KNOWN, Known) or Known()
         self._home = folder  # of the jobs of this cluster, once it is known
         self._agent: MachineAgent | None = None
-        self._thread, self._health = ThreadPoolExecutor(1), HealthWatch()
+        self._thread = ThreadPoolExecutor(1)
+        self._health = HealthWatch()
         self._failed: dict[RunKey, PartStatus] = {}
         self._busy: dict[object, Any] = {}  # what is on its way, and what was asked for meanwhile
         self._news: list[Held] = []  # checkpoints that have come
@@ -305,8 +313,10 @@ class HostAgent:
     def _report(self, disk: DiskThread[tuple[list[PartStatus], list[Held]]]) -> Report:
         (parts, lies), machine = disk.look(), self._health.seen(self._machine, self._base)
         with self._guard:
-            news, self._news = self._news, []
-            troubles, self._troubles = self._troubles, []
+            news = self._news
+            self._news = []
+            troubles = self._troubles
+            self._troubles = []
         ports = free_ports("", PORTS)
         return Report(disk.done, parts, lies + news, ports, troubles, machine.sick, machine.watched)
 

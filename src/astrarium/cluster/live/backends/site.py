@@ -67,7 +67,10 @@ from astrarium.cluster.live.machine.keeping.records import (
 from astrarium.cluster.live.machine.owners import app_folder
 from astrarium.core.errors import AstrariumError, InputError
 
-EPOCH, KEEPER, LOG, EXIT = "epoch", "keeping", "site.txt", "exit"
+EPOCH = "epoch"
+KEEPER = "keeping"
+LOG = "site.txt"
+EXIT = "exit"
 LOG_END = 1 << 16  # bytes of what the site says that are read for its last words
 SCAN = 2.0  # seconds between questions to the site
 PORTS = range(20_000, 32_768)  # for gangs: below those that systems hand out by themselves
@@ -137,8 +140,13 @@ class SiteBackend(ABC):
         env: Mapping[str, str] | None = None,
         scan: float = SCAN,
     ) -> None:
-        self.home, self.grace, self._least, self._patience = home, grace, least, patience
-        self._env, self._scan, self._epoch = dict(env or {}), scan, 0
+        self.home = home
+        self.grace = grace
+        self._least = least
+        self._patience = patience
+        self._env = dict(env or {})
+        self._scan = scan
+        self._epoch = 0
         self.prefix = f"astrarium-{hashlib.sha256(str(home).encode()).hexdigest()[:8]}"
         self._runs: dict[RunKey, SiteRun] = {}
         self._machines: Mapping[str, MachineStatus] = {}
@@ -267,7 +275,8 @@ class SiteBackend(ABC):
         found. GPUs of a part are counted from 0: which they are is the site's choice."""
         resume = newest_checkpoint(self.home, order)
         parts = tuple(RunPart(part.machine, tuple(range(len(part.gpus)))) for part in order.parts)
-        address, port = self.address(order), self._port(order.key)
+        address = self.address(order)
+        port = self._port(order.key)
         app_folder(self.home, app_name(order.key.app, order.app), {})
         for place, folder in enumerate(self._folders(order)):
             part = PartOrder(order, place, resume.checkpoint, resume.kept, address, port, self.grace,
@@ -336,7 +345,8 @@ class SiteBackend(ABC):
     def _seen(self, view: SiteView) -> None:
         """Compare what the site has with what it was handed before it was asked."""
         self._machines = view.machines
-        unheard, self._unheard = self._unheard, []
+        unheard = self._unheard
+        self._unheard = []
         for order, key in unheard:
             self._tell(order, key)
         for key, run in self._runs.items():
@@ -358,7 +368,8 @@ class SiteBackend(ABC):
         if not ended:
             self._press(run, any(each in WORST[:3] for each, _ in found))
         error = next((words for each, words in found if each == ended and words), "")
-        progress, kept = max(each for each, _ in far), max(each for _, each in far)
+        progress = max(each for each, _ in far)
+        kept = max(each for _, each in far)
         trouble = next((each.trouble for each in told if each.trouble), "") if not ended else ""
         return RunStatus(order.gpus, ended, progress, kept, error, trouble=trouble)
 
@@ -382,7 +393,8 @@ class SiteBackend(ABC):
 
     def _verdict(self, run: SiteRun) -> tuple[Ending, str]:
         """Return how a part without an outcome has ended, if it has."""
-        job, given_up = run.job, run.asked_at is not None
+        job = run.job
+        given_up = run.asked_at is not None
         if run.refused:
             return "failed", run.refused
         if run.gone_at is None:
@@ -394,7 +406,8 @@ class SiteBackend(ABC):
         if given_up:  # it left before it could tell, or was killed
             return "stopped", ""
         folder = order_folder(self.home, run.order)
-        known, state = (job is not None and not job.lives), job.state if job is not None else ""
+        known = job is not None and not job.lives
+        state = job.state if job is not None else ""
         if job.failed if job is not None and known else (folder / EXIT).exists():
             words = _last_line(folder / LOG)
             return "failed", ", ".join(each for each in (state if known else "", words) if each)

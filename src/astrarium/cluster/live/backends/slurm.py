@@ -56,7 +56,8 @@ class SlurmBackend(SiteBackend):
     """A backend on the machines of a Slurm cluster, or of a *partition*; *options* are further ones of
     `sbatch`, for every run."""
 
-    name, kind = "Slurm", "slurm"
+    name = "Slurm"
+    kind = "slurm"
 
     def __init__(
         self,
@@ -141,13 +142,15 @@ class SlurmBackend(SiteBackend):
     def _script(self, order: Order, folder: Path) -> str:
         """Return what Slurm runs on the first machine. Its code is written down for when Slurm has forgotten
         the job; a shell that was asked to leave still waits for `srun`."""
-        active, groups = [part.machine for part in order.active], _groups(order)
+        active = [part.machine for part in order.active]
+        groups = _groups(order)
         where = [f"--nodelist={active[0]}", "--nodes=1", "--ntasks=1"]
         if len(active) > 1:
             where = [f"--het-group={','.join(map(str, range(len(groups))))}"] if len(groups) > 1 else []
             where.append("--ntasks-per-node=1")
         places = " ".join(f"{shlex.quote(name)}) part={place};;" for place, name in enumerate(active))
-        python, keeper = shlex.quote(sys.executable), shlex.quote(str(self.home / KEEPER / "__main__.py"))
+        python = shlex.quote(sys.executable)
+        keeper = shlex.quote(str(self.home / KEEPER / "__main__.py"))
         each = (f"case $SLURMD_NODENAME in {places} esac; "
                 f"python={python}; [ -x $python ] || python=python3; "
                 f"exec $python -I -S {keeper} keep {shlex.quote(str(folder))}/part-$part")  # fmt: skip

@@ -29,7 +29,9 @@ import msgspec
 from astrarium.cluster.live.limits import ConnectionLimits, Full, Pool, Slot
 from astrarium.core.errors import AstrariumError, InputError
 
-GREETING, LARGEST = 1 << 12, 1 << 26  # bytes of a message, before and after the other end is known
+# bytes of a message, before and after the other end is known
+GREETING = 1 << 12
+LARGEST = 1 << 26
 SHORTEST_KEY = 32  # characters
 HANDSHAKE = 5.0  # seconds in which a stranger has to show a key
 CONNECTING = 10.0  # seconds in which an arbiter has to answer
@@ -80,8 +82,12 @@ class Channel:
     """One end of a connection. It is used by one thread."""
 
     def __init__(self, sock: socket.socket, sending: bytes = b"", receiving: bytes = b"") -> None:
-        self.socket, self._keys, self._sent, self._received = sock, (sending, receiving), 0, 0
-        self.largest, self.deadline = LARGEST, float("inf")
+        self.socket = sock
+        self._keys = (sending, receiving)
+        self._sent = 0
+        self._received = 0
+        self.largest = LARGEST
+        self.deadline = float("inf")
 
     def send(self, message: object) -> None:
         self.send_bytes(msgspec.msgpack.encode(message))
@@ -105,7 +111,8 @@ class Channel:
         [size] = _HEAD.unpack(self._exactly(_HEAD.size))
         if size > min(self.largest, largest):
             raise WireError(f"a message has {size} bytes, and may have {min(self.largest, largest)}")
-        tag, body = self._exactly(_TAG), self._exactly(size)
+        tag = self._exactly(_TAG)
+        body = self._exactly(size)
         if not hmac.compare_digest(tag, _tag(self._keys[1], self._received, body)):
             raise WireError("a message has no valid proof of the key")
         self._received += 1
@@ -212,7 +219,8 @@ def accepted(sock: socket.socket, keys: Keys, timeout: float = 30.0) -> tuple[Ch
     channel = Channel(sock)
     channel.largest, channel.deadline = GREETING, time.monotonic() + HANDSHAKE
     hello: _Hello = channel.receive(_Hello)
-    key, nonce = keys(hello.name) or secrets.token_bytes(32), secrets.token_bytes(32)
+    key = keys(hello.name) or secrets.token_bytes(32)
+    nonce = secrets.token_bytes(32)
     channel.send(_Challenge(nonce, _derived(key, b"server", hello, nonce)))
     if not hmac.compare_digest(channel.receive(bytes), _derived(key, b"client", hello, nonce)):
         raise WireError(f"somebody who says to be {hello.name!r} does not have the key")
@@ -294,7 +302,11 @@ class Listener:
         wrap: Callable[[socket.socket], socket.socket] = lambda sock: sock,
         closed: Callable[[], None] = lambda: None,
     ) -> None:
-        self._socket, self._greet, self._serve, self._wrap, self._closed = sock, greet, serve, wrap, closed
+        self._socket = sock
+        self._greet = greet
+        self._serve = serve
+        self._wrap = wrap
+        self._closed = closed
         self._admission = admission or everybody()
         self._strangers = Pool("strangers", self._admission.strangers, yields=True)
         self._open: set[Channel] = set()

@@ -76,7 +76,8 @@ def ending(outcome: Outcome | None) -> tuple[Ending, str]:
         return "finished", ""
     if outcome.asked or not codes or all(code in (0, STOPPED) for code in codes):
         return "stopped", ""
-    code, words = codes[outcome.first], outcome.words
+    code = codes[outcome.first]
+    words = outcome.words
     ended: Ending = "not found" if code == NOT_FOUND else "failed"
     return ended, f"{_exit(code)}{_memory(code, outcome.oom)}{f', {words}' if words else ''}"
 
@@ -144,11 +145,15 @@ class MachineAgent:
     """The agent of a machine; *with_agent*, jobs end with it, else another agent finds them."""
 
     def __init__(self, home: str, machine: str, with_agent: bool = False) -> None:
-        self._home, self._machine, self._with_agent = Path(home), machine, with_agent
+        self._home = Path(home)
+        self._machine = machine
+        self._with_agent = with_agent
         self._parts: dict[RunKey, tuple[PartOrder, Path]] = {}
         self._keepers: dict[RunKey, subprocess.Popen[bytes]] = {}
         self._undone: dict[tuple[str, RunKey], Callable[[], None]] = {}  # for want of room, as in _short
-        self._unstarted, self._short = set[RunKey](), ""  # given up before there was any
+        # given up before there was any
+        self._unstarted = set[RunKey]()
+        self._short = ""
         if not with_agent:  # it takes over the parts that an agent before it has left
             mine = [each for each in left_behind(self._home) if each[0].part.machine == machine]
             self._parts = {part.order.key: (part, folder) for part, folder in mine}
@@ -208,7 +213,8 @@ class MachineAgent:
             return  # an agent before us has started it
         try:
             private_folder(folder)
-            order, owner = part.order, account(part.order.task)
+            order = part.order
+            owner = account(part.order.task)
             if "unknown" not in owner:  # else the keeper says so
                 app_folder(self._home, app_name(order.key.app, order.app), owner)
             self._start_keeper(part, folder, owner)
@@ -244,7 +250,8 @@ class MachineAgent:
         return lock_files(self._home, part, [f"gpu-{place}-{gpu}" for gpu in gpus])
 
     def _status(self, part: PartOrder, folder: Path) -> PartStatus:
-        key, waits = part.order.key, self._short if ("start", part.order.key) in self._undone else ""
+        key = part.order.key
+        waits = self._short if ("start", part.order.key) in self._undone else ""
         if waits or key in self._unstarted:
             ended: Ending = "" if waits else "unstarted"
             return PartStatus(part.order, part.place, ended, part.kept, part.kept, waits)
@@ -252,9 +259,13 @@ class MachineAgent:
             ended, error = self._ending(
                 key, folder
             )  # before what it told: of one that has ended, that is all
-            told, resized = read_told(folder), read_file(folder / RESIZED, Resized) or Resized()
+            told = read_told(folder)
+            resized = read_file(folder / RESIZED, Resized) or Resized()
         except OSError:  # what cannot be read now is not taken for lost
-            told, ended, error, resized = Told(), "", "", Resized()
+            told = Told()
+            ended = ""
+            error = ""
+            resized = Resized()
         progress, kept = how_far(told, part.kept)
         return PartStatus(part.order, part.place, ended, progress, kept, error, resized, told.trouble)
 
@@ -273,7 +284,8 @@ class DiskThread(Generic[Seen]):
     whoever looks is told what was seen last: so the machine is not silent."""
 
     def __init__(self, look: Callable[[], Seen], thread: Executor | None = None) -> None:
-        self._look, self._thread = look, thread or ThreadPoolExecutor(1)
+        self._look = look
+        self._thread = thread or ThreadPoolExecutor(1)
         self._orders: list[tuple[int, Future[None]]] = []
         self._looking: Future[Seen] | None = None
         self._seen: list[Seen] = []  # nothing, or what was seen last
@@ -285,7 +297,8 @@ class DiskThread(Generic[Seen]):
         wait([self._looking], SOON if self._seen else None)
         self._check_orders()
         if self._looking.done():
-            done, self._looking = self._looking, None
+            done = self._looking
+            self._looking = None
             self._seen = [done.result()]
         return self._seen[0]
 
@@ -324,7 +337,8 @@ def written_order(
 ) -> dict[str, Any]:
     """Return what a keeper reads: *locks* to hold; *owner*: the account of the job; *site*: another scheduler
     starts the keeper, and has chosen the GPUs; *with_agent*: the job ends when the agent does."""
-    task, key = part.order.task, part.order.key
+    task = part.order.task
+    key = part.order.key
     app, _, job = job_name(part.order).partition("/")
     return {
         "part": msgspec.to_builtins(part),
@@ -368,7 +382,8 @@ def left_behind(home: Path, sign: str = LAUNCHED) -> Iterator[tuple[PartOrder, P
 
 def _processes(home: Path, part: PartOrder) -> Iterator[dict[str, Any]]:
     """Yield the processes of a part. Ranks are counted over all parts, in their order."""
-    order, here = part.order, part.part
+    order = part.order
+    here = part.part
     each_gpu = order.task.processes == "gpu"
     counts = [len(one.gpus) if each_gpu else 1 for one in order.active]
     groups = [(gpu,) for gpu in here.gpus] if each_gpu else [here.gpus]

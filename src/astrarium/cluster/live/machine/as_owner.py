@@ -27,7 +27,9 @@ KEEPING = Path(errands.__file__).with_name("__main__.py")
 SILENCE = 30.0  # seconds that an errand may be silent
 SLOWEST = 1 << 20  # bytes in a second, as long as it is waited for: its owner may halt it again and again
 LONGEST_LOG = 1 << 30  # bytes of one log that are ever handed on
-_LONGEST_HEAD, _LONGEST_WORDS = 1 << 12, 1 << 16  # bytes; of these more than a pipe has no room for
+# bytes; of these more than a pipe has no room for
+_LONGEST_HEAD = 1 << 12
+_LONGEST_WORDS = 1 << 16
 
 
 class Errand:
@@ -40,7 +42,9 @@ class Errand:
             stdin=subprocess.PIPE if stdin else subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, cwd="/", start_new_session=True,
         )  # fmt: skip
-        self._held, self._waited, self._moved = b"", 0.0, 0
+        self._held = b""
+        self._waited = 0.0
+        self._moved = 0
 
     def __enter__(self) -> Errand:
         return self
@@ -55,7 +59,8 @@ class Errand:
 
     def read(self, count: int) -> bytes:
         """Return what the errand hands back, as it comes; nothing when it has ended."""
-        held, self._held = self._held[:count], self._held[count:]
+        held = self._held[:count]
+        self._held = self._held[count:]
         return held or self._read(count)
 
     def exactly(self, count: int) -> bytes:
@@ -139,7 +144,8 @@ class LogPart(NamedTuple):
 
 def log_names(home: Path, app: str) -> list[str]:
     """Return the logs that the jobs of an app have, by the orders that were given."""
-    top, found = home / ORDERS / app, list[str]()
+    top = home / ORDERS / app
+    found = list[str]()
     for path in top.glob(f"job-*/run-*/part-*/{ORDER}"):
         order = read_file(path, dict[str, Any]) or {}
         part = path.parent.relative_to(top).as_posix()

@@ -19,7 +19,9 @@ from astrarium.cluster.live.backend import Order
 from astrarium.cluster.live.machine.keeping.job_files import CHECKPOINT
 from astrarium.cluster.live.machine.keeping.records import ORDER, OUTCOME, TOLD, passes
 
-APPS, ORDERS, LOCKS = "apps", "orders", "locks"
+APPS = "apps"
+ORDERS = "orders"
+LOCKS = "locks"
 
 
 def app_name(app: int, name: str) -> str:
@@ -84,7 +86,8 @@ def newest_checkpoint(home: Path, order: Order) -> Resume:
         if told.stamp is not None:
             return Resume(str(job / f"run-{run}" / CHECKPOINT), told.kept, run)
         if (given := read_file(part / ORDER, _Given)) is not None:
-            first, kept = given.resumed_run, given.part.kept
+            first = given.resumed_run
+            kept = given.part.kept
             return Resume(str(job / f"run-{first}" / CHECKPOINT), kept, first) if first else Resume()
     return Resume()
 

@@ -149,17 +149,20 @@ class NvmlReader:
         try:
             return self._read(self._handles[gpu], self._events[gpu])
         except nvml.NVMLError as error:
-            lost, not_found = nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_GPU_NOT_FOUND
+            lost = nvml.NVML_ERROR_GPU_IS_LOST
+            not_found = nvml.NVML_ERROR_GPU_NOT_FOUND
             if error.value in (lost, not_found, nvml.NVML_ERROR_RESET_REQUIRED):
                 return GpuReading(lost=f"NVML: {error}")
             raise
 
     def _read(self, handle: Any, events: Any) -> GpuReading:
-        nvml, tell = self._nvml, self._tell
+        nvml = self._nvml
+        tell = self._tell
         remapped = tell(nvml.nvmlDeviceGetRemappedRows, handle) or (0, 0, 0, 0)
         retired = tell(nvml.nvmlDeviceGetRetiredPagesPendingStatus, handle)
         errors = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
-        slows, stops = nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN, nvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN
+        slows = nvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
+        stops = nvml.NVML_TEMPERATURE_THRESHOLD_SHUTDOWN
         return GpuReading(
             xids=tuple(self._xids(events)),
             uncorrected=tell(nvml.nvmlDeviceGetTotalEccErrors, handle, *errors),
@@ -223,12 +226,15 @@ class HealthWatch:
     def __init__(self, reader: Callable[[], GpuReader | None] = nvml_reader, every: float = EVERY) -> None:
         self._judges: list[GpuJudge] = []
         self._reads: tuple[int, float] | None = None  # which GPU, and since when
-        self._open, self._every, self._lock = reader, every, threading.Lock()
+        self._open = reader
+        self._every = every
+        self._lock = threading.Lock()
         threading.Thread(target=self._watch, daemon=True, name="health of GPUs").start()
 
     def seen(self, machine: MachineStatus, first: int = 0) -> MachineStatus:
         """Return a machine with the health of its GPUs, which begin with number *first* here."""
-        hung, sick = self._hung(), dict[int, Sickness]()
+        hung = self._hung()
+        sick = dict[int, Sickness]()
         judges = self._judges[first : first + machine.gpus]
         for number, judge in enumerate(judges):
             if judge.sickness is not None:

@@ -58,7 +58,8 @@ def _has_name(user: int) -> bool:
 def app_folder(home: Path, name: str, owner: dict[str, Any]) -> Path:
     """Make the folder of an app, for its owner alone, and return it."""
     apps = private_folder(home / APPS)
-    path, user = apps / name, owner.get("user", os.geteuid())
+    path = apps / name
+    user = owner.get("user", os.geteuid())
     with suppress(FileExistsError):
         path.mkdir(mode=0o700)
     folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)

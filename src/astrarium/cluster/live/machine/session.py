@@ -40,14 +40,17 @@ class Session:
 
     def __init__(self, every: float = EVERY) -> None:
         self.folder = Path(os.environ.get("ASTRARIUM_FOLDER", "checkpoints"))
-        self.rank, self.world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+        self.rank = int(os.environ.get("RANK", "0"))
+        self.world = int(os.environ.get("WORLD_SIZE", "1"))
         self.run = int(os.environ.get("ASTRARIUM_RUN", "1"))
         self.gpus = int(os.environ.get("ASTRARIUM_GPUS", "1"))
         self._leased = LeasedGpus(self.folder)
         self.asked = False  # to stop
         self._leave_by = float("inf")
         self._grace = float(os.environ.get("ASTRARIUM_GRACE", "30"))
-        self._ready, self._short = False, ""  # what cannot be written, and why
+        # what cannot be written, and why
+        self._ready = False
+        self._short = ""
         self._every = float(os.environ.get("ASTRARIUM_CHECKPOINTS", every))
         self._first = self._done = self._kept = self._total = 0
         self._restored: Any = None
@@ -104,7 +107,8 @@ class Session:
     def write(self, done: int, state: Any, patient: bool = False) -> None:
         """Write a checkpoint now, whether it is due or not. *patient*: wait if the disk is full."""
         if self.rank == 0:
-            path, content = self.folder / CHECKPOINT, {"done": done, "state": state}
+            path = self.folder / CHECKPOINT
+            content = {"done": done, "state": state}
             if self._written(path, lambda: _dump_whole(content, path), patient):
                 self._tell(done)
         self._written_at = time.monotonic()
@@ -236,7 +240,8 @@ class _CheckedFile:
 
 
 def _dump(content: Any, file: Any) -> None:
-    torch, checked = sys.modules.get("torch"), _CheckedFile(file)
+    torch = sys.modules.get("torch")
+    checked = _CheckedFile(file)
     try:
         (pickle.dump if torch is None else torch.save)(content, checked)
     except Exception:

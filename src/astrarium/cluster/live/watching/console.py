@@ -55,7 +55,8 @@ class Lines:
 
     def _of_runs(self) -> Iterator[str]:
         """Those that did not end, or begin, as they should have."""
-        rows, before = self._office.state.ledger.rows, self._held_up
+        rows = self._office.state.ledger.rows
+        before = self._held_up
         self._held_up = dict(self._office.live.held_up)
         for app, job, run in self._held_up.keys() - before.keys():
             why = self._held_up[app, job, run]

@@ -54,8 +54,10 @@ class Chronicler:
     ) -> list[ClusterEvent]:
         """Return what happened in a step, given the books after it."""
         if step is not self._step:
-            self._step, self._before = step, (self._held, self._machines)
-        before, self._machines = self._before[0], dict(self._before[1])
+            self._step = step
+            self._before = (self._held, self._machines)
+        before = self._before[0]
+        self._machines = dict(self._before[1])
         losses = _Losses(step, state, self._machines)
         told = [*self._of_machines(step, state, names), *_of_runs(step.now, state, ended)]
         self._held = {app: frozenset(row.leases) for app, row in state.apps.items()}
@@ -72,7 +74,8 @@ class Chronicler:
                 name, gpus = self._machines.pop(event.machine)
                 yield ClusterEvent(step.now, "machine_lost", name, gpus=gpus)
             elif isinstance(event, contract.MachineJoined):
-                name, gpus = names.get(event.machine.id, ""), state.floor.gpus_of.get(event.machine.id, ())
+                name = names.get(event.machine.id, "")
+                gpus = state.floor.gpus_of.get(event.machine.id, ())
                 self._machines[event.machine.id] = name, tuple(gpus)
                 yield ClusterEvent(step.now, "machine_joined", name, gpus=tuple(gpus))
             elif isinstance(event, contract.GpuFailed):
@@ -108,7 +111,8 @@ class _Losses:
             for gpu in machines[event.machine][1]
         }
         self._failed = {event.gpu: event for event in step.events if isinstance(event, contract.GpuFailed)}
-        self._step, self._names = step, {app: row.app.name for app, row in state.apps.items()}
+        self._step = step
+        self._names = {app: row.app.name for app, row in state.apps.items()}
 
     def of(self, app: int, gpus: frozenset[int]) -> tuple[str, str]:
         """Return the cause in one word, and the reason in a sentence."""
@@ -118,7 +122,8 @@ class _Losses:
         failed = [self._failed[gpu] for gpu in sorted(gpus) if gpu in self._failed]
         if failed:
             return "lost", gpu_failed(failed[0])
-        events, actions = self._step.events, self._step.actions
+        events = self._step.events
+        actions = self._step.actions
         if any(isinstance(each, contract.LeaseExpired) and each.app == app for each in events):
             return "expired", f"its lease ended{self._successors(app, gpus)}"
         whys = [each.why for each in actions if isinstance(each, contract.Revoke) and each.app == app]
@@ -138,7 +143,8 @@ def _of_app(
     step: Step, row: AppRow, before: frozenset[int] | None, losses: _Losses
 ) -> Iterator[ClusterEvent]:
     """Yield what happened to an app that held *before*, or had not come yet (None)."""
-    now, held = step.now, frozenset(row.leases)
+    now = step.now
+    held = frozenset(row.leases)
     if before is None:
         yield _event(now, "submitted", row, (), _asked(row))
     if not row.open:
@@ -165,7 +171,8 @@ def _why(step: Step, app: int) -> str:
 
 def _asked(row: AppRow) -> str:
     jobs = row.app.phases[0]
-    needs, most = jobs[0].least, max(job.most for job in jobs)
+    needs = jobs[0].least
+    most = max(job.most for job in jobs)
     upto = f" to {most}" if most > needs else ""
     each = f"{counted(len(jobs), 'job')} of " if len(jobs) > 1 else ""
     length = to_seconds(jobs[0].forecast) / needs

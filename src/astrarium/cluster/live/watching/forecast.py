@@ -30,8 +30,12 @@ from astrarium.core.trace import Step
 from astrarium.core.units import FOREVER, SECOND, Time
 from astrarium.run.simulate import simulate
 
-MOST_STEPS, MOST_SECONDS = 20_000, 5.0  # of one forecast: steps, and CPU time
-PAUSE, TIMES = 5 * SECOND, 5  # between forecasts: so long, and so many times what the last one took
+# of one forecast: steps, and CPU time
+MOST_STEPS = 20_000
+MOST_SECONDS = 5.0
+# between forecasts: so long, and so many times what the last one took
+PAUSE = 5 * SECOND
+TIMES = 5
 HANGS = 30 * SECOND  # a process that takes so long is ended: it was told to take MOST_SECONDS
 
 
@@ -64,7 +68,8 @@ class _Resumed:
     """A policy in the middle of its life: its timers are set first, and it is asked from then on."""
 
     def __init__(self, policy: ClusterPolicy, timers: Mapping[str, Time]) -> None:
-        self._policy, self._timers = policy, dict(timers)
+        self._policy = policy
+        self._timers = dict(timers)
         self._resumed = False
 
     def decide(self, now: Time, events: Sequence[Event], state: ClusterState) -> Iterable[Action]:
@@ -80,7 +85,9 @@ class _Watch:
     def __init__(self, now: Time, state: ClusterState) -> None:
         rows = state.apps.items()
         self._waiting = {app for app, row in rows if not any(job.gpus for job in row.jobs.values())}
-        self._free, self._steps, self.now = set(state.free), 0, now
+        self._free = set(state.free)
+        self._steps = 0
+        self.now = now
         self.starts: dict[int, Time] = {}
         self.heirs: dict[int, int] = {}
 
@@ -94,7 +101,8 @@ class _Watch:
                     self.heirs.setdefault(gpu, action.app)
             elif isinstance(action, Run) and action.app in self._waiting:
                 self.starts.setdefault(action.app, step.now)
-        self._steps, self.now = self._steps + 1, step.now
+        self._steps = self._steps + 1
+        self.now = step.now
         if self._waiting == self.starts.keys() or self._steps >= MOST_STEPS:
             raise _Enough
 
@@ -123,7 +131,8 @@ def foreseen(asked: bytes, seconds: float | None = None) -> Forecast | None:
     policy = unpickled_policy(kept, state)
     if policy is None:
         return None
-    world, watch = ClusterWorld(state.slowdowns, state.startup), _Watch(now, state)
+    world = ClusterWorld(state.slowdowns, state.startup)
+    watch = _Watch(now, state)
     arbiter = _Resumed(Arbiter(NonPreemptibleAllocator(policy, lasting.__contains__)), timers)
     first = [(now, TimerFired("forecast")), *sorted(_known(now, state, world), key=lambda each: each[0])]
     with suppress(_Enough), nullcontext() if seconds is None else bounded(seconds):
@@ -151,14 +160,18 @@ class ForecastProcess:
     """Forecasts made in a child process, one at a time, with a pause between them."""
 
     def __init__(self, pause: Time = PAUSE) -> None:
-        self._pause, self._asked, self._due, self._newest = pause, -FOREVER, -FOREVER, Forecast(-1)
+        self._pause = pause
+        self._asked = -FOREVER
+        self._due = -FOREVER
+        self._newest = Forecast(-1)
         self._child: tuple[subprocess.Popen[bytes], IO[bytes]] | None = None
 
     def ask(self, now: Time, question: Callable[[], bytes]) -> Forecast | None:
         if self._child is not None:
             self._look(now)
         elif now >= self._due:
-            self._asked, self._due = now, now + self._pause
+            self._asked = now
+            self._due = now + self._pause
             with suppress(OSError):  # no room for another process, or for its files: then there is none
                 self._child = _started(question())
         return self._newest if self._newest.made >= 0 else None
@@ -176,7 +189,8 @@ class ForecastProcess:
         if child.poll() is not None:
             with answer:
                 answer.seek(0)
-                self._newest, self._child = _read(answer.read()) or self._newest, None
+                self._newest = _read(answer.read()) or self._newest
+                self._child = None
             self._due = now + max(self._pause, TIMES * (now - self._asked))
         elif now - self._asked >= HANGS:
             child.kill()
@@ -188,7 +202,8 @@ def _started(asked: bytes) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
         question, answer = (closing.enter_context(tempfile.TemporaryFile()) for _ in range(2))
         question.write(asked)
         question.seek(0)
-        command, silent = [sys.executable, "-m", __name__], subprocess.DEVNULL
+        command = [sys.executable, "-m", __name__]
+        silent = subprocess.DEVNULL
         child = subprocess.Popen(
             command, stdin=question, stdout=answer, stderr=silent, start_new_session=True
         )

@@ -121,7 +121,8 @@ def history(
     db: sqlite3.Connection, since: Time = 0, teams: Sequence[str] | None = None
 ) -> list[dict[str, Any]]:
     """Return apps that have ended, not before *since* on the wall, in the order in which they did."""
-    clock, told = wall_clock(db), list[dict[str, Any]]()
+    clock = wall_clock(db)
+    told = list[dict[str, Any]]()
     for row in rows(db, PAST, last_instant(db)):
         if clock.wall(row["ended"]) >= since and (teams is None or (row["team"] or "") in teams):
             told.append(_ended_app(row, clock))
@@ -170,7 +171,8 @@ def usage(
     leases: Iterable[Span], runs: Iterable[Span], named: Named, clock: WallClock, by: Sequence[By]
 ) -> dict[Group, Usage]:
     """Return GPU time by groups; it is *busy* while a process of the app that has the lease is up."""
-    found, up = dict[Group, Usage](), dict[tuple[int, int], list[Span]]()
+    found = dict[Group, Usage]()
+    up = dict[tuple[int, int], list[Span]]()
     for run in runs:
         up.setdefault((run.app, run.gpu), []).append(run)
     for lease in leases:
@@ -191,7 +193,8 @@ def accounting(
     db: sqlite3.Connection, by: Sequence[By], since: Time = 0, teams: Sequence[str] | None = None
 ) -> dict[Group, Usage]:
     """Return what each group of apps had and what became of them, not before *since* on the wall."""
-    clock, now = wall_clock(db), last_instant(db)
+    clock = wall_clock(db)
+    now = last_instant(db)
     apps = db.execute("SELECT id, name, coalesce(team, '') FROM apps")
     named: Named = {n: (name, team) for n, name, team in apps if teams is None or team in teams}
     held = db.execute("SELECT app, gpu, since, coalesce(ended, ?) FROM leases", (now,))

@@ -137,10 +137,14 @@ class HookThread:
     """The thread of one hook. *origin* names the cluster in the ids of events."""
 
     def __init__(self, hook: Hook, home: Path, progress: HookProgress, origin: int, pause: float) -> None:
-        self.hook, self.progress, self._pause = hook, progress, pause
+        self.hook = hook
+        self.progress = progress
+        self._pause = pause
         self.news: deque[tuple[str, str]] = deque(maxlen=100)  # what is to be said of it, if anybody can
-        self._home, self._origin = home, origin
-        self._closing, self._given_up = Event(), Event()
+        self._home = home
+        self._origin = origin
+        self._closing = Event()
+        self._given_up = Event()
         self._thread = Thread(target=self._run, daemon=True, name=f"hook {hook.name}")
         self._thread.start()
 
@@ -158,7 +162,8 @@ class HookThread:
                 try:
                     found = self._pending(db)
                 except sqlite3.Error as error:  # of the disk: the next look may find it well again
-                    found, self.progress.error = [], str(error)
+                    found = []
+                    self.progress.error = str(error)
                 if not self._deliver_all(found) and (last or self._given_up.wait(LOOK)):
                     return
 
@@ -184,7 +189,8 @@ class HookThread:
 
     def _deliver(self, event: dict[str, Any]) -> None:
         """Try until it is delivered, or has failed too often; then go on with the next."""
-        told, progress = payload(event, self._origin), self.progress
+        told = payload(event, self._origin)
+        progress = self.progress
         for wait in (*(self._pause * 2**n for n in range(self.hook.retries)), None):
             try:
                 (call_url if self.hook.url else run_command)(self.hook, told)
@@ -218,7 +224,8 @@ class Hooks:
     """All hooks of an arbiter, which keeps how far they are and says what went wrong."""
 
     def __init__(self, home: Path, store: Store, hooks: Sequence[Hook], pause: float = 1.0) -> None:
-        before, newest = progress_of(store.get(KEY)), store.newest_event()
+        before = progress_of(store.get(KEY))
+        newest = store.newest_event()
         origin = int(store.get("origin"))
         self.threads = [
             HookThread(hook, home, before.get(hook.id) or HookProgress(cursor=newest), origin, pause)
@@ -226,14 +233,17 @@ class Hooks:
         ]
         for thread in self.threads:
             thread.progress.name = thread.hook.name
-        self._store, self._kept, self._kept_at = store, b"", -FOREVER
+        self._store = store
+        self._kept = b""
+        self._kept_at = -FOREVER
         self.keep(-SECOND)  # a hook that is new is so once
 
     def keep(self, now: Time) -> None:
         """Write how far they are, no more often than once a second, and tell what went wrong."""
         found = msgspec.json.encode({thread.hook.id: thread.progress for thread in self.threads})
         if found != self._kept and now - self._kept_at >= SECOND:
-            self._kept, self._kept_at = found, now
+            self._kept = found
+            self._kept_at = now
             self._store.put(KEY, found.decode())
         for thread in self.threads:
             while thread.news:

@@ -45,7 +45,9 @@ class BucketCounts:
     """How many values there were up to each bound, and their sum."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
-        self._bounds, self._counts, self.sum = bounds, [0] * (len(bounds) + 1), 0.0
+        self._bounds = bounds
+        self._counts = [0] * (len(bounds) + 1)
+        self.sum = 0.0
 
     def add(self, value: float) -> None:
         self._counts[bisect_left(self._bounds, value)] += 1
@@ -59,8 +61,10 @@ class Metrics(Collector):
     """All metrics of one arbiter; what only its process knows, `observe` is told."""
 
     def __init__(self, home: Path) -> None:
-        self._home, self.registry = home, CollectorRegistry()
-        self._took, self._waits = {what: BucketCounts(TIMES) for what in DURATIONS}, 0.0
+        self._home = home
+        self.registry = CollectorRegistry()
+        self._took = {what: BucketCounts(TIMES) for what in DURATIONS}
+        self._waits = 0.0
         self.registry.register(self)
 
     def observe(self, what: str, took: Time) -> None:
@@ -108,7 +112,8 @@ class _Server(ThreadingMixIn, WSGIServer):
     MOST = 16
 
     def __init__(self, *given: Any, **named: Any) -> None:
-        self._pool, self._slots = Pool("metrics", self.MOST, yields=True), dict[Any, Slot]()
+        self._pool = Pool("metrics", self.MOST, yields=True)
+        self._slots = dict[Any, Slot]()
         super().__init__(*given, **named)
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -218,7 +223,8 @@ def _leases(db: Connection) -> Iterator[Metric]:
 
 def _gpu_time(db: Connection) -> Iterator[Metric]:
     """Yield sums that SQLite adds up: there may be very many rows."""
-    now, of_team = last_instant(db), "JOIN apps ON apps.id = app GROUP BY 1"
+    now = last_instant(db)
+    of_team = "JOIN apps ON apps.id = app GROUP BY 1"
     until = f"max(0, coalesce({{0}}.ended, {now}) - {{0}}.{{1}})"
     leased = f"SELECT team, sum({until.format('leases', 'since')}) / 1e9 FROM leases {of_team}"
     yield _counter("gpu_seconds", "GPU time leased, by team.", ["team"], _counts(db, leased))

@@ -107,7 +107,8 @@ class Astrarium:
     def standing(self, now: Time, state: ClusterState) -> list[tuple[int, str]]:
         """Return who wants GPUs, in the order in which they would get them."""
         line = copy(self._line)  # to be asked is no decision
-        found, first = list[tuple[int, str]](), dict[int, str]()
+        found = list[tuple[int, str]]()
+        first = dict[int, str]()
         for each in self._ranked(now, line, state):
             if wanted(each.prospect.row):
                 before = first.setdefault(each.prospect.same, each.prospect.row.app.name)
@@ -124,7 +125,8 @@ class Astrarium:
         return line.order(now, prospects, max(1, state.floor.size)) if prospects else []
 
     def _decided(self, now: Time, state: ClusterState) -> Iterator[Grant | Revoke]:
-        line, oldest = self._ranked(now, self._line, state), now - self._parameters.least_run
+        line = self._ranked(now, self._line, state)
+        oldest = now - self._parameters.least_run
         allotments, places = allotting.allotted(now, line, state, self._since, oldest)
         yield from self._taken(line, allotments)
         yield from self._given(now, line, allotments, places, state)
@@ -134,7 +136,9 @@ class Astrarium:
 
     def _promise_ends(self, now: Time, line: Sequence[RankedApp], state: ClusterState) -> Time:
         """Return when the first GPU can be taken from somebody who is behind a pressed app that has none."""
-        size, behind, found = state.floor.size, False, FOREVER
+        size = state.floor.size
+        behind = False
+        found = FOREVER
         for each in line:
             row = each.prospect.row
             for gpu in row.leases if behind else ():
@@ -177,7 +181,8 @@ class Astrarium:
     ) -> Iterator[Grant | Revoke]:
         until = self._until(now)
         for each in line:
-            mine, new = allotments[each.app], places.get(each.app, [])
+            mine = allotments[each.app]
+            new = places.get(each.app, [])
             again = [gpu for gpu in mine.kept if gpu not in mine.row.leases]
             if new:
                 why = explanations.why_given(each, self._line.bound)

@@ -22,7 +22,8 @@ from astrarium.core.units import Time
 WORTH = 2.0  # a move must gain so many times what it costs
 LOOKS = 4  # at places, with what was left to others the time before
 # What a GPU that lies apart must bring, of what it is worth to others; less where an app is pressed
-BRINGS, BRINGS_PRESSED = 0.8, 0.5
+BRINGS = 0.8
+BRINGS_PRESSED = 0.5
 
 
 @dataclass
@@ -69,7 +70,8 @@ def _left_to_others(
     state: ClusterState,
 ) -> dict[int, int]:
     """Return how many GPUs apps take if they leave those to others that lie apart."""
-    wanting, found = sum(each.prospect.width for each in line) - state.floor.size, dict[int, int]()
+    wanting = sum(each.prospect.width for each in line) - state.floor.size
+    found = dict[int, int]()
     for each in line if wanting > 0 else ():
         mine = allotments[each.app]
         gpus = [*mine.kept, *places.get(each.app, ())]
@@ -109,7 +111,8 @@ def set_counts(
 ) -> int | None:
     """Set how many GPUs each app gets, in order of the line; return the app that all wait for, if any.
     *caps*: some leave the rest to others."""
-    room, waits_for = size - sum(len(each.protected) for each in allotments.values()), None
+    room = size - sum(len(each.protected) for each in allotments.values())
+    waits_for = None
     for ranked in line:
         mine = allotments[ranked.app]
         own = len(mine.protected)
@@ -130,7 +133,8 @@ def choose_kept(now: Time, mine: Allotment, state: ClusterState) -> None:
     if len(mine.row.jobs) == 1 and not mine.protected:
         mine.keeps = list(closest(mine.has, mine.count, state.floor))
         return
-    chosen, here = dict.fromkeys(mine.protected), set(mine.has)
+    chosen = dict.fromkeys(mine.protected)
+    here = set(mine.has)
     jobs = [job for job in mine.row.jobs.values() if job.gpus and here.issuperset(job.gpus)]
     for job in sorted(jobs, key=lambda job: -_loss(now, job, chosen, state)):
         more = [gpu for gpu in job.gpus if gpu not in chosen]
@@ -173,8 +177,10 @@ def _move_together(
     if not mine.kept or mine.protected or len(mine.row.jobs) > 1:
         return
     (job,) = mine.row.jobs.values()
-    here, there = [*mine.kept, *found[app]], closest(sorted({*free, *mine.kept}), mine.count, state.floor)
-    before, after = state.pace(job.job, here), state.pace(job.job, there)
+    here = [*mine.kept, *found[app]]
+    there = closest(sorted({*free, *mine.kept}), mine.count, state.floor)
+    before = state.pace(job.job, here)
+    after = state.pace(job.job, there)
     left = job_left(now, mine.row, job, state)
     if job.gpus and left / before - left / after > WORTH * lost_by_stopping(now, job, state):
         free.update(gpu for gpu in mine.kept if gpu not in there)

@@ -48,7 +48,8 @@ def _rests(mine: Allotment, job: JobRow) -> bool:
 def _closest(one: _Placed, alone: Mapping[int, _Placed], state: ClusterState) -> Sequence[int]:
     """Return as many GPUs that are free, its own, or others' to give: best beside the most that it has."""
     theirs = [gpu for gpu, other in alone.items() if other.row is not one.row]
-    pool, count = {*state.free, *theirs, *one.job.gpus}, len(one.job.gpus)
+    pool = {*state.free, *theirs, *one.job.gpus}
+    count = len(one.job.gpus)
     beside = max(state.floor.by_machine(one.job.gpus).values(), key=len)
     near = [*beside, *closest(pool.difference(beside), count - len(beside), state.floor, beside)]
     return max(near, closest(pool, count, state.floor), key=lambda gpus: state.pace(one.job.job, gpus))

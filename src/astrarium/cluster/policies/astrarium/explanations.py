@@ -19,7 +19,8 @@ def starts(now: Time, line: Sequence[RankedApp], state: ClusterState, lease: Tim
     free_at: list[tuple[float, int]] = [(float(now), state.floor.size)]  # when, how many
     found: dict[int, Time] = {}
     for each in line:
-        row, has = each.prospect.row, len(each.prospect.row.leases)
+        row = each.prospect.row
+        has = len(each.prospect.row.leases)
         count = has or usable(row, state.floor.size)
         start = soonest(free_at, count) if count else None
         if start is None:  # a gang that is larger than the cluster
@@ -60,7 +61,8 @@ def why_taken(victim: RankedApp, winner: RankedApp | None) -> str:
     if winner is None:
         return f"others come before it; {loses}"
     first = winner.prospect
-    name, left = first.row.app.name, hours(first.left)
+    name = first.row.app.name
+    left = hours(first.left)
     if winner.reason is Reason.FAIRNESS:
         return f"{name} cannot wait any longer, and this one can; {loses}"
     if winner.reason is Reason.TIGHT:

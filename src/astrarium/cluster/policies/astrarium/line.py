@@ -28,7 +28,8 @@ from astrarium.cluster.policies.astrarium.prospects import AppProspect
 from astrarium.core.units import Time
 
 ROUNDING = 1e-6
-DOUBLINGS, HALVINGS = 60, 12
+DOUBLINGS = 60
+HALVINGS = 12
 
 
 def smallest_bound(now: Time, prospects: Sequence[AppProspect], gpus: int) -> float:
@@ -44,7 +45,8 @@ def smallest_bound(now: Time, prospects: Sequence[AppProspect], gpus: int) -> fl
     for _ in range(DOUBLINGS):
         if fits(high):
             break
-        low, high = high, 2 * high
+        low = high
+        high = 2 * high
     for _ in range(HALVINGS if high > low else 0):
         middle = (low + high) / 2
         low, high = (low, middle) if fits(middle) else (middle, high)
@@ -70,7 +72,8 @@ def tight_until(left: Vector, span: Vector, deadlines: Vector, gpus: int, margin
 
 def _due(left: Vector, span: Vector, deadlines: Vector) -> tuple[Vector, Vector]:
     """Return instants, and the work that is to be done by then if every app begins as late as it can."""
-    rate, starts = left / span, np.maximum(0.0, deadlines - span)
+    rate = left / span
+    starts = np.maximum(0.0, deadlines - span)
     instants = np.concatenate([starts, deadlines])
     order = np.argsort(instants, kind="stable")
     instants = instants[order]
@@ -108,8 +111,12 @@ class PriorityLine:
     this is pressed: there may be no decision in time otherwise."""
 
     def __init__(self, least: float, more: float, tail: float, margin: Time) -> None:
-        self._least, self._more, self._tail, self._margin = least, more, tail, margin
-        self.bound, self._smallest = inf, least
+        self._least = least
+        self._more = more
+        self._tail = tail
+        self._margin = margin
+        self.bound = inf
+        self._smallest = least
         self._tight = 0.0  # how long hardly any GPU time is left over
         self._done_by = 0.0  # when all work that there is should be done
         self._known: set[int] = set()

@@ -104,17 +104,25 @@ class Prospects:
 def _prospect(
     now: Time, row: AppRow, state: ClusterState, room: Sequence[int], phases: Sequence[_Phase]
 ) -> AppProspect:
-    size, left, longest, width, loss = max(1, state.floor.size), 0.0, 0.0, 0, 0.0
+    size = max(1, state.floor.size)
+    left = 0.0
+    longest = 0.0
+    width = 0
+    loss = 0.0
     for job in row.jobs.values():
         if not job.finished:
             more = job_left(now, row, job, state)
-            more, most = more * _slower(job.job, state, room), job.job.most
-            left, width, longest = left + more, width + most, max(longest, more / min(most, size))
+            more = more * _slower(job.job, state, room)
+            most = job.job.most
+            left = left + more
+            width = width + most
+            longest = max(longest, more / min(most, size))
             if job.gpus:
                 loss += len(job.gpus) * lost_by_stopping(now, job, state)
     span = max(longest, left / min(size, width))
     for count, work, first in phases[row.phase + 1 :]:
-        each, most = work * _slower(first, state, room), first.most
+        each = work * _slower(first, state, room)
+        most = first.most
         left += count * each
         span += max(each / min(most, size), count * each / min(size, count * most))
     return AppProspect(row, left, max(1.0, span), loss, width)
@@ -154,18 +162,28 @@ def _slower(job: Job, state: ClusterState, room: Sequence[int]) -> float:
 def _crowds(now: Time, prospects: Sequence[AppProspect], state: ClusterState) -> list[Contention]:
     """Return, for each app, the mean contention in its life, if nobody else comes and the short end first.
     What it was so far would be too kind: a long app that came in a crowd is alone in the end."""
-    size, total, ends = max(1, state.floor.size), 0.0, list[tuple[float, int]]()
+    size = max(1, state.floor.size)
+    total = 0.0
+    ends = list[tuple[float, int]]()
     for place in sorted(range(len(prospects)), key=lambda place: prospects[place].left):
         total += prospects[place].left
         ends.append((max(prospects[place].span, total / size), place))
     widths = [each.width for each in prospects]
-    apps, gpus, before, found = 0.0, 0.0, 0.0, [Contention(1.0, 1.0)] * len(prospects)
-    there, asked = len(prospects), sum(widths)
+    apps = 0.0
+    gpus = 0.0
+    before = 0.0
+    found = [Contention(1.0, 1.0)] * len(prospects)
+    there = len(prospects)
+    asked = sum(widths)
     for end, place in sorted(ends):
-        apps, gpus, before = apps + (end - before) * there, gpus + (end - before) * asked, end
-        there, asked = there - 1, asked - widths[place]
+        apps = apps + (end - before) * there
+        gpus = gpus + (end - before) * asked
+        before = end
+        there = there - 1
+        asked = asked - widths[place]
         row = prospects[place].row
-        lived, past = now - row.arrived, state.contention(now, row)
+        lived = now - row.arrived
+        past = state.contention(now, row)
         whole = lived + end
         found[place] = Contention((past.apps * lived + apps) / whole, (past.gpus * lived + gpus) / whole)
     return found

@@ -75,7 +75,8 @@ class Themis:
             return
         wanting = self._participants.wanting(now, state)
         if wanting:
-            mine, count = self._parameters, len(wanting)
+            mine = self._parameters
+            count = len(wanting)
             order = stream(mine.seed, "themis", "leftovers", now).permutation(count).tolist()
             chance = iter(stream(mine.seed, "themis", "payments", now).random(count).tolist())
             one = Round(now, state, wanting, mine, order, chance)
@@ -92,7 +93,8 @@ class Themis:
 
     def _report(self, app: int) -> SelfReport:
         """Return what an app says of itself, at every auction the same."""
-        mine, report = self._parameters, HONEST
+        mine = self._parameters
+        report = HONEST
         if mine.error:
             report = erring(mine.error, iter(stream(mine.seed, "themis", "errors", app).random(2).tolist()))
         lie = mine.lies.get(app, 0.0)

@@ -31,7 +31,8 @@ ByMachine = Mapping[int, Mapping[int, int]]  # GPUs of each app, by machine
 
 def settled(state: ClusterState, shares: Mapping[int, int]) -> dict[int, tuple[int, ...]]:
     """Return so many free GPUs for each app; all take what they ran on before anybody takes others."""
-    free, shares = set(state.free), {app: count for app, count in shares.items() if count}
+    free = set(state.free)
+    shares = {app: count for app, count in shares.items() if count}
     found = {app: _own(state.apps[app], free, count) for app, count in shares.items()}
     free.difference_update(*found.values())
     for app, count in shares.items():
@@ -47,7 +48,8 @@ def settled(state: ClusterState, shares: Mapping[int, int]) -> dict[int, tuple[i
 def preferred(now: Time, state: ClusterState, shares: Mapping[int, int]) -> dict[int, tuple[int, ...]]:
     """Return so many free GPUs for each app, where there are enough for all. Those choose first to whom a bad
     place costs most, of GPUs where nobody stood or, if they are better, of all."""
-    free, found = set(state.free), dict[int, tuple[int, ...]]()
+    free = set(state.free)
+    found = dict[int, tuple[int, ...]]()
     own = {app: _own(state.apps[app], free, count) for app, count in shares.items() if count}
     stood = {gpu for gpus in own.values() for gpu in gpus}
     for app in sorted(own, key=lambda app: cost_of_spread(state.apps[app], shares[app], state), reverse=True):
@@ -63,13 +65,15 @@ def _best_place(
     """Return GPUs of a pool on which an app ends soonest. To leave those where it stands takes a start."""
     if len(here) == count and _lies_well(row, (*row.leases, *here), state):
         return tuple(here)
-    best, least = tuple[int, ...](), inf
+    best = tuple[int, ...]()
+    least = inf
     for stays, pool in product((here, []), pools):
         pool = {*pool, *here}.difference(stays)
         gpus = (*stays, *closest(pool, count - len(stays), state.floor, (*row.leases, *stays)))
         takes = time_left(now, row, (*row.leases, *gpus), state) + (0 if stays else state.startup)
         if len(gpus) == count and (takes < least or not best):
-            best, least = gpus, takes
+            best = gpus
+            least = takes
     return best
 
 
@@ -206,8 +210,12 @@ class Round:
         order: Sequence[int],
         chance: Iterator[float],
     ) -> None:
-        self._now, self._state, self._parameters = now, state, parameters
-        self._wanting, self._order, self._chance = wanting, order, chance
+        self._now = now
+        self._state = state
+        self._parameters = parameters
+        self._wanting = wanting
+        self._order = order
+        self._chance = chance
         self._until = lease_end(now, parameters.lease, parameters.grid)
         self.outcome: AuctionResult | None = None  # of the auction, once there was one
 
@@ -228,7 +236,8 @@ class Round:
 
     def _ranked(self) -> list[RankedParticipant]:
         """Return the apps that want GPUs, the worst first; of those alike, who came first."""
-        now, state = self._now, self._state
+        now = self._now
+        state = self._state
         found = [
             (-each.agent.rho(now, each.row, state), each.row.arrived, each.app, each)
             for each in self._wanting
@@ -275,7 +284,8 @@ class Round:
 
     def _keeps(self, participant: Participant, share: Share, goods: Sequence[FreeMachine]) -> tuple[int, ...]:
         """Return what a winner keeps: less the payment, rounded by chance to what its jobs can use."""
-        due, demand = share.fraction * len(share.won), participant.demand
+        due = share.fraction * len(share.won)
+        demand = participant.demand
         count = demand.more(floor(due + HAIR))
         step = demand.smallest_step(count, len(share.won) - count)
         first = not count and not participant.row.leases
@@ -287,9 +297,11 @@ class Round:
         self, bidders: Sequence[RankedParticipant], ranked: Sequence[RankedParticipant]
     ) -> Iterator[Grant]:
         inside = {each.app for each in bidders}
-        participants, who = [self._wanting[place] for place in self._order], "chance"
+        participants = [self._wanting[place] for place in self._order]
+        who = "chance"
         if self._parameters.leftovers == "worst":
-            participants, who = [each.participant for each in ranked], "its rho"
+            participants = [each.participant for each in ranked]
+            who = "its rho"
         outside = [each for each in participants if each.app not in inside]
         why = f"{len(bidders)} who fare worse were asked first; {who} gave it what their auction left over"
         yield from self._granted(settled(self._state, self._dealt(outside)), why)
@@ -304,7 +316,8 @@ class Round:
 
     def _dealt(self, participants: Sequence[Participant]) -> dict[int, int]:
         """Return GPUs for each app: one step each, again and again, while somebody can use some."""
-        free, asking = len(self._state.free), list(participants)
+        free = len(self._state.free)
+        asking = list(participants)
         given = {each.app: 0 for each in participants}
         while free and asking:
             still = []

@@ -51,7 +51,9 @@ from astrarium.placement.worker_queues import Batching
 GREEDY = GroupRuntime(dispatch="queue", another=True, stage_overhead=0.0, fixed_overhead=0)
 LARGEST = 64  # batches: beyond that hardly any model gains
 CALMED = 3  # drafts that are judged with smaller batch limits too
-HEARD, FEWEST = 500_000, 10  # requests that judges hear in all; and yet so many plans
+# requests that judges hear in all; and yet so many plans
+HEARD = 500_000
+FEWEST = 10
 Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
@@ -96,7 +98,8 @@ class Planner:
 
     def _drafts(self, simulation: QuickSimulation, search: Search, explainer: DraftExplainer) -> list[Draft]:
         """Return drafts, the best first. Half of the effort is for beginning, half for improving."""
-        budget, found = self.parameters.effort * 5e5, list[Draft]()
+        budget = self.parameters.effort * 5e5
+        found = list[Draft]()
         began = [empty(simulation.problem), *starts(simulation, self.parameters.runtime, search, budget)]
         for draft in sorted(dict.fromkeys(began), key=simulation.worth, reverse=True):
             climb = Climb(simulation, Moves(simulation.options), search, budget / len(began))
@@ -142,7 +145,8 @@ class Planner:
         Groups that span GPUs reject a request at once that would be late: the quick simulation knows that,
         worker queues do not.
         """
-        problem, chosen = simulation.problem, self.parameters
+        problem = simulation.problem
+        chosen = self.parameters
         heard = another(problem, number, max(chosen.sample, chosen.heard))
         if judge is None and any(site.shape != ALONE for draft in drafts for site in draft):
             other = self._simulation(simulation.options, [heard])
@@ -150,5 +154,6 @@ class Planner:
         if judge is None:
             heard = long_enough(problem, heard, chosen.heard)
             judge = own_judge(problem, CautiousInterference(problem), chosen.batching)
-        asked, left = judge, min(chosen.judged, max(FEWEST, HEARD // max(1, len(heard.times))))
+        asked = judge
+        left = min(chosen.judged, max(FEWEST, HEARD // max(1, len(heard.times))))
         return DraftJudge(simulation, lambda draft: asked(explainer.plan(draft, None), heard), left)

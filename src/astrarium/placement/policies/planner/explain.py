@@ -32,7 +32,8 @@ COUNTS = ("none", "one", "two", "three", "four", "five", "six")
 
 class DraftExplainer:
     def __init__(self, options: ModelOptions) -> None:
-        self._options, self._problem = options, options.problem
+        self._options = options
+        self._problem = options.problem
 
     def plan(self, draft: Draft, attainment: float | None, simulation: QuickSimulation | None = None) -> Plan:
         """Return the plan of a draft; with a *simulation*, each further replica says what it adds."""
@@ -123,7 +124,8 @@ class DraftExplainer:
         shapes = self._options.shapes(place)
         if not shapes:
             fastest = min(form.latency(1) for form in model.forms.values())
-            alone, wanted = rounded_duration(fastest, 4), rounded_duration(model.slo, 4)
+            alone = rounded_duration(fastest, 4)
+            wanted = rounded_duration(model.slo, 4)
             return f"an objective of {alone}, which one request takes: not {wanted}"
         if not self._problem.gpus:
             return "a GPU: there is none"
@@ -131,7 +133,8 @@ class DraftExplainer:
             return self._memory(model, shapes)
         if not any(self._has_memory(place, site) for site in draft):
             return f"{self._memory(model, shapes)} beside the others, which have it; or fewer of them"
-        needed, there = gpus_needed(self._options), len(self._problem.gpus)
+        needed = gpus_needed(self._options)
+        there = len(self._problem.gpus)
         return f"time: all models keep {needed:.1f} GPUs busy, {there} are there, others' requests need them"
 
     def _has_memory(self, place: int, site: Site) -> bool:

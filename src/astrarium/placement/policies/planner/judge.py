@@ -20,7 +20,8 @@ GOLDEN = 0.6180339887498949
 MOVED = 0.1  # of the whole time at most, to each side: what comes and goes with the hours stays together
 STRETCHED = 2.0  # a sample whose rate is further off than this speaks of another load, and is left as it is
 HORIZON = 25  # times the longest objective
-LONGEST, SHORTEST = 600 * SECOND, 2 * SECOND
+LONGEST = 600 * SECOND
+SHORTEST = 2 * SECOND
 
 Instants = npt.NDArray[np.float64]
 
@@ -83,7 +84,8 @@ def _uniform(count: int, salt: int) -> Instants:
 
 def rearranged(requests: PlacementRequests, models: Sequence[PlacedModel], number: int) -> PlacementRequests:
     """Return the *number*-th other way in which the same requests might have met."""
-    times, indices = np.array(requests.times, np.float64), np.array(requests.models)
+    times = np.array(requests.times, np.float64)
+    indices = np.array(requests.models)
     span = float(times[-1]) + 1
     columns = []
     for place, model in enumerate(models):

@@ -25,7 +25,8 @@ class Reshaping:
     """
 
     def __init__(self, options: ModelOptions) -> None:
-        self._options, self._fit_check = options, FitCheck(options.problem)
+        self._options = options
+        self._fit_check = FitCheck(options.problem)
         self._shapes = {shape for model in options.problem.models for shape in model.forms}
 
     def __call__(self, draft: Draft, needy: Iterable[int]) -> Iterator[Draft]:
@@ -91,9 +92,11 @@ class Moves:
     """Moves propose changed drafts; models may take *turns* on a GPU, or run side by side (*sides*)."""
 
     def __init__(self, options: ModelOptions, turns: bool = True, sides: bool = True) -> None:
-        self.options, self.fit_check = options, FitCheck(options.problem)
+        self.options = options
+        self.fit_check = FitCheck(options.problem)
         self.reshaped = Reshaping(options)
-        self.turns, self.sides = turns, sides
+        self.turns = turns
+        self.sides = sides
 
     def all_for(self, draft: Draft, model: int, result: DraftResult) -> Iterator[Draft]:
         yield from self.additions(draft, model, result)
@@ -197,7 +200,8 @@ class Moves:
 
     def fits(self, site: Site) -> bool:
         """Whether a site has memory and shares for its models, and each is in time if alone."""
-        models, gpu = self.options.problem.models, site.gpus[0]
+        models = self.options.problem.models
+        gpu = site.gpus[0]
         return self.fit_check.holds(site) and all(
             self.options.time(member.model, gpu, member.batch, member.share) <= models[member.model].slo
             for member in site.members

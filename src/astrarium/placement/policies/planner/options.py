@@ -38,7 +38,9 @@ class ModelOptions:
     """
 
     def __init__(self, problem: Problem, max_wait: Time | None = 0, largest: int = SIZES[-1]) -> None:
-        self.problem, self._max_wait, self.largest = problem, max_wait, largest
+        self.problem = problem
+        self._max_wait = max_wait
+        self.largest = largest
         self.usable = cache(self._usable)
         self.parts = cache(self._parts)
         self.time = cache(self._time)
@@ -77,7 +79,8 @@ class ModelOptions:
 
     def _time(self, model: int, gpu: int, batch: int, share: float) -> Time:
         """Return a batch's time on a share of a GPU without others on it."""
-        placed, where = self.problem.models[model], self.problem.gpus[gpu]
+        placed = self.problem.models[model]
+        where = self.problem.gpus[gpu]
         return round(placed.forms[ALONE].latency(batch) * share_factor(placed, where, batch, share))
 
     def _parts(self, model: int, gpu: int) -> tuple[ShareOption, ...]:

@@ -78,7 +78,9 @@ class QuickSimulation:
         interference: Interference,
         weights: Floats,
     ) -> None:
-        self.options, self.problem, self.requests = options, options.problem, requests
+        self.options = options
+        self.problem = options.problem
+        self.requests = requests
         self._interference = interference
         self._runtime = msgspec.structs.replace(runtime, max_batch=options.largest)
         self._tables = Tables.of(self.problem.models, self._runtime)

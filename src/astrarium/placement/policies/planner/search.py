@@ -43,7 +43,9 @@ class Climb:
     """A climb improves a draft change by change; *budget* requests may be simulated for it."""
 
     def __init__(self, simulation: QuickSimulation, moves: Moves, search: Search, budget: float) -> None:
-        self.simulation, self.moves, self.search = simulation, moves, search
+        self.simulation = simulation
+        self.moves = moves
+        self.search = search
         self._end = simulation.cost + budget
 
     @property
@@ -76,7 +78,9 @@ class Climb:
 
         The neediest models come first; the samples take turns at telling which they are.
         """
-        worth, wide, sample = self.simulation.worth(draft), WIDE, 0
+        worth = self.simulation.worth(draft)
+        wide = WIDE
+        sample = 0
         while self.on:
             better = next(self._better(draft, worth, wide, sample), None)
             if better is not None:
@@ -133,7 +137,8 @@ def starts(
 
 def everywhere(options: ModelOptions) -> list[Draft]:
     """Return the draft with all models on every GPU, if there is memory: any free GPU can help any model."""
-    moves, found = Moves(options, sides=False), []
+    moves = Moves(options, sides=False)
+    found = []
     for site in empty(options.problem):
         for model in range(len(options.problem.models)):
             if options.usable(model, ALONE):
@@ -183,7 +188,8 @@ def grouped(
 def _draft(options: ModelOptions, problem: Problem, selected: Selected) -> Draft:
     gpus = {gpu.id: number for number, gpu in enumerate(problem.gpus)}
     models = {model.index: number for number, model in enumerate(problem.models)}
-    moves, sites = Moves(options), []
+    moves = Moves(options)
+    sites = []
     for group in selected.groups:
         site = Site(tuple(gpus[gpu] for gpu in group.gpus), group.shape)
         for model in group.models:
@@ -205,7 +211,9 @@ JUDGED_GAIN = 5e-4  # of all requests: a judge hears fewer of them than the sear
 FINALISTS = 7
 MENDED = 3  # models at a time
 OVERLOADED = 0.9  # what is worth less may be worth more with a model less
-LOOKED_AT, PROMISING = 10, 8  # changes of each kind for each model; and how many of them all are judged
+# changes of each kind for each model; and how many of them all are judged
+LOOKED_AT = 10
+PROMISING = 8
 
 
 Attained = Callable[[Draft], Sequence[float]]  # of each model
@@ -215,7 +223,9 @@ class DraftJudge:
     """A draft judge judges drafts on one sample, each once; *left* more may be judged."""
 
     def __init__(self, simulation: QuickSimulation, attained: Attained, left: int) -> None:
-        self.simulation, self._attained, self.left = simulation, attained, left
+        self.simulation = simulation
+        self._attained = attained
+        self.left = left
         self._known: dict[Draft, DraftResult] = {}
 
     def __call__(self, draft: Draft) -> DraftResult:
@@ -252,7 +262,8 @@ def mended(judge: DraftJudge, moves: Moves, draft: Draft, search: Search) -> Dra
     """Make the first change that helps the neediest models, until none does or enough was judged."""
     better: Draft | None = draft
     while better is not None and search.on:
-        draft, better = better, _first_better(judge, moves, better, search)
+        draft = better
+        better = _first_better(judge, moves, better, search)
     return draft
 
 

@@ -37,7 +37,10 @@ class EmulatedBatch:
     """
 
     def __init__(self, result: Result, not_before: Time, takes: Time, wait: Wait) -> None:
-        self._result, self._not_before, self._takes, self._wait = result, not_before, takes, wait
+        self._result = result
+        self._not_before = not_before
+        self._takes = takes
+        self._wait = wait
 
     def wait(self, free: Time) -> Ran:
         began = max(free, self._not_before)
@@ -112,7 +115,8 @@ def _listed(table: tuple[Time, ...]) -> Times:
 def _drawn(options: Mapping[str, Any], place: Place) -> Times:
     """Return a function that draws single times; every GPU draws for itself."""
     chance = random.Random(f"{options.get('seed', 0)}/{place.gpu}")
-    c0, c1 = options.get("c0", 0), options.get("c1", 1.0)
+    c0 = options.get("c0", 0)
+    c1 = options.get("c1", 1.0)
     known: Sequence[Sequence[Time]] = options["applications"]
 
     def times(batch: Batch) -> tuple[Time, Sequence[Time]]:
@@ -131,7 +135,8 @@ def _like(output: TensorSpec, inputs: Sequence[TensorSpec]) -> str | None:
 def _answer(output: TensorSpec, source: str | None, batch: Batch) -> Array | Sequence[Array]:
     """Return the input itself, or else zeros, with one element where the size is open."""
     if source is not None:
-        given, own = batch.inputs[source], batch.own_shapes.get(source)
+        given = batch.inputs[source]
+        own = batch.own_shapes.get(source)
         return (split(given, output.shape, own) if own else None) or given
     shape = (batch.size, *(max(1, size) if size < 0 else size for size in output.shape))
     empty = b"" if output.datatype == "BYTES" else 0

@@ -64,7 +64,8 @@ def _within(spec: TensorSpec, shape: tuple[int, ...], generator: np.random.Gener
     if not is_real(spec.datatype):
         return generator.integers(low, high, shape, DATATYPES[spec.datatype], endpoint=True)
     near = min(max(0.0, float(low)), float(high))
-    least, most = max(float(low), near - _NEAR), min(float(high), near + _NEAR)
+    least = max(float(low), near - _NEAR)
+    most = min(float(high), near + _NEAR)
     made = np.clip(generator.uniform(least, most, shape).astype(low.dtype), low, high)
     return to_bfloat16(made) if spec.datatype == BF16 else made
 

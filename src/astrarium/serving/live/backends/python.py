@@ -34,7 +34,8 @@ class PythonModel:
         found = references.loaded(reference, files.base, "model")
         rest = {name: value for name, value in files.options.items() if name != "model"}
         self._function = _ready(found, rest, reference)
-        self.inputs, self.outputs = files.inputs, files.outputs
+        self.inputs = files.inputs
+        self.outputs = files.outputs
         self.applications: Mapping[str, Any] = getattr(self._function, "applications", {})
 
     def warm_up(self, sizes: Sequence[int]) -> None:

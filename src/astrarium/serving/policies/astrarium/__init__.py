@@ -33,7 +33,9 @@ from astrarium.serving.state import Batch, ServingState
 PLAN_EVERY: Time = 50 * MILLISECOND
 AHEAD = 2  # grants to simulate: a third changes next to nothing
 LINES = ("grouped", "application", "model")
-BINS, REFRESH = 32, SECOND  # of learnt times, as in `orloj`
+# of learnt times, as in `orloj`
+BINS = 32
+REFRESH = SECOND
 
 
 @serving_policies.register("astrarium")
@@ -123,7 +125,8 @@ class Astrarium(WindowScheduler[RequestLine]):
 
     def _form(self, model: int) -> Sequence[int]:
         """Give each group of the model's applications a line of its own; return the model's lines."""
-        crowd, first = self._crowds[model], min(self._places[model])
+        crowd = self._crowds[model]
+        first = min(self._places[model])
         last = first + len(self._places[model])
         waiting = [request for line in range(first, last) for request in self._queues[line].clear()]
         for line in range(first, last):
@@ -213,7 +216,8 @@ class Astrarium(WindowScheduler[RequestLine]):
         return super()._give_up(now, queue, requests)
 
     def _settle(self, now: Time, line: int, gpu: int) -> Iterator[Action]:
-        queue, free = self._queues[line], self._free[gpu]
+        queue = self._queues[line]
+        free = self._free[gpu]
         if not self.parameters.lookahead:
             yield from super()._settle(now, line, gpu)
         elif not queue.settled(now, free):
@@ -225,7 +229,8 @@ class Astrarium(WindowScheduler[RequestLine]):
 
     def _grants(self, now: Time, line: int, gpu: int) -> Callable[[int], Sequence[Time]]:
         """Return when the line may expect GPUs again, by the size of the batch that leaves now."""
-        queue, free = self._queues[line], self._free[gpu]
+        queue = self._queues[line]
+        free = self._free[gpu]
         others: list[Time] = []
 
         def grants(size: int) -> Sequence[Time]:

@@ -25,7 +25,9 @@ Group = tuple[int, ...]
 
 class Applications:
     def __init__(self, model: ModelSpec, times: LearntTimes, lines: str) -> None:
-        self.model, self.times, self._lines = model, times, lines
+        self.model = model
+        self.times = times
+        self._lines = lines
         self.meters = [RateMeter() for _ in range(times.applications)]
         self._begun = False
         everybody = tuple(range(times.applications))

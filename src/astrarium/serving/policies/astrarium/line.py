@@ -49,7 +49,8 @@ def give_up(
     """
     waiting = len(backlog.deadlines)
     wanted = min(prospect.enough, waiting - hopeless)
-    best, least = (hopeless, backlog.fitting(hopeless, now, free)), -1.0
+    best = (hopeless, backlog.fitting(hopeless, now, free))
+    least = -1.0
     if best[1] >= wanted:
         return best
     for head in range(hopeless, min(hopeless + MOST_GIVEN_UP + 1, waiting)):
@@ -57,7 +58,8 @@ def give_up(
         lost = losses(backlog, prospect, now, head + size, grants(size))
         cost = head - hopeless + prospect.price * waste(backlog, prospect.target, size) + lost
         if least < 0 or cost < least - 1e-9:
-            best, least = (head, size), cost
+            best = (head, size)
+            least = cost
         if size >= wanted or head + size >= waiting:
             break
     return best
@@ -107,7 +109,8 @@ class RequestLine(ModelQueue):
         self.first = 0  # where the candidate begins
         self._as_of: Time = -1  # when the candidate was chosen
         self._largest = model.max_batch
-        self._patience, self._patient = parameters.patience, parameters.lookahead
+        self._patience = parameters.patience
+        self._patient = parameters.lookahead
         self._few_gpus = parameters.prefer == "few-gpus"
         self.adapt(pressure.LineDemand(0.0, 1.0, self._target, 0, 0, 1), pressure.CALM)
 
@@ -148,7 +151,9 @@ class RequestLine(ModelQueue):
 
     def settle(self, now: Time, free: Time, grants: Callable[[int], Sequence[Time]]) -> list[Request]:
         """Fix the batch that leaves; return the requests that it gives up."""
-        hopeless, self.first, self.size = self.backlog.hopeless(now, free), 0, 0
+        hopeless = self.backlog.hopeless(now, free)
+        self.first = 0
+        self.size = 0
         if hopeless < len(self.deadlines):
             hopeless, self.size = give_up(self.backlog, self._prospect(), now, free, hopeless, grants)
         return self._cut(hopeless)
@@ -156,8 +161,10 @@ class RequestLine(ModelQueue):
     def demand(self, now: Time) -> pressure.LineDemand:
         """Return what the line asks of the GPUs, by the rates measured until now."""
         self.roll(now)
-        time, fixed = self.latency[self._target], self._fixed()
-        rate, dispersion = self.meter.rate(), self.meter.dispersion()
+        time = self.latency[self._target]
+        fixed = self._fixed()
+        rate = self.meter.rate()
+        dispersion = self.meter.dispersion()
         return pressure.LineDemand(rate, dispersion, self._target, time, fixed, self.model.slo)
 
     def adapt(self, demand: pressure.LineDemand, climate: pressure.Climate) -> None:
@@ -173,7 +180,8 @@ class RequestLine(ModelQueue):
         return arrived + min(self.stance.wait, int(self.stance.patience * (self.frontrun() - arrived)))
 
     def _prospect(self) -> LineProspect:
-        rate, stance = self.meter.rate(), self.stance
+        rate = self.meter.rate()
+        stance = self.stance
         return LineProspect(rate, stance.enough, self._target, stance.price, self.model.slo)
 
     def _fixed(self) -> Time:
@@ -197,13 +205,15 @@ class DynamicLine(RequestLine):
 
         If it is too late for the first one by the times of its application, the batch stays what it was.
         """
-        self._members, self._takes = [], 0
+        self._members = []
+        self._takes = 0
         together: list[float] = []
         for place, request in enumerate(self.requests):
             joined = self._times.joined(together, request.application)
             takes = self._times.kept(joined, len(self._members) + 1, SAFE)
             if self._fits(takes, now, free) and takes - self._takes <= self._alone(request):
-                together, self._takes = joined, takes
+                together = joined
+                self._takes = takes
                 self._members.append(place)
             if len(self._members) in (0, self.model.max_batch):
                 break

@@ -26,9 +26,13 @@ RESERVE = 2.0  # standard deviations of demand: the staffing rule of many-server
 RISK = 7.0  # the gain over the noise at which waiting ends; goodput is much the same from 4 to 10
 SAVES = 0.8  # the gain at which it ends in overload: somebody is lost in any case, so noise is no risk
 REST = 0.2  # of the way to where nobody could join any more: the time left to find a GPU
-HOLD, ENOUGH = 0.7, 0.85  # shares of the target, see `Stance`
+# shares of the target, see `Stance`
+HOLD = 0.7
+ENOUGH = 0.85
 SURE = 3.0  # how many times the target must be worth waiting for until there is less doubt
-TOLERABLE, OVERLOAD = 0.02, 0.05  # shares of requests lost
+# shares of requests lost
+TOLERABLE = 0.02
+OVERLOAD = 0.05
 WASTE = 2.0  # what wasted GPU time is worth in lost requests where no price makes demand fit
 HALVINGS = 24  # of the range in which the price is searched for
 
@@ -115,7 +119,8 @@ def lowest_price(demands: Sequence[LineDemand], highest: float, gpus: int) -> fl
         return 0.0
     if not fits(demands, highest, gpus):
         return math.inf
-    low, high = 0.0, highest
+    low = 0.0
+    high = highest
     for _ in range(HALVINGS):
         middle = (low + high) / 2.0
         low, high = (low, middle) if fits(demands, middle, gpus) else (middle, high)

@@ -171,7 +171,8 @@ class Nexus(ReplicaScheduler):
         return self._rings[frontend][model].pick()
 
     def gather(self, now: Time, gpu: int, model: int, queue: Queue) -> tuple[int, int]:
-        costs, waiting = self._costs[model], len(queue)
+        costs = self._costs[model]
+        waiting = len(queue)
         size = min(self._batches[gpu].get(model, self._largest[model]), waiting)
         given_up = 0
         while given_up < waiting and queue[given_up][0] < now + costs[size]:

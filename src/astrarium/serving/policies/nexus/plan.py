@@ -122,11 +122,13 @@ def _share(loads: list[RateShare]) -> list[GpuLoads]:
 
 def _fullest(nodes: list[GpuLoads], load: RateShare) -> int:
     """Return the GPU on which the load fits most tightly; -1 if on none."""
-    place, most = -1, 0.0
+    place = -1
+    most = 0.0
     for candidate, node in enumerate(nodes):
         occupancy = node.occupancy_with(load)
         if most < occupancy <= 1:
-            place, most = candidate, occupancy
+            place = candidate
+            most = occupancy
     return place
 
 
@@ -160,7 +162,8 @@ def _pack_most(
         if nodes is None:
             high = middle
         else:
-            best, low = nodes, middle
+            best = nodes
+            low = middle
     return best
 
 

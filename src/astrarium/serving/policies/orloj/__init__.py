@@ -87,7 +87,8 @@ class Orloj:
                 raise InputError("window", write_duration(self.window), "a duration above 0")
 
     def __init__(self, setup: Setup, parameters: Parameters) -> None:
-        self.setup, self.parameters = setup, parameters
+        self.setup = setup
+        self.parameters = parameters
         self._rate = parameters.b / MILLISECOND
         self._base: Time = 0
         self._waiting = 0
@@ -153,7 +154,8 @@ class Orloj:
 
     def _learn(self, model: int) -> None:
         """Make the tables of scores from what is known of the model."""
-        times, queues = self._times[model], self._queues[model]
+        times = self._times[model]
+        queues = self._queues[model]
         own = range(times.applications) if self.parameters.members == "own" else (None,)
         queues.learn(
             [[ScoreTable(times.batch(size, kind), self._rate) for kind in own] for size in queues.sizes]

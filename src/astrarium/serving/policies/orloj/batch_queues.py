@@ -55,7 +55,8 @@ class SizeQueue:
     """A size queue holds the requests of one batch size; it is up to date only after `refresh`."""
 
     def __init__(self, tables: Sequence[ScoreTable], around: Time, make: Callable[[], ScoreQueue]) -> None:
-        self._tables, self._make = tables, make
+        self._tables = tables
+        self._make = make
         self._around = around  # network delays before and after the execution
         self._costs = [table.mean + around for table in tables]  # by kind
         self.forget()
@@ -71,7 +72,8 @@ class SizeQueue:
         self._fresh: dict[int, None] = {}  # who has no point yet, in order
 
     def refresh(self, clock: Clock, pending: dict[int, tuple[Time, int]]) -> None:
-        milestones, points = self._milestones, self._points
+        milestones = self._milestones
+        points = self._points
         while milestones and milestones[0][0] <= clock.now:
             id_ = heappop(milestones)[1]
             if id_ in points:
@@ -109,7 +111,10 @@ class BatchQueues:
     def __init__(
         self, sizes: Sequence[int], network: Network, make: Callable[[], ScoreQueue], latest: bool = False
     ) -> None:
-        self.sizes, self._network, self._make, self._latest = sizes, network, make, latest
+        self.sizes = sizes
+        self._network = network
+        self._make = make
+        self._latest = latest
         self._pending: dict[int, tuple[Time, int]] = {}  # deadline and kind
         self._sorted: list[list[tuple[Time, int]]] = []  # by kind: deadline and id
         self._queues: list[SizeQueue] = []
@@ -171,7 +176,8 @@ class BatchQueues:
 
     def pop(self, clock: Clock, choice: SizeChoice) -> tuple[int, ...]:
         """Remove and return the requests of the best scores, in that order."""
-        queue, slope = self._queues[choice.place], clock.slope
+        queue = self._queues[choice.place]
+        slope = clock.slope
         queue.refresh(clock, self._pending)
         batch = []
         for _ in range(self.sizes[choice.place]):
@@ -180,7 +186,8 @@ class BatchQueues:
         return tuple(batch)
 
     def _held(self, now: Time, queue: SizeQueue) -> tuple[int, Time]:
-        held, earliest = 0, FOREVER
+        held = 0
+        earliest = FOREVER
         for kind, waiting in enumerate(self._sorted):
             first = bisect_left(waiting, (now + queue.cost(kind),))
             if first < len(waiting):

@@ -144,7 +144,8 @@ class HullNode:
         The bounds become narrower; they settle most choices without a look at the points, and keep what a
         choice was off by rounding from growing afterwards.
         """
-        left, right = self.left, self.right
+        left = self.left
+        right = self.right
         while left.weight > 1 or right.weight > 1:
             into_left, later = choose(left, right, self.split[0], low, high)
             half = left if into_left else right
@@ -154,7 +155,8 @@ class HullNode:
                 high = min(high, half.crossing)
             part = half.right if later else half.left
             left, right = (part, right) if into_left else (left, part)
-        self.start, self.end = left.split, right.split
+        self.start = left.split
+        self.end = right.split
         self.crossing = max(low, min(high, crossing(self.start, self.end)))
 
 
@@ -206,14 +208,16 @@ def join(one: HullNode, other: HullNode) -> HullNode:
     """Return an inner node made of two leaves."""
     left, right = (one, other) if one.split < other.split else (other, one)
     node = HullNode(left.split)
-    node.left, node.right = left, right
+    node.left = left
+    node.right = right
     refresh(node)
     return node
 
 
 def balanced(node: HullNode) -> HullNode:
     """Balance a subtree's weights; return the node itself, or the one that takes its place."""
-    left, right = node.left, node.right
+    left = node.left
+    right = node.right
     if right.weight > HEAVIER * left.weight:
         if right.left.weight >= INNER * right.right.weight:
             node.right = rotate_right(right)
@@ -227,7 +231,8 @@ def balanced(node: HullNode) -> HullNode:
 
 def rotate_left(node: HullNode) -> HullNode:
     top = node.right
-    node.right, top.left = top.left, node
+    node.right = top.left
+    top.left = node
     refresh(node)
     refresh(top)
     return top
@@ -235,7 +240,8 @@ def rotate_left(node: HullNode) -> HullNode:
 
 def rotate_right(node: HullNode) -> HullNode:
     top = node.left
-    node.left, top.right = top.right, node
+    node.left = top.right
+    top.right = node
     refresh(node)
     refresh(top)
     return top

@@ -76,7 +76,8 @@ class SlotAgent:
 
     def __init__(self, settings: AgentSettings, slots: WakeableSlots | None = None) -> None:
         self._slots = slots or _made(settings)
-        self._unasked, self._asked = settings.unasked, monotonic()
+        self._unasked = settings.unasked
+        self._asked = monotonic()
         self._slot_of: dict[int, int] = {}  # by lease
         self._orders: SimpleQueue[tuple[str, int, Order | None]] = SimpleQueue()
         self._news: SimpleQueue[SlotMessage] = SimpleQueue()

@@ -34,7 +34,9 @@ from astrarium.tuning.live.ray.agent import AgentAnswer, AgentSettings, SlotAgen
 from astrarium.tuning.live.slots import SlotMessage
 from astrarium.tuning.live.training import Build, Emulated, packed
 
-GROUP, NAMESPACE = "ASTRARIUM_PLACEMENT_GROUP", "RAY_NAMESPACE"  # in the environment of an app of a cluster
+# in the environment of an app of a cluster
+GROUP = "ASTRARIUM_PLACEMENT_GROUP"
+NAMESPACE = "RAY_NAMESPACE"
 PLACING = 60.0  # seconds for the placement group
 
 
@@ -134,7 +136,9 @@ class RaySlots:
         self, agent_placement: AgentPlacement, settings: AgentSettings, patience: float = 3.0
     ) -> None:
         self._ray = the_ray()
-        self._placement, self._settings, self._patience = agent_placement, settings, patience
+        self._placement = agent_placement
+        self._settings = settings
+        self._patience = patience
         self._agents: dict[int, _AgentHandle] = {}
         self._retry: dict[int, float] = {}  # by GPU: when another agent is tried
         self._leases: dict[int, int] = {}  # their GPUs
@@ -176,7 +180,8 @@ class RaySlots:
             self._gone += self._heard(asked[answer])
         self._find_silent()
         self._restart_agents()
-        heard, self._gone = self._gone, []
+        heard = self._gone
+        self._gone = []
         return heard
 
     def close(self) -> None:
@@ -216,7 +221,8 @@ class RaySlots:
         except self._ray.exceptions.RayError:
             self._lose(gpu, "its agent is gone")
             return
-        agent.heard, agent.up = monotonic(), True
+        agent.heard = monotonic()
+        agent.up = True
         if not answer.usable:
             self._lose(gpu, "no process can be started on its GPU")
         else:

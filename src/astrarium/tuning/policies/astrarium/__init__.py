@@ -96,7 +96,8 @@ class Astrarium:
         return WidthPlan(now + found.end, found.widths)
 
     def _options(self, now: Time, state: TuningState) -> list[TrialOptions]:
-        packed, spread = self.parameters.packed, self.parameters.spread
+        packed = self.parameters.packed
+        spread = self.parameters.spread
         return [trial_options(now, row, state.gpus, state, packed, spread) for row in state.open.values()]
 
     # waiting trials
@@ -146,7 +147,8 @@ class Astrarium:
 
     def _narrower(self, rows: Sequence[TrialRow], plan: WidthPlan, state: TuningState) -> Iterator[Put]:
         for row in sorted(rows, key=lambda row: plan.widths[row.trial.id]):
-            width, has = plan.widths[row.trial.id], _width(row)
+            width = plan.widths[row.trial.id]
+            has = _width(row)
             place = state.strips.find(width, row.trial.id) if width < has else None
             if place is not None:
                 yield Put(row.trial.id, place, f"narrower than {has}: others would end later")
@@ -157,7 +159,8 @@ class Astrarium:
         """Make trials wider; while others make room, only to the full width: they would move twice."""
         making_room = any(row.going is not None and row.going.width < _width(row) for row in state.running())
         for row in sorted(rows, key=lambda row: -_left(now, row, state)):
-            width, has = plan.widths[row.trial.id], _width(row)
+            width = plan.widths[row.trial.id]
+            has = _width(row)
             if width > has:
                 place = widest(state, row.trial.id, width, width - 1 if making_room else has)
                 if place is not None and ends_sooner(now, row, place.width, state):

@@ -50,7 +50,8 @@ def _expected(trials: Sequence[TrialOptions], gpus: int, plan: WidthPlan) -> flo
 
 def topped_up(trials: Sequence[TrialOptions], gpus: int, widths: dict[int, Width]) -> dict[int, Width]:
     """Use up spare GPUs: running trials keep what they have, and trials that would end last get more."""
-    budget, found = GpuBudget(gpus, widths.values()), dict(widths)
+    budget = GpuBudget(gpus, widths.values())
+    found = dict(widths)
     if budget.free < 0:
         return found
     for each in sorted(trials, key=lambda each: -each.has):
@@ -60,7 +61,8 @@ def topped_up(trials: Sequence[TrialOptions], gpus: int, widths: dict[int, Width
     heapify(last)
     while last:
         end, number = heappop(last)
-        each, step = trials[number], wider(found[trials[number].trial])
+        each = trials[number]
+        step = wider(found[trials[number].trial])
         pays = step <= len(each.whole) and each.time(step) < -end
         if pays and budget.changed(found[each.trial], step):
             found[each.trial] = step
@@ -79,12 +81,14 @@ def _bisected(trials: Sequence[TrialOptions], way: TryPlan) -> WidthPlan:
         if found is None:
             low = guess
         else:
-            best, high = found, min(guess, found.end)
+            best = found
+            high = min(guess, found.end)
     return best
 
 
 def _at_once(trials: Sequence[TrialOptions], gpus: int, end: float) -> WidthPlan | None:
-    widths, last = {}, 0.0
+    widths = {}
+    last = 0.0
     for each in trials:
         width = _least_width(each, end)
         if width is None:
@@ -102,7 +106,11 @@ def _least_width(each: TrialOptions, end: float) -> Width | None:
 
 def _queued(trials: Sequence[TrialOptions], gpus: int, packed: int, end: float) -> WidthPlan | None:
     """Plan trials on several GPUs from now on; the others may wait in a queue."""
-    widths, shared, alone, wide, last = dict[int, Width](), list[float](), list[float](), 0, 0.0
+    widths = dict[int, Width]()
+    shared = list[float]()
+    alone = list[float]()
+    wide = 0
+    last = 0.0
     for each in trials:
         if packed > 1 and each.parts[packed - 1] <= end:
             widths[each.trial] = part(packed)
@@ -115,7 +123,8 @@ def _queued(trials: Sequence[TrialOptions], gpus: int, packed: int, end: float) 
         if count == 1:
             alone.append(each.whole[0])
         else:
-            wide, last = wide + count, max(last, each.whole[count - 1])
+            wide = wide + count
+            last = max(last, each.whole[count - 1])
     found = _end_of_queue(shared, alone, gpus - wide, packed, end)
     return None if found is None else WidthPlan(max(last, found), widths)
 

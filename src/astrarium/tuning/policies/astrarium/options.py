@@ -38,7 +38,9 @@ def trial_options(
     now: Time, row: TrialRow, gpus: int, state: TuningState, packed: int, spread: int
 ) -> TrialOptions:
     """Return what the trial could have; a trial that moves does so at the end of its iteration."""
-    runtime, left, place = state.runtime(row), state.left(now, row), row.going or row.place
+    runtime = state.runtime(row)
+    left = state.left(now, row)
+    place = row.going or row.place
     factors = _factors(runtime, packed, min(spread, gpus))
     if place is None:
         parts, whole = _times(factors, left * runtime.iteration, 0.0)
@@ -66,7 +68,8 @@ class _Factors(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def _factors(runtime: Runtime, packed: int, spread: int) -> _Factors:
-    most, furthest = most_packed(packed_times(runtime, packed), 0.0), most_spread(runtime, spread)
+    most = most_packed(packed_times(runtime, packed), 0.0)
+    furthest = most_spread(runtime, spread)
     parts = [runtime.at(Width(1, count)) / runtime.iteration for count in range(1, most + 1)]
     whole = [runtime.at(Width(count)) / runtime.iteration for count in range(1, furthest + 1)]
     return _Factors(parts, whole)

@@ -42,7 +42,8 @@ def _plan_with(
     heapify(steps)
     while steps:
         gain, n = heappop(steps)
-        each, before = on[n], widths[on[n].trial]
+        each = on[n]
+        before = widths[on[n].trial]
         if gain >= 0 or not budget.changed(before, wider(before)):
             continue
         widths[each.trial] = wider(before)

@@ -61,7 +61,8 @@ def _pack(top: Path, names: list[str]) -> int:
     """Write the stamp of a checkpoint to stdout, as a line, and a tar archive of it and its result; 1: there
     is none, or it changed meanwhile."""
     with JobFolder.open(top, *names) as run:
-        before, result = run.stamp(), run.seen(RESULT)
+        before = run.stamp()
+        result = run.seen(RESULT)
         if before is None:
             return 1
         print(json.dumps(before), flush=True)

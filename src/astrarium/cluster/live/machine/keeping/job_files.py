@@ -15,11 +15,18 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-CHECKPOINT, PROGRESS, RESULT, READY = "checkpoint", "progress.json", "result.json", "ready"
-GPUS, USED = "gpus.json", "gpus-used.json"  # what an elastic job is told, and what it says
+CHECKPOINT = "checkpoint"
+PROGRESS = "progress.json"
+RESULT = "result.json"
+READY = "ready"
+# what an elastic job is told, and what it says
+GPUS = "gpus.json"
+USED = "gpus-used.json"
 
 SMALL = 1 << 12  # bytes of what a job tells
-MOST_FILES, DEEPEST = 100_000, 64  # of a checkpoint, whose stamps are looked at; folders in folders
+# of a checkpoint, whose stamps are looked at; folders in folders
+MOST_FILES = 100_000
+DEEPEST = 64
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 

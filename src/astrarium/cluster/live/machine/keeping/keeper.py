@@ -58,11 +58,13 @@ class Keeper:
         self.asked_at: float | None = None
         self.told = Heard()
         self.locks: dict[str, int] = {}  # descriptors, by path
-        self._runner, self._socket = 0, socket.socket()
+        self._runner = 0
+        self._socket = socket.socket()
         self._code: int | None = None  # of the runner
         self._killed_before = _killed_for_memory()
         self._stop_told = False
-        self._written, self._written_at = dict[str, Any](), 0.0
+        self._written = dict[str, Any]()
+        self._written_at = 0.0
         self._wished = self._met = (
             0  # later runs: the one that the job was last told to be, and the one it is
         )
@@ -87,7 +89,8 @@ class Keeper:
         self._leave(self._outcome())
 
     def _outcome(self) -> dict[str, Any]:
-        told, killed = self.told, _killed_for_memory() - self._killed_before
+        told = self.told
+        killed = _killed_for_memory() - self._killed_before
         codes = told.codes if told.codes is not None else [] if self._code is None else [self._code]
         ending = {"codes": codes, "first": told.first, "words": told.words, "oom": killed}
         return {**ending, "asked": self.asked_at is not None, "told": told.claims}
@@ -228,7 +231,8 @@ class Keeper:
 
     def _write_down(self) -> None:
         """Write what the job has told, now and then; what finds no room is written later."""
-        claims, now = self.told.claims, time.monotonic()
+        claims = self.told.claims
+        now = time.monotonic()
         if claims != self._written and now - self._written_at > WRITE:
             self._written_at = now
             with contextlib.suppress(OSError, MemoryError):
@@ -273,7 +277,8 @@ class Heard:
     def __init__(self) -> None:
         self.claims: dict[str, Any] = _checked({})
         self.codes: list[int] | None = None  # once all has ended
-        self.first, self.words = 0, ""
+        self.first = 0
+        self.words = ""
 
     def hear(self, runner: socket.socket) -> None:
         for _ in range(AT_ONCE):

@@ -13,7 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-_SET_DEATH_SIGNAL, _SET_SUBREAPER, _SET_NO_NEW_PRIVILEGES = 1, 36, 38  # of prctl
+# of prctl
+_SET_DEATH_SIGNAL = 1
+_SET_SUBREAPER = 36
+_SET_NO_NEW_PRIVILEGES = 38
 _PART = 4  # of all processes
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -22,7 +25,8 @@ def become(account: Mapping[str, Any]) -> None:
     """Become the owner of a job. Nothing is left with which to go back: not the saved ids, nor the groups."""
     if "user" not in account:
         return
-    user, group = int(account["user"]), int(account["group"])
+    user = int(account["user"])
+    group = int(account["group"])
     if user == 0:
         raise PermissionError(f"an account of a job is not root's: {dict(account)}")
     os.setgroups([int(each) for each in account["extra_groups"]])

@@ -13,10 +13,17 @@ import os
 from pathlib import Path
 from typing import Any
 
-ORDER, OUTCOME, TOLD = "order.json", "outcome.json", "told.json"
-ALIVE, LAUNCHED, BEGUN = "alive", "keeper.txt", "begun"
-STOP, CLOSED = "stop", "closed"
-RESIZE, RESIZED = "resize.json", "resized.json"  # a wish for other GPUs, and that it was met
+ORDER = "order.json"
+OUTCOME = "outcome.json"
+TOLD = "told.json"
+ALIVE = "alive"
+LAUNCHED = "keeper.txt"
+BEGUN = "begun"
+STOP = "stop"
+CLOSED = "closed"
+# a wish for other GPUs, and that it was met
+RESIZE = "resize.json"
+RESIZED = "resized.json"
 
 NO_MEMORY = {errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE}
 NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS}

@@ -29,15 +29,23 @@ from .job_files import GPUS, PROGRESS, READY, USED, JobFolder, Stamp, clear_earl
 from .privileges import die_with_parent
 from .records import NO_MEMORY, passes
 
-TICK, SELDOM = 0.05, 1.0  # seconds between looks, and between tries of what fails for want of room
+# seconds between looks, and between tries of what fails for want of room
+TICK = 0.05
+SELDOM = 1.0
 LOOK = 0.25  # seconds between looks at a checkpoint
 PATIENCE = 2.0  # that the rest of a gang has to leave by itself when one of it has failed
-NOT_STARTED, NOT_FOUND = 126, 127  # the exit codes that a shell gives to commands that it cannot start
+# the exit codes that a shell gives to commands that it cannot start
+NOT_STARTED = 126
+NOT_FOUND = 127
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 PASSED_ON = ("PATH", "LANG", "TZ", "LD_LIBRARY_PATH")  # of our environment, to jobs of another user
-LITTLE, FULL = 1 << 20, "the disk has no room for its checkpoints"  # bytes
+# bytes
+LITTLE = 1 << 20
+FULL = "the disk has no room for its checkpoints"
 MESSAGE = 1 << 14  # bytes of one message between runner and keeper
-_PIPE, _HELD_BACK = 1 << 18, 1 << 16  # bytes that a pipe holds, and that are kept where there is no room
+# bytes that a pipe holds, and that are kept where there is no room
+_PIPE = 1 << 18
+_HELD_BACK = 1 << 16
 
 
 class JobLog:
@@ -45,8 +53,12 @@ class JobLog:
     and written when there is some, after a line that says how much is lost."""
 
     def __init__(self, folder: JobFolder, name: str) -> None:
-        self._folder, self._name, self._file = folder, name, -1
-        self._held, self._lost, self._end = bytearray(), 0, b""
+        self._folder = folder
+        self._name = name
+        self._file = -1
+        self._held = bytearray()
+        self._lost = 0
+        self._end = b""
         self.source, self.sink = os.pipe()
         with contextlib.suppress(OSError):  # one user may have only so much of it
             fcntl.fcntl(self.sink, fcntl.F_SETPIPE_SZ, _PIPE)
@@ -84,7 +96,9 @@ class LogPump(threading.Thread):
     def __init__(self) -> None:
         super().__init__(daemon=True)
         self.logs: dict[int, JobLog] = {}  # by the end of the pipe that is read
-        self._over, self._poll, self._open = threading.Event(), select.poll(), 0
+        self._over = threading.Event()
+        self._poll = select.poll()
+        self._open = 0
 
     def open(self, folder: JobFolder, name: str) -> JobLog:
         log = JobLog(folder, name)
@@ -112,7 +126,8 @@ class LogPump(threading.Thread):
 
     def _taken(self, patience: float) -> int:
         """Take what is there, and return how much the one who wrote most has written."""
-        ready, most = {number for number, _ in self._poll.poll(patience * 1000)}, 0
+        ready = {number for number, _ in self._poll.poll(patience * 1000)}
+        most = 0
         for number, log in self.logs.items():
             words = os.read(number, _PIPE) if number in ready else b""
             if number in ready and not words:
@@ -128,12 +143,16 @@ class Claims:
     when it is up, as which run it uses its GPUs, and what troubles it."""
 
     def __init__(self, folder: JobFolder) -> None:
-        self._folder, self._looked_at, self._read = folder, float("-inf"), dict[str, Any]()
+        self._folder = folder
+        self._looked_at = float("-inf")
+        self._read = dict[str, Any]()
         self._stamp: Stamp | None = None
         self._full = ""
 
     def look(self, last: bool = False) -> dict[str, Any]:
-        progress, used, ready = self._json(PROGRESS), self._json(USED), self._folder.seen(READY)
+        progress = self._json(PROGRESS)
+        used = self._json(USED)
+        ready = self._folder.seen(READY)
         if last or time.monotonic() - self._looked_at > LOOK:
             self._looked_at, self._stamp = time.monotonic(), self._folder.stamp()
             self._full = FULL if self._folder.free() < LITTLE else ""
@@ -168,12 +187,15 @@ class Runner:
     """The processes of a part, until all of them have ended. *order* is the keeper's."""
 
     def __init__(self, order: dict[str, Any], keeper: socket.socket) -> None:
-        self._order, self._keeper = order, keeper
+        self._order = order
+        self._keeper = keeper
         self._children: list[subprocess.Popen[bytes]] = []
         self._pump = LogPump()
         self._asked_at: float | None = None
         self._failed_at: float | None = None
-        self._first, self._unstarted = 0, 0  # which failed first, and the code of one that was not started
+        # which failed first, and the code of one that was not started
+        self._first = 0
+        self._unstarted = 0
         self._passed_on = False  # the wish to stop
         self._told: dict[str, Any] = {}
         self._gpus: dict[str, Any] | None = None  # of which an elastic job is still to be told
@@ -292,7 +314,8 @@ class Runner:
     def _why(self, error: OSError | ValueError, env: dict[str, str]) -> tuple[int, str]:
         """Return the exit code of a process that could not be started, and why. A program that is nowhere is
         not found, also where PATH has folders that the owner may not look into."""
-        name, path = self._order["command"][0], self._environment(env).get("PATH")
+        name = self._order["command"][0]
+        path = self._environment(env).get("PATH")
         hidden = isinstance(error, PermissionError) and "/" not in name and error.filename == name
         if hidden and shutil.which(name, path=path) is None:
             return NOT_FOUND, f"there is no program {name!r} in {path} that this user may run"
@@ -317,7 +340,8 @@ class Runner:
     def _environment(self, ours: dict[str, str]) -> dict[str, str]:
         """Return the environment of a process. Where another scheduler has chosen the GPUs, ours are counted
         among those. Jobs of another user are not handed ours."""
-        account, given = self._order["account"], os.environ.get(VISIBLE, "")
+        account = self._order["account"]
+        given = os.environ.get(VISIBLE, "")
         ours_alone = "user" not in account
         around = {name: value for name, value in os.environ.items() if ours_alone or name in PASSED_ON}
         env = {**around, **account.get("env", {}), **ours}
@@ -326,10 +350,12 @@ class Runner:
         return env
 
     def _lives(self) -> bool:
-        codes, now = [child.poll() for child in self._children], time.monotonic()
+        codes = [child.poll() for child in self._children]
+        now = time.monotonic()
         bad = [place for place, code in enumerate(codes) if code not in (None, 0)]
         if self._failed_at is None and bad and not self._passed_on:  # who was asked to leave has the time
-            self._failed_at, self._first = now, bad[0]
+            self._failed_at = now
+            self._first = bad[0]
         if all(code is not None for code in codes):
             return False
         self._pass_on()

@@ -70,12 +70,14 @@ class TorchModel:
         with self.phases.phase("buffers"):
             self._runner = _runner(torch, program, files, place)
             self.outputs = files.outputs or programs.tried_outputs(self._runner, self.example_inputs)
-        self._name, self.rooms = files.name, graph_sizes(files) if place.device != "cpu" else []
+        self._name = files.name
+        self.rooms = graph_sizes(files) if place.device != "cpu" else []
         self._later: list[int] = []  # sizes of graphs that are not captured yet
         self.wait_until: Wait = wait_until
         self.graphs: GraphRunner | None = None
         if isinstance(self._runner, CudaRunner):
-            self.launch, self.in_flight = self._launching(self._runner), IN_FLIGHT
+            self.launch = self._launching(self._runner)
+            self.in_flight = IN_FLIGHT
 
     def _program(self, torch: Any, files: ModelFiles, device: str) -> programs.Program:
         with self.phases.phase("context"):
@@ -160,7 +162,10 @@ class TorchBatch:
     """A launched batch of PyTorch; the worker hears orders while it waits for it."""
 
     def __init__(self, model: TorchModel, runner: CudaRunner, batch: Batch, on_gpu: CudaBatch) -> None:
-        self._model, self._runner, self._batch, self._on_gpu = model, runner, batch, on_gpu
+        self._model = model
+        self._runner = runner
+        self._batch = batch
+        self._on_gpu = on_gpu
         self._launched = monotonic_ns()
 
     def wait(self, free: int) -> Ran:
@@ -189,7 +194,8 @@ def first_sizes(sizes: Sequence[int]) -> tuple[list[int], list[int]]:
     """
     if not sizes:
         return [], []
-    first, half = _spaced(sizes, 4), _spaced(sizes, 2)
+    first = _spaced(sizes, 4)
+    half = _spaced(sizes, 2)
     between = [size for size in half if size not in first]
     return first, between + sorted(set(sizes) - {*first, *between}, reverse=True)
 

@@ -56,7 +56,10 @@ def limited(torch: Any, program: Program, tensor_of: Callable[[Array], Any]) -> 
 
 def described(inputs: Sequence[TensorSpec], rows: Sequence[int | None]) -> Limited:
     """Return inputs limited by the *rows* of what each indexes."""
-    stated, safe, notes, warnings = [], [], list[str](), list[str]()
+    stated = []
+    safe = []
+    notes = list[str]()
+    warnings = list[str]()
     for spec, count in zip(inputs, rows, strict=True):
         limited_by_rows = spec if count is None else _within_rows(spec, count)
         safe.append(limited_by_rows)

@@ -123,7 +123,8 @@ class CapturedGraphs(NamedTuple):
             shape = (largest, *spec.shape)
             return self.torch.zeros(shape, dtype=kind(self.torch, spec), device=self.device)
 
-        staged, results = list(map(on_gpu, self.inputs)), list(map(on_gpu, self.outputs))
+        staged = list(map(on_gpu, self.inputs))
+        results = list(map(on_gpu, self.outputs))
         return NativeSlot(list(map(pinned, self.inputs)), staged, results, list(map(pinned, self.outputs)))
 
 

@@ -22,7 +22,9 @@ from astrarium.serving.live.tensors import BF16, BYTES, Array, TensorSpec, datat
 
 ENDINGS = (".pt2", ".pt")
 DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
-_SHORT, _LONG = 8, 16  # two lengths for open dimensions: an output that differs between them is open too
+# two lengths for open dimensions: an output that differs between them is open too
+_SHORT = 8
+_LONG = 16
 
 
 class Program(NamedTuple):
@@ -96,7 +98,8 @@ def _built(torch: Any, files: ModelFiles) -> Built:
         program, inputs = _exported(torch, references.existing(model, files.base, "model"), files)
         weights = _bytes_of([*program.state_dict.values(), *program.constants.values()])
     else:
-        program, inputs = _module(torch, model, files), files.inputs
+        program = _module(torch, model, files)
+        inputs = files.inputs
         weights = _bytes_of([*program.parameters(), *program.buffers()])
         program = _cast(torch, program.eval(), files.options.get("dtype"))
     _check_inputs(inputs)

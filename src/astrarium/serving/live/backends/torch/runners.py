@@ -40,7 +40,10 @@ class CpuRunner:
     def __init__(
         self, torch: Any, call: Callable[..., Any], names: Sequence[str], threads: int, largest: int
     ) -> None:
-        self._torch, self._call, self._names, self.largest = torch, call, names, largest
+        self._torch = torch
+        self._call = call
+        self._names = names
+        self.largest = largest
         torch.set_num_threads(threads)
 
     def capture(self, sizes: Sequence[int], model: str) -> bool:
@@ -143,7 +146,8 @@ class GpuClock:
         if self._last is not None:
             since = elapsed(self._last, event)
             at = min(seen, self._at + since + since // _DRIFT)
-        self._last, self._at = event, at
+        self._last = event
+        self._at = at
         return at
 
 
@@ -165,7 +169,8 @@ class CudaBatch:
     """A batch with the GPU has events for how far it has come; `done` says that the host has its answers."""
 
     def __init__(self, torch: Any, size: int) -> None:
-        self._torch, self.size = torch, size
+        self._torch = torch
+        self.size = size
         self.copied = torch.cuda.Event()
         self.began, self.computed, self.done = (torch.cuda.Event(enable_timing=True) for _ in range(3))
         self.on_gpu: list[Any] = []  # tensors that the GPU may still be using
@@ -196,15 +201,20 @@ class CudaRunner:
     def __init__(
         self, torch: Any, program: Program, outputs: Sequence[TensorSpec], device: str, largest: int
     ) -> None:
-        self._torch, self._call, self._names = torch, program.call, [spec.name for spec in outputs]
+        self._torch = torch
+        self._call = program.call
+        self._names = [spec.name for spec in outputs]
         self._types = {spec.name: kind(torch, spec) for spec in outputs if spec.datatype != BYTES}
-        self._device, self.largest, self._specs = torch.device(device), largest, program.inputs
+        self._device = torch.device(device)
+        self.largest = largest
+        self._specs = program.inputs
         self._streams = streams_of(torch, self._device)
         self._slots = [Slot([self._buffers(spec) for spec in self._specs]) for _ in range(IN_FLIGHT)]
         self._next = 0
         self._static: list[Any] = []
         self._graphs: dict[int, Captured] = {}  # replaced, never changed: another thread adds to them
-        self._stream, self._pool = torch.cuda.Stream(self._device), torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream(self._device)
+        self._pool = torch.cuda.graph_pool_handle()
         self._capturing = Lock()
         self._handed_over: HandedOver | None = None
         self._clock = GpuClock()
@@ -217,7 +227,8 @@ class CudaRunner:
         return batch.arrays()
 
     def launch(self, arrays: Sequence[Array], size: int) -> CudaBatch:
-        slot, batch = self._slots[self._next], CudaBatch(self._torch, size)
+        slot = self._slots[self._next]
+        batch = CudaBatch(self._torch, size)
         slot.free()
         try:
             with self._torch.inference_mode():
@@ -311,7 +322,9 @@ class CudaRunner:
             self._handed_over.runner.finish()
         for slot in self._slots:
             slot.free()
-        self._static, self._slots, self._handed_over = [], [], None
+        self._static = []
+        self._slots = []
+        self._handed_over = None
         del self._call
 
     def _learn(self, room: int, took: Time) -> None:
@@ -348,7 +361,8 @@ class CudaRunner:
 
         `torch.cuda.graph` would wait until the whole GPU is idle, and give memory back: batches go on here.
         """
-        torch, graph = self._torch, self._torch.cuda.CUDAGraph()
+        torch = self._torch
+        graph = self._torch.cuda.CUDAGraph()
         with torch.inference_mode(), torch.cuda.stream(self._stream):
             # What other threads do meanwhile, which run batches, must not break the capture.
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
@@ -359,7 +373,8 @@ class CudaRunner:
         return Captured(graph, outputs)
 
     def _captured_aside(self, size: int) -> Captured:
-        torch, aside = self._torch, self._torch.cuda.default_stream(self._device)
+        torch = self._torch
+        aside = self._torch.cuda.default_stream(self._device)
         with torch.cuda.stream(aside):
             inputs = [self._rows(torch.zeros, spec, size) for spec in self._specs]
         self._warm(inputs, aside)
@@ -377,7 +392,8 @@ class CudaRunner:
 
     def _copy_in(self, slot: Slot, arrays: Sequence[Array], batch: CudaBatch) -> list[Any]:
         """Copy a batch to the GPU, through the slot where it fits; return it as tensors there."""
-        stream, there = self._streams.copy_in, [each for each in slot.inputs if each is not None]
+        stream = self._streams.copy_in
+        there = [each for each in slot.inputs if each is not None]
         with self._torch.cuda.stream(stream):
             if batch.size <= self.largest and len(there) == len(arrays):
                 tensors = [_sent(*pair, batch.size) for pair in zip(there, arrays, strict=True)]
@@ -388,7 +404,8 @@ class CudaRunner:
         return tensors
 
     def _compute(self, tensors: Sequence[Any], batch: CudaBatch) -> None:
-        stream, size = self._streams.compute, batch.size
+        stream = self._streams.compute
+        size = batch.size
         with self._torch.cuda.stream(stream):
             stream.wait_event(batch.copied)
             batch.began.record(stream)
@@ -397,7 +414,8 @@ class CudaRunner:
             graph = graphs.get(room)
             outputs = self._replayed(graph, tensors, size, room) if graph else self._answer(tensors)
             batch.computed.record(stream)
-        batch.on_gpu, batch.outputs = [*tensors, *outputs.values()], outputs
+        batch.on_gpu = [*tensors, *outputs.values()]
+        batch.outputs = outputs
 
     def _replayed(self, captured: Captured, tensors: Sequence[Any], size: int, room: int) -> dict[str, Any]:
         for static, tensor in zip(self._static, tensors, strict=True):
