@@ -8,8 +8,17 @@
 #include <random>
 #include <string>
 
-#include "../gate/guard.h"
-#include "../gate/reads.h"
+#include "board/board.h"
+#include "board/guard.h"
+#include "board/knobs.h"
+#include "board/places.h"
+#include "board/reads.h"
+#include "board/tracks.h"
+#include "board/waiting.h"
+#include "sharing/fences.h"
+#include "sharing/lessons.h"
+#include "sharing/pacing.h"
+#include "sharing/scene.h"
 
 #include "drive.h"
 #include "must.h"
@@ -21,7 +30,8 @@ constexpr std::uint64_t kNow = 1'000'000'000'000;
 // A board whose head and places repeat the input: places with sensible states are reached soon.
 void fill(gate_board& board, const unsigned char* data, std::size_t size) {
   auto* bytes = reinterpret_cast<unsigned char*>(&board);
-  for (std::size_t at = 0; size && at < sizeof board; at += size) std::memcpy(bytes + at, data, std::min(size, sizeof board - at));
+  for (std::size_t at = 0; size && at < sizeof board; at += size)
+    std::memcpy(bytes + at, data, std::min(size, sizeof board - at));
   for (int place = 0; place < GATE_CLIENTS; ++place) {
     gate_client& client = board.clients[place];
     if (client.pad[0] & 1) client.state = client.pad[0] % 8;
@@ -57,7 +67,8 @@ void live(gate_board* board, int place, const gate_work& work) {
 }
 
 void settle(gate_board* board) {
-  gate_board_holds(board), gate_board_paced(board);
+  gate_board_holds(board);
+  gate_board_paced(board);
   gate_board_settle(board, gate_board_settle(board, 0));
   gate_board_watch(board, kNow);
   const int place = gate_board_join(board, GATE_LATENCY, "fuzz");
@@ -95,7 +106,10 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t siz
   static gate_board board;
   fill(board, data, size);
   const gate_work work{data[1] * 10'000ull, data[2], data[3] % static_cast<std::uint32_t>(GATE_KINDS)};
-  for (int place = data[0] % 4; place < GATE_CLIENTS; place += 5) ask(&board, place, work), live(&board, place, work);
+  for (int place = data[0] % 4; place < GATE_CLIENTS; place += 5) {
+    ask(&board, place, work);
+    live(&board, place, work);
+  }
   settle(&board);
   if (data[4] % 16 == 0) cut(data, size);
   return 0;

@@ -22,16 +22,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 HERE = Path(__file__).resolve().parent
+GATE = HERE.parent / "gate"
 BUILD = HERE.parents[1] / "build" / "fuzz"
-COMMON = ["-std=c++20", "-g", "-O1", "-fno-omit-frame-pointer", "-I", str(HERE.parent / "src"), "-pthread"]
+INCLUDES = [f"-I{HERE.parent / 'src'}", f"-I{GATE}"]
+COMMON = ["-std=c++20", "-g", "-O1", "-fno-omit-frame-pointer", *INCLUDES, "-pthread"]
 CLANG = ["clang", "libclang-rt-14-dev"]  # packages of Debian
 BUILTINS = ["-rtlib=compiler-rt", "-unwindlib=libgcc"]  # GCC's have no checked product of 128 bits on ARM
 # Targets whose code is C: these files are compiled with them.
-GATE = [
-    HERE.parent / "gate" / f"{name}.c"
-    for name in ("board", "decide", "fences", "guard", "learn", "lessons", "places", "scene", "tracks")
+GATE_SOURCES = [
+    source for folder in ("policy", "board", "sharing") for source in sorted((GATE / folder).glob("*.c"))
 ]
-C_SOURCES = {"gate_board": GATE}
+C_SOURCES = {"gate_board": GATE_SOURCES}
 ALONE = 20_000  # inputs, where there is no libFuzzer
 LONGEST = 4096  # bytes of an input
 
@@ -109,7 +110,7 @@ def compiled(source: Path, compiler: list[str], program: Path) -> str:
     """Return an object of a file of C, with the same sanitizers as its target."""
     into = f"{program}-{source.stem}.o"
     sanitized = [word for word in compiler[1:] if word not in BUILTINS]
-    flags = ["-x", "c", "-std=gnu11", "-g", "-O1", "-fno-omit-frame-pointer", "-c"]
+    flags = ["-x", "c", "-std=gnu11", "-g", "-O1", "-fno-omit-frame-pointer", *INCLUDES, "-c"]
     subprocess.run([compiler[0], *sanitized, *flags, str(source), "-o", into], check=True)
     return into
 

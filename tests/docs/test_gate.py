@@ -96,7 +96,7 @@ def test_messages_of_the_page_are_ours() -> None:
     """What people search the page for must be what they read."""
     root = PAGE.parent.parent.parent
     places = [root / "src" / "astrarium" / "gate", root / "native" / "gate"]
-    sources = [path for place in places for path in place.iterdir() if path.suffix in (".py", ".c")]
+    sources = [path for place in places for path in place.rglob("*") if path.suffix in (".py", ".c")]
     said = "".join(path.read_text() for path in sources)
     for message in (
         "no board of this version", "the GPU cannot write to shared memory", "this installation has no gate",

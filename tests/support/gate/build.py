@@ -13,6 +13,7 @@ import pytest
 from tests.support.paths import ROOT
 
 GATE = ROOT / "native" / "gate"
+STUB = GATE / "stub"
 FLAGS = ["-std=c11", "-O1", "-g", "-Wall", "-Wextra", "-fPIC", "-shared", "-fvisibility=hidden", "-pthread"]
 SONAME = "libcuda.so.1"
 REAL = "libcuda_gate_real.so"
@@ -29,7 +30,7 @@ def build(folder: Path) -> Built:
     if compiler is None:
         pytest.skip("no C compiler: the gate and the stub driver cannot be built")
     stub = folder / SONAME
-    compile_library(compiler, stub, GATE / "stub", SONAME, "-Wl,-Bsymbolic")
+    compile_library(compiler, stub, sorted(STUB.glob("*.c")), SONAME, "-Wl,-Bsymbolic")
     return Built(build_gate(compiler, folder, stub), stub)
 
 
@@ -42,14 +43,18 @@ def build_gate(compiler: str, folder: Path, stub: Path) -> Path:
     run(compiler, *FLAGS, f"-Wl,-soname,{REAL}", str(empty), "-o", str(placeholder))
     gate = folder / "libastrarium_gate.so"
     paths = ("-Wl,--enable-new-dtags", "-Wl,-rpath,$ORIGIN", "-Wl,--no-as-needed", f"-L{placeholder.parent}")
-    compile_library(compiler, gate, GATE, SONAME, *paths, f"-l:{REAL}")
+    compile_library(compiler, gate, gate_sources(), SONAME, *paths, f"-l:{REAL}")
     (folder / REAL).symlink_to(stub)
     return gate
 
 
-def compile_library(compiler: str, into: Path, sources: Path, soname: str, *linking: str) -> None:
-    files = [str(path) for path in sorted(sources.glob("*.c"))]
-    run(compiler, *FLAGS, f"-Wl,-soname,{soname}", *files, "-o", str(into), *linking, "-ldl")
+def gate_sources() -> list[Path]:
+    return [path for path in sorted(GATE.rglob("*.c")) if path.parent != STUB]
+
+
+def compile_library(compiler: str, into: Path, sources: list[Path], soname: str, *linking: str) -> None:
+    files = map(str, sources)
+    run(compiler, *FLAGS, f"-I{GATE}", f"-Wl,-soname,{soname}", *files, "-o", str(into), *linking, "-ldl")
 
 
 def run(*command: str) -> None:
