@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.gate.build import GATE
+from tests.support.gate.build import GATE, STUB
 
 BOARD = {"policy", "board"}
 SHARING = BOARD | {"sharing"}
@@ -34,7 +34,7 @@ SOURCES = sorted(path for kind in ("*.h", "*.c", "*.cpp") for path in GATE.rglob
 def includes(path: Path) -> list[Path]:
     """Return what a file includes: paths from native/gate, but the stub names what lies beside it."""
     names = INCLUDE.findall(path.read_text())
-    return [path.parent / name if path.parent.name == "stub" else GATE / name for name in names]
+    return [path.parent / name if path.parent == STUB else GATE / name for name in names]
 
 
 def module(path: Path) -> str:
@@ -65,3 +65,13 @@ def test_no_module_leads_back_to_itself() -> None:
         for name in ground:
             del left[name]
     assert not left
+
+
+def test_the_stub_calls_what_its_header_lists_above() -> None:
+    sections = re.findall(r"/\* ---- (\w+\.c)(.*?)(?=/\* ---- |\Z)", (STUB / "stub.h").read_text(), re.DOTALL)
+    names = {file: set(re.findall(r"\bstub_\w+(?=[;(\[])", text)) for file, text in sections}
+    order = list(names)
+    assert order[0] == "queues.c"
+    for at, file in enumerate(order):
+        later = set().union(*(names[other] for other in order[at + 1 :]))
+        assert not later & set(re.findall(r"\bstub_\w+", (STUB / file).read_text())), file

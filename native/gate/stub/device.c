@@ -85,20 +85,6 @@ EXPORT CUresult cuCtxGetDevice(CUdevice *device) {
     return stub_ready();
 }
 
-static CUresult synchronize(void) {
-    NOTE("cuCtxSynchronize", 0);
-    CUresult error = stub_ready();
-    if (!error) error = stub_unsafe_call();
-    if (!error) stub_finish_all();
-    return error;
-}
-
-EXPORT CUresult cuCtxSynchronize(void) { LOCKED(synchronize()); }
-EXPORT CUresult cuCtxSynchronize_v2(CUcontext context) {
-    (void)context; /* there is one */
-    LOCKED(synchronize());
-}
-
 /* As an H200: 0 is the least. */
 EXPORT CUresult cuCtxGetStreamPriorityRange(int *least, int *greatest) {
     *least = 0;

@@ -5,8 +5,6 @@
 
 uint64_t stub_record_ns;
 
-int stub_event_happened(const stub_work *wait) { return wait->event->done >= wait->record; }
-
 EXPORT CUresult cuEventCreate(CUevent *event, unsigned flags) {
     stub_lock();
     NOTE("cuEventCreate", flags);

@@ -66,15 +66,15 @@ EXPORT CUresult cuLibraryGetKernel(CUkernel *kernel, CUlibrary library, const ch
     LOCKED(find_kernel(kernel, library, name));
 }
 
-static CUresult list_kernels(CUkernel *kernels, unsigned room, CUlibrary library) {
-    NOTE("cuLibraryEnumerateKernels", room, NUMBER(library));
+static CUresult list_kernels(CUkernel *kernels, unsigned capacity, CUlibrary library) {
+    NOTE("cuLibraryEnumerateKernels", capacity, NUMBER(library));
     if (!IS(library, LIBRARY_MAGIC)) return CUDA_ERROR_INVALID_HANDLE;
-    for (CUkernel kernel = library->kernels; kernel && room; kernel = kernel->next, room--) *kernels++ = kernel;
+    for (CUkernel kernel = library->kernels; kernel && capacity; kernel = kernel->next, capacity--) *kernels++ = kernel;
     return CUDA_SUCCESS;
 }
 
-EXPORT CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned room, CUlibrary library) {
-    LOCKED(list_kernels(kernels, room, library));
+EXPORT CUresult cuLibraryEnumerateKernels(CUkernel *kernels, unsigned capacity, CUlibrary library) {
+    LOCKED(list_kernels(kernels, capacity, library));
 }
 
 EXPORT CUresult cuLibraryGetKernelCount(unsigned *count, CUlibrary library) {
@@ -137,13 +137,15 @@ TWINS(cuLaunchCooperativeKernel, _ptsz,
 
 /* The stream lies in the configuration, so the twin is written out. */
 EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *config, CUfunction function, void **arguments, void **extra) {
-    (void)arguments, (void)extra;
+    (void)arguments;
+    (void)extra;
     LOCKED(launch("cuLaunchKernelEx", function, &config->gridDimX, config->hStream));
 }
 
 EXPORT CUresult cuLaunchKernelEx_ptsz(const CUlaunchConfig *config, CUfunction function, void **arguments,
                                       void **extra) {
-    (void)arguments, (void)extra;
+    (void)arguments;
+    (void)extra;
     CUstream stream = config->hStream ? config->hStream : STREAM_PER_THREAD;
     LOCKED(launch("cuLaunchKernelEx_ptsz", function, &config->gridDimX, stream));
 }

@@ -23,7 +23,7 @@ static struct range *range_of(CUdeviceptr at) {
     return NULL;
 }
 
-int stub_device_may_write(CUdeviceptr at, size_t bytes) {
+static int device_may_write(CUdeviceptr at, size_t bytes) {
     const struct range *range = range_of(at);
     return range && at + bytes <= range->at + range->bytes;
 }
@@ -102,29 +102,18 @@ static CUresult do_cuStreamWriteValue32_v2(const char *call, CUstream stream, CU
     NOTE(call, NUMBER(stream), at, value, flags);
     CUstream found;
     CUresult error = stub_stream_of(stream, &found);
-    if (error || !stub_device_may_write(at, 4)) return error ? error : CUDA_ERROR_INVALID_VALUE;
+    if (error || !device_may_write(at, 4)) return error ? error : CUDA_ERROR_INVALID_VALUE;
     return stub_submit(found, (stub_work){.kind = STUB_WRITE, .to = (void *)(uintptr_t)at, .value = value});
 }
 TWINS(cuStreamWriteValue32_v2, _ptsz, (CUstream stream, CUdeviceptr at, uint32_t value, unsigned flags), stream, at,
       value, flags)
-
-/* The stream goes on when the word is as told: at least the value, equal, some of its bits, or not all ones. */
-int stub_fence_open(const stub_work *fence) {
-    uint32_t word = __atomic_load_n((const uint32_t *)fence->from, __ATOMIC_ACQUIRE);
-    switch (fence->flags & 3) {
-        case 0: return (int32_t)(word - fence->value) >= 0;
-        case 1: return word == fence->value;
-        case 2: return (word & fence->value) != 0;
-        default: return ~(word | fence->value) != 0;
-    }
-}
 
 static CUresult do_cuStreamWaitValue32_v2(const char *call, CUstream stream, CUdeviceptr at, uint32_t value,
                                           unsigned flags) {
     NOTE(call, NUMBER(stream), at, value, flags);
     CUstream found;
     CUresult error = stub_stream_of(stream, &found);
-    if (error || !stub_device_may_write(at, 4)) return error ? error : CUDA_ERROR_INVALID_VALUE;
+    if (error || !device_may_write(at, 4)) return error ? error : CUDA_ERROR_INVALID_VALUE;
     stub_work fence = {.kind = STUB_FENCE, .from = (void *)(uintptr_t)at, .value = value, .flags = flags};
     return stub_submit(found, fence);
 }

@@ -93,14 +93,16 @@ static const struct row {
 } rows[] = {FUNCTIONS(ROW_ONE, ROW_TWO)};
 
 /* The newest at or below the version: rows of one name are in the order of their versions. */
-static int find(const char *symbol, int version, const struct row **found) {
+static int find(const char *symbol, int version, const struct row **newest) {
     int status = SYMBOL_NOT_FOUND;
     for (size_t index = 0; index < sizeof rows / sizeof *rows; index++) {
         if (strcmp(rows[index].name, symbol) != 0) continue;
-        if (rows[index].since <= version)
-            *found = &rows[index], status = FOUND;
-        else if (status == SYMBOL_NOT_FOUND)
-            status = VERSION_NOT_SUFFICIENT;
+        if (rows[index].since > version) {
+            if (status == SYMBOL_NOT_FOUND) status = VERSION_NOT_SUFFICIENT;
+            continue;
+        }
+        *newest = &rows[index];
+        status = FOUND;
     }
     return status;
 }

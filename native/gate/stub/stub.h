@@ -6,7 +6,7 @@
  * memory.
  *
  * The types stand for those of cuda.h, with the same layout; no CUDA header is needed. What the test calls
- * is in control.c. Must be linked with -Bsymbolic, as the real driver is: its own calls stay its own.
+ * is in control.c and log.c. Must be linked with -Bsymbolic, as the real driver is: its own calls stay its own.
  */
 #ifndef ASTRARIUM_GATE_STUB_H
 #define ASTRARIUM_GATE_STUB_H
@@ -159,11 +159,11 @@ struct stub_context {
     unsigned sms;
 };
 
-/* ---- one lock around every call, and the log (control.c) */
+/* ---- the files, from the ground up: each calls only those above it here */
 
+/* ---- queues.c: the device, and one lock around every call */
 void stub_lock(void); /* automatic work that can be done is done first */
 void stub_unlock(void);
-void stub_let_others(void); /* for a moment */
 #define LOCKED(expression)                  \
     do {                                    \
         stub_lock();                        \
@@ -172,10 +172,27 @@ void stub_let_others(void); /* for a moment */
         return result_;                     \
     } while (0)
 
+extern int stub_is_automatic;
+extern uint64_t stub_now;
+extern uint64_t stub_done[STUB_KINDS]; /* how many of each kind the device has done, those of graphs too */
+CUstream stub_stream_new(unsigned flags, int priority, unsigned sms);
+CUresult stub_submit(CUstream stream, stub_work work); /* into the queue, or into the graph being captured */
+void stub_append(stub_queue *queue, stub_work work);
+void stub_step(CUstream stream);
+void stub_finish(CUstream stream); /* all of its work */
+void stub_finish_all(void);
+int stub_run_some(CUstream stream, int count);
+int stub_run_entries(CUstream stream, int count);
+void stub_run_until_now(void);
+void stub_run_what_can(void); /* all that waits for nothing outside of the streams */
+void stub_leave_capture(const stub_capture *capture); /* all streams that have joined it */
+
+/* ---- log.c */
 void stub_note(const char *call, const uint64_t *arguments, int count);
 #define NOTE(call, ...) \
     stub_note(call, (uint64_t[]){__VA_ARGS__}, (int)(sizeof((uint64_t[]){__VA_ARGS__}) / sizeof(uint64_t)))
 #define NUMBER(pointer) ((uint64_t)(uintptr_t)(pointer))
+void stub_remember_launch(CUfunction function); /* in the order of launches */
 
 /* A call that takes a `stream` has a twin, to which NULL means the thread's own stream. Both do do_NAME. */
 #define TWINS(name, suffix, parameters, ...)                                            \
@@ -186,43 +203,23 @@ void stub_note(const char *call, const uint64_t *arguments, int count);
     }
 
 /* ---- device.c */
-CUresult stub_ready(void);       /* initialized, and the thread has a context; else the error */
+CUresult stub_ready(void); /* initialized, and the thread has a context; else the error */
 CUcontext stub_current(void);
 
-/* ---- streams.c */
-extern int stub_is_automatic;
-extern uint64_t stub_now;
-extern uint64_t stub_done[STUB_KINDS]; /* how many of each kind the device has done, those of graphs too */
+/* ---- stream_handles.c */
 extern uint64_t stub_stale_count; /* uses of streams that were destroyed: the real driver might crash */
-CUstream stub_stream_new(unsigned flags, int priority, unsigned sms);
 CUresult stub_stream_of(CUstream stream, CUstream *found);
-CUresult stub_submit(CUstream stream, stub_work work); /* into the queue, or into the graph being captured */
-void stub_step(CUstream stream);
-void stub_finish(CUstream stream); /* all of its work */
-void stub_finish_all(void);
-int stub_run_some(CUstream stream, int count);
-int stub_run_entries(CUstream stream, int count);
-void stub_run_until_now(void);
-void stub_run_what_can(void); /* all that waits for nothing outside of the streams */
-void stub_append(stub_queue *queue, stub_work work);
-void stub_perform(const stub_work *work);
-void stub_leave_capture(const stub_capture *capture); /* all streams that have joined it */
+
+/* ---- capture.c */
+CUresult stub_unsafe_call(void); /* the error of a call that a capture forbids, which it breaks */
 
 /* ---- events.c */
 extern uint64_t stub_record_ns; /* how long a record takes */
-int stub_event_happened(const stub_work *wait);
-
-/* ---- graphs.c */
-CUresult stub_unsafe_call(void); /* the error of a call that a capture forbids, which it breaks */
-void stub_perform_nodes(CUgraph graph);
 
 /* ---- memory.c */
-int stub_device_may_write(CUdeviceptr at, size_t bytes);
-int stub_fence_open(const stub_work *fence);
 extern uint64_t stub_copy_bytes_per_us;
 
-/* ---- control.c */
-void stub_remember_launch(CUfunction function); /* in the order of launches */
+/* ---- streams.c, graphs.c, launches.c and procs.c are the driver's calls; control.c is what a test says */
 
 #define IS(handle, word) ((handle) && (handle)->magic == (word))
 enum { STREAM_MAGIC = 0x5712ea30, EVENT_MAGIC, FUNCTION_MAGIC, LIBRARY_MAGIC, GRAPH_MAGIC, CONTEXT_MAGIC };
