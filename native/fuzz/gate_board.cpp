@@ -1,5 +1,5 @@
-// A fuzzer of the gate's board: any bytes are a board, on which every function is called that clients call, and the policies
-// decide by what they see there. Each must come back, within the board's memory.
+// A fuzzer of the gate's board: any bytes are a board, on which every function is called that clients call, and the
+// policies decide by what they see there. Each must come back, within the board's memory.
 //
 // native/fuzz/run.py builds and runs it, with the gate's own C.
 #include <sys/mman.h>

@@ -67,7 +67,7 @@ static uint64_t fences_before(gate_board *board, member *me, CUstream handle, ui
         if (gpu_await(handle, &other->open, 1, CU_STREAM_WAIT_VALUE_AND))
             made++;
         else
-            __atomic_store_n(&me->client->can_fence, 0, __ATOMIC_RELEASE); /* from now on we are held */
+            STORE(me->client->can_fence, 0); /* from now on we are held */
     }
     return made;
 }
@@ -76,7 +76,7 @@ static void pace(const gate_board *board, member *me, CUstream handle) {
     uint32_t next = me->pacing.paces + 1;
     if (!gate_board_paced(board)) return;
     if (gpu_await(handle, &me->client->permitted, next, CU_STREAM_WAIT_VALUE_GEQ))
-        __atomic_store_n(&me->pacing.paces, next, __ATOMIC_RELEASE);
+        STORE(me->pacing.paces, next);
 }
 
 /* *stream* is NULL for a stream too many: it has a fence before every launch. */
@@ -95,9 +95,9 @@ static void fence(gate_board *board, member *me, member_stream *stream, const la
 }
 
 static void book(gate_board *board, member *me, member_stream *stream, const launch *made) {
-    __atomic_store_n(&me->client->touched, members_about_now(), __ATOMIC_RELEASE);
+    STORE(me->client->touched, members_about_now());
     me->client->work = made->work;
-    __atomic_store_n(&me->client->in_request, 1, __ATOMIC_RELEASE);
+    STORE(me->client->in_request, 1);
     if (stream) gate_track_launch(stream->track, made->work.duration ? made->work.duration : UNKNOWN_NS);
     hold_ends(board, me);
 }

@@ -51,7 +51,7 @@ void client_waited(void) {
     if (me->kind == GATE_LATENCY)
         requests_harvest(me);
     else
-        __atomic_store_n(&me->client->in_request, 0, __ATOMIC_RELEASE);
+        STORE(me->client->in_request, 0);
     gate_board_changed(members_board());
     coverage_look(members_about_now());
 }
@@ -61,7 +61,7 @@ void client_request_end(void) {
     member *me = member_here();
     if (me && me->kind == GATE_BEST_EFFORT) {
         more(&me->client->counts.requests, 1);
-        __atomic_store_n(&me->client->in_request, 0, __ATOMIC_RELEASE);
+        STORE(me->client->in_request, 0);
         gate_board_changed(members_board());
     }
 }

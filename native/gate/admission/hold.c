@@ -56,12 +56,12 @@ static void begin_waiting(member *me, gate_verdict verdict) {
     more(&client->counts.waits[verdict], 1);
     streams_mark(me); /* so that it can be seen when they have ended */
     prctl(PR_SET_TIMERSLACK, 1);
-    __atomic_store_n(&client->waiting, 1 + verdict, __ATOMIC_RELEASE);
+    STORE(client->waiting, 1 + verdict);
 }
 
 void hold_ends(gate_board *board, const member *me) {
     if (!me->client->waiting) return;
-    __atomic_store_n(&me->client->waiting, 0, __ATOMIC_RELEASE);
+    STORE(me->client->waiting, 0);
     if (me->kind == GATE_BEST_EFFORT) gate_board_pass_turn(board, me->place);
 }
 
@@ -69,28 +69,35 @@ void hold_ends(gate_board *board, const member *me) {
 static int still_held(gate_board *board, member *me, const gate_work *work, int *beside) {
     gate_verdict verdict = asked(board, me, work, beside);
     if (verdict == GATE_GO || members_leaving()) return 0;
-    __atomic_store_n(&me->client->waiting, 1 + verdict, __ATOMIC_RELEASE);
+    STORE(me->client->waiting, 1 + verdict);
     uint64_t now = members_about_now();
-    __atomic_store_n(&me->client->touched, now, __ATOMIC_RELEASE);
+    STORE(me->client->touched, now);
     member_beat(me, now);
     return 1;
 }
 
-static int hold(gate_board *board, member *me, const gate_work *work, gate_verdict first) {
-    uint64_t began = members_now(), held = 0, report = REPORT_NS;
-    int beside = 0;
-    begin_waiting(me, first);
-    void *python = gil_release();
-    uint32_t seen = __atomic_load_n(&board->changes, __ATOMIC_ACQUIRE);
-    while (still_held(board, me, work, &beside)) {
+/* How long it was held. */
+static uint64_t wait(gate_board *board, member *me, const gate_work *work, uint64_t began, int *beside) {
+    uint64_t held = 0, report = REPORT_NS;
+    uint32_t seen = LOAD(board->changes);
+    while (still_held(board, me, work, beside)) {
         pause_for(board, held, seen);
         held = members_now() - began;
         if (held > report) {
             streams_report(me);
             report = held + REPORT_NS;
         }
-        seen = __atomic_load_n(&board->changes, __ATOMIC_ACQUIRE);
+        seen = LOAD(board->changes);
     }
+    return held;
+}
+
+static int hold(gate_board *board, member *me, const gate_work *work, gate_verdict first) {
+    uint64_t began = members_now();
+    int beside = 0;
+    begin_waiting(me, first);
+    void *python = gil_release();
+    uint64_t held = wait(board, me, work, began, &beside);
     prctl(PR_SET_TIMERSLACK, 0); /* as it was */
     more(&me->client->counts.held_ns, held);
     gil_restore(python);

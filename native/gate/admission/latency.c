@@ -4,6 +4,7 @@
 
 #include "admission/hold.h"
 #include "admission/requests.h"
+#include "board/atomics.h"
 #include "board/reads.h"
 #include "board/tracks.h"
 #include "kernels/graphs.h"
@@ -18,7 +19,7 @@ static void say_too_many(void) {
 
 static void give_sign_of_life(member *me, member_stream *stream) {
     stream->touched = members_about_now();
-    __atomic_store_n(&me->client->touched, stream->touched, __ATOMIC_RELEASE);
+    STORE(me->client->touched, stream->touched);
     if (stream->touched >= me->beat_at) member_beat(me, stream->touched);
 }
 

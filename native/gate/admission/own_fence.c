@@ -1,5 +1,6 @@
 #include "admission/own_fence.h"
 
+#include "board/atomics.h"
 #include "board/reads.h"
 #include "board/tracks.h"
 #include "driver/driver.h"
@@ -10,7 +11,7 @@
 /* Whether the GPU is still to open the fence for an earlier request. With one stream it opens it before it
  * reports that request; our own stream reports for itself. */
 static int about_to_open(const member *me) {
-    uint32_t written = __atomic_load_n(&me->client->fences_passed, __ATOMIC_ACQUIRE);
+    uint32_t written = LOAD(me->client->fences_passed);
     return me->closed && me->fence_told && (gate_client_running(me->client) || written != me->fences_written);
 }
 
@@ -19,7 +20,7 @@ void own_fence_close(member *me) {
     const gate_board *board = members_board();
     if (!gate_policy_fences(gate_board_policy(board)) || gate_board_paced(board) || !me->client->can_fence) return;
     int again = about_to_open(me);
-    __atomic_store_n(&me->client->open, 0, __ATOMIC_RELEASE);
+    STORE(me->client->open, 0);
     me->closed = 1;
     if (again) gpu_write(me->fence_on, &me->client->open, 0);
 }
@@ -49,8 +50,8 @@ static int gathered(member *me) {
 }
 
 static void cannot_fence(member *me) {
-    __atomic_store_n(&me->client->can_fence, 0, __ATOMIC_RELEASE); /* from now on others hold their launches */
-    __atomic_store_n(&me->client->open, 1, __ATOMIC_RELEASE);
+    STORE(me->client->can_fence, 0); /* from now on others hold their launches */
+    STORE(me->client->open, 1);
     me->closed = 0;
 }
 

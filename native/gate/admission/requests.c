@@ -1,6 +1,7 @@
 #include "admission/requests.h"
 
 #include "admission/own_fence.h"
+#include "board/atomics.h"
 #include "board/reads.h"
 #include "board/tracks.h"
 #include "driver/driver.h"
@@ -54,8 +55,8 @@ static void close_open(member *me, member_stream *stream) {
     if (me->closed && me->requests_open) close_forgotten(me);
     own_fence_open(me, stream);
     stream_mark(stream);
-    __atomic_add_fetch(&me->client->counts.requests, 1, __ATOMIC_RELAXED);
-    __atomic_store_n(&me->client->in_request, me->requests_open > 0, __ATOMIC_RELEASE);
+    more(&me->client->counts.requests, 1);
+    STORE(me->client->in_request, me->requests_open > 0);
 }
 
 /* A request that begins while another still runs cannot tell whose delay it sees: it is not timed. */
@@ -67,9 +68,10 @@ static void open_new(member *me, member_stream *stream, kernel *graph) {
     stream->launched_before = stream->track->launched;
     stream->open = 1;
     me->requests_open++;
-    __atomic_store_n(&me->client->in_request, 1, __ATOMIC_RELEASE);
+    STORE(me->client->in_request, 1);
     gate_board_request_begins(members_board(), me->place, graph ? graph->work.duration : me->alone);
-    stream->timed = alone && events_made(stream) && driver()->event_record(stream->begin, stream->handle) == CUDA_SUCCESS;
+    stream->timed =
+        alone && events_made(stream) && driver()->event_record(stream->begin, stream->handle) == CUDA_SUCCESS;
 }
 
 void request_begins(member *me, member_stream *stream, kernel *graph) {

@@ -84,7 +84,8 @@ static void on_bus_error(int number, siginfo_t *info, void *context) {
 
 static void install(void) {
     struct sigaction now, ours = {.sa_sigaction = on_bus_error};
-    ours.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART | SA_NODEFER; /* what a handler raises comes while it is in it */
+    /* Not deferred: what a handler raises comes while it is in it. */
+    ours.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_RESTART | SA_NODEFER;
     if (sigaction(SIGBUS, NULL, &now) != 0 || now.sa_sigaction == on_bus_error) return;
     before = now;
     sigaction(SIGBUS, &ours, NULL);

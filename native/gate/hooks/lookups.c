@@ -1,5 +1,5 @@
-/* Programs that ask for addresses get ours for theirs. By address, so that a version with other arguments is never taken
- * for one of these. */
+/* Programs that ask for addresses get ours for theirs. By address, so that a version with other arguments is never
+ * taken for one of these. */
 #include <pthread.h>
 
 #include "hooks/hooks.h"

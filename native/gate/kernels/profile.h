@@ -6,7 +6,8 @@
 #include "kernels/kernel_shape.h"
 #include "policy/decide.h"
 
-/* Reads the profile at *path*, before the first launch; complains on standard error and goes on without where it cannot. */
+/* Reads the profile at *path*, before the first launch; where it cannot, complains on standard error and goes on
+ * without. */
 void profile_read(const char *path);
 /* Writes what the profile says of a kernel to *work*, and nothing where it says nothing. */
 void profile_recall(const char *name, const kernel_shape *shape, gate_work *work);

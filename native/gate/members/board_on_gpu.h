@@ -5,7 +5,7 @@
 #include "board/layout.h"
 #include "driver/cuda_abi.h"
 
-/* Makes the board known to the GPU, once, where the calling thread has a context. Whether that was done by this call. */
+/* Makes the board known to the GPU, once, where the calling thread has a context. Whether this call did so. */
 int gpu_meets_board(gate_board *board);
 int gpu_reaches_board(void);
 /* In a child process: the GPU reaches nothing of it. */

@@ -20,7 +20,8 @@
 enum { NOBODY = -1, NOT_MARKED = -2, NOT_MET = -3 }; /* instead of a place */
 enum { BEAT_NS = 20 * 1000 * 1000 };
 enum { ENDING = 1, LOST = 2 }; /* why all are leaving */
-static const char CUT_SHORT[] = "astrarium gate: the board was cut short while it was used; this program passes freely\n";
+static const char CUT_SHORT[] =
+    "astrarium gate: the board was cut short while it was used; this program passes freely\n";
 static const char TAKEN[] = "astrarium gate: this program's place on the board was overwritten; it passes freely\n";
 
 static gate_board *board;
@@ -38,7 +39,7 @@ static uint64_t clock_ns(clockid_t clock) {
 uint64_t members_now(void) { return clock_ns(CLOCK_MONOTONIC); }
 uint64_t members_about_now(void) { return clock_ns(CLOCK_MONOTONIC_COARSE); }
 int members_mixed(void) { return any_marked; }
-int members_leaving(void) { return __atomic_load_n(&leaving, __ATOMIC_ACQUIRE); }
+int members_leaving(void) { return LOAD(leaving); }
 
 /* joining */
 

@@ -2,6 +2,8 @@
 
 #include <string.h>
 
+#include "board/atomics.h"
+
 enum { CAPACITY = 256, PROBES = 16 };
 
 static struct {
@@ -18,15 +20,17 @@ void stream_owners_remember(CUstream stream, int place) {
         unsigned at = slot(key, step);
         if (owners[at].key && owners[at].key != key) continue;
         owners[at].place = place;
-        __atomic_store_n(&owners[at].key, key, __ATOMIC_RELEASE);
+        STORE(owners[at].key, key);
         return;
     }
 }
 
 int stream_owners_find(CUstream stream, int otherwise) {
     uintptr_t key = key_of(stream);
-    for (unsigned step = 0; step < PROBES; step++)
-        if (__atomic_load_n(&owners[slot(key, step)].key, __ATOMIC_ACQUIRE) == key) return owners[slot(key, step)].place;
+    for (unsigned step = 0; step < PROBES; step++) {
+        unsigned at = slot(key, step);
+        if (LOAD(owners[at].key) == key) return owners[at].place;
+    }
     return otherwise;
 }
 

@@ -1,5 +1,6 @@
 #include "members/streams.h"
 
+#include "board/atomics.h"
 #include "board/tracks.h"
 #include "members/board_on_gpu.h"
 
@@ -14,7 +15,7 @@ static const uint64_t FENCE_FIRST = 1ull << 62; /* ns: a stream's first launch h
 
 static member_stream *with_key(member *me, uint64_t key) {
     for (int index = 0; index < me->streams_used; index++)
-        if (__atomic_load_n(&me->streams[index].key, __ATOMIC_ACQUIRE) == key) return &me->streams[index];
+        if (LOAD(me->streams[index].key) == key) return &me->streams[index];
     return NULL;
 }
 
@@ -29,8 +30,8 @@ static member_stream *made(member *me, CUstream handle, uint64_t key) {
         stream->per_thread = (uintptr_t)handle == CU_PER_THREAD_STREAM;
         stream->track = gate_track_take(me->client, index);
         stream->unfenced_ns = FENCE_FIRST;
-        __atomic_store_n(&stream->key, key, __ATOMIC_RELEASE);
-        if (index >= me->streams_used) __atomic_store_n(&me->streams_used, index + 1, __ATOMIC_RELEASE);
+        STORE(stream->key, key);
+        if (index >= me->streams_used) STORE(me->streams_used, index + 1);
         return stream;
     }
     return NULL;
@@ -56,18 +57,21 @@ void stream_ends(member *me, CUstream handle) {
     stream->unmarked_ns = 0;
     stream->unfenced_ns = 0;
     if (me->fence_on == handle) me->fence_told = 0;
-    __atomic_store_n(&stream->key, 0, __ATOMIC_RELEASE);
+    STORE(stream->key, 0);
     pthread_mutex_unlock(&me->lock);
 }
 
 /* the GPU's reports */
 
-static int reachable(const member_stream *stream) { return !stream->per_thread || pthread_equal(stream->owner, pthread_self()); }
+static int reachable(const member_stream *stream) {
+    return !stream->per_thread || pthread_equal(stream->owner, pthread_self());
+}
 
 static void tell_to_report(member_stream *stream, uint32_t upto) {
     stream->track->marked = upto;
     if (gpu_write(stream->handle, &stream->track->completed, upto)) return;
-    __atomic_store_n(&stream->track->completed, upto, __ATOMIC_RELEASE); /* nobody is to wait for what is not reported */
+    /* Nobody is to wait for what is not reported. */
+    STORE(stream->track->completed, upto);
 }
 
 void stream_mark(member_stream *stream) {

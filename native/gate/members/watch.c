@@ -16,8 +16,7 @@ static int watching;
 static void pace_all(gate_board *board, uint64_t now, uint64_t elapsed) {
     for (int place = 0; place < GATE_CLIENTS; place++) {
         member *client = member_at(place);
-        if (client && client->kind == GATE_BEST_EFFORT)
-            gate_board_pace(board, place, now, elapsed, &client->pacing);
+        if (client && client->kind == GATE_BEST_EFFORT) gate_board_pace(board, place, now, elapsed, &client->pacing);
     }
 }
 
@@ -26,19 +25,24 @@ static void beat_all(uint64_t now) {
         if (member_at(place)) member_beat(member_at(place), now);
 }
 
+/* Every so often. *odd* is the knobs' version, where somebody was writing them at the last look. */
+static void look_after(gate_board *board, uint64_t now, uint32_t *odd) {
+    gate_board_watch(board, now);
+    *odd = gate_board_settle(board, *odd);
+    beat_all(now);
+}
+
 /* A latency client that dies leaves its fence closed, and who stands before it on the GPU cannot look. */
 static void *watch(void *given) {
     gate_board *board = given;
     uint64_t last = members_now(), watched_at = 0;
-    uint32_t writing = 0;
+    uint32_t odd = 0;
     prctl(PR_SET_TIMERSLACK, 1);
     while (!members_leaving()) {
         uint64_t now = members_now();
         if (now >= watched_at + WATCH_NS) {
             watched_at = now;
-            gate_board_watch(board, now);
-            writing = gate_board_settle(board, writing);
-            beat_all(now);
+            look_after(board, now, &odd);
         }
         pace_all(board, now, now - last);
         last = now;

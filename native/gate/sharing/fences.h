@@ -15,7 +15,7 @@ int gate_board_fenced(const gate_board *board, int client, const gate_client *ot
 int gate_board_asked(const gate_board *board, int client, const gate_client *other, uint64_t now, uint64_t number);
 /* Whether there are latency clients whose fences nobody can stop at. */
 int gate_board_holds(const gate_board *board);
-/* Frees the places of the dead, and opens the fences of latency clients that have given no sign of life for too long. */
+/* Frees the places of the dead, and opens the fences of latency clients that gave no sign of life for too long. */
 void gate_board_watch(gate_board *board, uint64_t now);
 
 #ifdef __cplusplus

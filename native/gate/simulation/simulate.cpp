@@ -226,11 +226,22 @@ class Simulation {
       latest_ = work;
       something_changed();
     } else {
-      if (!fences()) charge(work);
-      outstanding_ += work.duration;
-      ++outstanding_count_;
+      book_best_effort(work);
     }
-    const bool fenced = fence_before(client, work);
+    enqueue(client, work, fence_before(client, work));
+    ++client.position;
+    ++client.in_flight;
+    ++client.result.launches;
+  }
+
+  void book_best_effort(const gate_work& work) {
+    if (!fences()) charge(work);
+    outstanding_ += work.duration;
+    ++outstanding_count_;
+  }
+
+  // A kernel, or all of a graph.
+  void enqueue(Client& client, const gate_work& work, bool fenced) {
     const auto& kernels = client.spec->kernels;
     const std::size_t first = client.position, last = client.spec->graph ? kernels.size() : first + 1;
     for (std::size_t i = first; i < last; ++i) {
@@ -238,9 +249,6 @@ class Simulation {
       client.stream.push_back({&kernels[i], i + 1 == last, ends_phase, ends_request, fenced && i == first, 0, work});
       client.phases += ends_phase;
     }
-    ++client.position;
-    ++client.in_flight;
-    ++client.result.launches;
   }
 
   void charge(const gate_work& work) {
@@ -277,22 +285,30 @@ class Simulation {
     scene.in_request = client.position > 0;
     scene.own_phases = client.phases;
     scene.other_phases = ~std::uint64_t{0};
-    const Request* oldest = nullptr;
     const bool blind = !client.latency() && fences();
-    for (const Client& other : clients_) {
-      if (other.latency() && !blind) {
-        scene.latency_running |= other.running();
-        scene.latency_waits |= other.waits();
-        if (other.running() && (oldest == nullptr || other.open.front().begin < oldest->begin))
-          oldest = &other.open.front();
-      }
-      if (other.spec->role == client.spec->role || blind) continue;
-      scene.others = 1;
-      scene.other_in_request |= other.running();
-      scene.other_phases = std::min(scene.other_phases, other.phases_ended);
+    if (!blind) see_latency(scene);
+    for (const Client& other : clients_)
+      if (other.spec->role != client.spec->role && !blind) see_other(scene, other);
+    return scene;
+  }
+
+  // What is launched beside the request that began first counts.
+  void see_latency(gate_scene& scene) const {
+    const Request* oldest = nullptr;
+    for (const Client& client : clients_) {
+      if (!client.latency()) continue;
+      scene.latency_running |= client.running();
+      scene.latency_waits |= client.waits();
+      if (client.running() && (oldest == nullptr || client.open.front().begin < oldest->begin))
+        oldest = &client.open.front();
     }
     if (oldest != nullptr) std::copy_n(oldest->beside.beside, GATE_KINDS, scene.beside);
-    return scene;
+  }
+
+  static void see_other(gate_scene& scene, const Client& other) {
+    scene.others = 1;
+    scene.other_in_request |= other.running();
+    scene.other_phases = std::min(scene.other_phases, other.phases_ended);
   }
 
   const Setting& setting_;
@@ -308,36 +324,43 @@ class Simulation {
   bool moved_ = false;
 };
 
-void check(const Setting& setting, const std::vector<ClientSpec>& clients) {
-  const auto require = [](bool fits, const char* message) {
-    if (!fits) throw std::invalid_argument(message);
-  };
+void require(bool fits, const char* message) {
+  if (!fits) throw std::invalid_argument(message);
+}
+
+void check_setting(const Setting& setting) {
   require(setting.gpu.sms > 0, "sms must be at least 1");
   require(setting.gpu.shared_capacity > 0 && setting.gpu.shared_capacity <= 1, "shared_capacity must be in (0, 1]");
   require(setting.knobs.policy < GATE_POLICIES, "policy must be one of the gate's");
   require(setting.seen >= 0 && setting.relaunch >= 0 && setting.fence >= 0,
           "seen, relaunch and fence must not be negative");
-  for (const ClientSpec& client : clients) {
-    require(!client.kernels.empty(), "kernels must not be empty");
-    require(client.gap >= 0 && client.between >= 0, "gap and between must not be negative");
-    require(client.ahead >= 1, "ahead must be at least 1");
-    const auto works = [](const Kernel& kernel) { return kernel.work.duration > 0; };
-    require(std::any_of(client.kernels.begin(), client.kernels.end(), works), "kernels must take time");
-    for (const Kernel& kernel : client.kernels) {
-      require(kernel.work.kind < GATE_BEFORE, "kind must be that of a kernel");
-      for (const double use : kernel.use) require(use >= 0 && use <= 1, "use must be from 0 to 1");
-    }
-    if (client.arrivals)
-      require(std::is_sorted(client.arrivals->begin(), client.arrivals->end()), "arrivals must be in order");
-    const bool endless = !client.arrivals && client.requests == 0;
-    require(!endless || setting.until != kNever, "a client without end needs a time to stop at");
+}
+
+void check_kernels(const std::vector<Kernel>& kernels) {
+  const auto works = [](const Kernel& kernel) { return kernel.work.duration > 0; };
+  require(std::any_of(kernels.begin(), kernels.end(), works), "kernels must take time");
+  for (const Kernel& kernel : kernels) {
+    require(kernel.work.kind < GATE_BEFORE, "kind must be that of a kernel");
+    for (const double use : kernel.use) require(use >= 0 && use <= 1, "use must be from 0 to 1");
   }
+}
+
+void check_client(const ClientSpec& client, Time until) {
+  require(!client.kernels.empty(), "kernels must not be empty");
+  require(client.gap >= 0 && client.between >= 0, "gap and between must not be negative");
+  require(client.ahead >= 1, "ahead must be at least 1");
+  check_kernels(client.kernels);
+  if (client.arrivals)
+    require(std::is_sorted(client.arrivals->begin(), client.arrivals->end()), "arrivals must be in order");
+  const bool endless = !client.arrivals && client.requests == 0;
+  require(!endless || until != kNever, "a client without end needs a time to stop at");
 }
 
 }  // namespace
 
 Result simulate(const Setting& setting, const std::vector<ClientSpec>& clients) {
-  check(setting, clients);
+  check_setting(setting);
+  for (const ClientSpec& client : clients) check_client(client, setting.until);
   return Simulation(setting, clients).run();
 }
 

@@ -1,7 +1,7 @@
 """What Orion's reproductions share: workloads, rates, systems, and what the paper left open.
 
-The GPU is simulated kernel by kernel (native/gate/simulation/gpu_model.h); every launch asks the policy that the
-preloaded library runs. Chosen by us:
+The GPU is simulated kernel by kernel (native/gate/simulation/gpu_model.h); every launch asks the policy that
+the preloaded library runs. Chosen by us:
 - Workloads were recorded on an H200. Requests come at rates that keep their client as busy as the paper's
   was on a V100: at the rates of Table 3, or Apollo's own, this GPU would be all but idle. So a third of the
   seconds is enough for as many requests. Latency requests are CUDA graphs, as serving on such GPUs needs

@@ -30,7 +30,10 @@ PAPER = {
     ("Conv2d", "BN2d"): (2.15, 1.52, 1.41),
 }
 SHORTER = "the two durations printed in the text add up to it; the table's own sum is shorter"
-FITTED = "two numbers of the simulated GPU were chosen by these three pairs (native/gate/simulation/gpu_model.h)"
+FITTED = (
+    "two numbers of the simulated GPU were chosen by these three pairs "
+    "(native/gate/simulation/gpu_model.h)"
+)
 FULL = (
     "measured; on this GPU either kernel fills all SMs, so that it leaves the other hardly any room. The "
     "same is told of an H100 in the authors' repository (eth-easl/orion, issue 35)"
