@@ -31,8 +31,7 @@ PAPER = {
 }
 SHORTER = "the two durations printed in the text add up to it; the table's own sum is shorter"
 FITTED = (
-    "two numbers of the simulated GPU were chosen by these three pairs "
-    "(native/gate/simulation/gpu_model.h)"
+    "two numbers of the simulated GPU were chosen by these three pairs (native/gate/simulation/gpu_model.h)"
 )
 FULL = (
     "measured; on this GPU either kernel fills all SMs, so that it leaves the other hardly any room. The "
