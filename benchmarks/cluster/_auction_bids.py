@@ -7,9 +7,10 @@ from random import Random
 
 import msgspec
 
-from astrarium.cluster.agents import AppAgent
+from astrarium.cluster.agents.agent import AppAgent
 from astrarium.cluster.arrange import arrangements
-from astrarium.cluster.auction.goods import Bid, FreeMachine, free_machines
+from astrarium.cluster.auction.bids import Bid
+from astrarium.cluster.auction.goods import FreeMachine, free_machines
 from astrarium.cluster.contract import App, AppArrived, Grant, MachineJoined
 from astrarium.cluster.machines import Slowdowns
 from astrarium.cluster.state import ClusterState

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from astrarium.cluster.contract import App, AppArrived, Grant, Run, single
 from astrarium.cluster.machines import Machine, Slowdowns, Spread
 from astrarium.cluster.policies import cluster_policies
-from astrarium.cluster.policies._time_shares import Vector, largest_level, middle, smallest_level
+from astrarium.cluster.policies._gavel import Vector, largest_level, middle, smallest_level
 from astrarium.cluster.state import ClusterState
 from astrarium.cluster.workloads.apps import read_trace, single_apps
 from astrarium.cluster.world import ClusterWorld

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from astrarium.cluster.auction.partial import tally_of
+from astrarium.cluster.auction.tally import tally_of
 from astrarium.cluster.contract import Action, Event
 from astrarium.cluster.machines import Slowdowns
 from astrarium.cluster.policies import Allocator, Arbiter, cluster_policies

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from astrarium.cluster import contract
-from astrarium.cluster.auction.partial import AuctionTally
+from astrarium.cluster.auction.tally import AuctionTally
 from astrarium.cluster.machines import Slowdowns
 from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.core.policy import SetTimer

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from astrarium.cluster import contract
-from astrarium.cluster.agents import AppAgent
-from astrarium.cluster.agents.remaining_work import SelfReport
+from astrarium.cluster.agents.agent import AppAgent
+from astrarium.cluster.agents.self_report import SelfReport
 from astrarium.cluster.demand import GpuDemand, most_usable
 from astrarium.cluster.fairness import Definition
 from astrarium.cluster.state import AppRow, ClusterState

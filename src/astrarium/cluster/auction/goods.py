@@ -1,4 +1,4 @@
-"""An auction sells the free GPUs of machines; apps bid for them with tables of options."""
+"""An auction sells the free GPUs of machines; machines that are alike for all who bid are one class."""
 
 from __future__ import annotations
 
@@ -64,34 +64,3 @@ def classes(goods: Sequence[FreeMachine], racks_matter: bool, named: Iterable[in
             )
             members.setdefault(key, []).append(position)
     return [MachineClass(*key, tuple(own)) for key, own in members.items()]
-
-
-# Bids: what GPUs are worth to an app, as a table of options.
-
-
-class GpuPiece(NamedTuple):
-    """A number of GPUs on one machine: this one, one in this rack, or any."""
-
-    gpus: int
-    machine: int | None = None
-    rack: int | None = None
-
-
-class BidOption(NamedTuple):
-    """Pieces, and the *rho* that they would lead to (small is good). *one_rack*: all pieces lie in one."""
-
-    pieces: tuple[GpuPiece, ...]
-    rho: float
-    one_rack: bool = False
-
-    @property
-    def gpus(self) -> int:
-        return sum(piece.gpus for piece in self.pieces)
-
-
-class Bid(NamedTuple):
-    """The options of one bidder. *rho_old* is its rho without any: finite, as 1/rho = 0 ends comparisons."""
-
-    bidder: int
-    rho_old: float
-    options: tuple[BidOption, ...]

@@ -14,9 +14,11 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from astrarium.cluster.auction import packing
-from astrarium.cluster.auction.goods import Bid, FreeMachine, GpuPiece, MachineClass, classes
-from astrarium.cluster.auction.packing import Packer, PieceNeed
+from astrarium.cluster.auction import capacity
+from astrarium.cluster.auction.bids import Bid, GpuPiece
+from astrarium.cluster.auction.capacity import PieceNeed
+from astrarium.cluster.auction.goods import FreeMachine, MachineClass, classes
+from astrarium.cluster.auction.packing import Packer
 
 BILLION = 10**9
 NOTHING = -1
@@ -66,9 +68,9 @@ def program(goods: Sequence[FreeMachine], bids: Sequence[Bid]) -> AuctionProgram
     alternatives = [list(_alternatives(bid, racks, pieces)) for bid in bids]
     needs = list(numbers)
     counts = [_counts(own, len(needs)) for own in alternatives]
-    weights, room = _binding(packing.capacity_rows(needs, kinds), counts, len(needs))
+    weights, room = _binding(capacity.capacity_rows(needs, kinds), counts, len(needs))
     words = _words(counts, len(needs))
-    decide = packing.decide_alone(needs, kinds)
+    decide = capacity.decide_alone(needs, kinds)
     sizes = np.array([need.gpus for need in needs], np.int64)
     tables = [
         _table(own, each, heavy, words, sizes, room, decide)
@@ -146,7 +148,7 @@ def _counts(own: list[_Alternative], needs: int) -> Ints:
     return counts
 
 
-def _binding(rows: list[packing.CapacityRow], counts: list[Ints], needs: int) -> tuple[list[Ints], Ints]:
+def _binding(rows: list[capacity.CapacityRow], counts: list[Ints], needs: int) -> tuple[list[Ints], Ints]:
     """Return the weights of each bidder's options, and the room, in the rows that could be broken at all."""
     by_need = np.array([row.weights for row in rows], np.int32).reshape(len(rows), needs).T.copy()
     room = np.array([row.room for row in rows], np.int64)

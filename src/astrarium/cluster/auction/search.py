@@ -12,142 +12,21 @@ Ties go to fewer GPUs, then to the earlier bidders, who get the larger gains.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import log, prod
-from operator import add, gt
-from typing import Any, NamedTuple
+from math import log
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from astrarium.cluster.auction.enumeration import PartialAssignment, all_of_few, are_few
+from astrarium.cluster.auction.prices import prices
 from astrarium.cluster.auction.program import BILLION, AuctionProgram, BidTable, Ints
-from astrarium.core.errors import from_extra
-from astrarium.core.processes import Floats
-
-# Assignments of next to nothing: where few GPUs are free, one by one takes less time than arrays do.
-
-
-STATES = 12  # ways to use up what is free
-ROWS = 8  # of a table
-HELD = 500  # assignments at a time: pieces that weigh nothing where room is short multiply without end
-
-
-class PartialAssignment(NamedTuple):
-    """Rows for the bidders so far, with what these lose and use. `key` tells pieces apart."""
-
-    loss: int
-    gpus: int
-    used: tuple[int, ...]
-    key: tuple[int, ...]
-    rows: tuple[int, ...]
-
-
-class _OptionRow(NamedTuple):
-    regret: int
-    gpus: int
-    weights: list[int]
-    key: list[int]
-
-
-def are_few(tables: Sequence[BidTable], room: Ints) -> bool:
-    return prod((room + 1).tolist()) <= STATES and max(len(table.gain) for table in tables) <= ROWS
-
-
-def all_of_few(
-    tables: Sequence[BidTable], regrets: Sequence[Ints], room: Ints
-) -> list[PartialAssignment] | None:
-    """Return all assignments, the best first; of those with the same pieces, the first that loses least.
-    None: they are not few after all."""
-    there = [PartialAssignment(0, 0, (0,) * len(room), (0,) * tables[0].key.shape[1], ())]
-    limit = room.tolist()
-    for table, own in zip(tables, regrets, strict=True):
-        rows = list(_rows(table, own))
-        found: dict[tuple[int, ...], PartialAssignment] = {}
-        for one in _with_each(there, rows, limit):
-            other = found.get(one.key)
-            if other is None or one.loss < other.loss:
-                found.pop(one.key, None)  # it takes its own place in the order
-                found[one.key] = one
-        there = list(found.values())
-        if len(there) > HELD:
-            return None
-    return sorted(there, key=lambda each: each[:2])
-
-
-def _rows(table: BidTable, regrets: Ints) -> Iterator[_OptionRow]:
-    columns = (each.tolist() for each in (regrets, table.gpus, table.weights, table.key))
-    return map(_OptionRow, *columns)
-
-
-def _with_each(
-    there: list[PartialAssignment], rows: list[_OptionRow], limit: list[int]
-) -> Iterator[PartialAssignment]:
-    for loss, gpus, used, key, before in there:
-        for number, (regret, more, weights, own) in enumerate(rows):
-            after = tuple(map(add, used, weights))
-            if not any(map(gt, after, limit)):
-                yield PartialAssignment(
-                    loss + regret, gpus + more, after, tuple(map(add, key, own)), (*before, number)
-                )
-
-
-def prices(
-    tables: Sequence[BidTable], room: Ints, columns: Sequence[Ints] | None = None
-) -> tuple[Ints, Ints]:
-    """Return what a unit of each row of the capacity is worth: multipliers of the program without whole
-    numbers. Any prices bound what can be gained; these bound it best. They are in whole billionths, so losses
-    are exact. Also return the rows that are nearly used up, those with a price among them. With *columns*,
-    only these rows of each table are asked: prices are nearly as good, and found much sooner."""
-    if columns is not None:
-        pairs = zip(tables, columns, strict=True)
-        return prices(
-            [one._replace(gain=one.gain[own], weights=one.weights[own]) for one, own in pairs], room
-        )
-    multipliers, slack = _relaxed(tables, room)
-    whole: Ints = np.maximum(np.rint(multipliers * BILLION), 0).astype(np.int64)
-    left = np.where(whole > 0, -1.0, slack / room)
-    return whole, np.sort(np.argsort(left, kind="stable")[: max(TIGHT, int((whole > 0).sum()))])
-
-
-def _relaxed(tables: Sequence[BidTable], room: Ints) -> tuple[Floats, Floats]:
-    """Return the multiplier and the slack of each row of the capacity, where options may be had in part."""
-    with from_extra("plan"):
-        import highspy
-    solver = highspy.Highs()
-    solver.setOptionValue("output_flag", False)
-    solver.setOptionValue("presolve", "on" if len(room) > PRESOLVED else "off")
-    solver.passModel(_linear_program(highspy.HighsLp(), highspy.kHighsInf, tables, room))
-    solver.run()
-    solution = solver.getSolution()
-    rows = slice(len(room))
-    return -np.array(solution.row_dual[rows]), room - np.array(solution.row_value[rows])
-
-
-def _linear_program(empty: Any, infinity: float, tables: Sequence[BidTable], room: Ints) -> Any:
-    """Fill in a program of HiGHS: a column for each option, after the capacity a row for each bidder."""
-    sizes = [len(table.gain) for table in tables]
-    bidders = len(room) + np.repeat(np.arange(len(tables)), sizes)
-    weights = np.concatenate([table.weights for table in tables])
-    values = np.column_stack((weights, np.ones(len(weights)))).astype(float)
-    places = np.column_stack((np.broadcast_to(np.arange(len(room)), weights.shape), bidders))
-    empty.num_col_, empty.num_row_ = len(weights), len(room) + len(tables)
-    empty.col_cost_ = -np.concatenate([table.gain for table in tables]) / BILLION
-    empty.col_lower_, empty.col_upper_ = np.zeros(len(weights)), np.full(len(weights), infinity)
-    empty.row_lower_ = np.full(empty.num_row_, -infinity)
-    empty.row_upper_ = np.concatenate([room, np.ones(len(tables))]).astype(float)
-    empty.a_matrix_.start_ = np.cumsum([0, *np.count_nonzero(values, axis=1)])
-    empty.a_matrix_.index_ = places[values != 0]
-    empty.a_matrix_.value_ = values[values != 0]
-    return empty
-
 
 FIRST_LOSS = BILLION // 100
 GROWTH = 4
 COLUMNS = 24  # of each table, for prices
-PRESOLVED = 100  # rows of the capacity: a smaller program is solved sooner than it is made smaller
-TIGHT = 12  # rows of the capacity that a walk goes by; what it finds is checked against all of them
-# rows of all tables from which on prices are found from some, so often anew
-MANY = 2000
-ROUNDS = 3
+MANY = 2000  # rows of all tables: from so many on, prices are found from some of them
+ROUNDS = 3  # in which these are chosen anew
 SMALL = 600.0  # states in all: then prices cost more than they save
 
 
@@ -272,7 +151,7 @@ class _Search:
             return None
         columns = [np.unique(np.linspace(0, size - 1, min(size, COLUMNS)).astype(int)) for size in sizes]
         for _ in range(ROUNDS):
-            self._prices = prices(self._tables, self._room, columns)[0]
+            self._prices = prices(self._tables, self._room, columns).whole
             best = [np.argsort(self._regret(table), kind="stable")[:COLUMNS] for table in self._tables]
             if all(new[0] in old for new, old in zip(best, columns, strict=True)):
                 break

@@ -17,15 +17,8 @@ import numpy as np
 
 from astrarium.cluster.fairness import work_left
 from astrarium.cluster.policies import cluster_policies
-from astrarium.cluster.policies._time_shares import (
-    CLOSE,
-    RoundParameters,
-    TimeShares,
-    Vector,
-    capped_demand,
-    middle,
-    smallest_level,
-)
+from astrarium.cluster.policies._gavel import CLOSE, Vector, middle, smallest_level
+from astrarium.cluster.policies._time_shares import RoundParameters, TimeShares, capped_demand
 from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.core.units import Time, to_seconds
 

@@ -11,7 +11,8 @@ from math import inf
 from astrarium.cluster.demand import most_usable, smallest_step
 from astrarium.cluster.fairness import time_left, work_left
 from astrarium.cluster.policies import cluster_policies
-from astrarium.cluster.policies._leased import Leased, Offer
+from astrarium.cluster.policies._leased import Leased
+from astrarium.cluster.policies._offer import Offer
 from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.core.units import SECOND, Time
 

@@ -15,7 +15,8 @@ import msgspec
 from astrarium.cluster.contract import Allocations, Event, Grant, Revoke
 from astrarium.cluster.demand import idle_first, most_usable, needed, wanted
 from astrarium.cluster.policies import cluster_policies
-from astrarium.cluster.policies._leased import Leased, Offer
+from astrarium.cluster.policies._leased import Leased
+from astrarium.cluster.policies._offer import Offer
 from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.core.errors import InputError
 from astrarium.core.policy import SetTimer

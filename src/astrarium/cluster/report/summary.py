@@ -13,7 +13,7 @@ from typing import get_args
 
 import msgspec
 
-from astrarium.cluster.auction.partial import AuctionTally
+from astrarium.cluster.auction.tally import AuctionTally
 from astrarium.cluster.fairness import Definition, rho
 from astrarium.cluster.record import ClusterRecord, Level, Ran
 from astrarium.cluster.state import AppRow, Outcome

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from astrarium.cluster.auction.partial import AuctionTally
+from astrarium.cluster.auction.tally import AuctionTally
 from astrarium.cluster.report.summary import DEFINITIONS, AppSummary, ClusterSummary
 from astrarium.run.report import as_it_is, plain_table, unit_of
 

@@ -13,7 +13,7 @@ from copy import deepcopy
 from typing import Any, NamedTuple
 
 from astrarium.cluster import contract
-from astrarium.cluster.auction.partial import AuctionTally, tally_of
+from astrarium.cluster.auction.tally import AuctionTally, tally_of
 from astrarium.cluster.contract import Event, Grant, Revoke, Withdraw
 from astrarium.cluster.demand import usable, wanted
 from astrarium.cluster.policies import Allocator

@@ -1,4 +1,4 @@
-"""The line becomes leases: how many GPUs each app gets, which it gives back, and which it is given.
+"""The queue becomes leases: how many GPUs each app gets, which it gives back, and which it is given.
 
 A GPU stays with an app for as long as was promised (*protected*); beyond that it goes to whoever comes first
 in line. While a pressed app waits for GPUs that are promised to others, nobody gets more than it has, so that
@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from astrarium.cluster.arrange import closest, cost_of_spread, planned
 from astrarium.cluster.demand import just_expired, usable
 from astrarium.cluster.machines import Spread
-from astrarium.cluster.policies.astrarium.line import RankedApp, Reason
 from astrarium.cluster.policies.astrarium.prospects import job_left, lost_by_stopping
+from astrarium.cluster.policies.astrarium.queue import RankedApp, Reason
 from astrarium.cluster.state import AppRow, ClusterState, JobRow
 from astrarium.core.units import Time
 
@@ -43,20 +43,20 @@ class Allotment:
 
 def allotted(
     now: Time,
-    line: Sequence[RankedApp],
+    ranked: Sequence[RankedApp],
     state: ClusterState,
     since: Mapping[int, tuple[int, Time]],
     oldest: Time,
 ) -> tuple[dict[int, Allotment], dict[int, list[int]]]:
     """Return what each app gets, and which GPUs are new to it. *since*, *oldest*: see `allotment`."""
-    allotments = {each.app: allotment(each.prospect.row, state, since, oldest) for each in line}
+    allotments = {each.app: allotment(each.prospect.row, state, since, oldest) for each in ranked}
     caps: dict[int, int] = {}
     for _ in range(LOOKS):
-        set_counts(line, allotments, state.floor.size, caps)
+        set_counts(ranked, allotments, state.floor.size, caps)
         for mine in allotments.values():
             choose_kept(now, mine, state)
-        places = new_places(now, line, allotments, state)
-        left = _left_to_others(line, allotments, places, state)
+        places = new_places(now, ranked, allotments, state)
+        left = _left_to_others(ranked, allotments, places, state)
         if not left:
             break
         caps.update(left)
@@ -64,15 +64,15 @@ def allotted(
 
 
 def _left_to_others(
-    line: Sequence[RankedApp],
+    ranked: Sequence[RankedApp],
     allotments: Mapping[int, Allotment],
     places: Mapping[int, list[int]],
     state: ClusterState,
 ) -> dict[int, int]:
     """Return how many GPUs apps take if they leave those to others that lie apart."""
-    wanting = sum(each.prospect.width for each in line) - state.floor.size
+    wanting = sum(each.prospect.width for each in ranked) - state.floor.size
     found = dict[int, int]()
-    for each in line if wanting > 0 else ():
+    for each in ranked if wanting > 0 else ():
         mine = allotments[each.app]
         gpus = [*mine.kept, *places.get(each.app, ())]
         if wanting > 0 and len(gpus) > 1 and state.floor.spread(gpus) >= Spread.RACK:
@@ -107,21 +107,21 @@ def allotment(
 
 
 def set_counts(
-    line: Sequence[RankedApp], allotments: Mapping[int, Allotment], size: int, caps: Mapping[int, int]
+    ranked: Sequence[RankedApp], allotments: Mapping[int, Allotment], size: int, caps: Mapping[int, int]
 ) -> int | None:
-    """Set how many GPUs each app gets, in order of the line; return the app that all wait for, if any.
+    """Set how many GPUs each app gets, in order of the queue; return the app that all wait for, if any.
     *caps*: some leave the rest to others."""
     room = size - sum(len(each.protected) for each in allotments.values())
     waits_for = None
-    for ranked in line:
-        mine = allotments[ranked.app]
+    for one in ranked:
+        mine = allotments[one.app]
         own = len(mine.protected)
         most = own + room if waits_for is None else min(own + room, len(mine.has))
-        mine.count = max(own, usable(mine.row, min(most, caps.get(ranked.app, most))))
+        mine.count = max(own, usable(mine.row, min(most, caps.get(one.app, most))))
         room -= mine.count - own
-        pressed = ranked.reason in (Reason.FAIRNESS, Reason.TIGHT) and not mine.count
+        pressed = one.reason in (Reason.FAIRNESS, Reason.TIGHT) and not mine.count
         if pressed and waits_for is None and usable(mine.row, size):
-            waits_for = ranked.app
+            waits_for = one.app
     return waits_for
 
 
@@ -151,12 +151,12 @@ def _loss(now: Time, job: JobRow, chosen: Collection[int], state: ClusterState) 
 
 
 def new_places(
-    now: Time, line: Sequence[RankedApp], allotments: Mapping[int, Allotment], state: ClusterState
+    now: Time, ranked: Sequence[RankedApp], allotments: Mapping[int, Allotment], state: ClusterState
 ) -> dict[int, list[int]]:
     """Return more GPUs for each app that gets more: first for those to whom a bad place costs most."""
     taken = {gpu for each in allotments.values() for gpu in each.kept}
     free = {*state.free, *state.holder} - taken
-    missing = {each.app: allotments[each.app].count - len(allotments[each.app].kept) for each in line}
+    missing = {each.app: allotments[each.app].count - len(allotments[each.app].kept) for each in ranked}
     found: dict[int, list[int]] = {}
     short = [app for app, count in missing.items() if count > 0]
     costs = {app: cost_of_spread(allotments[app].row, allotments[app].count, state) for app in short}

@@ -6,19 +6,19 @@ from collections.abc import Sequence
 from heapq import heappush
 
 from astrarium.cluster.demand import soonest, usable, wanted
-from astrarium.cluster.policies.astrarium.line import RankedApp, Reason
+from astrarium.cluster.policies.astrarium.queue import RankedApp, Reason
 from astrarium.cluster.state import ClusterState
 from astrarium.core.units import SECOND, Time
 
 
-def starts(now: Time, line: Sequence[RankedApp], state: ClusterState, lease: Time) -> dict[int, Time]:
-    """Return when each app that wants GPUs can expect some, from what is known now. In order of the line,
+def starts(now: Time, ranked: Sequence[RankedApp], state: ClusterState, lease: Time) -> dict[int, Time]:
+    """Return when each app that wants GPUs can expect some, from what is known now. In order of the queue,
     each takes the GPUs that are free first and keeps them to its end, which is as far away as its owner says.
     An app that would be pressed before that is served by then: it takes a *lease* at most until GPUs are free
     for it."""
     free_at: list[tuple[float, int]] = [(float(now), state.floor.size)]  # when, how many
     found: dict[int, Time] = {}
-    for each in line:
+    for each in ranked:
         row = each.prospect.row
         has = len(each.prospect.row.leases)
         count = has or usable(row, state.floor.size)

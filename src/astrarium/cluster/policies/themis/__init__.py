@@ -27,14 +27,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from astrarium.cluster.agents import HONEST, erring, lying
 from astrarium.cluster.agents.participants import Participants, touched
-from astrarium.cluster.agents.remaining_work import SelfReport
-from astrarium.cluster.auction.partial import AuctionTally
+from astrarium.cluster.agents.self_report import HONEST, SelfReport, erring, lying
+from astrarium.cluster.auction.tally import AuctionTally
 from astrarium.cluster.contract import Allocations, Event, Grant, LeaseExpired, Revoke
 from astrarium.cluster.policies import cluster_policies
-from astrarium.cluster.policies._leased import spared
-from astrarium.cluster.policies.themis.round import Round, ThemisParameters
+from astrarium.cluster.policies._lease_ends import spared
+from astrarium.cluster.policies.themis.parameters import ThemisParameters
+from astrarium.cluster.policies.themis.round import Round
 from astrarium.cluster.state import ClusterState
 from astrarium.core.streams import stream
 from astrarium.core.units import Time

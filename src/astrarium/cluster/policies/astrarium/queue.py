@@ -1,4 +1,4 @@
-"""The line of our own policy says who comes before whom, and for which reason.
+"""The queue of our own policy says who comes before whom, and for which reason.
 
 - FAIRNESS: who would fare worse than the bound if it did not run from now on, the most pressed first.
   The bound is the smallest that all can be held to, and a little more. It is remembered: what was
@@ -23,63 +23,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from astrarium.cluster.policies._time_shares import Vector
+from astrarium.cluster.policies.astrarium.deadlines import smallest_bound, tight_until, work_and_spans
 from astrarium.cluster.policies.astrarium.prospects import AppProspect
 from astrarium.core.units import Time
-
-ROUNDING = 1e-6
-DOUBLINGS = 60
-HALVINGS = 12
-
-
-def smallest_bound(now: Time, prospects: Sequence[AppProspect], gpus: int) -> float:
-    """Return the smallest bound on rho that every app can be held to."""
-    left, span = _work(prospects)
-    lived = np.array([float(now - each.row.arrived) for each in prospects])
-    ideal = np.array([each.ideal for each in prospects])
-
-    def fits(bound: float) -> bool:
-        return in_time(left, span, bound * ideal - lived, gpus)
-
-    low = high = float(((span + lived) / ideal).max())  # nobody is faster than it can be
-    for _ in range(DOUBLINGS):
-        if fits(high):
-            break
-        low = high
-        high = 2 * high
-    for _ in range(HALVINGS if high > low else 0):
-        middle = (low + high) / 2
-        low, high = (low, middle) if fits(middle) else (middle, high)
-    return high
-
-
-def _work(prospects: Sequence[AppProspect]) -> tuple[Vector, Vector]:
-    return np.array([each.left for each in prospects]), np.array([each.span for each in prospects])
-
-
-def in_time(left: Vector, span: Vector, deadlines: Vector, gpus: int) -> bool:
-    """Return whether all work can be done, each app by its deadline, counted from now."""
-    instants, due = _due(left, span, deadlines)
-    return bool((due <= gpus * instants * (1 + ROUNDING) + 1.0).all())
-
-
-def tight_until(left: Vector, span: Vector, deadlines: Vector, gpus: int, margin: float) -> float:
-    """Return the last instant by which so much is to be done, for all to meet their deadlines, that GPUs
-    could not even rest for a *margin*."""
-    instants, due = _due(left, span, np.maximum(deadlines, span))
-    return float(instants[due >= gpus * (instants - margin)].max(initial=margin))
-
-
-def _due(left: Vector, span: Vector, deadlines: Vector) -> tuple[Vector, Vector]:
-    """Return instants, and the work that is to be done by then if every app begins as late as it can."""
-    rate = left / span
-    starts = np.maximum(0.0, deadlines - span)
-    instants = np.concatenate([starts, deadlines])
-    order = np.argsort(instants, kind="stable")
-    instants = instants[order]
-    slopes = np.cumsum(np.concatenate([rate, -rate])[order])
-    return instants[1:], np.cumsum(slopes[:-1] * np.diff(instants))
-
 
 QUIET = 4  # mean gaps between arrivals without one: no more apps come
 HAIR = 1e-3
@@ -105,10 +51,10 @@ class RankedApp(NamedTuple):
         return self.prospect.row.app.id
 
 
-class PriorityLine:
-    """The order of apps, with the bound on rho that all are held to. *bound* is never below the *least*;
-    *more* than the smallest possible and *tail* are parts of it. *margin*: an app that has no more slack than
-    this is pressed: there may be no decision in time otherwise."""
+class PriorityQueue:
+    """The queue puts apps in order, and keeps the bound on rho that all are held to. *bound* is never below
+    the *least*; *more* than the smallest possible and *tail* are parts of it. *margin*: an app that has no
+    more slack than this is pressed: there may be no decision in time otherwise."""
 
     def __init__(self, least: float, more: float, tail: float, margin: Time) -> None:
         self._least = least
@@ -149,7 +95,7 @@ class PriorityLine:
         self._smallest = smallest = smallest_bound(now, prospects, gpus)
         self.bound = max(smallest, min(self.bound, max(self._least, smallest * (1 + self._more))))
         deadlines = np.array([each.deadline(self.bound) - now for each in prospects])
-        self._tight = tight_until(*_work(prospects), deadlines, gpus, self._margin)
+        self._tight = tight_until(*work_and_spans(prospects), deadlines, gpus, self._margin)
 
     def _ranked(self, now: Time, each: AppProspect, drain: float, gpus: int) -> RankedApp:
         slack = each.deadline(self.bound) - now - each.span
@@ -184,19 +130,21 @@ class PriorityLine:
         return (now - last) * (self._count - 1) > QUIET * (last - first)
 
 
-def _by_arrival(line: list[RankedApp]) -> list[RankedApp]:
+def _by_arrival(ranked: list[RankedApp]) -> list[RankedApp]:
     """Let apps that are the same begin by arrival: the first of them takes the first of their places, and so
     on. Otherwise the last of them would be pressed first, as it has the fewest beside it in the end. Those
     that have begun differ by what is left of them, and who is pressed keeps its place."""
     places: dict[int, list[int]] = {}
-    for place, each in enumerate(line):
+    for place, each in enumerate(ranked):
         if each.prospect.row.started < 0:
             places.setdefault(each.prospect.same, []).append(place)
     for own in (each for each in places.values() if len(each) > 1):
-        first = sorted((line[place].prospect for place in own), key=lambda each: (each.row.arrived, each.app))
+        first = sorted(
+            (ranked[place].prospect for place in own), key=lambda each: (each.row.arrived, each.app)
+        )
         for place, prospect in zip(own, first, strict=True):
-            line[place] = line[place]._replace(prospect=prospect)
-    return line
+            ranked[place] = ranked[place]._replace(prospect=prospect)
+    return ranked
 
 
 def _drain(prospects: Sequence[AppProspect], gpus: int) -> float:
