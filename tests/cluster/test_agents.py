@@ -16,7 +16,8 @@ from astrarium.cluster.auction.goods import free_machines
 from astrarium.cluster.contract import App, AppArrived, Grant, Job, JobFinished, MachineJoined, Run, single
 from astrarium.cluster.demand import GpuDemand, spare, usable
 from astrarium.cluster.fairness import Definition, Ideal
-from astrarium.cluster.machines import Machine, Slowdowns, Spread
+from astrarium.cluster.machines import Machine, Spread
+from astrarium.cluster.slowdowns import Slowdowns
 from astrarium.cluster.state import ClusterState, Contention
 from astrarium.core.units import SECOND
 

@@ -15,14 +15,15 @@ from hypothesis import strategies as st
 from astrarium.cluster.contract import App, AppArrived, Grant, Job, MachineJoined, Revoke, Run, single
 from astrarium.cluster.explain import view
 from astrarium.cluster.fairness import rho
-from astrarium.cluster.machines import Machine, Slowdowns, Spread
+from astrarium.cluster.machines import Machine, Spread
 from astrarium.cluster.policies import Allocator, cluster_policies
 from astrarium.cluster.policies.astrarium.deadlines import in_time, smallest_bound, tight_until
 from astrarium.cluster.policies.astrarium.explanations import why_taken
 from astrarium.cluster.policies.astrarium.prospects import Prospects
 from astrarium.cluster.policies.astrarium.queue import RankedApp, Reason
+from astrarium.cluster.slowdowns import Slowdowns
 from astrarium.cluster.state import ClusterState
-from astrarium.cluster.workloads.apps import read_trace
+from astrarium.cluster.workloads.traces import read_trace
 from astrarium.cluster.world import ClusterWorld
 from astrarium.core.errors import InputError
 from astrarium.core.units import SECOND

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from astrarium.cluster.contract import AppArrived, MachineJoined, MachineLost
-from astrarium.cluster.explain import line, served_next, story, view, waits
+from astrarium.cluster.explain import view
 from astrarium.cluster.level import run
 from astrarium.cluster.machines import Spread
 from astrarium.cluster.record import ClusterRecord
-from astrarium.cluster.report.files import cluster_timeline
+from astrarium.cluster.report.history import line, served_next, story, waits
 from astrarium.cluster.report.summary import summarize, summarize_apps
+from astrarium.cluster.report.timeline import cluster_timeline
 from astrarium.cluster.scenario.build import build, slowdowns
 from astrarium.cluster.scenario.read import ClusterScenario, parse
 from astrarium.cluster.state import ClusterState, Outcome

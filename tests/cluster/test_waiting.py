@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from astrarium.cluster.contract import App, AppArrived, AppWithdrawn, Job, single
-from astrarium.cluster.machines import Machine, Slowdowns, Spread
+from astrarium.cluster.machines import Machine, Spread
 from astrarium.cluster.policies import _leased, cluster_policies
 from astrarium.cluster.policies._queue import QueueEntry, RankedQueue, WaitingApps, idle, kind
+from astrarium.cluster.slowdowns import Slowdowns
 from astrarium.cluster.state import AppRow, ClusterState, JobRow
 from astrarium.cluster.world import ClusterWorld
 from astrarium.core.units import SECOND

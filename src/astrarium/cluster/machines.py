@@ -1,20 +1,17 @@
-"""Machines have GPUs, and jobs get slower when their GPUs are apart.
+"""Machines have GPUs, which lie in slots and racks.
 
 GPUs are numbered over the whole cluster, in the order in which machines joined.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from itertools import groupby
-from typing import NamedTuple
 
 import msgspec
 
 from astrarium.core.errors import BrokenBooks
-from astrarium.core.units import Time
 
 
 class Machine(msgspec.Struct, frozen=True):
@@ -141,53 +138,3 @@ class Floor:
 
     def one_network(self) -> bool:
         return len(set(self._networks.values())) == 1
-
-
-Spreads = Mapping[Spread, float]
-GUESS: Spreads = {Spread.SLOT: 1.0, Spread.MACHINE: 1.0, Spread.RACK: 1.1, Spread.CLUSTER: 1.3}
-NEWEST = 0.5  # weight of the latest look: iteration times are noisy
-
-
-class JobProgress(NamedTuple):
-    """How far a run *came* since it was last heard of, on so many *gpus* that it uses. *ended*: it is done,
-    and the books take it that its owner's guess was right."""
-
-    app: int
-    job: int
-    run: int
-    model: str
-    network: str
-    spread: Spread
-    gpus: int
-    now: Time
-    took: Time
-    done: Time
-    came: Time
-    ended: bool
-
-
-@dataclass
-class Slowdowns:
-    """How much slower a job gets when its GPUs are apart (S of Themis, 4.3.1). *known* is by model and
-    network; a network of "" stands for all."""
-
-    known: dict[tuple[str, str], dict[Spread, float]] = field(default_factory=dict)
-    guess: Spreads = field(default_factory=lambda: dict(GUESS))
-
-    def of(self, model: str, network: str, spread: Spread) -> float:
-        for key in ((model, network), (model, "")):
-            found = self.known.get(key, {}).get(spread)
-            if found is not None:
-                return found
-        return self.guess[spread]
-
-    def hear(self, told: JobProgress) -> None:
-        if told.took > 0 and told.came > 0 and told.gpus > 1:
-            self.learn(told.model, told.network, told.spread, told.gpus * told.took / told.came)
-
-    def learn(self, model: str, network: str, spread: Spread, seen: float) -> None:
-        """Learn from a slowdown that was seen; less than 1 is noise, as being apart makes no job faster."""
-        table = self.known.setdefault((model, network), {})
-        seen = max(1.0, seen)
-        before = table.get(spread, seen)
-        table[spread] = before + NEWEST * (seen - before)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from astrarium.cluster import contract
 from astrarium.cluster.auction.tally import AuctionTally
-from astrarium.cluster.machines import Slowdowns
+from astrarium.cluster.slowdowns import Slowdowns
 from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.core.policy import SetTimer
 from astrarium.core.trace import Step

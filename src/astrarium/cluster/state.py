@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from astrarium.cluster import contract
 from astrarium.cluster.contract import App, Job
-from astrarium.cluster.machines import Floor, JobProgress, Slowdowns, Spread
+from astrarium.cluster.machines import Floor, Spread
+from astrarium.cluster.slowdowns import JobProgress, Slowdowns
 from astrarium.core.errors import BrokenBooks, InvalidAction
 from astrarium.core.policy import Handlers, LevelState
 from astrarium.core.units import Time

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from astrarium.cluster import contract
-from astrarium.cluster.machines import Floor, Slowdowns
+from astrarium.cluster.machines import Floor
+from astrarium.cluster.slowdowns import Slowdowns
 from astrarium.cluster.state import ClusterState, JobRow
 from astrarium.core.units import Time
 

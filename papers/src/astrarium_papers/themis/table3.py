@@ -12,7 +12,8 @@ from typing import Any
 from astrarium.cluster.agents.agent import AppAgent
 from astrarium.cluster.auction.goods import free_machines
 from astrarium.cluster.contract import App, AppArrived, Job, MachineJoined, single
-from astrarium.cluster.machines import Machine, Slowdowns, Spread
+from astrarium.cluster.machines import Machine, Spread
+from astrarium.cluster.slowdowns import Slowdowns
 from astrarium.cluster.state import ClusterState
 from astrarium.core.units import SECOND
 from astrarium_papers.findings import Effort, Findings, Row

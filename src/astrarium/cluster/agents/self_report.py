@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from astrarium.cluster.machines import Slowdowns, Spread
+from astrarium.cluster.machines import Spread
+from astrarium.cluster.slowdowns import Slowdowns
 
 
 class SelfReport(NamedTuple):

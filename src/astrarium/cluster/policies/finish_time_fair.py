@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from astrarium.cluster.fairness import work_left
 from astrarium.cluster.policies import cluster_policies
 from astrarium.cluster.policies._gavel import CLOSE, Vector, middle, smallest_level
 from astrarium.cluster.policies._time_shares import RoundParameters, TimeShares, capped_demand
 from astrarium.cluster.state import AppRow, ClusterState
+from astrarium.cluster.work_left import work_left
 from astrarium.core.units import Time, to_seconds
 
 

@@ -1,25 +1,22 @@
-"""Shortest remaining time first serves the app that would end soonest with what it has and what is free.
-
-It is the policy that Themis compares with (section 6.1): how long an app still takes depends on how close
-together its GPUs would lie, and the shortest gets what it can use.
-"""
+"""The shortest come first: by the GPU time that is left of an app, or by the time until it would end."""
 
 from __future__ import annotations
 
 from math import inf
 
 from astrarium.cluster.demand import most_usable, smallest_step
-from astrarium.cluster.fairness import time_left, work_left
 from astrarium.cluster.policies import cluster_policies
 from astrarium.cluster.policies._leased import Leased
 from astrarium.cluster.policies._offer import Offer
 from astrarium.cluster.state import AppRow, ClusterState
+from astrarium.cluster.work_left import time_left, work_left
 from astrarium.core.units import SECOND, Time
 
 
-# Shortest remaining service first serves the app with the least GPU time left, as its owner forecasts it.
 @cluster_policies.register("srsf")
 class ShortestRemainingService(Leased):
+    """Shortest remaining service first serves the app with the least GPU time left, as its owner says."""
+
     why = "it has the least GPU time left"
 
     def rank_in_words(self, rank: float) -> str:
@@ -34,6 +31,12 @@ class ShortestRemainingService(Leased):
 
 @cluster_policies.register("srtf")
 class ShortestRemainingTime(Leased):
+    """Shortest remaining time first serves the app that would end soonest with what it has and what is free.
+
+    It is the policy that Themis compares with (section 6.1): how long an app still takes depends on how close
+    together its GPUs would lie, and the shortest gets what it can use.
+    """
+
     fixed = False
     why = "it is the first to end with them"
 

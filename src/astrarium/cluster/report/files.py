@@ -1,8 +1,4 @@
-"""A finished run of a cluster as rows, files, a timeline and pictures.
-
-The timeline has a process for each machine, a track for each GPU, a slice for each time that an app held it,
-and counters of how full the cluster was. Of a long run it holds the beginning; the metadata says so.
-"""
+"""A finished run of a cluster becomes rows, files and pictures."""
 
 from __future__ import annotations
 
@@ -17,10 +13,11 @@ from astrarium.cluster.record import ClusterRecord
 from astrarium.cluster.report.summary import AppSummary, ClusterSummary, summarize, summarize_apps
 from astrarium.cluster.report.tables import APP_COLUMNS, app_cells, apps_table, overview_table
 from astrarium.cluster.report.teams import summarize_teams, teams_table
+from astrarium.cluster.report.timeline import cluster_timeline
 from astrarium.core.level import Run, named
-from astrarium.core.units import FOREVER, SECOND, Time
+from astrarium.core.units import FOREVER, SECOND
 from astrarium.run.report import NamedRows, columns, picked, plain, write_csv
-from astrarium.run.timeline import Entry, counter, process, slice_of, thread, timeline, write_timeline
+from astrarium.run.timeline import write_timeline
 
 if TYPE_CHECKING:
     from astrarium.cluster.scenario.read import ClusterScenario
@@ -92,7 +89,7 @@ def _rows(record: ClusterRecord, apps: Sequence[AppSummary]) -> dict[str, NamedR
 
 def explain(run: Run[ClusterScenario, ClusterRecord], item: str) -> list[str]:
     """Say what an app was given and when it waited, over its whole life."""
-    from astrarium.cluster.report.words import Case, sentences
+    from astrarium.cluster.report.sentences import Case, sentences
 
     record = run.record
     places = {row.app.name: place for place, row in enumerate(record.rows)}
@@ -115,62 +112,3 @@ def _decisions(record: ClusterRecord) -> Iterator[Sequence[Any]]:
         what = "granted" if each.until >= 0 else "taken back"
         gpus = " ".join(map(str, each.gpus))
         yield (each.at / SECOND, what, names[each.app], gpus, until, each.leases, each.why)
-
-
-MOST_SLICES = 40_000
-_COUNTERS = 1_000_000  # a process number that no machine has
-
-
-def cluster_timeline(record: ClusterRecord, most: int = MOST_SLICES) -> Entry:
-    held = record.held[:most]
-    end = record.end if len(held) == len(record.held) else held[-1].start
-    events = [*_names(record), *_slices(record, most), *_runs(record, end), *_counters(record, end)]
-    metadata = {
-        "policy": record.policy,
-        "leases": len(record.held),
-        "leases_shown": len(held),
-        "note": "every lease of the run"
-        if len(held) == len(record.held)
-        else f"the first {len(held)} of {len(record.held)} leases; leases.csv holds all of them",
-    }
-    return timeline(events, metadata)
-
-
-def _names(record: ClusterRecord) -> Iterator[Entry]:
-    for machine, rack in record.racks.items():
-        yield process(machine + 1, f"machine {machine} (rack {rack})")
-    yield process(_COUNTERS, "cluster")
-    for gpu, machine in record.machines.items():
-        yield from thread(machine + 1, gpu, f"GPU {gpu}")
-
-
-def _slices(record: ClusterRecord, most: int) -> Iterator[Entry]:
-    """A lease; what ran there stands inside it."""
-    rows = {row.app.id: row.app for row in record.rows}
-    for each in record.held[:most]:
-        app = rows[each.app]
-        yield {
-            **slice_of(app.name, record.machines[each.gpu] + 1, each.gpu, each.start, each.end),
-            "cat": app.team or app.name,
-            "args": {"app": app.name, "team": app.team},
-        }
-
-
-def _runs(record: ClusterRecord, end: Time) -> Iterator[Entry]:
-    for run in record.ran:
-        if run.start <= end:
-            for gpu in run.gpus:
-                told = f"job {run.job} on {len(run.gpus)}"
-                shown = slice_of(told, record.machines[gpu] + 1, gpu, run.start, run.end)
-                yield {**shown, "cat": "run", "args": {"gpus": list(run.gpus), "placement_score": run.score}}
-
-
-def _counters(record: ClusterRecord, end: Time) -> Iterator[Entry]:
-    for level in record.levels:
-        if level.at <= end:
-            idle = level.leased - level.busy
-            free = level.gpus - level.leased
-            used = {"busy": level.busy, "idle lease": idle, "free": free}
-            yield counter("GPUs", _COUNTERS, level.at, used)
-            apps = {"waiting": level.waiting, "served": level.apps - level.waiting}
-            yield counter("apps", _COUNTERS, level.at, apps)

@@ -21,9 +21,8 @@ from astrarium.core.units import Time
 
 WORTH = 2.0  # a move must gain so many times what it costs
 LOOKS = 4  # at places, with what was left to others the time before
-# What a GPU that lies apart must bring, of what it is worth to others; less where an app is pressed
-BRINGS = 0.8
-BRINGS_PRESSED = 0.5
+BRINGS = 0.8  # what a GPU that lies apart must bring, of what it is worth to others
+BRINGS_PRESSED = 0.5  # and where an app is pressed
 
 
 @dataclass

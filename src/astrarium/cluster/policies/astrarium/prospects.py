@@ -12,9 +12,10 @@ from statistics import median_high
 from typing import Literal, NamedTuple
 
 from astrarium.cluster.contract import Job
-from astrarium.cluster.fairness import Definition, Ideal, part_done
+from astrarium.cluster.fairness import Definition, Ideal
 from astrarium.cluster.machines import Floor, Spread
 from astrarium.cluster.state import AppRow, ClusterState, Contention, JobRow
+from astrarium.cluster.work_left import part_done
 from astrarium.core.units import Time
 
 RhoDefinition = Definition | Literal["both"]

@@ -13,8 +13,8 @@ from math import inf
 from astrarium.cluster.arrange import closest, cost_of_spread
 from astrarium.cluster.auction.goods import FreeMachine
 from astrarium.cluster.demand import just_expired
-from astrarium.cluster.fairness import time_left
 from astrarium.cluster.state import AppRow, ClusterState
+from astrarium.cluster.work_left import time_left
 from astrarium.core.units import Time
 
 ByMachine = Mapping[int, Mapping[int, int]]  # GPUs of each app, by machine

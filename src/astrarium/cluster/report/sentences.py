@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from astrarium.cluster import explain
-from astrarium.cluster.record import ClusterRecord, Decision
+from astrarium.cluster.record import ClusterRecord
+from astrarium.cluster.report import history
 from astrarium.cluster.report.summary import AppSummary
 from astrarium.cluster.state import AppRow, Outcome
-from astrarium.core.units import FOREVER, SECOND, Time, counted
-from astrarium.run.report import as_it_is, moment, plain_table, ranges
+from astrarium.core.units import FOREVER, counted
+from astrarium.run.report import moment, ranges
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    pass
 
 
 FORESEEN = "simulated: it knows who comes later and how long jobs really take"
@@ -48,7 +49,7 @@ def _whole(case: Case) -> Iterator[str]:
     jobs = counted(sum(map(len, phases)), "job") + (f" in {len(phases)} phases" if len(phases) > 1 else "")
     work = f"{case.summary.work_gpu_hours:.1f} GPU-hours of work"
     yield f"It arrives at {moment(row.arrived)}, with {jobs} and {work}."
-    for wait in explain.waits(case.record, row) if case.seen is None else ():
+    for wait in history.waits(case.record, row) if case.seen is None else ():
         yield (
             f"It waits from {moment(wait.start)} to {moment(wait.end)}{_meanwhile(wait.others, case.names)}."
         )
@@ -69,7 +70,7 @@ def _moment(case: Case) -> Iterator[str]:
     at = moment(seen.at)
     if seen.at < row.arrived:
         yield f"At {at} it has not come yet."
-    elif explain.has_ended(row, seen.at) or row.app.id not in seen.apps:
+    elif history.has_ended(row, seen.at) or row.app.id not in seen.apps:
         yield f"At {at} it has ended."
     else:
         yield from _holding(case, seen, seen.apps[row.app.id])
@@ -85,7 +86,7 @@ def _holding(case: Case, seen: explain.ClusterView, seat: explain.AppView) -> It
         f"At {moment(seen.at)} it holds {counted(len(seat.holds), 'GPU')}, in {phase}: "
         f"{seat.running} of {counted(seat.jobs, 'job')} run."
     )
-    for decision in explain.last_reasons(case.record, case.row.app.id, seen.at):
+    for decision in history.last_reasons(case.record, case.row.app.id, seen.at):
         leases = f"{decision.leases} leases, " if decision.leases > 1 else ""
         until = "to its end" if decision.until >= FOREVER else f"{leases}until {moment(decision.until)}"
         why = f", because {decision.why}" if decision.why else ""
@@ -102,7 +103,7 @@ def _free(seen: explain.ClusterView, seat: explain.AppView) -> str:
 
 
 def _waiting(case: Case, seen: explain.ClusterView, seat: explain.AppView) -> Iterator[str]:
-    places = explain.line(seen, case.record)
+    places = history.line(seen, case.record)
     apps = [place.app_view.app for place in places]
     if seat.app not in apps:
         yield "It wants no more than it has."
@@ -132,9 +133,9 @@ def _some(told: Sequence[str]) -> str:
 def _future(case: Case) -> Iterator[str]:
     row = case.row
     seen = case.seen
-    if seen is not None and not explain.has_ended(row, seen.at) and row.app.id in seen.apps:
+    if seen is not None and not history.has_ended(row, seen.at) and row.app.id in seen.apps:
         place = next(
-            (each for each in explain.line(seen, case.record) if each.app_view.app == row.app.id), None
+            (each for each in history.line(seen, case.record) if each.app_view.app == row.app.id), None
         )
         if place is not None:
             what = "more" if place.app_view.holds else "GPUs"
@@ -151,111 +152,9 @@ def _future(case: Case) -> Iterator[str]:
         yield f"It does not finish: {row.reason}."
 
 
-def _served(place: explain.LinePosition) -> str:
+def _served(place: history.LinePosition) -> str:
     if place.served is None:
         return "it is never given more"
     count = counted(len(place.served.gpus), "GPU")
     why = f", because {place.served.why}" if place.served.why else ""
     return f"at {moment(place.served.at)} it is given {count}{why}"
-
-
-# What `explain` shows of an app beside sentences: tables for people, the same facts for --json.
-
-
-_MOST_ROWS = 40
-
-
-def tables(case: Case) -> list[Table]:
-    """Of its whole life, what was decided; of an instant, who is before it."""
-    if case.seen is None:
-        return [story_table(explain.story(case.record, case.row.app.id))]
-    places = explain.line(case.seen, case.record)
-    in_line = any(place.app_view.app == case.row.app.id for place in places)
-    return [line_table(places, case.row.app.id)] if in_line else []
-
-
-def line_table(places: Sequence[explain.LinePosition], app: int) -> Table:
-    """Those before it, and itself."""
-    apps = [place.app_view.app for place in places]
-    shown = places[: apps.index(app) + 1]
-    table = plain_table(
-        "in line", "holds", "wants", "needs at once", "GPU-hours so far", "is given more at", "why"
-    )
-    table.columns[-1].justify = "left"
-    for rank, place in enumerate(shown, 1):
-        seat = place.app_view
-        served = place.served
-        at = "-" if served is None else moment(served.at)
-        counts = map(str, (len(seat.holds), seat.wants, seat.needs))
-        cells = (*counts, f"{seat.service / SECOND / 3600:.1f}", at)
-        told = place.told or (served.why if served is not None else "")
-        table.add_row(as_it_is(f"{rank} {seat.name}"), *cells, as_it_is(told))
-    return table
-
-
-def story_table(decisions: Sequence[Decision]) -> Table:
-    table = plain_table("at", "what", "GPUs", "until", "why")
-    for column in (*table.columns[1:3], table.columns[-1]):
-        column.justify = "left"
-    for each in decisions[:_MOST_ROWS]:
-        table.add_row(moment(each.at), _what(each), ranges(each.gpus), _until(each.until), as_it_is(each.why))
-    if len(decisions) > _MOST_ROWS:
-        table.caption = f"the first {_MOST_ROWS} of {len(decisions)} decisions; --json has all of them"
-    return table
-
-
-def _what(decision: Decision) -> str:
-    if decision.until < 0:
-        return "taken back"
-    return "given" if decision.leases == 1 else f"given, {decision.leases} leases"
-
-
-def _until(until: Time) -> str:
-    return "" if until < 0 else "its end" if until >= FOREVER else moment(until)
-
-
-def plain(case: Case) -> dict[str, Any]:
-    """The facts, for --json."""
-    row = case.row
-    seen = case.seen
-    found: dict[str, Any] = {
-        "app": row.app.name,
-        "policy": case.record.policy,
-        "told": sentences(case),
-        "ended_s": None if row.ended < 0 else row.ended / SECOND,
-        "outcome": row.outcome.name.lower(),
-        "rho": case.summary.rho,
-        "waits": [
-            {
-                "from_s": wait.start / SECOND,
-                "to_s": wait.end / SECOND,
-                "given_to": {case.names[app]: count for app, count in wait.others.items()},
-            }
-            for wait in explain.waits(case.record, row)
-        ],
-        "decisions": [_plain_decision(each) for each in explain.story(case.record, row.app.id)],
-    }
-    if seen is not None:
-        seat = seen.apps.get(row.app.id)
-        found |= {"at_s": seen.at / SECOND, "holds": list(seat.holds) if seat else []}
-        found |= {"wants": seat.wants if seat else 0, "free": seen.free, "gpus": seen.gpus}
-        known = seen.expected.get(row.app.id)
-        found |= {"expected_s": None if known is None else known / SECOND}
-        found |= {"line": [_plain_place(each) for each in explain.line(seen, case.record)]}
-        found |= {"line_by": "policy" if seen.standing is not None else "served next in the simulation"}
-    return found
-
-
-def _plain_decision(decision: Decision) -> dict[str, Any]:
-    until = None if decision.until < 0 or decision.until >= FOREVER else decision.until / SECOND
-    what = "given" if decision.until >= 0 else "taken back"
-    told = {"at_s": decision.at / SECOND, "what": what, "gpus": list(decision.gpus), "until_s": until}
-    return {**told, "leases": decision.leases, "why": decision.why}
-
-
-def _plain_place(place: explain.LinePosition) -> dict[str, Any]:
-    seat = place.app_view
-    served = place.served
-    told = {"app": seat.name, "holds": len(seat.holds), "wants": seat.wants, "needs": seat.needs}
-    given = None if served is None else served.at / SECOND
-    return {**told, "service_s": seat.service / SECOND, "told": place.told, "given_more_s": given}
