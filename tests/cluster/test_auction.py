@@ -56,7 +56,7 @@ def test_one_by_one_and_with_arrays_are_the_same(monkeypatch: pytest.MonkeyPatch
         goods = machines(*(rng.randint(1, 2) for _ in range(rng.randint(1, 2))))
         bids = [table(rng, (1, 2), 4, bidder) for bidder in range(rng.randint(2, 9))]
         numbers = program(goods, bids)
-        few += are_few(numbers.tables, numbers.room) and len(numbers.room) > 0
+        few += are_few(numbers.tables, numbers.capacity) and len(numbers.capacity) > 0
         one_by_one = best(numbers, range(len(bids)))
         with monkeypatch.context() as patched:
             patched.setattr(search, "are_few", lambda *_: False)
@@ -74,7 +74,7 @@ def test_pieces_that_nobody_contests_do_not_multiply() -> None:
     ]
     bids += [Bid(40 + more, 4.0, (BidOption((GpuPiece(1, machine=40),), 3.0 - more),)) for more in (0, 1)]
     numbers = program(goods, bids)
-    assert are_few(numbers.tables, numbers.room)
+    assert are_few(numbers.tables, numbers.capacity)
     answer, chosen = solved(goods, bids)
     assert answer.exact
     assert chosen == [*(bid.options[1] for bid in bids[:40]), None, bids[41].options[0]]
@@ -234,7 +234,7 @@ def test_sizes_that_divide_each_other_are_decided_by_rows() -> None:
     kinds = classes(machines(5, 3, 8, 8), False, ())
     needs = [PieceNeed(size, capacity.fitting(size, kinds)) for size in (1, 2, 4, 8)]
     assert capacity.decide_alone(needs, kinds)
-    assert {row.room for row in capacity.capacity_rows(needs, kinds)} == {24, 11, 5, 2}
+    assert {row.capacity for row in capacity.capacity_rows(needs, kinds)} == {24, 11, 5, 2}
     assert not capacity.decide_alone([PieceNeed(3, needs[2].classes), PieceNeed(2, needs[1].classes)], kinds)
 
 
@@ -250,7 +250,7 @@ def test_rows_never_refuse_what_fits_and_packing_finds_it() -> None:
         really = fits(pieces[::-1], goods, [machine.free for machine in goods])
         assert (Packer(needs, kinds).packed(counts) is not None) == really
         rows = capacity.capacity_rows(needs, kinds)
-        obeyed = all(sum(w * n for w, n in zip(r.weights, counts, strict=True)) <= r.room for r in rows)
+        obeyed = all(sum(w * n for w, n in zip(r.weights, counts, strict=True)) <= r.capacity for r in rows)
         assert obeyed or not really
 
 

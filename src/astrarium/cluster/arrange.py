@@ -95,7 +95,7 @@ def closest(gpus: Iterable[int], count: int, floor: Floor, near: Iterable[int] =
 def _gathered(of: dict[int, list[int]], missing: int, floor: Floor, racks: set[int]) -> list[int]:
     """Return GPUs machine by machine: after the largest, the rest may fit somewhere just so."""
     chosen: list[int] = []
-    if not racks and missing > max((len(each) for each in of.values()), default=0):
+    if not racks and missing > max((len(gpus) for gpus in of.values()), default=0):
         racks = _smallest_rack(of, missing, floor)
     while missing > len(chosen) and of:
         short = missing - len(chosen)

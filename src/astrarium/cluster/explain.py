@@ -21,8 +21,8 @@ from astrarium.cluster.work_left import time_left, work_left
 from astrarium.core.units import Time
 
 
-def expected(now: Time, state: ClusterState, allocator: Any, line: Sequence[int]) -> dict[int, Time]:
-    """Return when each app in *line* can expect GPUs; an app that cannot expect any has no entry. It goes by
+def expected(now: Time, state: ClusterState, allocator: Any, queue: Sequence[int]) -> dict[int, Time]:
+    """Return when each app in *queue* can expect GPUs; an app that cannot expect any has no entry. It goes by
     what is known now: who holds what until when, how long owners say that jobs take, and who comes before it.
     It knows no app that comes later, and no job that ends sooner than its owner says."""
     if hasattr(allocator, "expects"):
@@ -31,15 +31,15 @@ def expected(now: Time, state: ClusterState, allocator: Any, line: Sequence[int]
     for row in state.apps.values():
         frees += _given_back(now, row, state)
     heapify(frees)
-    found: dict[int, Time] = {}
-    for app in line:
+    expectations: dict[int, Time] = {}
+    for app in queue:
         row = state.apps[app]
         at = soonest(frees, _gang(row))
         if at is not None:
-            found[app] = round(at)
+            expectations[app] = round(at)
             takes = work_left(now, row, state) / max(1, most_usable(row))
             heappush(frees, (at + takes, _gang(row)))
-    return found
+    return expectations
 
 
 def _given_back(now: Time, row: AppRow, state: ClusterState) -> list[tuple[float, int]]:
@@ -88,9 +88,11 @@ def view(now: Time, state: ClusterState, allocator: Any) -> ClusterView:
     """Return the cluster as it is now; a copy of the policy is asked, so that nothing changes."""
     apps = {app: _app_view(now, row, state) for app, row in state.apps.items()}
     asked = deepcopy(allocator)
-    told = tuple(asked.standing(now, state)) if hasattr(asked, "standing") else None
-    line = [app for app, _ in told or ()]
-    return ClusterView(now, state.floor.size, len(state.free), apps, told, expected(now, state, asked, line))
+    standing = tuple(asked.standing(now, state)) if hasattr(asked, "standing") else None
+    queue = [app for app, _ in standing or ()]
+    return ClusterView(
+        now, state.floor.size, len(state.free), apps, standing, expected(now, state, asked, queue)
+    )
 
 
 def _app_view(now: Time, row: AppRow, state: ClusterState) -> AppView:

@@ -46,10 +46,10 @@ class PhaseWork:
         """Return how long the phase takes on so many GPUs of its own. It is no faster than its longest job,
         nor than all GPUs at work all the time. Gangs that are larger than what it has take turns with nobody:
         they run for a part of the time."""
-        found = self.total / min(gpus, self.most)
+        takes = self.total / min(gpus, self.most)
         for width, work in self._longest:
-            found = max(found, work / min(width, gpus))
-        return found
+            takes = max(takes, work / min(width, gpus))
+        return takes
 
 
 class Ideal:

@@ -78,7 +78,7 @@ class Floor:
         """Take a GPU out of use; return whether it was in use."""
         if not self.has(gpu) or gpu not in self.gpus_of[machine := self.machine_of(gpu)]:
             return False
-        self.gpus_of[machine] = tuple(each for each in self.gpus_of[machine] if each != gpu)
+        self.gpus_of[machine] = tuple(other for other in self.gpus_of[machine] if other != gpu)
         self.size -= 1
         return True
 

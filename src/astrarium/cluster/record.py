@@ -53,7 +53,7 @@ class Decision(NamedTuple):
     leases: int = 1
 
 
-class Level(NamedTuple):
+class FillLevel(NamedTuple):
     """From an instant on. *busy*: GPUs on which something runs; *waiting*: apps that hold nothing."""
 
     at: Time
@@ -71,7 +71,7 @@ class ClusterRecord:
     held: list[Held] = field(default_factory=list)
     ran: list[Ran] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
-    levels: list[Level] = field(default_factory=list)
+    levels: list[FillLevel] = field(default_factory=list)
     machines: dict[int, int] = field(default_factory=dict)  # the machine of each GPU that there ever was
     end: Time = 0
     auctions: AuctionTally | None = None  # None: the policy holds none
@@ -178,10 +178,10 @@ class Watch:
         """All that is still open ends with the run."""
         for app in list(self._open):
             self._close(end, app)
-        held = sorted(self._seen.held, key=lambda each: (each.start, each.gpu))
-        ran = sorted(self._seen.ran, key=lambda each: (each.start, each.app, each.job))
-        told = replace(self._seen, policy=policy, rows=list(rows), end=end, auctions=auctions)
-        return replace(told, held=held, ran=ran)
+        held = sorted(self._seen.held, key=lambda lease: (lease.start, lease.gpu))
+        ran = sorted(self._seen.ran, key=lambda run: (run.start, run.app, run.job))
+        record = replace(self._seen, policy=policy, rows=list(rows), end=end, auctions=auctions)
+        return replace(record, held=held, ran=ran)
 
     def _look(self, now: Time, app: int) -> None:
         row = self._state.apps.get(app)
@@ -203,12 +203,12 @@ class Watch:
         over = [job for job, run in known.runs.items() if not _goes_on(row, run, known.numbers[job])]
         for job in over:
             self._end(now, known, job)
-        for job, found in row.jobs.items():
-            if found.gpus and job not in known.runs:
-                score = 1.0 / self._slowdown(found.job.model, found.gpus)
-                known.runs[job] = Ran(row.app.id, row.phase, job, found.gpus, now, now, score)
-                known.numbers[job] = found.run
-                self._busy += len(found.gpus)
+        for job, job_row in row.jobs.items():
+            if job_row.gpus and job not in known.runs:
+                score = 1.0 / self._slowdown(job_row.job.model, job_row.gpus)
+                known.runs[job] = Ran(row.app.id, row.phase, job, job_row.gpus, now, now, score)
+                known.numbers[job] = job_row.run
+                self._busy += len(job_row.gpus)
 
     def _slowdown(self, model: str, gpus: tuple[int, ...]) -> float:
         floor = self._state.floor
@@ -238,7 +238,7 @@ class Watch:
         if levels and levels[-1].at == now:
             levels.pop()
         if not levels or levels[-1][1:] != level:
-            levels.append(Level(now, *level))
+            levels.append(FillLevel(now, *level))
 
 
 def _goes_on(row: AppRow, run: Ran, number: int) -> bool:

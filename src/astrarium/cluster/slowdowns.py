@@ -42,14 +42,19 @@ class Slowdowns:
 
     def of(self, model: str, network: str, spread: Spread) -> float:
         for key in ((model, network), (model, "")):
-            found = self.known.get(key, {}).get(spread)
-            if found is not None:
-                return found
+            slowdown = self.known.get(key, {}).get(spread)
+            if slowdown is not None:
+                return slowdown
         return self.guess[spread]
 
-    def hear(self, told: JobProgress) -> None:
-        if told.took > 0 and told.came > 0 and told.gpus > 1:
-            self.learn(told.model, told.network, told.spread, told.gpus * told.took / told.came)
+    def hear(self, progress: JobProgress) -> None:
+        if progress.took > 0 and progress.came > 0 and progress.gpus > 1:
+            self.learn(
+                progress.model,
+                progress.network,
+                progress.spread,
+                progress.gpus * progress.took / progress.came,
+            )
 
     def learn(self, model: str, network: str, spread: Spread, seen: float) -> None:
         """Learn from a slowdown that was seen; less than 1 is noise, as being apart makes no job faster."""

@@ -170,7 +170,9 @@ class ClusterState(LevelState[contract.Event, contract.Action]):
         if here > 1.0 and not floor.one_network():
             return False
         least = Spread.SLOT if here <= 1.0 else floor.closest_spread(len(gpus))
-        return all(here <= self.slowdowns.of(job.model, network, each) for each in Spread if each >= least)
+        return all(
+            here <= self.slowdowns.of(job.model, network, spread) for spread in Spread if spread >= least
+        )
 
     def done(self, now: Time, row: JobRow) -> Time:
         """Return how much of a job's work is believed to be done; while it runs, never all of it."""
@@ -221,7 +223,7 @@ class ClusterState(LevelState[contract.Event, contract.Action]):
 
     def _lost(self, now: Time, event: contract.MachineLost) -> None:
         self._lose(now, self.floor.leave(event.machine))
-        self.failed = {gpu: each for gpu, each in self.failed.items() if self.floor.has(gpu)}
+        self.failed = {gpu: failure for gpu, failure in self.failed.items() if self.floor.has(gpu)}
 
     def _lose(self, now: Time, gpus: Sequence[int]) -> None:
         self.free.difference_update(gpus)

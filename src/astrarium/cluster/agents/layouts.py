@@ -42,11 +42,11 @@ def gpu_layout(parts: Iterable[MachineGpus], slot: int = 1) -> GpuLayout:
 
 def held(floor: Floor, gpus: Iterable[int]) -> dict[int, MachineGpus]:
     """Return how many of these GPUs each machine has."""
-    found: dict[int, MachineGpus] = {}
+    by_machine: dict[int, MachineGpus] = {}
     for gpu in gpus:
         rack, machine, _ = floor.place_of(gpu)
-        found[machine] = MachineGpus(found[machine].gpus + 1 if machine in found else 1, rack)
-    return found
+        by_machine[machine] = MachineGpus(by_machine[machine].gpus + 1 if machine in by_machine else 1, rack)
+    return by_machine
 
 
 def spreads(sizes: Sequence[int], layout: GpuLayout) -> list[Spread]:
@@ -54,15 +54,15 @@ def spreads(sizes: Sequence[int], layout: GpuLayout) -> list[Spread]:
     if not sizes or max(sizes) <= 1:
         return [Spread.SLOT] * len(sizes)
     left = [part.gpus for part in layout.parts]
-    found = [Spread.SLOT] * len(sizes)
+    spreads_found = [Spread.SLOT] * len(sizes)
     for job in sorted(range(len(sizes)), key=lambda job: -sizes[job]):
-        found[job] = _take(left, sizes[job], layout)
-    return found
+        spreads_found[job] = _take(left, sizes[job], layout)
+    return spreads_found
 
 
 def _take(left: list[int], size: int, layout: GpuLayout) -> Spread:
     """Take the GPUs of one job from what is *left* on each machine, and return their spread."""
-    fitting = [place for place, room in enumerate(left) if room >= size]
+    fitting = [place for place, free in enumerate(left) if free >= size]
     if fitting:
         left[min(fitting, key=lambda place: left[place])] -= size
         return Spread.SLOT if size <= layout.slot else Spread.MACHINE

@@ -61,15 +61,17 @@ class Pattern(NamedTuple):
 
 def bid_context(goods: Sequence[FreeMachine], floor: Floor, held: Mapping[int, MachineGpus]) -> BidContext:
     racks: dict[int, int] = {}
-    for each in goods:
-        racks[each.rack] = racks.get(each.rack, 0) + each.free
-    slot = closest_slot(floor, [*held, *(each.id for each in goods)])
-    return BidContext({each.id: each.free for each in goods}, racks, slot, held)
+    for machine in goods:
+        racks[machine.rack] = racks.get(machine.rack, 0) + machine.free
+    slot = closest_slot(floor, [*held, *(machine.id for machine in goods)])
+    return BidContext({machine.id: machine.free for machine in goods}, racks, slot, held)
 
 
 def closest_slot(floor: Floor, machines: Iterable[int]) -> int:
     """Return how many GPUs lie in one slot on any of these machines."""
-    return min((floor.machines[each].slot or floor.machines[each].gpus for each in machines), default=1)
+    return min(
+        (floor.machines[machine].slot or floor.machines[machine].gpus for machine in machines), default=1
+    )
 
 
 def counts(most: int, useful: Callable[[int], int]) -> list[int]:
@@ -106,7 +108,7 @@ def tighter(count: int, size: int, context: BidContext, racks_matter: bool) -> I
 def _beside(count: int, size: int, context: BidContext) -> Iterator[Pattern]:
     """Yield patterns that lie on a machine where the app already is, with the rest in pieces."""
     homes = sorted(
-        context.held.keys() & context.free.keys(), key=lambda each: (-context.held[each].gpus, each)
+        context.held.keys() & context.free.keys(), key=lambda machine: (-context.held[machine].gpus, machine)
     )
     for home in homes[:BESIDE]:
         there = min(count, context.free[home])
@@ -117,4 +119,4 @@ def _cut(count: int, size: int) -> tuple[GpuPiece, ...]:
     """Return pieces of *size*, and the rest in powers of two: sizes that divide each other fit easily."""
     rest = count % size
     smaller = (1 << bit for bit in reversed(range(rest.bit_length())) if rest >> bit & 1)
-    return tuple(GpuPiece(each) for each in (*[size] * (count // size), *smaller))
+    return tuple(GpuPiece(gpus) for gpus in (*[size] * (count // size), *smaller))

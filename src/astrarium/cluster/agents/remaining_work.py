@@ -35,7 +35,7 @@ class LaterPhase(NamedTuple):
     """A phase to come of a tuner: which jobs are in it is not known, so all are as the median job."""
 
     jobs: int
-    each: RemainingJob
+    median: RemainingJob
 
 
 def longest_first(jobs: Sequence[RemainingJob]) -> list[RemainingJob]:
@@ -52,13 +52,13 @@ def sizes(jobs: Sequence[RemainingJob], gpus: int) -> list[int] | None:
     if sum(job.most for job in jobs) <= gpus:
         return [job.most for job in jobs]
     level = _level(jobs, gpus)
-    found = [min(max(level, job.least), job.most) for job in jobs]
-    spare = gpus - sum(found)
+    own = [min(max(level, job.least), job.most) for job in jobs]
+    spare = gpus - sum(own)
     for place, job in enumerate(jobs):
-        if spare and found[place] < job.most and found[place] == level:
-            found[place] += 1
+        if spare and own[place] < job.most and own[place] == level:
+            own[place] += 1
             spare -= 1
-    return found
+    return own
 
 
 def _level(jobs: Sequence[RemainingJob], gpus: int) -> int:
@@ -108,8 +108,8 @@ def _one_by_one(jobs: Sequence[RemainingJob], gpus: int, slowdown: Slowdown) -> 
 
 def later_time(later: LaterPhase, gpus: int, slowdown: Slowdown) -> float:
     """Return how long a later phase takes: side by side with equal parts of the GPUs, or in rounds."""
-    job = later.each
-    abreast = gpus // later.each.least
+    job = later.median
+    abreast = gpus // later.median.least
     if not abreast:
         return UNSERVED * later.jobs * job.left / job.least
     size = min(job.most, max(job.least, gpus // later.jobs))
@@ -151,9 +151,9 @@ class RemainingWork(NamedTuple):
 
     def jobs(self) -> list[RemainingJob]:
         guessed = [
-            each
+            job
             for phase in self.later
-            for each in ([phase.each] if isinstance(phase, LaterPhase) else phase)
+            for job in ([phase.median] if isinstance(phase, LaterPhase) else phase)
         ]
         return self.present + guessed
 
@@ -161,9 +161,7 @@ class RemainingWork(NamedTuple):
 def remaining_work(now: Time, row: AppRow, state: ClusterState, report: SelfReport) -> RemainingWork:
     """Return what is left of an app (Equation 2); of halving, later phases are guessed from the median."""
     present = [
-        _remaining_job(each.job, report, state.done(now, each))
-        for each in row.jobs.values()
-        if not each.finished
+        _remaining_job(job.job, report, state.done(now, job)) for job in row.jobs.values() if not job.finished
     ]
     later = [_foreseen(row, phase, report) for phase in row.app.phases[row.phase + 1 :]]
     network = next((machine.network for machine in state.floor.machines.values()), "")
@@ -178,7 +176,7 @@ def _remaining_job(job: Job, report: SelfReport, done: Time = 0) -> RemainingJob
 def _foreseen(row: AppRow, phase: Sequence[Job], report: SelfReport) -> list[RemainingJob] | LaterPhase:
     if row.app.kind != "halving":
         return longest_first([_remaining_job(job, report) for job in phase])
-    now = [each.job for each in row.jobs.values()]
+    now = [job.job for job in row.jobs.values()]
     if all(job.iterations for job in (*now, *phase)):
         iteration = median_high(job.forecast / job.iterations for job in now)
         work = iteration * median_high(job.iterations for job in phase)

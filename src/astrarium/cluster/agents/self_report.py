@@ -28,16 +28,16 @@ class ReportedSlowdowns:
         self._known = known
         self._network = network
         self._report = report
-        self._found: dict[tuple[str, Spread], float] = {}
+        self._known_slowdowns: dict[tuple[str, Spread], float] = {}
 
     def of(self, model: str, spread: Spread) -> float:
-        found = self._found.get((model, spread))
-        if found is None:
+        slowdown = self._known_slowdowns.get((model, spread))
+        if slowdown is None:
             known = self._known.of(model, self._network, spread)
             report = self._report
-            found = known * report.near if spread <= Spread.MACHINE else max(1.0, known * report.apart)
-            self._found[model, spread] = found
-        return found
+            slowdown = known * report.near if spread <= Spread.MACHINE else max(1.0, known * report.apart)
+            self._known_slowdowns[model, spread] = slowdown
+        return slowdown
 
 
 HONEST = SelfReport()

@@ -24,16 +24,16 @@ class PieceNeed(NamedTuple):
 
 
 class CapacityRow(NamedTuple):
-    """An inequality that all pieces obey which the machines can hold: their weights fit the room."""
+    """An inequality that all pieces obey which the machines can hold: their weights fit the capacity."""
 
     weights: tuple[int, ...]  # of each need
-    room: int
+    capacity: int
 
 
 def capacity_rows(needs: Sequence[PieceNeed], classes: Sequence[MachineClass]) -> list[CapacityRow]:
     """Return the inequalities for all classes, for every set that confines a need, for all ways to weigh."""
     best: dict[tuple[int, ...], int] = {}
-    ways = list(_ways(sorted({need.gpus for need in needs}), {each.free for each in classes}))
+    ways = list(_ways(sorted({need.gpus for need in needs}), {kind.free for kind in classes}))
     everywhere = frozenset(range(len(classes)))
     confined = (
         {everywhere} if decide_alone(needs, classes) else {everywhere, *(need.classes for need in needs)}
@@ -44,9 +44,9 @@ def capacity_rows(needs: Sequence[PieceNeed], classes: Sequence[MachineClass]) -
         mine = [need.gpus if need.classes <= inside else 0 for need in needs]
         for of_size, heaviest in weighed:
             weights = tuple([of_size[gpus] if gpus else 0 for gpus in mine])
-            room = sum([heaviest[each] for each in inside])
-            best[weights] = min(room, best.get(weights, room))
-    return [CapacityRow(weights, room) for weights, room in best.items()]
+            capacity = sum([heaviest[kind] for kind in inside])
+            best[weights] = min(capacity, best.get(weights, capacity))
+    return [CapacityRow(weights, capacity) for weights, capacity in best.items()]
 
 
 def decide_alone(needs: Sequence[PieceNeed], classes: Sequence[MachineClass]) -> bool:
@@ -56,7 +56,7 @@ def decide_alone(needs: Sequence[PieceNeed], classes: Sequence[MachineClass]) ->
 
 
 def fitting(gpus: int, classes: Sequence[MachineClass]) -> frozenset[int]:
-    return frozenset(number for number, each in enumerate(classes) if each.free >= gpus)
+    return frozenset(number for number, kind in enumerate(classes) if kind.free >= gpus)
 
 
 def _most_weight(sizes: Sequence[int], way: Weigh, classes: Sequence[MachineClass]) -> list[int]:
@@ -66,7 +66,7 @@ def _most_weight(sizes: Sequence[int], way: Weigh, classes: Sequence[MachineClas
     def of(free: int) -> int:
         return max((way(size) + of(free - size) for size in sizes if size <= free), default=0)
 
-    return [of(each.free) * len(each.members) for each in classes]
+    return [of(kind.free) * len(kind.members) for kind in classes]
 
 
 def _ways(sizes: Sequence[int], frees: set[int]) -> Iterator[Weigh]:

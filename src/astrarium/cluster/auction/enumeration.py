@@ -31,33 +31,33 @@ class _OptionRow(NamedTuple):
     key: list[int]
 
 
-def are_few(tables: Sequence[BidTable], room: Ints) -> bool:
-    return prod((room + 1).tolist()) <= STATES and max(len(table.gain) for table in tables) <= ROWS
+def are_few(tables: Sequence[BidTable], capacity: Ints) -> bool:
+    return prod((capacity + 1).tolist()) <= STATES and max(len(table.gain) for table in tables) <= ROWS
 
 
 def all_of_few(
-    tables: Sequence[BidTable], regrets: Sequence[Ints], room: Ints
+    tables: Sequence[BidTable], regrets: Sequence[Ints], capacity: Ints
 ) -> list[PartialAssignment] | None:
     """Return all assignments, the best first; of those with the same pieces, the first that loses least.
     None: they are not few after all."""
-    there = [PartialAssignment(0, 0, (0,) * len(room), (0,) * tables[0].key.shape[1], ())]
-    limit = room.tolist()
+    there = [PartialAssignment(0, 0, (0,) * len(capacity), (0,) * tables[0].key.shape[1], ())]
+    limit = capacity.tolist()
     for table, own in zip(tables, regrets, strict=True):
         rows = list(_rows(table, own))
-        found: dict[tuple[int, ...], PartialAssignment] = {}
+        by_key: dict[tuple[int, ...], PartialAssignment] = {}
         for one in _with_each(there, rows, limit):
-            other = found.get(one.key)
+            other = by_key.get(one.key)
             if other is None or one.loss < other.loss:
-                found.pop(one.key, None)  # it takes its own place in the order
-                found[one.key] = one
-        there = list(found.values())
+                by_key.pop(one.key, None)  # it takes its own place in the order
+                by_key[one.key] = one
+        there = list(by_key.values())
         if len(there) > HELD:
             return None
-    return sorted(there, key=lambda each: each[:2])
+    return sorted(there, key=lambda one: one[:2])
 
 
 def _rows(table: BidTable, regrets: Ints) -> Iterator[_OptionRow]:
-    columns = (each.tolist() for each in (regrets, table.gpus, table.weights, table.key))
+    columns = (column.tolist() for column in (regrets, table.gpus, table.weights, table.key))
     return map(_OptionRow, *columns)
 
 

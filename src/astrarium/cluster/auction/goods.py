@@ -24,9 +24,10 @@ class FreeMachine(NamedTuple):
     def ordered(self) -> list[int]:
         """Return the GPUs slot by slot, the fullest slot first, so that a piece breaks few."""
         slots = self.slots or (0,) * len(self.gpus)
-        room = {slot: slots.count(slot) for slot in slots}
+        free_in = {slot: slots.count(slot) for slot in slots}
         return [
-            gpu for _, _, gpu in sorted((-room[s], s, gpu) for s, gpu in zip(slots, self.gpus, strict=True))
+            gpu
+            for _, _, gpu in sorted((-free_in[s], s, gpu) for s, gpu in zip(slots, self.gpus, strict=True))
         ]
 
 
@@ -41,13 +42,13 @@ class MachineClass(NamedTuple):
 
 def free_machines(floor: Floor, gpus: Iterable[int]) -> list[FreeMachine]:
     """Return the goods that these free GPUs of the floor make, in the order of racks and machines."""
-    found: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    by_machine: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for gpu in gpus:
         rack, machine, slot = floor.place_of(gpu)
-        found.setdefault((rack, machine), []).append((gpu, slot))
+        by_machine.setdefault((rack, machine), []).append((gpu, slot))
     return [
         FreeMachine(machine, tuple(g for g, _ in sorted(own)), rack, tuple(s for _, s in sorted(own)))
-        for (rack, machine), own in sorted(found.items())
+        for (rack, machine), own in sorted(by_machine.items())
     ]
 
 

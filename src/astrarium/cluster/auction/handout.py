@@ -32,7 +32,7 @@ class _Handout:
 
     def __init__(self, goods: Sequence[FreeMachine], places: list[list[int]], bidders: int) -> None:
         self._goods = goods
-        self._places = [list(each) for each in places]
+        self._places = [list(machines) for machines in places]
         self._left = [machine.ordered() for machine in goods]
         self._at: list[set[int]] = [set() for _ in range(bidders)]
         self.given: list[list[int]] = [[] for _ in range(bidders)]
@@ -45,7 +45,7 @@ class _Handout:
         del self._left[place][:gpus]
 
     def _distance(self, bidder: int, position: int) -> tuple[bool, bool, int]:
-        racks = {self._goods[each].rack for each in self._at[bidder]}
+        racks = {self._goods[machine].rack for machine in self._at[bidder]}
         return position not in self._at[bidder], self._goods[position].rack not in racks, position
 
 

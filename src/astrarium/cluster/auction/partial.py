@@ -77,8 +77,10 @@ def fractions(numbers: AuctionProgram, bids: Sequence[Bid], effort: SearchEffort
         return FairAssignment([], [], True)
     answer = best(numbers, range(len(bids)), effort)
     payments = _Payments(numbers, bids, answer, effort)
-    found = [payments.fraction(bidder) for bidder in range(len(bids))]
-    return FairAssignment(answer.rows, found, payments.exact, 0.0 if answer.exact else answer.loss / BILLION)
+    kept_fractions = [payments.fraction(bidder) for bidder in range(len(bids))]
+    return FairAssignment(
+        answer.rows, kept_fractions, payments.exact, 0.0 if answer.exact else answer.loss / BILLION
+    )
 
 
 class _Payments:
@@ -117,7 +119,7 @@ class _Payments:
         return Hint(answer.loss, columns, rows, answer.tight, answer.prices)
 
     def _logs(self, bidders: list[int], rows: list[int]) -> float:
-        logs = (_log(self._numbers, self._bids, *each) for each in zip(bidders, rows, strict=True))
+        logs = (_log(self._numbers, self._bids, *pair) for pair in zip(bidders, rows, strict=True))
         return fsum(logs)
 
 

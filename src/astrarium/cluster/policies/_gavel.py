@@ -43,32 +43,32 @@ def middle(least: Vector, gangs: Vector, gpus: float) -> Vector:
     free = x < 1 - CLOSE
     if spare <= CLOSE or not free.any():
         return x
-    room = 1 - x[free]
+    headroom = 1 - x[free]
     gang = gangs[free]
-    above = np.minimum(room, spare / gang.sum()) / 2  # how much more than the least
+    above = np.minimum(headroom, spare / gang.sum()) / 2  # how much more than the least
     for _ in range(STEPS):
-        move = _newton(above, room, gang, spare)
-        above = above + _longest(above, move, room, gang, spare) * move
+        move = _newton(above, headroom, gang, spare)
+        above = above + _longest(above, move, headroom, gang, spare) * move
         if np.abs(move).max() < CLOSE:
             break
     x[free] += above
     return x
 
 
-def _newton(above: Vector, room: Vector, gang: Vector, spare: float) -> Vector:
+def _newton(above: Vector, headroom: Vector, gang: Vector, spare: float) -> Vector:
     left = spare - float(gang @ above)
-    slope = 1 / above - 1 / (room - above) - gang / left
-    curve = 1 / above**2 + 1 / (room - above) ** 2
+    slope = 1 / above - 1 / (headroom - above) - gang / left
+    curve = 1 / above**2 + 1 / (headroom - above) ** 2
     shared = float(gang @ (slope / curve)) / (left**2 + float(gang @ (gang / curve)))
     step: Vector = slope / curve - gang / curve * shared
     return step
 
 
-def _longest(above: Vector, move: Vector, room: Vector, gang: Vector, spare: float) -> float:
+def _longest(above: Vector, move: Vector, headroom: Vector, gang: Vector, spare: float) -> float:
     """Return the part of the step that stays inside."""
     part = 1.0
     while True:
         there = above + part * move
-        if there.min() > 0 and (room - there).min() > 0 and gang @ there < spare:
+        if there.min() > 0 and (headroom - there).min() > 0 and gang @ there < spare:
             return part
         part /= 2

@@ -92,12 +92,12 @@ class TimeShares:
         """Return who wants GPUs, furthest behind its part first; who has no part yet comes last."""
         wanting = [app for app, row in state.apps.items() if wanted(row)]
         placed = sorted(self._place(now, state.apps[app], state) for app in wanting if app in self._accounts)
-        told = [(place.app, self._told(now, place.app, state)) for place in placed]
-        return told + [
+        reasons = [(place.app, self._in_words(now, place.app, state)) for place in placed]
+        return reasons + [
             (app, "it has no part of the time yet") for app in wanting if app not in self._accounts
         ]
 
-    def _told(self, now: Time, app: int, state: ClusterState) -> str:
+    def _in_words(self, now: Time, app: int, state: ClusterState) -> str:
         account = self._accounts[app]
         had = _received(now, state.apps[app], account, state) / max(1, now - self._found_at)
         return f"its part of the time is {account.target:.2f}, and it has had {max(0.0, had):.2f}"
@@ -111,10 +111,10 @@ class TimeShares:
         if self._accounts.keys() == {row.app.id for row in rows}:
             return False
         behind = {row.app.id: self._behind(now, row, state) for row in rows if row.app.id in self._accounts}
-        found = zip(rows, self.targets(now, rows, state), strict=True)
+        targets = zip(rows, self.targets(now, rows, state), strict=True)
         self._accounts = {
             row.app.id: TargetAccount(target, state.ran(now, row), behind.get(row.app.id, 0.0), order)
-            for order, (row, target) in enumerate(found)
+            for order, (row, target) in enumerate(targets)
         }
         self._found_at = now
         self._queue.clear()
@@ -185,7 +185,7 @@ def _received(now: Time, row: AppRow, account: TargetAccount, state: ClusterStat
 
 def _give(chosen: dict[int, int], state: ClusterState) -> Iterator[Grant]:
     """Yield grants, the largest first: they are the hardest to place."""
-    for app, count in sorted(chosen.items(), key=lambda each: -each[1]):
+    for app, count in sorted(chosen.items(), key=lambda entry: -entry[1]):
         row = state.apps[app]
         more = count - len(row.leases)
         if more > 0:

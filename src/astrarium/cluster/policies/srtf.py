@@ -47,8 +47,8 @@ class ShortestRemainingTime(Leased):
         """A gang that does not fit is ranked by how long it would take with all that it can use."""
         count = max(0, offer.wants(row))
         gpus = [*offer.held(row), *offer.best(row, count)]
-        found = time_left(now, row, gpus, offer.state)
-        return found if found < inf else _at_its_widest(now, row, offer.state)
+        takes = time_left(now, row, gpus, offer.state)
+        return takes if takes < inf else _at_its_widest(now, row, offer.state)
 
     def at_best(self, now: Time, row: AppRow, state: ClusterState) -> float:
         """Return no bound where phases to come may be wider than this one."""

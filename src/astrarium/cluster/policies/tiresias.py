@@ -84,9 +84,9 @@ class Tiresias2d:
         """Return who wants GPUs, in the order of the queues."""
         wanting = [app for app, row in state.apps.items() if wanted(row) and app in self._places]
         wanting.sort(key=lambda app: (self._places[app].queue, self._places[app].order))
-        return [(app, self._told(now, app, state)) for app in wanting]
+        return [(app, self._in_words(now, app, state)) for app in wanting]
 
-    def _told(self, now: Time, app: int, state: ClusterState) -> str:
+    def _in_words(self, now: Time, app: int, state: ClusterState) -> str:
         had = (state.service(now, state.apps[app]) - self._places[app].base) / SECOND
         return (
             f"in queue {self._places[app].queue + 1} of {len(self._limits) + 1}, with {had:.0f} GPU seconds"

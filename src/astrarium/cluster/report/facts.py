@@ -22,12 +22,12 @@ def tables(case: Case) -> list[Table]:
     """Of its whole life, what was decided; of an instant, who is before it."""
     if case.seen is None:
         return [story_table(history.story(case.record, case.row.app.id))]
-    places = history.line(case.seen, case.record)
-    in_line = any(place.app_view.app == case.row.app.id for place in places)
-    return [line_table(places, case.row.app.id)] if in_line else []
+    places = history.queue(case.seen, case.record)
+    queued = any(place.app_view.app == case.row.app.id for place in places)
+    return [queue_table(places, case.row.app.id)] if queued else []
 
 
-def line_table(places: Sequence[history.LinePosition], app: int) -> Table:
+def queue_table(places: Sequence[history.QueuedApp], app: int) -> Table:
     """Those before it, and itself."""
     apps = [place.app_view.app for place in places]
     shown = places[: apps.index(app) + 1]
@@ -41,8 +41,8 @@ def line_table(places: Sequence[history.LinePosition], app: int) -> Table:
         at = "-" if served is None else moment(served.at)
         counts = map(str, (len(seat.holds), seat.wants, seat.needs))
         cells = (*counts, f"{seat.service / SECOND / 3600:.1f}", at)
-        told = place.told or (served.why if served is not None else "")
-        table.add_row(as_it_is(f"{rank} {seat.name}"), *cells, as_it_is(told))
+        why = place.why or (served.why if served is not None else "")
+        table.add_row(as_it_is(f"{rank} {seat.name}"), *cells, as_it_is(why))
     return table
 
 
@@ -50,8 +50,14 @@ def story_table(decisions: Sequence[Decision]) -> Table:
     table = plain_table("at", "what", "GPUs", "until", "why")
     for column in (*table.columns[1:3], table.columns[-1]):
         column.justify = "left"
-    for each in decisions[:_MOST_ROWS]:
-        table.add_row(moment(each.at), _what(each), ranges(each.gpus), _until(each.until), as_it_is(each.why))
+    for decision in decisions[:_MOST_ROWS]:
+        table.add_row(
+            moment(decision.at),
+            _what(decision),
+            ranges(decision.gpus),
+            _until(decision.until),
+            as_it_is(decision.why),
+        )
     if len(decisions) > _MOST_ROWS:
         table.caption = f"the first {_MOST_ROWS} of {len(decisions)} decisions; --json has all of them"
     return table
@@ -71,7 +77,7 @@ def plain(case: Case) -> dict[str, Any]:
     """The facts, for --json."""
     row = case.row
     seen = case.seen
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "app": row.app.name,
         "policy": case.record.policy,
         "told": sentences(case),
@@ -86,29 +92,29 @@ def plain(case: Case) -> dict[str, Any]:
             }
             for wait in history.waits(case.record, row)
         ],
-        "decisions": [_plain_decision(each) for each in history.story(case.record, row.app.id)],
+        "decisions": [_plain_decision(decision) for decision in history.story(case.record, row.app.id)],
     }
     if seen is not None:
         seat = seen.apps.get(row.app.id)
-        found |= {"at_s": seen.at / SECOND, "holds": list(seat.holds) if seat else []}
-        found |= {"wants": seat.wants if seat else 0, "free": seen.free, "gpus": seen.gpus}
+        facts |= {"at_s": seen.at / SECOND, "holds": list(seat.holds) if seat else []}
+        facts |= {"wants": seat.wants if seat else 0, "free": seen.free, "gpus": seen.gpus}
         known = seen.expected.get(row.app.id)
-        found |= {"expected_s": None if known is None else known / SECOND}
-        found |= {"line": [_plain_place(each) for each in history.line(seen, case.record)]}
-        found |= {"line_by": "policy" if seen.standing is not None else "served next in the simulation"}
-    return found
+        facts |= {"expected_s": None if known is None else known / SECOND}
+        facts |= {"line": [_plain_place(place) for place in history.queue(seen, case.record)]}
+        facts |= {"line_by": "policy" if seen.standing is not None else "served next in the simulation"}
+    return facts
 
 
 def _plain_decision(decision: Decision) -> dict[str, Any]:
     until = None if decision.until < 0 or decision.until >= FOREVER else decision.until / SECOND
     what = "given" if decision.until >= 0 else "taken back"
-    told = {"at_s": decision.at / SECOND, "what": what, "gpus": list(decision.gpus), "until_s": until}
-    return {**told, "leases": decision.leases, "why": decision.why}
+    facts = {"at_s": decision.at / SECOND, "what": what, "gpus": list(decision.gpus), "until_s": until}
+    return {**facts, "leases": decision.leases, "why": decision.why}
 
 
-def _plain_place(place: history.LinePosition) -> dict[str, Any]:
+def _plain_place(place: history.QueuedApp) -> dict[str, Any]:
     seat = place.app_view
     served = place.served
-    told = {"app": seat.name, "holds": len(seat.holds), "wants": seat.wants, "needs": seat.needs}
+    facts = {"app": seat.name, "holds": len(seat.holds), "wants": seat.wants, "needs": seat.needs}
     given = None if served is None else served.at / SECOND
-    return {**told, "service_s": seat.service / SECOND, "told": place.told, "given_more_s": given}
+    return {**facts, "service_s": seat.service / SECOND, "told": place.why, "given_more_s": given}

@@ -34,9 +34,9 @@ FILES = {
 
 
 def summarize_run(scenario: ClusterScenario, record: ClusterRecord) -> ClusterSummary:
-    found = summarize(record)
-    by_team = summarize_teams(record, scenario.teams, found.by_app) if scenario.teams else []
-    return msgspec.structs.replace(found, by_team=by_team)
+    summary = summarize(record)
+    by_team = summarize_teams(record, scenario.teams, summary.by_app) if scenario.teams else []
+    return msgspec.structs.replace(summary, by_team=by_team)
 
 
 def tables(runs: Runs) -> list[Any]:
@@ -51,9 +51,11 @@ def shown(runs: Runs) -> dict[str, Any]:
     """Return the summaries; of a single run its apps too."""
     if len(runs) == 1:
         return plain(runs[0].summary)
-    found = {name: plain(run.summary) for name, run in named(runs).items()}
+    summaries = {name: plain(run.summary) for name, run in named(runs).items()}
     return {
-        "policies": {label: {k: v for k, v in each.items() if k != "by_app"} for label, each in found.items()}
+        "policies": {
+            label: {k: v for k, v in summary.items() if k != "by_app"} for label, summary in summaries.items()
+        }
     }
 
 
@@ -74,8 +76,8 @@ def draw(runs: Runs, plots: Path, title: str) -> None:
 
 def rows(record: ClusterRecord) -> Mapping[str, Mapping[str, Sequence[Any]]]:
     """Return apps, leases and decisions as columns; times in seconds."""
-    found = _rows(record, summarize_apps(record))
-    return {name: columns(names, cells) for name, (names, cells) in found.items()}
+    tables = _rows(record, summarize_apps(record))
+    return {name: columns(names, cells) for name, (names, cells) in tables.items()}
 
 
 def _rows(record: ClusterRecord, apps: Sequence[AppSummary]) -> dict[str, NamedRows]:
@@ -99,16 +101,16 @@ def explain(run: Run[ClusterScenario, ClusterRecord], item: str) -> list[str]:
 
 def _leases(record: ClusterRecord) -> Iterator[Sequence[Any]]:
     names = {row.app.id: row.app.name for row in record.rows}
-    for each in record.held:
-        machine = record.machines[each.gpu]
-        times = (each.start / SECOND, each.end / SECOND)
-        yield (names[each.app], each.gpu, machine, record.racks[machine], *times)
+    for held in record.held:
+        machine = record.machines[held.gpu]
+        times = (held.start / SECOND, held.end / SECOND)
+        yield (names[held.app], held.gpu, machine, record.racks[machine], *times)
 
 
 def _decisions(record: ClusterRecord) -> Iterator[Sequence[Any]]:
     names = {row.app.id: row.app.name for row in record.rows}
-    for each in record.decisions:
-        until = "" if each.until < 0 or each.until >= FOREVER else each.until / SECOND
-        what = "granted" if each.until >= 0 else "taken back"
-        gpus = " ".join(map(str, each.gpus))
-        yield (each.at / SECOND, what, names[each.app], gpus, until, each.leases, each.why)
+    for decision in record.decisions:
+        until = "" if decision.until < 0 or decision.until >= FOREVER else decision.until / SECOND
+        what = "granted" if decision.until >= 0 else "taken back"
+        gpus = " ".join(map(str, decision.gpus))
+        yield (decision.at / SECOND, what, names[decision.app], gpus, until, decision.leases, decision.why)

@@ -19,75 +19,75 @@ class Wait(NamedTuple):
 
 
 def waits(record: ClusterRecord, row: AppRow) -> list[Wait]:
-    spans = sorted((each.start, each.end) for each in record.held if each.app == row.app.id)
-    found = list[tuple[Time, Time]]()
+    spans = sorted((held.start, held.end) for held in record.held if held.app == row.app.id)
+    gaps = list[tuple[Time, Time]]()
     since = row.arrived
     for start, end in spans:
         if start > since:
-            found.append((since, start))
+            gaps.append((since, start))
         since = max(since, end)
     end = row.ended if row.ended >= 0 else record.end
     if end > since:
-        found.append((since, end))
-    return [Wait(start, end, _given(record, start, end)) for start, end in found]
+        gaps.append((since, end))
+    return [Wait(start, end, _given(record, start, end)) for start, end in gaps]
 
 
 def _given(record: ClusterRecord, start: Time, end: Time) -> dict[int, int]:
     """Return the GPUs that each app was given in a time, most first; renewed leases do not count."""
     counts: dict[int, int] = {}
-    for each in record.held:
-        if start <= each.start < end:
-            counts[each.app] = counts.get(each.app, 0) + 1
+    for held in record.held:
+        if start <= held.start < end:
+            counts[held.app] = counts.get(held.app, 0) + 1
     return dict(sorted(counts.items(), key=lambda one: -one[1]))
 
 
 def story(record: ClusterRecord, app: int) -> list[Decision]:
-    return [each for each in record.decisions if each.app == app]
+    return [decision for decision in record.decisions if decision.app == app]
 
 
 def served_next(record: ClusterRecord, at: Time) -> dict[int, Decision]:
     """Return the first grant of GPUs that each app did not hold, after an instant."""
     held: dict[int, set[int]] = {}
-    for each in record.held:
-        if each.start <= at < each.end:
-            held.setdefault(each.app, set()).add(each.gpu)
-    found: dict[int, Decision] = {}
+    for lease in record.held:
+        if lease.start <= at < lease.end:
+            held.setdefault(lease.app, set()).add(lease.gpu)
+    first: dict[int, Decision] = {}
     for decision in record.decisions:
-        later = decision.at > at and decision.until >= 0 and decision.app not in found
+        later = decision.at > at and decision.until >= 0 and decision.app not in first
         if later and not set(decision.gpus) <= held.get(decision.app, set()):
-            found[decision.app] = decision
-    return found
+            first[decision.app] = decision
+    return first
 
 
-class LinePosition(NamedTuple):
+class QueuedApp(NamedTuple):
     """An app in line at an instant. *served*: when it was given more."""
 
     app_view: AppView
-    told: str
+    why: str
     served: Decision | None
 
 
-def line(seen: ClusterView, record: ClusterRecord) -> list[LinePosition]:
+def queue(seen: ClusterView, record: ClusterRecord) -> list[QueuedApp]:
     """Return those who wanted GPUs, first in line first."""
     later = served_next(record, seen.at)
     if seen.standing is not None:
-        told = [(app, words) for app, words in seen.standing if app in seen.apps]
-        return [LinePosition(seen.apps[app], words, later.get(app)) for app, words in told]
+        standing = [(app, words) for app, words in seen.standing if app in seen.apps]
+        return [QueuedApp(seen.apps[app], words, later.get(app)) for app, words in standing]
     wanting = [app_view for app_view in seen.apps.values() if app_view.wants]
     wanting.sort(key=lambda app_view: later[app_view.app].at if app_view.app in later else FOREVER)
-    return [LinePosition(app_view, "", later.get(app_view.app)) for app_view in wanting]
+    return [QueuedApp(app_view, "", later.get(app_view.app)) for app_view in wanting]
 
 
 def last_reasons(record: ClusterRecord, app: int, at: Time) -> list[Decision]:
     """Return the decisions by which an app came to hold what it held at an instant."""
-    gpus = {each.gpu for each in record.held if each.app == app and each.start <= at < each.end}
-    found: list[Decision] = []
+    gpus = {held.gpu for held in record.held if held.app == app and held.start <= at < held.end}
+    reasons: list[Decision] = []
     for decision in reversed(story(record, app)):
         mine = gpus & set(decision.gpus) if decision.at <= at < decision.until else set()
         if mine:
-            found.append(decision._replace(gpus=tuple(sorted(mine))))
+            reasons.append(decision._replace(gpus=tuple(sorted(mine))))
             gpus -= mine
-    return found[::-1]
+    return reasons[::-1]
 
 
 def has_ended(row: AppRow, at: Time) -> bool:

@@ -58,8 +58,8 @@ def _whole(case: Case) -> Iterator[str]:
 def _meanwhile(others: dict[int, int], names: dict[int, str]) -> str:
     if not others:
         return ": nothing was given to anybody meanwhile"
-    told = [f"{names[app]} ({count})" for app, count in others.items()]
-    return f", while GPUs went to {_some(told)}"
+    others_named = [f"{names[app]} ({count})" for app, count in others.items()]
+    return f", while GPUs went to {_some(others_named)}"
 
 
 def _moment(case: Case) -> Iterator[str]:
@@ -103,7 +103,7 @@ def _free(seen: explain.ClusterView, seat: explain.AppView) -> str:
 
 
 def _waiting(case: Case, seen: explain.ClusterView, seat: explain.AppView) -> Iterator[str]:
-    places = history.line(seen, case.record)
+    places = history.queue(seen, case.record)
     apps = [place.app_view.app for place in places]
     if seat.app not in apps:
         yield "It wants no more than it has."
@@ -112,7 +112,7 @@ def _waiting(case: Case, seen: explain.ClusterView, seat: explain.AppView) -> It
     served = "in the order in which they are served next"
     how = served if seen.standing is None else "as the policy ranks them"
     more = f" {_free(seen, seat)}" if seat.holds else ""
-    own = f" ({places[rank].told})" if places[rank].told else ""
+    own = f" ({places[rank].why})" if places[rank].why else ""
     yield f"It wants {counted(seat.wants, 'more GPU' if seat.holds else 'GPU')}.{more}"
     yield f"It is number {rank + 1} of {len(apps)} in line, {how}{own}."
     others = [_has(other) for other in seen.apps.values() if other.holds and other.app != seat.app]
@@ -125,9 +125,9 @@ def _has(seat: explain.AppView) -> str:
     return f"{seat.name} ({len(seat.holds)}, {until})"
 
 
-def _some(told: Sequence[str]) -> str:
-    more = f" and {len(told) - _MOST_NAMED} more" if len(told) > _MOST_NAMED else ""
-    return ", ".join(told[:_MOST_NAMED]) + more
+def _some(parts: Sequence[str]) -> str:
+    more = f" and {len(parts) - _MOST_NAMED} more" if len(parts) > _MOST_NAMED else ""
+    return ", ".join(parts[:_MOST_NAMED]) + more
 
 
 def _future(case: Case) -> Iterator[str]:
@@ -135,7 +135,12 @@ def _future(case: Case) -> Iterator[str]:
     seen = case.seen
     if seen is not None and not history.has_ended(row, seen.at) and row.app.id in seen.apps:
         place = next(
-            (each for each in history.line(seen, case.record) if each.app_view.app == row.app.id), None
+            (
+                position
+                for position in history.queue(seen, case.record)
+                if position.app_view.app == row.app.id
+            ),
+            None,
         )
         if place is not None:
             what = "more" if place.app_view.holds else "GPUs"
@@ -152,7 +157,7 @@ def _future(case: Case) -> Iterator[str]:
         yield f"It does not finish: {row.reason}."
 
 
-def _served(place: history.LinePosition) -> str:
+def _served(place: history.QueuedApp) -> str:
     if place.served is None:
         return "it is never given more"
     count = counted(len(place.served.gpus), "GPU")

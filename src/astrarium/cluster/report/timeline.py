@@ -47,10 +47,10 @@ def _names(record: ClusterRecord) -> Iterator[Entry]:
 def _slices(record: ClusterRecord, most: int) -> Iterator[Entry]:
     """A lease; what ran there stands inside it."""
     rows = {row.app.id: row.app for row in record.rows}
-    for each in record.held[:most]:
-        app = rows[each.app]
+    for lease in record.held[:most]:
+        app = rows[lease.app]
         yield {
-            **slice_of(app.name, record.machines[each.gpu] + 1, each.gpu, each.start, each.end),
+            **slice_of(app.name, record.machines[lease.gpu] + 1, lease.gpu, lease.start, lease.end),
             "cat": app.team or app.name,
             "args": {"app": app.name, "team": app.team},
         }
@@ -60,8 +60,8 @@ def _runs(record: ClusterRecord, end: Time) -> Iterator[Entry]:
     for run in record.ran:
         if run.start <= end:
             for gpu in run.gpus:
-                told = f"job {run.job} on {len(run.gpus)}"
-                shown = slice_of(told, record.machines[gpu] + 1, gpu, run.start, run.end)
+                label = f"job {run.job} on {len(run.gpus)}"
+                shown = slice_of(label, record.machines[gpu] + 1, gpu, run.start, run.end)
                 yield {**shown, "cat": "run", "args": {"gpus": list(run.gpus), "placement_score": run.score}}
 
 

@@ -29,26 +29,30 @@ def app_arrivals(scenario: ClusterScenario, largest: int) -> list[Arrival]:
     """In order of time; apps are numbered in that order. None needs more GPUs at once than *largest*."""
     apps = scenario.apps
     if isinstance(apps, schema.ThemisApps):
-        found = [_converted(each) for each in _themis(apps, scenario.seed)]
+        arrivals = [_converted(drawn) for drawn in _themis(apps, scenario.seed)]
     elif isinstance(apps, schema.TraceApps):
-        found = [_converted(each) for each in _trace(apps)]
+        arrivals = [_converted(drawn) for drawn in _trace(apps)]
     else:
-        found = [
-            each for place, entry in enumerate(apps) for each in copies(entry, place, scenario.seed, largest)
+        arrivals = [
+            arrival
+            for place, entry in enumerate(apps)
+            for arrival in copies(entry, place, scenario.seed, largest)
         ]
-    _check(found, largest)
-    found.sort(key=lambda each: each[0])
-    return [(at, msgspec.structs.replace(app, id=number)) for number, (at, app) in enumerate(found)]
+    _check(arrivals, largest)
+    arrivals.sort(key=lambda arrival: arrival[0])
+    return [(at, msgspec.structs.replace(app, id=number)) for number, (at, app) in enumerate(arrivals)]
 
 
-def _check(found: list[Arrival], largest: int) -> None:
-    if sum(len(phase) for _, app in found for phase in app.phases) > MOST_JOBS:
-        raise InputError("apps", len(found), f"apps with at most {MOST_JOBS:,} jobs together")
-    for _, app in found:
+def _check(arrivals: list[Arrival], largest: int) -> None:
+    if sum(len(phase) for _, app in arrivals for phase in app.phases) > MOST_JOBS:
+        raise InputError("apps", len(arrivals), f"apps with at most {MOST_JOBS:,} jobs together")
+    for _, app in arrivals:
         needed = max(job.least for phase in app.phases for job in phase)
         if needed > largest:
-            told = f"at most {largest} GPUs for a job: the cluster has no more (`largest` leaves others out)"
-            raise InputError("apps", f"{needed} for {app.name}", told)
+            expected = (
+                f"at most {largest} GPUs for a job: the cluster has no more (`largest` leaves others out)"
+            )
+            raise InputError("apps", f"{needed} for {app.name}", expected)
 
 
 def _converted(drawn: DrawnApp) -> Arrival:
@@ -73,8 +77,8 @@ def _sweeps(apps: schema.ThemisApps, seed: int) -> tuple[DrawnApp, ...]:
 
 
 def _trace(apps: schema.TraceApps) -> tuple[DrawnApp, ...]:
-    found = read_trace(apps.trace, apps.format)
-    jobs = [job for job in found if apps.largest is None or job.gpus <= apps.largest]
+    traced = read_trace(apps.trace, apps.format)
+    jobs = [job for job in traced if apps.largest is None or job.gpus <= apps.largest]
     if not jobs:
         raise InputError("apps.largest", apps.largest, "GPUs of at least one job of the trace")
     return stretched(single_apps(jobs)[: apps.first], apps.work, apps.arrivals)
@@ -95,7 +99,7 @@ def _phases(entry: schema.AppEntry, seed: int, name: str) -> Iterator[tuple[Job,
     numbers = itertools.count()
     if entry.phases is not None:
         for phase in entry.phases:
-            yield tuple(_job(next(numbers), each, entry.model) for each in phase for _ in range(each.count))
+            yield tuple(_job(next(numbers), job, entry.model) for job in phase for _ in range(job.count))
     elif entry.kind == "halving":
         yield from _halving(entry, _factors(entry, seed, name), numbers)
     else:
@@ -120,7 +124,7 @@ def _factors(entry: schema.AppEntry, seed: int, name: str) -> list[float]:
     if not entry.spread:
         return [1.0] * entry.jobs
     drawn = stream(seed, "cluster", "spread", name).uniform(1 - entry.spread, 1 + entry.spread, entry.jobs)
-    return [float(each) for each in np.asarray(drawn)]
+    return [float(factor) for factor in np.asarray(drawn)]
 
 
 def _halving(
@@ -129,10 +133,13 @@ def _halving(
     """Equal parts of the budget for each phase; those who go on are the first of the file's order."""
     rounds = successive_halving.iterations_of_phases(entry.jobs)
     counting = iter(numbers)
-    total = sum(each * (entry.jobs >> phase) for phase, each in enumerate(rounds))
-    for phase, each in enumerate(rounds):
+    total = sum(iterations * (entry.jobs >> phase) for phase, iterations in enumerate(rounds))
+    for phase, iterations in enumerate(rounds):
         most = max(entry.gpus, min(entry.gpus << phase, entry.most or successive_halving.MOST_GPUS_HALVING))
         works = [
-            max(1, round((entry.budget or 0) * each / total * f)) for f in factors[: entry.jobs >> phase]
+            max(1, round((entry.budget or 0) * iterations / total * f))
+            for f in factors[: entry.jobs >> phase]
         ]
-        yield tuple(Job(next(counting), work, entry.gpus, most, entry.model, None, each) for work in works)
+        yield tuple(
+            Job(next(counting), work, entry.gpus, most, entry.model, None, iterations) for work in works
+        )

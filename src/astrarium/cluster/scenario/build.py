@@ -49,8 +49,8 @@ def slowdowns(scenario: ClusterScenario, believed: bool = False) -> Slowdowns:
         return Slowdowns()
     known: dict[tuple[str, str], dict[Spread, float]] = {}
     if section.table == "themis":
-        known = {key: dict(found) for key, found in models.SLOWDOWNS.items()}
-    known |= {(each.model, each.network): _by_spread(each) for each in section.models}
+        known = {key: dict(by_spread) for key, by_spread in models.SLOWDOWNS.items()}
+    known |= {(model.model, model.network): _by_spread(model) for model in section.models}
     return Slowdowns(known, _by_spread(section.others))
 
 
@@ -65,7 +65,7 @@ def _built(scenario: ClusterScenario) -> Built:
     events: list[tuple[Time, Event]] = [(0, MachineJoined(machine)) for machine in first]
     events += changes
     events += [(at, AppArrived(app)) for at, app in arrivals]
-    events.sort(key=lambda each: each[0])  # machines first, where instants are the same
+    events.sort(key=lambda entry: entry[0])  # machines first, where instants are the same
     ends = max(at for at, _ in events) + sum(app.work for _, app in arrivals) // largest
     if ends > LONGEST:
         raise InputError("apps", None, "arrivals and work of less than nine years for this cluster")
@@ -75,12 +75,12 @@ def _built(scenario: ClusterScenario) -> Built:
 def first_machines(scenario: ClusterScenario) -> list[Machine]:
     if isinstance(scenario.machines, str):
         return list(clusters.MACHINES[scenario.machines])
-    found: list[Machine] = []
+    machines: list[Machine] = []
     for place, kind in enumerate(scenario.machines):
-        found += _of_kind(kind, len(found))
-        if sum(machine.gpus for machine in found) > MOST_GPUS:
+        machines += _of_kind(kind, len(machines))
+        if sum(machine.gpus for machine in machines) > MOST_GPUS:
             raise InputError(f"machines[{place}].count", kind.count, f"at most {MOST_GPUS:,} GPUs in all")
-    return found
+    return machines
 
 
 def _of_kind(kind: schema.MachineKind, first: int) -> list[Machine]:
@@ -129,8 +129,8 @@ def _changed(change: schema.Change, field: str, floor: Floor, known: dict[int, M
 
 def _check_there(machine: int, field: str, floor: Floor, known: dict[int, Machine]) -> None:
     if machine not in floor.machines:
-        told = f"the number of a machine that is there then: 0 to {len(known) - 1}, once"
-        raise InputError(field, machine, told)
+        expected = f"the number of a machine that is there then: 0 to {len(known) - 1}, once"
+        raise InputError(field, machine, expected)
 
 
 def _gpu(place: schema.GpuPlace, field: str, floor: Floor, known: dict[int, Machine], works: bool) -> int:
@@ -140,6 +140,6 @@ def _gpu(place: schema.GpuPlace, field: str, floor: Floor, known: dict[int, Mach
     fitting = [n for n, gpu in enumerate(gpus) if (gpu in floor.gpus_of[place.machine]) is works]
     if place.gpu not in fitting:
         there = ", ".join(map(str, fitting)) or "there is none"
-        told = f"a GPU of this machine that {'works' if works else 'has failed'} then: {there}"
-        raise InputError(f"{field}.gpu", place.gpu, told)
+        expected = f"a GPU of this machine that {'works' if works else 'has failed'} then: {there}"
+        raise InputError(f"{field}.gpu", place.gpu, expected)
     return gpus[place.gpu]

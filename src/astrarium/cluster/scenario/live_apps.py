@@ -24,11 +24,11 @@ def live_apps(raw: Any, largest: int, home: Path, field: str = "app") -> Sequenc
     task, entry = _live_entry(raw, field)
     try:
         command = task.task(home)
-        found = [(app, command) for _, app in copies(entry, 0, 1, largest)]
+        apps = [(app, command) for _, app in copies(entry, 0, 1, largest)]
     except InputError as error:
         raise InputError(error.field.replace("apps[0]", field), error.value, error.expected) from None
-    _check_work([app for app, _ in found], field)
-    return found
+    _check_work([app for app, _ in apps], field)
+    return apps
 
 
 def _live_entry(raw: Any, field: str) -> tuple[tasks.TaskEntry, schema.AppEntry]:
@@ -37,11 +37,11 @@ def _live_entry(raw: Any, field: str) -> tuple[tasks.TaskEntry, schema.AppEntry]
         raise InputError(f"{field}.command", None, "a command: live, an app is what it runs")
     entry: schema.AppEntry = Decoder().decode(schema.AppEntry, tasks.simulated(raw, field), field)
     if entry.kind == "halving":
-        told = "jobs or curve: live, only the app itself knows who is in its next phase"
-        raise InputError(f"{field}.kind", entry.kind, told)
+        expected = "jobs or curve: live, only the app itself knows who is in its next phase"
+        raise InputError(f"{field}.kind", entry.kind, expected)
     if entry.jobs_in_all > limits.MOST_JOBS:
-        told = f"at most {limits.MOST_JOBS} jobs, those of all copies together"
-        raise InputError(f"{field}.jobs", entry.jobs_in_all, told)
+        expected = f"at most {limits.MOST_JOBS} jobs, those of all copies together"
+        raise InputError(f"{field}.jobs", entry.jobs_in_all, expected)
     return task, entry
 
 
@@ -50,5 +50,5 @@ def _check_work(apps: Sequence[App], field: str) -> None:
     for app in apps:
         for job in (job for phase in app.phases for job in phase):
             if max(job.work, job.forecast) >= FOREVER:
-                told = "a length that takes less than 36 years of GPU time on the GPUs of the job"
-                raise InputError(f"{field}.length", None, told)
+                expected = "a length that takes less than 36 years of GPU time on the GPUs of the job"
+                raise InputError(f"{field}.length", None, expected)

@@ -51,8 +51,8 @@ class ClusterScenario(WrittenScenario, frozen=True, kw_only=True):
 def parse(raw: Any, path: Path = Path()) -> ClusterScenario:
     """Files that the scenario names are looked for beside it."""
     if not isinstance(raw, dict) or "apps" not in raw:
-        told = "a mapping with machines and apps"
-        raise InputError("", keys_of(raw), told)
+        expected = "a mapping with machines and apps"
+        raise InputError("", keys_of(raw), expected)
     check_keys(raw, list(SECTIONS), "")
     raw = {**raw, "apps": _with_files(raw["apps"], path.parent)}
     decode = Decoder({Address: lambda raw, field: read_address(raw), Moment: read_moment}).decode
@@ -93,10 +93,10 @@ def _machines(raw: Any, decode: Any) -> tuple[schema.MachineKind, ...] | str:
             raise InputError("machines", raw, f"a list of machines, or {one_of(list(MACHINES), raw)}")
         return raw
     if not isinstance(raw, list) or not raw:
-        told = f"a list such as [{{count: 4, gpus: 8}}], or {one_of(list(MACHINES))}"
-        raise InputError("machines", raw, told)
-    found: tuple[schema.MachineKind, ...] = decode(tuple[schema.MachineKind, ...], raw, "machines")
-    return found
+        expected = f"a list such as [{{count: 4, gpus: 8}}], or {one_of(list(MACHINES))}"
+        raise InputError("machines", raw, expected)
+    machines: tuple[schema.MachineKind, ...] = decode(tuple[schema.MachineKind, ...], raw, "machines")
+    return machines
 
 
 def _apps(raw: Any, decode: Any) -> tuple[schema.AppEntry, ...] | schema.ThemisApps | schema.TraceApps:
@@ -109,7 +109,7 @@ def _apps(raw: Any, decode: Any) -> tuple[schema.AppEntry, ...] | schema.ThemisA
         return drawn
     if not isinstance(raw, list) or not raw:
         raise InputError("apps", raw, "a list of apps, {themis: 1, ...} or {trace: FILE, ...}")
-    plain = [tasks.simulated(each, f"apps[{place}]") for place, each in enumerate(raw)]
+    plain = [tasks.simulated(entry, f"apps[{place}]") for place, entry in enumerate(raw)]
     entries: tuple[schema.AppEntry, ...] = decode(tuple[schema.AppEntry, ...], plain, "apps")
     check_names(entries, "apps", "app")
     return entries
@@ -117,22 +117,22 @@ def _apps(raw: Any, decode: Any) -> tuple[schema.AppEntry, ...] | schema.ThemisA
 
 def _tasks(raw: Any) -> tuple[tasks.TaskEntry | None, ...]:
     entries = raw if isinstance(raw, list) else []
-    return tuple(tasks.task_entry(each, f"apps[{place}]") for place, each in enumerate(entries))
+    return tuple(tasks.task_entry(entry, f"apps[{place}]") for place, entry in enumerate(entries))
 
 
 def _with_files(apps: Any, home: Path) -> Any:
     """A run is made again from another folder: its files are named in full."""
     if not isinstance(apps, dict):
         return apps
-    found = {name: apps[name] for name in ("trace", "sweeps") if isinstance(apps.get(name), str)}
-    return {**apps, **{name: str((home / file).resolve()) for name, file in found.items()}}
+    files = {name: apps[name] for name in ("trace", "sweeps") if isinstance(apps.get(name), str)}
+    return {**apps, **{name: str((home / file).resolve()) for name, file in files.items()}}
 
 
 def _changes(raw: Any, decode: Any) -> tuple[schema.Change, ...]:
-    found: tuple[schema.Change, ...] = decode(
+    changes: tuple[schema.Change, ...] = decode(
         tuple[schema.Change, ...], [] if raw is None else raw, "changes"
     )
-    for place, (before, change) in enumerate(pairwise(found), 1):
+    for place, (before, change) in enumerate(pairwise(changes), 1):
         if change.at < before.at:
             raise InputError(f"changes[{place}].at", raw[place]["at"], "moments in order: the earliest first")
-    return found
+    return changes

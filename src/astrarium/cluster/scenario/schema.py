@@ -96,11 +96,11 @@ class AppEntry(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         self._check_names()
         if self.every and self.count == 1:
-            told = "a count of several apps with it, such as count: 3"
-            raise InputError("every", write_duration(self.every), told)
+            expected = "a count of several apps with it, such as count: 3"
+            raise InputError("every", write_duration(self.every), expected)
         if self.max_run and self.max_run < self.min_run:
-            told = f"at least min_run, {write_duration(self.min_run)}, or 0s for no end"
-            raise InputError("max_run", write_duration(self.max_run), told)
+            expected = f"at least min_run, {write_duration(self.min_run)}, or 0s for no end"
+            raise InputError("max_run", write_duration(self.max_run), expected)
         if self.phases is not None:
             self._check_phases()
         elif self.kind == "halving":
@@ -111,8 +111,8 @@ class AppEntry(msgspec.Struct, frozen=True):
     def _check_names(self) -> None:
         name = self.name
         if not name.strip() or name in (".", "..") or "/" in name or not name.isprintable():
-            told = "text that could name a file: not empty, without / and line breaks, and not . or .."
-            raise InputError("name", name, told)
+            expected = "text that could name a file: not empty, without / and line breaks, and not . or .."
+            raise InputError("name", name, expected)
         for field, text in (("name", name), ("team", self.team), ("model", self.model)):
             check_name(field, text)
 
@@ -142,8 +142,8 @@ class AppEntry(msgspec.Struct, frozen=True):
         if self.jobs < 2 or self.jobs & (self.jobs - 1):
             raise InputError("jobs", self.jobs, "2, 4, 8, ... jobs to begin with: halving ends with one")
         if not self.budget:
-            told = "GPU time of all phases together, such as 8h: halving has a budget"
-            raise InputError("budget", self._shown("budget"), told)
+            expected = "GPU time of all phases together, such as 8h: halving has a budget"
+            raise InputError("budget", self._shown("budget"), expected)
         self._refuse("length", "nothing here: the budget of halving says how long its jobs are")
         self._refuse("expected", "a curve: only its owner does not know how long jobs take")
         check_job(self.gpus, self.most, self.budget, None)
@@ -156,9 +156,9 @@ class AppEntry(msgspec.Struct, frozen=True):
             raise InputError("length", None, "how long a job takes on its GPUs, such as 30min (or phases)")
         check_job(self.gpus, self.most, self.length, self.expected)
 
-    def _refuse(self, name: str, told: str) -> None:
+    def _refuse(self, name: str, expected: str) -> None:
         if getattr(self, name) is not None:
-            raise InputError(name, self._shown(name), told)
+            raise InputError(name, self._shown(name), expected)
 
     def _shown(self, name: str) -> object:
         value = getattr(self, name)
@@ -281,6 +281,8 @@ class Change(msgspec.Struct, frozen=True):
     repair: GpuPlace | None = None
 
     def __post_init__(self) -> None:
-        if sum(each is not None for each in (self.lose, self.join, self.fail, self.repair)) != 1:
-            told = "one of: the number of a machine to lose, machines that join, a GPU to fail or to repair"
-            raise InputError("lose", self.lose, told)
+        if sum(change is not None for change in (self.lose, self.join, self.fail, self.repair)) != 1:
+            expected = (
+                "one of: the number of a machine to lose, machines that join, a GPU to fail or to repair"
+            )
+            raise InputError("lose", self.lose, expected)

@@ -30,12 +30,14 @@ class TaskEntry(msgspec.Struct, frozen=True):
         self._check_sizes()
         self.words()
         if self.elastic and (self.on_stop != "checkpoint" or self.processes == "gpu"):
-            told = "false: a job whose GPUs may change has on_stop: checkpoint, and processes: job or machine"
-            raise InputError("elastic", True, told)
+            expected = (
+                "false: a job whose GPUs may change has on_stop: checkpoint, and processes: job or machine"
+            )
+            raise InputError("elastic", True, expected)
         for name, value in self.env.items():
             if not name or "=" in name or "\0" in name + value:
-                told = "a name without =, and a value, neither with a zero byte"
-                raise InputError("env", f"{name}={value}", told)
+                expected = "a name without =, and a value, neither with a zero byte"
+                raise InputError("env", f"{name}={value}", expected)
 
     def _check_sizes(self) -> None:
         command = self.command if isinstance(self.command, str) else "".join(self.command)
@@ -82,14 +84,14 @@ def simulated(raw: Any, field: str) -> Any:
     """An app without what only a live cluster needs. A wrong name is told with all that are right."""
     if not isinstance(raw, dict):
         return raw
-    check_keys(raw, [*(each.name for each in msgspec.structs.fields(AppEntry)), *LIVE_FIELDS], field)
+    check_keys(raw, [*(known.name for known in msgspec.structs.fields(AppEntry)), *LIVE_FIELDS], field)
     return {name: value for name, value in raw.items() if name not in LIVE_FIELDS}
 
 
 def task_entry(raw: Any, field: str) -> TaskEntry | None:
     """None where it has no command."""
-    found = {name: raw[name] for name in LIVE_FIELDS if name in raw} if isinstance(raw, dict) else {}
-    if not found:
+    written = {name: raw[name] for name in LIVE_FIELDS if name in raw} if isinstance(raw, dict) else {}
+    if not written:
         return None
-    read: TaskEntry = Decoder().decode(TaskEntry, found, field)
+    read: TaskEntry = Decoder().decode(TaskEntry, written, field)
     return read

@@ -107,13 +107,13 @@ class Astrarium:
     def standing(self, now: Time, state: ClusterState) -> list[tuple[int, str]]:
         """Return who wants GPUs, in the order in which they would get them."""
         queue = copy(self._queue)  # to be asked is no decision
-        found = list[tuple[int, str]]()
+        reasons = list[tuple[int, str]]()
         first = dict[int, str]()
-        for each in self._ranked(now, queue, state):
-            if wanted(each.prospect.row):
-                before = first.setdefault(each.prospect.same, each.prospect.row.app.name)
-                found.append((each.app, explanations.standing(each, queue.bound, now, before)))
-        return found
+        for one in self._ranked(now, queue, state):
+            if wanted(one.prospect.row):
+                before = first.setdefault(one.prospect.same, one.prospect.row.app.name)
+                reasons.append((one.app, explanations.standing(one, queue.bound, now, before)))
+        return reasons
 
     def expects(self, now: Time, state: ClusterState) -> dict[int, Time]:
         """Return when those who want GPUs can expect some, if nobody else comes and owners are right."""
@@ -130,7 +130,7 @@ class Astrarium:
         allotments, places = allotting.allotted(now, ranked, state, self._since, oldest)
         yield from self._taken(ranked, allotments)
         yield from self._given(now, ranked, allotments, places, state)
-        yield from spared((each.app for each in ranked if each.prospect.row.leases), state)
+        yield from spared((one.app for one in ranked if one.prospect.row.leases), state)
         self._wakes = self._promise_ends(now, ranked, state)
         self._review = self._next_review(now, ranked, state)
 
@@ -138,38 +138,38 @@ class Astrarium:
         """Return when the first GPU can be taken from somebody who is behind a pressed app that has none."""
         size = state.floor.size
         behind = False
-        found = FOREVER
-        for each in ranked:
-            row = each.prospect.row
+        earliest = FOREVER
+        for one in ranked:
+            row = one.prospect.row
             for gpu in row.leases if behind else ():
-                ends = self._from(now, gpu, each.app)[1] + self._parameters.least_run
-                found = min(found, ends if ends > now else FOREVER)
-            pressed = each.reason is Reason.FAIRNESS and not row.leases
+                ends = self._from(now, gpu, one.app)[1] + self._parameters.least_run
+                earliest = min(earliest, ends if ends > now else FOREVER)
+            pressed = one.reason is Reason.FAIRNESS and not row.leases
             behind = behind or (pressed and bool(usable(row, size)))
-        return found
+        return earliest
 
     def _next_review(self, now: Time, ranked: Sequence[RankedApp], state: ClusterState) -> Time:
         """Return until when nothing changes by time alone. Who runs moves forward in line, so that nothing
         changes until somebody who waits is pressed, or a promise ends that somebody waits for; but not for
         ever, as forecasts do."""
         size = state.floor.size
-        waiting = [each for each in ranked if len(each.prospect.row.leases) < usable(each.prospect.row, size)]
+        waiting = [one for one in ranked if len(one.prospect.row.leases) < usable(one.prospect.row, size)]
         if not waiting:
             return FOREVER
         if self._wakes < FOREVER:
             return now + 1
-        pressed = min(self._queue.pressed_in(now, each) for each in waiting)
+        pressed = min(self._queue.pressed_in(now, one) for one in waiting)
         return now + max(1, min(round(pressed), LEASES * self._parameters.lease))
 
     def _taken(self, ranked: Sequence[RankedApp], allotments: Mapping[int, Allotment]) -> Iterator[Revoke]:
         gains = next(
-            (each for each in ranked if allotments[each.app].count > len(allotments[each.app].has)), None
+            (one for one in ranked if allotments[one.app].count > len(allotments[one.app].has)), None
         )
-        for each in ranked:
-            mine = allotments[each.app]
+        for one in ranked:
+            mine = allotments[one.app]
             gone = [gpu for gpu in mine.has if gpu in mine.row.leases and gpu not in mine.kept]
             if gone:
-                yield Revoke(each.app, tuple(gone), explanations.why_taken(each, gains))
+                yield Revoke(one.app, tuple(gone), explanations.why_taken(one, gains))
 
     def _given(
         self,
@@ -180,15 +180,15 @@ class Astrarium:
         state: ClusterState,
     ) -> Iterator[Grant | Revoke]:
         until = self._until(now)
-        for each in ranked:
-            mine = allotments[each.app]
-            new = places.get(each.app, [])
+        for one in ranked:
+            mine = allotments[one.app]
+            new = places.get(one.app, [])
             again = [gpu for gpu in mine.kept if gpu not in mine.row.leases]
             if new:
-                why = explanations.why_given(each, self._queue.bound)
-                yield Grant(each.app, tuple(sorted([*again, *new])), until, why)
+                why = explanations.why_given(one, self._queue.bound)
+                yield Grant(one.app, tuple(sorted([*again, *new])), until, why)
             elif again:
-                yield Grant(each.app, tuple(sorted(again)), until, explanations.GOES_ON)
+                yield Grant(one.app, tuple(sorted(again)), until, explanations.GOES_ON)
         yield from exchanges(now, until, allotments, state)
 
     def _from(self, now: Time, gpu: int, app: int) -> tuple[int, Time]:

@@ -21,8 +21,8 @@ HALVINGS = 12
 def smallest_bound(now: Time, prospects: Sequence[AppProspect], gpus: int) -> float:
     """Return the smallest bound on rho that every app can be held to."""
     left, span = work_and_spans(prospects)
-    lived = np.array([float(now - each.row.arrived) for each in prospects])
-    ideal = np.array([each.ideal for each in prospects])
+    lived = np.array([float(now - prospect.row.arrived) for prospect in prospects])
+    ideal = np.array([prospect.ideal for prospect in prospects])
 
     def fits(bound: float) -> bool:
         return in_time(left, span, bound * ideal - lived, gpus)
@@ -40,7 +40,9 @@ def smallest_bound(now: Time, prospects: Sequence[AppProspect], gpus: int) -> fl
 
 
 def work_and_spans(prospects: Sequence[AppProspect]) -> tuple[Vector, Vector]:
-    return np.array([each.left for each in prospects]), np.array([each.span for each in prospects])
+    return np.array([prospect.left for prospect in prospects]), np.array(
+        [prospect.span for prospect in prospects]
+    )
 
 
 def in_time(left: Vector, span: Vector, deadlines: Vector, gpus: int) -> bool:

@@ -76,16 +76,16 @@ class PriorityQueue:
         if came:
             self._done_by = max(self._done_by, now + drain * (1 + self._tail))
         self._done_by = max(self._done_by, now + drain)
-        ranked = [self._ranked(now, each, drain, gpus) for each in prospects]
-        ranked.sort(key=lambda each: (each.reason, self._key(each), each.prospect.row.arrived, each.app))
+        ranked = [self._ranked(now, prospect, drain, gpus) for prospect in prospects]
+        ranked.sort(key=lambda one: (one.reason, self._key(one), one.prospect.row.arrived, one.app))
         return _by_arrival(ranked)
 
     def _hear(self, prospects: Sequence[AppProspect]) -> bool:
         """Return whether an app has come."""
-        new = [each.row.arrived for each in prospects if each.app not in self._known]
+        new = [prospect.row.arrived for prospect in prospects if prospect.app not in self._known]
         if len(new) == len(prospects):
             self.bound = inf  # nobody is there any more to whom anything was promised
-        self._known = {each.app for each in prospects}
+        self._known = {prospect.app for prospect in prospects}
         if new:
             self._came, self._count = [*self._came[:1], *new], self._count + len(new)
             self._came = [self._came[0], self._came[-1]]
@@ -94,36 +94,42 @@ class PriorityQueue:
     def _promise(self, now: Time, prospects: Sequence[AppProspect], gpus: int) -> None:
         self._smallest = smallest = smallest_bound(now, prospects, gpus)
         self.bound = max(smallest, min(self.bound, max(self._least, smallest * (1 + self._more))))
-        deadlines = np.array([each.deadline(self.bound) - now for each in prospects])
+        deadlines = np.array([prospect.deadline(self.bound) - now for prospect in prospects])
         self._tight = tight_until(*work_and_spans(prospects), deadlines, gpus, self._margin)
 
-    def _ranked(self, now: Time, each: AppProspect, drain: float, gpus: int) -> RankedApp:
-        slack = each.deadline(self.bound) - now - each.span
-        worst = each.best(now) > max(self._least, self._smallest * (1 - HAIR))
+    def _ranked(self, now: Time, prospect: AppProspect, drain: float, gpus: int) -> RankedApp:
+        slack = prospect.deadline(self.bound) - now - prospect.span
+        worst = prospect.best(now) > max(self._least, self._smallest * (1 - HAIR))
         if slack <= self._margin or worst:
-            return RankedApp(each, Reason.FAIRNESS, min(0.0, slack) if worst else slack)
-        near = NEAR * drain * (1 - each.rate / gpus)  # who is wide can catch up
-        if self._quiet(now) and self._done_by - now - each.span < near:
-            return RankedApp(each, Reason.TAIL, slack)
-        return RankedApp(each, Reason.TIGHT if slack < self._tight else Reason.SHORT, slack)
+            return RankedApp(prospect, Reason.FAIRNESS, min(0.0, slack) if worst else slack)
+        near = NEAR * drain * (1 - prospect.rate / gpus)  # who is wide can catch up
+        if self._quiet(now) and self._done_by - now - prospect.span < near:
+            return RankedApp(prospect, Reason.TAIL, slack)
+        return RankedApp(prospect, Reason.TIGHT if slack < self._tight else Reason.SHORT, slack)
 
-    def _key(self, each: RankedApp) -> float:
-        if each.reason is Reason.FAIRNESS:
-            return each.slack
-        if each.reason is Reason.TIGHT:
-            return each.slack - self._ahead(each.prospect)
-        return -each.prospect.span if each.reason is Reason.TAIL else each.prospect.left - each.prospect.loss
+    def _key(self, ranked: RankedApp) -> float:
+        if ranked.reason is Reason.FAIRNESS:
+            return ranked.slack
+        if ranked.reason is Reason.TIGHT:
+            return ranked.slack - self._ahead(ranked.prospect)
+        return (
+            -ranked.prospect.span
+            if ranked.reason is Reason.TAIL
+            else ranked.prospect.left - ranked.prospect.loss
+        )
 
-    def _ahead(self, each: AppProspect) -> float:
+    def _ahead(self, prospect: AppProspect) -> float:
         """Return by how much others must be more pressed to take GPUs from an app; it ends if it soon can."""
-        if not each.row.leases:
+        if not prospect.row.leases:
             return 0.0
-        return inf if each.span <= self._margin else self._margin + each.loss / len(each.row.leases)
+        return (
+            inf if prospect.span <= self._margin else self._margin + prospect.loss / len(prospect.row.leases)
+        )
 
-    def pressed_in(self, now: Time, each: RankedApp) -> float:
+    def pressed_in(self, now: Time, ranked: RankedApp) -> float:
         """Return how long an app can wait at most until it comes before others."""
-        fairness = each.slack - self._margin
-        return min(fairness, self._done_by - now - each.prospect.span) if self._quiet(now) else fairness
+        fairness = ranked.slack - self._margin
+        return min(fairness, self._done_by - now - ranked.prospect.span) if self._quiet(now) else fairness
 
     def _quiet(self, now: Time) -> bool:
         first, last = self._came
@@ -135,12 +141,13 @@ def _by_arrival(ranked: list[RankedApp]) -> list[RankedApp]:
     on. Otherwise the last of them would be pressed first, as it has the fewest beside it in the end. Those
     that have begun differ by what is left of them, and who is pressed keeps its place."""
     places: dict[int, list[int]] = {}
-    for place, each in enumerate(ranked):
-        if each.prospect.row.started < 0:
-            places.setdefault(each.prospect.same, []).append(place)
-    for own in (each for each in places.values() if len(each) > 1):
+    for place, one in enumerate(ranked):
+        if one.prospect.row.started < 0:
+            places.setdefault(one.prospect.same, []).append(place)
+    for own in (same for same in places.values() if len(same) > 1):
         first = sorted(
-            (ranked[place].prospect for place in own), key=lambda each: (each.row.arrived, each.app)
+            (ranked[place].prospect for place in own),
+            key=lambda prospect: (prospect.row.arrived, prospect.app),
         )
         for place, prospect in zip(own, first, strict=True):
             ranked[place] = ranked[place]._replace(prospect=prospect)
@@ -149,4 +156,6 @@ def _by_arrival(ranked: list[RankedApp]) -> list[RankedApp]:
 
 def _drain(prospects: Sequence[AppProspect], gpus: int) -> float:
     """Return how long all work takes at best: no faster than the longest app, nor than all GPUs."""
-    return max(max(each.span for each in prospects), sum(each.left for each in prospects) / gpus)
+    return max(
+        max(prospect.span for prospect in prospects), sum(prospect.left for prospect in prospects) / gpus
+    )

@@ -67,7 +67,7 @@ class Themis:
             (participant.agent.rho(now, participant.row, state), participant.row)
             for participant in self._participants.wanting(now, state)
         ]
-        ranked.sort(key=lambda each: (-each[0], each[1].arrived, each[1].app.id))
+        ranked.sort(key=lambda pair: (-pair[0], pair[1].arrived, pair[1].app.id))
         return [(row.app.id, f"its rho would be {rho:.2f} with what it has") for rho, row in ranked]
 
     def _rounds(self, now: Time, state: ClusterState) -> Iterator[Grant]:

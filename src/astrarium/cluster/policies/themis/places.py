@@ -24,30 +24,30 @@ def settled(state: ClusterState, shares: Mapping[int, int]) -> dict[int, tuple[i
     """Return so many free GPUs for each app; all take what they ran on before anybody takes others."""
     free = set(state.free)
     shares = {app: count for app, count in shares.items() if count}
-    found = {app: _own(state.apps[app], free, count) for app, count in shares.items()}
-    free.difference_update(*found.values())
+    places = {app: _own(state.apps[app], free, count) for app, count in shares.items()}
+    free.difference_update(*places.values())
     for app, count in shares.items():
-        own = found[app]
+        own = places[app]
         if len(own) < count:
             near = (*state.apps[app].leases, *own)
             new = closest(sorted(free), count - len(own), state.floor, near)
             free.difference_update(new)
-            found[app] = (*own, *new)
-    return found
+            places[app] = (*own, *new)
+    return places
 
 
 def preferred(now: Time, state: ClusterState, shares: Mapping[int, int]) -> dict[int, tuple[int, ...]]:
     """Return so many free GPUs for each app, where there are enough for all. Those choose first to whom a bad
     place costs most, of GPUs where nobody stood or, if they are better, of all."""
     free = set(state.free)
-    found = dict[int, tuple[int, ...]]()
+    places = dict[int, tuple[int, ...]]()
     own = {app: _own(state.apps[app], free, count) for app, count in shares.items() if count}
     stood = {gpu for gpus in own.values() for gpu in gpus}
     for app in sorted(own, key=lambda app: cost_of_spread(state.apps[app], shares[app], state), reverse=True):
         here = [gpu for gpu in own[app] if gpu in free]
-        found[app] = _best_place(now, state, state.apps[app], shares[app], here, (free - stood, free))
-        free.difference_update(found[app])
-    return found
+        places[app] = _best_place(now, state, state.apps[app], shares[app], here, (free - stood, free))
+        free.difference_update(places[app])
+    return places
 
 
 def _best_place(
@@ -78,7 +78,7 @@ def _lies_well(row: AppRow, gpus: Sequence[int], state: ClusterState) -> bool:
 
 def _own(row: AppRow, free: Collection[int], count: int) -> tuple[int, ...]:
     """Return up to *count* free GPUs that an app has just run on, whole jobs first, as gangs are whole."""
-    here = [[gpu for gpu in each.gpus if gpu in free] for each in row.jobs.values()]
+    here = [[gpu for gpu in job.gpus if gpu in free] for job in row.jobs.values()]
     taken: list[int] = []
     for gpus in here:
         if len(taken) + len(gpus) <= count:
@@ -97,11 +97,11 @@ def at_home(won: ByMachine, goods: Sequence[FreeMachine], state: ClusterState) -
     for machine in goods:
         key = (machine.free, machine.rack, machine.id if machine.id in fixed else -1)
         alike.setdefault(key, []).append(machine)
-    found: dict[int, list[int]] = {app: [] for app in before}
+    places: dict[int, list[int]] = {app: [] for app in before}
     for machines in alike.values():
         for source, target in _matched(won, machines, before):
-            _hand_out(won[source.id], target, before, found)
-    return {app: tuple(gpus) for app, gpus in found.items()}
+            _hand_out(won[source.id], target, before, places)
+    return {app: tuple(gpus) for app, gpus in places.items()}
 
 
 def _matched(
@@ -115,11 +115,11 @@ def _matched(
         for place, source in enumerate(sources)
         for spot, target in enumerate(machines)
     ]
-    found: dict[int, int] = {}
+    matches: dict[int, int] = {}
     for _, _, place, spot in sorted(pairs):
-        if place not in found and spot not in found.values():
-            found[place] = spot
-    return [(sources[place], machines[spot]) for place, spot in sorted(found.items())]
+        if place not in matches and spot not in matches.values():
+            matches[place] = spot
+    return [(sources[place], machines[spot]) for place, spot in sorted(matches.items())]
 
 
 def _overlap(on: Mapping[int, int], target: FreeMachine, before: Mapping[int, set[int]]) -> int:
@@ -130,7 +130,7 @@ def _hand_out(
     on: Mapping[int, int],
     target: FreeMachine,
     before: Mapping[int, set[int]],
-    found: Mapping[int, list[int]],
+    places: Mapping[int, list[int]],
 ) -> None:
     left = target.ordered()
     own = {app: [gpu for gpu in left if gpu in before[app]][:count] for app, count in on.items()}
@@ -138,5 +138,5 @@ def _hand_out(
     left = [gpu for gpu in left if gpu not in taken]
     for app, count in on.items():
         missing = count - len(own[app])
-        found[app] += own[app] + left[:missing]
+        places[app] += own[app] + left[:missing]
         left = left[missing:]

@@ -56,8 +56,8 @@ class Round:
 
     def grants(self) -> Iterator[Grant]:
         free = len(self._state.free)
-        if sum(each.most - len(each.row.leases) for each in self._wanting) <= free:
-            wants = {each.app: each.wants(free) for each in self._wanting}
+        if sum(participant.most - len(participant.row.leases) for participant in self._wanting) <= free:
+            wants = {participant.app: participant.wants(free) for participant in self._wanting}
             yield from self._granted(preferred(self._now, self._state, wants), ENOUGH)
             return
         ranked = self._ranked()
@@ -73,17 +73,22 @@ class Round:
         """Return the apps that want GPUs, the worst first; of those alike, who came first."""
         now = self._now
         state = self._state
-        found = [
-            (-each.agent.rho(now, each.row, state), each.row.arrived, each.app, each)
-            for each in self._wanting
+        keyed = [
+            (
+                -participant.agent.rho(now, participant.row, state),
+                participant.row.arrived,
+                participant.app,
+                participant,
+            )
+            for participant in self._wanting
         ]
-        return [RankedParticipant(-rho, participant, app) for rho, _, app, participant in sorted(found)]
+        return [RankedParticipant(-rho, participant, app) for rho, _, app, participant in sorted(keyed)]
 
     def _bidders(self, ranked: Sequence[RankedParticipant]) -> list[RankedParticipant]:
         """Return the worst of the apps that could use something of what is offered."""
         count = max(1, ceil((1.0 - self._parameters.f) * len(self._state.apps) - HAIR))
         free = len(self._state.free)
-        able = (each for each in ranked if free and each.participant.wants(free))
+        able = (one for one in ranked if free and one.participant.wants(free))
         return list(islice(able, count))
 
     # allocation
@@ -93,29 +98,34 @@ class Round:
     ) -> Iterator[Grant]:
         goods = free_machines(self._state.floor, self._state.free)
         bids = [
-            each.participant.agent.bid(self._now, each.participant.row, self._state, goods)
-            for each in bidders
+            bidder.participant.agent.bid(self._now, bidder.participant.row, self._state, goods)
+            for bidder in bidders
         ]
         self.outcome = auction(goods, bids)
         shares = {share.bidder: share for share in self.outcome.shares if share.won}
         keeps = {
-            each.app: self._keeps(each.participant, shares[each.app], goods)
-            for each in bidders
-            if each.app in shares
+            bidder.app: self._keeps(bidder.participant, shares[bidder.app], goods)
+            for bidder in bidders
+            if bidder.app in shares
         }
         won: dict[int, dict[int, int]] = {}
         for app, gpus in keeps.items():
             for machine, count in Counter(self._state.floor.machine_of(gpu) for gpu in gpus).items():
                 won.setdefault(machine, {})[app] = count
         places = at_home(won, goods, self._state)
-        positions = {each.app: place for place, each in enumerate(ranked, 1)}
-        for each in bidders:
-            if places.get(each.app):
-                told = _told(
-                    each, positions[each.app], len(ranked), shares[each.app], len(places[each.app]), goods
+        positions = {one.app: place for place, one in enumerate(ranked, 1)}
+        for bidder in bidders:
+            if places.get(bidder.app):
+                reason = _why_granted(
+                    bidder,
+                    positions[bidder.app],
+                    len(ranked),
+                    shares[bidder.app],
+                    len(places[bidder.app]),
+                    goods,
                 )
-                why = told + stopped_early(self.outcome)
-                yield Grant(each.app, tuple(sorted(places[each.app])), self._until, why)
+                why = reason + stopped_early(self.outcome)
+                yield Grant(bidder.app, tuple(sorted(places[bidder.app])), self._until, why)
 
     def _keeps(self, participant: Participant, share: Share, goods: Sequence[FreeMachine]) -> tuple[int, ...]:
         """Return what a winner keeps: less the payment, rounded by chance to what its jobs can use."""
@@ -131,20 +141,20 @@ class Round:
     def _left_over(
         self, bidders: Sequence[RankedParticipant], ranked: Sequence[RankedParticipant]
     ) -> Iterator[Grant]:
-        inside = {each.app for each in bidders}
+        inside = {bidder.app for bidder in bidders}
         participants = [self._wanting[place] for place in self._order]
         who = "chance"
         if self._parameters.leftovers == "worst":
-            participants = [each.participant for each in ranked]
+            participants = [one.participant for one in ranked]
             who = "its rho"
-        outside = [each for each in participants if each.app not in inside]
+        outside = [participant for participant in participants if participant.app not in inside]
         why = f"{len(bidders)} who fare worse were asked first; {who} gave it what their auction left over"
         yield from self._granted(settled(self._state, self._dealt(outside)), why)
         again = {}
         free = len(self._state.free)
-        for each in bidders:
-            again[each.app] = each.participant.wants(free)
-            free -= again[each.app]
+        for bidder in bidders:
+            again[bidder.app] = bidder.participant.wants(free)
+            free -= again[bidder.app]
         yield from self._granted(
             settled(self._state, again), "they were left over, and no other app could use them"
         )
@@ -153,15 +163,15 @@ class Round:
         """Return GPUs for each app: one step each, again and again, while somebody can use some."""
         free = len(self._state.free)
         asking = list(participants)
-        given = {each.app: 0 for each in participants}
+        given = {participant.app: 0 for participant in participants}
         while free and asking:
             still = []
-            for each in asking:
-                step = each.demand.smallest_step(given[each.app], free)
+            for participant in asking:
+                step = participant.demand.smallest_step(given[participant.app], free)
                 if step:
-                    given[each.app] += step
+                    given[participant.app] += step
                     free -= step
-                    still.append(each)
+                    still.append(participant)
             asking = still
         return given
 
@@ -171,9 +181,9 @@ class Round:
         """Grant a gang to the app that has waited too long; if it does not fit, end all leases together."""
         late = self._parameters.patience * self._parameters.lease
         waiting = (
-            each
-            for each in ranked
-            if late and each.participant.starved is not None and self._now - each.participant.starved >= late
+            one
+            for one in ranked
+            if late and one.participant.starved is not None and self._now - one.participant.starved >= late
         )
         first = next(waiting, None)
         if first is None:
@@ -196,14 +206,19 @@ class Round:
             yield Grant(app, tuple(sorted(gpus)), self._until, why)
 
 
-def _told(
-    each: RankedParticipant, position: int, apps: int, share: Share, keeps: int, goods: Sequence[FreeMachine]
+def _why_granted(
+    bidder: RankedParticipant,
+    position: int,
+    apps: int,
+    share: Share,
+    keeps: int,
+    goods: Sequence[FreeMachine],
 ) -> str:
     place = "the worst" if position == 1 else f"number {position} from the worst"
     offered = sum(machine.free for machine in goods)
     paid = len(share.won) - keeps
     return (
-        f"its rho is {each.rho:.2f}, {place} of {apps}; "
+        f"its rho is {bidder.rho:.2f}, {place} of {apps}; "
         f"the auction gave it {len(share.won)} of {offered} GPUs"
         + (f" and kept {paid} as payment" if paid else "")
     )

@@ -30,15 +30,15 @@ def iterations_of_phases(jobs: int) -> list[int]:
     """Return the iterations of each phase: equal parts of the budget, what is left to the last (4.3.3)."""
     phases = jobs.bit_length()
     budget = round(FIRST_ITERATIONS * jobs * phases)
-    found = [budget // (phases * (jobs >> phase)) for phase in range(phases - 1)]
-    return [*found, budget - sum(each * (jobs >> phase) for phase, each in enumerate(found))]
+    rounds = [budget // (phases * (jobs >> phase)) for phase in range(phases - 1)]
+    return [*rounds, budget - sum(iterations * (jobs >> phase) for phase, iterations in enumerate(rounds))]
 
 
 def _halved(app: DrawnApp, seed: int) -> DrawnApp:
     random = stream(seed, "themis", "halving", app.id)
     count = CONFIGURATIONS[int(random.integers(len(CONFIGURATIONS)))]
     rounds = iterations_of_phases(count)
-    usual = app.work / sum(each * (count >> phase) for phase, each in enumerate(rounds))
+    usual = app.work / sum(iterations * (count >> phase) for phase, iterations in enumerate(rounds))
     factors = random.uniform(1 - ITERATION_SPREAD, 1 + ITERATION_SPREAD, count).tolist()
     times = [max(1, round(usual * factor)) for factor in factors]
     best_first = random.permutation(count).tolist()
@@ -47,9 +47,17 @@ def _halved(app: DrawnApp, seed: int) -> DrawnApp:
     phases = tuple(
         tuple(
             # it can use twice as many GPUs as in the phase before
-            Job(next(numbers), each * times[place], 1, min(1 << phase, MOST_GPUS_HALVING), model, None, each)
+            Job(
+                next(numbers),
+                iterations * times[place],
+                1,
+                min(1 << phase, MOST_GPUS_HALVING),
+                model,
+                None,
+                iterations,
+            )
             for place in sorted(best_first[: count >> phase])
         )
-        for phase, each in enumerate(rounds)
+        for phase, iterations in enumerate(rounds)
     )
     return msgspec.structs.replace(app, phases=phases, kind="halving")
