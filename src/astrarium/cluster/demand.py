@@ -71,7 +71,7 @@ class _WaitingGangs:
 
 
 class GpuDemand:
-    """What the jobs of one app, as it stands, would do with any number of GPUs."""
+    """The demand of one app, as it stands, says what its jobs would do with any number of GPUs."""
 
     def __init__(self, row: AppRow) -> None:
         self._has = len(row.leases)

@@ -4,8 +4,9 @@ It holds what is known at that instant. What comes after it is taken from a run 
 (`report.history`): whoever tells it says so.
 
 A policy may have a method `standing(now, state)` that names those who want GPUs in the order in which it
-would serve them, each with a few words. Of others, the order is the one in which they were served later. It
-may also say itself when apps can expect GPUs, with a method `expects(now, state)`.
+would serve them, each with a few words (`policies.RankingAllocator`). Of others, the order is the one in
+which they were served later. It may also say itself when apps can expect GPUs, with a method
+`expects(now, state)` (`policies.ForecastingAllocator`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from heapq import heapify, heappush
 from typing import Any, NamedTuple
 
 from astrarium.cluster.demand import most_usable, soonest, wanted
+from astrarium.cluster.policies import ForecastingAllocator, RankingAllocator
 from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.cluster.work_left import time_left, work_left
 from astrarium.core.units import Time
@@ -25,7 +27,7 @@ def expected(now: Time, state: ClusterState, allocator: Any, queue: Sequence[int
     """Return when each app in *queue* can expect GPUs; an app that cannot expect any has no entry. It goes by
     what is known now: who holds what until when, how long owners say that jobs take, and who comes before it.
     It knows no app that comes later, and no job that ends sooner than its owner says."""
-    if hasattr(allocator, "expects"):
+    if isinstance(allocator, ForecastingAllocator):
         return dict(allocator.expects(now, state))
     frees = [(float(now), len(state.free))]
     for row in state.apps.values():
@@ -88,7 +90,7 @@ def view(now: Time, state: ClusterState, allocator: Any) -> ClusterView:
     """Return the cluster as it is now; a copy of the policy is asked, so that nothing changes."""
     apps = {app: _app_view(now, row, state) for app, row in state.apps.items()}
     asked = deepcopy(allocator)
-    standing = tuple(asked.standing(now, state)) if hasattr(asked, "standing") else None
+    standing = tuple(asked.standing(now, state)) if isinstance(asked, RankingAllocator) else None
     queue = [app for app, _ in standing or ()]
     return ClusterView(
         now, state.floor.size, len(state.free), apps, standing, expected(now, state, asked, queue)

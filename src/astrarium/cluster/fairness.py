@@ -32,7 +32,7 @@ def forecast(job: Job) -> float:
 
 
 class PhaseWork:
-    """The work of a phase, with sums done once."""
+    """The work of a phase says how long the phase would take by itself; sums over its jobs are done once."""
 
     def __init__(self, jobs: Sequence[Job], work: Forecast) -> None:
         self.total = sum(map(work, jobs))

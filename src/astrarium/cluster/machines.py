@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from itertools import groupby
+from typing import NamedTuple
 
 import msgspec
 
@@ -28,7 +29,7 @@ class Machine(msgspec.Struct, frozen=True):
 
 
 class Spread(IntEnum):
-    """The widest unit that a set of GPUs is spread over."""
+    """The spread of a set of GPUs is the smallest unit that holds all of them."""
 
     SLOT = 0
     MACHINE = 1
@@ -36,14 +37,22 @@ class Spread(IntEnum):
     CLUSTER = 3
 
 
+class GpuLocation(NamedTuple):
+    """Where a GPU lies: GPUs sorted by their locations lie together. Slots are numbered within a machine."""
+
+    rack: int
+    machine: int
+    slot: int
+
+
 class Floor:
-    """The machines that are there. What is known of GPUs stays known when their machine has gone."""
+    """The floor knows the machines that are there, and where each GPU lies, or lay when its machine left."""
 
     def __init__(self) -> None:
         self.machines: dict[int, Machine] = {}
         self.gpus_of: dict[int, tuple[int, ...]] = {}  # by machine: those that work
         self.size = 0  # GPUs that are there and work
-        self._places: list[tuple[int, int, int]] = []  # of each GPU: machine, slot, rack
+        self._places: list[GpuLocation] = []  # of each GPU
         self._machines: list[int] = []  # of each GPU
         self._networks: dict[int, str] = {}
         self._firsts: dict[int, int] = {}  # the first GPU of each machine that there ever was
@@ -60,9 +69,12 @@ class Floor:
             )
         first = len(self._places)
         slot = machine.slot or machine.gpus
-        self._places += [(machine.id, index // slot, machine.rack) for index in range(machine.gpus)]
+        self._places += [
+            GpuLocation(machine.rack, machine.id, index // slot) for index in range(machine.gpus)
+        ]
         self._machines += [machine.id] * machine.gpus
-        self.machines[machine.id], self._networks[machine.id] = machine, machine.network
+        self.machines[machine.id] = machine
+        self._networks[machine.id] = machine.network
         self._firsts[machine.id] = first
         self.gpus_of[machine.id] = tuple(range(first, first + machine.gpus))
         self.size += machine.gpus
@@ -105,10 +117,8 @@ class Floor:
     def machine_of(self, gpu: int) -> int:
         return self._machines[gpu]
 
-    def place_of(self, gpu: int) -> tuple[int, int, int]:
-        """Return rack, machine and slot of a GPU: GPUs sorted by it lie together."""
-        machine, slot, rack = self._places[gpu]
-        return rack, machine, slot
+    def place_of(self, gpu: int) -> GpuLocation:
+        return self._places[gpu]
 
     def by_machine(self, gpus: Iterable[int]) -> dict[int, list[int]]:
         """Return each machine with those of these GPUs that it has, in order; a machine's GPUs have numbers
@@ -124,9 +134,9 @@ class Floor:
         places = {self._places[gpu] for gpu in gpus}
         if len(places) < 2:
             return Spread.SLOT
-        if len({rack for _, _, rack in places}) > 1:
+        if len({place.rack for place in places}) > 1:
             return Spread.CLUSTER
-        return Spread.RACK if len({machine for machine, _, _ in places}) > 1 else Spread.MACHINE
+        return Spread.RACK if len({place.machine for place in places}) > 1 else Spread.MACHINE
 
     def network(self, gpus: Sequence[int]) -> str:
         """Return the network of the first of these GPUs: machines of a cluster usually have one network."""

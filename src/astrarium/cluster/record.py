@@ -66,6 +66,8 @@ class FillLevel(NamedTuple):
 
 @dataclass(frozen=True)
 class ClusterRecord:
+    """A record holds all of a finished run that reports need; the watch fills it in step by step."""
+
     policy: str = ""
     rows: list[AppRow] = field(default_factory=list)  # in order of arrival
     held: list[Held] = field(default_factory=list)
@@ -80,7 +82,7 @@ class ClusterRecord:
 
 @dataclass
 class _Open:
-    """Of one app: GPUs since when, and runs."""
+    """What an app holds and runs just now, which becomes part of the record when it ends."""
 
     gpus: dict[int, Time] = field(default_factory=dict)
     runs: dict[int, Ran] = field(default_factory=dict)  # by job, their ends unknown
@@ -96,7 +98,8 @@ def gpu_failed(event: contract.GpuFailed) -> str:
 
 
 class Watch:
-    """Hears every step of a run, after the books; *slowdowns* is the truth."""
+    """The watch hears every step of a run, after the books, and makes the record of it; *slowdowns* is the
+    truth."""
 
     def __init__(self, state: ClusterState, slowdowns: Slowdowns) -> None:
         self._state = state

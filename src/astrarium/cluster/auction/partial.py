@@ -84,6 +84,9 @@ def fractions(numbers: AuctionProgram, bids: Sequence[Bid], effort: SearchEffort
 
 
 class _Payments:
+    """The payments of one auction: each takes a program without the bidder that pays, but for bidders that
+    are alike. *exact* until one of these programs was not solved to the end."""
+
     def __init__(
         self, numbers: AuctionProgram, bids: Sequence[Bid], answer: Assignment, effort: SearchEffort
     ) -> None:

@@ -83,6 +83,8 @@ class _States(NamedTuple):
 
 
 class _Solution(NamedTuple):
+    """An assignment that fits, and how far it falls short of what prices allow."""
+
     rows: list[int]
     loss: int
 
@@ -121,6 +123,9 @@ def _answer(tables: list[BidTable], rows: list[int], exact: bool) -> Assignment:
 
 
 class _AssignmentSearch:
+    """One search for the best assignment: by listing all where few GPUs are free, and else by walks with a
+    loss that is allowed. It goes by the rows of the capacity that are nearly used up, if prices say which."""
+
     def __init__(
         self, program: AuctionProgram, tables: list[BidTable], effort: SearchEffort, hint: Hint
     ) -> None:

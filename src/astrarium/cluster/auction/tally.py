@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Protocol, runtime_checkable
+
 import msgspec
 
 from astrarium.cluster.auction.partial import AuctionResult
@@ -22,9 +24,17 @@ class AuctionTally(msgspec.Struct, frozen=True):
         )
 
 
+@runtime_checkable
+class HoldsAuctions(Protocol):
+    """A policy that holds auctions, or asks others that may, keeps a tally of them. None: these hold none."""
+
+    @property
+    def tally(self) -> AuctionTally | None: ...
+
+
 def tally_of(policy: object) -> AuctionTally | None:
-    """Return how well the auctions of a policy were solved, which it has as `tally`. None: it holds none."""
-    return getattr(policy, "tally", None)
+    """Return how well the auctions of a policy were solved. None: it holds none."""
+    return policy.tally if isinstance(policy, HoldsAuctions) else None
 
 
 def stopped_early(result: AuctionResult) -> str:

@@ -1,4 +1,8 @@
-"""The shortest come first: by the GPU time that is left of an app, or by the time until it would end."""
+"""Shortest remaining time first serves the app that would end soonest with what it has and what is free.
+
+It is the policy that Themis compares with (section 6.1): how long an app still takes depends on how close
+together its GPUs would lie, and the shortest gets what it can use.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +17,8 @@ from astrarium.cluster.work_left import time_left, work_left
 from astrarium.core.units import SECOND, Time
 
 
-@cluster_policies.register("srsf")
+@cluster_policies.register("srsf")  # it goes by GPU time that is left, as the owner of an app forecasts it
 class ShortestRemainingService(Leased):
-    """Shortest remaining service first serves the app with the least GPU time left, as its owner says."""
-
     why = "it has the least GPU time left"
 
     def rank_in_words(self, rank: float) -> str:
@@ -31,12 +33,6 @@ class ShortestRemainingService(Leased):
 
 @cluster_policies.register("srtf")
 class ShortestRemainingTime(Leased):
-    """Shortest remaining time first serves the app that would end soonest with what it has and what is free.
-
-    It is the policy that Themis compares with (section 6.1): how long an app still takes depends on how close
-    together its GPUs would lie, and the shortest gets what it can use.
-    """
-
     fixed = False
     why = "it is the first to end with them"
 

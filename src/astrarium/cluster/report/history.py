@@ -60,7 +60,7 @@ def served_next(record: ClusterRecord, at: Time) -> dict[int, Decision]:
 
 
 class QueuedApp(NamedTuple):
-    """An app in line at an instant. *served*: when it was given more."""
+    """An app that wanted GPUs at an instant; *why* it was not served yet, and when it was *served* more."""
 
     app_view: AppView
     why: str

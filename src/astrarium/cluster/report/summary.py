@@ -24,7 +24,7 @@ HOUR = 3600 * SECOND
 
 
 class Distribution(msgspec.Struct, frozen=True):
-    """Of one number over all apps that have it."""
+    """How one number is distributed over all apps that have it."""
 
     mean: float
     median: float

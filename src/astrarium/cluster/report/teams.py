@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class LoanedTime(msgspec.Struct):
-    """GPU time of a team, in nanoseconds."""
+    """GPU time that a team had from others, and that others had from it, in nanoseconds."""
 
     borrowed: float = 0.0
     lent: float = 0.0

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from copy import deepcopy
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from astrarium.cluster import contract
 from astrarium.cluster.auction.tally import AuctionTally, tally_of
 from astrarium.cluster.contract import Event, Grant, Revoke, Withdraw
 from astrarium.cluster.demand import usable, wanted
-from astrarium.cluster.policies import Allocator
+from astrarium.cluster.policies import Allocator, RankingAllocator
 from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.cluster.teams import Reservation, Rules, words
 from astrarium.cluster.teams.claims import Claim, divided, largest_count, next_count, usable_counts
@@ -106,8 +106,8 @@ class TeamSharing:
     def _standing(self, now: Time, key: QueueKey, state: ClusterState) -> list[tuple[int, str]]:
         """Return who wants GPUs in a queue, as its policy tells it."""
         view = QueueView(state, self._holdings.rows(key, state), self._holdings.queues[key])
-        policy: Any = self._policies.get(key)
-        if hasattr(policy, "standing"):
+        policy = self._policies.get(key)
+        if isinstance(policy, RankingAllocator):
             return list(policy.standing(now, view))
         return [(app, "") for app, row in view.apps.items() if wanted(row)]
 
