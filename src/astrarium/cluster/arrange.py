@@ -54,13 +54,16 @@ def _counts(jobs: Sequence[JobRow], longest_first: Sequence[JobRow], plan: Plan,
     left = gpus - sum(counts.values())
     for job in longest_first:
         if not counts[job.job.id] and job.job.least <= left:
-            counts[job.job.id], left = job.job.least, left - job.job.least
+            counts[job.job.id] = job.job.least
+            left -= job.job.least
     grown = True
     while left and grown:
         grown = False
         for job in jobs:
             if left and 0 < counts[job.job.id] < job.job.most:
-                counts[job.job.id], left, grown = counts[job.job.id] + 1, left - 1, True
+                counts[job.job.id] += 1
+                left -= 1
+                grown = True
     return counts
 
 

@@ -301,7 +301,8 @@ class ClusterState(LevelState[contract.Event, contract.Action]):
             raise InvalidAction(f"{action!r}: a lease is of some GPUs, and ends later than now ({now})")
         self._count(now, row)
         for gpu in action.gpus:
-            row.leases[gpu], self.holder[gpu] = action.until, action.app
+            row.leases[gpu] = action.until
+            self.holder[gpu] = action.app
         self.free.difference_update(action.gpus)
         row.started = now if row.started < 0 else row.started
         self.unsettled[action.app] = None

@@ -105,7 +105,8 @@ class ClusterWorld:
                 truth = _Truth(state.done(now, job), run=job.run)
                 self._jobs[JobKey(app, row.phase, number)] = truth
                 if job.gpus:
-                    truth.since, truth.pace = max(now, job.since), self._pace(job, job.gpus, state.floor)
+                    truth.since = max(now, job.since)
+                    truth.pace = self._pace(job, job.gpus, state.floor)
                     truth.gpus = job.gpus
                     takes = max(1, round(max(0, job.job.work - truth.done) / truth.pace))
                     yield truth.since + takes, contract.JobFinished(app, number, job.run)
@@ -118,7 +119,8 @@ class ClusterWorld:
         if truth.pace:  # it moves
             self._bank(now, truth, lost=not self._saves)
             yield now, contract.JobProgressed(action.app, action.job, job.run, truth.done)
-        truth.run, truth.pace = job.run, self._pace(job, action.gpus, floor)
+        truth.run = job.run
+        truth.pace = self._pace(job, action.gpus, floor)
         truth.gpus = action.gpus
         takes = max(1, round(max(0, job.job.work - truth.done) / truth.pace))
         truth.since = now + (self._startup if takes > self._short else 0)

@@ -70,7 +70,8 @@ def _take(left: list[int], size: int, layout: GpuLayout) -> Spread:
     for place in sorted(range(len(left)), key=lambda place: -left[place]):
         taken = min(left[place], size)
         if taken:
-            left[place], size = left[place] - taken, size - taken
+            left[place] -= taken
+            size -= taken
             used.append(layout.parts[place])
     return _apart(used)
 

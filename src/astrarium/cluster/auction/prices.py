@@ -62,9 +62,11 @@ def _linear_program(empty: Any, infinity: float, tables: Sequence[BidTable], cap
     weights = np.concatenate([table.weights for table in tables])
     values = np.column_stack((weights, np.ones(len(weights)))).astype(float)
     places = np.column_stack((np.broadcast_to(np.arange(len(capacity)), weights.shape), bidders))
-    empty.num_col_, empty.num_row_ = len(weights), len(capacity) + len(tables)
+    empty.num_col_ = len(weights)
+    empty.num_row_ = len(capacity) + len(tables)
     empty.col_cost_ = -np.concatenate([table.gain for table in tables]) / BILLION
-    empty.col_lower_, empty.col_upper_ = np.zeros(len(weights)), np.full(len(weights), infinity)
+    empty.col_lower_ = np.zeros(len(weights))
+    empty.col_upper_ = np.full(len(weights), infinity)
     empty.row_lower_ = np.full(empty.num_row_, -infinity)
     empty.row_upper_ = np.concatenate([capacity, np.ones(len(tables))]).astype(float)
     empty.a_matrix_.start_ = np.cumsum([0, *np.count_nonzero(values, axis=1)])

@@ -60,16 +60,17 @@ def _by_spread(of: schema.Unknown) -> dict[Spread, float]:
 
 def _built(scenario: ClusterScenario) -> Built:
     first = first_machines(scenario)
-    changes, machines, largest = _changes(scenario.changes, first)
+    changes = _changes(scenario.changes, first)
+    largest = changes.largest
     arrivals = app_arrivals(scenario, largest)
     events: list[tuple[Time, Event]] = [(0, MachineJoined(machine)) for machine in first]
-    events += changes
+    events += changes.events
     events += [(at, AppArrived(app)) for at, app in arrivals]
     events.sort(key=lambda entry: entry[0])  # machines first, where instants are the same
     ends = max(at for at, _ in events) + sum(app.work for _, app in arrivals) // largest
     if ends > LONGEST:
         raise InputError("apps", None, "arrivals and work of less than nine years for this cluster")
-    return Built(events, {app.name: app for _, app in arrivals}, machines, largest, ends)
+    return Built(events, {app.name: app for _, app in arrivals}, changes.machines, largest, ends)
 
 
 def first_machines(scenario: ClusterScenario) -> list[Machine]:
@@ -90,10 +91,16 @@ def _of_kind(kind: schema.MachineKind, first: int) -> list[Machine]:
     ]
 
 
-def _changes(
-    changes: tuple[schema.Change, ...], first: list[Machine]
-) -> tuple[list[tuple[Time, Event]], dict[int, Machine], int]:
-    """Machines that come have the next numbers."""
+class _Changes(NamedTuple):
+    """What changes in a cluster, all machines that it ever has, and the most GPUs that it has at once."""
+
+    events: list[tuple[Time, Event]]
+    machines: dict[int, Machine]
+    largest: int
+
+
+def _changes(changes: tuple[schema.Change, ...], first: list[Machine]) -> _Changes:
+    """Return what changes; machines that come have the next numbers."""
     floor = Floor()
     events: list[tuple[Time, Event]] = []
     for machine in first:
@@ -104,7 +111,7 @@ def _changes(
         for event in _changed(change, f"changes[{place}]", floor, known):
             events.append((change.at, event))
         largest = max(largest, floor.size)
-    return events, known, largest
+    return _Changes(events, known, largest)
 
 
 def _changed(change: schema.Change, field: str, floor: Floor, known: dict[int, Machine]) -> Iterator[Event]:

@@ -78,7 +78,8 @@ def _left_to_others(
             enough = BRINGS_PRESSED if one.reason is Reason.FAIRNESS else BRINGS
             count = max(len(mine.protected), len(gpus) - _bring_little(mine.row, gpus, enough, state))
             if count < len(gpus):
-                counts[one.app], wanting = count, wanting - len(gpus) + count
+                counts[one.app] = count
+                wanting -= len(gpus) - count
     return counts
 
 

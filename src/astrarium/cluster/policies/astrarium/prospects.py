@@ -90,7 +90,8 @@ class Prospects:
         size = max(1, state.floor.size)
         for prospect, crowd in zip(prospects, _crowds(now, prospects, state), strict=True):
             known = self._known[prospect.app]
-            prospect.same, prospect.ideal = known.same, min(ideal(size, crowd) for ideal in known.ideals)
+            prospect.same = known.same
+            prospect.ideal = min(ideal(size, crowd) for ideal in known.ideals)
         return prospects
 
     def _new(self, row: AppRow) -> _KnownApp:

@@ -87,8 +87,9 @@ class PriorityQueue:
             self.bound = inf  # nobody is there any more to whom anything was promised
         self._known = {prospect.app for prospect in prospects}
         if new:
-            self._came, self._count = [*self._came[:1], *new], self._count + len(new)
-            self._came = [self._came[0], self._came[-1]]
+            came = [*self._came[:1], *new]
+            self._came = [came[0], came[-1]]
+            self._count += len(new)
         return bool(new)
 
     def _promise(self, now: Time, prospects: Sequence[AppProspect], gpus: int) -> None:
