@@ -7,14 +7,16 @@ from random import Random
 
 import msgspec
 
-from astrarium.cluster.agents import AppAgent
+from astrarium.cluster.agents.agent import AppAgent
 from astrarium.cluster.arrange import arrangements
-from astrarium.cluster.auction.goods import Bid, FreeMachine, free_machines
+from astrarium.cluster.auction.bids import Bid
+from astrarium.cluster.auction.goods import FreeMachine, free_machines
 from astrarium.cluster.contract import App, AppArrived, Grant, MachineJoined
-from astrarium.cluster.machines import Slowdowns
+from astrarium.cluster.slowdowns import Slowdowns
 from astrarium.cluster.state import ClusterState
-from astrarium.cluster.workloads import themis
-from astrarium.cluster.workloads.themis import MACHINES, SLOWDOWNS
+from astrarium.cluster.workloads.themis import successive_halving, sweeps
+from astrarium.cluster.workloads.themis.clusters import MACHINES
+from astrarium.cluster.workloads.themis.models import SLOWDOWNS
 from astrarium.core.units import SECOND, Time
 
 BIDDERS = 17
@@ -25,8 +27,8 @@ def agents(workload: int, held: int, seed: int) -> tuple[list[FreeMachine], list
     rng = Random(seed)
     state = cluster()
     now = BIDDERS * LEASE
-    drawn = list(themis.parametric(seed + 1))
-    drawn = list(themis.halving(tuple(drawn), seed + 1)) if workload == 2 else drawn
+    drawn = list(sweeps.parametric(seed + 1))
+    drawn = list(successive_halving.halving(tuple(drawn), seed + 1)) if workload == 2 else drawn
     for number, each in enumerate(rng.sample(drawn, BIDDERS)):
         app = msgspec.structs.replace(msgspec.convert(each, App, from_attributes=True), id=number)
         state.apply(number * LEASE, AppArrived(app))

@@ -16,7 +16,7 @@ from astrarium.cluster.machines import Machine
 from astrarium.cluster.policies import Arbiter, cluster_policies
 from astrarium.cluster.record import Watch
 from astrarium.cluster.state import ClusterState
-from astrarium.cluster.workloads.apps import read_trace
+from astrarium.cluster.workloads.traces import read_trace
 from astrarium.cluster.world import ClusterWorld
 from astrarium.core.choice import Choice, chosen
 from astrarium.core.engine import Engine

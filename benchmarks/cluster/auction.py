@@ -19,7 +19,8 @@ from _auction_bids import agents
 sys.path.append(str(Path(__file__).resolve().parents[1]))  # what all benchmarks share
 
 from _measure import Row, main
-from astrarium.cluster.auction.goods import Bid, BidOption, FreeMachine, GpuPiece
+from astrarium.cluster.auction.bids import Bid, BidOption, GpuPiece
+from astrarium.cluster.auction.goods import FreeMachine
 from astrarium.cluster.auction.partial import AuctionResult, auction
 
 BAR = 350.0  # ms; Themis has 354 for one auction with Gurobi

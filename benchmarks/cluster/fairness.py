@@ -14,13 +14,14 @@ import msgspec
 
 from astrarium.cluster.contract import App, AppArrived, Event, MachineJoined
 from astrarium.cluster.fairness import Definition, rho
-from astrarium.cluster.machines import Slowdowns
 from astrarium.cluster.policies import Arbiter, cluster_policies
 from astrarium.cluster.policies._leased import Leased
+from astrarium.cluster.slowdowns import Slowdowns
 from astrarium.cluster.state import AppRow, ClusterState
-from astrarium.cluster.workloads import themis
 from astrarium.cluster.workloads.apps import HOUR, DrawnApp, scaled
-from astrarium.cluster.workloads.themis import MACHINES, SLOWDOWNS
+from astrarium.cluster.workloads.themis import successive_halving, sweeps
+from astrarium.cluster.workloads.themis.clusters import MACHINES
+from astrarium.cluster.workloads.themis.models import SLOWDOWNS
 from astrarium.cluster.world import ClusterWorld
 from astrarium.core.choice import chosen, parse_choice
 from astrarium.core.engine import Engine
@@ -62,10 +63,10 @@ def workload(given: argparse.Namespace, seed: int) -> tuple[DrawnApp, ...]:
     if given.setting == "testbed":
         load = given.load or TESTBED_LOAD
         return on_testbed(given.workload, seed, given.apps, load, network=given.network)
-    sizes = themis.TRACED if given.setting == "trace" else themis.TRACE
-    drawn = themis.parametric(seed, given.apps, network=given.network, sizes=sizes)
-    drawn = themis.halving(drawn, seed) if given.workload == 2 else drawn
-    return scaled(drawn, given.hours * given.apps / themis.APPS, given.load or 50.0)
+    sizes = sweeps.TRACED if given.setting == "trace" else sweeps.TRACE
+    drawn = sweeps.parametric(seed, given.apps, network=given.network, sizes=sizes)
+    drawn = successive_halving.halving(drawn, seed) if given.workload == 2 else drawn
+    return scaled(drawn, given.hours * given.apps / sweeps.APPS, given.load or 50.0)
 
 
 def played(named: str, apps: Sequence[DrawnApp], given: argparse.Namespace) -> Found:
@@ -147,7 +148,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--hours", type=float, default=1000.0, help="GPU-hours of all apps, but on the testbed"
     )
-    parser.add_argument("--apps", type=int, default=themis.APPS)
+    parser.add_argument("--apps", type=int, default=sweeps.APPS)
     parser.add_argument("--network", default="k80", help="k80, p100, v100 or fast")
     parser.add_argument("--scattered", action="store_true", help="rivals are blind to places")
     parser.add_argument("--seeds", type=int, default=5)

@@ -18,8 +18,9 @@ from astrarium.cluster.fairness import rho
 from astrarium.cluster.machines import Machine
 from astrarium.cluster.report.summary import DEFINITIONS
 from astrarium.cluster.state import ClusterState, Contention
-from astrarium.cluster.workloads import themis
-from astrarium.cluster.workloads.apps import HOUR, read_trace
+from astrarium.cluster.workloads.apps import HOUR
+from astrarium.cluster.workloads.themis import sweeps
+from astrarium.cluster.workloads.traces import read_trace
 from astrarium.core.errors import InputError
 from astrarium.core.units import SECOND
 from astrarium_papers import registry
@@ -85,7 +86,7 @@ def test_the_quick_form_runs_and_is_drawn(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("as_drawn", [False, True])
 def test_apps_are_as_small_as_in_the_paper(as_drawn: bool) -> None:
     apps = drawn(Drawing(workload=2, as_drawn=as_drawn), 64)
-    assert len(apps) == themis.APPS
+    assert len(apps) == sweeps.APPS
     assert sum(app.work for app in apps) / HOUR == pytest.approx(1000, rel=0.02)
     assert [app.arrival for app in apps] == sorted(app.arrival for app in apps)
     assert (min(app.work for app in apps) < 60 * SECOND) == as_drawn
@@ -93,7 +94,7 @@ def test_apps_are_as_small_as_in_the_paper(as_drawn: bool) -> None:
 
 def test_on_the_testbed_tasks_are_those_of_table_5() -> None:
     """Before scaling: a tenth of the trace's jobs make the GPU-hours of Figure 11 by themselves."""
-    found = [themis.parametric(seed, sizes=TESTBED) for seed in range(1, 13)]
+    found = [sweeps.parametric(seed, sizes=TESTBED) for seed in range(1, 13)]
     assert median(facts(apps).gpu_hours for apps in found) == pytest.approx(TESTBED_HOURS, rel=0.05)
     short, usual, long = np.quantile(
         [task(job) for apps in found for app in apps for job in app.jobs], (0.1, 0.5, 0.9)

@@ -6,22 +6,18 @@ import random
 
 import pytest
 
-from astrarium.cluster.agents import HONEST, AppAgent, erring, lying
-from astrarium.cluster.agents.remaining_work import (
-    MachineGpus,
-    RemainingJob,
-    SelfReport,
-    gpu_layout,
-    in_turns,
-    sizes,
-    spreads,
-)
+from astrarium.cluster.agents.agent import AppAgent
+from astrarium.cluster.agents.layouts import MachineGpus, gpu_layout, spreads
+from astrarium.cluster.agents.remaining_work import RemainingJob, in_turns, sizes
+from astrarium.cluster.agents.self_report import HONEST, SelfReport, erring, lying
 from astrarium.cluster.arrange import arrangements
-from astrarium.cluster.auction.goods import Bid, free_machines
+from astrarium.cluster.auction.bids import Bid
+from astrarium.cluster.auction.goods import free_machines
 from astrarium.cluster.contract import App, AppArrived, Grant, Job, JobFinished, MachineJoined, Run, single
 from astrarium.cluster.demand import GpuDemand, spare, usable
 from astrarium.cluster.fairness import Definition, Ideal
-from astrarium.cluster.machines import Machine, Slowdowns, Spread
+from astrarium.cluster.machines import Machine, Spread
+from astrarium.cluster.slowdowns import Slowdowns
 from astrarium.cluster.state import ClusterState, Contention
 from astrarium.core.units import SECOND
 

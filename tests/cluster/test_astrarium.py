@@ -15,19 +15,15 @@ from hypothesis import strategies as st
 from astrarium.cluster.contract import App, AppArrived, Grant, Job, MachineJoined, Revoke, Run, single
 from astrarium.cluster.explain import view
 from astrarium.cluster.fairness import rho
-from astrarium.cluster.machines import Machine, Slowdowns, Spread
+from astrarium.cluster.machines import Machine, Spread
 from astrarium.cluster.policies import Allocator, cluster_policies
+from astrarium.cluster.policies.astrarium.deadlines import in_time, smallest_bound, tight_until
 from astrarium.cluster.policies.astrarium.explanations import why_taken
-from astrarium.cluster.policies.astrarium.line import (
-    RankedApp,
-    Reason,
-    in_time,
-    smallest_bound,
-    tight_until,
-)
 from astrarium.cluster.policies.astrarium.prospects import Prospects
+from astrarium.cluster.policies.astrarium.queue import RankedApp, Reason
+from astrarium.cluster.slowdowns import Slowdowns
 from astrarium.cluster.state import ClusterState
-from astrarium.cluster.workloads.apps import read_trace
+from astrarium.cluster.workloads.traces import read_trace
 from astrarium.cluster.world import ClusterWorld
 from astrarium.core.errors import InputError
 from astrarium.core.units import SECOND
@@ -384,10 +380,10 @@ def test_it_says_who_is_next_why_and_when() -> None:
 
 def test_to_be_asked_changes_nothing() -> None:
     state, allocator = books(single(0, "long", 4 * HOUR), single(1, "short", HOUR))
-    before = vars(allocator._line).copy()
+    before = vars(allocator._queue).copy()
     assert allocator.standing(HOUR // 2, state) == allocator.standing(HOUR // 2, state)
     allocator.expects(HOUR // 2, state)
-    assert vars(allocator._line) == before
+    assert vars(allocator._queue) == before
 
 
 @pytest.mark.parametrize("name", cluster_policies.names())

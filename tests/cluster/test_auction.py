@@ -7,19 +7,15 @@ from random import Random
 
 import pytest
 
-from astrarium.cluster.auction import packing, search
-from astrarium.cluster.auction.goods import (
-    Bid,
-    BidOption,
-    FreeMachine,
-    GpuPiece,
-    classes,
-    free_machines,
-)
-from astrarium.cluster.auction.packing import Packer, PieceNeed
+from astrarium.cluster.auction import capacity, search
+from astrarium.cluster.auction.bids import Bid, BidOption, GpuPiece
+from astrarium.cluster.auction.capacity import PieceNeed
+from astrarium.cluster.auction.enumeration import are_few
+from astrarium.cluster.auction.goods import FreeMachine, classes, free_machines
+from astrarium.cluster.auction.packing import Packer
 from astrarium.cluster.auction.partial import auction
 from astrarium.cluster.auction.program import program
-from astrarium.cluster.auction.search import SearchEffort, are_few, best
+from astrarium.cluster.auction.search import SearchEffort, best
 from astrarium.cluster.machines import Floor, Machine
 from tests.support.cluster.auction_cases import (
     best_by_trying,
@@ -60,7 +56,7 @@ def test_one_by_one_and_with_arrays_are_the_same(monkeypatch: pytest.MonkeyPatch
         goods = machines(*(rng.randint(1, 2) for _ in range(rng.randint(1, 2))))
         bids = [table(rng, (1, 2), 4, bidder) for bidder in range(rng.randint(2, 9))]
         numbers = program(goods, bids)
-        few += are_few(numbers.tables, numbers.room) and len(numbers.room) > 0
+        few += are_few(numbers.tables, numbers.capacity) and len(numbers.capacity) > 0
         one_by_one = best(numbers, range(len(bids)))
         with monkeypatch.context() as patched:
             patched.setattr(search, "are_few", lambda *_: False)
@@ -78,7 +74,7 @@ def test_pieces_that_nobody_contests_do_not_multiply() -> None:
     ]
     bids += [Bid(40 + more, 4.0, (BidOption((GpuPiece(1, machine=40),), 3.0 - more),)) for more in (0, 1)]
     numbers = program(goods, bids)
-    assert are_few(numbers.tables, numbers.room)
+    assert are_few(numbers.tables, numbers.capacity)
     answer, chosen = solved(goods, bids)
     assert answer.exact
     assert chosen == [*(bid.options[1] for bid in bids[:40]), None, bids[41].options[0]]
@@ -236,10 +232,10 @@ def test_pieces_go_where_they_are_named_and_into_one_rack() -> None:
 
 def test_sizes_that_divide_each_other_are_decided_by_rows() -> None:
     kinds = classes(machines(5, 3, 8, 8), False, ())
-    needs = [PieceNeed(size, packing.fitting(size, kinds)) for size in (1, 2, 4, 8)]
-    assert packing.decide_alone(needs, kinds)
-    assert {row.room for row in packing.capacity_rows(needs, kinds)} == {24, 11, 5, 2}
-    assert not packing.decide_alone([PieceNeed(3, needs[2].classes), PieceNeed(2, needs[1].classes)], kinds)
+    needs = [PieceNeed(size, capacity.fitting(size, kinds)) for size in (1, 2, 4, 8)]
+    assert capacity.decide_alone(needs, kinds)
+    assert {row.capacity for row in capacity.capacity_rows(needs, kinds)} == {24, 11, 5, 2}
+    assert not capacity.decide_alone([PieceNeed(3, needs[2].classes), PieceNeed(2, needs[1].classes)], kinds)
 
 
 def test_rows_never_refuse_what_fits_and_packing_finds_it() -> None:
@@ -248,13 +244,13 @@ def test_rows_never_refuse_what_fits_and_packing_finds_it() -> None:
         goods = machines(*(rng.randint(1, 8) for _ in range(3)))
         kinds = classes(goods, False, ())
         sizes = sorted(rng.sample([1, 2, 3, 4, 5, 6], 3))
-        needs = [PieceNeed(size, packing.fitting(size, kinds)) for size in sizes]
+        needs = [PieceNeed(size, capacity.fitting(size, kinds)) for size in sizes]
         counts = [rng.randint(0, 3) for _ in sizes]
         pieces = [GpuPiece(size) for size, count in zip(sizes, counts, strict=True) for _ in range(count)]
         really = fits(pieces[::-1], goods, [machine.free for machine in goods])
         assert (Packer(needs, kinds).packed(counts) is not None) == really
-        rows = packing.capacity_rows(needs, kinds)
-        obeyed = all(sum(w * n for w, n in zip(r.weights, counts, strict=True)) <= r.room for r in rows)
+        rows = capacity.capacity_rows(needs, kinds)
+        obeyed = all(sum(w * n for w, n in zip(r.weights, counts, strict=True)) <= r.capacity for r in rows)
         assert obeyed or not really
 
 

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from astrarium.cluster.auction import partial
-from astrarium.cluster.auction.goods import Bid, BidOption, FreeMachine
-from astrarium.cluster.auction.partial import auction, kept
+from astrarium.cluster.auction.bids import Bid, BidOption
+from astrarium.cluster.auction.goods import FreeMachine
+from astrarium.cluster.auction.handout import kept
+from astrarium.cluster.auction.partial import auction
 from astrarium.cluster.auction.search import Assignment, best
 from tests.support.cluster.auction_cases import (
     assignments,

@@ -18,8 +18,9 @@ from astrarium.cluster.contract import (
     Stop,
     single,
 )
-from astrarium.cluster.machines import Machine, Slowdowns, Spread
+from astrarium.cluster.machines import Machine, Spread
 from astrarium.cluster.policies import Allocator, cluster_policies
+from astrarium.cluster.slowdowns import Slowdowns
 from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.cluster.world import ClusterWorld
 from astrarium.core.errors import InputError

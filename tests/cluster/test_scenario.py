@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 
 from astrarium.cluster.contract import AppArrived, MachineJoined, MachineLost
-from astrarium.cluster.explain import line, served_next, story, view, waits
+from astrarium.cluster.explain import view
 from astrarium.cluster.level import run
 from astrarium.cluster.machines import Spread
 from astrarium.cluster.record import ClusterRecord
-from astrarium.cluster.report.files import cluster_timeline
+from astrarium.cluster.report.history import queue, served_next, story, waits
 from astrarium.cluster.report.summary import summarize, summarize_apps
+from astrarium.cluster.report.timeline import cluster_timeline
 from astrarium.cluster.scenario.build import build, slowdowns
 from astrarium.cluster.scenario.read import ClusterScenario, parse
 from astrarium.cluster.state import ClusterState, Outcome
@@ -324,12 +325,12 @@ def test_a_policy_that_tells_is_asked_for_the_line_and_not_changed() -> None:
     look = (20 * MINUTE, lambda now, state, _: found.append(view(now, state, policy)))
     record = run(scenario(), look=look)
     assert policy.untold == [2, 1]
-    assert [(place.app_view.name, place.told) for place in line(found[0], record)] == [
+    assert [(place.app_view.name, place.why) for place in queue(found[0], record)] == [
         ("tiny-1", "as it likes"),
         ("tiny-0", "as it likes"),
     ]
     silent = found[0]._replace(standing=None)
-    assert [place.app_view.name for place in line(silent, record)] == ["tiny-0", "tiny-1"]
+    assert [place.app_view.name for place in queue(silent, record)] == ["tiny-0", "tiny-1"]
 
 
 def test_a_look_after_the_end_sees_nobody() -> None:

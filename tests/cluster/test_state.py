@@ -20,8 +20,9 @@ from astrarium.cluster.contract import (
     single,
 )
 from astrarium.cluster.fairness import Ideal, rho
-from astrarium.cluster.machines import Floor, Machine, Slowdowns, Spread
+from astrarium.cluster.machines import Floor, Machine, Spread
 from astrarium.cluster.policies import Arbiter, cluster_policies
+from astrarium.cluster.slowdowns import Slowdowns
 from astrarium.cluster.state import AppRow, ClusterState, Contention, JobRow, Outcome
 from astrarium.cluster.world import ClusterWorld
 from astrarium.core.engine import Engine

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from astrarium.cluster.auction.partial import AuctionResult, AuctionTally, auction, stopped_early, tally_of
+from astrarium.cluster.auction.partial import AuctionResult, auction
+from astrarium.cluster.auction.tally import AuctionTally, stopped_early, tally_of
 from astrarium.cluster.policies.fifo import Fifo
 from astrarium.cluster.policies.themis import Themis, round
 from astrarium.cluster.report.tables import auctions_told

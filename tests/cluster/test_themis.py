@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from astrarium.cluster.agents import HONEST
 from astrarium.cluster.agents.participants import Participants
+from astrarium.cluster.agents.self_report import HONEST
 from astrarium.cluster.contract import App, AppArrived, Event, Grant, Job, MachineJoined, MachineLost, single
 from astrarium.cluster.demand import GpuDemand
 from astrarium.cluster.machines import Machine
 from astrarium.cluster.policies import Arbiter
-from astrarium.cluster.policies._leased import lease_end
+from astrarium.cluster.policies._lease_ends import lease_end
 from astrarium.cluster.policies.themis import Themis
 from astrarium.cluster.policies.themis.round import Round
 from astrarium.cluster.state import ClusterState, Outcome

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from astrarium.cluster.contract import App, AppArrived, AppWithdrawn, Job, single
-from astrarium.cluster.machines import Machine, Slowdowns, Spread
+from astrarium.cluster.machines import Machine, Spread
 from astrarium.cluster.policies import _leased, cluster_policies
-from astrarium.cluster.policies._leased import RankedQueue, WaitingLine, idle, kind
+from astrarium.cluster.policies._queue import QueueEntry, RankedQueue, WaitingApps, idle, kind
+from astrarium.cluster.slowdowns import Slowdowns
 from astrarium.cluster.state import AppRow, ClusterState, JobRow
 from astrarium.cluster.world import ClusterWorld
 from astrarium.core.units import SECOND
@@ -77,10 +78,10 @@ def test_who_stands_on_a_gpu_does_not_wait() -> None:
 
 
 def test_the_first_of_each_kind_is_asked_and_others_follow() -> None:
-    line = WaitingLine()
+    waiting = WaitingApps()
     for rank, each in ((3.0, row(1)), (1.0, row(2)), (1.0, row(3)), (2.0, row(4, gpus=2))):
-        line.put(rank, each)
-    queue = RankedQueue(line, [(1.5, 0, 0, 9)])
+        waiting.put(rank, each)
+    queue = RankedQueue(waiting, [QueueEntry(1.5, 0, 0, 9)])
     assert len(queue) == 3
     assert queue.pop()[-1] == 2
     queue.follow(2)
@@ -89,13 +90,13 @@ def test_the_first_of_each_kind_is_asked_and_others_follow() -> None:
 
 
 def test_who_leaves_the_line_is_not_asked() -> None:
-    line = WaitingLine()
-    line.put(1.0, row(1))
-    line.put(2.0, row(2))
-    line.drop(1)
-    line.drop(7)  # was never in it
-    assert [entry[-1] for entry in line.heads()] == [2]
-    assert 1 not in line
-    assert len(line) == 1
-    line.drop(2)
-    assert not list(line.heads())
+    waiting = WaitingApps()
+    waiting.put(1.0, row(1))
+    waiting.put(2.0, row(2))
+    waiting.drop(1)
+    waiting.drop(7)  # was never in it
+    assert [entry[-1] for entry in waiting.heads()] == [2]
+    assert 1 not in waiting
+    assert len(waiting) == 1
+    waiting.drop(2)
+    assert not list(waiting.heads())

@@ -19,23 +19,11 @@ import pytest
 
 from astrarium.cluster.contract import App
 from astrarium.cluster.machines import Floor, Machine, Spread
-from astrarium.cluster.workloads import themis
-from astrarium.cluster.workloads.apps import (
-    DAY,
-    HOUR,
-    DrawnApp,
-    TraceJob,
-    read_trace,
-    scaled,
-    single_apps,
-    stretched,
-)
-from astrarium.cluster.workloads.themis import (
-    MACHINES,
-    best_windows,
-    machines,
-    sweeps_of,
-)
+from astrarium.cluster.workloads.apps import DAY, HOUR, DrawnApp, scaled, single_apps, stretched
+from astrarium.cluster.workloads.themis import models, successive_halving, sweeps
+from astrarium.cluster.workloads.themis.clusters import MACHINES, machines
+from astrarium.cluster.workloads.themis.philly import best_windows, sweeps_of
+from astrarium.cluster.workloads.traces import TraceJob, read_trace
 from astrarium.core.errors import InputError
 from astrarium.core.units import SECOND
 from tests.support.cluster.workload_facts import facts, iteration, model_of, task
@@ -191,32 +179,32 @@ def test_slowdowns_of_gavel_are_medians_of_what_it_measured(network: str, model:
         if (row["gpu_type"], row["model"]) == (network, as_named)
     ]
     found = [max(1.0, together / spread) for together, spread in rates]  # less than 1 is noise
-    assert themis.SLOWDOWNS[model, network][Spread.RACK] == pytest.approx(median(found), abs=0.001)
+    assert models.SLOWDOWNS[model, network][Spread.RACK] == pytest.approx(median(found), abs=0.001)
 
 
 def test_every_model_has_a_slowdown_on_every_network() -> None:
     networks = ("k80", "p100", "v100", "fast")
-    assert set(themis.SLOWDOWNS) == {(model, network) for model in themis.MODELS for network in networks}
-    for entry in themis.SLOWDOWNS.values():
+    assert set(models.SLOWDOWNS) == {(model, network) for model in models.MODELS for network in networks}
+    for entry in models.SLOWDOWNS.values():
         assert list(entry) == list(Spread)
         assert list(entry.values()) == sorted(entry.values())
         assert entry[Spread.SLOT] == 1
-    assert themis.SLOWDOWNS["VGG16", "k80"][Spread.RACK] == pytest.approx(103.6 / 80.4, abs=0.002)
-    assert list(themis.SLOWDOWNS["GNMT", "k80"].values()) == pytest.approx([1, 1, 1.1, 1.3])
+    assert models.SLOWDOWNS["VGG16", "k80"][Spread.RACK] == pytest.approx(103.6 / 80.4, abs=0.002)
+    assert list(models.SLOWDOWNS["GNMT", "k80"].values()) == pytest.approx([1, 1, 1.1, 1.3])
 
 
 def test_shares_and_networks_are_checked() -> None:
     with pytest.raises(InputError, match="models are network-intensive"):
-        themis.parametric(network_share=0.5, network="fast")
+        sweeps.parametric(network_share=0.5, network="fast")
     with pytest.raises(InputError, match="from 0 to 1"):
-        themis.parametric(network_share=40)
+        sweeps.parametric(network_share=40)
 
 
 # Themis's workload 1
 
 
 def test_workload_1_has_the_facts_of_the_paper() -> None:
-    drawn = [facts(themis.parametric(seed)) for seed in SEEDS]
+    drawn = [facts(sweeps.parametric(seed)) for seed in SEEDS]
     for each in drawn:
         assert each.apps == 85
         assert each.single_share == pytest.approx(0.1, abs=0.01)
@@ -234,7 +222,7 @@ def geometric(values: list[float]) -> float:
 
 
 def test_tasks_differ_tenfold_between_apps_and_little_inside() -> None:
-    apps = [app for seed in SEEDS for app in themis.parametric(seed) if len(app.jobs) > 1]
+    apps = [app for seed in SEEDS for app in sweeps.parametric(seed) if len(app.jobs) > 1]
     logs = [np.log([task(job) / (3.75 * HOUR) for job in app.jobs]) for app in apps]
     everything = np.concatenate(logs)
     assert np.mean(everything > np.log(10)) == pytest.approx(0.075, abs=0.025)
@@ -243,7 +231,7 @@ def test_tasks_differ_tenfold_between_apps_and_little_inside() -> None:
 
 
 def test_jobs_have_one_or_two_gpus_and_apps_up_to_a_hundred_jobs() -> None:
-    apps = [app for seed in SEEDS for app in themis.parametric(seed)]
+    apps = [app for seed in SEEDS for app in sweeps.parametric(seed)]
     jobs = [job for app in apps for job in app.jobs]
     assert {(job.least, job.most) for job in jobs} == {(1, 1), (2, 2)}
     assert np.mean([job.least == 2 for job in jobs]) == pytest.approx(0.2, abs=0.05)
@@ -257,13 +245,13 @@ def test_jobs_have_one_or_two_gpus_and_apps_up_to_a_hundred_jobs() -> None:
 def test_the_trace_that_the_authors_published_has_its_facts() -> None:
     """Of 84 apps: half have 78.5 jobs and more, half of the tasks take 3.75 h, and the logarithm of an app's
     work has a standard deviation of 2.26; there are gaps of 3.0 times their mean."""
-    several = [themis.parametric(seed, sizes=themis.TRACED) for seed in SEEDS]
+    several = [sweeps.parametric(seed, sizes=sweeps.TRACED) for seed in SEEDS]
     spreads = [np.log([app.work for app in apps]).std() for apps in several]
     assert np.mean(spreads) == pytest.approx(2.26, abs=0.15)
     assert np.mean([facts(apps).median_jobs for apps in several]) == pytest.approx(78.5, abs=3)
     assert geometric([facts(apps).median_task_hours for apps in several]) == pytest.approx(3.75, rel=0.1)
     assert {facts(apps).single_share for apps in several} == {5 / 85}
-    long = [themis.parametric(seed, apps=400, sizes=themis.TRACED) for seed in SEEDS[:4]]
+    long = [sweeps.parametric(seed, apps=400, sizes=sweeps.TRACED) for seed in SEEDS[:4]]
     gaps = np.concatenate([np.diff([app.arrival for app in apps]) for apps in long])
     assert gaps.std() / gaps.mean() == pytest.approx(3.0, abs=0.3)
 
@@ -277,54 +265,58 @@ def test_the_authors_trace_has_the_facts_that_are_drawn() -> None:
         apps.setdefault(app, []).append(work)
     assert np.log([sum(jobs) for jobs in apps.values()]).std() == pytest.approx(2.26, abs=0.01)
     counts = [len(jobs) for jobs in apps.values()]
-    assert np.mean(np.array(counts) == 1) == pytest.approx(themis.TRACED.single_share, abs=0.001)
+    assert np.mean(np.array(counts) == 1) == pytest.approx(sweeps.TRACED.single_share, abs=0.001)
     quantiles = np.quantile([count for count in counts if count > 1], np.linspace(0, 1, 21))
-    assert quantiles == pytest.approx(np.array(themis.TRACED.counts), abs=0.5)
+    assert quantiles == pytest.approx(np.array(sweeps.TRACED.counts), abs=0.5)
 
 
 def test_arrivals_are_bursty() -> None:
     gaps = np.concatenate(
-        [np.diff([app.arrival for app in themis.parametric(seed, apps=400)]) for seed in SEEDS]
+        [np.diff([app.arrival for app in sweeps.parametric(seed, apps=400)]) for seed in SEEDS]
     )
     assert gaps.min() >= 0
     assert gaps.mean() / HOUR == pytest.approx(3.95, rel=0.08)
     assert gaps.std() / gaps.mean() == pytest.approx(1.6, abs=0.15)
-    assert themis.parametric()[0].arrival == 0
+    assert sweeps.parametric()[0].arrival == 0
 
 
 def test_work_is_whole_iterations_of_about_a_minute_on_its_gpus() -> None:
-    for job in (job for app in themis.parametric() for job in app.jobs):
+    for job in (job for app in sweeps.parametric() for job in app.jobs):
         assert iteration(job) * job.iterations == job.work
         assert iteration(job) == pytest.approx(60 * SECOND * job.least, rel=0.5)
 
 
 def test_the_same_seed_draws_the_same_and_another_does_not() -> None:
-    assert themis.parametric(3) == themis.parametric(3)
-    assert themis.parametric(3) != themis.parametric(4)
-    assert themis.halving(themis.parametric(3), 5) == themis.halving(themis.parametric(3), 5)
-    assert themis.halving(themis.parametric(3), 5) != themis.halving(themis.parametric(3), 6)
+    assert sweeps.parametric(3) == sweeps.parametric(3)
+    assert sweeps.parametric(3) != sweeps.parametric(4)
+    assert successive_halving.halving(sweeps.parametric(3), 5) == successive_halving.halving(
+        sweeps.parametric(3), 5
+    )
+    assert successive_halving.halving(sweeps.parametric(3), 5) != successive_halving.halving(
+        sweeps.parametric(3), 6
+    )
 
 
 def test_models_come_from_three_categories() -> None:
     count = 20_000
-    apps = [themis.parametric(apps=1)[0]] * count
-    models = Counter(model_of(app) for app in themis.with_models(apps, seed=1))
-    assert set(models) == set(themis.MODELS)
+    apps = [sweeps.parametric(apps=1)[0]] * count
+    drawn = Counter(model_of(app) for app in sweeps.with_models(apps, seed=1))
+    assert set(drawn) == set(models.MODELS)
     for category, share in (("vision", 0.1), ("language", 0.6), ("speech", 0.3)):
-        inside = [models[model] for model, kind in themis.MODELS.items() if kind == category]
+        inside = [drawn[model] for model, kind in models.MODELS.items() if kind == category]
         assert sum(inside) / count == pytest.approx(share, abs=0.02)
         assert inside == pytest.approx([share * count / len(inside)] * len(inside), rel=0.2)
 
 
 def test_the_network_intensive_share_changes_models_and_nothing_else() -> None:
-    intensive = set(themis.network_intensive("k80"))
+    intensive = set(models.network_intensive("k80"))
     assert intensive == {"AlexNet", "VGG16", "VGG19", "LangModel", "DeepSpeech"}
-    assert themis.compute_intensive("k80") == ["Inception-v3", "ResNet50"]
+    assert models.compute_intensive("k80") == ["Inception-v3", "ResNet50"]
     shares = [step / 5 for step in range(6)]
-    drawn = [themis.parametric(network_share=share) for share in shares]
+    drawn = [sweeps.parametric(network_share=share) for share in shares]
     for share, apps in zip(shares, drawn, strict=True):
         assert sum(model_of(app) in intensive for app in apps) == round(share * 85)
-        assert [shape(app) for app in apps] == [shape(app) for app in themis.parametric()]
+        assert [shape(app) for app in apps] == [shape(app) for app in sweeps.parametric()]
     for fewer, more in pairwise(drawn):
         kept = [(one, two) for one, two in zip(fewer, more, strict=True) if model_of(one) in intensive]
         assert all(model_of(one) == model_of(two) for one, two in kept)
@@ -353,41 +345,41 @@ def test_the_weeks_with_most_sweeps_are_laid_over_one_another() -> None:
     late = 30 * DAY // SECOND
     a = [*burst("a", 0, 12), *burst("a", late, 10), *burst("a", late + 500, 1), *burst("a", late + 1000, 150)]
     b = [*burst("b", 40, 9), *burst("b", 2000, 20, gpus=8)]
-    sweeps, lone = best_windows([*b, *a])
-    assert [(sweep[0].team, sweep[0].arrival // SECOND, len(sweep)) for sweep in sweeps] == [
+    window = best_windows([*b, *a])
+    assert [(sweep[0].team, sweep[0].arrival // SECOND, len(sweep)) for sweep in window.large] == [
         ("a", 0, 10),
         ("a", 1000, 100),
         ("b", 0, 20),
     ]
-    assert [sweep[0].arrival // SECOND for sweep in lone] == [500]
+    assert [sweep[0].arrival // SECOND for sweep in window.lone] == [500]
 
 
 def test_only_the_six_clusters_with_most_sweeps_count() -> None:
     rich = [job for vc in "bcdefg" for start in (0, 1000) for job in burst(vc, start, 10)]
-    sweeps, _ = best_windows([*burst("a", 0, 10), *rich])
-    assert {sweep[0].team for sweep in sweeps} == set("bcdefg")
+    large = best_windows([*burst("a", 0, 10), *rich]).large
+    assert {sweep[0].team for sweep in large} == set("bcdefg")
 
 
 def test_apps_from_sweeps_are_clipped_to_two_gpus() -> None:
     wide = [job for place in range(9) for job in burst("a", place * 1000, 10 + place, gpus=1 + place % 4)]
     trace = sorted([*wide, *burst("a", 500, 1, gpus=8)], key=lambda job: job.arrival)
-    apps = themis.from_philly(trace, apps=10)
+    apps = sweeps.from_philly(trace, apps=10)
     assert [len(app.jobs) for app in apps] == [10, 1, *range(11, 19)]
     assert [app.jobs[0].least for app in apps] == [1, 2, 2, 2, 2, 1, 2, 2, 2, 1]
     assert task(apps[2].jobs[0]) == 1800 * SECOND
     assert apps[2].arrival == 1000 * SECOND
     with pytest.raises(InputError, match="expected 18 sweeps and 2 lone jobs"):
-        themis.from_philly(trace, apps=20)
+        sweeps.from_philly(trace, apps=20)
 
 
 def test_philly_makes_85_apps() -> None:
     jobs = read_philly(recorded("philly_vc_jobs.csv"))
-    sweeps, _ = best_windows(jobs)
-    found = Counter(sweep[0].team for sweep in sweeps)
+    large = best_windows(jobs).large
+    found = Counter(sweep[0].team for sweep in large)
     assert found == {"6c71a0": 25, "b436b2": 18, "ed69ec": 18, "6214e9": 14, "11cb48": 9, "0e4a51": 8}
     parts = sweeps_of([job for job in jobs if job.team == "6c71a0"])
     assert median(job.duration for part in parts if len(part) >= 10 for job in part) == 10_708 * SECOND
-    known = facts(themis.from_philly(jobs))
+    known = facts(sweeps.from_philly(jobs))
     assert known.apps == 85
     assert known.single_share == pytest.approx(8 / 85)
     assert known.span_hours <= 14 * 24
@@ -398,31 +390,33 @@ def test_philly_makes_85_apps() -> None:
 
 
 def test_sweeps_of_philly_vary_as_the_drawn_ones_do() -> None:
-    sweeps, _ = best_windows(read_philly(recorded("philly_vc_jobs.csv")))
-    logs = [np.log([job.duration for job in sweep]) for sweep in sweeps]
-    assert np.concatenate(logs).std() == pytest.approx(themis.TRACE.sigma, abs=0.1)
-    assert np.sqrt(np.mean([log.var() for log in logs])) == pytest.approx(themis.TRACE.sigma_inside, abs=0.05)
-    gaps = np.diff(sorted(sweep[0].arrival for sweep in sweeps))
-    assert gaps.std() / gaps.mean() == pytest.approx(themis.GAP_VARIATION, abs=0.1)
+    large = best_windows(read_philly(recorded("philly_vc_jobs.csv"))).large
+    logs = [np.log([job.duration for job in sweep]) for sweep in large]
+    assert np.concatenate(logs).std() == pytest.approx(sweeps.TRACE.sigma, abs=0.1)
+    assert np.sqrt(np.mean([log.var() for log in logs])) == pytest.approx(sweeps.TRACE.sigma_inside, abs=0.05)
+    gaps = np.diff(sorted(sweep[0].arrival for sweep in large))
+    assert gaps.std() / gaps.mean() == pytest.approx(sweeps.GAP_VARIATION, abs=0.1)
 
 
 # Workload 2
 
 
 def test_phases_share_the_budget_as_in_the_example() -> None:
-    assert themis.iterations_of_phases(4) == [8, 16, 36]
-    for jobs in themis.CONFIGURATIONS:
-        spent = [each * (jobs >> phase) for phase, each in enumerate(themis.iterations_of_phases(jobs))]
+    assert successive_halving.iterations_of_phases(4) == [8, 16, 36]
+    for jobs in successive_halving.CONFIGURATIONS:
+        spent = [
+            each * (jobs >> phase) for phase, each in enumerate(successive_halving.iterations_of_phases(jobs))
+        ]
         assert max(spent) < 1.2 * min(spent)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_workload_2_halves(seed: int) -> None:
-    first = themis.parametric(seed)
-    for before, app in zip(first, themis.halving(first, seed), strict=True):
+    first = sweeps.parametric(seed)
+    for before, app in zip(first, successive_halving.halving(first, seed), strict=True):
         assert app.kind == "halving"
         assert (app.id, app.arrival, model_of(app)) == (before.id, before.arrival, model_of(before))
-        assert app.work == pytest.approx(before.work, rel=themis.ITERATION_SPREAD + 1e-6)
+        assert app.work == pytest.approx(before.work, rel=successive_halving.ITERATION_SPREAD + 1e-6)
         count = len(app.phases[0])
         assert [len(phase) for phase in app.phases] == [count >> place for place in range(count.bit_length())]
         for place, phase in enumerate(app.phases):
@@ -433,7 +427,7 @@ def test_workload_2_halves(seed: int) -> None:
 
 def test_those_that_go_on_keep_their_iteration_time() -> None:
     counts = set()
-    for app in themis.halving(themis.parametric()):
+    for app in successive_halving.halving(sweeps.parametric()):
         counts.add(len(app.phases[0]))
         times = {iteration(job) for job in app.phases[0]}
         assert max(times) <= 1.5 * min(times) + 1
@@ -446,9 +440,9 @@ def test_those_that_go_on_keep_their_iteration_time() -> None:
 # Smaller
 
 
-@pytest.mark.parametrize("kind", [lambda apps: apps, themis.halving])
+@pytest.mark.parametrize("kind", [lambda apps: apps, successive_halving.halving])
 def test_scaled_to_the_testbed(kind: Callable[[tuple[DrawnApp, ...]], tuple[DrawnApp, ...]]) -> None:
-    drawn = kind(themis.parametric())
+    drawn = kind(sweeps.parametric())
     small = scaled(drawn)
     assert facts(small).gpu_hours == pytest.approx(1000, rel=1e-6)
     assert facts(small).load == pytest.approx(50, rel=1e-6)
@@ -459,7 +453,7 @@ def test_scaled_to_the_testbed(kind: Callable[[tuple[DrawnApp, ...]], tuple[Draw
 
 
 def test_one_factor_for_work_and_arrivals_keeps_the_load() -> None:
-    drawn = themis.parametric()
+    drawn = sweeps.parametric()
     small = scaled(drawn, load=None)
     assert facts(small).gpu_hours == pytest.approx(1000, rel=1e-6)
     assert facts(small).load == pytest.approx(facts(drawn).load, rel=1e-6)
@@ -467,18 +461,18 @@ def test_one_factor_for_work_and_arrivals_keeps_the_load() -> None:
 
 def test_the_drawn_load_is_far_above_that_of_the_paper() -> None:
     """Long tasks make the mean: about 3.6 times the median. So arrivals get a factor of their own."""
-    loads = [facts(themis.parametric(seed)).load for seed in SEEDS]
+    loads = [facts(sweeps.parametric(seed)).load for seed in SEEDS]
     assert min(loads) > 100
     assert median(loads) == pytest.approx(270, rel=0.35)
 
 
 def test_stretching_keeps_iterations_whole() -> None:
-    for app in stretched(themis.parametric(apps=5), 0.0137, 0.5):
+    for app in stretched(sweeps.parametric(apps=5), 0.0137, 0.5):
         assert all(job.work == iteration(job) * job.iterations for job in app.jobs)
     with pytest.raises(InputError, match="arrivals: expected a factor above 0"):
         stretched([], 1, 0)
     with pytest.raises(InputError, match="load: expected a number of GPUs above 0"):
-        scaled(themis.parametric(apps=5), load=0)
+        scaled(sweeps.parametric(apps=5), load=0)
     with pytest.raises(InputError, match="at least one app"):
         scaled([])
 
@@ -506,9 +500,9 @@ def test_racks_of_the_simulator_are_alike() -> None:
 # The cluster level
 
 
-@pytest.mark.parametrize("kind", [lambda apps: apps, themis.halving])
+@pytest.mark.parametrize("kind", [lambda apps: apps, successive_halving.halving])
 def test_drawn_apps_are_apps(kind: Callable[[tuple[DrawnApp, ...]], tuple[DrawnApp, ...]]) -> None:
-    for drawn in kind(themis.parametric(apps=12)):
+    for drawn in kind(sweeps.parametric(apps=12)):
         app = msgspec.convert(drawn, App, from_attributes=True)
         assert (app.id, app.name, app.kind, app.work) == (drawn.id, drawn.name, drawn.kind, drawn.work)
         jobs = [job for phase in app.phases for job in phase]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from astrarium.cluster.workloads import apps
+from astrarium.cluster.workloads.traces import read_trace as read_cluster_trace
 from astrarium.core.decode import MOST_DEPTH, csv_rows, parse_yaml
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import read_duration, read_rate
@@ -68,7 +68,7 @@ def test_a_cell_that_is_too_long_is_named_by_its_line(tmp_path: Path) -> None:
         traces.read_trace(str(path))
     path.write_text(f"vc,job,arrival_s,num_gpus,duration_s\na,{WIDE},0,1,1\n")
     with pytest.raises(InputError, match=r"trace\.csv: line 2: expected CSV"):
-        apps.read_trace(path, "philly")
+        read_cluster_trace(path, "philly")
 
 
 @pytest.mark.parametrize(

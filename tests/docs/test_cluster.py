@@ -18,7 +18,7 @@ import pytest
 from astrarium.cli.main import main
 from astrarium.cluster.policies import cluster_policies
 from astrarium.cluster.scenario import schema
-from astrarium.cluster.workloads.themis import MACHINES
+from astrarium.cluster.workloads.themis.clusters import MACHINES
 from tests.support.paths import ROOT
 
 PAGE = ROOT / "docs" / "cluster" / "index.md"

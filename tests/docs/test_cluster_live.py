@@ -12,7 +12,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from astrarium.cluster.scenario.schema import LiveSection, TaskEntry
+from astrarium.cluster.scenario.live import LiveSection
+from astrarium.cluster.scenario.tasks import TaskEntry
 from tests.support.cluster.jobs import end_keepers
 from tests.support.paths import ROOT
 

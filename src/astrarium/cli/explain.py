@@ -69,8 +69,9 @@ def _app(scenario: ClusterScenario, app: str, at: Time | None, bar: Bar) -> tupl
     from astrarium.cluster.explain import ClusterView, view
     from astrarium.cluster.level import run
     from astrarium.cluster.policies import Allocator
+    from astrarium.cluster.report.facts import plain, tables
+    from astrarium.cluster.report.sentences import Case, sentences
     from astrarium.cluster.report.summary import summarize_apps
-    from astrarium.cluster.report.words import Case, plain, sentences, tables
     from astrarium.cluster.scenario.build import build
     from astrarium.cluster.state import ClusterState
 

@@ -54,13 +54,16 @@ def _counts(jobs: Sequence[JobRow], longest_first: Sequence[JobRow], plan: Plan,
     left = gpus - sum(counts.values())
     for job in longest_first:
         if not counts[job.job.id] and job.job.least <= left:
-            counts[job.job.id], left = job.job.least, left - job.job.least
+            counts[job.job.id] = job.job.least
+            left -= job.job.least
     grown = True
     while left and grown:
         grown = False
         for job in jobs:
             if left and 0 < counts[job.job.id] < job.job.most:
-                counts[job.job.id], left, grown = counts[job.job.id] + 1, left - 1, True
+                counts[job.job.id] += 1
+                left -= 1
+                grown = True
     return counts
 
 
@@ -95,7 +98,7 @@ def closest(gpus: Iterable[int], count: int, floor: Floor, near: Iterable[int] =
 def _gathered(of: dict[int, list[int]], missing: int, floor: Floor, racks: set[int]) -> list[int]:
     """Return GPUs machine by machine: after the largest, the rest may fit somewhere just so."""
     chosen: list[int] = []
-    if not racks and missing > max((len(each) for each in of.values()), default=0):
+    if not racks and missing > max((len(gpus) for gpus in of.values()), default=0):
         racks = _smallest_rack(of, missing, floor)
     while missing > len(chosen) and of:
         short = missing - len(chosen)

@@ -1,4 +1,7 @@
-"""Cluster policies hear these events, and answer with these actions on apps and their jobs."""
+"""Cluster policies hear these events, in the past tense, and answer with these actions, in the imperative.
+
+Both are about apps and their jobs, which share a cluster.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,6 @@ import msgspec
 from astrarium.cluster.machines import Machine
 from astrarium.core.policy import SetTimer, TimerFired
 from astrarium.core.units import Time
-
-# Actions: what a cluster policy may ask for, in the imperative.
 
 
 class Grant(msgspec.Struct, frozen=True, tag=True, gc=False):
@@ -54,11 +55,7 @@ class Withdraw(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 Action: TypeAlias = Grant | Revoke | Run | Stop | Withdraw | SetTimer
-# What a policy decides: the rest is arranged.
-Allocations: TypeAlias = Iterator[Grant | Revoke | Withdraw | SetTimer]
-
-
-# Apps and jobs, which share a cluster.
+Allocations: TypeAlias = Iterator[Grant | Revoke | Withdraw | SetTimer]  # the rest is arranged
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -111,9 +108,6 @@ class App(msgspec.Struct, frozen=True):
 def single(id_: int, name: str, work: Time, gpus: int = 1, model: str = "", team: str = "") -> App:
     """Return an app of one job that needs all of its GPUs at once and runs on them for *work*."""
     return App(id_, name, ((Job(0, work * gpus, gpus, gpus, model),),), team)
-
-
-# Events: what a cluster policy hears, in the past tense.
 
 
 class MachineJoined(msgspec.Struct, frozen=True, tag=True, gc=False):

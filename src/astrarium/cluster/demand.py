@@ -8,6 +8,7 @@ stands before it and waits.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from math import inf
 
@@ -60,14 +61,23 @@ def smallest_step(row: AppRow, has: int, offered: int) -> int:
     return next(fitting, whole)
 
 
+@dataclass(eq=False, slots=True)
+class _WaitingGangs:
+    """Gangs that wait, follow one another, and need as many GPUs."""
+
+    least: int
+    most: int
+    count: int = 1
+
+
 class GpuDemand:
-    """What the jobs of one app, as it stands, would do with any number of GPUs."""
+    """The demand of one app, as it stands, says what its jobs would do with any number of GPUs."""
 
     def __init__(self, row: AppRow) -> None:
         self._has = len(row.leases)
         self.running = 0
-        self._room = 0
-        self._gangs: list[list[int]] = []  # that wait: least, most, how many such follow each other
+        self._growth = 0
+        self._gangs: list[_WaitingGangs] = []
         for job in row.jobs.values():
             if not job.finished:
                 self._add(job, _goes_on_with(row, job))
@@ -77,21 +87,21 @@ class GpuDemand:
         most = job.job.most
         if running:
             self.running = self.running + running
-            self._room = self._room + most - running
-        elif self._gangs and self._gangs[-1][:2] == [least, most]:
-            self._gangs[-1][2] += 1
+            self._growth = self._growth + most - running
+        elif self._gangs and (self._gangs[-1].least, self._gangs[-1].most) == (least, most):
+            self._gangs[-1].count += 1
         else:
-            self._gangs.append([least, most, 1])
+            self._gangs.append(_WaitingGangs(least, most))
 
     def usable(self, gpus: int) -> int:
         """Return how many of so many GPUs of the app its jobs would run on."""
         left = gpus - self.running
-        room = self._room
-        for least, most, count in self._gangs:
-            started = min(count, max(0, left) // least)
-            left = left - started * least
-            room = room + started * (most - least)
-        return gpus - max(0, left - room)
+        growth = self._growth
+        for gangs in self._gangs:
+            started = min(gangs.count, max(0, left) // gangs.least)
+            left = left - started * gangs.least
+            growth = growth + started * (gangs.most - gangs.least)
+        return gpus - max(0, left - growth)
 
     def more(self, offered: int) -> int:
         """Return how many of the offered GPUs the app would put to use beyond those that it has."""
@@ -100,7 +110,7 @@ class GpuDemand:
     def smallest_step(self, given: int, offered: int) -> int:
         """Return the fewest GPUs that the app would use beyond those it has and was *given*: one, or a gang.
         0: it would use none of those offered."""
-        for step in sorted({1, *(least for least, _, _ in self._gangs)}):
+        for step in sorted({1, *(gangs.least for gangs in self._gangs)}):
             if step <= offered and self.more(given + step) == given + step:
                 return step
         return 0
@@ -146,8 +156,8 @@ def soonest(frees: list[tuple[float, int]], count: int) -> float | None:
         taken.append((at, there))
         count -= there
     if count > 0 or at == inf:
-        for each in taken:
-            heappush(frees, each)
+        for entry in taken:
+            heappush(frees, entry)
         return None
     if count < 0:
         heappush(frees, (at, -count))

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from astrarium.cluster.auction.partial import tally_of
+from astrarium.cluster.auction.tally import tally_of
 from astrarium.cluster.contract import Action, Event
-from astrarium.cluster.machines import Slowdowns
 from astrarium.cluster.policies import Allocator, Arbiter, cluster_policies
 from astrarium.cluster.record import ClusterRecord, Watch
 from astrarium.cluster.report import files as report
@@ -15,6 +14,7 @@ from astrarium.cluster.scenario.build import Built, build, slowdowns
 from astrarium.cluster.scenario.read import DEFAULT_POLICY, ClusterScenario, parse
 from astrarium.cluster.scenario.schema import Costs
 from astrarium.cluster.scenario.sharing import shared, simulated_rules
+from astrarium.cluster.slowdowns import Slowdowns
 from astrarium.cluster.state import ClusterState
 from astrarium.cluster.world import ClusterWorld
 from astrarium.core.choice import chosen

@@ -1,12 +1,11 @@
-"""Machines have GPUs, and jobs get slower when their GPUs are apart.
+"""Machines have GPUs, which lie in slots and racks.
 
 GPUs are numbered over the whole cluster, in the order in which machines joined.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 from enum import IntEnum
 from itertools import groupby
 from typing import NamedTuple
@@ -14,7 +13,6 @@ from typing import NamedTuple
 import msgspec
 
 from astrarium.core.errors import BrokenBooks
-from astrarium.core.units import Time
 
 
 class Machine(msgspec.Struct, frozen=True):
@@ -31,7 +29,7 @@ class Machine(msgspec.Struct, frozen=True):
 
 
 class Spread(IntEnum):
-    """The widest unit that a set of GPUs is spread over."""
+    """The spread of a set of GPUs is the smallest unit that holds all of them."""
 
     SLOT = 0
     MACHINE = 1
@@ -39,14 +37,22 @@ class Spread(IntEnum):
     CLUSTER = 3
 
 
+class GpuLocation(NamedTuple):
+    """Where a GPU lies: GPUs sorted by their locations lie together. Slots are numbered within a machine."""
+
+    rack: int
+    machine: int
+    slot: int
+
+
 class Floor:
-    """The machines that are there. What is known of GPUs stays known when their machine has gone."""
+    """The floor knows the machines that are there, and where each GPU lies, or lay when its machine left."""
 
     def __init__(self) -> None:
         self.machines: dict[int, Machine] = {}
         self.gpus_of: dict[int, tuple[int, ...]] = {}  # by machine: those that work
         self.size = 0  # GPUs that are there and work
-        self._places: list[tuple[int, int, int]] = []  # of each GPU: machine, slot, rack
+        self._places: list[GpuLocation] = []  # of each GPU
         self._machines: list[int] = []  # of each GPU
         self._networks: dict[int, str] = {}
         self._firsts: dict[int, int] = {}  # the first GPU of each machine that there ever was
@@ -63,9 +69,12 @@ class Floor:
             )
         first = len(self._places)
         slot = machine.slot or machine.gpus
-        self._places += [(machine.id, index // slot, machine.rack) for index in range(machine.gpus)]
+        self._places += [
+            GpuLocation(machine.rack, machine.id, index // slot) for index in range(machine.gpus)
+        ]
         self._machines += [machine.id] * machine.gpus
-        self.machines[machine.id], self._networks[machine.id] = machine, machine.network
+        self.machines[machine.id] = machine
+        self._networks[machine.id] = machine.network
         self._firsts[machine.id] = first
         self.gpus_of[machine.id] = tuple(range(first, first + machine.gpus))
         self.size += machine.gpus
@@ -81,7 +90,7 @@ class Floor:
         """Take a GPU out of use; return whether it was in use."""
         if not self.has(gpu) or gpu not in self.gpus_of[machine := self.machine_of(gpu)]:
             return False
-        self.gpus_of[machine] = tuple(each for each in self.gpus_of[machine] if each != gpu)
+        self.gpus_of[machine] = tuple(other for other in self.gpus_of[machine] if other != gpu)
         self.size -= 1
         return True
 
@@ -108,10 +117,8 @@ class Floor:
     def machine_of(self, gpu: int) -> int:
         return self._machines[gpu]
 
-    def place_of(self, gpu: int) -> tuple[int, int, int]:
-        """Return rack, machine and slot of a GPU: GPUs sorted by it lie together."""
-        machine, slot, rack = self._places[gpu]
-        return rack, machine, slot
+    def place_of(self, gpu: int) -> GpuLocation:
+        return self._places[gpu]
 
     def by_machine(self, gpus: Iterable[int]) -> dict[int, list[int]]:
         """Return each machine with those of these GPUs that it has, in order; a machine's GPUs have numbers
@@ -127,9 +134,9 @@ class Floor:
         places = {self._places[gpu] for gpu in gpus}
         if len(places) < 2:
             return Spread.SLOT
-        if len({rack for _, _, rack in places}) > 1:
+        if len({place.rack for place in places}) > 1:
             return Spread.CLUSTER
-        return Spread.RACK if len({machine for machine, _, _ in places}) > 1 else Spread.MACHINE
+        return Spread.RACK if len({place.machine for place in places}) > 1 else Spread.MACHINE
 
     def network(self, gpus: Sequence[int]) -> str:
         """Return the network of the first of these GPUs: machines of a cluster usually have one network."""
@@ -141,53 +148,3 @@ class Floor:
 
     def one_network(self) -> bool:
         return len(set(self._networks.values())) == 1
-
-
-Spreads = Mapping[Spread, float]
-GUESS: Spreads = {Spread.SLOT: 1.0, Spread.MACHINE: 1.0, Spread.RACK: 1.1, Spread.CLUSTER: 1.3}
-NEWEST = 0.5  # weight of the latest look: iteration times are noisy
-
-
-class JobProgress(NamedTuple):
-    """How far a run *came* since it was last heard of, on so many *gpus* that it uses. *ended*: it is done,
-    and the books take it that its owner's guess was right."""
-
-    app: int
-    job: int
-    run: int
-    model: str
-    network: str
-    spread: Spread
-    gpus: int
-    now: Time
-    took: Time
-    done: Time
-    came: Time
-    ended: bool
-
-
-@dataclass
-class Slowdowns:
-    """How much slower a job gets when its GPUs are apart (S of Themis, 4.3.1). *known* is by model and
-    network; a network of "" stands for all."""
-
-    known: dict[tuple[str, str], dict[Spread, float]] = field(default_factory=dict)
-    guess: Spreads = field(default_factory=lambda: dict(GUESS))
-
-    def of(self, model: str, network: str, spread: Spread) -> float:
-        for key in ((model, network), (model, "")):
-            found = self.known.get(key, {}).get(spread)
-            if found is not None:
-                return found
-        return self.guess[spread]
-
-    def hear(self, told: JobProgress) -> None:
-        if told.took > 0 and told.came > 0 and told.gpus > 1:
-            self.learn(told.model, told.network, told.spread, told.gpus * told.took / told.came)
-
-    def learn(self, model: str, network: str, spread: Spread, seen: float) -> None:
-        """Learn from a slowdown that was seen; less than 1 is noise, as being apart makes no job faster."""
-        table = self.known.setdefault((model, network), {})
-        seen = max(1.0, seen)
-        before = table.get(spread, seen)
-        table[spread] = before + NEWEST * (seen - before)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from astrarium.cluster import contract
-from astrarium.cluster.auction.partial import AuctionTally
-from astrarium.cluster.machines import Slowdowns
+from astrarium.cluster.auction.tally import AuctionTally
+from astrarium.cluster.slowdowns import Slowdowns
 from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.core.policy import SetTimer
 from astrarium.core.trace import Step
@@ -53,7 +53,7 @@ class Decision(NamedTuple):
     leases: int = 1
 
 
-class Level(NamedTuple):
+class FillLevel(NamedTuple):
     """From an instant on. *busy*: GPUs on which something runs; *waiting*: apps that hold nothing."""
 
     at: Time
@@ -66,12 +66,14 @@ class Level(NamedTuple):
 
 @dataclass(frozen=True)
 class ClusterRecord:
+    """A record holds all of a finished run that reports need; the watch fills it in step by step."""
+
     policy: str = ""
     rows: list[AppRow] = field(default_factory=list)  # in order of arrival
     held: list[Held] = field(default_factory=list)
     ran: list[Ran] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
-    levels: list[Level] = field(default_factory=list)
+    levels: list[FillLevel] = field(default_factory=list)
     machines: dict[int, int] = field(default_factory=dict)  # the machine of each GPU that there ever was
     end: Time = 0
     auctions: AuctionTally | None = None  # None: the policy holds none
@@ -80,7 +82,7 @@ class ClusterRecord:
 
 @dataclass
 class _Open:
-    """Of one app: GPUs since when, and runs."""
+    """What an app holds and runs just now, which becomes part of the record when it ends."""
 
     gpus: dict[int, Time] = field(default_factory=dict)
     runs: dict[int, Ran] = field(default_factory=dict)  # by job, their ends unknown
@@ -96,7 +98,8 @@ def gpu_failed(event: contract.GpuFailed) -> str:
 
 
 class Watch:
-    """Hears every step of a run, after the books; *slowdowns* is the truth."""
+    """The watch hears every step of a run, after the books, and makes the record of it; *slowdowns* is the
+    truth."""
 
     def __init__(self, state: ClusterState, slowdowns: Slowdowns) -> None:
         self._state = state
@@ -178,10 +181,10 @@ class Watch:
         """All that is still open ends with the run."""
         for app in list(self._open):
             self._close(end, app)
-        held = sorted(self._seen.held, key=lambda each: (each.start, each.gpu))
-        ran = sorted(self._seen.ran, key=lambda each: (each.start, each.app, each.job))
-        told = replace(self._seen, policy=policy, rows=list(rows), end=end, auctions=auctions)
-        return replace(told, held=held, ran=ran)
+        held = sorted(self._seen.held, key=lambda lease: (lease.start, lease.gpu))
+        ran = sorted(self._seen.ran, key=lambda run: (run.start, run.app, run.job))
+        record = replace(self._seen, policy=policy, rows=list(rows), end=end, auctions=auctions)
+        return replace(record, held=held, ran=ran)
 
     def _look(self, now: Time, app: int) -> None:
         row = self._state.apps.get(app)
@@ -203,12 +206,12 @@ class Watch:
         over = [job for job, run in known.runs.items() if not _goes_on(row, run, known.numbers[job])]
         for job in over:
             self._end(now, known, job)
-        for job, found in row.jobs.items():
-            if found.gpus and job not in known.runs:
-                score = 1.0 / self._slowdown(found.job.model, found.gpus)
-                known.runs[job] = Ran(row.app.id, row.phase, job, found.gpus, now, now, score)
-                known.numbers[job] = found.run
-                self._busy += len(found.gpus)
+        for job, job_row in row.jobs.items():
+            if job_row.gpus and job not in known.runs:
+                score = 1.0 / self._slowdown(job_row.job.model, job_row.gpus)
+                known.runs[job] = Ran(row.app.id, row.phase, job, job_row.gpus, now, now, score)
+                known.numbers[job] = job_row.run
+                self._busy += len(job_row.gpus)
 
     def _slowdown(self, model: str, gpus: tuple[int, ...]) -> float:
         floor = self._state.floor
@@ -238,7 +241,7 @@ class Watch:
         if levels and levels[-1].at == now:
             levels.pop()
         if not levels or levels[-1][1:] != level:
-            levels.append(Level(now, *level))
+            levels.append(FillLevel(now, *level))
 
 
 def _goes_on(row: AppRow, run: Ran, number: int) -> bool:

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from astrarium.cluster import contract
 from astrarium.cluster.contract import App, Job
-from astrarium.cluster.machines import Floor, JobProgress, Slowdowns, Spread
+from astrarium.cluster.machines import Floor, Spread
+from astrarium.cluster.slowdowns import JobProgress, Slowdowns
 from astrarium.core.errors import BrokenBooks, InvalidAction
 from astrarium.core.policy import Handlers, LevelState
 from astrarium.core.units import Time
@@ -169,7 +170,9 @@ class ClusterState(LevelState[contract.Event, contract.Action]):
         if here > 1.0 and not floor.one_network():
             return False
         least = Spread.SLOT if here <= 1.0 else floor.closest_spread(len(gpus))
-        return all(here <= self.slowdowns.of(job.model, network, each) for each in Spread if each >= least)
+        return all(
+            here <= self.slowdowns.of(job.model, network, spread) for spread in Spread if spread >= least
+        )
 
     def done(self, now: Time, row: JobRow) -> Time:
         """Return how much of a job's work is believed to be done; while it runs, never all of it."""
@@ -220,7 +223,7 @@ class ClusterState(LevelState[contract.Event, contract.Action]):
 
     def _lost(self, now: Time, event: contract.MachineLost) -> None:
         self._lose(now, self.floor.leave(event.machine))
-        self.failed = {gpu: each for gpu, each in self.failed.items() if self.floor.has(gpu)}
+        self.failed = {gpu: failure for gpu, failure in self.failed.items() if self.floor.has(gpu)}
 
     def _lose(self, now: Time, gpus: Sequence[int]) -> None:
         self.free.difference_update(gpus)
@@ -298,7 +301,8 @@ class ClusterState(LevelState[contract.Event, contract.Action]):
             raise InvalidAction(f"{action!r}: a lease is of some GPUs, and ends later than now ({now})")
         self._count(now, row)
         for gpu in action.gpus:
-            row.leases[gpu], self.holder[gpu] = action.until, action.app
+            row.leases[gpu] = action.until
+            self.holder[gpu] = action.app
         self.free.difference_update(action.gpus)
         row.started = now if row.started < 0 else row.started
         self.unsettled[action.app] = None

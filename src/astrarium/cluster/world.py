@@ -8,14 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from astrarium.cluster import contract
-from astrarium.cluster.machines import Floor, Slowdowns
+from astrarium.cluster.machines import Floor
+from astrarium.cluster.slowdowns import Slowdowns
 from astrarium.cluster.state import ClusterState, JobRow
 from astrarium.core.units import Time
 
-Key = tuple[int, int, int]  # app, phase, job
+
+class JobKey(NamedTuple):
+    """A job of an app; jobs of different phases may have the same number."""
+
+    app: int
+    phase: int
+    job: int
+
 
 Later: TypeAlias = Iterator[tuple[Time, contract.Event]]  # what will happen, and when
 
@@ -49,7 +57,7 @@ class ClusterWorld:
         self._checkpoints = checkpoints
         self._short = short
         self._saves = saves
-        self._jobs: dict[Key, _Truth] = {}
+        self._jobs: dict[JobKey, _Truth] = {}
 
     def consequences(self, now: Time, action: contract.Action, state: ClusterState) -> Later:
         if type(action) is contract.Grant:
@@ -95,9 +103,10 @@ class ClusterWorld:
         for app, row in state.apps.items():
             for number, job in row.jobs.items():
                 truth = _Truth(state.done(now, job), run=job.run)
-                self._jobs[app, row.phase, number] = truth
+                self._jobs[JobKey(app, row.phase, number)] = truth
                 if job.gpus:
-                    truth.since, truth.pace = max(now, job.since), self._pace(job, job.gpus, state.floor)
+                    truth.since = max(now, job.since)
+                    truth.pace = self._pace(job, job.gpus, state.floor)
                     truth.gpus = job.gpus
                     takes = max(1, round(max(0, job.job.work - truth.done) / truth.pace))
                     yield truth.since + takes, contract.JobFinished(app, number, job.run)
@@ -106,11 +115,12 @@ class ClusterWorld:
         app = state.apps[action.app]
         job = app.jobs[action.job]
         floor = state.floor
-        truth = self._jobs.setdefault((action.app, app.phase, action.job), _Truth())
+        truth = self._jobs.setdefault(JobKey(action.app, app.phase, action.job), _Truth())
         if truth.pace:  # it moves
             self._bank(now, truth, lost=not self._saves)
             yield now, contract.JobProgressed(action.app, action.job, job.run, truth.done)
-        truth.run, truth.pace = job.run, self._pace(job, action.gpus, floor)
+        truth.run = job.run
+        truth.pace = self._pace(job, action.gpus, floor)
         truth.gpus = action.gpus
         takes = max(1, round(max(0, job.job.work - truth.done) / truth.pace))
         truth.since = now + (self._startup if takes > self._short else 0)
@@ -118,7 +128,7 @@ class ClusterWorld:
 
     def _stop(self, now: Time, action: contract.Stop, state: ClusterState) -> Later:
         app = state.apps[action.app]
-        truth = self._jobs[action.app, app.phase, action.job]
+        truth = self._jobs[JobKey(action.app, app.phase, action.job)]
         self._bank(now, truth, lost=not self._saves)
         yield now, contract.JobStopped(action.app, action.job, truth.run, truth.done)
 

@@ -23,7 +23,7 @@ from astrarium.cluster.live.limits import ConnectionLimits, Connections, Full, P
 from astrarium.cluster.live.service import Client, Service, StateFolder, unix_listener
 from astrarium.cluster.live.store import Store
 from astrarium.cluster.live.watching.history import PastQuery
-from astrarium.cluster.scenario.build import live_apps
+from astrarium.cluster.scenario.live_apps import live_apps
 from astrarium.core.errors import AstrariumError, InputError
 from tests.cluster.live.test_arbiter import House
 from tests.support.cluster.hosts import waited

@@ -20,7 +20,8 @@ from astrarium.cluster.contract import (
 )
 from astrarium.cluster.live.backend import MachineStatus, Options, Order
 from astrarium.cluster.live.slowdowns import ENOUGH, RelativeSlowdowns
-from astrarium.cluster.machines import Machine, Slowdowns, Spread
+from astrarium.cluster.machines import Machine, Spread
+from astrarium.cluster.slowdowns import Slowdowns
 from astrarium.cluster.state import ClusterState
 from astrarium.core.units import FOREVER, SECOND
 from tests.cluster.live.test_cluster import Play, leased

@@ -7,8 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import product
 from random import Random
 
-from astrarium.cluster.auction.goods import Bid, BidOption, FreeMachine, GpuPiece
-from astrarium.cluster.auction.partial import AuctionResult, Share, kept
+from astrarium.cluster.auction.bids import Bid, BidOption, GpuPiece
+from astrarium.cluster.auction.goods import FreeMachine
+from astrarium.cluster.auction.handout import kept
+from astrarium.cluster.auction.partial import AuctionResult, Share
 from astrarium.cluster.auction.program import BILLION, program
 from astrarium.cluster.auction.search import Assignment, best
 

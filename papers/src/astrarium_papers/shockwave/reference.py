@@ -20,10 +20,12 @@ from typing import Any
 import msgspec
 
 from astrarium.cluster.contract import App, AppArrived, Event, MachineJoined
-from astrarium.cluster.machines import Machine, Slowdowns, Spread
+from astrarium.cluster.machines import Machine, Spread
 from astrarium.cluster.policies import Arbiter, cluster_policies
+from astrarium.cluster.slowdowns import Slowdowns
 from astrarium.cluster.state import AppRow, ClusterState
-from astrarium.cluster.workloads.apps import read_trace, single_apps
+from astrarium.cluster.workloads.apps import single_apps
+from astrarium.cluster.workloads.traces import read_trace
 from astrarium.cluster.world import ClusterWorld
 from astrarium.core.choice import Choice, chosen
 from astrarium.core.engine import Engine

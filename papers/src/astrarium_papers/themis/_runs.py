@@ -15,8 +15,8 @@ from astrarium.cluster.record import ClusterRecord
 from astrarium.cluster.report.summary import AppSummary, summarize_apps
 from astrarium.cluster.scenario.build import Built
 from astrarium.cluster.scenario.read import ClusterScenario, parse
-from astrarium.cluster.workloads import themis
 from astrarium.cluster.workloads.apps import DrawnApp
+from astrarium.cluster.workloads.themis import clusters, models
 from astrarium.core.errors import InputError, one_of
 from astrarium.core.units import Time
 from astrarium.run.pools import processes
@@ -48,10 +48,10 @@ SETTINGS = {
     "network": "whose slowdowns jobs have that lie apart: k80 unless said, p100, v100 or fast",
 }
 CLUSTERS: dict[str, tuple[Machine, ...]] = {
-    "testbed": themis.MACHINES["themis-testbed"],
-    "half of the testbed": themis.machines(((4, 2, 2), (6, 4, 2))),
-    "quarter of the testbed": themis.machines(((2, 2, 2), (3, 4, 2))),
-    "simulator": themis.MACHINES["themis-simulator"],
+    "testbed": clusters.MACHINES["themis-testbed"],
+    "half of the testbed": clusters.machines(((4, 2, 2), (6, 4, 2))),
+    "quarter of the testbed": clusters.machines(((2, 2, 2), (3, 4, 2))),
+    "simulator": clusters.MACHINES["themis-simulator"],
 }
 
 Parameters = tuple[tuple[str, Any], ...]
@@ -111,7 +111,7 @@ def measured(tasks: Sequence[Task], effort: Effort) -> dict[Task, Measured]:
 
 def _switched(task: Task, settings: Mapping[str, str]) -> Task:
     network = settings.get("network", task.drawing.network)
-    known = list(dict.fromkeys(network for _, network in themis.SLOWDOWNS))
+    known = list(dict.fromkeys(network for _, network in models.SLOWDOWNS))
     if network not in known:
         raise InputError("network", network, one_of(known, network))
     drawing = msgspec.structs.replace(task.drawing, network=network)

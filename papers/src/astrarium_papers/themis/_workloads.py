@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import msgspec
 
-from astrarium.cluster.workloads import themis
 from astrarium.cluster.workloads.apps import DrawnApp, scaled
+from astrarium.cluster.workloads.themis import successive_halving, sweeps
 from astrarium.core.errors import InputError
 from astrarium.core.units import SECOND
 
 TESTBED_GPUS = 64
-TESTBED = themis.Sizes(3, 9.5, 10, 77 * 60 * SECOND, 0.5, 0.3)
+TESTBED = sweeps.Sizes(3, 9.5, 10, 77 * 60 * SECOND, 0.5, 0.3)
 TESTBED_HOURS = 1000.0
 TESTBED_LOAD = 90.0
 TRACE_LOAD = 50.0  # GPUs wanted on average, of section 2.2
@@ -35,14 +35,14 @@ class Drawing(msgspec.Struct, frozen=True):
 
     workload: int = 1
     seed: int = 1
-    apps: int = themis.APPS
+    apps: int = sweeps.APPS
     as_drawn: bool = False
     network_share: float | None = None
     network: str = "k80"
 
     @property
     def gpu_hours(self) -> float:
-        return TESTBED_HOURS * self.apps / themis.APPS
+        return TESTBED_HOURS * self.apps / sweeps.APPS
 
 
 def drawn(drawing: Drawing, gpus: int) -> tuple[DrawnApp, ...]:
@@ -59,7 +59,7 @@ def drawn(drawing: Drawing, gpus: int) -> tuple[DrawnApp, ...]:
 def on_testbed(
     workload: int = 1,
     seed: int = 1,
-    apps: int = themis.APPS,
+    apps: int = sweeps.APPS,
     load: float = TESTBED_LOAD,
     network_share: float | None = None,
     network: str = "k80",
@@ -67,14 +67,16 @@ def on_testbed(
     """Return a workload as the 64 GPUs of the paper must have seen it. Fewer apps are as much less work."""
     if workload not in (1, 2):
         raise InputError("workload", workload, "1 (sweeps) or 2 (successive halving)")
-    found = themis.parametric(seed, apps, network_share, network, TESTBED)
+    found = sweeps.parametric(seed, apps, network_share, network, TESTBED)
     if workload == 2:
-        found = tuple(themis.halving([app], seed)[0] if len(app.jobs) > 1 else app for app in found)
-    return scaled(found, TESTBED_HOURS * apps / themis.APPS, load)
+        found = tuple(
+            successive_halving.halving([app], seed)[0] if len(app.jobs) > 1 else app for app in found
+        )
+    return scaled(found, TESTBED_HOURS * apps / sweeps.APPS, load)
 
 
 def _as_drawn(drawing: Drawing, gpus: int) -> tuple[DrawnApp, ...]:
-    apps = themis.parametric(drawing.seed, drawing.apps, drawing.network_share, drawing.network)
+    apps = sweeps.parametric(drawing.seed, drawing.apps, drawing.network_share, drawing.network)
     if drawing.workload == 2:
-        apps = themis.halving(apps, drawing.seed)
+        apps = successive_halving.halving(apps, drawing.seed)
     return scaled(apps, drawing.gpu_hours, TRACE_LOAD * gpus / TESTBED_GPUS)

@@ -14,7 +14,7 @@ from astrarium.cluster import level
 from astrarium.cluster.machines import Spread
 from astrarium.cluster.report.summary import summarize_apps
 from astrarium.cluster.scenario.read import parse
-from astrarium.cluster.workloads.themis import SLOWDOWNS
+from astrarium.cluster.workloads.themis.models import SLOWDOWNS
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 
 TITLE = "Two apps that care, or not, about where they run (Figure 5)"

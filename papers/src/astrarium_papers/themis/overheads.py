@@ -14,8 +14,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from astrarium.cluster.agents import AppAgent
-from astrarium.cluster.auction.goods import Bid, free_machines
+from astrarium.cluster.agents.agent import AppAgent
+from astrarium.cluster.auction.bids import Bid
+from astrarium.cluster.auction.goods import free_machines
 from astrarium.cluster.auction.partial import auction
 from astrarium.cluster.contract import AppArrived, MachineJoined
 from astrarium.cluster.scenario.build import slowdowns

@@ -9,10 +9,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from astrarium.cluster.agents import AppAgent
+from astrarium.cluster.agents.agent import AppAgent
 from astrarium.cluster.auction.goods import free_machines
 from astrarium.cluster.contract import App, AppArrived, Job, MachineJoined, single
-from astrarium.cluster.machines import Machine, Slowdowns, Spread
+from astrarium.cluster.machines import Machine, Spread
+from astrarium.cluster.slowdowns import Slowdowns
 from astrarium.cluster.state import ClusterState
 from astrarium.core.units import SECOND
 from astrarium_papers.findings import Effort, Findings, Row

@@ -20,8 +20,8 @@ from astrarium.cluster.live.machine.owners import impassable
 from astrarium.cluster.live.service import user_name
 from astrarium.cluster.live.watching.console import Lines
 from astrarium.cluster.live.watching.hooks import Hooks
+from astrarium.cluster.scenario.live import Address, read_address
 from astrarium.cluster.scenario.read import ClusterScenario
-from astrarium.cluster.scenario.schema import Address, read_address
 from astrarium.core.errors import InputError
 from astrarium.run.pools import signals_to
 

@@ -129,7 +129,7 @@ def _of_file(file: Path, options: dict[str, Any]) -> list[dict[str, Any]]:
 def _check(body: dict[str, Any]) -> None:
     """What can be known here is said at once; the rest is for the arbiter."""
     from astrarium.cluster.live.arbiter import ANY
-    from astrarium.cluster.scenario.build import live_apps
+    from astrarium.cluster.scenario.live_apps import live_apps
 
     live_apps(body, ANY, Path())
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from astrarium.cluster import contract
-from astrarium.cluster.agents import AppAgent
-from astrarium.cluster.agents.remaining_work import SelfReport
+from astrarium.cluster.agents.agent import AppAgent
+from astrarium.cluster.agents.self_report import SelfReport
 from astrarium.cluster.demand import GpuDemand, most_usable
 from astrarium.cluster.fairness import Definition
 from astrarium.cluster.state import AppRow, ClusterState
@@ -19,7 +19,8 @@ OF_ALL = (contract.MachineJoined, contract.MachineLost, contract.GpuFailed, cont
 
 @dataclass(eq=False)
 class Participant:
-    """An app with its agent, how many GPUs it can use, and since when it has had none."""
+    """A participant is an app that may bid in rounds. Its agent speaks for it; when it has *starved* for too
+    long, a round serves it first."""
 
     row: AppRow
     agent: AppAgent
@@ -61,7 +62,8 @@ def touched(events: Sequence[contract.Event], state: ClusterState) -> set[int]:
 
 
 class Participants:
-    """All apps that are there; what each reports of itself is asked of *report* when it comes."""
+    """The participants of a run are noted as apps come, change and go. What an app reports of itself is asked
+    of *report* when it comes, and never again."""
 
     def __init__(self, definition: Definition, report: Callable[[int], SelfReport]) -> None:
         self._definition = definition

@@ -1,100 +1,24 @@
-"""An agent reckons what its app has still to do, and how long that takes on GPUs of a given layout."""
+"""An agent reckons what its app has still to do, and how long that takes on GPUs of a given layout.
+
+The app is taken to keep these GPUs until it ends: the time is T_sh of Themis (section 4.3), without the past.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from heapq import heapify, heapreplace
 from math import ceil, fsum
 from statistics import median_high
 from typing import NamedTuple
 
+from astrarium.cluster.agents.layouts import GpuLayout, spreads
+from astrarium.cluster.agents.self_report import ReportedSlowdowns, SelfReport
 from astrarium.cluster.contract import Job
-from astrarium.cluster.machines import Floor, Slowdowns, Spread
+from astrarium.cluster.machines import Spread
 from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.core.units import Time
 
-# Layouts: how many GPUs lie on how many machines, as far as it matters for speed, without saying which.
-
-
-class MachineGpus(NamedTuple):
-    """A number of GPUs on one machine, in this rack or (None) in any."""
-
-    gpus: int
-    rack: int | None = None
-
-
-class GpuLayout(NamedTuple):
-    """How many GPUs lie on each machine, the most first; *slot* GPUs of a machine lie closest together."""
-
-    parts: tuple[MachineGpus, ...]
-    slot: int = 1
-
-    @property
-    def gpus(self) -> int:
-        return sum(part.gpus for part in self.parts)
-
-    def spread(self, size: int) -> Spread:
-        """Return the spread of so many of these GPUs, taken as close together as they lie."""
-        if not self.parts or size <= min(self.slot, self.parts[0].gpus):
-            return Spread.SLOT
-        if size <= self.parts[0].gpus:
-            return Spread.MACHINE
-        return _apart(self.parts)
-
-
-def gpu_layout(parts: Iterable[MachineGpus], slot: int = 1) -> GpuLayout:
-    """Return the layout of GPUs on these machines: the most first, then by rack."""
-    ordered = sorted(parts, key=lambda part: (-part.gpus, -1 if part.rack is None else part.rack))
-    return GpuLayout(tuple(ordered), slot)
-
-
-def held(floor: Floor, gpus: Iterable[int]) -> dict[int, MachineGpus]:
-    """Return how many of these GPUs each machine has."""
-    found: dict[int, MachineGpus] = {}
-    for gpu in gpus:
-        rack, machine, _ = floor.place_of(gpu)
-        found[machine] = MachineGpus(found[machine].gpus + 1 if machine in found else 1, rack)
-    return found
-
-
-def spreads(sizes: Sequence[int], layout: GpuLayout) -> list[Spread]:
-    """Return the spread of each of these jobs, placed the largest first, each where it fits most tightly."""
-    if not sizes or max(sizes) <= 1:
-        return [Spread.SLOT] * len(sizes)
-    left = [part.gpus for part in layout.parts]
-    found = [Spread.SLOT] * len(sizes)
-    for job in sorted(range(len(sizes)), key=lambda job: -sizes[job]):
-        found[job] = _take(left, sizes[job], layout)
-    return found
-
-
-def _take(left: list[int], size: int, layout: GpuLayout) -> Spread:
-    """Take the GPUs of one job from what is *left* on each machine, and return their spread."""
-    fitting = [place for place, room in enumerate(left) if room >= size]
-    if fitting:
-        left[min(fitting, key=lambda place: left[place])] -= size
-        return Spread.SLOT if size <= layout.slot else Spread.MACHINE
-    used = []
-    for place in sorted(range(len(left)), key=lambda place: -left[place]):
-        taken = min(left[place], size)
-        if taken:
-            left[place], size = left[place] - taken, size - taken
-            used.append(layout.parts[place])
-    return _apart(used)
-
-
-def _apart(parts: Sequence[MachineGpus]) -> Spread:
-    """Return the spread over whole machines; one that may lie in any rack is taken to lie in another."""
-    racks = {part.rack for part in parts}
-    if len(parts) > 1 and (len(racks) > 1 or None in racks):
-        return Spread.CLUSTER
-    return Spread.RACK if len(parts) > 1 else Spread.MACHINE
-
-
-# How long the jobs of an app take on GPUs that it keeps until it ends: T_sh of Themis, without the past.
-
-
-UNSERVED = 10.0
+UNSERVED = 10.0  # how many times longer work takes that no GPU is there for
 Slowdown = Callable[[str, int], float]  # of a model on a number of GPUs, wherever these would lie
 
 
@@ -111,7 +35,7 @@ class LaterPhase(NamedTuple):
     """A phase to come of a tuner: which jobs are in it is not known, so all are as the median job."""
 
     jobs: int
-    each: RemainingJob
+    median: RemainingJob
 
 
 def longest_first(jobs: Sequence[RemainingJob]) -> list[RemainingJob]:
@@ -128,13 +52,13 @@ def sizes(jobs: Sequence[RemainingJob], gpus: int) -> list[int] | None:
     if sum(job.most for job in jobs) <= gpus:
         return [job.most for job in jobs]
     level = _level(jobs, gpus)
-    found = [min(max(level, job.least), job.most) for job in jobs]
-    spare = gpus - sum(found)
+    own = [min(max(level, job.least), job.most) for job in jobs]
+    spare = gpus - sum(own)
     for place, job in enumerate(jobs):
-        if spare and found[place] < job.most and found[place] == level:
-            found[place] += 1
+        if spare and own[place] < job.most and own[place] == level:
+            own[place] += 1
             spare -= 1
-    return found
+    return own
 
 
 def _level(jobs: Sequence[RemainingJob], gpus: int) -> int:
@@ -184,41 +108,13 @@ def _one_by_one(jobs: Sequence[RemainingJob], gpus: int, slowdown: Slowdown) -> 
 
 def later_time(later: LaterPhase, gpus: int, slowdown: Slowdown) -> float:
     """Return how long a later phase takes: side by side with equal parts of the GPUs, or in rounds."""
-    job = later.each
-    abreast = gpus // later.each.least
+    job = later.median
+    abreast = gpus // later.median.least
     if not abreast:
         return UNSERVED * later.jobs * job.left / job.least
     size = min(job.most, max(job.least, gpus // later.jobs))
     rounds = ceil(later.jobs / abreast)
     return rounds * job.left * slowdown(job.model, size) / size
-
-
-class SelfReport(NamedTuple):
-    """What an app says of itself, over what is true; all ones: it says the truth. *work* is that of its jobs;
-    *near* and *apart* how much slower they get on one machine and on several."""
-
-    work: float = 1.0
-    near: float = 1.0
-    apart: float = 1.0
-
-
-class ReportedSlowdowns:
-    """S as an app reports it. Being apart makes no app faster, whatever it reports."""
-
-    def __init__(self, known: Slowdowns, network: str, report: SelfReport) -> None:
-        self._known = known
-        self._network = network
-        self._report = report
-        self._found: dict[tuple[str, Spread], float] = {}
-
-    def of(self, model: str, spread: Spread) -> float:
-        found = self._found.get((model, spread))
-        if found is None:
-            known = self._known.of(model, self._network, spread)
-            report = self._report
-            found = known * report.near if spread <= Spread.MACHINE else max(1.0, known * report.apart)
-            self._found[model, spread] = found
-        return found
 
 
 class RemainingWork(NamedTuple):
@@ -255,9 +151,9 @@ class RemainingWork(NamedTuple):
 
     def jobs(self) -> list[RemainingJob]:
         guessed = [
-            each
+            job
             for phase in self.later
-            for each in ([phase.each] if isinstance(phase, LaterPhase) else phase)
+            for job in ([phase.median] if isinstance(phase, LaterPhase) else phase)
         ]
         return self.present + guessed
 
@@ -265,9 +161,7 @@ class RemainingWork(NamedTuple):
 def remaining_work(now: Time, row: AppRow, state: ClusterState, report: SelfReport) -> RemainingWork:
     """Return what is left of an app (Equation 2); of halving, later phases are guessed from the median."""
     present = [
-        _remaining_job(each.job, report, state.done(now, each))
-        for each in row.jobs.values()
-        if not each.finished
+        _remaining_job(job.job, report, state.done(now, job)) for job in row.jobs.values() if not job.finished
     ]
     later = [_foreseen(row, phase, report) for phase in row.app.phases[row.phase + 1 :]]
     network = next((machine.network for machine in state.floor.machines.values()), "")
@@ -282,7 +176,7 @@ def _remaining_job(job: Job, report: SelfReport, done: Time = 0) -> RemainingJob
 def _foreseen(row: AppRow, phase: Sequence[Job], report: SelfReport) -> list[RemainingJob] | LaterPhase:
     if row.app.kind != "halving":
         return longest_first([_remaining_job(job, report) for job in phase])
-    now = [each.job for each in row.jobs.values()]
+    now = [job.job for job in row.jobs.values()]
     if all(job.iterations for job in (*now, *phase)):
         iteration = median_high(job.forecast / job.iterations for job in now)
         work = iteration * median_high(job.iterations for job in phase)

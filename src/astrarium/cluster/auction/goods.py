@@ -1,4 +1,4 @@
-"""An auction sells the free GPUs of machines; apps bid for them with tables of options."""
+"""An auction sells the free GPUs of machines; machines that are alike for all who bid are one class."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ class FreeMachine(NamedTuple):
     def ordered(self) -> list[int]:
         """Return the GPUs slot by slot, the fullest slot first, so that a piece breaks few."""
         slots = self.slots or (0,) * len(self.gpus)
-        room = {slot: slots.count(slot) for slot in slots}
+        free_in = {slot: slots.count(slot) for slot in slots}
         return [
-            gpu for _, _, gpu in sorted((-room[s], s, gpu) for s, gpu in zip(slots, self.gpus, strict=True))
+            gpu
+            for _, _, gpu in sorted((-free_in[s], s, gpu) for s, gpu in zip(slots, self.gpus, strict=True))
         ]
 
 
@@ -41,13 +42,13 @@ class MachineClass(NamedTuple):
 
 def free_machines(floor: Floor, gpus: Iterable[int]) -> list[FreeMachine]:
     """Return the goods that these free GPUs of the floor make, in the order of racks and machines."""
-    found: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    by_machine: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for gpu in gpus:
         rack, machine, slot = floor.place_of(gpu)
-        found.setdefault((rack, machine), []).append((gpu, slot))
+        by_machine.setdefault((rack, machine), []).append((gpu, slot))
     return [
         FreeMachine(machine, tuple(g for g, _ in sorted(own)), rack, tuple(s for _, s in sorted(own)))
-        for (rack, machine), own in sorted(found.items())
+        for (rack, machine), own in sorted(by_machine.items())
     ]
 
 
@@ -64,34 +65,3 @@ def classes(goods: Sequence[FreeMachine], racks_matter: bool, named: Iterable[in
             )
             members.setdefault(key, []).append(position)
     return [MachineClass(*key, tuple(own)) for key, own in members.items()]
-
-
-# Bids: what GPUs are worth to an app, as a table of options.
-
-
-class GpuPiece(NamedTuple):
-    """A number of GPUs on one machine: this one, one in this rack, or any."""
-
-    gpus: int
-    machine: int | None = None
-    rack: int | None = None
-
-
-class BidOption(NamedTuple):
-    """Pieces, and the *rho* that they would lead to (small is good). *one_rack*: all pieces lie in one."""
-
-    pieces: tuple[GpuPiece, ...]
-    rho: float
-    one_rack: bool = False
-
-    @property
-    def gpus(self) -> int:
-        return sum(piece.gpus for piece in self.pieces)
-
-
-class Bid(NamedTuple):
-    """The options of one bidder. *rho_old* is its rho without any: finite, as 1/rho = 0 ends comparisons."""
-
-    bidder: int
-    rho_old: float
-    options: tuple[BidOption, ...]

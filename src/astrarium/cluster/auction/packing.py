@@ -8,92 +8,22 @@ for all that are still to come (`Slack`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from functools import cache, cached_property
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from astrarium.cluster.auction.capacity import PieceNeed, fitting
 from astrarium.cluster.auction.goods import MachineClass
 
-Weigh = Callable[[int], int]
 
+class Bin(NamedTuple):
+    """Machines of one class with as many free GPUs are one bin: they are all the same."""
 
-class PieceNeed(NamedTuple):
-    """A piece as the machines see it: its size, and the classes of machines that could take it."""
-
-    gpus: int
-    classes: frozenset[int]
-
-
-class CapacityRow(NamedTuple):
-    """An inequality that all pieces obey which the machines can hold: their weights fit the room."""
-
-    weights: tuple[int, ...]  # of each need
-    room: int
-
-
-def capacity_rows(needs: Sequence[PieceNeed], classes: Sequence[MachineClass]) -> list[CapacityRow]:
-    """Return the inequalities for all classes, for every set that confines a need, for all ways to weigh."""
-    best: dict[tuple[int, ...], int] = {}
-    ways = list(_ways(sorted({need.gpus for need in needs}), {each.free for each in classes}))
-    everywhere = frozenset(range(len(classes)))
-    confined = (
-        {everywhere} if decide_alone(needs, classes) else {everywhere, *(need.classes for need in needs)}
-    )
-    sizes = tuple(sorted({need.gpus for need in needs}))
-    weighed = [({size: way(size) for size in sizes}, _most_weight(sizes, way, classes)) for way in ways]
-    for inside in sorted(confined, key=sorted):
-        mine = [need.gpus if need.classes <= inside else 0 for need in needs]
-        for of_size, heaviest in weighed:
-            weights = tuple([of_size[gpus] if gpus else 0 for gpus in mine])
-            room = sum([heaviest[each] for each in inside])
-            best[weights] = min(room, best.get(weights, room))
-    return [CapacityRow(weights, room) for weights, room in best.items()]
-
-
-def decide_alone(needs: Sequence[PieceNeed], classes: Sequence[MachineClass]) -> bool:
-    """Return whether all that obeys the rows fits."""
-    anywhere = all(need.classes == fitting(need.gpus, classes) for need in needs)
-    return anywhere and _divide_each_other([need.gpus for need in needs])
-
-
-def fitting(gpus: int, classes: Sequence[MachineClass]) -> frozenset[int]:
-    return frozenset(number for number, each in enumerate(classes) if each.free >= gpus)
-
-
-def _most_weight(sizes: Sequence[int], way: Weigh, classes: Sequence[MachineClass]) -> list[int]:
-    """Return the most weight that all machines of each class can hold."""
-
-    @cache
-    def of(free: int) -> int:
-        return max((way(size) + of(free - size) for size in sizes if size <= free), default=0)
-
-    return [of(each.free) * len(each.members) for each in classes]
-
-
-def _ways(sizes: Sequence[int], frees: set[int]) -> Iterator[Weigh]:
-    yield from (_times(size) for size in sizes)
-    if not _divide_each_other(sizes):
-        yield from (_rounding(free, small) for free in sorted(frees) for small in sizes if 2 * small <= free)
-
-
-def _times(size: int) -> Weigh:
-    return lambda gpus: gpus // size
-
-
-def _rounding(free: int, small: int) -> Weigh:
-    """Return a weight that counts a piece as a whole machine where nothing that counts fits beside it."""
-    return lambda gpus: free if gpus > free - small else gpus if gpus >= small else 0
-
-
-def _divide_each_other(sizes: Sequence[int]) -> bool:
-    return all(large % small == 0 for small, large in pairwise(sorted(set(sizes))))
-
-
-Bin = tuple[int, int]  # room and class: machines of which both are the same are all the same
+    free: int
+    kind: int  # the class of machines
 
 
 class Slack:
@@ -102,50 +32,45 @@ class Slack:
     def __init__(self, needs: Sequence[PieceNeed], classes: Sequence[MachineClass]) -> None:
         self._needs = needs
         self.bins: dict[Bin, int] = {
-            (each.free, number): len(each.members) for number, each in enumerate(classes)
+            Bin(kind.free, number): len(kind.members) for number, kind in enumerate(classes)
         }
         self._sets = sorted({frozenset(range(len(classes))), *(need.classes for need in needs)}, key=sorted)
         self._sizes = sorted({need.gpus for need in needs})
         self._changes: dict[tuple[int, Bin], list[tuple[int, int]]] = {}
-        self._there = self._places(self.bins, lambda bin_, inside: bin_[1] in inside) @ np.array(
-            [*self.bins.values()], np.int64
-        )
-        self._taken = self._places(
-            [(need.gpus, number) for number, need in enumerate(needs)],
-            lambda piece, inside: needs[piece[1]].classes <= inside,
-        )
+        free = [[bin_.free if bin_.kind in inside else 0 for bin_ in self.bins] for inside in self._sets]
+        needed = [[need.gpus if need.classes <= inside else 0 for need in needs] for inside in self._sets]
+        self._there = self._places(free, len(self.bins)) @ np.array([*self.bins.values()], np.int64)
+        self._taken = self._places(needed, len(needs))
 
-    def _places(
-        self, things: Collection[Bin], counts_in: Callable[[Bin, frozenset[int]], bool]
-    ) -> NDArray[np.int64]:
-        """Return the places of each size that each thing is, in every set in which it counts."""
-        found = [[each[0] if counts_in(each, inside) else 0 for each in things] for inside in self._sets]
-        gpus = np.array(found, np.int64).reshape(len(found), 1, len(things))
-        places: NDArray[np.int64] = gpus // np.array(self._sizes, np.int64)[:, None]
-        return places.reshape(len(found) * len(self._sizes), len(things))
+    def _places(self, gpus: Sequence[Sequence[int]], count: int) -> NDArray[np.int64]:
+        """Return how many places of each size there are in so many GPUs of *count* bins or pieces, which each
+        set has a row of."""
+        rows = np.array(gpus, np.int64).reshape(len(gpus), 1, count)
+        places: NDArray[np.int64] = rows // np.array(self._sizes, np.int64)[:, None]
+        return places.reshape(len(gpus) * len(self._sizes), count)
 
     def start(self, counts: Sequence[int]) -> list[int]:
         """Return the slack with nothing placed, and so many pieces of each need to come."""
-        found: list[int] = (self._there - self._taken @ np.array(counts, np.int64)).tolist()
-        return found
+        slack: list[int] = (self._there - self._taken @ np.array(counts, np.int64)).tolist()
+        return slack
 
     def change(self, number: int, bin_: Bin) -> list[tuple[int, int]]:
         """Return what a piece of a need in a bin changes: places in the list, and how much more."""
         known = self._changes.get((number, bin_))
         if known is None:
-            known = self._changes[number, bin_] = self._found(self._needs[number], bin_)
+            known = self._changes[number, bin_] = self._reckoned(self._needs[number], bin_)
         return known
 
-    def _found(self, need: PieceNeed, bin_: Bin) -> list[tuple[int, int]]:
-        room, kind = bin_
-        found = []
+    def _reckoned(self, need: PieceNeed, bin_: Bin) -> list[tuple[int, int]]:
+        free = bin_.free
+        changes = []
         for outer, inside in enumerate(self._sets):
             mine = need.classes <= inside
-            for inner, size in enumerate(self._sizes if kind in inside else ()):
-                more = (need.gpus // size if mine else 0) - (room // size - (room - need.gpus) // size)
+            for inner, size in enumerate(self._sizes if bin_.kind in inside else ()):
+                more = (need.gpus // size if mine else 0) - (free // size - (free - need.gpus) // size)
                 if more:
-                    found.append((outer * len(self._sizes) + inner, more))
-        return found
+                    changes.append((outer * len(self._sizes) + inner, more))
+        return changes
 
 
 STEPS = 200  # back and forth; after that, what is next in value is tried instead
@@ -175,9 +100,9 @@ class Packer:
         last = [(number, None) for number in self._easy for _ in range(counts[number])]
         return self._machines([*search.placed(), *last])
 
-    def _search(self, counts: Sequence[int]) -> _Search:
+    def _search(self, counts: Sequence[int]) -> _PackingSearch:
         pieces = [number for number in self._order for _ in range(counts[number])]
-        return _Search(self._slack, self._needs, pieces, self._slack.start(counts))
+        return _PackingSearch(self._slack, self._needs, pieces, self._slack.start(counts))
 
     @cached_property
     def _slack(self) -> Slack:
@@ -195,26 +120,26 @@ class Packer:
 
     @cached_property
     def _order(self) -> list[int]:
-        choice = [sum(len(self._classes[each].members) for each in need.classes) for need in self._needs]
+        choice = [sum(len(self._classes[kind].members) for kind in need.classes) for need in self._needs]
         hard = [number for number in range(len(self._needs)) if number not in self._easy]
         return sorted(hard, key=lambda n: (choice[n] > 1, -self._needs[n].gpus, choice[n], n))
 
     def _machines(self, pieces: Iterable[tuple[int, Bin | None]]) -> list[list[int]]:
         """Return machines for pieces that have bins, or (None) where they fit most tightly."""
         there: dict[Bin, list[int]] = {}
-        for number, each in enumerate(self._classes):
-            there[each.free, number] = list(each.members[::-1])
-        found: list[list[int]] = [[] for _ in self._needs]
+        for number, machine_class in enumerate(self._classes):
+            there[Bin(machine_class.free, number)] = list(machine_class.members[::-1])
+        machines: list[list[int]] = [[] for _ in self._needs]
         for number, place in pieces:
             gpus = self._needs[number].gpus
-            room, kind = place or min(bin_ for bin_, left in there.items() if left and bin_[0] >= gpus)
-            machine = there[room, kind].pop()
-            there.setdefault((room - gpus, kind), []).append(machine)
-            found[number].append(machine)
-        return found
+            bin_ = place or min(bin_ for bin_, left in there.items() if left and bin_.free >= gpus)
+            machine = there[bin_].pop()
+            there.setdefault(Bin(bin_.free - gpus, bin_.kind), []).append(machine)
+            machines[number].append(machine)
+        return machines
 
 
-class _Search:
+class _PackingSearch:
     """A search for bins, piece by piece; *slack* is what is left for those to come and those that come
     last."""
 
@@ -253,15 +178,15 @@ class _Search:
         return True
 
     def _choices(self) -> Iterator[Bin]:
-        """Yield the bins that the next piece may go to; the one with the least room is tried first. Whenever
-        the next is asked for, the slack is as it was."""
+        """Yield the bins that the next piece may go to, the one with the fewest free GPUs first. Whenever the
+        next is asked for, the slack is as it was."""
         if self._hopeless and self._position() in self._hopeless:
             return
         number = self._pieces[len(self._where)]
         slack = self._slack
         gpus = self._needs[number].gpus
         kinds = self._needs[number].classes
-        for bin_ in sorted(bin_ for bin_ in self._bins if bin_[0] >= gpus and bin_[1] in kinds):
+        for bin_ in sorted(bin_ for bin_ in self._bins if bin_.free >= gpus and bin_.kind in kinds):
             if all(slack[place] + more >= 0 for place, more in self._table.change(number, bin_)):
                 yield bin_
 
@@ -272,7 +197,7 @@ class _Search:
         number = self._pieces[len(self._where)]
         for place, more in self._table.change(number, bin_):
             self._slack[place] += more
-        self._move(bin_, (bin_[0] - self._needs[number].gpus, bin_[1]))
+        self._move(bin_, Bin(bin_.free - self._needs[number].gpus, bin_.kind))
         self._where.append(bin_)
 
     def _take_back(self) -> None:
@@ -280,7 +205,7 @@ class _Search:
         number = self._pieces[len(self._where)]
         for place, more in self._table.change(number, bin_):
             self._slack[place] -= more
-        self._move((bin_[0] - self._needs[number].gpus, bin_[1]), bin_)
+        self._move(Bin(bin_.free - self._needs[number].gpus, bin_.kind), bin_)
 
     def _move(self, before: Bin, after: Bin) -> None:
         bins = self._bins

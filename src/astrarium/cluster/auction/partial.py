@@ -25,89 +25,11 @@ from collections.abc import Sequence
 from math import exp, fsum, log
 from typing import NamedTuple
 
-import msgspec
-
-from astrarium.cluster.auction.goods import Bid, FreeMachine
+from astrarium.cluster.auction.bids import Bid
+from astrarium.cluster.auction.goods import FreeMachine
+from astrarium.cluster.auction.handout import won_gpus
 from astrarium.cluster.auction.program import BILLION, NOTHING, AuctionProgram, program
 from astrarium.cluster.auction.search import USUAL, Assignment, Hint, SearchEffort, best
-from astrarium.core.errors import BrokenBooks
-
-
-def won_gpus(
-    program: AuctionProgram, rows: Sequence[int], goods: Sequence[FreeMachine]
-) -> list[tuple[int, ...]]:
-    """Return the GPUs of each bidder, none of them twice; pieces lie on one machine or in one rack where they
-    can."""
-    counts = [table.counts[row] for table, row in zip(program.tables, rows, strict=True)]
-    total = [sum(int(own[need]) for own in counts) for need in range(len(program.needs))]
-    packed = program.packer.packed(total)
-    if packed is None:
-        raise BrokenBooks("what the search has found does not fit")
-    hand = _Handout(goods, packed, len(counts))
-    for need in sorted(range(len(program.needs)), key=lambda number: -program.needs[number].gpus):
-        for bidder, own in enumerate(counts):
-            for _ in range(int(own[need])):
-                hand.give(bidder, need, program.needs[need].gpus)
-    return [tuple(sorted(gpus)) for gpus in hand.given]
-
-
-class _Handout:
-    """The GPUs that are still there to be given, and the places for pieces that the packing has found."""
-
-    def __init__(self, goods: Sequence[FreeMachine], places: list[list[int]], bidders: int) -> None:
-        self._goods = goods
-        self._places = [list(each) for each in places]
-        self._left = [machine.ordered() for machine in goods]
-        self._at: list[set[int]] = [set() for _ in range(bidders)]
-        self.given: list[list[int]] = [[] for _ in range(bidders)]
-
-    def give(self, bidder: int, need: int, gpus: int) -> None:
-        place = min(self._places[need], key=lambda position: self._distance(bidder, position))
-        self._places[need].remove(place)
-        self._at[bidder].add(place)
-        self.given[bidder] += self._left[place][:gpus]
-        del self._left[place][:gpus]
-
-    def _distance(self, bidder: int, position: int) -> tuple[bool, bool, int]:
-        racks = {self._goods[each].rack for each in self._at[bidder]}
-        return position not in self._at[bidder], self._goods[position].rack not in racks, position
-
-
-def kept(won: Sequence[int], count: int, goods: Sequence[FreeMachine]) -> tuple[int, ...]:
-    """Return what a winner keeps after the hidden payment: at most *count* of the GPUs *won*, on as few
-    machines as can be: whole machines from the largest, and the smallest that holds the rest. GPUs of a
-    machine are taken where they lie closest."""
-    if count >= len(won):
-        return tuple(won)
-    mine = set(won)
-    taken = list[int]()
-    left = sorted(([gpu for gpu in machine.ordered() if gpu in mine] for machine in goods), key=len)
-    while len(taken) < count:
-        rest = count - len(taken)
-        pile = next((pile for pile in left if len(pile) >= rest), left[-1])
-        left.remove(pile)
-        taken += pile[:rest]
-    return tuple(sorted(taken))
-
-
-class AuctionTally(msgspec.Struct, frozen=True):
-    """How well the auctions of a run were solved. *unsolved*: auctions in which a program was not solved to
-    the end. *largest_gap*: how much larger the sum of log(1/rho) of the bidders could have been at most, in
-    the worst of these."""
-
-    auctions: int = 0
-    unsolved: int = 0
-    largest_gap: float = 0.0
-
-    def after(self, outcome: AuctionResult) -> AuctionTally:
-        return AuctionTally(
-            self.auctions + 1, self.unsolved + (not outcome.exact), max(self.largest_gap, outcome.gap)
-        )
-
-
-def tally_of(policy: object) -> AuctionTally | None:
-    """Return how well the auctions of a policy were solved, which it has as `tally`. None: it holds none."""
-    return getattr(policy, "tally", None)
 
 
 class Share(NamedTuple):
@@ -128,15 +50,6 @@ class AuctionResult(NamedTuple):
     shares: tuple[Share, ...]
     exact: bool
     gap: float = 0.0
-
-
-def stopped_early(result: AuctionResult) -> str:
-    """Return what to add to the reasons of an auction whose search was stopped early; nothing otherwise."""
-    if result.exact:
-        return ""
-    if not result.gap:
-        return " (stopped early: payments are estimates)"
-    return f" (stopped early: the sum of log(1/rho) could be larger by at most {result.gap:.2g})"
 
 
 class FairAssignment(NamedTuple):
@@ -164,11 +77,16 @@ def fractions(numbers: AuctionProgram, bids: Sequence[Bid], effort: SearchEffort
         return FairAssignment([], [], True)
     answer = best(numbers, range(len(bids)), effort)
     payments = _Payments(numbers, bids, answer, effort)
-    found = [payments.fraction(bidder) for bidder in range(len(bids))]
-    return FairAssignment(answer.rows, found, payments.exact, 0.0 if answer.exact else answer.loss / BILLION)
+    kept_fractions = [payments.fraction(bidder) for bidder in range(len(bids))]
+    return FairAssignment(
+        answer.rows, kept_fractions, payments.exact, 0.0 if answer.exact else answer.loss / BILLION
+    )
 
 
 class _Payments:
+    """The payments of one auction: each takes a program without the bidder that pays, but for bidders that
+    are alike. *exact* until one of these programs was not solved to the end."""
+
     def __init__(
         self, numbers: AuctionProgram, bids: Sequence[Bid], answer: Assignment, effort: SearchEffort
     ) -> None:
@@ -204,7 +122,7 @@ class _Payments:
         return Hint(answer.loss, columns, rows, answer.tight, answer.prices)
 
     def _logs(self, bidders: list[int], rows: list[int]) -> float:
-        logs = (_log(self._numbers, self._bids, *each) for each in zip(bidders, rows, strict=True))
+        logs = (_log(self._numbers, self._bids, *pair) for pair in zip(bidders, rows, strict=True))
         return fsum(logs)
 
 

@@ -14,9 +14,10 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from astrarium.cluster.auction import packing
-from astrarium.cluster.auction.goods import Bid, FreeMachine, GpuPiece, MachineClass, classes
-from astrarium.cluster.auction.packing import Packer, PieceNeed
+from astrarium.cluster.auction.bids import Bid, GpuPiece
+from astrarium.cluster.auction.capacity import CapacityRow, PieceNeed, capacity_rows, decide_alone
+from astrarium.cluster.auction.goods import FreeMachine, MachineClass, classes
+from astrarium.cluster.auction.packing import Packer
 
 BILLION = 10**9
 NOTHING = -1
@@ -42,11 +43,11 @@ class BidTable(NamedTuple):
 
 
 class AuctionProgram(NamedTuple):
-    """One auction in numbers: machines, pieces, the room for them, and the table of each bidder."""
+    """One auction in numbers: machines, pieces, the capacity for them, and the table of each bidder."""
 
     classes: list[MachineClass]
     needs: list[PieceNeed]
-    room: Ints  # of each row
+    capacity: Ints  # of each row
     rows_decide: bool  # what obeys the rows fits
     tables: list[BidTable]
     packer: Packer
@@ -66,23 +67,23 @@ def program(goods: Sequence[FreeMachine], bids: Sequence[Bid]) -> AuctionProgram
     alternatives = [list(_alternatives(bid, racks, pieces)) for bid in bids]
     needs = list(numbers)
     counts = [_counts(own, len(needs)) for own in alternatives]
-    weights, room = _binding(packing.capacity_rows(needs, kinds), counts, len(needs))
+    weights, capacity = _binding(capacity_rows(needs, kinds), counts, len(needs))
     words = _words(counts, len(needs))
-    decide = packing.decide_alone(needs, kinds)
+    decide = decide_alone(needs, kinds)
     sizes = np.array([need.gpus for need in needs], np.int64)
     tables = [
-        _table(own, each, heavy, words, sizes, room, decide)
-        for own, each, heavy in zip(alternatives, counts, weights, strict=True)
+        _table(own, own_counts, heavy, words, sizes, capacity, decide)
+        for own, own_counts, heavy in zip(alternatives, counts, weights, strict=True)
     ]
-    return AuctionProgram(kinds, needs, room, decide, tables, Packer(needs, kinds))
+    return AuctionProgram(kinds, needs, capacity, decide, tables, Packer(needs, kinds))
 
 
 def _what_matters(bids: Sequence[Bid]) -> tuple[bool, set[int]]:
     """Return whether racks matter, and the machines that are named."""
-    each = [piece for bid in bids for option in bid.options for piece in option.pieces]
+    pieces = [piece for bid in bids for option in bid.options for piece in option.pieces]
     one_rack = any(option.one_rack for bid in bids for option in bid.options)
-    racks = one_rack or any(piece.rack is not None for piece in each)
-    return racks, {piece.machine for piece in each if piece.machine is not None}
+    racks = one_rack or any(piece.rack is not None for piece in pieces)
+    return racks, {piece.machine for piece in pieces if piece.machine is not None}
 
 
 class _Pieces:
@@ -96,13 +97,13 @@ class _Pieces:
     def counted(self, pieces: Mapping[GpuPiece, int], rack: int | None) -> dict[int, int] | None:
         """Return how many pieces there are of each need, all in a rack if one is given. None: some piece fits
         nowhere."""
-        found: dict[int, int] = {}
+        needs: dict[int, int] = {}
         for piece, count in pieces.items():
             number = self._number(piece if rack is None else GpuPiece(piece.gpus, piece.machine, rack))
             if number is None:
                 return None
-            found[number] = found.get(number, 0) + count
-        return found
+            needs[number] = needs.get(number, 0) + count
+        return needs
 
     def _number(self, piece: GpuPiece) -> int | None:
         if piece not in self._known:
@@ -140,36 +141,36 @@ def _racks(pieces: Iterable[GpuPiece], racks: list[int]) -> list[int]:
 
 def _counts(own: list[_Alternative], needs: int) -> Ints:
     counts = np.zeros((len(own), needs), np.int64)
-    for row, each in enumerate(own):
-        for need, count in each.needs.items():
+    for row, alternative in enumerate(own):
+        for need, count in alternative.needs.items():
             counts[row, need] = count
     return counts
 
 
-def _binding(rows: list[packing.CapacityRow], counts: list[Ints], needs: int) -> tuple[list[Ints], Ints]:
-    """Return the weights of each bidder's options, and the room, in the rows that could be broken at all."""
+def _binding(rows: list[CapacityRow], counts: list[Ints], needs: int) -> tuple[list[Ints], Ints]:
+    """Return the weights of each bidder's options, and the capacity, in rows that could be broken at all."""
     by_need = np.array([row.weights for row in rows], np.int32).reshape(len(rows), needs).T.copy()
-    room = np.array([row.room for row in rows], np.int64)
-    weights = [_times(each, by_need) for each in counts]
-    wanted = sum((each.max(axis=0) for each in weights), np.zeros(len(rows), np.int64))
-    return [each[:, wanted > room].astype(np.int64) for each in weights], room[wanted > room]
+    capacity = np.array([row.capacity for row in rows], np.int64)
+    weights = [_times(own, by_need) for own in counts]
+    wanted = sum((own.max(axis=0) for own in weights), np.zeros(len(rows), np.int64))
+    return [own[:, wanted > capacity].astype(np.int64) for own in weights], capacity[wanted > capacity]
 
 
 def _times(counts: Ints, weights: NDArray[np.int32]) -> NDArray[np.int32]:
     """Return counts @ weights, need by need: options have few of them."""
-    found = np.zeros((len(counts), weights.shape[1]), np.int32)
+    totals = np.zeros((len(counts), weights.shape[1]), np.int32)
     for need in np.flatnonzero(counts.any(axis=0)):
         rows = np.flatnonzero(counts[:, need])
-        found[rows] += counts[rows, need, None].astype(np.int32) * weights[need]
-    return found
+        totals[rows] += counts[rows, need, None].astype(np.int32) * weights[need]
+    return totals
 
 
 def _words(counts: list[Ints], needs: int) -> Ints:
     """Return digits of their own for the count of every need, in as few words of 62 bits as will do."""
-    most = sum((each.max(axis=0) for each in counts), np.zeros(needs, np.int64)) + 1
+    most = sum((own.max(axis=0) for own in counts), np.zeros(needs, np.int64)) + 1
     words: list[dict[int, int]] = [{}]
     value = 1
-    for need, base in enumerate(int(each) for each in most):
+    for need, base in enumerate(int(count) for count in most):
         if value * base > WORD:
             words.append({})
             value = 1
@@ -181,12 +182,18 @@ def _words(counts: list[Ints], needs: int) -> Ints:
 
 
 def _table(
-    own: list[_Alternative], counts: Ints, weights: Ints, words: Ints, sizes: Ints, room: Ints, decide: bool
+    own: list[_Alternative],
+    counts: Ints,
+    weights: Ints,
+    words: Ints,
+    sizes: Ints,
+    capacity: Ints,
+    decide: bool,
 ) -> BidTable:
-    gain = np.array([each.gain for each in own])
-    option = np.array([each.option for each in own])
+    gain = np.array([alternative.gain for alternative in own])
+    option = np.array([alternative.option for alternative in own])
     table = BidTable(option, gain, counts @ sizes, counts, weights, counts @ words)
-    fits: NDArray[np.bool_] = np.all(table.weights <= room, axis=1)
+    fits: NDArray[np.bool_] = np.all(table.weights <= capacity, axis=1)
     order = np.lexsort((np.arange(len(own)), table.gpus, -gain))
     order = order[fits[order]]
     sorted_table = BidTable(*(column[order] for column in table))

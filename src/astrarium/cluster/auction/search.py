@@ -12,142 +12,21 @@ Ties go to fewer GPUs, then to the earlier bidders, who get the larger gains.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import log, prod
-from operator import add, gt
-from typing import Any, NamedTuple
+from math import log
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from astrarium.cluster.auction.enumeration import PartialAssignment, all_of_few, are_few
+from astrarium.cluster.auction.prices import prices
 from astrarium.cluster.auction.program import BILLION, AuctionProgram, BidTable, Ints
-from astrarium.core.errors import from_extra
-from astrarium.core.processes import Floats
-
-# Assignments of next to nothing: where few GPUs are free, one by one takes less time than arrays do.
-
-
-STATES = 12  # ways to use up what is free
-ROWS = 8  # of a table
-HELD = 500  # assignments at a time: pieces that weigh nothing where room is short multiply without end
-
-
-class PartialAssignment(NamedTuple):
-    """Rows for the bidders so far, with what these lose and use. `key` tells pieces apart."""
-
-    loss: int
-    gpus: int
-    used: tuple[int, ...]
-    key: tuple[int, ...]
-    rows: tuple[int, ...]
-
-
-class _OptionRow(NamedTuple):
-    regret: int
-    gpus: int
-    weights: list[int]
-    key: list[int]
-
-
-def are_few(tables: Sequence[BidTable], room: Ints) -> bool:
-    return prod((room + 1).tolist()) <= STATES and max(len(table.gain) for table in tables) <= ROWS
-
-
-def all_of_few(
-    tables: Sequence[BidTable], regrets: Sequence[Ints], room: Ints
-) -> list[PartialAssignment] | None:
-    """Return all assignments, the best first; of those with the same pieces, the first that loses least.
-    None: they are not few after all."""
-    there = [PartialAssignment(0, 0, (0,) * len(room), (0,) * tables[0].key.shape[1], ())]
-    limit = room.tolist()
-    for table, own in zip(tables, regrets, strict=True):
-        rows = list(_rows(table, own))
-        found: dict[tuple[int, ...], PartialAssignment] = {}
-        for one in _with_each(there, rows, limit):
-            other = found.get(one.key)
-            if other is None or one.loss < other.loss:
-                found.pop(one.key, None)  # it takes its own place in the order
-                found[one.key] = one
-        there = list(found.values())
-        if len(there) > HELD:
-            return None
-    return sorted(there, key=lambda each: each[:2])
-
-
-def _rows(table: BidTable, regrets: Ints) -> Iterator[_OptionRow]:
-    columns = (each.tolist() for each in (regrets, table.gpus, table.weights, table.key))
-    return map(_OptionRow, *columns)
-
-
-def _with_each(
-    there: list[PartialAssignment], rows: list[_OptionRow], limit: list[int]
-) -> Iterator[PartialAssignment]:
-    for loss, gpus, used, key, before in there:
-        for number, (regret, more, weights, own) in enumerate(rows):
-            after = tuple(map(add, used, weights))
-            if not any(map(gt, after, limit)):
-                yield PartialAssignment(
-                    loss + regret, gpus + more, after, tuple(map(add, key, own)), (*before, number)
-                )
-
-
-def prices(
-    tables: Sequence[BidTable], room: Ints, columns: Sequence[Ints] | None = None
-) -> tuple[Ints, Ints]:
-    """Return what a unit of each row of the capacity is worth: multipliers of the program without whole
-    numbers. Any prices bound what can be gained; these bound it best. They are in whole billionths, so losses
-    are exact. Also return the rows that are nearly used up, those with a price among them. With *columns*,
-    only these rows of each table are asked: prices are nearly as good, and found much sooner."""
-    if columns is not None:
-        pairs = zip(tables, columns, strict=True)
-        return prices(
-            [one._replace(gain=one.gain[own], weights=one.weights[own]) for one, own in pairs], room
-        )
-    multipliers, slack = _relaxed(tables, room)
-    whole: Ints = np.maximum(np.rint(multipliers * BILLION), 0).astype(np.int64)
-    left = np.where(whole > 0, -1.0, slack / room)
-    return whole, np.sort(np.argsort(left, kind="stable")[: max(TIGHT, int((whole > 0).sum()))])
-
-
-def _relaxed(tables: Sequence[BidTable], room: Ints) -> tuple[Floats, Floats]:
-    """Return the multiplier and the slack of each row of the capacity, where options may be had in part."""
-    with from_extra("plan"):
-        import highspy
-    solver = highspy.Highs()
-    solver.setOptionValue("output_flag", False)
-    solver.setOptionValue("presolve", "on" if len(room) > PRESOLVED else "off")
-    solver.passModel(_linear_program(highspy.HighsLp(), highspy.kHighsInf, tables, room))
-    solver.run()
-    solution = solver.getSolution()
-    rows = slice(len(room))
-    return -np.array(solution.row_dual[rows]), room - np.array(solution.row_value[rows])
-
-
-def _linear_program(empty: Any, infinity: float, tables: Sequence[BidTable], room: Ints) -> Any:
-    """Fill in a program of HiGHS: a column for each option, after the capacity a row for each bidder."""
-    sizes = [len(table.gain) for table in tables]
-    bidders = len(room) + np.repeat(np.arange(len(tables)), sizes)
-    weights = np.concatenate([table.weights for table in tables])
-    values = np.column_stack((weights, np.ones(len(weights)))).astype(float)
-    places = np.column_stack((np.broadcast_to(np.arange(len(room)), weights.shape), bidders))
-    empty.num_col_, empty.num_row_ = len(weights), len(room) + len(tables)
-    empty.col_cost_ = -np.concatenate([table.gain for table in tables]) / BILLION
-    empty.col_lower_, empty.col_upper_ = np.zeros(len(weights)), np.full(len(weights), infinity)
-    empty.row_lower_ = np.full(empty.num_row_, -infinity)
-    empty.row_upper_ = np.concatenate([room, np.ones(len(tables))]).astype(float)
-    empty.a_matrix_.start_ = np.cumsum([0, *np.count_nonzero(values, axis=1)])
-    empty.a_matrix_.index_ = places[values != 0]
-    empty.a_matrix_.value_ = values[values != 0]
-    return empty
-
 
 FIRST_LOSS = BILLION // 100
 GROWTH = 4
 COLUMNS = 24  # of each table, for prices
-PRESOLVED = 100  # rows of the capacity: a smaller program is solved sooner than it is made smaller
-TIGHT = 12  # rows of the capacity that a walk goes by; what it finds is checked against all of them
-# rows of all tables from which on prices are found from some, so often anew
-MANY = 2000
-ROUNDS = 3
+MANY = 2000  # rows of all tables: from so many on, prices are found from some of them
+ROUNDS = 3  # in which these are chosen anew
 SMALL = 600.0  # states in all: then prices cost more than they save
 
 
@@ -203,7 +82,9 @@ class _States(NamedTuple):
     loss: Ints
 
 
-class _Found(NamedTuple):
+class _Solution(NamedTuple):
+    """An assignment that fits, and how far it falls short of what prices allow."""
+
     rows: list[int]
     loss: int
 
@@ -223,13 +104,13 @@ def best(
     favourites = [0] * len(tables)
     if _fits(program, tables, favourites):
         return _answer(tables, favourites, exact=True)
-    return _Search(program, tables, effort, hint).run()
+    return _AssignmentSearch(program, tables, effort, hint).run()
 
 
 def _fits(program: AuctionProgram, tables: list[BidTable], rows: list[int]) -> bool | None:
     """Return whether the pieces fit. None: nobody knows."""
     weights = sum(table.weights[row] for table, row in zip(tables, rows, strict=True))
-    if (weights > program.room).any():
+    if (weights > program.capacity).any():
         return False
     if program.rows_decide:
         return True
@@ -241,7 +122,10 @@ def _answer(tables: list[BidTable], rows: list[int], exact: bool) -> Assignment:
     return Assignment(rows, sum(int(table.gain[row]) for table, row in zip(tables, rows, strict=True)), exact)
 
 
-class _Search:
+class _AssignmentSearch:
+    """One search for the best assignment: by listing all where few GPUs are free, and else by walks with a
+    loss that is allowed. It goes by the rows of the capacity that are nearly used up, if prices say which."""
+
     def __init__(
         self, program: AuctionProgram, tables: list[BidTable], effort: SearchEffort, hint: Hint
     ) -> None:
@@ -249,18 +133,18 @@ class _Search:
         self._whole = tables
         self._effort = effort
         self._hint = hint
-        self._small = float(np.log1p(program.room).sum()) <= log(SMALL)
-        self._few = self._small and are_few(tables, program.room)
+        self._small = float(np.log1p(program.capacity).sum()) <= log(SMALL)
+        self._few = self._small and are_few(tables, program.capacity)
         self._tables = tables
-        self._room = program.room
+        self._capacity = program.capacity
         self._narrow(hint.tight)
-        self._prices = np.zeros_like(self._room) if hint.prices is None else hint.prices
+        self._prices = np.zeros_like(self._capacity) if hint.prices is None else hint.prices
         if not self._small and hint.prices is None:
-            self._prices, tight = prices(self._tables, self._room, hint.columns or self._attractive())
+            self._prices, tight = prices(self._tables, self._capacity, hint.columns or self._attractive())
             if hint.tight is None and not program.rows_decide:
                 self._prices = self._prices[tight]
                 self._narrow(tight)
-        self._most = max(1, effort.work // max(1, len(self._room) + tables[0].key.shape[1]))
+        self._most = max(1, effort.work // max(1, len(self._capacity) + tables[0].key.shape[1]))
         self._regrets = [self._regret(table) for table in self._tables]
         self._exact = True
 
@@ -272,7 +156,7 @@ class _Search:
             return None
         columns = [np.unique(np.linspace(0, size - 1, min(size, COLUMNS)).astype(int)) for size in sizes]
         for _ in range(ROUNDS):
-            self._prices = prices(self._tables, self._room, columns)[0]
+            self._prices = prices(self._tables, self._capacity, columns).whole
             best = [np.argsort(self._regret(table), kind="stable")[:COLUMNS] for table in self._tables]
             if all(new[0] in old for new, old in zip(best, columns, strict=True)):
                 break
@@ -284,7 +168,7 @@ class _Search:
         self._tight = tight
         if tight is not None:
             self._tables = [table._replace(weights=table.weights[:, tight]) for table in self._whole]
-            self._room = self._program.room[tight]
+            self._capacity = self._program.capacity[tight]
 
     def _regret(self, table: BidTable) -> Ints:
         left: Ints = table.gain - table.weights @ self._prices
@@ -293,55 +177,55 @@ class _Search:
     def run(self) -> Assignment:
         if self._hint.prices is not None:
             return self._repaired()
-        whole = sum(int(regrets.max()) for regrets in self._regrets) + int(self._room @ self._prices)
-        few = all_of_few(self._tables, self._regrets, self._room) if self._few else None
+        whole = sum(int(regrets.max()) for regrets in self._regrets) + int(self._capacity @ self._prices)
+        few = all_of_few(self._tables, self._regrets, self._capacity) if self._few else None
         if few is not None:
-            found = self._first_of(few)
-            return self._told(found) if found is not None else self._otherwise(whole)
+            solution = self._first_of(few)
+            return self._assignment(solution) if solution is not None else self._otherwise(whole)
         all_at_once = self._small and not self._few
         return self._walked(whole if all_at_once else min(whole, max(FIRST_LOSS, self._hint.loss)), whole)
 
     def _walked(self, allowed: int, whole: int) -> Assignment:
         """Return the best of what is found with a loss that is allowed; more is, until something fits."""
-        found: _Found | None = None
+        solution: _Solution | None = None
         while True:
-            found = _better(self._within(allowed), found)
-            if found is not None and found.loss < allowed and not self._exact:
-                allowed = found.loss  # there was too much to look at: no more than this is needed
+            solution = _better(self._within(allowed), solution)
+            if solution is not None and solution.loss < allowed and not self._exact:
+                allowed = solution.loss  # there was too much to look at: no more than this is needed
                 continue
-            if found is not None and (found.loss <= allowed or allowed >= whole or not self._exact):
-                return self._told(found)
+            if solution is not None and (solution.loss <= allowed or allowed >= whole or not self._exact):
+                return self._assignment(solution)
             if allowed >= whole or not self._exact:  # to allow more would only bring more of the same
                 return self._otherwise(allowed)
-            allowed = min(whole, GROWTH * allowed, *([] if found is None else [found.loss]))
+            allowed = min(whole, GROWTH * allowed, *([] if solution is None else [solution.loss]))
 
     def _otherwise(self, allowed: int) -> Assignment:
         """Return an assignment where no walk found one that fits."""
         ways = (self._by_all_rows(allowed), self._repaired())
-        return min((each for each in ways if each), key=lambda each: each.loss)
+        return min((answer for answer in ways if answer), key=lambda answer: answer.loss)
 
     def _by_all_rows(self, allowed: int) -> Assignment | None:
         """Return what a walk finds that goes by all rows of the capacity, if the one before went by some."""
         if self._tight is None or self._hint.tight is not None:
             return None
-        narrow = self._tables, self._room, self._prices, self._most
-        self._prices = np.zeros_like(self._program.room)
+        narrow = self._tables, self._capacity, self._prices, self._most
+        self._prices = np.zeros_like(self._program.capacity)
         self._prices[self._tight] = narrow[2]
         self._tables = self._whole
-        self._room = self._program.room
-        self._most = max(1, self._effort.work // len(self._room))
-        found = self._within(allowed)
-        self._tables, self._room, self._prices, self._most = narrow
+        self._capacity = self._program.capacity
+        self._most = max(1, self._effort.work // len(self._capacity))
+        solution = self._within(allowed)
+        self._tables, self._capacity, self._prices, self._most = narrow
         self._exact = False
-        return self._told(found)._replace(prices=self._prices) if found is not None else None
+        return self._assignment(solution)._replace(prices=self._prices) if solution is not None else None
 
-    def _told(self, found: _Found) -> Assignment:
-        answer = _answer(self._tables, found.rows, self._exact)
+    def _assignment(self, solution: _Solution) -> Assignment:
+        answer = _answer(self._tables, solution.rows, self._exact)
         priced = () if self._small else self._regrets
         near = tuple(np.argsort(regrets, kind="stable")[:COLUMNS] for regrets in priced)
-        return answer._replace(loss=found.loss, columns=near, tight=self._tight)
+        return answer._replace(loss=solution.loss, columns=near, tight=self._tight)
 
-    def _within(self, allowed: int) -> _Found | None:
+    def _within(self, allowed: int) -> _Solution | None:
         """Return the best assignment whose regrets are allowed, and its loss: which may be more than that."""
         self._exact = True
         states = self._start()
@@ -349,19 +233,19 @@ class _Search:
         for table, regrets in zip(self._tables, self._regrets, strict=True):
             states, step = self._next(states, table, regrets, allowed)
             steps.append(step)
-        loss = states.loss + (self._room - states.used) @ self._prices
+        loss = states.loss + (self._capacity - states.used) @ self._prices
         order = np.lexsort((np.arange(len(loss)), states.gpus, loss))
         for state in self._tried(order):
             rows = _traced(steps, int(state))
             if self._fits(rows):
-                return _Found(rows, int(loss[state]))
+                return _Solution(rows, int(loss[state]))
         return None
 
-    def _first_of(self, few: list[PartialAssignment]) -> _Found | None:
+    def _first_of(self, few: list[PartialAssignment]) -> _Solution | None:
         for place in self._tried(range(len(few))):
             rows = list(few[place].rows)
             if self._fits(rows):
-                return _Found(rows, few[place].loss)
+                return _Solution(rows, few[place].loss)
         return None
 
     def _tried(self, order: NDArray[np.intp] | range) -> Iterator[int]:
@@ -378,7 +262,7 @@ class _Search:
         bidder after another has more: of what still fits, what it regrets least."""
         self._exact = False
         rows = list(self._hint.rows or (len(table.gain) - 1 for table in self._tables))
-        for bidder in sorted(range(len(rows)), key=lambda each: -int(self._tables[each].gain[0])):
+        for bidder in sorted(range(len(rows)), key=lambda bidder: -int(self._tables[bidder].gain[0])):
             before = rows[bidder]
             least = np.argsort(self._regrets[bidder], kind="stable")
             for row in least[: self._effort.packings].tolist():
@@ -387,12 +271,12 @@ class _Search:
                     break
             else:
                 rows[bidder] = before
-        return self._told(_Found(rows, self._loss(rows)))._replace(prices=self._prices)
+        return self._assignment(_Solution(rows, self._loss(rows)))._replace(prices=self._prices)
 
     def _loss(self, rows: list[int]) -> int:
         regrets = sum(int(own[row]) for own, row in zip(self._regrets, rows, strict=True))
         used = sum(table.weights[row] for table, row in zip(self._tables, rows, strict=True))
-        return regrets + int((self._room - used) @ self._prices)
+        return regrets + int((self._capacity - used) @ self._prices)
 
     def _fits(self, rows: list[int]) -> bool:
         fits = _fits(self._program, self._whole, rows)
@@ -402,7 +286,9 @@ class _Search:
     def _start(self) -> _States:
         zero = np.zeros(1, np.int64)
         words = self._tables[0].key.shape[1]
-        return _States(np.zeros((1, len(self._room)), np.int64), np.zeros((1, words), np.int64), zero, zero)
+        return _States(
+            np.zeros((1, len(self._capacity)), np.int64), np.zeros((1, words), np.int64), zero, zero
+        )
 
     def _next(self, states: _States, table: BidTable, regrets: Ints, allowed: int) -> tuple[_States, _Step]:
         if len(regrets) == 1:  # it can have nothing
@@ -417,7 +303,7 @@ class _Search:
             parent = parent[least]
             column = column[least]
         used = states.used[parent] + table.weights[near[column]]
-        fits = (used <= self._room).all(axis=1)
+        fits = (used <= self._capacity).all(axis=1)
         parent = parent[fits]
         column = column[fits]
         used = used[fits]
@@ -445,8 +331,10 @@ def _smallest(values: Ints, count: int) -> NDArray[np.intp]:
     return np.sort(np.concatenate([less, equal[: count - len(less)]]))
 
 
-def _better(one: _Found | None, other: _Found | None) -> _Found | None:
-    return min((each for each in (one, other) if each), key=lambda each: each.loss, default=None)
+def _better(one: _Solution | None, other: _Solution | None) -> _Solution | None:
+    return min(
+        (solution for solution in (one, other) if solution), key=lambda solution: solution.loss, default=None
+    )
 
 
 def _traced(steps: list[_Step], state: int) -> list[int]:

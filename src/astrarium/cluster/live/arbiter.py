@@ -44,8 +44,8 @@ from astrarium.cluster.live.store import InboxMessage, Store
 from astrarium.cluster.live.watching.events import ClusterEvent
 from astrarium.cluster.live.watching.forecast import Forecast, Foresight, as_bytes
 from astrarium.cluster.live.watching.outlook import Outlook, outlook
-from astrarium.cluster.machines import Slowdowns
 from astrarium.cluster.policies import Allocator, Arbiter
+from astrarium.cluster.slowdowns import Slowdowns
 from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.cluster.teams.sharing import TeamSharing
 from astrarium.core.errors import InputError

@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from astrarium.cluster.machines import Slowdowns
+from astrarium.cluster.slowdowns import Slowdowns
 from astrarium.core.errors import AstrariumError, InputError
 from astrarium.core.trace import Step
 from astrarium.core.units import SECOND, Time

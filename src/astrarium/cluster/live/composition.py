@@ -40,11 +40,13 @@ from astrarium.cluster.live.store import FILE, connected, rows
 from astrarium.cluster.live.watching.forecast import ForecastProcess
 from astrarium.cluster.live.watching.hooks import Hook, named
 from astrarium.cluster.policies import cluster_policies
-from astrarium.cluster.scenario.build import first_machines, live_apps, slowdowns
+from astrarium.cluster.scenario.build import first_machines, slowdowns
 from astrarium.cluster.scenario.calendar import Calendar
+from astrarium.cluster.scenario.live import Address
+from astrarium.cluster.scenario.live_apps import live_apps
 from astrarium.cluster.scenario.read import ClusterScenario
-from astrarium.cluster.scenario.schema import Address, command_words
 from astrarium.cluster.scenario.sharing import check_member, shared, team_rules
+from astrarium.cluster.scenario.tasks import command_words
 from astrarium.cluster.teams import Rules
 from astrarium.core.choice import chosen
 from astrarium.core.errors import InputError, from_extra, read_from

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from statistics import median
 
-from astrarium.cluster.machines import JobProgress, Slowdowns, Spread
+from astrarium.cluster.machines import Spread
+from astrarium.cluster.slowdowns import JobProgress, Slowdowns
 from astrarium.core.units import Time
 
 ENOUGH = 8  # reports of progress that make the rate of a run

@@ -6,8 +6,8 @@ set). It says who gets GPUs until when; what an app runs on them is arranged for
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 from astrarium.cluster.arrange import arrangements
 from astrarium.cluster.contract import Action, Allocations, Event
@@ -20,16 +20,30 @@ ClusterPolicy = Policy[ClusterState, Event, Action]
 
 
 class Allocator(Protocol):
-    """What makes one policy different from another. Pure, as all that decides.
-
-    It may also tell who is next, with a method `standing` (`explain`).
-    """
+    """An allocator decides who gets which GPUs, until when: that is what makes one policy different from
+    another. It is pure, as all that decides."""
 
     def decide(self, now: Time, events: Sequence[Event], state: ClusterState) -> Allocations: ...
 
 
+@runtime_checkable
+class RankingAllocator(Protocol):
+    """Such an allocator also says who would be served next."""
+
+    def standing(self, now: Time, state: ClusterState) -> Sequence[tuple[int, str]]:
+        """Return the apps that want GPUs, the next one first, each with a few words."""
+
+
+@runtime_checkable
+class ForecastingAllocator(Protocol):
+    """Such an allocator also says itself when apps can expect GPUs."""
+
+    def expects(self, now: Time, state: ClusterState) -> Mapping[int, Time]:
+        """Return when each app that wants GPUs can expect some, as far as is known now."""
+
+
 class Arbiter:
-    """An allocator as a policy: GPUs first, and then what apps run on them."""
+    """The arbiter makes a policy of an allocator: GPUs first, and then what apps run on them."""
 
     def __init__(self, allocator: Allocator) -> None:
         self.allocator = allocator

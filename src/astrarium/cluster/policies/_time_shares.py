@@ -10,113 +10,20 @@ Leases are until further notice: they are taken back at the beginning of a round
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, TypeAlias
+from typing import Annotated, NamedTuple
 
 import msgspec
-import numpy as np
-from numpy.typing import NDArray
 
 from astrarium.cluster.contract import Allocations, Event, Grant, Revoke
 from astrarium.cluster.demand import idle_first, most_usable, needed, usable, wanted
-from astrarium.cluster.policies._leased import SPARE, Offer
+from astrarium.cluster.policies._lease_ends import SPARE
+from astrarium.cluster.policies._offer import Offer
+from astrarium.cluster.policies._round_clock import RoundClock
 from astrarium.cluster.state import AppRow, ClusterState
-from astrarium.core.policy import SetTimer
 from astrarium.core.quantities import Duration, check_above_zero
 from astrarium.core.units import FOREVER, SECOND, Time
-
-# Parts of time for gangs on GPUs that are all alike: Gavel's programs then need no solver.
-
-
-Vector: TypeAlias = NDArray[np.float64]
-
-CLOSE = 1e-9
-STEPS = 100
-
-
-def largest_level(gangs: Vector, gpus: float) -> float:
-    """Return the most GPUs on average that every app can have at least (max-min)."""
-    return float(min(gpus / len(gangs), gangs.min()))
-
-
-def smallest_level(least: Callable[[float], Vector], gangs: Vector, gpus: float, bound: float) -> float:
-    """Return the smallest level above *bound* that all can have: *least* falls as the level rises."""
-    low = bound
-    high = bound
-    while gangs @ least(high) > gpus:
-        low = high
-        high = 2 * high + CLOSE
-    for _ in range(STEPS):
-        middle = (low + high) / 2
-        if gangs @ least(middle) <= gpus:
-            high = middle
-        else:
-            low = middle
-    return high
-
-
-def middle(least: Vector, gangs: Vector, gpus: float) -> Vector:
-    """Return the analytic centre of least <= x <= 1, gangs @ x <= gpus, where the product of all slacks is
-    largest. It is found by Newton's method. The matrix is a diagonal and one outer product, so that a step
-    takes linear time."""
-    x = np.minimum(least, 1.0)
-    spare = gpus - float(gangs @ x)
-    free = x < 1 - CLOSE
-    if spare <= CLOSE or not free.any():
-        return x
-    room = 1 - x[free]
-    gang = gangs[free]
-    above = np.minimum(room, spare / gang.sum()) / 2  # how much more than the least
-    for _ in range(STEPS):
-        move = _newton(above, room, gang, spare)
-        above = above + _longest(above, move, room, gang, spare) * move
-        if np.abs(move).max() < CLOSE:
-            break
-    x[free] += above
-    return x
-
-
-def _newton(above: Vector, room: Vector, gang: Vector, spare: float) -> Vector:
-    left = spare - float(gang @ above)
-    slope = 1 / above - 1 / (room - above) - gang / left
-    curve = 1 / above**2 + 1 / (room - above) ** 2
-    shared = float(gang @ (slope / curve)) / (left**2 + float(gang @ (gang / curve)))
-    step: Vector = slope / curve - gang / curve * shared
-    return step
-
-
-def _longest(above: Vector, move: Vector, room: Vector, gang: Vector, spare: float) -> float:
-    """Return the part of the step that stays inside."""
-    part = 1.0
-    while True:
-        there = above + part * move
-        if there.min() > 0 and (room - there).min() > 0 and gang @ there < spare:
-            return part
-        part /= 2
-
-
-NAME = "round"
-
-
-class Rounds:
-    """Time in rounds, as in Gavel and Shockwave: who runs is decided at the beginning of a round only."""
-
-    def __init__(self, length: Time) -> None:
-        self.length = length
-        self._began: Time = 0
-
-    def begins(self, now: Time, state: ClusterState) -> bool:
-        """Return whether a new round begins at this instant; if so, it is taken to have begun."""
-        begins = not state.holder or (now - self._began) % self.length == 0
-        if begins:
-            self._began = now
-        return begins
-
-    def next(self, now: Time) -> SetTimer:
-        """Return the timer that fires when the next round begins."""
-        return SetTimer(now + self.length - (now - self._began) % self.length, NAME)
-
 
 BEHIND = "it is furthest behind its part of the time"
 AHEAD = "others are further behind their parts of the time"
@@ -133,7 +40,7 @@ class RoundParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @dataclass
-class Account:
+class TargetAccount:
     """The target of an app, and how long the app had run when the target was found."""
 
     target: float
@@ -142,19 +49,27 @@ class Account:
     order: int = 0  # of arrival
 
 
-Place = tuple[float, float, float, int, int, int]  # in line; the last are the fewest GPUs and the app
+class QueuePlace(NamedTuple):
+    """The place of an app in the queue: what it should have had over what it has received comes first."""
+
+    rank: float
+    ahead: float  # of its part of the time, when targets were last found
+    untargeted: float
+    order: int  # of arrival
+    fewest: int  # GPUs with which it runs anything
+    app: int
 
 
 class TimeShares:
-    """A policy that gives each app its target part of the time, in rounds. An app that does not run keeps its
-    place in *line*: only those that ran in the last round are placed anew."""
+    """A policy of this kind gives each app its target part of the time, in rounds. An app that does not run
+    keeps its place in the queue: only those that ran in the last round are placed anew."""
 
     def __init__(self, parameters: RoundParameters) -> None:
-        self._rounds = Rounds(parameters.round)
+        self._rounds = RoundClock(parameters.round)
         self._refresh = parameters.refresh
-        self._accounts: dict[int, Account] = {}
+        self._accounts: dict[int, TargetAccount] = {}
         self._found_at: Time = 0
-        self._line: list[Place] = []  # those who have accounts and did not run, in order
+        self._queue: list[QueuePlace] = []  # those who have accounts and did not run, in order
         self._ran: dict[int, int] = {}  # those who did, with their GPUs
 
     def targets(self, now: Time, rows: Sequence[AppRow], state: ClusterState) -> Sequence[float]:
@@ -166,7 +81,7 @@ class TimeShares:
             yield self._rounds.next(now)
             return
         if not self._account(now, state):
-            self._line_up(now, self._ran, state)
+            self._enqueue(now, self._ran, state)
         chosen = self._ran = self._chosen(state)
         yield from self._take_back(chosen, state)
         yield from _give(chosen, state)
@@ -177,18 +92,18 @@ class TimeShares:
         """Return who wants GPUs, furthest behind its part first; who has no part yet comes last."""
         wanting = [app for app, row in state.apps.items() if wanted(row)]
         placed = sorted(self._place(now, state.apps[app], state) for app in wanting if app in self._accounts)
-        told = [(place[-1], self._told(now, place[-1], state)) for place in placed]
-        return told + [
+        reasons = [(place.app, self._in_words(now, place.app, state)) for place in placed]
+        return reasons + [
             (app, "it has no part of the time yet") for app in wanting if app not in self._accounts
         ]
 
-    def _told(self, now: Time, app: int, state: ClusterState) -> str:
+    def _in_words(self, now: Time, app: int, state: ClusterState) -> str:
         account = self._accounts[app]
         had = _received(now, state.apps[app], account, state) / max(1, now - self._found_at)
         return f"its part of the time is {account.target:.2f}, and it has had {max(0.0, had):.2f}"
 
     def _account(self, now: Time, state: ClusterState) -> bool:
-        """Find targets, if it is time for new ones, and return whether it was; all apps are in line then."""
+        """Find targets, if it is time for new ones, and return whether it was; all apps are queued then."""
         due = now - self._found_at >= self._refresh or not self._found_at
         if not due and not self._accounts.keys().isdisjoint(state.apps):
             return False
@@ -196,54 +111,54 @@ class TimeShares:
         if self._accounts.keys() == {row.app.id for row in rows}:
             return False
         behind = {row.app.id: self._behind(now, row, state) for row in rows if row.app.id in self._accounts}
-        found = zip(rows, self.targets(now, rows, state), strict=True)
+        targets = zip(rows, self.targets(now, rows, state), strict=True)
         self._accounts = {
-            row.app.id: Account(target, state.ran(now, row), behind.get(row.app.id, 0.0), order)
-            for order, (row, target) in enumerate(found)
+            row.app.id: TargetAccount(target, state.ran(now, row), behind.get(row.app.id, 0.0), order)
+            for order, (row, target) in enumerate(targets)
         }
         self._found_at = now
-        self._line.clear()
-        self._line_up(now, self._accounts, state)
+        self._queue.clear()
+        self._enqueue(now, self._accounts, state)
         return True
 
-    def _line_up(self, now: Time, apps: Iterable[int], state: ClusterState) -> None:
+    def _enqueue(self, now: Time, apps: Iterable[int], state: ClusterState) -> None:
         places = [self._place(now, state.apps[app], state) for app in apps if app in state.apps]
-        self._line += sorted(places)
-        self._line.sort()  # two runs in order: it takes linear time
+        self._queue += sorted(places)
+        self._queue.sort()  # two runs in order: it takes linear time
 
     def _behind(self, now: Time, row: AppRow, state: ClusterState) -> float:
         account = self._accounts[row.app.id]
         return account.behind + account.target * (now - self._found_at) - _received(now, row, account, state)
 
     def _chosen(self, state: ClusterState) -> dict[int, int]:
-        """Take those from the line who run in this round, with their GPUs; who does not fit stays."""
+        """Take those from the queue who run in this round, with their GPUs; who does not fit stays."""
         left = state.floor.size
         chosen = dict[int, int]()
         passed = 0
-        stay: list[Place] = []
-        for place in self._line:
+        stay: list[QueuePlace] = []
+        for place in self._queue:
             if not left:
                 break
             passed += 1
-            if place[-2] > left:
+            if place.fewest > left:
                 stay.append(place)
                 continue
-            row = state.apps.get(place[-1])
+            row = state.apps.get(place.app)
             count = needed(row, left) if row is not None else 0
             if count:
-                chosen[place[-1]] = count
+                chosen[place.app] = count
                 left -= count
             elif row is not None:
                 stay.append(place)
-        self._line[:passed] = stay
+        self._queue[:passed] = stay
         return chosen
 
-    def _place(self, now: Time, row: AppRow, state: ClusterState) -> Place:
-        """Return a place in line, as if all had had half a round: so new targets count from the start."""
+    def _place(self, now: Time, row: AppRow, state: ClusterState) -> QueuePlace:
+        """Return a place in the queue, as if all had had half a round: new targets count from the start."""
         account = self._accounts[row.app.id]
         received = _received(now, row, account, state) + self._rounds.length / 2
         rank = -account.target / received
-        return rank, -account.behind, -account.target, account.order, _fewest(row), row.app.id
+        return QueuePlace(rank, -account.behind, -account.target, account.order, _fewest(row), row.app.id)
 
     def _take_back(self, chosen: dict[int, int], state: ClusterState) -> Iterator[Revoke]:
         for app in sorted(set(state.holder.values())):
@@ -263,14 +178,14 @@ def _fewest(row: AppRow) -> int:
     return min((job.job.least for job in row.unfinished()), default=0)
 
 
-def _received(now: Time, row: AppRow, account: Account, state: ClusterState) -> float:
+def _received(now: Time, row: AppRow, account: TargetAccount, state: ClusterState) -> float:
     """Return for how long an app has had its GPUs. A startup does not count."""
     return (state.ran(now, row) - account.ran) / capped_demand(row, state)
 
 
 def _give(chosen: dict[int, int], state: ClusterState) -> Iterator[Grant]:
     """Yield grants, the largest first: they are the hardest to place."""
-    for app, count in sorted(chosen.items(), key=lambda each: -each[1]):
+    for app, count in sorted(chosen.items(), key=lambda entry: -entry[1]):
         row = state.apps[app]
         more = count - len(row.leases)
         if more > 0:

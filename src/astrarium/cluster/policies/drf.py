@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from astrarium.cluster.demand import smallest_step
 from astrarium.cluster.policies import cluster_policies
-from astrarium.cluster.policies._leased import Leased, LeaseParameters, Offer
+from astrarium.cluster.policies._leased import Leased, LeaseParameters
+from astrarium.cluster.policies._offer import Offer
 from astrarium.cluster.state import AppRow
 from astrarium.core.choice import NoParameters
 from astrarium.core.quantities import Duration

@@ -8,7 +8,7 @@ from astrarium.cluster.arrange import closest
 from astrarium.cluster.contract import Allocations, Event, Grant, Revoke
 from astrarium.cluster.demand import idle_first, needed, usable, wanted
 from astrarium.cluster.policies import cluster_policies
-from astrarium.cluster.policies._leased import SPARE
+from astrarium.cluster.policies._lease_ends import SPARE
 from astrarium.cluster.state import ClusterState
 from astrarium.core.choice import NoParameters
 from astrarium.core.units import FOREVER, Time

@@ -15,18 +15,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from astrarium.cluster.fairness import work_left
 from astrarium.cluster.policies import cluster_policies
-from astrarium.cluster.policies._time_shares import (
-    CLOSE,
-    RoundParameters,
-    TimeShares,
-    Vector,
-    capped_demand,
-    middle,
-    smallest_level,
-)
+from astrarium.cluster.policies._gavel import CLOSE, Vector, middle, smallest_level
+from astrarium.cluster.policies._time_shares import RoundParameters, TimeShares, capped_demand
 from astrarium.cluster.state import AppRow, ClusterState
+from astrarium.cluster.work_left import work_left
 from astrarium.core.units import Time, to_seconds
 
 
@@ -61,13 +54,13 @@ class FinishTimeFair(TimeShares):
 
     def _ideal(self, rows: Sequence[AppRow], left: Vector, parts: Vector) -> Vector:
         """Return how long each app would take by itself."""
-        found: dict[int, Alone] = {}
+        alone: dict[int, Alone] = {}
         for row, now_left, part in zip(rows, map(float, left), map(float, parts), strict=True):
             before = self._alone.get(row.app.id, Alone(0.0, now_left, part))
             took = before.took + (before.left - now_left) / before.part
-            found[row.app.id] = Alone(took, now_left, part)
-        self._alone = found
-        return np.array([each.took for each in found.values()]) + left / parts
+            alone[row.app.id] = Alone(took, now_left, part)
+        self._alone = alone
+        return np.array([known.took for known in alone.values()]) + left / parts
 
 
 def _least(left: Vector, lived: Vector, ideal: Vector) -> Callable[[float], Vector]:
@@ -75,7 +68,7 @@ def _least(left: Vector, lived: Vector, ideal: Vector) -> Callable[[float], Vect
 
     def parts(rho: float) -> Vector:
         time = np.maximum(rho * ideal - lived, CLOSE)
-        found: Vector = np.minimum(1.0, left / time)
-        return found
+        part: Vector = np.minimum(1.0, left / time)
+        return part
 
     return parts

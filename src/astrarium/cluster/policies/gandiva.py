@@ -8,11 +8,12 @@ lease has ended may be moved to a better place. Packing and time-slicing are not
 from __future__ import annotations
 
 from astrarium.cluster.arrange import closest
-from astrarium.cluster.fairness import throughput
 from astrarium.cluster.machines import Floor, Spread
 from astrarium.cluster.policies import cluster_policies
-from astrarium.cluster.policies._leased import Leased, Offer
+from astrarium.cluster.policies._leased import Leased
+from astrarium.cluster.policies._offer import Offer
 from astrarium.cluster.state import AppRow, ClusterState
+from astrarium.cluster.work_left import throughput
 from astrarium.core.units import Time
 
 

@@ -11,13 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from astrarium.cluster.policies import cluster_policies
-from astrarium.cluster.policies._time_shares import (
-    RoundParameters,
-    TimeShares,
-    capped_demand,
-    largest_level,
-    middle,
-)
+from astrarium.cluster.policies._gavel import largest_level, middle
+from astrarium.cluster.policies._time_shares import RoundParameters, TimeShares, capped_demand
 from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.core.units import Time
 

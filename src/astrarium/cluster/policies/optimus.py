@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 
 from astrarium.cluster.demand import smallest_step
-from astrarium.cluster.fairness import throughput
 from astrarium.cluster.policies import cluster_policies
-from astrarium.cluster.policies._leased import Leased, Offer
+from astrarium.cluster.policies._leased import Leased
+from astrarium.cluster.policies._offer import Offer
 from astrarium.cluster.state import AppRow, ClusterState
+from astrarium.cluster.work_left import throughput
 from astrarium.core.units import Time
 
 

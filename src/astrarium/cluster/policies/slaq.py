@@ -13,10 +13,11 @@ from typing import Annotated
 import msgspec
 
 from astrarium.cluster.arrange import planned
-from astrarium.cluster.fairness import job_left
 from astrarium.cluster.policies import cluster_policies
-from astrarium.cluster.policies._leased import Leased, LeaseParameters, Offer
+from astrarium.cluster.policies._leased import Leased, LeaseParameters
+from astrarium.cluster.policies._offer import Offer
 from astrarium.cluster.state import AppRow, ClusterState, JobRow
+from astrarium.cluster.work_left import job_left
 from astrarium.core.units import Time
 
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 from math import inf
 
 from astrarium.cluster.demand import most_usable, smallest_step
-from astrarium.cluster.fairness import time_left, work_left
 from astrarium.cluster.policies import cluster_policies
-from astrarium.cluster.policies._leased import Leased, Offer
+from astrarium.cluster.policies._leased import Leased
+from astrarium.cluster.policies._offer import Offer
 from astrarium.cluster.state import AppRow, ClusterState
+from astrarium.cluster.work_left import time_left, work_left
 from astrarium.core.units import SECOND, Time
 
 
-# Shortest remaining service first serves the app with the least GPU time left, as its owner forecasts it.
-@cluster_policies.register("srsf")
+@cluster_policies.register("srsf")  # it goes by GPU time that is left, as the owner of an app forecasts it
 class ShortestRemainingService(Leased):
     why = "it has the least GPU time left"
 
@@ -43,8 +43,8 @@ class ShortestRemainingTime(Leased):
         """A gang that does not fit is ranked by how long it would take with all that it can use."""
         count = max(0, offer.wants(row))
         gpus = [*offer.held(row), *offer.best(row, count)]
-        found = time_left(now, row, gpus, offer.state)
-        return found if found < inf else _at_its_widest(now, row, offer.state)
+        takes = time_left(now, row, gpus, offer.state)
+        return takes if takes < inf else _at_its_widest(now, row, offer.state)
 
     def at_best(self, now: Time, row: AppRow, state: ClusterState) -> float:
         """Return no bound where phases to come may be wider than this one."""

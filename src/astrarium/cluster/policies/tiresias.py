@@ -15,7 +15,8 @@ import msgspec
 from astrarium.cluster.contract import Allocations, Event, Grant, Revoke
 from astrarium.cluster.demand import idle_first, most_usable, needed, wanted
 from astrarium.cluster.policies import cluster_policies
-from astrarium.cluster.policies._leased import Leased, Offer
+from astrarium.cluster.policies._leased import Leased
+from astrarium.cluster.policies._offer import Offer
 from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.core.errors import InputError
 from astrarium.core.policy import SetTimer
@@ -83,9 +84,9 @@ class Tiresias2d:
         """Return who wants GPUs, in the order of the queues."""
         wanting = [app for app, row in state.apps.items() if wanted(row) and app in self._places]
         wanting.sort(key=lambda app: (self._places[app].queue, self._places[app].order))
-        return [(app, self._told(now, app, state)) for app in wanting]
+        return [(app, self._in_words(now, app, state)) for app in wanting]
 
-    def _told(self, now: Time, app: int, state: ClusterState) -> str:
+    def _in_words(self, now: Time, app: int, state: ClusterState) -> str:
         had = (state.service(now, state.apps[app]) - self._places[app].base) / SECOND
         return (
             f"in queue {self._places[app].queue + 1} of {len(self._limits) + 1}, with {had:.0f} GPU seconds"

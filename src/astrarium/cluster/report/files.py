@@ -1,8 +1,4 @@
-"""A finished run of a cluster as rows, files, a timeline and pictures.
-
-The timeline has a process for each machine, a track for each GPU, a slice for each time that an app held it,
-and counters of how full the cluster was. Of a long run it holds the beginning; the metadata says so.
-"""
+"""A finished run of a cluster becomes rows, files and pictures."""
 
 from __future__ import annotations
 
@@ -17,10 +13,11 @@ from astrarium.cluster.record import ClusterRecord
 from astrarium.cluster.report.summary import AppSummary, ClusterSummary, summarize, summarize_apps
 from astrarium.cluster.report.tables import APP_COLUMNS, app_cells, apps_table, overview_table
 from astrarium.cluster.report.teams import summarize_teams, teams_table
+from astrarium.cluster.report.timeline import cluster_timeline
 from astrarium.core.level import Run, named
-from astrarium.core.units import FOREVER, SECOND, Time
+from astrarium.core.units import FOREVER, SECOND
 from astrarium.run.report import NamedRows, columns, picked, plain, write_csv
-from astrarium.run.timeline import Entry, counter, process, slice_of, thread, timeline, write_timeline
+from astrarium.run.timeline import write_timeline
 
 if TYPE_CHECKING:
     from astrarium.cluster.scenario.read import ClusterScenario
@@ -37,9 +34,9 @@ FILES = {
 
 
 def summarize_run(scenario: ClusterScenario, record: ClusterRecord) -> ClusterSummary:
-    found = summarize(record)
-    by_team = summarize_teams(record, scenario.teams, found.by_app) if scenario.teams else []
-    return msgspec.structs.replace(found, by_team=by_team)
+    summary = summarize(record)
+    by_team = summarize_teams(record, scenario.teams, summary.by_app) if scenario.teams else []
+    return msgspec.structs.replace(summary, by_team=by_team)
 
 
 def tables(runs: Runs) -> list[Any]:
@@ -54,9 +51,11 @@ def shown(runs: Runs) -> dict[str, Any]:
     """Return the summaries; of a single run its apps too."""
     if len(runs) == 1:
         return plain(runs[0].summary)
-    found = {name: plain(run.summary) for name, run in named(runs).items()}
+    summaries = {name: plain(run.summary) for name, run in named(runs).items()}
     return {
-        "policies": {label: {k: v for k, v in each.items() if k != "by_app"} for label, each in found.items()}
+        "policies": {
+            label: {k: v for k, v in summary.items() if k != "by_app"} for label, summary in summaries.items()
+        }
     }
 
 
@@ -77,8 +76,8 @@ def draw(runs: Runs, plots: Path, title: str) -> None:
 
 def rows(record: ClusterRecord) -> Mapping[str, Mapping[str, Sequence[Any]]]:
     """Return apps, leases and decisions as columns; times in seconds."""
-    found = _rows(record, summarize_apps(record))
-    return {name: columns(names, cells) for name, (names, cells) in found.items()}
+    tables = _rows(record, summarize_apps(record))
+    return {name: columns(names, cells) for name, (names, cells) in tables.items()}
 
 
 def _rows(record: ClusterRecord, apps: Sequence[AppSummary]) -> dict[str, NamedRows]:
@@ -92,7 +91,7 @@ def _rows(record: ClusterRecord, apps: Sequence[AppSummary]) -> dict[str, NamedR
 
 def explain(run: Run[ClusterScenario, ClusterRecord], item: str) -> list[str]:
     """Say what an app was given and when it waited, over its whole life."""
-    from astrarium.cluster.report.words import Case, sentences
+    from astrarium.cluster.report.sentences import Case, sentences
 
     record = run.record
     places = {row.app.name: place for place, row in enumerate(record.rows)}
@@ -102,75 +101,16 @@ def explain(run: Run[ClusterScenario, ClusterRecord], item: str) -> list[str]:
 
 def _leases(record: ClusterRecord) -> Iterator[Sequence[Any]]:
     names = {row.app.id: row.app.name for row in record.rows}
-    for each in record.held:
-        machine = record.machines[each.gpu]
-        times = (each.start / SECOND, each.end / SECOND)
-        yield (names[each.app], each.gpu, machine, record.racks[machine], *times)
+    for held in record.held:
+        machine = record.machines[held.gpu]
+        times = (held.start / SECOND, held.end / SECOND)
+        yield (names[held.app], held.gpu, machine, record.racks[machine], *times)
 
 
 def _decisions(record: ClusterRecord) -> Iterator[Sequence[Any]]:
     names = {row.app.id: row.app.name for row in record.rows}
-    for each in record.decisions:
-        until = "" if each.until < 0 or each.until >= FOREVER else each.until / SECOND
-        what = "granted" if each.until >= 0 else "taken back"
-        gpus = " ".join(map(str, each.gpus))
-        yield (each.at / SECOND, what, names[each.app], gpus, until, each.leases, each.why)
-
-
-MOST_SLICES = 40_000
-_COUNTERS = 1_000_000  # a process number that no machine has
-
-
-def cluster_timeline(record: ClusterRecord, most: int = MOST_SLICES) -> Entry:
-    held = record.held[:most]
-    end = record.end if len(held) == len(record.held) else held[-1].start
-    events = [*_names(record), *_slices(record, most), *_runs(record, end), *_counters(record, end)]
-    metadata = {
-        "policy": record.policy,
-        "leases": len(record.held),
-        "leases_shown": len(held),
-        "note": "every lease of the run"
-        if len(held) == len(record.held)
-        else f"the first {len(held)} of {len(record.held)} leases; leases.csv holds all of them",
-    }
-    return timeline(events, metadata)
-
-
-def _names(record: ClusterRecord) -> Iterator[Entry]:
-    for machine, rack in record.racks.items():
-        yield process(machine + 1, f"machine {machine} (rack {rack})")
-    yield process(_COUNTERS, "cluster")
-    for gpu, machine in record.machines.items():
-        yield from thread(machine + 1, gpu, f"GPU {gpu}")
-
-
-def _slices(record: ClusterRecord, most: int) -> Iterator[Entry]:
-    """A lease; what ran there stands inside it."""
-    rows = {row.app.id: row.app for row in record.rows}
-    for each in record.held[:most]:
-        app = rows[each.app]
-        yield {
-            **slice_of(app.name, record.machines[each.gpu] + 1, each.gpu, each.start, each.end),
-            "cat": app.team or app.name,
-            "args": {"app": app.name, "team": app.team},
-        }
-
-
-def _runs(record: ClusterRecord, end: Time) -> Iterator[Entry]:
-    for run in record.ran:
-        if run.start <= end:
-            for gpu in run.gpus:
-                told = f"job {run.job} on {len(run.gpus)}"
-                shown = slice_of(told, record.machines[gpu] + 1, gpu, run.start, run.end)
-                yield {**shown, "cat": "run", "args": {"gpus": list(run.gpus), "placement_score": run.score}}
-
-
-def _counters(record: ClusterRecord, end: Time) -> Iterator[Entry]:
-    for level in record.levels:
-        if level.at <= end:
-            idle = level.leased - level.busy
-            free = level.gpus - level.leased
-            used = {"busy": level.busy, "idle lease": idle, "free": free}
-            yield counter("GPUs", _COUNTERS, level.at, used)
-            apps = {"waiting": level.waiting, "served": level.apps - level.waiting}
-            yield counter("apps", _COUNTERS, level.at, apps)
+    for decision in record.decisions:
+        until = "" if decision.until < 0 or decision.until >= FOREVER else decision.until / SECOND
+        what = "granted" if decision.until >= 0 else "taken back"
+        gpus = " ".join(map(str, decision.gpus))
+        yield (decision.at / SECOND, what, names[decision.app], gpus, until, decision.leases, decision.why)

@@ -52,7 +52,7 @@ def _completion(ax: Any, runs: Sequence[Drawn]) -> None:
 def _scores(ax: Any, runs: Sequence[Drawn]) -> None:
     """Of runs that could have been spread: others have no say in it."""
     for place, run in enumerate(runs):
-        _cdf(ax, [each.score for each in run.record.ran if len(each.gpus) > 1], place)
+        _cdf(ax, [ran.score for ran in run.record.ran if len(ran.gpus) > 1], place)
     ax.set(title="Placement scores (runs on several GPUs)", xlabel="1 / slowdown", ylabel="runs (%)")
     ax.set(ylim=(0, 102), xlim=(None, 1.01))
 
@@ -103,17 +103,17 @@ def draw_holders(runs: Sequence[Drawn], path: Path) -> None:
 def _holders(ax: Any, run: Drawn, size: float) -> None:
     bars: dict[int, list[tuple[float, float]]] = {}
     colors: dict[int, list[str]] = {}
-    for each in run.record.held[:_MOST_BARS]:
-        bars.setdefault(each.gpu, []).append((each.start / size, (each.end - each.start) / size))
-        colors.setdefault(each.gpu, []).append(color_of(each.app))
+    for held in run.record.held[:_MOST_BARS]:
+        bars.setdefault(held.gpu, []).append((held.start / size, (held.end - held.start) / size))
+        colors.setdefault(held.gpu, []).append(color_of(held.app))
     for gpu, parts in bars.items():
         ax.broken_barh(parts, (gpu - 0.45, 0.9), facecolors=colors[gpu])
     first = {machine: gpu for gpu, machine in reversed(run.record.machines.items())}
     for gpu in first.values():
         ax.axhline(gpu - 0.5, color="#999999", lw=0.5)
     cut = len(run.record.held) - _MOST_BARS
-    told = f" ({cut} later ones left out)" if cut > 0 else ""
-    ax.set(title=f"{run.label}: who held which GPU{told}", ylabel="GPU")
+    note = f" ({cut} later ones left out)" if cut > 0 else ""
+    ax.set(title=f"{run.label}: who held which GPU{note}", ylabel="GPU")
     ax.set(ylim=(len(run.record.machines) - 0.4, -0.6))
     ax.yaxis.get_major_locator().set_params(integer=True)
     ax.grid(axis="y", visible=False)

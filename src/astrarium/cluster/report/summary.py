@@ -13,9 +13,9 @@ from typing import get_args
 
 import msgspec
 
-from astrarium.cluster.auction.partial import AuctionTally
+from astrarium.cluster.auction.tally import AuctionTally
 from astrarium.cluster.fairness import Definition, rho
-from astrarium.cluster.record import ClusterRecord, Level, Ran
+from astrarium.cluster.record import ClusterRecord, FillLevel, Ran
 from astrarium.cluster.state import AppRow, Outcome
 from astrarium.core.units import SECOND, Time
 
@@ -23,8 +23,8 @@ DEFINITIONS: tuple[Definition, ...] = get_args(Definition)
 HOUR = 3600 * SECOND
 
 
-class Spread(msgspec.Struct, frozen=True):
-    """Of one number over all apps that have it."""
+class Distribution(msgspec.Struct, frozen=True):
+    """How one number is distributed over all apps that have it."""
 
     mean: float
     median: float
@@ -80,9 +80,9 @@ class ClusterSummary(msgspec.Struct, frozen=True):
     apps: int
     outcomes: dict[str, int]  # those that occurred
     makespan_s: float
-    rho: dict[str, Spread]
-    completion_s: Spread | None
-    waited_s: Spread | None
+    rho: dict[str, Distribution]
+    completion_s: Distribution | None
+    waited_s: Distribution | None
     gpu_hours: float
     work_gpu_hours: float
     score: float | None
@@ -130,7 +130,7 @@ def summarize_apps(record: ClusterRecord) -> list[AppSummary]:
     return [_app(row, runs.get(row.app.id, []), sizes) for row in record.rows]
 
 
-def _app(row: AppRow, runs: Sequence[Ran], sizes: Sequence[Level]) -> AppSummary:
+def _app(row: AppRow, runs: Sequence[Ran], sizes: Sequence[FillLevel]) -> AppSummary:
     ended = row.ended if row.outcome is not Outcome.OPEN else -1
     return AppSummary(
         name=row.app.name,
@@ -152,7 +152,7 @@ def _app(row: AppRow, runs: Sequence[Ran], sizes: Sequence[Level]) -> AppSummary
     )
 
 
-def _rho(row: AppRow, sizes: Sequence[Level]) -> dict[str, float]:
+def _rho(row: AppRow, sizes: Sequence[FillLevel]) -> dict[str, float]:
     """Return rho by each definition; *sizes* has the levels at which the number of GPUs changed."""
     if row.outcome is not Outcome.FINISHED:
         return {}
@@ -168,7 +168,7 @@ def _life(record: ClusterRecord) -> tuple[Time, Time]:
     return begin, max(ended, default=record.end)
 
 
-def _integral(levels: Sequence[Level], begin: Time, end: Time, name: str) -> int:
+def _integral(levels: Sequence[FillLevel], begin: Time, end: Time, name: str) -> int:
     spans = zip(levels, [*(level.at for level in levels[1:]), end], strict=True)
     return sum(
         getattr(level, name) * max(0, min(until, end) - max(level.at, begin)) for level, until in spans
@@ -183,12 +183,12 @@ def _mean_score(runs: Sequence[Ran]) -> float | None:
     )
 
 
-def _spread_of(values: Iterable[float | None]) -> Spread | None:
-    found = [value for value in values if value is not None]
-    return _spread(found) if found else None
+def _spread_of(values: Iterable[float | None]) -> Distribution | None:
+    known = [value for value in values if value is not None]
+    return _spread(known) if known else None
 
 
-def _spread(values: Sequence[float]) -> Spread:
+def _spread(values: Sequence[float]) -> Distribution:
     ordered = sorted(values)
     p95 = ordered[min(len(ordered) - 1, round(0.95 * (len(ordered) - 1)))]
-    return Spread(fmean(ordered), median(ordered), p95, ordered[-1])
+    return Distribution(fmean(ordered), median(ordered), p95, ordered[-1])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from astrarium.cluster.auction.partial import AuctionTally
+from astrarium.cluster.auction.tally import AuctionTally
 from astrarium.cluster.report.summary import DEFINITIONS, AppSummary, ClusterSummary
 from astrarium.run.report import as_it_is, plain_table, unit_of
 
@@ -20,21 +20,25 @@ APP_COLUMNS = ("app", "team", "kind", "arrived_s", "waited_s", "ended_s", "took_
 
 def overview_table(summaries: Mapping[str, ClusterSummary]) -> Table:
     """One row for each policy; times in hours where they are long."""
-    unit, size = unit_of(max(each.makespan_s for each in summaries.values()))
+    unit, size = unit_of(max(summary.makespan_s for summary in summaries.values()))
     rho = (*(f"rho {name}" for name in DEFINITIONS), f"median {DEFINITIONS[0]}")
     times = (f"makespan {unit}", f"completion {unit}", f"wait {unit}")
     table = plain_table("policy", "finished", *rho, *times, "GPU-hours", "score", "busy", "runs")
     explained = "rho: of the app that fared worst, and the median; completion and wait: means"
-    told = (f"{label}: {auctions_told(each.auctions)}" for label, each in summaries.items() if each.auctions)
-    table.caption = as_it_is("\n".join((explained, *told)))
-    for label, each in summaries.items():
-        finished = f"{each.outcomes.get('finished', 0)}/{each.apps}"
-        found = [each.rho.get(name) for name in DEFINITIONS]
+    auctions = (
+        f"{label}: {auctions_told(summary.auctions)}"
+        for label, summary in summaries.items()
+        if summary.auctions
+    )
+    table.caption = as_it_is("\n".join((explained, *auctions)))
+    for label, summary in summaries.items():
+        finished = f"{summary.outcomes.get('finished', 0)}/{summary.apps}"
+        spreads = [summary.rho.get(name) for name in DEFINITIONS]
         rhos = [
-            *(spread.worst if spread else None for spread in found),
-            found[0].median if found[0] else None,
+            *(spread.worst if spread else None for spread in spreads),
+            spreads[0].median if spreads[0] else None,
         ]
-        table.add_row(label, finished, *map(_number, rhos), *_times(each, size), *_use(each))
+        table.add_row(label, finished, *map(_number, rhos), *_times(summary, size), *_use(summary))
     return table
 
 
@@ -48,13 +52,13 @@ def auctions_told(tally: AuctionTally) -> str:
     )
 
 
-def _times(each: ClusterSummary, size: float) -> list[str]:
-    means = [spread.mean if spread else None for spread in (each.completion_s, each.waited_s)]
-    return [_number(None if value is None else value / size, 1) for value in (each.makespan_s, *means)]
+def _times(summary: ClusterSummary, size: float) -> list[str]:
+    means = [spread.mean if spread else None for spread in (summary.completion_s, summary.waited_s)]
+    return [_number(None if value is None else value / size, 1) for value in (summary.makespan_s, *means)]
 
 
-def _use(each: ClusterSummary) -> list[str]:
-    return [f"{each.gpu_hours:,.1f}", _number(each.score), f"{each.busy:.1%}", f"{each.runs:,}"]
+def _use(summary: ClusterSummary) -> list[str]:
+    return [f"{summary.gpu_hours:,.1f}", _number(summary.score), f"{summary.busy:.1%}", f"{summary.runs:,}"]
 
 
 def apps_table(apps: Sequence[AppSummary]) -> Table:
@@ -69,8 +73,10 @@ def apps_table(apps: Sequence[AppSummary]) -> Table:
         times = (app.arrived_s, app.waited_s, app.ended_s, app.took_s)
         cells = [_number(None if time is None else time / size, 1) for time in times]
         numbers = [f"{app.gpu_hours:,.1f}", *(_number(app.rho.get(name)) for name in DEFINITIONS)]
-        told = ": ".join(part for part in (app.outcome, app.reason) if part)
-        table.add_row(as_it_is(app.name), *cells, *numbers, _number(app.score), str(app.runs), as_it_is(told))
+        outcome = ": ".join(part for part in (app.outcome, app.reason) if part)
+        table.add_row(
+            as_it_is(app.name), *cells, *numbers, _number(app.score), str(app.runs), as_it_is(outcome)
+        )
     if len(apps) > _MOST_APPS:
         table.caption = f"the {_MOST_APPS} of {len(apps)} apps that fared worst"
     return table

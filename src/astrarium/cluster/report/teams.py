@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-class Share(msgspec.Struct):
-    """GPU time of a team, in nanoseconds."""
+class LoanedTime(msgspec.Struct):
+    """GPU time that a team had from others, and that others had from it, in nanoseconds."""
 
     borrowed: float = 0.0
     lent: float = 0.0
@@ -28,13 +28,13 @@ class Share(msgspec.Struct):
 def summarize_teams(
     record: ClusterRecord, teams: Mapping[str, Team], apps: Sequence[AppSummary]
 ) -> list[TeamSummary]:
-    shares = {team: Share() for team in teams}
+    shares = {team: LoanedTime() for team in teams}
     for held, size, took in _spans(record, teams):
         _add(shares, teams, held, size, took)
     return [_summary(team, rule, shares[team], apps) for team, rule in teams.items()]
 
 
-def _summary(team: str, rule: Team, share: Share, apps: Sequence[AppSummary]) -> TeamSummary:
+def _summary(team: str, rule: Team, share: LoanedTime, apps: Sequence[AppSummary]) -> TeamSummary:
     own = [app for app in apps if app.team == team]
     waited = [app.waited_s for app in own if app.waited_s is not None]
     return TeamSummary(
@@ -54,8 +54,8 @@ def _summary(team: str, rule: Team, share: Share, apps: Sequence[AppSummary]) ->
 def _spans(record: ClusterRecord, teams: Mapping[str, Team]) -> Iterator[tuple[dict[str, int], int, Time]]:
     """Yield how many GPUs each team held, how many there were, and for how long."""
     of = {row.app.id: row.app.team for row in record.rows}
-    steps = [(each.start, of[each.app], 1) for each in record.held]
-    steps += [(each.end, of[each.app], -1) for each in record.held]
+    steps = [(lease.start, of[lease.app], 1) for lease in record.held]
+    steps += [(lease.end, of[lease.app], -1) for lease in record.held]
     steps += [(level.at, "", level.gpus) for level in record.levels]
     held = dict.fromkeys(teams, 0)
     size = 0
@@ -69,7 +69,11 @@ def _spans(record: ClusterRecord, teams: Mapping[str, Team]) -> Iterator[tuple[d
 
 
 def _add(
-    shares: Mapping[str, Share], teams: Mapping[str, Team], held: Mapping[str, int], size: int, took: Time
+    shares: Mapping[str, LoanedTime],
+    teams: Mapping[str, Team],
+    held: Mapping[str, int],
+    size: int,
+    took: Time,
 ) -> None:
     """Add a time in which nothing changed. Who borrows has what is guaranteed to nobody first."""
     more = {team: held[team] - rule.guaranteed for team, rule in teams.items()}
@@ -84,12 +88,12 @@ def _add(
 def teams_table(teams: Sequence[TeamSummary]) -> Table:
     names = ("team", "finished", "guaranteed", "GPU-hours", "borrowed", "lent", f"rho {DEFINITIONS[0]}")
     table = plain_table(*names, "wait min")
-    for each in teams:
-        hours = (each.gpu_hours, each.borrowed_gpu_hours, each.lent_gpu_hours)
-        rho = "-" if each.rho is None else f"{each.rho:.2f}"
-        waited = "-" if each.waited_s is None else f"{each.waited_s / 60:,.1f}"
-        cells = (f"{each.finished}/{each.apps}", str(each.guaranteed), *(f"{value:,.1f}" for value in hours))
-        table.add_row(as_it_is(each.team), *cells, rho, waited)
+    for team in teams:
+        hours = (team.gpu_hours, team.borrowed_gpu_hours, team.lent_gpu_hours)
+        rho = "-" if team.rho is None else f"{team.rho:.2f}"
+        waited = "-" if team.waited_s is None else f"{team.waited_s / 60:,.1f}"
+        cells = (f"{team.finished}/{team.apps}", str(team.guaranteed), *(f"{value:,.1f}" for value in hours))
+        table.add_row(as_it_is(team.team), *cells, rho, waited)
     explained = "GPU-hours: of its apps, borrowed ones included; rho: of the app that fared worst; wait: mean"
     table.caption = as_it_is(explained)
     return table

@@ -38,12 +38,12 @@ def read_moment(raw: object, field: str = "") -> Moment:
         return Moment(str(raw), date=raw if isinstance(raw, datetime) else midnight)
     text = str(raw).strip().lower()
     try:
-        if found := _DATE.fullmatch(text.replace("t", " ")):
-            day, hour, minute, second = found.groups()
+        if match := _DATE.fullmatch(text.replace("t", " ")):
+            day, hour, minute, second = match.groups()
             return Moment(text, date=datetime.fromisoformat(f"{day} {hour:0>2}:{minute}:{second or '00'}"))
-        if (found := _DAY.fullmatch(text)) and int(found[2]) <= 24 and int(found[3]) <= 59:
-            clock = timedelta(hours=int(found[2]), minutes=int(found[3]))
-            return Moment(text, day=DAYS.index(found[1]), clock=clock)
+        if (match := _DAY.fullmatch(text)) and int(match[2]) <= 24 and int(match[3]) <= 59:
+            clock = timedelta(hours=int(match[2]), minutes=int(match[3]))
+            return Moment(text, day=DAYS.index(match[1]), clock=clock)
         return Moment(text, after=read_duration(raw))
     except ValueError:
         raise ValueError(FORM) from None
@@ -81,6 +81,6 @@ def instant(moment: Moment, calendar: Calendar | None, field: str) -> Time:
     if calendar is not None:
         return calendar.instant(moment)
     if moment.after is None:
-        told = "a time from the start such as 30min: to simulate dates, say at which one it starts"
-        raise InputError(field, moment.text, f"{told} (sharing.starts: 2026-11-23 8:00)")
+        expected = "a time from the start such as 30min: to simulate dates, say at which one it starts"
+        raise InputError(field, moment.text, f"{expected} (sharing.starts: 2026-11-23 8:00)")
     return moment.after

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from astrarium.cluster.policies import cluster_policies
-from astrarium.cluster.scenario import schema
+from astrarium.cluster.scenario import schema, tasks
 from astrarium.cluster.scenario.calendar import Moment, read_moment
+from astrarium.cluster.scenario.live import Address, LiveSection, read_address
 from astrarium.cluster.teams import Team
-from astrarium.cluster.workloads.themis import MACHINES
+from astrarium.cluster.workloads.themis.clusters import MACHINES
 from astrarium.core.choice import DEFAULT_SEED, Seed, WrittenScenario, read_policy
 from astrarium.core.decode import Decoder, check_keys, check_names, keys_of
 from astrarium.core.errors import InputError, one_of
@@ -43,20 +44,18 @@ class ClusterScenario(WrittenScenario, frozen=True, kw_only=True):
     teams: dict[str, Team]
     reservations: tuple[schema.ReservationEntry, ...]
     sharing: schema.SharingSection | None
-    live: schema.LiveSection
-    tasks: tuple[schema.TaskEntry | None, ...]  # of apps that are listed: what they run, if that is said
+    live: LiveSection
+    tasks: tuple[tasks.TaskEntry | None, ...]  # of apps that are listed: what they run, if that is said
 
 
 def parse(raw: Any, path: Path = Path()) -> ClusterScenario:
     """Files that the scenario names are looked for beside it."""
     if not isinstance(raw, dict) or "apps" not in raw:
-        told = "a mapping with machines and apps"
-        raise InputError("", keys_of(raw), told)
+        expected = "a mapping with machines and apps"
+        raise InputError("", keys_of(raw), expected)
     check_keys(raw, list(SECTIONS), "")
     raw = {**raw, "apps": _with_files(raw["apps"], path.parent)}
-    decode = Decoder(
-        {schema.Address: lambda raw, field: schema.read_address(raw), Moment: read_moment}
-    ).decode
+    decode = Decoder({Address: lambda raw, field: read_address(raw), Moment: read_moment}).decode
     given = {name: value for name, value in raw.items() if value is not None}
     return ClusterScenario(
         machines=_machines(raw.get("machines"), decode),
@@ -78,14 +77,14 @@ def parse(raw: Any, path: Path = Path()) -> ClusterScenario:
     )
 
 
-def _live(given: dict[str, Any], decode: Any) -> schema.LiveSection:
+def _live(given: dict[str, Any], decode: Any) -> LiveSection:
     """Where teams are listed, users belong to one of those."""
-    live: schema.LiveSection = decode(schema.LiveSection, given.get("live", {}), "live")
+    section: LiveSection = decode(LiveSection, given.get("live", {}), "live")
     known = given.get("teams") or {}
-    for team in live.access.teams if live.access is not None and known else ():
+    for team in section.access.teams if section.access is not None and known else ():
         if team not in known:
             raise InputError("live.access.teams", team, f"a team of the file: {one_of(list(known), team)}")
-    return live
+    return section
 
 
 def _machines(raw: Any, decode: Any) -> tuple[schema.MachineKind, ...] | str:
@@ -94,10 +93,10 @@ def _machines(raw: Any, decode: Any) -> tuple[schema.MachineKind, ...] | str:
             raise InputError("machines", raw, f"a list of machines, or {one_of(list(MACHINES), raw)}")
         return raw
     if not isinstance(raw, list) or not raw:
-        told = f"a list such as [{{count: 4, gpus: 8}}], or {one_of(list(MACHINES))}"
-        raise InputError("machines", raw, told)
-    found: tuple[schema.MachineKind, ...] = decode(tuple[schema.MachineKind, ...], raw, "machines")
-    return found
+        expected = f"a list such as [{{count: 4, gpus: 8}}], or {one_of(list(MACHINES))}"
+        raise InputError("machines", raw, expected)
+    machines: tuple[schema.MachineKind, ...] = decode(tuple[schema.MachineKind, ...], raw, "machines")
+    return machines
 
 
 def _apps(raw: Any, decode: Any) -> tuple[schema.AppEntry, ...] | schema.ThemisApps | schema.TraceApps:
@@ -110,30 +109,30 @@ def _apps(raw: Any, decode: Any) -> tuple[schema.AppEntry, ...] | schema.ThemisA
         return drawn
     if not isinstance(raw, list) or not raw:
         raise InputError("apps", raw, "a list of apps, {themis: 1, ...} or {trace: FILE, ...}")
-    plain = [schema.simulated(each, f"apps[{place}]") for place, each in enumerate(raw)]
+    plain = [tasks.simulated(entry, f"apps[{place}]") for place, entry in enumerate(raw)]
     entries: tuple[schema.AppEntry, ...] = decode(tuple[schema.AppEntry, ...], plain, "apps")
     check_names(entries, "apps", "app")
     return entries
 
 
-def _tasks(raw: Any) -> tuple[schema.TaskEntry | None, ...]:
+def _tasks(raw: Any) -> tuple[tasks.TaskEntry | None, ...]:
     entries = raw if isinstance(raw, list) else []
-    return tuple(schema.task_entry(each, f"apps[{place}]") for place, each in enumerate(entries))
+    return tuple(tasks.task_entry(entry, f"apps[{place}]") for place, entry in enumerate(entries))
 
 
 def _with_files(apps: Any, home: Path) -> Any:
     """A run is made again from another folder: its files are named in full."""
     if not isinstance(apps, dict):
         return apps
-    found = {name: apps[name] for name in ("trace", "sweeps") if isinstance(apps.get(name), str)}
-    return {**apps, **{name: str((home / file).resolve()) for name, file in found.items()}}
+    files = {name: apps[name] for name in ("trace", "sweeps") if isinstance(apps.get(name), str)}
+    return {**apps, **{name: str((home / file).resolve()) for name, file in files.items()}}
 
 
 def _changes(raw: Any, decode: Any) -> tuple[schema.Change, ...]:
-    found: tuple[schema.Change, ...] = decode(
+    changes: tuple[schema.Change, ...] = decode(
         tuple[schema.Change, ...], [] if raw is None else raw, "changes"
     )
-    for place, (before, change) in enumerate(pairwise(found), 1):
+    for place, (before, change) in enumerate(pairwise(changes), 1):
         if change.at < before.at:
             raise InputError(f"changes[{place}].at", raw[place]["at"], "moments in order: the earliest first")
-    return found
+    return changes

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import shlex
-from functools import lru_cache
-from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, get_args
+from typing import Annotated, Literal
 
 import msgspec
 
 from astrarium.cluster.live import limits
-from astrarium.cluster.live.access import AccessSection
-from astrarium.cluster.live.backend import JobCommand, KubernetesOptions, OnStop, Processes
 from astrarium.cluster.scenario.calendar import Moment
 from astrarium.cluster.teams import DAY
-from astrarium.core.decode import Decoder, check_keys
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import Duration, check_above_zero, write_duration
-from astrarium.core.units import MILLISECOND, SECOND
+from astrarium.core.units import SECOND
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
 Gpus = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
@@ -102,11 +96,11 @@ class AppEntry(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         self._check_names()
         if self.every and self.count == 1:
-            told = "a count of several apps with it, such as count: 3"
-            raise InputError("every", write_duration(self.every), told)
+            expected = "a count of several apps with it, such as count: 3"
+            raise InputError("every", write_duration(self.every), expected)
         if self.max_run and self.max_run < self.min_run:
-            told = f"at least min_run, {write_duration(self.min_run)}, or 0s for no end"
-            raise InputError("max_run", write_duration(self.max_run), told)
+            expected = f"at least min_run, {write_duration(self.min_run)}, or 0s for no end"
+            raise InputError("max_run", write_duration(self.max_run), expected)
         if self.phases is not None:
             self._check_phases()
         elif self.kind == "halving":
@@ -117,8 +111,8 @@ class AppEntry(msgspec.Struct, frozen=True):
     def _check_names(self) -> None:
         name = self.name
         if not name.strip() or name in (".", "..") or "/" in name or not name.isprintable():
-            told = "text that could name a file: not empty, without / and line breaks, and not . or .."
-            raise InputError("name", name, told)
+            expected = "text that could name a file: not empty, without / and line breaks, and not . or .."
+            raise InputError("name", name, expected)
         for field, text in (("name", name), ("team", self.team), ("model", self.model)):
             check_name(field, text)
 
@@ -148,8 +142,8 @@ class AppEntry(msgspec.Struct, frozen=True):
         if self.jobs < 2 or self.jobs & (self.jobs - 1):
             raise InputError("jobs", self.jobs, "2, 4, 8, ... jobs to begin with: halving ends with one")
         if not self.budget:
-            told = "GPU time of all phases together, such as 8h: halving has a budget"
-            raise InputError("budget", self._shown("budget"), told)
+            expected = "GPU time of all phases together, such as 8h: halving has a budget"
+            raise InputError("budget", self._shown("budget"), expected)
         self._refuse("length", "nothing here: the budget of halving says how long its jobs are")
         self._refuse("expected", "a curve: only its owner does not know how long jobs take")
         check_job(self.gpus, self.most, self.budget, None)
@@ -162,9 +156,9 @@ class AppEntry(msgspec.Struct, frozen=True):
             raise InputError("length", None, "how long a job takes on its GPUs, such as 30min (or phases)")
         check_job(self.gpus, self.most, self.length, self.expected)
 
-    def _refuse(self, name: str, told: str) -> None:
+    def _refuse(self, name: str, expected: str) -> None:
         if getattr(self, name) is not None:
-            raise InputError(name, self._shown(name), told)
+            raise InputError(name, self._shown(name), expected)
 
     def _shown(self, name: str) -> object:
         value = getattr(self, name)
@@ -287,199 +281,8 @@ class Change(msgspec.Struct, frozen=True):
     repair: GpuPlace | None = None
 
     def __post_init__(self) -> None:
-        if sum(each is not None for each in (self.lose, self.join, self.fail, self.repair)) != 1:
-            told = "one of: the number of a machine to lose, machines that join, a GPU to fail or to repair"
-            raise InputError("lose", self.lose, told)
-
-
-# What only a live cluster needs: the commands of apps, and the section `live`.
-
-
-Retries = Annotated[int, msgspec.Meta(ge=0, le=1000)]
-
-
-class Address(NamedTuple):
-    """Where somebody listens."""
-
-    host: str
-    port: int
-
-
-def read_address(raw: object) -> Address:
-    """Read PORT, on this machine alone, or HOST:PORT."""
-    host, colon, port = str(raw).rpartition(":")
-    if isinstance(raw, bool) or bool(host) != bool(colon) or not port.isdecimal() or int(port) > 65535:
-        raise ValueError("a port, such as 9100, or an address, such as 0.0.0.0:9100")
-    return Address(host.strip("[]") or "127.0.0.1", int(port))
-
-
-On = Literal["submit", "start", "resume", "preempt", "end", "fail", "machine", "gpu", "trouble", "wait"]
-
-
-class HookEntry(msgspec.Struct, frozen=True):
-    """Who is told when something happens: a *command* is run, or a *url* called."""
-
-    on: tuple[On, ...]
-    command: str | tuple[str, ...] | None = None
-    url: str | None = None
-    timeout: Duration = Duration(10 * SECOND)
-    retries: Retries = 3
-
-    def __post_init__(self) -> None:
-        if not self.on:
-            raise InputError("on", None, f"at least one of {', '.join(get_args(On))}")
-        if (self.command is None) == (self.url is None):
-            raise InputError("url", self.url, "either a command or a url")
-        if self.url is not None and not self.url.startswith(("http://", "https://")):
-            raise InputError("url", self.url, "an address that begins with http:// or https://")
-        if self.timeout <= 0:
-            raise InputError("timeout", "0s", "a duration above 0")
-        if self.command is not None:
-            command_words(self.command)
-
-
-class TlsFiles(msgspec.Struct, frozen=True):
-    """The certificate that the arbiter shows, and its key."""
-
-    certificate: str
-    key: str
-
-
-_OF_BACKENDS = {
-    "address": ("ray", "kubernetes"),
-    "partition": ("slurm",),
-    "account": ("slurm",),
-    "options": ("slurm",),
-    "kubernetes": ("kubernetes",),
-    "key": ("agents",),
-    "copies": ("agents",),
-}
-
-
-class LiveSection(msgspec.Struct, frozen=True):
-    """*state*: the folder of the store; *jobs*: that of all jobs, which every machine must see, but for
-    agents: these connect to where the arbiter *listens*, with its *key*."""
-
-    backend: Literal["local", "ray", "slurm", "kubernetes", "agents"] = "local"
-    state: str | None = None
-    jobs: str | None = None
-    address: str | None = None
-    partition: str | None = None
-    account: str | None = None
-    options: tuple[str, ...] | None = None
-    kubernetes: KubernetesOptions | None = None
-    grace: Duration = Duration(30 * SECOND)
-    least: Duration = Duration(5 * SECOND)
-    patience: Duration = Duration(10 * SECOND)
-    progress: Duration = Duration(5 * SECOND)
-    checkpoints: Duration = Duration(60 * SECOND)
-    look: Duration = Duration(200 * MILLISECOND)
-    retries: Retries = 2
-    listen: str | None = None
-    key: str | None = None
-    tls: TlsFiles | None = None
-    copies: bool | None = None
-    access: AccessSection | None = None
-    keys: str | None = None
-    metrics: Address | None = None
-    hooks: tuple[HookEntry, ...] = ()
-
-    def __post_init__(self) -> None:
-        for name, backends in _OF_BACKENDS.items():
-            value = getattr(self, name)
-            if value is not None and self.backend not in backends:
-                raise InputError(name, value, f"backend: {' or '.join(backends)}, which has one")
-        if self.backend == "kubernetes" and self.kubernetes is None:
-            raise InputError(
-                "kubernetes", None, "the image and the volume of jobs: {image: ..., volume: ...}"
+        if sum(change is not None for change in (self.lose, self.join, self.fail, self.repair)) != 1:
+            expected = (
+                "one of: the number of a machine to lose, machines that join, a GPU to fail or to repair"
             )
-        if self.backend == "agents" and (self.listen is None or self.key is None):
-            missing = "listen" if self.listen is None else "key"
-            raise InputError(missing, None, "HOST:PORT and a file with a key, by which agents connect")
-        if self.keys is not None and (self.access is None or self.listen is None):
-            missing = "access" if self.access is None else "listen"
-            raise InputError(missing, None, "who may do what, and HOST:PORT, beside the keys of users")
-        for name in ("grace", "patience", "look"):
-            if getattr(self, name) <= 0:
-                raise InputError(name, "0s", "a duration above 0")
-        if self.least * 2 > self.grace:
-            raise InputError("least", write_duration(self.least), "at most half of grace: it is a part of it")
-
-
-class TaskEntry(msgspec.Struct, frozen=True):
-    """As in `JobCommand`; the command as one line, or as a list of words."""
-
-    command: str | tuple[str, ...]
-    on_stop: OnStop = "checkpoint"
-    processes: Processes = "machine"
-    env: dict[str, str] = {}
-    directory: str | None = None
-    elastic: bool = False
-
-    def __post_init__(self) -> None:
-        self._check_sizes()
-        self.words()
-        if self.elastic and (self.on_stop != "checkpoint" or self.processes == "gpu"):
-            told = "false: a job whose GPUs may change has on_stop: checkpoint, and processes: job or machine"
-            raise InputError("elastic", True, told)
-        for name, value in self.env.items():
-            if not name or "=" in name or "\0" in name + value:
-                told = "a name without =, and a value, neither with a zero byte"
-                raise InputError("env", f"{name}={value}", told)
-
-    def _check_sizes(self) -> None:
-        command = self.command if isinstance(self.command, str) else "".join(self.command)
-        env = "".join(f"{name}{value}" for name, value in self.env.items())
-        for field, text, most in (
-            ("command", command, limits.LONGEST_COMMAND),
-            ("env", env, limits.LARGEST_ENV),
-            ("directory", self.directory or "", limits.LONGEST_PATH),
-        ):
-            if len(text.encode("utf-8", "replace")) > most:
-                raise InputError(field, text, f"at most {most} bytes")
-        if "\0" in (self.directory or ""):
-            raise InputError("directory", self.directory, "a path without a zero byte")
-
-    def words(self) -> tuple[str, ...]:
-        return command_words(self.command)
-
-    def task(self, home: Path) -> JobCommand:
-        """*home*: what a folder is relative to. No link is followed here: that is for the user who runs it,
-        who may not be allowed to know where one leads."""
-        directory = str((home / (self.directory or ".")).absolute())
-        return JobCommand(self.words(), self.on_stop, self.processes, self.env, directory, self.elastic)
-
-
-@lru_cache(maxsize=16)
-def _split(line: str) -> tuple[str, ...]:
-    return tuple(shlex.split(line))
-
-
-def command_words(command: str | tuple[str, ...]) -> tuple[str, ...]:
-    try:
-        words = command if isinstance(command, tuple) else _split(command)
-    except ValueError as error:
-        raise InputError("command", command, f"a command line: {error}") from None
-    if not words or not words[0] or any("\0" in word for word in words):
-        raise InputError("command", command, "a command, such as python train.py")
-    return words
-
-
-LIVE_FIELDS = tuple(field.name for field in msgspec.structs.fields(TaskEntry))
-
-
-def simulated(raw: Any, field: str) -> Any:
-    """An app without what only a live cluster needs. A wrong name is told with all that are right."""
-    if not isinstance(raw, dict):
-        return raw
-    check_keys(raw, [*(each.name for each in msgspec.structs.fields(AppEntry)), *LIVE_FIELDS], field)
-    return {name: value for name, value in raw.items() if name not in LIVE_FIELDS}
-
-
-def task_entry(raw: Any, field: str) -> TaskEntry | None:
-    """None where it has no command."""
-    found = {name: raw[name] for name in LIVE_FIELDS if name in raw} if isinstance(raw, dict) else {}
-    if not found:
-        return None
-    read: TaskEntry = Decoder().decode(TaskEntry, found, field)
-    return read
+            raise InputError("lose", self.lose, expected)

@@ -47,15 +47,15 @@ def team_rules(
     if calendar is None and section.starts is not None and section.starts.date is not None:
         calendar = Calendar.simulated(section.starts.date)
     with read_from(scenario.source):
-        found = _reservations(scenario, calendar)
-        rules = Rules(scenario.teams, found, section.half_life, section.turn)
+        reservations = _reservations(scenario, calendar)
+        rules = Rules(scenario.teams, reservations, section.half_life, section.turn)
         if largest is not None:
             _check_sizes(rules, largest)
     return rules
 
 
 def _reservations(scenario: ClusterScenario, calendar: Calendar | None) -> tuple[Reservation, ...]:
-    found = []
+    reservations = []
     for place, entry in enumerate(scenario.reservations):
         field = f"reservations[{place}]"
         if entry.team not in scenario.teams:
@@ -71,10 +71,10 @@ def _reservations(scenario: ClusterScenario, calendar: Calendar | None) -> tuple
         if end <= start:
             raise InputError(f"{field}.end", entry.end.text, f"a time after start, {entry.start.text}")
         if every and end - start > every:
-            told = f"at least as long as it lasts, {write_duration(end - start)}"
-            raise InputError(f"{field}.every", write_duration(every), told)
-        found.append(Reservation(entry.team, entry.gpus, start, end, every))
-    return tuple(found)
+            expected = f"at least as long as it lasts, {write_duration(end - start)}"
+            raise InputError(f"{field}.every", write_duration(every), expected)
+        reservations.append(Reservation(entry.team, entry.gpus, start, end, every))
+    return tuple(reservations)
 
 
 def _check_sizes(rules: Rules, largest: int) -> None:
@@ -83,15 +83,16 @@ def _check_sizes(rules: Rules, largest: int) -> None:
     if total > largest:
         names = " + ".join(f"{team.guaranteed} of {name}" for name, team in rules.teams.items())
         last = next(name for name in reversed(rules.teams) if rules.teams[name].guaranteed)
-        told = f"at most {largest} GPUs for all teams, as the cluster has; they are {names}"
-        raise InputError(f"teams.{last}.guaranteed", rules.teams[last].guaranteed, told)
-    for place, each in enumerate(rules.reservations):
-        for again in range(FEW if each.every else 1):
-            reserved = sum(rules.reserved(each.start + again * each.every).values())
+        expected = f"at most {largest} GPUs for all teams, as the cluster has; they are {names}"
+        raise InputError(f"teams.{last}.guaranteed", rules.teams[last].guaranteed, expected)
+    for place, reservation in enumerate(rules.reservations):
+        for again in range(FEW if reservation.every else 1):
+            reserved = sum(rules.reserved(reservation.start + again * reservation.every).values())
             if reserved + total > largest:
-                told = f"at most {largest - total - (reserved - each.gpus)}: the cluster has {largest} GPUs"
-                more = f", {total} are guaranteed and {reserved - each.gpus} reserved at the same time"
-                raise InputError(f"reservations[{place}].gpus", each.gpus, told + more)
+                others = reserved - reservation.gpus
+                expected = f"at most {largest - total - others}: the cluster has {largest} GPUs"
+                more = f", {total} are guaranteed and {others} reserved at the same time"
+                raise InputError(f"reservations[{place}].gpus", reservation.gpus, expected + more)
 
 
 def check_member(rules: Rules | None, app: App, field: str) -> None:
@@ -99,22 +100,24 @@ def check_member(rules: Rules | None, app: App, field: str) -> None:
     if rules is None:
         for name in ("priority", "min_run", "max_run"):
             if getattr(app, name):
-                told = "nothing here: the cluster's file has no teams (or `sharing: {}`, for one team)"
-                raise InputError(f"{field}.{name}", getattr(app, name), told)
+                expected = "nothing here: the cluster's file has no teams (or `sharing: {}`, for one team)"
+                raise InputError(f"{field}.{name}", getattr(app, name), expected)
         return
     if rules.teams and app.team not in rules.teams:
         raise InputError(f"{field}.team", app.team, _one_of_teams(rules.teams, app.team))
     team = rules.team_of(app)
     rule = rules.rule(rules.team_of(app))
     needed = max(job.least for phase in app.phases for job in phase)
-    most = rule.guaranteed + sum(each.gpus for each in rules.reservations if each.team == team)
+    most = rule.guaranteed + sum(
+        reservation.gpus for reservation in rules.reservations if reservation.team == team
+    )
     if not rule.borrow and needed > most:
-        told = f"at most {most} for a job, which {team} has without borrowing (borrow: true)"
-        raise InputError(f"{field}.gpus", needed, told)
+        expected = f"at most {most} for a job, which {team} has without borrowing (borrow: true)"
+        raise InputError(f"{field}.gpus", needed, expected)
     budget = rule.budget
     if budget is not None and budget.hard and needed * rules.turn > budget.limit:
-        told = f"at least {needed * rules.turn / HOUR:.3g}: {app.name} needs {needed} GPUs for a turn"
-        raise InputError(f"teams.{team}.budget.gpu_hours", budget.gpu_hours, told)
+        expected = f"at least {needed * rules.turn / HOUR:.3g}: {app.name} needs {needed} GPUs for a turn"
+        raise InputError(f"teams.{team}.budget.gpu_hours", budget.gpu_hours, expected)
 
 
 def _one_of_teams(teams: Iterable[str], given: str) -> str:

@@ -89,13 +89,15 @@ class Rules(msgspec.Struct, frozen=True):
 
     def reserved(self, now: Time) -> dict[str, int]:
         """Return the GPUs that are reserved at an instant, by team."""
-        found: dict[str, int] = {}
-        for each in self.reservations:
-            if each.holds(now):
-                found[each.team] = found.get(each.team, 0) + each.gpus
-        return found
+        reserved: dict[str, int] = {}
+        for reservation in self.reservations:
+            if reservation.holds(now):
+                reserved[reservation.team] = reserved.get(reservation.team, 0) + reservation.gpus
+        return reserved
 
     def next_change(self, now: Time) -> Time:
         """Return when a reservation starts or ends next."""
-        changes = (min(each.next_start(now), each.next_end(now)) for each in self.reservations)
+        changes = (
+            min(reservation.next_start(now), reservation.next_end(now)) for reservation in self.reservations
+        )
         return min(changes, default=FOREVER)

@@ -22,15 +22,15 @@ Counts = int  # bit n: n GPUs can be used whole
 
 def usable_counts(rows: Iterable[AppRow], most: int) -> Counts:
     """Return all numbers of GPUs, up to *most*, that unfinished jobs of these apps could use whole."""
-    found = 1
+    counts = 1
     mask = (1 << most + 1) - 1
     kinds = Counter((job.job.least, job.job.most) for row in rows for job in row.unfinished())
     for (least, widest), count in sorted(kinds.items()):
-        before = found
+        before = counts
         for jobs in range(1, min(count, most // least) + 1):
-            found |= _smeared(before << jobs * least & mask, jobs * (widest - least))
-        found &= mask
-    return found
+            counts |= _smeared(before << jobs * least & mask, jobs * (widest - least))
+        counts &= mask
+    return counts
 
 
 def _smeared(bits: int, width: int) -> int:
@@ -59,7 +59,7 @@ class Tier(IntEnum):
     OVER_BUDGET = 2
 
 
-class Step(NamedTuple):
+class ClaimStep(NamedTuple):
     """The next number of GPUs for a team, and how soon it gets them: the smallest step comes first."""
 
     tier: Tier
@@ -89,8 +89,8 @@ class Claim(NamedTuple):
     @property
     def entitled(self) -> int:
         """Return how many GPUs the team has before others borrow any."""
-        found = self.reserved + self.rule.guaranteed
-        return found if self.within is None else min(found, self.within)
+        gpus = self.reserved + self.rule.guaranteed
+        return gpus if self.within is None else min(gpus, self.within)
 
     def most(self, size: int) -> int:
         """Return how many GPUs the team may have at most."""
@@ -108,12 +108,12 @@ class Claim(NamedTuple):
         what it uses of those guaranteed."""
         return min(max(used, self.reserved + min(used, self.rule.guaranteed)), self.most(size))
 
-    def next_step(self, used: int, left: int, size: int, turn: Time) -> Step | None:
+    def next_step(self, used: int, left: int, size: int, turn: Time) -> ClaimStep | None:
         """Return the next step that fits into what is left; one that lets a gang run before smaller ones."""
-        room = self.share(used, size) + left
+        available = self.share(used, size) + left
 
         def fits(count: int) -> bool:
-            return used < count <= self.most(size) and self.share(count, size) <= room
+            return used < count <= self.most(size) and self.share(count, size) <= available
 
         count = next_count(self.counts, used)
         if not fits(count):
@@ -121,7 +121,7 @@ class Claim(NamedTuple):
         if self._tier(count) is not Tier.GUARANTEED:
             count = next((gang for gang in self.gangs if fits(gang)), count)
         borrowed = self.borrowed + max(0, used - self.entitled) * turn
-        return Step(self._tier(count), borrowed / self.rule.weight, self.came, self.team, count)
+        return ClaimStep(self._tier(count), borrowed / self.rule.weight, self.came, self.team, count)
 
     def _tier(self, count: int) -> Tier:
         if self.within is not None and count > self.within:
@@ -131,9 +131,9 @@ class Claim(NamedTuple):
 
 def divided(claims: Sequence[Claim], size: int, turn: Time) -> dict[str, int]:
     """Return how many of so many GPUs each team gets."""
-    found = {claim.team: claim.share(claim.wants(size), size) for claim in claims}
-    if sum(found.values()) <= size:
-        return found
+    shares = {claim.team: claim.share(claim.wants(size), size) for claim in claims}
+    if sum(shares.values()) <= size:
+        return shares
     used = {claim.team: 0 for claim in claims}
     by_team = {claim.team: claim for claim in claims}
     left = size - sum(claim.share(0, size) for claim in claims)

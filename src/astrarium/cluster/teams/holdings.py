@@ -12,7 +12,7 @@ from astrarium.cluster.teams import Rules
 from astrarium.core.units import Time
 
 
-class Key(NamedTuple):
+class QueueKey(NamedTuple):
     """Whose queue it is: that of all apps of a team with the same priority."""
 
     team: str
@@ -30,25 +30,25 @@ class Tenure(NamedTuple):
 
 @dataclass
 class Holdings:
-    queues: dict[Key, set[int]] = field(default_factory=dict)  # their GPUs
-    keys: dict[int, Key] = field(default_factory=dict)  # the queue of each app
+    queues: dict[QueueKey, set[int]] = field(default_factory=dict)  # their GPUs
+    keys: dict[int, QueueKey] = field(default_factory=dict)  # the queue of each app
     tenures: dict[int, Tenure] = field(default_factory=dict)  # by GPU that is leased
 
     def enter(self, app: App, rules: Rules) -> None:
-        key = self.keys[app.id] = Key(rules.team_of(app), app.priority)
+        key = self.keys[app.id] = QueueKey(rules.team_of(app), app.priority)
         self.queues.setdefault(key, set())
 
-    def of(self, team: str) -> list[Key]:
+    def of(self, team: str) -> list[QueueKey]:
         """Return the queues of a team, the highest priority first."""
         return sorted((key for key in self.queues if key.team == team), key=lambda key: -key.priority)
 
     def count(self, team: str) -> int:
         return sum(len(self.queues[key]) for key in self.of(team))
 
-    def rows(self, key: Key, state: ClusterState) -> dict[int, AppRow]:
+    def rows(self, key: QueueKey, state: ClusterState) -> dict[int, AppRow]:
         return {app: row for app, row in state.apps.items() if self.keys[app] == key}
 
-    def newest_first(self, keys: Iterable[Key], state: ClusterState) -> list[AppRow]:
+    def newest_first(self, keys: Iterable[QueueKey], state: ClusterState) -> list[AppRow]:
         """Return who holds GPUs in these queues: the lowest priority first, and who came last."""
         ours = set(keys)
         rows = [row for app, row in state.apps.items() if self.keys[app] in ours and row.leases]
@@ -63,10 +63,10 @@ class Holdings:
             if gpu not in self.queues[self.keys[app]]:  # a policy before this one has leased it
                 self.move((gpu,), self.keys[app])
 
-    def move(self, gpus: Iterable[int], to: Key | None) -> None:
+    def move(self, gpus: Iterable[int], to: QueueKey | None) -> None:
         """Give GPUs to a queue, or to none."""
-        for each in self.queues.values():
-            each.difference_update(gpus)
+        for owned in self.queues.values():
+            owned.difference_update(gpus)
         if to is not None:
             self.queues[to].update(gpus)
 

@@ -19,7 +19,7 @@ from astrarium.cluster.demand import idle_first, wanted
 from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.cluster.teams import Rules, words
 from astrarium.cluster.teams.claims import Claim, largest_count
-from astrarium.cluster.teams.holdings import Holdings, Key
+from astrarium.cluster.teams.holdings import Holdings, QueueKey
 from astrarium.core.units import FOREVER, Time
 
 Taken = list[tuple[AppRow, tuple[int, ...]]]  # GPUs, and whose they are
@@ -34,8 +34,8 @@ class Moves:
     rules: Rules
     holdings: Holdings
     claims: Mapping[str, Claim]
-    targets: Mapping[Key, int]
-    counts: Mapping[Key, int]
+    targets: Mapping[QueueKey, int]
+    counts: Mapping[QueueKey, int]
     standing: Mapping[int, AppRow]
     state: ClusterState
 
@@ -52,18 +52,18 @@ class Moves:
         """Return when a GPU can be taken next that a queue waits for; FOREVER where none waits."""
         if not any(self._missing(key) > 0 for key in self.targets):
             return FOREVER
-        found = FOREVER
+        chance = FOREVER
         for row in self.holdings.newest_first(self._donors(None), self.state):
             for gpu in row.leases:
                 tenure = self.holdings.tenures[gpu]
                 instants = (tenure.since + row.app.min_run, tenure.team_since + self.rules.turn)
-                found = min([found, *(at for at in instants if at > self.now)])
-        return found
+                chance = min([chance, *(at for at in instants if at > self.now)])
+        return chance
 
-    def _missing(self, key: Key) -> int:
+    def _missing(self, key: QueueKey) -> int:
         return self.targets[key] - len(self.holdings.queues[key])
 
-    def _due(self, key: Key) -> int:
+    def _due(self, key: QueueKey) -> int:
         """Return how many GPUs a queue lacks that its team is entitled to."""
         share = sum(self.targets[own] for own in self.holdings.of(key.team))
         lacks = min(share, self.claims[key.team].entitled) - self.holdings.count(key.team)
@@ -88,7 +88,7 @@ class Moves:
     def _disturbs(self, gpu: int) -> tuple[bool, int]:
         return gpu in self.standing, gpu
 
-    def _filled(self, key: Key, missing: int, entitled: bool) -> Iterator[Revoke]:
+    def _filled(self, key: QueueKey, missing: int, entitled: bool) -> Iterator[Revoke]:
         """Give a queue GPUs that it lacks: free ones, and then those of others."""
         if missing <= 0:
             return
@@ -107,40 +107,40 @@ class Moves:
             holdings.move(gone, key)
             yield Revoke(row.app.id, gone, why)
 
-    def _free(self, key: Key, entitled: bool) -> list[int]:
+    def _free(self, key: QueueKey, entitled: bool) -> list[int]:
         """Return free GPUs that a queue may have: those of nobody, and what others have too many of."""
         holdings = self.holdings
         state = self.state
-        found = list(state.free.difference(*holdings.queues.values()))
+        gpus_free = list(state.free.difference(*holdings.queues.values()))
         for donor, surplus in self._donors(key).items():
             free = sorted(holdings.queues[donor] & state.free)
             own = [gpu for gpu in free if self._may_leave(gpu, key, entitled)]
-            found += closest(own, min(surplus, len(own)), state.floor) if own else ()
-        return found
+            gpus_free += closest(own, min(surplus, len(own)), state.floor) if own else ()
+        return gpus_free
 
-    def _may_leave(self, gpu: int, key: Key, entitled: bool) -> bool:
+    def _may_leave(self, gpu: int, key: QueueKey, entitled: bool) -> bool:
         row = self.standing.get(gpu)
         return row is None or self._may_take(gpu, row, key, entitled)
 
-    def _donors(self, key: Key | None) -> dict[Key, int]:
+    def _donors(self, key: QueueKey | None) -> dict[QueueKey, int]:
         """Return the other queues that have more than they should, with how many."""
-        found = {own: -self._missing(own) for own in self.targets if own != key}
-        return {own: surplus for own, surplus in found.items() if surplus > 0}
+        surpluses = {own: -self._missing(own) for own in self.targets if own != key}
+        return {own: surplus for own, surplus in surpluses.items() if surplus > 0}
 
-    def _borrowers(self, key: Key) -> dict[Key, int]:
+    def _borrowers(self, key: QueueKey) -> dict[QueueKey, int]:
         """Return the queues of other teams that have borrowed, with how many GPUs."""
-        found: dict[Key, int] = {}
+        borrowed: dict[QueueKey, int] = {}
         for team in self.claims:
             lent = self.holdings.count(team) - self.claims[team].entitled
             for own in reversed(self.holdings.of(team)) if team != key.team else ():
-                found[own] = max(0, min(lent, len(self.holdings.queues[own])))
-                lent -= found[own]
-        return found
+                borrowed[own] = max(0, min(lent, len(self.holdings.queues[own])))
+                lent -= borrowed[own]
+        return borrowed
 
-    def _taken(self, key: Key, missing: int, entitled: bool) -> Taken:
+    def _taken(self, key: QueueKey, missing: int, entitled: bool) -> Taken:
         """Return whose GPUs a queue takes: as many of those that may be taken as it could use. Who is
         entitled to them takes them from any borrower, where those with too many may keep theirs."""
-        found = Taken()
+        taken = Taken()
         gone = set[int]()
         for donors in (self._donors(key), self._borrowers(key) if entitled else {}):
             surplus = {own: count - len(gone & self.holdings.queues[own]) for own, count in donors.items()}
@@ -150,21 +150,21 @@ class Moves:
                 gpus = tuple(gpu for gpu in free if gpu not in gone)
                 gpus = gpus[: max(0, min(surplus[donor], missing - len(gone)))]
                 if gpus:
-                    found.append((row, gpus))
+                    taken.append((row, gpus))
                     surplus[donor] -= len(gpus)
                     gone.update(gpus)
         total = len(gone)
-        return _first(found, total if self._urgent(key, entitled) else self._useful(key, total))
+        return _first(taken, total if self._urgent(key, entitled) else self._useful(key, total))
 
-    def _useful(self, key: Key, more: int) -> int:
+    def _useful(self, key: QueueKey, more: int) -> int:
         """Return how many of so many further GPUs a queue could use."""
         has = len(self.holdings.queues[key])
         return max(0, largest_count(self.counts[key], has + more) - has)
 
-    def _urgent(self, key: Key, entitled: bool) -> bool:
+    def _urgent(self, key: QueueKey, entitled: bool) -> bool:
         return entitled and self.claims[key.team].reserved > 0
 
-    def _may_take(self, gpu: int, row: AppRow, key: Key, entitled: bool) -> bool:
+    def _may_take(self, gpu: int, row: AppRow, key: QueueKey, entitled: bool) -> bool:
         tenure = self.holdings.tenures.get(gpu)
         team = self.holdings.keys[row.app.id].team
         runs = any(gpu in job.gpus for job in row.jobs.values())
@@ -174,7 +174,7 @@ class Moves:
             return False
         return entitled or team == key.team or self.now - tenure.team_since >= self.rules.turn
 
-    def _waits(self, key: Key) -> str:
+    def _waits(self, key: QueueKey) -> str:
         rows = self.holdings.rows(key, self.state).values()
         return next((row.app.name for row in rows if wanted(row)), "")
 
@@ -185,15 +185,15 @@ class Moves:
         waiting = {holdings.keys[app] for app in self.state.apps}
         for key in sorted(self.targets, key=lambda key: key not in waiting):
             loose = self.state.free.difference(*holdings.queues.values())
-            room = self.claims[key.team].most(size) - holdings.count(key.team)
-            if loose and room > 0:
-                holdings.move(sorted(loose)[:room], key)
+            allowed = self.claims[key.team].most(size) - holdings.count(key.team)
+            if loose and allowed > 0:
+                holdings.move(sorted(loose)[:allowed], key)
 
 
-def _first(found: Taken, count: int) -> Taken:
-    """Return so many of the GPUs that were found."""
+def _first(taken: Taken, count: int) -> Taken:
+    """Return so many of the GPUs that were gpus_free."""
     kept = Taken()
-    for row, gpus in found:
+    for row, gpus in taken:
         if count > 0:
             kept.append((row, gpus[:count]))
             count -= len(gpus)

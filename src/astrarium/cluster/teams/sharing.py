@@ -10,17 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from copy import deepcopy
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from astrarium.cluster import contract
-from astrarium.cluster.auction.partial import AuctionTally, tally_of
+from astrarium.cluster.auction.tally import AuctionTally, tally_of
 from astrarium.cluster.contract import Event, Grant, Revoke, Withdraw
 from astrarium.cluster.demand import usable, wanted
-from astrarium.cluster.policies import Allocator
+from astrarium.cluster.policies import Allocator, RankingAllocator
 from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.cluster.teams import Reservation, Rules, words
 from astrarium.cluster.teams.claims import Claim, divided, largest_count, next_count, usable_counts
-from astrarium.cluster.teams.holdings import Holdings, Key
+from astrarium.cluster.teams.holdings import Holdings, QueueKey
 from astrarium.cluster.teams.moves import Moves
 from astrarium.cluster.teams.usage import Accounts
 from astrarium.cluster.teams.view import QueueView, changes
@@ -47,7 +47,7 @@ class TeamSharing:
     def __init__(self, fresh: Allocator, rules: Rules) -> None:
         self._fresh = fresh
         self.rules = rules
-        self._policies: dict[Key, Allocator] = {}
+        self._policies: dict[QueueKey, Allocator] = {}
         self._holdings = Holdings()
         self._accounts = Accounts()
         self._cut: dict[int, CutLease] = {}  # by GPU
@@ -57,11 +57,11 @@ class TeamSharing:
     @property
     def tally(self) -> AuctionTally | None:
         """Return how well the auctions of all queues were solved, if the policy holds any."""
-        found = [tally for policy in (self._fresh, *self._policies.values()) if (tally := tally_of(policy))]
-        if not found:
+        tallies = [tally for policy in (self._fresh, *self._policies.values()) if (tally := tally_of(policy))]
+        if not tallies:
             return None
-        totals = (sum(each.auctions for each in found), sum(each.unsolved for each in found))
-        return AuctionTally(*totals, max(each.largest_gap for each in found))
+        totals = (sum(tally.auctions for tally in tallies), sum(tally.unsolved for tally in tallies))
+        return AuctionTally(*totals, max(tally.largest_gap for tally in tallies))
 
     def decide(self, now: Time, events: Sequence[Event], state: ClusterState) -> Actions:
         self._pass_time(now)
@@ -73,12 +73,12 @@ class TeamSharing:
         self._holdings.meet(state)
         moves = self._moves(now, events, state)
         yield from moves.all()
-        told = yield from self._heard(now, events, state)
+        heard = yield from self._heard(now, events, state)
         for row in ended:
             key = self._holdings.keys[row.app.id]
-            told.setdefault(key, []).append(contract.AppWithdrawn(row.app.id, TOO_LONG))
+            heard.setdefault(key, []).append(contract.AppWithdrawn(row.app.id, TOO_LONG))
         for key, gpus in self._holdings.queues.items():
-            news = [*changes(before[key], gpus, state.floor), *told.get(key, ())]
+            news = [*changes(before[key], gpus, state.floor), *heard.get(key, ())]
             if news:
                 yield from self._asked(now, key, news, moves.claims, state)
         yield from self._remember(now, moves, state)
@@ -86,7 +86,7 @@ class TeamSharing:
     def standing(self, now: Time, state: ClusterState) -> list[tuple[int, str]]:
         """Return who wants GPUs, team by team: the team that is served next first."""
         moves = self._moves(now, (), state)
-        found = list[tuple[int, str]]()
+        reasons = list[tuple[int, str]]()
         size = state.floor.size
         holdings = self._holdings
         held = {team: sum(len(row.leases) for row in self._rows(team, state)) for team in moves.claims}
@@ -95,19 +95,19 @@ class TeamSharing:
             team: claim.next_step(held[team], size, size, self.rules.turn)
             for team, claim in moves.claims.items()
         }
-        for team, claim in sorted(moves.claims.items(), key=lambda each: steps[each[0]] or (3,)):
+        for team, claim in sorted(moves.claims.items(), key=lambda entry: steps[entry[0]] or (3,)):
             reason = words.waiting(claim, moves.claims, held, kept, size)
             for key in holdings.of(team):
-                for app, told in self._standing(now, key, state):
+                for app, own in self._standing(now, key, state):
                     first = f"priority {key.priority}" if len(holdings.of(team)) > 1 else ""
-                    found.append((app, "; ".join(part for part in (reason, first, told) if part)))
-        return found
+                    reasons.append((app, "; ".join(part for part in (reason, first, own) if part)))
+        return reasons
 
-    def _standing(self, now: Time, key: Key, state: ClusterState) -> list[tuple[int, str]]:
+    def _standing(self, now: Time, key: QueueKey, state: ClusterState) -> list[tuple[int, str]]:
         """Return who wants GPUs in a queue, as its policy tells it."""
         view = QueueView(state, self._holdings.rows(key, state), self._holdings.queues[key])
-        policy: Any = self._policies.get(key)
-        if hasattr(policy, "standing"):
+        policy = self._policies.get(key)
+        if isinstance(policy, RankingAllocator):
             return list(policy.standing(now, view))
         return [(app, "") for app, row in view.apps.items() if wanted(row)]
 
@@ -128,7 +128,7 @@ class TeamSharing:
                     self._ran[app] = 0
         for team in self.rules.reserved(now):
             if state.apps and not self._holdings.of(team):
-                self._holdings.queues[Key(team, 0)] = set()
+                self._holdings.queues[QueueKey(team, 0)] = set()
         for key in self._holdings.queues:
             if key not in self._policies:
                 self._policies[key] = deepcopy(self._fresh)
@@ -145,7 +145,7 @@ class TeamSharing:
         claims = {team: self._claim(now, team, reserved.get(team, 0), state) for team in teams}
         shares = divided(list(claims.values()), size, self.rules.turn)
         counts = {key: usable_counts(holdings.rows(key, state).values(), size) for key in holdings.queues}
-        targets: dict[Key, int] = {}
+        targets: dict[QueueKey, int] = {}
         for team in teams:
             left = shares[team]
             for key in holdings.of(team):
@@ -154,7 +154,7 @@ class TeamSharing:
             targets[holdings.of(team)[0]] += left  # what is reserved and not used
         expired = [event for event in events if isinstance(event, contract.LeaseExpired)]
         there = (
-            (gpu, state.apps[each.app]) for each in expired if each.app in state.apps for gpu in each.gpus
+            (gpu, state.apps[event.app]) for event in expired if event.app in state.apps for gpu in event.gpus
         )
         return Moves(now, self.rules, holdings, claims, targets, counts, dict(there), state)
 
@@ -180,12 +180,12 @@ class TeamSharing:
 
     def _heard(
         self, now: Time, events: Sequence[Event], state: ClusterState
-    ) -> Generator[Grant, None, dict[Key, list[Event]]]:
+    ) -> Generator[Grant, None, dict[QueueKey, list[Event]]]:
         """Renew leases that were cut for a reservation which did not need them, and return what each queue
         hears of the rest."""
-        found: dict[Key, list[Event]] = {}
+        heard: dict[QueueKey, list[Event]] = {}
         for event in events:
-            key: Key | None = None
+            key: QueueKey | None = None
             if isinstance(event, contract.AppArrived):
                 key = self._holdings.keys.get(event.app.id)
             elif isinstance(event, TimerFired):
@@ -200,11 +200,11 @@ class TeamSharing:
                 event = contract.LeaseExpired(event.app, left, event.until)
                 key = key if left else None
             if key is not None:
-                found.setdefault(key, []).append(event)
-        return found
+                heard.setdefault(key, []).append(event)
+        return heard
 
     def _renewed(
-        self, now: Time, event: contract.LeaseExpired, key: Key, state: ClusterState
+        self, now: Time, event: contract.LeaseExpired, key: QueueKey, state: ClusterState
     ) -> Generator[Grant, None, tuple[int, ...]]:
         """Renew what was cut of a lease and is still the queue's, and return the GPUs of which it is over."""
         row = state.apps.get(event.app)
@@ -220,7 +220,12 @@ class TeamSharing:
         return tuple(gpu for gpu in event.gpus if gpu not in renewed)
 
     def _asked(
-        self, now: Time, key: Key, news: Sequence[Event], claims: Mapping[str, Claim], state: ClusterState
+        self,
+        now: Time,
+        key: QueueKey,
+        news: Sequence[Event],
+        claims: Mapping[str, Claim],
+        state: ClusterState,
     ) -> Iterator[Grant | Revoke | SetTimer | Withdraw]:
         """Ask the policy of a queue, and pass on what it may do."""
         number = list(self._policies).index(key)
@@ -277,7 +282,9 @@ class TeamSharing:
         why = grant.why
         if row.app.min_run:
             tenures = [self._holdings.tenures.get(gpu) for gpu in grant.gpus]
-            began = (each.since if each is not None and each.app == grant.app else now for each in tenures)
+            began = (
+                tenure.since if tenure is not None and tenure.app == grant.app else now for tenure in tenures
+            )
             until = max(until, max(began) + row.app.min_run)
         for gpu in grant.gpus:
             self._cut.pop(gpu, None)
@@ -293,12 +300,14 @@ class TeamSharing:
     ) -> Reservation | None:
         """Return the first reservation of another team that would find too few GPUs with this lease."""
         team = self.rules.team_of(row.app)
-        for each in sorted(self.rules.reservations, key=lambda each: each.next_start(now)):
-            start = each.next_start(now)
-            if each.team == team or start >= until:
+        for reservation in sorted(
+            self.rules.reservations, key=lambda reservation: reservation.next_start(now)
+        ):
+            start = reservation.next_start(now)
+            if reservation.team == team or start >= until:
                 continue
             reserved = self.rules.reserved(start)
-            room = state.floor.size - sum(count for other, count in reserved.items() if other != team)
+            available = state.floor.size - sum(count for other, count in reserved.items() if other != team)
             beyond = sum(
                 end > start
                 for other in state.apps.values()
@@ -306,8 +315,8 @@ class TeamSharing:
                 for gpu, end in other.leases.items()
                 if gpu not in grant.gpus
             )
-            if beyond + len(grant.gpus) > room:
-                return each
+            if beyond + len(grant.gpus) > available:
+                return reservation
         return None
 
     # what is remembered, and until when
@@ -326,21 +335,21 @@ class TeamSharing:
 
     def _wakes(self, now: Time, moves: Moves, state: ClusterState) -> Time:
         """Return when something changes by time alone: turns, reservations, budgets, runs that are over."""
-        found = [self.rules.next_change(now), moves.next_chance()]
+        instants = [self.rules.next_change(now), moves.next_chance()]
         turn = self.rules.turn
         size = state.floor.size
         holders = {tenure.team for tenure in self._holdings.tenures.values()}
         for team, claim in moves.claims.items():
             account = self._accounts.of(team, self.rules)
             step = next_count(claim.counts, 0)
-            found.append(account.next_change(now, claim.rule.budget, step, turn) if step else FOREVER)
+            instants.append(account.next_change(now, claim.rule.budget, step, turn) if step else FOREVER)
             if holders - {team} and account.held < claim.wants(size):
                 self._turn_ends = self._turn_ends if self._turn_ends > now else now + turn
-                found.append(self._turn_ends)
+                instants.append(self._turn_ends)
         for app, ran in self._ran.items():
             if state.apps[app].leases:
-                found.append(now + max(1, state.apps[app].app.max_run - ran))
-        return min(found)
+                instants.append(now + max(1, state.apps[app].app.max_run - ran))
+        return min(instants)
 
 
 def _gang(row: AppRow) -> int:

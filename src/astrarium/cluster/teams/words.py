@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from astrarium.cluster.teams import DAY, HOUR, Reservation
 from astrarium.cluster.teams.claims import Claim
-from astrarium.cluster.teams.holdings import Key
+from astrarium.cluster.teams.holdings import QueueKey
 from astrarium.core.units import SECOND, Time
 
 
@@ -17,8 +17,8 @@ def too_long(max_run: Time) -> str:
 def over_budget(claim: Claim) -> str:
     budget = claim.rule.budget
     assert budget is not None
-    told = f"{claim.used / HOUR:,.1f} of {budget.gpu_hours:,.4g} GPU-hours in {span(budget.over)}"
-    return f"{claim.team} is over its budget ({told})"
+    usage = f"{claim.used / HOUR:,.1f} of {budget.gpu_hours:,.4g} GPU-hours in {span(budget.over)}"
+    return f"{claim.team} is over its budget ({usage})"
 
 
 def taken_beyond(claim: Claim) -> str:
@@ -28,7 +28,7 @@ def taken_beyond(claim: Claim) -> str:
     return f"{claim.team} may have {claim.entitled} now, and not borrow"
 
 
-def taken(claims: Mapping[str, Claim], of: Key, by: Key, entitled: bool, app: str) -> str:
+def taken(claims: Mapping[str, Claim], of: QueueKey, by: QueueKey, entitled: bool, app: str) -> str:
     """Return why GPUs of one queue are taken for an app of another, or for a reservation."""
     claim = claims[by.team]
     waits = f"app {app} waits" if app else "GPUs are kept"

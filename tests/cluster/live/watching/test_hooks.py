@@ -15,8 +15,8 @@ import pytest
 
 from astrarium.cluster.live.watching import hooks as hooks_module
 from astrarium.cluster.live.watching.hooks import KEY, KINDS, Hook, HookProgress, Hooks, named, progress_of
+from astrarium.cluster.scenario.live import On
 from astrarium.cluster.scenario.read import parse
-from astrarium.cluster.scenario.schema import On
 from astrarium.core.errors import InputError
 from tests.cluster.live.test_arbiter import House
 

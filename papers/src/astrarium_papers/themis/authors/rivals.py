@@ -13,8 +13,8 @@ from math import ceil, floor, inf
 from typing import Literal, NamedTuple
 
 from astrarium.cluster.contract import Allocations, Event, Grant, Job, LeaseExpired
-from astrarium.cluster.fairness import work_left
 from astrarium.cluster.state import AppRow, ClusterState
+from astrarium.cluster.work_left import work_left
 from astrarium.core.units import Time
 from astrarium_papers.themis.authors.setting import LEASE, MINUTE, SpreadJob, iteration
 

@@ -26,10 +26,11 @@ import msgspec
 
 from astrarium.cluster.contract import App, AppArrived, Event, Job, MachineJoined
 from astrarium.cluster.fairness import rho
-from astrarium.cluster.machines import Machine, Slowdowns, Spread
+from astrarium.cluster.machines import Machine, Spread
 from astrarium.cluster.policies import Allocator, Arbiter
 from astrarium.cluster.record import Watch
 from astrarium.cluster.report.summary import DEFINITIONS
+from astrarium.cluster.slowdowns import Slowdowns
 from astrarium.cluster.state import ClusterState
 from astrarium.cluster.world import ClusterWorld
 from astrarium.core.engine import Engine

@@ -3,7 +3,7 @@
 At every decision it asks how small a bound on rho all apps can be held to, which gives each a deadline. An
 app that has no time to lose until then comes first; one that has, lets the short go first, so that completion
 times are small on the mean; and once no more apps come, the long and narrow begin in time for the end not to
-be theirs alone (`line`). So fairness takes from efficiency only what it needs, when it needs it.
+be theirs alone (`queue`). So fairness takes from efficiency only what it needs, when it needs it.
 
 - Memory: a deadline counts from an app's arrival; what was promised stays promised while it can be kept.
 - Leases are for `lease`, and are renewed while nobody who waits comes first. Within `least_run` no GPU is
@@ -28,22 +28,22 @@ from astrarium.cluster.agents.participants import touched
 from astrarium.cluster.contract import Allocations, Event, Grant, LeaseExpired, Revoke
 from astrarium.cluster.demand import usable, wanted
 from astrarium.cluster.policies import cluster_policies
-from astrarium.cluster.policies._leased import lease_end, spared, stood_on
-from astrarium.cluster.policies._time_shares import Rounds
+from astrarium.cluster.policies._lease_ends import lease_end, spared, stood_on
+from astrarium.cluster.policies._round_clock import RoundClock
 from astrarium.cluster.policies.astrarium import allotments as allotting
 from astrarium.cluster.policies.astrarium import explanations
 from astrarium.cluster.policies.astrarium.allotments import Allotment
 from astrarium.cluster.policies.astrarium.exchanges import exchanges
 from astrarium.cluster.policies.astrarium.explanations import starts
-from astrarium.cluster.policies.astrarium.line import PriorityLine, RankedApp, Reason
 from astrarium.cluster.policies.astrarium.prospects import Prospects, RhoDefinition
+from astrarium.cluster.policies.astrarium.queue import PriorityQueue, RankedApp, Reason
 from astrarium.cluster.state import ClusterState
 from astrarium.core.policy import SetTimer
 from astrarium.core.quantities import Duration, check_above_zero
 from astrarium.core.units import FOREVER, SECOND, Time
 
 NAME = "promise"
-LEASES = 6  # after so many, the line is looked at in any case
+LEASES = 6  # after so many, the queue is looked at in any case
 GRID = 4  # leases end at so many instants in a lease: decisions come together
 
 
@@ -76,8 +76,8 @@ class Astrarium:
     def __init__(self, parameters: Parameters) -> None:
         self._parameters = mine = parameters
         self._prospects = Prospects(mine.definition)
-        self._line = PriorityLine(mine.bound, mine.more, mine.tail, mine.round or mine.lease)
-        self._rounds = Rounds(mine.round) if mine.round else None
+        self._queue = PriorityQueue(mine.bound, mine.more, mine.tail, mine.round or mine.lease)
+        self._rounds = RoundClock(mine.round) if mine.round else None
         self._since: dict[int, tuple[int, Time]] = {}  # who has a GPU, from when
         self._wakes: Time = FOREVER  # when a promise ends that somebody waits for
         self._review: Time = 0  # until then nothing changes by time alone
@@ -106,89 +106,89 @@ class Astrarium:
 
     def standing(self, now: Time, state: ClusterState) -> list[tuple[int, str]]:
         """Return who wants GPUs, in the order in which they would get them."""
-        line = copy(self._line)  # to be asked is no decision
-        found = list[tuple[int, str]]()
+        queue = copy(self._queue)  # to be asked is no decision
+        reasons = list[tuple[int, str]]()
         first = dict[int, str]()
-        for each in self._ranked(now, line, state):
-            if wanted(each.prospect.row):
-                before = first.setdefault(each.prospect.same, each.prospect.row.app.name)
-                found.append((each.app, explanations.standing(each, line.bound, now, before)))
-        return found
+        for one in self._ranked(now, queue, state):
+            if wanted(one.prospect.row):
+                before = first.setdefault(one.prospect.same, one.prospect.row.app.name)
+                reasons.append((one.app, explanations.standing(one, queue.bound, now, before)))
+        return reasons
 
     def expects(self, now: Time, state: ClusterState) -> dict[int, Time]:
         """Return when those who want GPUs can expect some, if nobody else comes and owners are right."""
-        ranked = self._ranked(now, copy(self._line), state)
+        ranked = self._ranked(now, copy(self._queue), state)
         return starts(now, ranked, state, self._parameters.round or self._parameters.lease)
 
-    def _ranked(self, now: Time, line: PriorityLine, state: ClusterState) -> list[RankedApp]:
+    def _ranked(self, now: Time, queue: PriorityQueue, state: ClusterState) -> list[RankedApp]:
         prospects = self._prospects.of(now, state)
-        return line.order(now, prospects, max(1, state.floor.size)) if prospects else []
+        return queue.order(now, prospects, max(1, state.floor.size)) if prospects else []
 
     def _decided(self, now: Time, state: ClusterState) -> Iterator[Grant | Revoke]:
-        line = self._ranked(now, self._line, state)
+        ranked = self._ranked(now, self._queue, state)
         oldest = now - self._parameters.least_run
-        allotments, places = allotting.allotted(now, line, state, self._since, oldest)
-        yield from self._taken(line, allotments)
-        yield from self._given(now, line, allotments, places, state)
-        yield from spared((each.app for each in line if each.prospect.row.leases), state)
-        self._wakes = self._promise_ends(now, line, state)
-        self._review = self._next_review(now, line, state)
+        allotments, places = allotting.allotted(now, ranked, state, self._since, oldest)
+        yield from self._taken(ranked, allotments)
+        yield from self._given(now, ranked, allotments, places, state)
+        yield from spared((one.app for one in ranked if one.prospect.row.leases), state)
+        self._wakes = self._promise_ends(now, ranked, state)
+        self._review = self._next_review(now, ranked, state)
 
-    def _promise_ends(self, now: Time, line: Sequence[RankedApp], state: ClusterState) -> Time:
+    def _promise_ends(self, now: Time, ranked: Sequence[RankedApp], state: ClusterState) -> Time:
         """Return when the first GPU can be taken from somebody who is behind a pressed app that has none."""
         size = state.floor.size
         behind = False
-        found = FOREVER
-        for each in line:
-            row = each.prospect.row
+        earliest = FOREVER
+        for one in ranked:
+            row = one.prospect.row
             for gpu in row.leases if behind else ():
-                ends = self._from(now, gpu, each.app)[1] + self._parameters.least_run
-                found = min(found, ends if ends > now else FOREVER)
-            pressed = each.reason is Reason.FAIRNESS and not row.leases
+                ends = self._from(now, gpu, one.app)[1] + self._parameters.least_run
+                earliest = min(earliest, ends if ends > now else FOREVER)
+            pressed = one.reason is Reason.FAIRNESS and not row.leases
             behind = behind or (pressed and bool(usable(row, size)))
-        return found
+        return earliest
 
-    def _next_review(self, now: Time, line: Sequence[RankedApp], state: ClusterState) -> Time:
+    def _next_review(self, now: Time, ranked: Sequence[RankedApp], state: ClusterState) -> Time:
         """Return until when nothing changes by time alone. Who runs moves forward in line, so that nothing
         changes until somebody who waits is pressed, or a promise ends that somebody waits for; but not for
         ever, as forecasts do."""
         size = state.floor.size
-        waiting = [each for each in line if len(each.prospect.row.leases) < usable(each.prospect.row, size)]
+        waiting = [one for one in ranked if len(one.prospect.row.leases) < usable(one.prospect.row, size)]
         if not waiting:
             return FOREVER
         if self._wakes < FOREVER:
             return now + 1
-        pressed = min(self._line.pressed_in(now, each) for each in waiting)
+        pressed = min(self._queue.pressed_in(now, one) for one in waiting)
         return now + max(1, min(round(pressed), LEASES * self._parameters.lease))
 
-    def _taken(self, line: Sequence[RankedApp], allotments: Mapping[int, Allotment]) -> Iterator[Revoke]:
+    def _taken(self, ranked: Sequence[RankedApp], allotments: Mapping[int, Allotment]) -> Iterator[Revoke]:
         gains = next(
-            (each for each in line if allotments[each.app].count > len(allotments[each.app].has)), None
+            (one for one in ranked if allotments[one.app].count > len(allotments[one.app].has)), None
         )
-        for each in line:
-            mine = allotments[each.app]
+        for one in ranked:
+            mine = allotments[one.app]
             gone = [gpu for gpu in mine.has if gpu in mine.row.leases and gpu not in mine.kept]
             if gone:
-                yield Revoke(each.app, tuple(gone), explanations.why_taken(each, gains))
+                yield Revoke(one.app, tuple(gone), explanations.why_taken(one, gains))
 
     def _given(
         self,
         now: Time,
-        line: Sequence[RankedApp],
+        ranked: Sequence[RankedApp],
         allotments: Mapping[int, Allotment],
         places: Mapping[int, list[int]],
         state: ClusterState,
     ) -> Iterator[Grant | Revoke]:
         until = self._until(now)
-        for each in line:
-            mine = allotments[each.app]
-            new = places.get(each.app, [])
+        for one in ranked:
+            mine = allotments[one.app]
+            new = places.get(one.app, [])
             again = [gpu for gpu in mine.kept if gpu not in mine.row.leases]
             if new:
-                why = explanations.why_given(each, self._line.bound)
-                yield Grant(each.app, tuple(sorted([*again, *new])), until, why)
+                why = explanations.why_given(one, self._queue.bound)
+                yield Grant(one.app, tuple(sorted([*again, *new])), until, why)
             elif again:
-                yield Grant(each.app, tuple(sorted(again)), until, explanations.GOES_ON)
+                yield Grant(one.app, tuple(sorted(again)), until, explanations.GOES_ON)
         yield from exchanges(now, until, allotments, state)
 
     def _from(self, now: Time, gpu: int, app: int) -> tuple[int, Time]:

@@ -1,4 +1,4 @@
-"""The line becomes leases: how many GPUs each app gets, which it gives back, and which it is given.
+"""The queue becomes leases: how many GPUs each app gets, which it gives back, and which it is given.
 
 A GPU stays with an app for as long as was promised (*protected*); beyond that it goes to whoever comes first
 in line. While a pressed app waits for GPUs that are promised to others, nobody gets more than it has, so that
@@ -14,16 +14,15 @@ from dataclasses import dataclass
 from astrarium.cluster.arrange import closest, cost_of_spread, planned
 from astrarium.cluster.demand import just_expired, usable
 from astrarium.cluster.machines import Spread
-from astrarium.cluster.policies.astrarium.line import RankedApp, Reason
 from astrarium.cluster.policies.astrarium.prospects import job_left, lost_by_stopping
+from astrarium.cluster.policies.astrarium.queue import RankedApp, Reason
 from astrarium.cluster.state import AppRow, ClusterState, JobRow
 from astrarium.core.units import Time
 
 WORTH = 2.0  # a move must gain so many times what it costs
 LOOKS = 4  # at places, with what was left to others the time before
-# What a GPU that lies apart must bring, of what it is worth to others; less where an app is pressed
-BRINGS = 0.8
-BRINGS_PRESSED = 0.5
+BRINGS = 0.8  # what a GPU that lies apart must bring, of what it is worth to others
+BRINGS_PRESSED = 0.5  # and where an app is pressed
 
 
 @dataclass
@@ -43,20 +42,20 @@ class Allotment:
 
 def allotted(
     now: Time,
-    line: Sequence[RankedApp],
+    ranked: Sequence[RankedApp],
     state: ClusterState,
     since: Mapping[int, tuple[int, Time]],
     oldest: Time,
 ) -> tuple[dict[int, Allotment], dict[int, list[int]]]:
     """Return what each app gets, and which GPUs are new to it. *since*, *oldest*: see `allotment`."""
-    allotments = {each.app: allotment(each.prospect.row, state, since, oldest) for each in line}
+    allotments = {one.app: allotment(one.prospect.row, state, since, oldest) for one in ranked}
     caps: dict[int, int] = {}
     for _ in range(LOOKS):
-        set_counts(line, allotments, state.floor.size, caps)
+        set_counts(ranked, allotments, state.floor.size, caps)
         for mine in allotments.values():
             choose_kept(now, mine, state)
-        places = new_places(now, line, allotments, state)
-        left = _left_to_others(line, allotments, places, state)
+        places = new_places(now, ranked, allotments, state)
+        left = _left_to_others(ranked, allotments, places, state)
         if not left:
             break
         caps.update(left)
@@ -64,36 +63,37 @@ def allotted(
 
 
 def _left_to_others(
-    line: Sequence[RankedApp],
+    ranked: Sequence[RankedApp],
     allotments: Mapping[int, Allotment],
     places: Mapping[int, list[int]],
     state: ClusterState,
 ) -> dict[int, int]:
     """Return how many GPUs apps take if they leave those to others that lie apart."""
-    wanting = sum(each.prospect.width for each in line) - state.floor.size
-    found = dict[int, int]()
-    for each in line if wanting > 0 else ():
-        mine = allotments[each.app]
-        gpus = [*mine.kept, *places.get(each.app, ())]
+    wanting = sum(one.prospect.width for one in ranked) - state.floor.size
+    counts = dict[int, int]()
+    for one in ranked if wanting > 0 else ():
+        mine = allotments[one.app]
+        gpus = [*mine.kept, *places.get(one.app, ())]
         if wanting > 0 and len(gpus) > 1 and state.floor.spread(gpus) >= Spread.RACK:
-            enough = BRINGS_PRESSED if each.reason is Reason.FAIRNESS else BRINGS
+            enough = BRINGS_PRESSED if one.reason is Reason.FAIRNESS else BRINGS
             count = max(len(mine.protected), len(gpus) - _bring_little(mine.row, gpus, enough, state))
             if count < len(gpus):
-                found[each.app], wanting = count, wanting - len(gpus) + count
-    return found
+                counts[one.app] = count
+                wanting -= len(gpus) - count
+    return counts
 
 
 def _bring_little(row: AppRow, gpus: list[int], enough: float, state: ClusterState) -> int:
     """Return how many of an app's GPUs lie apart from others of an elastic job and bring less than that."""
-    found = 0
+    little = 0
     for number, on in planned(row, gpus, state.floor).items():
         job = row.jobs[number].job
         if job.least < job.most and len(on) > 1 and state.floor.spread(on) >= Spread.RACK:
             part = max(state.floor.by_machine(on).values(), key=len)
             less = len(on) - max(len(part), job.least)
             if state.pace(job, on) - state.pace(job, part) < enough * less:
-                found += less
-    return found
+                little += less
+    return little
 
 
 def allotment(
@@ -107,21 +107,21 @@ def allotment(
 
 
 def set_counts(
-    line: Sequence[RankedApp], allotments: Mapping[int, Allotment], size: int, caps: Mapping[int, int]
+    ranked: Sequence[RankedApp], allotments: Mapping[int, Allotment], size: int, caps: Mapping[int, int]
 ) -> int | None:
-    """Set how many GPUs each app gets, in order of the line; return the app that all wait for, if any.
+    """Set how many GPUs each app gets, in order of the queue; return the app that all wait for, if any.
     *caps*: some leave the rest to others."""
-    room = size - sum(len(each.protected) for each in allotments.values())
+    unpromised = size - sum(len(mine.protected) for mine in allotments.values())
     waits_for = None
-    for ranked in line:
-        mine = allotments[ranked.app]
+    for one in ranked:
+        mine = allotments[one.app]
         own = len(mine.protected)
-        most = own + room if waits_for is None else min(own + room, len(mine.has))
-        mine.count = max(own, usable(mine.row, min(most, caps.get(ranked.app, most))))
-        room -= mine.count - own
-        pressed = ranked.reason in (Reason.FAIRNESS, Reason.TIGHT) and not mine.count
+        most = own + unpromised if waits_for is None else min(own + unpromised, len(mine.has))
+        mine.count = max(own, usable(mine.row, min(most, caps.get(one.app, most))))
+        unpromised -= mine.count - own
+        pressed = one.reason in (Reason.FAIRNESS, Reason.TIGHT) and not mine.count
         if pressed and waits_for is None and usable(mine.row, size):
-            waits_for = ranked.app
+            waits_for = one.app
     return waits_for
 
 
@@ -151,25 +151,25 @@ def _loss(now: Time, job: JobRow, chosen: Collection[int], state: ClusterState) 
 
 
 def new_places(
-    now: Time, line: Sequence[RankedApp], allotments: Mapping[int, Allotment], state: ClusterState
+    now: Time, ranked: Sequence[RankedApp], allotments: Mapping[int, Allotment], state: ClusterState
 ) -> dict[int, list[int]]:
     """Return more GPUs for each app that gets more: first for those to whom a bad place costs most."""
-    taken = {gpu for each in allotments.values() for gpu in each.kept}
+    taken = {gpu for mine in allotments.values() for gpu in mine.kept}
     free = {*state.free, *state.holder} - taken
-    missing = {each.app: allotments[each.app].count - len(allotments[each.app].kept) for each in line}
-    found: dict[int, list[int]] = {}
+    missing = {one.app: allotments[one.app].count - len(allotments[one.app].kept) for one in ranked}
+    places: dict[int, list[int]] = {}
     short = [app for app, count in missing.items() if count > 0]
     costs = {app: cost_of_spread(allotments[app].row, allotments[app].count, state) for app in short}
     for app in sorted(short, key=lambda app: costs[app], reverse=True):
         mine = allotments[app]
-        found[app] = list(closest(free, missing[app], state.floor, mine.kept))
-        _move_together(now, mine, found, free, state)
-        free.difference_update(found[app])
-    return found
+        places[app] = list(closest(free, missing[app], state.floor, mine.kept))
+        _move_together(now, mine, places, free, state)
+        free.difference_update(places[app])
+    return places
 
 
 def _move_together(
-    now: Time, mine: Allotment, found: dict[int, list[int]], free: set[int], state: ClusterState
+    now: Time, mine: Allotment, places: dict[int, list[int]], free: set[int], state: ClusterState
 ) -> None:
     """Let an app of one gang that gets more GPUs go to where all of them lie closer, if that gains more than
     it costs: it gives back what it kept."""
@@ -177,12 +177,12 @@ def _move_together(
     if not mine.kept or mine.protected or len(mine.row.jobs) > 1:
         return
     (job,) = mine.row.jobs.values()
-    here = [*mine.kept, *found[app]]
+    here = [*mine.kept, *places[app]]
     there = closest(sorted({*free, *mine.kept}), mine.count, state.floor)
     before = state.pace(job.job, here)
     after = state.pace(job.job, there)
     left = job_left(now, mine.row, job, state)
     if job.gpus and left / before - left / after > WORTH * lost_by_stopping(now, job, state):
         free.update(gpu for gpu in mine.kept if gpu not in there)
-        found[app] = [gpu for gpu in there if gpu not in mine.kept]
+        places[app] = [gpu for gpu in there if gpu not in mine.kept]
         mine.keeps = [gpu for gpu in mine.kept if gpu in there]

@@ -30,9 +30,9 @@ def exchanges(
     now: Time, until: Time, allotments: Mapping[int, Allotment], state: ClusterState
 ) -> Iterator[Grant | Revoke]:
     """Yield what changes hands, one exchange after the other; the books follow each action."""
-    steady = [each for each in allotments.values() if each.keeps is None and each.count <= len(each.has)]
-    jobs = [_Placed(each.row, job) for each in steady for job in each.row.jobs.values() if _rests(each, job)]
-    alone = {each.job.gpus[0]: each for each in jobs if len(each.job.gpus) == 1}
+    steady = [mine for mine in allotments.values() if mine.keeps is None and mine.count <= len(mine.has)]
+    jobs = [_Placed(mine.row, job) for mine in steady for job in mine.row.jobs.values() if _rests(mine, job)]
+    alone = {placed.job.gpus[0]: placed for placed in jobs if len(placed.job.gpus) == 1}
     for one in jobs:
         if state.floor.spread(one.job.gpus) >= Spread.RACK and not state.lies_well(one.job.job, one.job.gpus):
             there = _closest(one, alone, state)

@@ -12,9 +12,10 @@ from statistics import median_high
 from typing import Literal, NamedTuple
 
 from astrarium.cluster.contract import Job
-from astrarium.cluster.fairness import Definition, Ideal, part_done
+from astrarium.cluster.fairness import Definition, Ideal
 from astrarium.cluster.machines import Floor, Spread
 from astrarium.cluster.state import AppRow, ClusterState, Contention, JobRow
+from astrarium.cluster.work_left import part_done
 from astrarium.core.units import Time
 
 RhoDefinition = Definition | Literal["both"]
@@ -60,7 +61,7 @@ class _Phase(NamedTuple):
     """All jobs of a phase are taken to be as the median one."""
 
     jobs: int
-    each: float
+    work: float  # of the median job
     first: Job
 
 
@@ -81,16 +82,17 @@ class Prospects:
 
     def of(self, now: Time, state: ClusterState) -> list[AppProspect]:
         self._known = {app: self._known.get(app) or self._new(row) for app, row in state.apps.items()}
-        room = _room(state.floor)
-        found = [
-            _prospect(now, row, state, room, known.phases)
+        largest = _largest_units(state.floor)
+        prospects = [
+            _prospect(now, row, state, largest, known.phases)
             for row, known in zip(state.apps.values(), self._known.values(), strict=True)
         ]
         size = max(1, state.floor.size)
-        for each, crowd in zip(found, _crowds(now, found, state), strict=True):
-            known = self._known[each.app]
-            each.same, each.ideal = known.same, min(ideal(size, crowd) for ideal in known.ideals)
-        return found
+        for prospect, crowd in zip(prospects, _crowds(now, prospects, state), strict=True):
+            known = self._known[prospect.app]
+            prospect.same = known.same
+            prospect.ideal = min(ideal(size, crowd) for ideal in known.ideals)
+        return prospects
 
     def _new(self, row: AppRow) -> _KnownApp:
         both: tuple[Definition, ...] = ("share", "equation-1")
@@ -102,7 +104,7 @@ class Prospects:
 
 
 def _prospect(
-    now: Time, row: AppRow, state: ClusterState, room: Sequence[int], phases: Sequence[_Phase]
+    now: Time, row: AppRow, state: ClusterState, largest: _LargestUnits, phases: Sequence[_Phase]
 ) -> AppProspect:
     size = max(1, state.floor.size)
     left = 0.0
@@ -112,7 +114,7 @@ def _prospect(
     for job in row.jobs.values():
         if not job.finished:
             more = job_left(now, row, job, state)
-            more = more * _slower(job.job, state, room)
+            more = more * _slower(job.job, state, largest)
             most = job.job.most
             left = left + more
             width = width + most
@@ -121,10 +123,10 @@ def _prospect(
                 loss += len(job.gpus) * lost_by_stopping(now, job, state)
     span = max(longest, left / min(size, width))
     for count, work, first in phases[row.phase + 1 :]:
-        each = work * _slower(first, state, room)
+        job_work = work * _slower(first, state, largest)
         most = first.most
-        left += count * each
-        span += max(each / min(most, size), count * each / min(size, count * most))
+        left += count * job_work
+        span += max(job_work / min(most, size), count * job_work / min(size, count * most))
     return AppProspect(row, left, max(1.0, span), loss, width)
 
 
@@ -144,19 +146,25 @@ def lost_by_stopping(now: Time, job: JobRow, state: ClusterState) -> Time:
     return state.startup + state.unsaved(now, job)
 
 
-def _room(floor: Floor) -> tuple[int, int]:
-    """Return how many GPUs the largest slot and the largest machine have."""
+class _LargestUnits(NamedTuple):
+    """How many GPUs the largest slot and the largest machine have."""
+
+    slot: int
+    machine: int
+
+
+def _largest_units(floor: Floor) -> _LargestUnits:
     machines = floor.machines.values()
     slots = (machine.slot or machine.gpus for machine in machines)
-    return max(slots, default=0), max((machine.gpus for machine in machines), default=0)
+    return _LargestUnits(max(slots, default=0), max((machine.gpus for machine in machines), default=0))
 
 
-def _slower(job: Job, state: ClusterState, room: Sequence[int]) -> float:
+def _slower(job: Job, state: ClusterState, largest: _LargestUnits) -> float:
     """Return how much slower a job is that is wider than a slot or a machine, however well it lies."""
-    if job.most <= room[0] or not room[-1]:
+    if job.most <= largest.slot or not largest.machine:
         return 1.0
     network = next(iter(state.floor.machines.values())).network
-    return state.slowdowns.of(job.model, network, Spread(bisect_left(room, job.most)))
+    return state.slowdowns.of(job.model, network, Spread(bisect_left(largest, job.most)))
 
 
 def _crowds(now: Time, prospects: Sequence[AppProspect], state: ClusterState) -> list[Contention]:
@@ -168,11 +176,11 @@ def _crowds(now: Time, prospects: Sequence[AppProspect], state: ClusterState) ->
     for place in sorted(range(len(prospects)), key=lambda place: prospects[place].left):
         total += prospects[place].left
         ends.append((max(prospects[place].span, total / size), place))
-    widths = [each.width for each in prospects]
+    widths = [prospect.width for prospect in prospects]
     apps = 0.0
     gpus = 0.0
     before = 0.0
-    found = [Contention(1.0, 1.0)] * len(prospects)
+    crowds = [Contention(1.0, 1.0)] * len(prospects)
     there = len(prospects)
     asked = sum(widths)
     for end, place in sorted(ends):
@@ -185,5 +193,5 @@ def _crowds(now: Time, prospects: Sequence[AppProspect], state: ClusterState) ->
         lived = now - row.arrived
         past = state.contention(now, row)
         whole = lived + end
-        found[place] = Contention((past.apps * lived + apps) / whole, (past.gpus * lived + gpus) / whole)
-    return found
+        crowds[place] = Contention((past.apps * lived + apps) / whole, (past.gpus * lived + gpus) / whole)
+    return crowds

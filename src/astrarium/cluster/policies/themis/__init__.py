@@ -27,14 +27,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from astrarium.cluster.agents import HONEST, erring, lying
 from astrarium.cluster.agents.participants import Participants, touched
-from astrarium.cluster.agents.remaining_work import SelfReport
-from astrarium.cluster.auction.partial import AuctionTally
+from astrarium.cluster.agents.self_report import HONEST, SelfReport, erring, lying
+from astrarium.cluster.auction.tally import AuctionTally
 from astrarium.cluster.contract import Allocations, Event, Grant, LeaseExpired, Revoke
 from astrarium.cluster.policies import cluster_policies
-from astrarium.cluster.policies._leased import spared
-from astrarium.cluster.policies.themis.round import Round, ThemisParameters
+from astrarium.cluster.policies._lease_ends import spared
+from astrarium.cluster.policies.themis.parameters import ThemisParameters
+from astrarium.cluster.policies.themis.round import Round
 from astrarium.cluster.state import ClusterState
 from astrarium.core.streams import stream
 from astrarium.core.units import Time
@@ -67,7 +67,7 @@ class Themis:
             (participant.agent.rho(now, participant.row, state), participant.row)
             for participant in self._participants.wanting(now, state)
         ]
-        ranked.sort(key=lambda each: (-each[0], each[1].arrived, each[1].app.id))
+        ranked.sort(key=lambda pair: (-pair[0], pair[1].arrived, pair[1].app.id))
         return [(row.app.id, f"its rho would be {rho:.2f} with what it has") for rho, row in ranked]
 
     def _rounds(self, now: Time, state: ClusterState) -> Iterator[Grant]:
