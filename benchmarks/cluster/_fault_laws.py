@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from _fault_users import STRANGER, USERS
 
-from astrarium.cluster.live.store import FILE, connected
+from astrarium.cluster.live.store import FILE, open_database
 
 ATTACKS = (
     "links", "pipes", "sparse", "folders", "forged", "locks", "daemons", "runner", "claims", "words",
@@ -40,7 +40,7 @@ class FaultApp(NamedTuple):
 
 
 def query(home: Path, text: str) -> list[Any]:
-    with closing(connected(home / FILE, read_only=True)) as db:
+    with closing(open_database(home / FILE, read_only=True)) as db:
         return db.execute(text).fetchall()
 
 

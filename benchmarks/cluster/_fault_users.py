@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 from astrarium.cluster.live.machine.keeping.privileges import become, die_with_parent
 from astrarium.cluster.live.machine.owners import NO_GROUP
-from astrarium.cluster.live.service import SOCKET, Client, unix_client
+from astrarium.cluster.live.service.client import Client
+from astrarium.cluster.live.service.unix_socket import SOCKET, unix_client
 from astrarium.core.errors import AstrariumError
 
 USERS = {61001: "red", 61002: "blue"}  # and their teams

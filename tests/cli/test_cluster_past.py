@@ -16,11 +16,14 @@ import pytest
 
 from astrarium.cli.cluster import status as status_module
 from astrarium.cluster.live.access import AccessSection
-from astrarium.cluster.live.backends.wire import Place, tcp_listener
-from astrarium.cluster.live.composition import hooks_of
-from astrarium.cluster.live.service import Service, StateFolder, unix_listener
+from astrarium.cluster.live.service.service import Service
+from astrarium.cluster.live.service.state_folder import StateFolder
+from astrarium.cluster.live.service.unix_socket import unix_listener
+from astrarium.cluster.live.settings import hooks_of
 from astrarium.cluster.live.watching import history as history_module
 from astrarium.cluster.live.watching.events import ClusterEvent
+from astrarium.cluster.live.wire.handshake import Place
+from astrarium.cluster.live.wire.listener import tcp_listener
 from astrarium.cluster.scenario.read import parse
 from astrarium.core.errors import InputError
 from tests.cluster.live.test_arbiter import House

@@ -21,27 +21,21 @@ import pytest
 from astrarium.cli.cluster.live import arbitrate
 from astrarium.cli.cluster.state import _own_name, state_folder
 from astrarium.cluster.live import limits
-from astrarium.cluster.live import service as service_module
 from astrarium.cluster.live.access import AccessSection, Identity, PermissionDenied, allowed, chosen_team
 from astrarium.cluster.live.backend import JobCommand, MachineStatus
-from astrarium.cluster.live.backends.fleet import LocalBackend
-from astrarium.cluster.live.backends.wire import Place, tcp_listener
-from astrarium.cluster.live.backends.wire import connected as connected_to
+from astrarium.cluster.live.backends.local import LocalBackend
 from astrarium.cluster.live.machine.owners import account, impassable
-from astrarium.cluster.live.service import (
-    Client,
-    HiddenNames,
-    Service,
-    StateFolder,
-    identity,
-    peer,
-    read_keys,
-    unix_client,
-    unix_listener,
-    user_name,
-)
-from astrarium.cluster.live.store import Store, connected
+from astrarium.cluster.live.service.client import Client
+from astrarium.cluster.live.service.hidden_names import HiddenNames
+from astrarium.cluster.live.service.identities import identity, read_keys, user_name
+from astrarium.cluster.live.service.service import Service
+from astrarium.cluster.live.service.state_folder import StateFolder
+from astrarium.cluster.live.service.unix_socket import SOCKET, peer, unix_client, unix_listener
+from astrarium.cluster.live.store import Store, open_database
 from astrarium.cluster.live.watching.history import PastQuery
+from astrarium.cluster.live.wire.handshake import Place
+from astrarium.cluster.live.wire.handshake import connected as connected_to
+from astrarium.cluster.live.wire.listener import tcp_listener
 from astrarium.cluster.scenario.read import parse
 from astrarium.core.errors import AstrariumError, InputError
 from tests.support.cluster.backend import order, seen
@@ -197,7 +191,7 @@ def folder(tmp_path: Path) -> Path:
     """A state folder in which two teams have an app each, and an arbiter has answered."""
     home = tmp_path / "here.state"
     Store(home).close()
-    db = connected(home / "cluster.db")
+    db = open_database(home / "cluster.db")
     why = "it needs 2 together, 1 of 2 are free, and held for hear, which needs 1"
     apps = [
         {"app": "see", "team": "vision", "outcome": "open", "why": why},
@@ -323,7 +317,7 @@ def test_a_team_that_one_is_not_in_is_answered_as_one_that_does_not_exist(asked:
 
 def test_reasons_do_not_name_the_apps_of_others(asked: Any, folder: Path) -> None:
     why = "lent by speech, whose app hear waits"
-    db = connected(folder / "cluster.db")
+    db = open_database(folder / "cluster.db")
     db.execute("INSERT INTO decisions (at, app, what, gpus, why) VALUES (0, 0, 'revoke', '[0]', ?)", (why,))
     query = """INSERT INTO events (at, wall, kind, name, team, app, gpus, reason)
                VALUES (0, 0, 'preempted', 'see', 'vision', 0, '[]', ?)"""
@@ -395,16 +389,16 @@ def test_without_access_all_may_do_all(asked: Any, folder: Path) -> None:
 def test_the_socket_in_the_folder_knows_who_asks(folder: Path) -> None:
     assert unix_client(folder) is None
     listener = unix_listener(folder, Service(folder).serve, everybody=False)
-    assert (folder / service_module.SOCKET).stat().st_mode & 0o777 == 0o600
+    assert (folder / SOCKET).stat().st_mode & 0o777 == 0o600
     client = unix_client(folder)
     assert client is not None
     client.send("withdraw", {"app": "see"}, 0.0)
     assert inbox(folder)[0][2] == user_name(os.getuid())
     listener.close()
     assert unix_client(folder) is None
-    assert not (folder / service_module.SOCKET).exists()
+    assert not (folder / SOCKET).exists()
     again = unix_listener(folder, Service(folder).serve, everybody=True)
-    assert (folder / service_module.SOCKET).stat().st_mode & 0o777 == 0o666
+    assert (folder / SOCKET).stat().st_mode & 0o777 == 0o666
     again.close()
 
 
@@ -414,7 +408,7 @@ def test_a_socket_that_is_no_longer_ours_stays(folder: Path) -> None:
     one.close()
     assert unix_client(folder) is not None
     other.close()
-    assert not (folder / service_module.SOCKET).exists()
+    assert not (folder / SOCKET).exists()
 
 
 def test_a_folder_with_a_long_path_has_a_socket_too(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from astrarium.cluster.contract import App, single
 from astrarium.cluster.live.arbiter import ArbiterProcess, ArbiterSetup, ChosenPolicy, PlannedApp
 from astrarium.cluster.live.backend import JobCommand, MachineStatus
-from astrarium.cluster.live.store import FILE, Store, Superseded, connected, rows
+from astrarium.cluster.live.store import FILE, Store, Superseded, open_database, rows
 from astrarium.cluster.policies import cluster_policies
 from astrarium.cluster.state import ClusterState
 from astrarium.core.choice import Choice, chosen
@@ -75,7 +75,7 @@ class House:
         return {row["name"]: row["outcome"] for row in self.rows("SELECT * FROM apps")}
 
     def rows(self, query: str) -> list[dict[str, Any]]:
-        return rows(connected(self.home / FILE, read_only=True), query)
+        return rows(open_database(self.home / FILE, read_only=True), query)
 
     def count(self, table: str, where: str = "1") -> int:
         return int(self.rows(f"SELECT count(*) AS n FROM {table} WHERE {where}")[0]["n"])
@@ -191,7 +191,7 @@ def test_what_it_decided_between_deaths_is_what_one_policy_decides(tmp_path: Pat
     for _ in range(10):
         house.go(4)
         house.die_and_come_back()
-    from astrarium.cluster.live.backend import FixedSlowdowns
+    from astrarium.cluster.live.slowdowns import FixedSlowdowns
     from astrarium.cluster.policies import Arbiter
     from astrarium.core.engine import Engine
 

@@ -21,12 +21,12 @@ import pytest
 
 import astrarium.cluster.live
 from astrarium.cluster.live.backend import JobCommand, MachineStatus, Order, RunKey, RunPart
-from astrarium.cluster.live.backends.copies import all_held
-from astrarium.cluster.live.backends.fleet import LocalBackend
+from astrarium.cluster.live.backends.hosts.machine_checkpoints import all_held
+from astrarium.cluster.live.backends.local import LocalBackend
 from astrarium.cluster.live.machine.as_owner import log_names, read_logs
 from astrarium.cluster.live.machine.keeping.job_files import JobFolder
 from astrarium.cluster.live.machine.owners import account, check_above
-from astrarium.cluster.live.service import unix_client
+from astrarium.cluster.live.service.unix_socket import unix_client
 from astrarium.core.errors import InputError
 from tests.support.cluster.backend import order, seen
 from tests.support.cluster.hosts import on as on_hosts
@@ -337,8 +337,8 @@ def test_only_processes_of_owners_open_what_jobs_can_write() -> None:
         }
         openers |= {path.stem} if names & {JobFolder.__name__, "clear_earlier"} else set()
         readers |= {path.stem} if "log_pieces" in names else set()
-    assert openers == {"runner", "errands"}
-    assert readers <= {"service", "as_owner"}
+    assert openers == {"runner", "claim_reader", "job_logs", "errands"}
+    assert readers <= {"state_folder", "as_owner"}
 
 
 WATCHED = """

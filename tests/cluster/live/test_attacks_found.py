@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from astrarium.cluster.live.backend import JobCommand, Order, RunKey, RunPart
-from astrarium.cluster.live.backends.fleet import LocalBackend
+from astrarium.cluster.live.backends.local import LocalBackend
 from astrarium.cluster.live.machine import as_owner
 from astrarium.cluster.live.machine.as_owner import Errand
 from astrarium.cluster.live.machine.folders import newest_checkpoint

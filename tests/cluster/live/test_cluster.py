@@ -10,10 +10,11 @@ import msgspec
 import pytest
 
 from astrarium.cluster.contract import App, AppArrived, AppWithdrawn, Job, JobProgressed, single
-from astrarium.cluster.live.backend import FixedSlowdowns, JobCommand, MachineStatus, Memory, Options, RunKey
-from astrarium.cluster.live.cluster import LiveCluster
+from astrarium.cluster.live.backend import JobCommand, MachineStatus, RunKey
+from astrarium.cluster.live.cluster import LiveCluster, Options
+from astrarium.cluster.live.memory import Memory
 from astrarium.cluster.live.policy import NonPreemptibleAllocator, TakeoverAllocator, unpickled_policy
-from astrarium.cluster.live.slowdowns import RelativeSlowdowns
+from astrarium.cluster.live.slowdowns import FixedSlowdowns, RelativeSlowdowns
 from astrarium.cluster.policies import Arbiter, cluster_policies
 from astrarium.cluster.state import ClusterState, Outcome
 from astrarium.core.engine import Engine

@@ -14,15 +14,28 @@ from typing import Any
 import pytest
 
 from astrarium.cluster.live import limits
-from astrarium.cluster.live import service as service_module
 from astrarium.cluster.live.access import AccessSection
 from astrarium.cluster.live.arbiter import ANY
-from astrarium.cluster.live.backends.remote import AGENT
-from astrarium.cluster.live.backends.wire import Admission, Listener, Place, connected, tcp_listener
-from astrarium.cluster.live.limits import ConnectionLimits, Connections, Full, Pool, fitting
-from astrarium.cluster.live.service import Client, Service, StateFolder, unix_listener
+from astrarium.cluster.live.backends.hosts.messages import AGENT
+from astrarium.cluster.live.service.client import Client
+from astrarium.cluster.live.service.service import Service
+from astrarium.cluster.live.service.state_folder import StateFolder
+from astrarium.cluster.live.service.unix_socket import unix_client, unix_listener
 from astrarium.cluster.live.store import Store
 from astrarium.cluster.live.watching.history import PastQuery
+from astrarium.cluster.live.wire.connections import (
+    MOST_DESCRIPTORS,
+    ConnectionLimits,
+    Connections,
+    Full,
+    Pool,
+    Slot,
+    fitting,
+    raised_descriptors,
+)
+from astrarium.cluster.live.wire.handshake import Place, connected
+from astrarium.cluster.live.wire.listener import Admission, Listener, tcp_listener
+from astrarium.cluster.scenario.live_apps import live_apps
 from astrarium.cluster.scenario.live_apps import live_apps
 from astrarium.core.errors import AstrariumError, InputError
 from tests.cluster.live.test_arbiter import House
@@ -37,7 +50,7 @@ class Gone:
     def __init__(self) -> None:
         self.names: list[str] = []
 
-    def enter(self, pool: Pool, group: str, name: str = "") -> limits.Slot:
+    def enter(self, pool: Pool, group: str, name: str = "") -> Slot:
         return pool.enter(group, lambda: self.names.append(name or group))
 
 
@@ -86,7 +99,7 @@ def test_who_has_given_way_leaves_once() -> None:
     assert len(pool) == 1
 
 
-@pytest.mark.parametrize("descriptors", [64, 256, 1024, 4096, 20_000, limits.MOST_DESCRIPTORS])
+@pytest.mark.parametrize("descriptors", [64, 256, 1024, 4096, 20_000, MOST_DESCRIPTORS])
 def test_some_descriptors_are_left_for_the_arbiter_itself(descriptors: int) -> None:
     found = fitting(descriptors)
     taken = found.strangers + 5 * (found.users + found.operators) + found.agents
@@ -98,10 +111,8 @@ def test_the_limit_of_descriptors_is_raised() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, before[1]), before[1]))
-        found = limits.raised_descriptors()
-        assert (
-            found == resource.getrlimit(resource.RLIMIT_NOFILE)[0] == min(before[1], limits.MOST_DESCRIPTORS)
-        )
+        found = raised_descriptors()
+        assert found == resource.getrlimit(resource.RLIMIT_NOFILE)[0] == min(before[1], MOST_DESCRIPTORS)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
@@ -207,7 +218,7 @@ def test_who_has_a_key_is_served_however_many_strangers_there_are(arbiter: Arbit
 
 
 def test_who_asks_nothing_is_left(arbiter: Arbiter, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "IDLE", 0.0)
+    monkeypatch.setattr("astrarium.cluster.live.service.service.IDLE", 0.0)
     client = arbiter.client("bob")
     client._channel.socket.sendall(b"\0")  # and who asks slowly
     waited(client._channel.gone)
@@ -230,9 +241,9 @@ def test_users_of_the_machine_have_the_same_limit(home: Path) -> None:
     known = Connections(FEW)
     listener = unix_listener(home, service.serve, True, Admission(known.of, service.refuse, FEW.strangers))
     try:
-        clients = [service_module.unix_client(home) for _ in range(FEW.user)]
+        clients = [unix_client(home) for _ in range(FEW.user)]
         waited(lambda: len(known.users) == FEW.user)
-        more = service_module.unix_client(home)
+        more = unix_client(home)
         assert more is not None
         assert "connections open, and may have 3" in words_of(more.status)
         assert all(clients)

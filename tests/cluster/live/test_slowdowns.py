@@ -18,7 +18,8 @@ from astrarium.cluster.contract import (
     Run,
     Stop,
 )
-from astrarium.cluster.live.backend import MachineStatus, Options, Order
+from astrarium.cluster.live.backend import MachineStatus, Order
+from astrarium.cluster.live.cluster import Options
 from astrarium.cluster.live.slowdowns import ENOUGH, RelativeSlowdowns
 from astrarium.cluster.machines import Machine, Spread
 from astrarium.cluster.slowdowns import Slowdowns

@@ -13,7 +13,7 @@ import pytest
 from astrarium.cluster.contract import App, Revoke, single
 from astrarium.cluster.live.arbiter import ArbiterProcess, ArbiterSetup, ChosenPolicy
 from astrarium.cluster.live.backend import JobCommand, MachineStatus
-from astrarium.cluster.live.composition import settings
+from astrarium.cluster.live.settings import settings
 from astrarium.cluster.live.store import Store
 from astrarium.cluster.policies import cluster_policies
 from astrarium.cluster.scenario.read import parse

@@ -17,7 +17,7 @@ from astrarium.cluster.live.backend import (
     RunPart,
     RunStatus,
 )
-from astrarium.cluster.live.backends.fleet import LocalBackend
+from astrarium.cluster.live.backends.local import LocalBackend
 from tests.support.cluster.jobs import results
 
 

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from astrarium.cluster.live.backend import JobCommand, MachineStatus, Order, RunKey, RunPart, RunStatus
-from astrarium.cluster.live.backends.hosts import AgentsBackend
-from astrarium.cluster.live.backends.remote import AGENT, HostAgent
-from astrarium.cluster.live.backends.wire import Listener, Place, tcp_listener
+from astrarium.cluster.live.backends.hosts.agent import HostAgent
+from astrarium.cluster.live.backends.hosts.backend import AgentsBackend
+from astrarium.cluster.live.backends.hosts.messages import AGENT
+from astrarium.cluster.live.wire.handshake import Place
+from astrarium.cluster.live.wire.listener import Listener, tcp_listener
 from tests.support.cluster.jobs import end_keepers
 
 KEY = b"k" * 32

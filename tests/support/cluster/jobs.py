@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from astrarium.cluster.live.store import FILE, connected
+from astrarium.cluster.live.store import FILE, open_database
 
 LONGEST = 400.0  # seconds: far more than needed, on a machine that is busy with other things
 
@@ -72,7 +72,7 @@ class Arbiter:
         """What the store says; nothing, as long as there is none."""
         if not (self.home / FILE).exists():
             return []
-        db = connected(self.home / FILE, read_only=True)
+        db = open_database(self.home / FILE, read_only=True)
         try:
             return db.execute(text).fetchall()
         except sqlite3.OperationalError:  # not yet made

@@ -7,17 +7,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from astrarium.cluster.live.backend import (
-    EndedRun,
-    Ending,
-    MachineStatus,
-    Memory,
-    Order,
-    RunKey,
-    RunStatus,
-    Sickness,
-    Snapshot,
-)
+from astrarium.cluster.live.backend import Ending, MachineStatus, Order, RunKey, RunStatus, Sickness, Snapshot
+from astrarium.cluster.live.memory import EndedRun, Memory
 from astrarium.cluster.live.policy import pickled_policy
 from astrarium.cluster.state import ClusterState
 from astrarium.core.trace import Step

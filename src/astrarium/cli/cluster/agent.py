@@ -49,10 +49,12 @@ def agent(
 ) -> None:
     """Give the GPUs of this machine to a cluster whose arbiter listens for agents."""
     from astrarium.cluster.live.backend import MachineStatus
-    from astrarium.cluster.live.backends.remote import HostAgent, visible_gpus
-    from astrarium.cluster.live.backends.wire import read_key, read_place
-    from astrarium.cluster.live.limits import raised_descriptors
+    from astrarium.cluster.live.backends.hosts.agent import HostAgent
     from astrarium.cluster.live.machine.owners import check_above, impassable
+    from astrarium.cluster.live.machine.visible_gpus import visible_gpus
+    from astrarium.cluster.live.wire.connections import raised_descriptors
+    from astrarium.cluster.live.wire.handshake import read_place
+    from astrarium.cluster.live.wire.keys import read_key
     from astrarium.run.pools import signals_to
 
     where = read_place("--arbiter", arbiter, certificate)

@@ -10,14 +10,14 @@ from pathlib import Path
 import typer
 
 from astrarium.cli.cluster.state import disk_errors
-from astrarium.cli.cluster.status import told
+from astrarium.cli.cluster.status import overview
 from astrarium.cli.output import command_line, emit
 from astrarium.cluster.live.arbiter import ArbiterProcess
 from astrarium.cluster.live.composition import planned, running
 from astrarium.cluster.live.disk_wait import DiskWait
-from astrarium.cluster.live.machine.keeping.runner import SELDOM
+from astrarium.cluster.live.machine.keeping.pauses import SELDOM
 from astrarium.cluster.live.machine.owners import impassable
-from astrarium.cluster.live.service import user_name
+from astrarium.cluster.live.service.identities import user_name
 from astrarium.cluster.live.watching.console import Lines
 from astrarium.cluster.live.watching.hooks import Hooks
 from astrarium.cluster.scenario.live import Address, read_address
@@ -52,7 +52,7 @@ def arbitrate(
                 if sender.close(arbiter.now):
                     print("hooks: what is not delivered yet is left for the next arbiter", file=sys.stderr)
                 status = arbiter.status(alive=False)
-    emit(json, status, told(status), None)
+    emit(json, status, overview(status), None)
     if drain.asked:
         print(f"drained; `{command_line(context)}` goes on", file=sys.stderr)
     elif any(app["outcome"] == "failed" and app["app"] not in ended_before for app in status["apps"]):
@@ -75,8 +75,8 @@ def _announce(scenario: ClusterScenario, home: Path, arbiter: ArbiterProcess) ->
     if scenario.live.access is not None and scenario.live.backend == "kubernetes":
         print("apps of all users run as the user of their image", file=sys.stderr)
     elif scenario.live.access is not None and os.geteuid() != 0:
-        told = "only an arbiter that is root runs apps as their owners"
-        print(f"apps of all users run as {user_name(os.geteuid())}: {told}", file=sys.stderr)
+        reason = "only an arbiter that is root runs apps as their owners"
+        print(f"apps of all users run as {user_name(os.geteuid())}: {reason}", file=sys.stderr)
     elif scenario.live.access is not None and (wall := impassable(home)) is not None:
         print(f"no other user can reach {home}: they may not pass {wall}", file=sys.stderr)
     if arbiter.known_before:

@@ -49,23 +49,23 @@ def events(
     json: EachJson = False,
 ) -> None:
     """Print what has happened, one line each."""
-    from astrarium.cluster.live.backends.wire import WireError
+    from astrarium.cluster.live.wire.channel import WireError
 
     from_then = _wall(since)
     last = 0
     over = False
     while not over:
         try:
-            found = _asked(where, "events", team, after=last, since=from_then, app=app)
+            rows = _asked(where, "events", team, after=last, since=from_then, app=app)
         except WireError:  # an arbiter that has left has told all in its folder
             if where.arbiter is not None or not follow:
                 raise
-            found = []
-        for each in found:
-            print(_as_json(each) if json else _line(each), flush=True)
-        last = found[-1]["id"] if found else last
-        over = not found and not follow
-        time.sleep(0 if found or over else LOOK)
+            rows = []
+        for row in rows:
+            print(_as_json(row) if json else _line(row), flush=True)
+        last = rows[-1]["id"] if rows else last
+        over = not rows and not follow
+        time.sleep(0 if rows or over else LOOK)
 
 
 def _asked(where: Where, kind: Past, team: str | None = None, **wanted: Any) -> list[Any]:
@@ -80,12 +80,12 @@ def history(
     where: Where, since: Since = None, team: OfTeam = None, json: Json = False, csv: AsCsv = False
 ) -> None:
     """Show apps that have ended, and what they used."""
-    found = _asked(where, "history", team, since=_wall(since))
+    apps = _asked(where, "history", team, since=_wall(since))
     if csv:
-        names = list(found[0]) if found else ["app"]
-        _write_csv("-", names, ([each[name] for name in names] for each in found))
+        names = list(apps[0]) if apps else ["app"]
+        _write_csv("-", names, ([app[name] for name in names] for app in apps))
         return
-    emit(json, {"apps": found}, [_ended(found)], None)
+    emit(json, {"apps": apps}, [_ended(apps)], None)
 
 
 @somewhere
@@ -100,17 +100,17 @@ def accounting(
     from astrarium.cluster.live.watching.history import COUNTS, By
 
     groups: Any = by or ["team", "day"]
-    for each in groups:
-        if each not in get_args(By):
-            raise InputError("--by", each, "team, app or day")
-    found = _asked(where, "accounting", by=tuple(groups), since=_wall(since))
+    for group_name in groups:
+        if group_name not in get_args(By):
+            raise InputError("--by", group_name, "team, app or day")
+    groups_used = _asked(where, "accounting", by=tuple(groups), since=_wall(since))
     names = [*groups, *GPU_HOURS, *COUNTS]
-    rows = [[*group, *_hours(used), *used["counts"].values()] for group, used in found]
+    rows = [[*group, *_hours(used), *used["counts"].values()] for group, used in groups_used]
     if csv is not None:
         _write_csv(csv, names, rows)
         return
-    told = [dict(zip(names, row, strict=True)) for row in rows]
-    emit(json, {"accounting": told}, [_table(names, rows)], None)
+    entries = [dict(zip(names, row, strict=True)) for row in rows]
+    emit(json, {"accounting": entries}, [_table(names, rows)], None)
 
 
 def _wall(since: str | None) -> int:

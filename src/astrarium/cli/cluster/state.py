@@ -15,7 +15,7 @@ import typer
 from astrarium.core.errors import AstrariumError, InputError
 
 if TYPE_CHECKING:
-    from astrarium.cluster.live.service import Source
+    from astrarium.cluster.live.service.state_folder import Source
 
 VARIABLE = "ASTRARIUM_STATE"
 App = Annotated[str, typer.Argument(metavar="APP", help="Its name.")]
@@ -54,7 +54,7 @@ class Where(NamedTuple):
     @contextmanager
     def reached(self) -> Iterator[Source]:
         """Reach an arbiter over the network, or by the socket in its folder; if none runs, the folder."""
-        from astrarium.cluster.live.service import unix_client
+        from astrarium.cluster.live.service.unix_socket import unix_client
 
         if self.arbiter is not None:
             yield self._over_network(self.arbiter)
@@ -67,8 +67,9 @@ class Where(NamedTuple):
             yield unix_client(home) or _folder(home)
 
     def _over_network(self, arbiter: str) -> Source:
-        from astrarium.cluster.live.backends.wire import connected, read_key, read_place
-        from astrarium.cluster.live.service import Client
+        from astrarium.cluster.live.service.client import Client
+        from astrarium.cluster.live.wire.handshake import connected, read_place
+        from astrarium.cluster.live.wire.keys import read_key
 
         if self.key_file is None:
             raise InputError("--key-file", None, "the file with your key, which the arbiter has as well")
@@ -89,12 +90,12 @@ def _own_name() -> str:
 
 def _folder(home: Path) -> Source:
     """Return a cluster without its arbiter; whoever asks must be allowed to read the store."""
-    from astrarium.cluster.live.service import StateFolder
+    from astrarium.cluster.live.service.state_folder import StateFolder
     from astrarium.cluster.live.store import FILE
 
     if not os.access(home / FILE, os.R_OK):
-        told = "no arbiter answers here, and only its user and root may read the store"
-        raise AstrariumError(f"{home / FILE}: {told}")
+        problem = "no arbiter answers here, and only its user and root may read the store"
+        raise AstrariumError(f"{home / FILE}: {problem}")
     return StateFolder(home)
 
 
@@ -112,9 +113,9 @@ def somewhere(verb: Callable[Concatenate[Where, ...], None]) -> Callable[..., No
         Parameter(name, Parameter.KEYWORD_ONLY, default=Where._field_defaults[name], annotation=hints[name])
         for name in Where._fields
     ]
-    named = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in own] + options
+    named = [parameter.replace(kind=Parameter.KEYWORD_ONLY) for parameter in own] + options
     command.__signature__ = Signature(named)  # type: ignore[attr-defined]
-    command.__annotations__ = {each.name: each.annotation for each in named}
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in named}
     return command
 
 
@@ -126,13 +127,13 @@ def disk_errors(home: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        told = "what was written stands, and jobs run on: see to it, and run it again"
-        raise AstrariumError(f"{home}: the store cannot be read or written: {error}; {told}") from error
+        advice = "what was written stands, and jobs run on: see to it, and run it again"
+        raise AstrariumError(f"{home}: the store cannot be read or written: {error}; {advice}") from error
     except OSError as error:
         if error.filename is None and error.errno is None:
             raise
-        told = "folders of the state and of jobs must be there and writable; jobs run on"
-        raise AstrariumError(f"{error.filename or home}: {error.strerror}; {told}") from error
+        advice = "folders of the state and of jobs must be there and writable; jobs run on"
+        raise AstrariumError(f"{error.filename or home}: {error.strerror}; {advice}") from error
 
 
 def state_folder(given: Path | None) -> Path:
@@ -140,11 +141,11 @@ def state_folder(given: Path | None) -> Path:
     from astrarium.cluster.live.store import FILE
 
     named = given or (Path(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None)
-    found = [named] if named else sorted(path.parent for path in Path().glob(f"*.state/{FILE}"))
-    if len(found) != 1 or not _is_begun(found[0]):
-        told = f"the state folder of one cluster that `astrarium run` has begun, here or in {VARIABLE}"
-        raise InputError("--state", ", ".join(map(str, found)) or None, told)
-    return found[0]
+    folders = [named] if named else sorted(path.parent for path in Path().glob(f"*.state/{FILE}"))
+    if len(folders) != 1 or not _is_begun(folders[0]):
+        expected = f"the state folder of one cluster that `astrarium run` has begun, here or in {VARIABLE}"
+        raise InputError("--state", ", ".join(map(str, folders)) or None, expected)
+    return folders[0]
 
 
 def _is_begun(home: Path) -> bool:

@@ -15,8 +15,8 @@ from astrarium.cli.output import emit
 from astrarium.core.units import FOREVER
 
 if TYPE_CHECKING:
-    from astrarium.cluster.live.backends.remote import LogPiece
-    from astrarium.cluster.live.service import Source
+    from astrarium.cluster.live.backends.hosts.messages import LogPiece
+    from astrarium.cluster.live.service.state_folder import Source
 
 AppName = Annotated[str | None, typer.Option("--app", metavar="NAME", help="All about one app.")]
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on with what it writes, until it ends.")]
@@ -33,19 +33,19 @@ def status(where: Where, app: AppName = None, json: Json = False, watch: Watch =
     if watch:
         _watch(where, app, json)
     else:
-        found = _look(where, app)
-        emit(json, found, _shown(found), None)
+        shown = _look(where, app)
+        emit(json, shown, _shown(shown), None)
 
 
 def _look(where: Where, app: str | None) -> dict[str, Any]:
     """Return the status, or all about one app."""
     with where.reached() as source:
-        found = read(source)
-        return found if app is None else about(source, found, app)
+        seen = read(source)
+        return seen if app is None else about(source, seen, app)
 
 
-def _shown(found: dict[str, Any]) -> Iterator[Any]:
-    return told(found) if "apps" in found else _about(found)
+def _shown(seen: dict[str, Any]) -> Iterator[Any]:
+    return overview(seen) if "apps" in seen else _about(seen)
 
 
 def _watch(where: Where, app: str | None, json: bool) -> None:
@@ -54,16 +54,16 @@ def _watch(where: Where, app: str | None, json: bool) -> None:
     from rich.live import Live
 
     if json or not sys.stdout.isatty():
-        for found in _looks(where, app):
-            emit(json, found, _shown(found), None)
+        for shown in _looks(where, app):
+            emit(json, shown, _shown(shown), None)
             sys.stdout.flush()
     with Live(auto_refresh=False) as live:
-        for found in _looks(where, app):
-            live.update(Group(*_shown(found)), refresh=True)
+        for shown in _looks(where, app):
+            live.update(Group(*_shown(shown)), refresh=True)
 
 
 def _looks(where: Where, app: str | None) -> Iterator[dict[str, Any]]:
-    from astrarium.cluster.live.backends.wire import WireError
+    from astrarium.cluster.live.wire.channel import WireError
 
     while True:
         try:
@@ -74,19 +74,19 @@ def _looks(where: Where, app: str | None) -> Iterator[dict[str, Any]]:
         time.sleep(EVERY)
 
 
-def about(source: Source, found: dict[str, Any], name: str) -> dict[str, Any]:
+def about(source: Source, seen: dict[str, Any], name: str) -> dict[str, Any]:
     """One app: every decision with its reason, and its runs."""
-    from astrarium.cluster.live.service import check_app
+    from astrarium.cluster.live.service.state_folder import check_app
 
-    check_app("--app", name, [each["app"] for each in found["apps"]])
-    one = next(each for each in found["apps"] if each["app"] == name)
-    return {"now_s": found["now_s"], "app": one, **source.story(name)}
+    check_app("--app", name, [entry["app"] for entry in seen["apps"]])
+    one = next(entry for entry in seen["apps"] if entry["app"] == name)
+    return {"now_s": seen["now_s"], "app": one, **source.story(name)}
 
 
 @somewhere
 def logs(where: Where, app: App, follow: Follow = False) -> None:
     """Print what the jobs of an app have written, run after run."""
-    from astrarium.cluster.live.backends.wire import WireError
+    from astrarium.cluster.live.wire.channel import WireError
 
     printed = dict[str, int]()
     ended = False
@@ -121,13 +121,19 @@ def _about(story: dict[str, Any]) -> Iterator[Any]:
 
     yield _apps([story["app"]], story["now_s"])
     table = plain_table("at s", "what", "GPUs", "until s", "why")
-    for each in story["decisions"]:
-        table.add_row(_at(each["at"]), each["what"], each["gpus"], _at(each["until"]), as_it_is(each["why"]))
+    for decision in story["decisions"]:
+        table.add_row(
+            _at(decision["at"]),
+            decision["what"],
+            decision["gpus"],
+            _at(decision["until"]),
+            as_it_is(decision["why"]),
+        )
     yield table
     table = plain_table("job", "run", "GPUs", "ordered s", "ended s", "is", "error")
-    for each in story["runs"]:
-        cells = (each["gpus"], _at(each["ordered"]), _at(each["ended"]), each["outcome"])
-        table.add_row(str(each["job"]), str(each["run"]), *cells, as_it_is(each["error"] or ""))
+    for run in story["runs"]:
+        cells = (run["gpus"], _at(run["ordered"]), _at(run["ended"]), run["outcome"])
+        table.add_row(str(run["job"]), str(run["run"]), *cells, as_it_is(run["error"] or ""))
     yield table
 
 
@@ -138,35 +144,35 @@ def _at(time: int | None) -> str:
 def read(source: Source) -> dict[str, Any]:
     """As the arbiter last wrote it, and how long ago that was."""
     answer = source.status()
-    found: dict[str, Any] = {**answer["status"], "hooks": answer["hooks"]}
-    ago = max(0.0, (time.time_ns() - found.pop("wall")) / 1e9)
-    alive = found["arbiter"] and ago < SILENT
-    return {**found, "arbiter": alive, "seen_s_ago": ago, "unread": answer["unread"]}
+    seen: dict[str, Any] = {**answer["status"], "hooks": answer["hooks"]}
+    ago = max(0.0, (time.time_ns() - seen.pop("wall")) / 1e9)
+    alive = seen["arbiter"] and ago < SILENT
+    return {**seen, "arbiter": alive, "seen_s_ago": ago, "unread": answer["unread"]}
 
 
-def told(found: dict[str, Any]) -> Iterator[Any]:
+def overview(seen: dict[str, Any]) -> Iterator[Any]:
     from rich.text import Text
 
-    alive = "running" if found["arbiter"] else "not running"
-    head = f"arbiter {found['epoch']} is {alive}; {found['free']} of {found['gpus']} GPUs are free"
+    alive = "running" if seen["arbiter"] else "not running"
+    head = f"arbiter {seen['epoch']} is {alive}; {seen['free']} of {seen['gpus']} GPUs are free"
     yield Text(head, no_wrap=True)
-    if found.get("unread"):
-        yield Text(f"{found['unread']} submitted or withdrawn, and not yet read by the arbiter", no_wrap=True)
-    for hook in found.get("hooks", []):
+    if seen.get("unread"):
+        yield Text(f"{seen['unread']} submitted or withdrawn, and not yet read by the arbiter", no_wrap=True)
+    for hook in seen.get("hooks", []):
         counts = ", ".join(f"{hook[what]} {what}" for what in ("delivered", "failed", "dropped"))
         error = f"; last error: {hook['error']}" if hook["error"] else ""
         yield Text(f"hook {hook['name']}: {counts}{error}", no_wrap=True)
-    ends = sorted(app["arrived_s"] + app["took_s"] for app in found["apps"] if app["outcome"] != "open")
+    ends = sorted(app["arrived_s"] + app["took_s"] for app in seen["apps"] if app["outcome"] != "open")
     if len(ends) > LATEST:
         more = f"{len(ends) - LATEST} more have ended: `astrarium cluster history` shows them"
         yield Text(more, no_wrap=True)
     from_then = ends[-LATEST:][0] if ends else 0.0
-    late = (a for a in found["apps"] if a["outcome"] == "open" or a["arrived_s"] + a["took_s"] >= from_then)
-    yield _apps(list(late), found["now_s"])
-    yield _machines(found["machines"])
-    yield from _health(found)
-    if found.get("learnt"):
-        yield _learnt(found["learnt"])
+    late = (a for a in seen["apps"] if a["outcome"] == "open" or a["arrived_s"] + a["took_s"] >= from_then)
+    yield _apps(list(late), seen["now_s"])
+    yield _machines(seen["machines"])
+    yield from _health(seen)
+    if seen.get("learnt"):
+        yield _learnt(seen["learnt"])
 
 
 def _apps(apps: list[dict[str, Any]], now: float) -> Any:
@@ -213,22 +219,22 @@ def _learnt(slowdowns: list[dict[str, Any]]) -> Any:
     return table
 
 
-def _health(found: dict[str, Any]) -> Iterator[Any]:
+def _health(seen: dict[str, Any]) -> Iterator[Any]:
     from rich.text import Text
 
     from astrarium.run.report import as_it_is, plain_table
 
-    if found.get("failed"):
+    if seen.get("failed"):
         table = plain_table("GPU", "machine:GPU", "out of use since s", "why", "")
-        for one in found["failed"]:
+        for one in seen["failed"]:
             place = f"{one['machine']}:{one['number']}"
             then = "until it is well" if one["retrying"] else ""
             cells = as_it_is(place), f"{one['since_s']:.1f}", as_it_is(one["why"])
             table.add_row(str(one["gpu"]), *cells, then)
         yield table
-    if found.get("unwatched"):
-        some = len(found["unwatched"]) < len(found["machines"])
-        where = f" on {', '.join(found['unwatched'])}" if some else ""
+    if seen.get("unwatched"):
+        some = len(seen["unwatched"]) < len(seen["machines"])
+        where = f" on {', '.join(seen['unwatched'])}" if some else ""
         yield Text(f"the health of GPUs is not watched{where}", no_wrap=True)
 
 

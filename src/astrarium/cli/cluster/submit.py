@@ -15,7 +15,7 @@ from astrarium.cli.cluster.state import App, Where, somewhere
 from astrarium.core.errors import AstrariumError, InputError
 
 if TYPE_CHECKING:
-    from astrarium.cluster.live.service import Source
+    from astrarium.cluster.live.service.state_folder import Source
 
 AppFile = Annotated[
     Path | None, typer.Argument(metavar="[FILE]", help="YAML: one app as in a cluster file, or several.")
@@ -78,7 +78,7 @@ def submit(
 
 def _hand_in(source: Source, body: dict[str, Any], wait: float) -> str:
     """Hand an app in, and return why it was refused, if it was: others of the same file are not concerned."""
-    from astrarium.cluster.live.backends.wire import WireError
+    from astrarium.cluster.live.wire.channel import WireError
 
     try:
         tell(str(body["name"]), source.send("app", body, wait))
@@ -120,10 +120,10 @@ def _of_file(file: Path, options: dict[str, Any]) -> list[dict[str, Any]]:
         raise InputError(option, value, f"to be left out beside a file: {file} says it")
     raw = read_yaml(file)
     apps = raw.get("apps", [raw]) if isinstance(raw, dict) else raw
-    if not isinstance(apps, list) or not all(isinstance(each, dict) for each in apps) or not apps:
+    if not isinstance(apps, list) or not all(isinstance(app, dict) for app in apps) or not apps:
         raise InputError("", None, "an app such as {name: mine, length: 1h, command: ...}", str(file))
     home = file.resolve().parent
-    return [{**each, "directory": str(home / str(each.get("directory", ".")))} for each in apps]
+    return [{**app, "directory": str(home / str(app.get("directory", ".")))} for app in apps]
 
 
 def _check(body: dict[str, Any]) -> None:

@@ -16,18 +16,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from astrarium.cluster.contract import App, AppArrived, AppWithdrawn, Event, GpuFailed
-from astrarium.cluster.explain import AppView, ClusterView, view
-from astrarium.cluster.fairness import PhaseWork, forecast, rho
-from astrarium.cluster.live.backend import (
-    Backend,
-    EndedRun,
-    FixedSlowdowns,
-    JobCommand,
-    JobKey,
-    Memory,
-    Options,
-)
-from astrarium.cluster.live.cluster import LiveCluster
+from astrarium.cluster.live.backend import Backend, JobCommand
+from astrarium.cluster.live.cluster import LiveCluster, Options
 from astrarium.cluster.live.limits import (
     JOBS_HOURLY,
     LONGEST_ANSWER,
@@ -38,127 +28,21 @@ from astrarium.cluster.live.limits import (
 )
 from astrarium.cluster.live.machine.keeping.claims import checked_words
 from astrarium.cluster.live.machine.keeping.records import locked_file, private_folder
+from astrarium.cluster.live.memory import EndedRun, JobKey, Memory
 from astrarium.cluster.live.policy import NonPreemptibleAllocator, TakeoverAllocator
-from astrarium.cluster.live.slowdowns import RelativeSlowdowns
+from astrarium.cluster.live.slowdowns import FixedSlowdowns, RelativeSlowdowns
 from astrarium.cluster.live.store import InboxMessage, Store
 from astrarium.cluster.live.watching.events import ClusterEvent
 from astrarium.cluster.live.watching.forecast import Forecast, Foresight, as_bytes
-from astrarium.cluster.live.watching.outlook import Outlook, outlook
+from astrarium.cluster.live.watching.status import health, learnt, status
+from astrarium.cluster.slowdowns import Slowdowns
 from astrarium.cluster.policies import Allocator, Arbiter
 from astrarium.cluster.slowdowns import Slowdowns
-from astrarium.cluster.state import AppRow, ClusterState
+from astrarium.cluster.state import ClusterState
 from astrarium.cluster.teams.sharing import TeamSharing
 from astrarium.core.errors import InputError
 from astrarium.core.trace import Step
-from astrarium.core.units import FOREVER, SECOND, Time, to_seconds
-
-
-def status(
-    now: Time,
-    state: ClusterState,
-    allocator: object,
-    machines: Mapping[int, str],
-    ahead: Forecast | None = None,
-) -> dict[str, Any]:
-    """Return a live cluster in plain words and numbers, for `cluster status`."""
-    try:
-        overview = view(now, state, allocator)
-    except Exception:  # a stranger's policy that cannot be copied, or does not know: then it tells no line
-        overview = view(now, state, None)
-    return {
-        "now_s": to_seconds(now),
-        "gpus": overview.gpus,
-        "free": overview.free,
-        "machines": [_machine(number, name, state) for number, name in machines.items()],
-        "forecast_s": to_seconds(ahead.made) if ahead else None,
-        "apps": [_app(now, row, overview, state, ahead) for row in state.ledger.rows.values()],
-    }
-
-
-def health(state: ClusterState, live: LiveCluster) -> dict[str, Any]:
-    """Return the GPUs that are out of use, and the machines where nobody watches."""
-    failed = [
-        {"gpu": gpu, "machine": live.memory.machines.get(machine, ""), "number": number, "why": each.why,
-         "since_s": to_seconds(each.since), "retrying": gpu in live.memory.retrying}
-        for gpu, each in sorted(state.failed.items())
-        for machine, number in (state.floor.place(gpu),)
-    ]  # fmt: skip
-    return {"failed": failed, "unwatched": live.unwatched}
-
-
-def learnt(state: ClusterState) -> list[dict[str, Any]]:
-    """Return what being apart is known to cost."""
-    return [
-        {"model": model, "network": network, "spread": spread.name.lower(), "slowdown": slowdown}
-        for (model, network), table in sorted(state.slowdowns.known.items())
-        for spread, slowdown in sorted(table.items())
-    ]
-
-
-def _machine(number: int, name: str, state: ClusterState) -> dict[str, Any]:
-    gpus = state.floor.gpus_of.get(number, ())
-    names = {gpu: state.apps[state.holder[gpu]].app.name for gpu in gpus if gpu in state.holder}
-    return {"machine": number, "name": name, "gpus": list(gpus), "held": names}
-
-
-def _app(
-    now: Time, row: AppRow, overview: ClusterView, state: ClusterState, ahead: Forecast | None
-) -> dict[str, Any]:
-    app_view = overview.apps.get(row.app.id)
-    end = now if row.open else row.ended
-    jobs = list(row.jobs.values())
-    prospect = outlook(app_view, overview, ahead)
-    return {
-        "app": row.app.name,
-        "team": row.app.team,
-        "outcome": row.outcome.name.lower(),
-        "reason": row.reason,
-        "arrived_s": to_seconds(row.arrived),
-        "waited_s": to_seconds((row.started if row.started >= 0 else end) - row.arrived),
-        "took_s": to_seconds(end - row.arrived),
-        "gpus": list(app_view.holds) if app_view else [],
-        "until_s": to_seconds(app_view.until) if app_view and 0 <= app_view.until < FOREVER else None,
-        "wants": app_view.wants if app_view else 0,
-        "phase": row.phase if row.open else None,
-        "jobs_running": app_view.running if app_view else 0,
-        "jobs": len(jobs),
-        "done": sum(state.done(now, job) for job in jobs) / sum(job.job.work for job in jobs),
-        "gpu_s": to_seconds(state.service(now, row) if row.open else row.service),
-        "rho": _rho(now, row, state),
-        "starts_s": prospect.seconds,
-        "starts_how": prospect.how,
-        "place": prospect.place,
-        "why": why(row, app_view, overview, prospect) if app_view else "",
-    }
-
-
-def _rho(now: Time, row: AppRow, state: ClusterState) -> float | None:
-    """Return rho of an app by the definition `share`. Of an app that is still there, it is the least that it
-    can become: if it had all that it can use from now on."""
-    size = max(1, state.floor.size)
-    if not row.open:
-        finished = row.outcome.name == "FINISHED"
-        return rho(row.ended - row.arrived, row.app, size, row.contention, "share") if finished else None
-    left = {job.job.id: max(1, job.job.forecast - state.done(now, job)) for job in row.unfinished()}
-    present = PhaseWork([job.job for job in row.unfinished()], lambda job: left[job.id]).alone(size)
-    later = sum(PhaseWork(phase, forecast).alone(size) for phase in row.app.phases[row.phase + 1 :])
-    took = now - row.arrived + round(present + later)
-    return rho(took, row.app, size, state.contention(now, row), "share")
-
-
-def why(row: AppRow, app_view: AppView, overview: ClusterView, prospect: Outlook) -> str:
-    """Return why an app waits, or that it does not."""
-    if not app_view.wants:
-        return "it has all that it can use"
-    words = next((words for app, words in overview.standing or () if app == row.app.id), "by its start")
-    more = " more" if app_view.holds else ""
-    together = " together" if app_view.needs > 1 else ""
-    place = prospect.place or 0
-    length = prospect.in_line
-    line = f"; number {place} of {length} in line ({words})" if place else ""
-    free = f"{overview.free} of {overview.gpus} are free{prospect.held}"
-    return f"it needs {app_view.needs}{more}{together}, {free}{line}"
-
+from astrarium.core.units import SECOND, Time
 
 TELL_AGAIN = 600 * SECOND
 ANY = 1 << 30  # GPUs: an app of the file waits for machines that are not there yet
@@ -228,8 +112,8 @@ class ArbiterProcess:
         self._going: set[int] = set()  # those that are withdrawn in it
         self._planned: list[PlannedApp] = []
         known_names = self._names()
-        self.known_before = [each.name for each in setup.planned if each.name in known_names]
-        self._planned = [each for each in setup.planned if each.name not in known_names]
+        self.known_before = [planned.name for planned in setup.planned if planned.name in known_names]
+        self._planned = [planned for planned in setup.planned if planned.name not in known_names]
         self._shown_at = -SECOND
         self._drained = False
         self._troubled: dict[JobKey, Time] = {}  # when that was told last
@@ -299,8 +183,8 @@ class ArbiterProcess:
         setup = self._setup
         last = 0
         kind = RelativeSlowdowns if setup.learns else FixedSlowdowns
-        told = kind(dict(setup.slowdowns.known), setup.slowdowns.guess)
-        state = ClusterState(told, setup.startup)
+        known = kind(dict(setup.slowdowns.known), setup.slowdowns.guess)
+        state = ClusterState(known, setup.startup)
         for step in self.store.steps():
             last = step.now
             for event in step.events:
@@ -326,10 +210,10 @@ class ArbiterProcess:
     def _news(self, now: Time) -> Iterator[Event]:
         self._coming, self._jobs_coming, self._going = {}, {}, set()
         messages = self.store.inbox()
-        due = [each for each in self._planned if each.at <= now]
-        self._planned = [each for each in self._planned if each.at > now]
-        for each in due:
-            yield from self._submitted(now, each.body, ANY)
+        due = [planned for planned in self._planned if planned.at <= now]
+        self._planned = [planned for planned in self._planned if planned.at > now]
+        for planned in due:
+            yield from self._submitted(now, planned.body, ANY)
         for message in messages:
             comes_only_now = message.kind == "withdraw" and message.body.get("app") in self._coming
             if not comes_only_now:  # else it is withdrawn in the next turn
@@ -337,7 +221,7 @@ class ArbiterProcess:
 
     def _answered(self, now: Time, message: InboxMessage) -> Iterator[Event]:
         try:
-            found = list(self._told(now, message))
+            events = list(self._told(now, message))
         except (InputError, OSError, ValueError, TypeError, RecursionError) as error:
             reason = checked_words(str(error), LONGEST_ANSWER)
             self.store.answer_later(message.id, f"refused: {reason}")
@@ -346,7 +230,7 @@ class ArbiterProcess:
             self.store.tell_later(ClusterEvent(now, "refused", name, team, reason=reason))
             return
         self.store.answer_later(message.id, "accepted")
-        yield from found
+        yield from events
 
     def _told(self, now: Time, message: InboxMessage) -> Iterator[Event]:
         if message.fault:
@@ -375,26 +259,26 @@ class ArbiterProcess:
         number = body.get("gpu")
         known = self.live.memory.machines
         floor = self.state.floor
-        found = next((m for m, own in known.items() if name in (str(m), own) and m in floor.machines), None)
-        if found is None:
+        machine = next((m for m, own in known.items() if name in (str(m), own) and m in floor.machines), None)
+        if machine is None:
             there = ", ".join(f"{m} ({own})" for m, own in known.items()) or "there is none"
             raise InputError("machine", name, f"the number or name of a machine: {there}")
-        gpus = floor.all_of(floor.machines[found])
+        gpus = floor.all_of(floor.machines[machine])
         fitting = {n: gpu for n, gpu in enumerate(gpus) if (gpu not in self.state.failed) is works}
         if number not in fitting:
             kind = "is in use" if works else "is out of use"
             there = ", ".join(map(str, fitting)) or "there is none"
-            raise InputError("gpu", number, f"a GPU of machine {found} that {kind}: {there}")
+            raise InputError("gpu", number, f"a GPU of machine {machine} that {kind}: {there}")
         return fitting[number]
 
     def _submitted(self, now: Time, body: dict[str, Any], largest: int, owner: str = "") -> Iterator[Event]:
-        found = self._setup.read(body, largest, owner)
+        apps = self._setup.read(body, largest, owner)
         names = self._names()
-        for app, _ in found:
+        for app, _ in apps:
             if app.name in names:
                 raise InputError("name", app.name, "one that no other app has had here")
-        self._check_open(owner, [app for app, _ in found])
-        for app, task in found:
+        self._check_open(owner, [app for app, _ in apps])
+        for app, task in apps:
             number = self._coming[app.name] = len(self._tasks)
             self._tasks[number] = msgspec.structs.replace(task, owner=owner)
             self._jobs_coming[number] = app.jobs_in_all
@@ -411,25 +295,25 @@ class ArbiterProcess:
         if len(mine) + len(more) > MOST_OPEN:
             raise InputError("user", owner, f"at most {MOST_OPEN} apps of a user that have not ended")
         if sum(open_[app] for app in mine) + jobs > MOST_OPEN_JOBS:
-            told = f"at most {MOST_OPEN_JOBS} jobs of all apps of a user that have not ended"
-            raise InputError("user", owner, told)
+            expected = f"at most {MOST_OPEN_JOBS} jobs of all apps of a user that have not ended"
+            raise InputError("user", owner, expected)
         self._hourly.take(owner, jobs)
 
     def _names(self) -> set[str]:
         """Return the names of all apps, those of the file that are still to come included."""
         known = {row.app.name for row in self.state.ledger.rows.values()}
-        return known | self._coming.keys() | {each.name for each in self._planned}
+        return known | self._coming.keys() | {planned.name for planned in self._planned}
 
     def status(self, alive: bool = True) -> dict[str, Any]:
         now = self.now()
         memory = self.live.memory
-        told = status(now, self.state, self._allocator_now, memory.machines, self._ahead_of(now))
-        told |= {**health(self.state, self.live), "learnt": learnt(self.state) if self._setup.learns else []}
-        for app, number in zip(told["apps"], self.state.ledger.rows, strict=True):
+        shown = status(now, self.state, self._allocator_now, memory.machines, self._ahead_of(now))
+        shown |= {**health(self.state, self.live), "learnt": learnt(self.state) if self._setup.learns else []}
+        for app, number in zip(shown["apps"], self.state.ledger.rows, strict=True):
             app["owner"] = self._tasks[number].owner
-            troubles = [each for key, each in self.live.troubles.items() if key.app == number]
+            troubles = [words for key, words in self.live.troubles.items() if key.app == number]
             app["why"] = "; ".join(filter(None, (app["why"], *troubles[:1])))
-        return {**told, "epoch": self.epoch, "arbiter": alive, "policy": self._setup.policy.spec,
+        return {**shown, "epoch": self.epoch, "arbiter": alive, "policy": self._setup.policy.spec,
                 "wall": self._setup.wall()}  # fmt: skip
 
     def _ahead_of(self, now: Time) -> Forecast | None:
@@ -460,8 +344,10 @@ class _TimedJournal:
 def _locked(home: Path) -> int:
     held = locked_file(private_folder(home) / "arbiter.lock")
     if held is None:
-        told = "a folder on which no other arbiter is running (`cluster submit` and `status` work beside it)"
-        raise InputError("live.state", str(home), told)
+        expected = (
+            "a folder on which no other arbiter is running (`cluster submit` and `status` work beside it)"
+        )
+        raise InputError("live.state", str(home), expected)
     return held
 
 

@@ -6,15 +6,12 @@ what its books say. A look that was missed, by an arbiter that died or a message
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple, Protocol
+from collections.abc import Mapping
+from typing import Literal, NamedTuple, Protocol
 
 import msgspec
 
-from astrarium.cluster.slowdowns import Slowdowns
-from astrarium.core.errors import AstrariumError, InputError
-from astrarium.core.trace import Step
-from astrarium.core.units import SECOND, Time
+from astrarium.core.errors import AstrariumError
 
 Ending = Literal["", "finished", "stopped", "resized", "failed", "not found", "lost", "unstarted"]
 OnStop = Literal["checkpoint", "restart", "never"]
@@ -114,29 +111,6 @@ class Order(msgspec.Struct, frozen=True):
         return self.parts[:1] if self.task.processes == "job" else self.parts
 
 
-class KubernetesOptions(msgspec.Struct, frozen=True):
-    """What runs on Kubernetes are made with: an *image* with python3 and sh; the claim of a *volume*, or
-    CLAIM/FOLDER, that holds all jobs; *requests* of each pod besides GPUs; *pod*: more of its spec."""
-
-    image: str
-    volume: str
-    namespace: str = "default"
-    gang: Literal["none", "kueue", "volcano"] = "none"
-    queue: str = ""
-    rack_label: str = "topology.kubernetes.io/zone"
-    requests: dict[str, str] = {}
-    pod: dict[str, Any] = {}
-
-    def __post_init__(self) -> None:
-        for name in ("image", "volume", "namespace"):
-            if not getattr(self, name):
-                raise InputError(name, "", "a name")
-        if (self.gang == "kueue" and not self.queue) or (self.gang == "none" and self.queue):
-            raise InputError("queue", self.queue, "a LocalQueue with gang: kueue, and none without a gang")
-        for name in self.pod.keys() & {"affinity", "containers", "restartPolicy", "subdomain", "volumes"}:
-            raise InputError(f"pod.{name}", None, "nothing here: the backend sets it")
-
-
 class Fenced(AstrariumError):
     """An order of an arbiter that has been superseded was refused."""
 
@@ -175,55 +149,3 @@ class OpenBackend(Backend, Protocol):
 
     def bring_logs(self, app: str, seconds: float) -> None:
         """Bring what an app has written to where logs are read, within so many seconds; *app*: its folder."""
-
-
-# A live cluster remembers more than the books hold, and writes both down.
-
-
-class FixedSlowdowns(Slowdowns):
-    """Slowdowns as they were told, from which nothing is learnt."""
-
-    def learn(self, model: str, network: str, spread: object, status: float) -> None:
-        pass
-
-
-class Options(msgspec.Struct, frozen=True):
-    """How a live cluster treats failures, progress and handovers. A job that fails more often than *retries*
-    without getting further takes its app with it. News of progress reach the policy no more often than
-    *progress*. Who was there before has *handover* to leave: for so long at most, the lease of those who wait
-    for it does not run."""
-
-    retries: int = 2
-    progress: Time = 5 * SECOND
-    handover: Time = 60 * SECOND
-
-
-class JobKey(NamedTuple):
-    app: int
-    job: int
-
-
-class Memory(msgspec.Struct):
-    """What the books do not hold and a new arbiter must know."""
-
-    machines: dict[int, str] = {}  # names of those that are there, by number
-    joined: int = 0  # machines that there ever were
-    timers: dict[str, Time] = {}
-    kept: dict[RunKey, float] = {}  # how far checkpoints are
-    closed: set[RunKey] = set()  # runs whose end is in the books, and which the machines still show
-    failures: dict[JobKey, tuple[int, float]] = {}  # how often, and how far it had come
-    open: dict[RunKey, bool] = {}  # runs that have not ended, and whether a machine has shown them
-    ordered: dict[RunKey, Time] = {}  # since when a run waits for its GPUs
-    late: dict[RunKey, Time] = {}  # how long it had to wait, until its first lease has ended
-    began: dict[RunKey, Time] = {}  # runs that a machine has shown first since the last step was written
-    retrying: set[int] = set()  # GPUs that have failed, and are used again as soon as they are well
-
-
-class EndedRun(NamedTuple):
-    key: RunKey
-    status: RunStatus
-
-
-class Journal(Protocol):
-    def write(self, step: Step, memory: Memory, ended: Sequence[EndedRun]) -> None:
-        """Write all of it or nothing; when it returns, it will be found again."""

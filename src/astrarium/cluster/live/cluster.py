@@ -13,16 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import msgspec
+
 from astrarium.cluster import contract
 from astrarium.cluster.live.backend import (
     Backend,
-    EndedRun,
     JobCommand,
-    JobKey,
-    Journal,
     MachineStatus,
-    Memory,
-    Options,
     Order,
     RunKey,
     RunPart,
@@ -30,13 +27,25 @@ from astrarium.cluster.live.backend import (
     Sickness,
     Snapshot,
 )
+from astrarium.cluster.live.memory import EndedRun, JobKey, Journal, Memory
 from astrarium.cluster.machines import Machine
 from astrarium.cluster.policies import ClusterPolicy
 from astrarium.cluster.state import AppRow, ClusterState, JobRow
 from astrarium.core.engine import Engine
 from astrarium.core.timers import Timers
 from astrarium.core.trace import Step
-from astrarium.core.units import FOREVER, Time
+from astrarium.core.units import FOREVER, SECOND, Time
+
+
+class Options(msgspec.Struct, frozen=True):
+    """How a live cluster treats failures, progress and handovers. A job that fails more often than *retries*
+    without getting further takes its app with it. News of progress reach the policy no more often than
+    *progress*. Who was there before has *handover* to leave: for so long at most, the lease of those who wait
+    for it does not run."""
+
+    retries: int = 2
+    progress: Time = 5 * SECOND
+    handover: Time = 60 * SECOND
 
 
 def expired(
@@ -242,7 +251,9 @@ class LiveCluster:
 
     def _gone_on(self, key: RunKey) -> Iterator[EndedRun]:
         """Yield the earlier runs as which the processes of a run have been known."""
-        for before in [each for each in self.memory.open if each[:2] == key[:2] and each.run < key.run]:
+        for before in [
+            opened for opened in self.memory.open if opened[:2] == key[:2] and opened.run < key.run
+        ]:
             if before.run >= self._process[key].run:
                 started = self.memory.open.pop(before)
                 yield EndedRun(before, RunStatus((), "resized" if started else "unstarted"))
@@ -286,8 +297,8 @@ class LiveCluster:
 
     def _progress(self, now: Time, key: RunKey, status: RunStatus) -> Iterator[contract.JobProgressed]:
         row = self._row(key)
-        told = self._told_at.setdefault(key, now)
-        if row is not None and now - told >= self._options.progress:
+        told_at = self._told_at.setdefault(key, now)
+        if row is not None and now - told_at >= self._options.progress:
             self._told_at[key] = now
             yield contract.JobProgressed(*key, _of(row, status.progress))
 
@@ -319,7 +330,7 @@ class LiveCluster:
         self, key: RunKey, alive: Mapping[RunKey, RunStatus], wanted: Mapping[RunKey, JobRow]
     ) -> bool:
         """Have a run go on with more or fewer GPUs, once nobody else is there; return whether it can."""
-        new = next((each for each in wanted if each[:2] == key[:2]), None)
+        new = next((later for later in wanted if later[:2] == key[:2]), None)
         has = set(alive[key].gpus)
         task = self._tasks.get(key.app)
         if new is None or task is None or not task.elastic:
@@ -327,7 +338,7 @@ class LiveCluster:
         gets = set(wanted[new].gpus)
         if not (has <= gets or gets <= has):
             return False
-        others = {gpu for each, status in alive.items() if each != key for gpu in status.gpus}
+        others = {gpu for other, status in alive.items() if other != key for gpu in status.gpus}
         order = self._order(new, wanted[new])
         return bool(others & gets) or self._backend.resize(self._process[key], order)
 
@@ -354,8 +365,8 @@ class LiveCluster:
     def _wanted(self) -> dict[RunKey, JobRow]:
         return {
             RunKey(app, job, row.run): row
-            for app, each in self.state.apps.items()
-            for job, row in each.jobs.items()
+            for app, app_row in self.state.apps.items()
+            for job, row in app_row.jobs.items()
             if row.gpus
         }
 

@@ -3,52 +3,41 @@
 from __future__ import annotations
 
 import os
-import shutil
 import stat
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
-from functools import partial
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from astrarium.cluster.live.access import AccessSection
-from astrarium.cluster.live.arbiter import ANY, ArbiterProcess, ArbiterSetup, ChosenPolicy, PlannedApp
-from astrarium.cluster.live.backend import MachineStatus, OpenBackend, Options
-from astrarium.cluster.live.backends.fleet import LocalBackend
-from astrarium.cluster.live.backends.hosts import AgentsBackend
-from astrarium.cluster.live.backends.remote import AGENT
+from astrarium.cluster.live.arbiter import ArbiterProcess, ArbiterSetup
+from astrarium.cluster.live.backend import OpenBackend
+from astrarium.cluster.live.backends.hosts.backend import AgentsBackend
+from astrarium.cluster.live.backends.hosts.messages import AGENT
+from astrarium.cluster.live.backends.local import LocalBackend
 from astrarium.cluster.live.backends.site import SiteOptions
-from astrarium.cluster.live.backends.wire import (
-    Admission,
-    Channel,
-    Listener,
-    read_key,
-    read_place,
-    server_tls,
-    tcp_listener,
-)
-from astrarium.cluster.live.limits import Connections, Pool, fitting, raised_descriptors
 from astrarium.cluster.live.machine.folders import APPS
 from astrarium.cluster.live.machine.keeping.records import private_folder
 from astrarium.cluster.live.machine.owners import ROOT, check_above
-from astrarium.cluster.live.service import Service, read_keys, unix_listener, user_name
-from astrarium.cluster.live.store import FILE, connected, rows
+from astrarium.cluster.live.service.identities import read_keys, user_name
+from astrarium.cluster.live.service.service import Service
+from astrarium.cluster.live.service.unix_socket import unix_listener
+from astrarium.cluster.live.settings import hooks_of, machines_of, origin_of, settings
+from astrarium.cluster.live.store import FILE
 from astrarium.cluster.live.watching.forecast import ForecastProcess
-from astrarium.cluster.live.watching.hooks import Hook, named
-from astrarium.cluster.policies import cluster_policies
-from astrarium.cluster.scenario.build import first_machines, slowdowns
-from astrarium.cluster.scenario.calendar import Calendar
+from astrarium.cluster.live.watching.hooks import Hook
+from astrarium.cluster.live.wire.channel import Channel
+from astrarium.cluster.live.wire.connections import Connections, Pool, fitting, raised_descriptors
+from astrarium.cluster.live.wire.handshake import read_place
+from astrarium.cluster.live.wire.keys import read_key
+from astrarium.cluster.live.wire.listener import Admission, Listener, tcp_listener
+from astrarium.cluster.live.wire.tls import server_tls
 from astrarium.cluster.scenario.live import Address
-from astrarium.cluster.scenario.live_apps import live_apps
 from astrarium.cluster.scenario.read import ClusterScenario
-from astrarium.cluster.scenario.sharing import check_member, shared, team_rules
-from astrarium.cluster.scenario.tasks import command_words
-from astrarium.cluster.teams import Rules
-from astrarium.core.choice import chosen
+from astrarium.cluster.scenario.live import Address
 from astrarium.core.errors import InputError, from_extra, read_from
 from astrarium.core.units import Time
 from astrarium.run.waiting import waiting
@@ -110,108 +99,6 @@ def running(plan: LivePlan) -> Iterator[RunningCluster]:
         yield RunningCluster(arbiter, setting.observe)
 
 
-# what the file says
-
-
-def origin_of(home: Path) -> int:
-    """When the first arbiter of a state folder began, by the wall clock; now, where there was none."""
-    if not (home / FILE).exists():
-        return time.time_ns()
-    with closing(connected(home / FILE, read_only=True)) as db:
-        begun = rows(db, "SELECT name FROM sqlite_master WHERE name = 'meta'")
-        found = rows(db, "SELECT value FROM meta WHERE key = 'origin'") if begun else []
-    return int(found[0]["value"]) if found else time.time_ns()
-
-
-def settings(scenario: ClusterScenario, origin: int | None = None) -> ArbiterSetup:
-    """All that an arbiter needs of a file; every app is checked before the first is started. *origin*: what
-    the wall clock said when the run began, if it is not new."""
-    if not isinstance(scenario.apps, tuple):
-        told = "a list of apps with commands: what is drawn, or comes from a trace, can only be simulated"
-        raise InputError("apps", None, told, scenario.source)
-    live = scenario.live
-    planned = list[PlannedApp]()
-    now = time.time_ns()
-    largest = ANY if live.backend != "local" else sum(each.gpus for each in machines_of(scenario).values())
-    rules = team_rules(
-        scenario, None if largest == ANY else largest, Calendar(now if origin is None else origin, now)
-    )
-    read = partial(_runnable_apps, scenario, rules)
-    for place, (entry, raw) in enumerate(zip(scenario.apps, scenario.raw["apps"], strict=True)):
-        with read_from(scenario.source):
-            read(raw, largest, field=f"apps[{place}]")
-        for number, name in enumerate(entry.names):
-            body = {key: value for key, value in raw.items() if key not in ("count", "every", "arrival")}
-            planned.append(PlannedApp(entry.arrival + number * entry.every, name, {**body, "name": name}))
-    spec = msgspec.json.encode(scenario.policy.plain()).decode() + ("" if rules is None else ", for teams")
-    return ArbiterSetup(
-        policy=ChosenPolicy(spec, shared(chosen(cluster_policies, scenario.policy), rules)),
-        read=read,
-        wall=time.time_ns,
-        clock=time.monotonic_ns,
-        slowdowns=slowdowns(scenario, believed=True),
-        startup=scenario.costs.startup,
-        options=Options(live.retries, live.progress, handover=2 * live.grace),
-        planned=planned,
-        learns=not scenario.slowdowns.told,
-    )
-
-
-def hooks_of(scenario: ClusterScenario) -> list[Hook]:
-    """Return the hooks of a file; a program that is not there is refused before anything is started."""
-    found = list[Hook]()
-    directory = Path(scenario.source).resolve().parent
-    for place, entry in enumerate(scenario.live.hooks):
-        words = command_words(entry.command) if entry.command else ()
-        url = entry.url or ""
-        with read_from(scenario.source):
-            _check_program(words[:1], directory, None, f"live.hooks[{place}].command")
-        name = named(place, words, url)
-        timeout = entry.timeout / 1e9
-        found.append(Hook(name, entry.on, words, url, str(directory), timeout, entry.retries))
-    return found
-
-
-def _runnable_apps(
-    scenario: ClusterScenario,
-    rules: Rules | None,
-    raw: dict[str, Any],
-    largest: int,
-    owner: str = "",
-    field: str = "app",
-) -> Any:
-    """Read an app, and refuse one whose folder or program is not there. On other machines only starting it
-    tells, and so it is with programs of others, whose folders are not for us to look into; an app of the file
-    was checked before the first was started, and comes with ANY."""
-    found = live_apps(raw, largest, Path(scenario.source).parent, field)
-    for app, _ in found:
-        check_member(rules, app, field)
-    ours = owner in ("", user_name(os.geteuid()))
-    for _, task in found if ours and scenario.live.backend == "local" and largest != ANY else ():
-        if not Path(task.directory).is_dir():
-            raise InputError(f"{field}.directory", task.directory, "a folder that is there")
-        _check_program(task.command[:1], task.directory, task.env.get("PATH"), f"{field}.command")
-    return found
-
-
-def _check_program(words: Sequence[str], directory: str | Path, path: str | None, field: str) -> None:
-    for name in words:
-        place = str(Path(directory, name)) if "/" in name else name
-        if shutil.which(place, path=path) is None:
-            told = f"a program that is in PATH, or a path to one from {directory}"
-            raise InputError(field, name, told)
-
-
-# machines, and who talks to the arbiter
-
-
-def machines_of(scenario: ClusterScenario) -> dict[str, Any]:
-    """Those of the file, by names that they keep."""
-    with read_from(scenario.source):
-        first = first_machines(scenario)
-    return {f"machine-{one.id}": MachineStatus(one.gpus, one.rack, one.slot, one.network) for one in first}
-
-
 def backend_of(scenario: ClusterScenario, home: Path) -> OpenBackend:
     live = scenario.live
     env = {"ASTRARIUM_CHECKPOINTS": str(live.checkpoints / 1e9)}
@@ -226,7 +113,7 @@ def backend_of(scenario: ClusterScenario, home: Path) -> OpenBackend:
         return AgentsBackend(home, grace, least, live.patience / 1e9, env, copies, live.look / 1e9)
     site = SiteOptions(grace=grace, least=least, patience=live.patience / 1e9, env=env)
     if live.backend == "kubernetes" and live.kubernetes is not None:
-        from astrarium.cluster.live.backends.kubernetes import KubernetesBackend
+        from astrarium.cluster.live.backends.kubernetes.backend import KubernetesBackend
 
         return KubernetesBackend(home, live.kubernetes, live.address or "", **site)
     if live.backend == "slurm":
@@ -283,9 +170,6 @@ def _measured(home: Path, host: str, port: int) -> Iterator[Callable[[str, int],
         server.server_close()
 
 
-# whose the folders are
-
-
 def _with_us(scenario: ClusterScenario) -> AccessSection | None:
     """The user of the arbiter can do all anyway, and so can root."""
     access = scenario.live.access
@@ -293,8 +177,8 @@ def _with_us(scenario: ClusterScenario) -> AccessSection | None:
     if access is None:
         return None
     if backend == "slurm" and os.geteuid() == 0:
-        told = "an arbiter that is not root beside access: apps of all users would run as root on Slurm"
-        raise InputError("live.backend", backend, told, scenario.source)
+        expected = "an arbiter that is not root beside access: apps of all users would run as root on Slurm"
+        raise InputError("live.backend", backend, expected, scenario.source)
     return msgspec.structs.replace(access, operators=(*access.operators, "root", user_name(os.geteuid())))
 
 

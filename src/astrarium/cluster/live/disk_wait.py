@@ -24,9 +24,9 @@ class DiskWait:
     SAY = 60.0
     SLOW = 5.0
 
-    def __init__(self, home: Path, office: ArbiterProcess, observe: Callable[[str, Time], None]) -> None:
+    def __init__(self, home: Path, arbiter: ArbiterProcess, observe: Callable[[str, Time], None]) -> None:
         self._home = home
-        self._office = office
+        self._arbiter = arbiter
         self._observe = observe
         self._said_at = -self.SAY
         # turns in a row, and since when it waits
@@ -59,30 +59,30 @@ class DiskWait:
         self._tell()
 
     def _wait(self, reason: str) -> None:
-        told = "nothing is decided until then, and jobs run on; Ctrl-C leaves them to the next arbiter"
-        self._say(f"the arbiter waits: {reason}; {told}")
+        consequence = "nothing is decided until then, and jobs run on; Ctrl-C leaves them to the next arbiter"
+        self._say(f"the arbiter waits: {reason}; {consequence}")
         if self._failed == 2:  # the first turn since it waits
-            self._since = self._office.now()
-            self._events.append(self._office.event("arbiter_waits", reason))
-        self._observe("wait", self._office.now() - self._since)
+            self._since = self._arbiter.now()
+            self._events.append(self._arbiter.event("arbiter_waits", reason))
+        self._observe("wait", self._arbiter.now() - self._since)
         self._tell()
 
     def _go_on(self) -> None:
         say(f"{self._home} can be written again: the arbiter goes on")
         self._said_at = -self.SAY
-        waited = to_seconds(self._office.now() - self._since)
-        self._events.append(self._office.event("arbiter_goes_on", f"it has waited {waited:.0f} s"))
+        waited = to_seconds(self._arbiter.now() - self._since)
+        self._events.append(self._arbiter.event("arbiter_goes_on", f"it has waited {waited:.0f} s"))
         self._observe("wait", 0)
 
     def _tell(self) -> None:
         with suppress(sqlite3.Error):  # no room for that either: the next turn tries again
             if self._events:
-                self._office.store.tell(*self._events)
+                self._arbiter.store.tell(*self._events)
                 self._events.clear()
 
     def _needs(self) -> str:
         free = shutil.disk_usage(self._home).free
-        needs = self._office.store.needs
+        needs = self._arbiter.store.needs
         return f"{free / 1e6:.2f} MB are free there, about {needs / 1e6:.2f} MB are needed"
 
     def _say(self, words: str) -> None:

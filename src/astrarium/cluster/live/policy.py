@@ -32,7 +32,7 @@ class TakeoverAllocator:
             arrived = {event.app.id for event in events if isinstance(event, AppArrived)}
             machines = (MachineJoined(machine) for machine in state.floor.machines.values())
             apps = (AppArrived(row.app) for row in state.apps.values() if row.app.id not in arrived)
-            events = (*(each for each in machines if each not in fresh), *apps, *events)
+            events = (*(joined for joined in machines if joined not in fresh), *apps, *events)
         yield from self.allocator.decide(now, events, state)
 
 
@@ -73,11 +73,11 @@ class _PolicyPickler(pickle.Pickler):
             self._names.update({id(job): ("job", app, number) for number, job in row.jobs.items()})
         self._rows = state.ledger.rows
 
-    def persistent_id(self, found: Any) -> Name | None:
-        if isinstance(found, AppRow):
-            app = found.app.id
-            return ("row", app) if self._rows.get(app) is found else None
-        return self._names.get(id(found))
+    def persistent_id(self, part: Any) -> Name | None:
+        if isinstance(part, AppRow):
+            app = part.app.id
+            return ("row", app) if self._rows.get(app) is part else None
+        return self._names.get(id(part))
 
 
 class _PolicyUnpickler(pickle.Unpickler):
@@ -107,11 +107,11 @@ def pickled_policy(policy: object, state: ClusterState) -> bytes | None:
     return file.getvalue()
 
 
-def unpickled_policy(found: bytes | None, state: ClusterState) -> Any:
+def unpickled_policy(kept: bytes | None, state: ClusterState) -> Any:
     """Return a policy from its bytes; None where there are none, or another version wrote them."""
-    if found is None:
+    if kept is None:
         return None
     try:
-        return _PolicyUnpickler(io.BytesIO(found), state).load()
+        return _PolicyUnpickler(io.BytesIO(kept), state).load()
     except Exception:
         return None

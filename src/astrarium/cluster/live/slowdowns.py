@@ -57,10 +57,10 @@ class RelativeSlowdowns(Slowdowns):
 
     def _compare(self, model: str, job: tuple[int, int, int]) -> None:
         costs = {place: _cost(runs) for place, runs in self._runs[job].items()}
-        found = {place: cost for place, cost in costs.items() if cost}
-        nearest = min(found, key=lambda place: place[1])
-        unit = found[nearest] / self.of(model, *nearest)
-        for place, cost in found.items():
+        known_costs = {place: cost for place, cost in costs.items() if cost}
+        nearest = min(known_costs, key=lambda place: place[1])
+        unit = known_costs[nearest] / self.of(model, *nearest)
+        for place, cost in known_costs.items():
             if place[1] > nearest[1]:
                 seen = self._seen.setdefault((model, place), {})
                 seen[job] = cost / unit
@@ -72,3 +72,10 @@ def _cost(runs: dict[int, RunRate]) -> float:
     """Return the median cost of the runs that are long enough; 0 where none is."""
     costs = [run.cost for run in runs.values() if run.reports >= ENOUGH]
     return median(costs) if costs else 0.0
+
+
+class FixedSlowdowns(Slowdowns):
+    """Slowdowns as they were told, from which nothing is learnt."""
+
+    def learn(self, model: str, network: str, spread: object, status: float) -> None:
+        pass

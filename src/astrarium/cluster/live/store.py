@@ -23,207 +23,17 @@ from typing import Any, NamedTuple
 import msgspec
 
 from astrarium.cluster import contract
-from astrarium.cluster.live.backend import EndedRun, JobCommand, Memory
+from astrarium.cluster.live.backend import JobCommand
 from astrarium.cluster.live.limits import MOST_UNREAD, TURN
 from astrarium.cluster.live.machine.keeping.records import passes, private_folder
+from astrarium.cluster.live.memory import EndedRun, Memory
 from astrarium.cluster.live.policy import pickled_policy, unpickled_policy
+from astrarium.cluster.live.tables import LATER_COLUMNS, SCHEMA, Rows, written_gpus
 from astrarium.cluster.live.watching.events import Chronicler, ClusterEvent
-from astrarium.cluster.record import gpu_failed, machine_died
-from astrarium.cluster.state import AppRow, ClusterState, JobRow, Outcome
+from astrarium.cluster.state import ClusterState
 from astrarium.core.errors import AstrariumError, InputError
 from astrarium.core.trace import Step
 from astrarium.core.units import SECOND, Time
-
-SCHEMA = (
-    "CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value)",
-    "CREATE TABLE IF NOT EXISTS steps (n INTEGER PRIMARY KEY, now INTEGER, events TEXT, actions TEXT)",
-    """CREATE TABLE IF NOT EXISTS apps (id INTEGER PRIMARY KEY, name TEXT UNIQUE, task TEXT,
-       submitted INTEGER, arrived INTEGER, ended INTEGER, outcome TEXT DEFAULT 'submitted', reason TEXT)""",
-    """CREATE TABLE IF NOT EXISTS jobs (app INTEGER, job INTEGER, phase INTEGER, outcome TEXT, run INTEGER,
-       done INTEGER, work INTEGER, PRIMARY KEY (app, job))""",
-    """CREATE TABLE IF NOT EXISTS leases (id INTEGER PRIMARY KEY, app INTEGER, gpu INTEGER, machine INTEGER,
-       since INTEGER, until INTEGER, renewed INTEGER DEFAULT 0, ended INTEGER,
-       outcome TEXT DEFAULT 'open')""",
-    """CREATE TABLE IF NOT EXISTS runs (app INTEGER, job INTEGER, run INTEGER, gpus TEXT, ordered INTEGER,
-       ended INTEGER, outcome TEXT DEFAULT 'open', error TEXT, PRIMARY KEY (app, job, run))""",
-    """CREATE TABLE IF NOT EXISTS decisions (n INTEGER PRIMARY KEY, at INTEGER, app INTEGER, what TEXT,
-       gpus TEXT, until INTEGER, why TEXT)""",
-    """CREATE TABLE IF NOT EXISTS inbox (id INTEGER PRIMARY KEY, at INTEGER, kind TEXT, body TEXT,
-       answer TEXT)""",
-    "CREATE TABLE IF NOT EXISTS clock (at INTEGER, wall INTEGER, epoch INTEGER)",
-    """CREATE TABLE IF NOT EXISTS events (id INTEGER PRIMARY KEY, at INTEGER, wall INTEGER, kind TEXT,
-       name TEXT, team TEXT, app INTEGER, gpus TEXT, reason TEXT, cause TEXT)""",
-    "CREATE INDEX IF NOT EXISTS events_by_kind ON events (kind)",
-    "CREATE INDEX IF NOT EXISTS inbox_unread ON inbox (id) WHERE answer IS NULL",
-    "CREATE INDEX IF NOT EXISTS inbox_answered ON inbox (at) WHERE answer IS NOT NULL",
-)
-LATER_COLUMNS = (  # of folders that an earlier version has begun
-    ("apps", "team TEXT"),
-    ("apps", "owner TEXT"),
-    ("runs", "began INTEGER"),
-    ("inbox", "owner TEXT"),
-)
-
-
-class Rows:
-    """The rows that people read, which follow the books. *_held*: the row of each open lease, and its app."""
-
-    def __init__(self, db: sqlite3.Connection) -> None:
-        self._db = db
-        self._held: dict[int, tuple[int, int]] = {}  # by GPU: app, row
-        self._machines: dict[int, int] = {}  # by GPU
-
-    def read(self, state: ClusterState) -> None:
-        found = self._db.execute("SELECT gpu, app, id FROM leases WHERE outcome = 'open'")
-        self._held = {gpu: (app, row) for gpu, app, row in found}
-        for machine in state.floor.machines.values():
-            self._machines.update(dict.fromkeys(state.floor.all_of(machine), machine.id))
-
-    @contextmanager
-    def restored(self) -> Iterator[None]:
-        """Forget what was noted in the block if it fails: then none of it has been written."""
-        before = dict(self._held)
-        try:
-            yield
-        except BaseException:
-            self._held = before
-            raise
-
-    def write(self, step: Step, state: ClusterState, ended: Iterable[EndedRun]) -> None:
-        self._joined(step, state)
-        self._decisions(step)
-        self._leases(step, state)
-        self._finished(step)
-        for app in self._touched(step, state):
-            self._app(app, state.ledger.rows[app])
-        self._begun(step, state)
-        for key, status in ended:
-            self._db.execute(
-                "UPDATE runs SET ended = ?, outcome = ?, error = ? WHERE app = ? AND job = ? AND run = ?",
-                (step.now, status.ended, status.error, *key),
-            )
-
-    def _finished(self, step: Step) -> None:
-        """Write jobs that have finished, before a next phase takes their place in the books."""
-        query = "UPDATE jobs SET outcome = 'finished', done = work WHERE app = ? AND job = ? AND run = ?"
-        for event in step.events:
-            if isinstance(event, contract.JobFinished):
-                self._db.execute(query, (event.app, event.job, event.run))
-
-    def _joined(self, step: Step, state: ClusterState) -> None:
-        for event in step.events:
-            if isinstance(event, contract.MachineJoined):
-                gpus = state.floor.all_of(event.machine)
-                self._machines.update(dict.fromkeys(gpus, event.machine.id))
-
-    def _touched(self, step: Step, state: ClusterState) -> set[int]:
-        found: set[int] = set()
-        for each in (*step.events, *step.actions):
-            if isinstance(each, contract.MachineLost | contract.GpuFailed):
-                found |= state.ledger.rows.keys()
-            elif isinstance(each, contract.AppArrived):
-                found.add(each.app.id)
-            elif hasattr(each, "app"):
-                found.add(each.app)
-        return found & state.ledger.rows.keys()
-
-    def _app(self, app: int, row: AppRow) -> None:
-        outcome = "open" if row.open else row.outcome.name.lower()
-        values = (
-            row.arrived,
-            None if row.open else row.ended,
-            outcome,
-            row.reason or None,
-            row.app.team,
-            app,
-        )
-        self._db.execute("UPDATE apps SET arrived=?, ended=?, outcome=?, reason=?, team=? WHERE id=?", values)
-        finished = row.outcome is Outcome.FINISHED
-        for job in row.jobs.values():
-            told = (job.job.id, row.phase - finished, _job_outcome(row, job), job.run, job.done, job.job.work)
-            self._db.execute("INSERT OR REPLACE INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?)", (app, *told))
-
-    def _begun(self, step: Step, state: ClusterState) -> None:
-        for action in step.actions:
-            if isinstance(action, contract.Run) and (
-                row := state.ledger.rows[action.app].jobs.get(action.job)
-            ):
-                self._db.execute(
-                    "INSERT OR IGNORE INTO runs (app, job, run, gpus, ordered) VALUES (?, ?, ?, ?, ?)",
-                    (action.app, action.job, row.run, _written(action.gpus), step.now),
-                )
-
-    def _decisions(self, step: Step) -> None:
-        for action in step.actions:
-            if isinstance(action, contract.Grant | contract.Revoke):
-                until = action.until if isinstance(action, contract.Grant) else None
-                self._decided(step.now, action.app, type(action).__name__, action.gpus, until, action.why)
-        for event in step.events:
-            if isinstance(event, contract.MachineLost):
-                gone = [gpu for gpu in self._held if self._machines.get(gpu) == event.machine]
-                self._lost(step.now, gone, machine_died(event))
-            elif isinstance(event, contract.GpuFailed):
-                self._lost(step.now, [event.gpu], gpu_failed(event))
-
-    def _lost(self, now: Time, gone: Sequence[int], why: str) -> None:
-        by_app: dict[int, list[int]] = {}
-        for gpu in gone:
-            if gpu in self._held:
-                by_app.setdefault(self._held[gpu][0], []).append(gpu)
-        for app, gpus in by_app.items():
-            self._decided(now, app, "Lost", gpus, None, why)
-
-    def _decided(
-        self, at: Time, app: int, what: str, gpus: Sequence[int], until: Time | None, why: str
-    ) -> None:
-        self._db.execute(
-            "INSERT INTO decisions (at, app, what, gpus, until, why) VALUES (?, ?, ?, ?, ?, ?)",
-            (at, app, what.lower(), _written(gpus), until, why),
-        )
-
-    def _leases(self, step: Step, state: ClusterState) -> None:
-        for gpu, (app, row) in list(self._held.items()):
-            if state.holder.get(gpu) != app:
-                how = self._how(step, state, gpu, app)
-                self._db.execute("UPDATE leases SET ended=?, outcome=? WHERE id=?", (step.now, how, row))
-                del self._held[gpu]
-        for action in step.actions:
-            if isinstance(action, contract.Grant):
-                self._granted(step.now, action, state)
-
-    def _how(self, step: Step, state: ClusterState, gpu: int, app: int) -> str:
-        if gpu not in state.free and gpu not in state.holder:
-            return "lost"
-        revoked = any(isinstance(a, contract.Revoke) and a.app == app and gpu in a.gpus for a in step.actions)
-        return "returned" if app not in state.apps else "revoked" if revoked else "expired"
-
-    def _granted(self, now: Time, action: contract.Grant, state: ClusterState) -> None:
-        for gpu in action.gpus:
-            if state.holder.get(gpu) != action.app:
-                continue  # granted and taken back in one step
-            known = self._held.get(gpu)
-            if known is not None:
-                query = "UPDATE leases SET until=?, renewed = renewed + 1 WHERE id=?"
-                self._db.execute(query, (action.until, known[1]))
-                continue
-            done = self._db.execute(
-                "INSERT INTO leases (app, gpu, machine, since, until) VALUES (?, ?, ?, ?, ?)",
-                (action.app, gpu, self._machines.get(gpu), now, action.until),
-            )
-            self._held[gpu] = action.app, int(done.lastrowid or 0)
-
-
-def _job_outcome(row: AppRow, job: JobRow) -> str:
-    if job.finished:
-        return "finished"
-    if not row.open:
-        return "abandoned"
-    return "running" if job.gpus else "waiting"
-
-
-def _written(gpus: Sequence[int]) -> str:
-    return msgspec.json.encode(sorted(gpus)).decode()
-
 
 FILE = "cluster.db"
 FORM = "2"  # of the tables, and of the folders of jobs
@@ -263,7 +73,7 @@ class Store:
 
     def __init__(self, home: Path, state: ClusterState | None = None, policy: object = None) -> None:
         _make(private_folder(home) / FILE)
-        self._db = connected(home / FILE)
+        self._db = open_database(home / FILE)
         self._state = state
         self._policy = policy
         self._epoch = 0
@@ -282,8 +92,8 @@ class Store:
                     self._db.execute(f"ALTER TABLE {table} ADD COLUMN {column}")
             self._db.execute("INSERT OR IGNORE INTO meta VALUES ('form', ?)", (FORM,))
         if self.get("form") != FORM:
-            told = "a folder that this version of the arbiter has begun: name another with --state"
-            raise InputError("live.state", str(home), told)
+            expected = "a folder that this version of the arbiter has begun: name another with --state"
+            raise InputError("live.state", str(home), expected)
 
     def begin(self, origin: Time, state: ClusterState, policy: object) -> int:
         """Begin as a new arbiter and return its epoch; *origin* is the wall clock at instant 0."""
@@ -338,9 +148,9 @@ class Store:
 
     def _write(self, step: Step, memory: Memory, ended: Sequence[EndedRun]) -> None:
         assert self._state is not None
-        events, actions = (msgspec.json.encode(each).decode() for each in (step.events, step.actions))
+        events, actions = (msgspec.json.encode(part).decode() for part in (step.events, step.actions))
         remembered = msgspec.msgpack.encode(memory), pickled_policy(self._policy, self._state)
-        self.needs = 2 * PAGE * len(SCHEMA) + sum(len(each or "") for each in (events, actions, *remembered))
+        self.needs = 2 * PAGE * len(SCHEMA) + sum(len(part or "") for part in (events, actions, *remembered))
         self._db.execute(
             "INSERT INTO steps (now, events, actions) VALUES (?, ?, ?)", (step.now, events, actions)
         )
@@ -357,8 +167,8 @@ class Store:
             yield Step(now, _events.decode(events), _actions.decode(actions))
 
     def memory(self) -> Memory:
-        found = self.get("memory")
-        return Memory() if found is None else msgspec.msgpack.decode(found, type=Memory)
+        content = self.get("memory")
+        return Memory() if content is None else msgspec.msgpack.decode(content, type=Memory)
 
     def policy(self, state: ClusterState) -> Any:
         """Return the policy as it was after the last step, beside the same books, if it could be kept."""
@@ -387,22 +197,22 @@ class Store:
         return None if row is None else str(row[0])
 
     def _tell(self, events: Iterable[ClusterEvent]) -> None:
-        for each in events:
-            self._db.execute(*self._told(each))
+        for event in events:
+            self._db.execute(*self._told(event))
 
-    def _told(self, each: ClusterEvent) -> tuple[str, tuple[Any, ...]]:
+    def _told(self, event: ClusterEvent) -> tuple[str, tuple[Any, ...]]:
         query = """INSERT INTO events (at, wall, kind, name, team, app, gpus, reason, cause)
                    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"""
-        who = each.at, each.at + self._ahead, each.kind, each.name, each.team, each.app
-        return query, (*who, _written(each.gpus), each.reason, each.cause)
+        who = event.at, event.at + self._ahead, event.kind, event.name, event.team, event.app
+        return query, (*who, written_gpus(event.gpus), event.reason, event.cause)
 
     # apps
 
     def add_app(self, app: int, name: str, task: JobCommand, submitted: Time, team: str = "") -> None:
         """Write an app with the next step, in which it arrives."""
         query = "INSERT INTO apps (id, name, task, submitted, owner, team) VALUES (?, ?, ?, ?, ?, ?)"
-        told = msgspec.json.encode(task).decode()
-        self._staged.append((query, (app, name, told, submitted, task.owner, team)))
+        written = msgspec.json.encode(task).decode()
+        self._staged.append((query, (app, name, written, submitted, task.owner, team)))
 
     def answer_later(self, message: int, answer: str) -> None:
         """Answer a message with the next step, which does what it asks for, or at once where none does."""
@@ -430,8 +240,8 @@ class Store:
         query = "SELECT count(*) FROM inbox WHERE answer IS NULL AND owner = ?"
         [unread] = self._db.execute(query, (owner,)).fetchone()
         if owner and unread >= MOST_UNREAD:
-            told = f"at most {MOST_UNREAD} messages of a user that the arbiter has not answered: wait"
-            raise InputError("user", owner, told)
+            expected = f"at most {MOST_UNREAD} messages of a user that the arbiter has not answered: wait"
+            raise InputError("user", owner, expected)
 
     def inbox(self) -> list[InboxMessage]:
         """Return messages without an answer, in their order; of each owner so many as one turn takes."""
@@ -497,9 +307,9 @@ def answer_to(db: sqlite3.Connection, message: int) -> str | None:
 
 
 def rows(db: sqlite3.Connection, query: str, *values: Any) -> list[dict[str, Any]]:
-    found = db.execute(query, values)
-    names = [column[0] for column in found.description]
-    return [dict(zip(names, row, strict=True)) for row in found]
+    cursor = db.execute(query, values)
+    names = [column[0] for column in cursor.description]
+    return [dict(zip(names, row, strict=True)) for row in cursor]
 
 
 def _make(path: Path) -> None:
@@ -509,7 +319,7 @@ def _make(path: Path) -> None:
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
 
 
-def connected(path: Path, read_only: bool = False) -> sqlite3.Connection:
+def open_database(path: Path, read_only: bool = False) -> sqlite3.Connection:
     address = f"{path.resolve().as_uri()}{'?mode=ro' if read_only else ''}"
     db = sqlite3.connect(address, uri=True, timeout=30, isolation_level=None)
     if not read_only:

@@ -10,7 +10,8 @@ from typing import Annotated, Literal, NamedTuple, get_args
 import msgspec
 
 from astrarium.cluster.live.access import AccessSection
-from astrarium.cluster.live.backend import KubernetesOptions
+from astrarium.cluster.live.backends.kubernetes.options import KubernetesOptions
+from astrarium.cluster.live.machine.keeping.grace import Grace
 from astrarium.cluster.scenario.tasks import command_words
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import Duration, write_duration
@@ -123,5 +124,5 @@ class LiveSection(msgspec.Struct, frozen=True):
         for name in ("grace", "patience", "look"):
             if getattr(self, name) <= 0:
                 raise InputError(name, "0s", "a duration above 0")
-        if self.least * 2 > self.grace:
+        if self.least > Grace(self.grace).start:
             raise InputError("least", write_duration(self.least), "at most half of grace: it is a part of it")

@@ -14,11 +14,14 @@ from typing import Any
 import pytest
 
 from astrarium.cluster.live.backend import Fenced, JobCommand, RunKey, RunStatus, Sickness
-from astrarium.cluster.live.backends import copies, hosts, remote
-from astrarium.cluster.live.backends.wire import WireError
-from astrarium.cluster.live.machine import agent as machine_agent
-from astrarium.cluster.live.machine.agent import DiskThread, MachineAgent
-from astrarium.cluster.live.machine.health import HealthWatch, NvmlReader
+from astrarium.cluster.live.backends.hosts import agent as host_agent
+from astrarium.cluster.live.backends.hosts import backend, checkpoints, copies, handle, machine_checkpoints
+from astrarium.cluster.live.machine import disk_thread
+from astrarium.cluster.live.machine.agent import MachineAgent
+from astrarium.cluster.live.machine.disk_thread import DiskThread
+from astrarium.cluster.live.machine.health.nvml import NvmlReader
+from astrarium.cluster.live.machine.health.watch import HealthWatch
+from astrarium.cluster.live.wire.channel import WireError
 from tests.support.cluster.backend import words
 from tests.support.cluster.fake_nvml import FakeNvml
 from tests.support.cluster.hosts import AgentThread, Office, on, two_hosts, waited
@@ -320,13 +323,14 @@ def test_a_machine_that_comes_back_with_other_gpus_is_another_one(tmp_path: Path
 def test_a_slow_copy_holds_up_nobody(tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task = JobCommand(words(script, 40, 0.05))
     go = threading.Event()
-    at_once = copies.receive_pieces
+    at_once = checkpoints.receive_pieces
 
     def slowly(channel: Any, write: Any) -> None:
         go.wait(60)
         at_once(channel, write)
 
-    monkeypatch.setattr(copies, "receive_pieces", slowly)
+    for module in (copies, machine_checkpoints):
+        monkeypatch.setattr(module, "receive_pieces", slowly)
     with two_hosts(tmp_path) as (office, _, _right):
         office.started(on(1, task, "left.1"))
         first = stopped_at(office, 1)
@@ -347,7 +351,7 @@ def test_a_checkpoint_that_is_cut_off_is_sent_again(
     tmp_path: Path, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is never taken for a whole one, here nor there."""
-    at_once = copies.send_pieces
+    at_once = checkpoints.send_pieces
     broken = list[str]()
 
     def broken_twice(channel: Any, read: Any, *rest: Any) -> None:
@@ -357,9 +361,9 @@ def test_a_checkpoint_that_is_cut_off_is_sent_again(
             raise WireError("the cable broke")
         at_once(channel, read, *rest)
 
-    for module in (copies, hosts):
+    for module in (machine_checkpoints, backend):
         monkeypatch.setattr(module, "send_pieces", broken_twice)
-    monkeypatch.setattr(hosts, "ASK_AGAIN", 0.2)
+    monkeypatch.setattr(handle, "ASK_AGAIN", 0.2)
     task = JobCommand(words(script, 30, 0.03))
     with two_hosts(tmp_path) as (office, _, right):
         office.started(on(1, task, "left.1"))
@@ -374,14 +378,14 @@ def test_a_checkpoint_that_is_cut_off_is_sent_again(
 def test_a_checkpoint_with_a_wrong_checksum_is_refused(tmp_path: Path) -> None:
     import socket
 
-    from astrarium.cluster.live.backends.wire import Channel
+    from astrarium.cluster.live.wire.channel import Channel
 
     left, right = socket.socketpair()
     with Channel(left) as one, Channel(right) as other:
         for body in (b"some", b"", b"x" * 32):
             one.send_bytes(body)
         with pytest.raises(WireError, match="wrong checksum"):
-            copies.receive_pieces(other, lambda piece: None)
+            checkpoints.receive_pieces(other, lambda piece: None)
 
 
 def test_a_machine_without_room_for_a_checkpoint_fails_the_run(tmp_path: Path, script: Path) -> None:
@@ -429,7 +433,7 @@ def test_logs_are_brought_when_somebody_wants_them(tmp_path: Path) -> None:
 
 def test_logs_of_an_app_are_bounded_where_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A sparse log costs its job nothing, and once filled the disk of the arbiter."""
-    monkeypatch.setattr(hosts, "LONGEST_LOG", 3 << 20)
+    monkeypatch.setattr(backend, "LONGEST_LOG", 3 << 20)
     code = "import os; log = os.environ['ASTRARIUM_FOLDER'] + '/part-0/log-0.txt'; os.truncate(log, 1 << 29)"
     with two_hosts(tmp_path) as (office, _, _):
         office.started(on(1, JobCommand((sys.executable, "-c", code)), "left.1"))
@@ -443,12 +447,12 @@ def test_logs_of_an_app_are_bounded_where_they_come(tmp_path: Path, monkeypatch:
 def test_a_checkpoint_that_finds_no_room_is_not_asked_for_again_and_again(tmp_path: Path) -> None:
     """A sparse checkpoint of terabytes once had the arbiter write its disk full, over and over."""
     store = copies.CopyStore(tmp_path)
-    one = copies.Held("0-app/job-0", 1, copies.Stamp(1, 1 << 50))
+    one = checkpoints.Checkpoint("0-app/job-0", 1, checkpoints.Stamp(1, 1 << 50))
     channel: Any = SimpleNamespace(receive_bytes=lambda: pytest.fail("nothing of it is taken"))
     with pytest.raises(OSError, match=f"a checkpoint of {1 << 50} bytes, and room for"):
         store.receive(channel, one)
     assert store.waits(one)
-    assert not store.waits(copies.Held("1-other/job-0", 1, copies.Stamp(1, 10)))
+    assert not store.waits(checkpoints.Checkpoint("1-other/job-0", 1, checkpoints.Stamp(1, 10)))
 
 
 def test_a_checkpoint_is_no_larger_than_it_was_said_to_be(
@@ -456,7 +460,7 @@ def test_a_checkpoint_is_no_larger_than_it_was_said_to_be(
 ) -> None:
     monkeypatch.setattr(copies, "OVERHEAD", 1000)
     store = copies.CopyStore(tmp_path)
-    one = copies.Held("0-app/job-0", 1, copies.Stamp(1, 10))
+    one = checkpoints.Checkpoint("0-app/job-0", 1, checkpoints.Stamp(1, 10))
     channel: Any = SimpleNamespace(receive_bytes=lambda: b"x" * 100)
     with pytest.raises(OSError, match="more than 1020 bytes: it is larger than it was said to be"):
         store.receive(channel, one)
@@ -475,7 +479,7 @@ def test_logs_leave_room_for_the_arbiter(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(("job", "run"), [("0-a/../b", 1), ("/etc", 1), ("0-a/job-0", 0), ("0-a", 1)])
 def test_only_folders_of_jobs_can_be_named(job: str, run: int) -> None:
     with pytest.raises(ValueError, match="a job's folder and run"):
-        copies.Held(job, run, copies.Stamp(1, 1))
+        checkpoints.Checkpoint(job, run, checkpoints.Stamp(1, 1))
 
 
 # GPUs that are sick, and disks that are slow
@@ -486,7 +490,7 @@ def test_a_sick_gpu_of_a_host_is_told_and_judged_anew(
 ) -> None:
     nvml = FakeNvml(2)
     watch = HealthWatch(lambda: NvmlReader(nvml), every=0.01)
-    monkeypatch.setattr(remote, "HealthWatch", lambda: watch)
+    monkeypatch.setattr(host_agent, "HealthWatch", lambda: watch)
     with two_hosts(tmp_path) as (office, _, _):
         waited(lambda: office.backend.look().machines["left.1"].watched)
         nvml.xids[1].append(95)
@@ -497,7 +501,7 @@ def test_a_sick_gpu_of_a_host_is_told_and_judged_anew(
         assert office.backend.look().machines["left.1"].gpus == 2
 
 
-def _heard_after(host: hosts.HostHandle, moment: float) -> bool:
+def _heard_after(host: handle.HostHandle, moment: float) -> bool:
     return host.heard_at > moment
 
 
@@ -512,7 +516,7 @@ def test_a_host_whose_disk_is_slow_is_not_silent(tmp_path: Path, monkeypatch: py
         waits.set()
         return look(agent) if disk.wait(60) else {}
 
-    monkeypatch.setattr(machine_agent, "SOON", 0.01)
+    monkeypatch.setattr(disk_thread, "SOON", 0.01)
     monkeypatch.setattr(MachineAgent, "stop", lambda self, key: stopped.append(key))
     with two_hosts(tmp_path) as (office, left, _):
         left.leave()

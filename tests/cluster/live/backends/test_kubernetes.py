@@ -11,15 +11,10 @@ from typing import Any
 
 import pytest
 
-from astrarium.cluster.live.backend import (
-    JobCommand,
-    KubernetesOptions,
-    MachineStatus,
-    RunKey,
-    RunPart,
-    RunStatus,
-)
-from astrarium.cluster.live.backends.kubernetes import GPU, HOST, KubernetesBackend, found_server
+from astrarium.cluster.live.backend import JobCommand, MachineStatus, RunKey, RunPart, RunStatus
+from astrarium.cluster.live.backends.kubernetes.api_server import found_server
+from astrarium.cluster.live.backends.kubernetes.backend import GPU, HOST, KubernetesBackend
+from astrarium.cluster.live.backends.kubernetes.options import KubernetesOptions
 from astrarium.core.errors import InputError
 from tests.support.cluster.backend import order, seen, words
 from tests.support.cluster.hosts import waited
@@ -259,7 +254,7 @@ def test_addresses_are_urls() -> None:
 def test_a_pod_knows_the_server_of_its_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "fd00::1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "6443")
-    monkeypatch.setattr("astrarium.cluster.live.backends.kubernetes.ACCOUNT", tmp_path)
+    monkeypatch.setattr("astrarium.cluster.live.backends.kubernetes.api_server.ACCOUNT", tmp_path)
     (tmp_path / "token").write_text("first")
     server = found_server()
     assert (server.url, server.token()) == ("https://[fd00::1]:6443", "first")

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from astrarium.cluster.live import composition
+from astrarium.cluster.live import settings
 from tests.support.cluster.jobs import Arbiter, arbiter, check_accounts, results
 
 pytestmark = pytest.mark.long
@@ -309,7 +309,7 @@ def test_a_cluster_that_has_written_nothing_begins_now(tmp_path: Path) -> None:
     """A full disk or a kill may leave an empty file."""
     (tmp_path / "cluster.db").touch()
     before = time.time_ns()
-    assert before <= composition.origin_of(tmp_path) <= time.time_ns()
+    assert before <= settings.origin_of(tmp_path) <= time.time_ns()
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from astrarium.cluster.live.backend import (
     Snapshot,
 )
 from astrarium.cluster.live.backends.ray import RayAgent, RayAgentHandle, RayBackend
-from astrarium.cluster.live.machine.agent import PartOrder
+from astrarium.cluster.live.machine.parts import PartOrder
 from tests.support.cluster.backend import order, words
 
 pytest_plugins = ("tests.support.cluster.fixtures",)
@@ -131,7 +131,7 @@ def test_an_agent_whose_disk_is_slow_is_not_silent(
     home: Path, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It says what it saw last, takes orders, and carries them out when the disk answers."""
-    monkeypatch.setattr("astrarium.cluster.live.machine.agent.SOON", 0.1)
+    monkeypatch.setattr("astrarium.cluster.live.machine.disk_thread.SOON", 0.1)
     agent = RayAgent(str(home), "left", "127.0.0.1")
     disk = Event()
     key = RunKey(0, 0, 1)

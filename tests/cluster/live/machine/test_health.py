@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 
 from astrarium.cluster.contract import App, Job, single
-from astrarium.cluster.live.backend import MachineStatus, Options, RunKey, Sickness
-from astrarium.cluster.live.machine import health
-from astrarium.cluster.live.machine.health import GpuJudge, GpuReading, HealthWatch, NvmlReader
+from astrarium.cluster.live.backend import MachineStatus, RunKey, Sickness
+from astrarium.cluster.live.cluster import Options
+from astrarium.cluster.live.machine.health import watch as watch_module
+from astrarium.cluster.live.machine.health.judge import GpuJudge, GpuReading
+from astrarium.cluster.live.machine.health.nvml import NvmlReader
+from astrarium.cluster.live.machine.health.watch import HealthWatch
 from astrarium.cluster.state import Failure, Outcome
 from astrarium.core.units import SECOND
 from tests.cluster.live.test_cluster import Play, policy
@@ -133,7 +136,7 @@ def test_a_watch_finds_the_sick_and_tries_them_again() -> None:
 
 
 def test_a_gpu_that_does_not_answer_is_sick_and_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(health, "HANGS", 0.1)
+    monkeypatch.setattr(watch_module, "HANGS", 0.1)
     answer = threading.Event()
 
     class Hangs:

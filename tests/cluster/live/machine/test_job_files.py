@@ -26,12 +26,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astrarium.cluster.live.backend import JobCommand, MachineStatus, RunKey
-from astrarium.cluster.live.backends.fleet import LocalBackend
-from astrarium.cluster.live.machine.agent import Outcome, ending
+from astrarium.cluster.live.backends.local import LocalBackend
 from astrarium.cluster.live.machine.as_owner import Errand, read_logs
-from astrarium.cluster.live.machine.folders import Told, read_file, read_told
+from astrarium.cluster.live.machine.folders import JobClaims, read_claims, read_file
 from astrarium.cluster.live.machine.keeping import errands
-from astrarium.cluster.live.machine.keeping.claims import LAST_WORDS
+from astrarium.cluster.live.machine.keeping.claim_reader import ClaimReader
+from astrarium.cluster.live.machine.keeping.claims import AT_ONCE, LAST_WORDS, MESSAGE, Heard
 from astrarium.cluster.live.machine.keeping.errands import log_pieces
 from astrarium.cluster.live.machine.keeping.job_files import (
     CHECKPOINT,
@@ -45,10 +45,9 @@ from astrarium.cluster.live.machine.keeping.job_files import (
     _plain,
     clear_earlier,
 )
-from astrarium.cluster.live.machine.keeping.keeper import AT_ONCE, Heard
 from astrarium.cluster.live.machine.keeping.privileges import become
 from astrarium.cluster.live.machine.keeping.records import OUTCOME, TOLD, write_whole
-from astrarium.cluster.live.machine.keeping.runner import MESSAGE, Claims
+from astrarium.cluster.live.machine.outcome import Outcome, ending
 from astrarium.cluster.live.machine.owners import NO_GROUP
 from tests.support.cluster.backend import backend, order, seen
 from tests.support.cluster.jobs import end_keepers
@@ -186,7 +185,7 @@ def place_something(path: Path, outside: Path, rng: random.Random) -> None:
 def check_claims(folder: Path) -> dict[str, Any]:
     """Read the claims as a runner does, hand them to a keeper, and return what an arbiter reads of them."""
     with JobFolder.open(folder) as opened:
-        told = Claims(opened).look(last=True)
+        told = ClaimReader(opened).look(last=True)
     message = json.dumps({**told, "codes": [1], "first": 0, "words": "the end"}).encode()
     assert len(message) <= MESSAGE
     heard = heard_of(message)
@@ -212,16 +211,16 @@ def check_readable(heard: Heard) -> None:
     """An arbiter reads all of what a keeper writes: else a job could have itself be taken for lost."""
     claims = heard.claims
     stamp = tuple(claims["stamp"]) if claims["stamp"] else None
-    told = Told(claims["progress"], claims["kept"], stamp, claims["trouble"])
+    told = JobClaims(claims["progress"], claims["kept"], stamp, claims["trouble"])
     left = {"codes": heard.codes or [], "first": heard.first, "words": heard.words, "asked": False, "oom": 0}
     with tempfile.TemporaryDirectory() as folder:
         write_whole(Path(folder, TOLD), claims)
-        assert read_told(Path(folder)) == told
+        assert read_claims(Path(folder)) == told
         write_whole(Path(folder, OUTCOME), {**left, "told": claims})
         outcome = read_file(Path(folder, OUTCOME), Outcome)
         assert outcome is not None
         assert ending(outcome)[0] in ("finished", "failed", "stopped", "not found")
-        assert read_told(Path(folder)) == told
+        assert read_claims(Path(folder)) == told
 
 
 def heard_of(*messages: bytes) -> Heard:
@@ -341,7 +340,7 @@ def test_a_torn_record_of_a_keeper_is_none(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name in (TOLD, OUTCOME):
             Path(folder, name).write_bytes(content)
-        assert isinstance(read_told(Path(folder)), Told)
+        assert isinstance(read_claims(Path(folder)), JobClaims)
         ending(read_file(Path(folder, OUTCOME), Outcome))
 
 

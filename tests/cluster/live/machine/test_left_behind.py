@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from astrarium.cluster.live.backend import Ending, JobCommand, MachineStatus, RunKey, RunPart, RunStatus
-from astrarium.cluster.live.backends.fleet import LocalBackend
+from astrarium.cluster.live.backends.local import LocalBackend
 from astrarium.cluster.live.machine.agent import MachineAgent
-from astrarium.cluster.live.machine.keeping import keeper
+from astrarium.cluster.live.machine.keeping import descendants
 from astrarium.cluster.live.machine.keeping.records import OUTCOME
 from tests.support.cluster.backend import backend, order, seen, words
 
@@ -83,8 +83,8 @@ def test_a_number_that_is_anothers_by_now_is_not_ended(monkeypatch: pytest.Monke
     """Numbers of processes come again: one that was a child at the first look is nobody's at the second."""
     with subprocess.Popen(["sleep", "60"]) as bystander, subprocess.Popen(["sleep", "60"]) as child:
         looks: Iterator[list[int]] = iter([[child.pid, bystander.pid], [child.pid]])
-        monkeypatch.setattr(keeper, "_children", lambda process, folder: next(looks, []))
-        keeper._end_descendants()
+        monkeypatch.setattr(descendants, "_children", lambda process, folder: next(looks, []))
+        descendants.end_descendants()
         assert child.wait(10) == -signal.SIGKILL
         assert bystander.poll() is None
         bystander.kill()

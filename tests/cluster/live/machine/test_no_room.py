@@ -18,19 +18,22 @@ from typing import Any
 
 import pytest
 
-from astrarium.cluster.live.backend import FixedSlowdowns, JobCommand, RunKey, RunStatus
+from astrarium.cluster.live.backend import JobCommand, RunKey, RunStatus
 from astrarium.cluster.live.disk_wait import DiskWait
 from astrarium.cluster.live.machine import agent as agent_module
+from astrarium.cluster.live.machine import checkpoint_file
 from astrarium.cluster.live.machine import session as session_module
-from astrarium.cluster.live.machine.agent import Outcome, ending
 from astrarium.cluster.live.machine.folders import read_file
+from astrarium.cluster.live.machine.keeping import job_logs, records
 from astrarium.cluster.live.machine.keeping import keeper as keeper_module
-from astrarium.cluster.live.machine.keeping import records
-from astrarium.cluster.live.machine.keeping import runner as runner_module
 from astrarium.cluster.live.machine.keeping.job_files import JobFolder
+from astrarium.cluster.live.machine.keeping.job_logs import JobLog
 from astrarium.cluster.live.machine.keeping.keeper import Keeper
-from astrarium.cluster.live.machine.keeping.runner import JobLog, Runner
+from astrarium.cluster.live.machine.keeping.pauses import SELDOM
+from astrarium.cluster.live.machine.keeping.runner import Runner
+from astrarium.cluster.live.machine.outcome import Outcome, ending
 from astrarium.cluster.live.machine.session import STOPPED, Session
+from astrarium.cluster.live.slowdowns import FixedSlowdowns
 from astrarium.cluster.policies import Arbiter, cluster_policies
 from astrarium.cluster.state import ClusterState
 from astrarium.core.choice import Choice, chosen
@@ -80,14 +83,14 @@ def test_words_that_find_no_room_are_counted_and_the_last_ones_kept(
         log.add(f"{number:099}\n".encode())
     monkeypatch.setattr(os, "write", real)
     log.add(b"last\n")
-    lost = 1000 * 100 - runner_module._HELD_BACK
+    lost = 1000 * 100 - job_logs._HELD_BACK
     before, note, after = (
         (tmp_path / "log.txt").read_text().partition(f"\n[{lost} bytes are lost: the disk had no room]\n")
     )
     assert note
     assert before == "first\n"
     assert after.endswith(f"{999:099}\nlast\n")
-    assert len(after) == runner_module._HELD_BACK + len("last\n")
+    assert len(after) == job_logs._HELD_BACK + len("last\n")
 
 
 def test_a_log_that_cannot_be_made_is_made_later(tmp_path: Path) -> None:
@@ -138,7 +141,7 @@ def test_a_process_is_started_when_there_is_memory_for_it(
     monkeypatch.setattr(one, "_keeper_says", pauses.append)
     monkeypatch.setattr(subprocess, "Popen", failing(3, full(errno.EAGAIN), subprocess.Popen))
     child = one._child({}, one._pump.open(JobFolder.open(tmp_path), "log.txt"))
-    assert pauses == [runner_module.SELDOM] * 3
+    assert pauses == [SELDOM] * 3
     assert child is not None
     assert child.wait() == 0
 
@@ -324,11 +327,11 @@ def test_a_checkpoint_without_room_leaves_the_one_before_it(
     clock: Clock, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one = Session(every=10)
-    real = session_module._dump
+    real = checkpoint_file._dump
     for step in one.steps(100):
         clock.now += 1
         broken = 20 <= step < 75
-        monkeypatch.setattr(session_module, "_dump", failing(1, full(), real) if broken else real)
+        monkeypatch.setattr(checkpoint_file, "_dump", failing(1, full(), real) if broken else real)
         one.checkpoint(step)
         if step == 70:
             assert Session().restore() == 10
@@ -373,12 +376,12 @@ def test_the_last_checkpoint_and_the_result_wait_for_room(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = Session(every=1000)
-    monkeypatch.setattr(session_module, "_dump", failing(500, full(errno.EDQUOT), session_module._dump))
+    monkeypatch.setattr(checkpoint_file, "_dump", failing(500, full(errno.EDQUOT), checkpoint_file._dump))
     for step in one.steps(3):
         one.checkpoint(step)
     monkeypatch.setattr(session_module, "write_whole", failing(500, full(), records.write_whole))
     one.result({"steps": 3})
-    assert clock.now >= 1000 + 2 * 500 * runner_module.SELDOM
+    assert clock.now >= 1000 + 2 * 500 * SELDOM
     assert Session().restore() == 2
     assert json.loads((one.folder / "result.json").read_text()) == {"steps": 3}
 
@@ -390,7 +393,7 @@ def test_who_is_asked_to_stop_leaves_without_room_before_it_is_ended(
     """With the checkpoint before, early enough to leave by itself."""
     one = Session(every=1)
     total = 10
-    real = session_module._dump, records.write_whole
+    real = checkpoint_file._dump, records.write_whole
     asked_at = {"a step": 5, "the last checkpoint": total - 1}.get(at)
 
     def job() -> None:
@@ -398,7 +401,7 @@ def test_who_is_asked_to_stop_leaves_without_room_before_it_is_ended(
             clock.now += 2
             if step == asked_at:
                 one.ask()
-                monkeypatch.setattr(session_module, "_dump", failing(99, full(), real[0]))
+                monkeypatch.setattr(checkpoint_file, "_dump", failing(99, full(), real[0]))
             one.checkpoint(step)
         one.ask()
         monkeypatch.setattr(session_module, "write_whole", failing(99, full(), real[1]))
@@ -423,7 +426,7 @@ def test_pytorch_does_not_hide_a_full_disk(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     assert torch.__name__ in sys.modules
     with open("/dev/full", "wb", buffering=0) as file, pytest.raises(OSError, match="No space left"):
-        session_module._dump({"done": 1, "state": torch.zeros(1000)}, file)
+        checkpoint_file._dump({"done": 1, "state": torch.zeros(1000)}, file)
 
 
 # the store and the arbiter

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from astrarium.cluster.live.backend import JobCommand, MachineStatus, Order, RunKey, RunPart, RunStatus
-from astrarium.cluster.live.backends.fleet import LocalBackend
+from astrarium.cluster.live.backends.local import LocalBackend
 from astrarium.cluster.live.machine.folders import part_folder
 from astrarium.cluster_job import STOPPED
 from tests.support.cluster.backend import backend, order, result, seen, words

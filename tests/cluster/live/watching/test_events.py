@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astrarium.cluster.contract import AppArrived, Grant, MachineJoined, single
-from astrarium.cluster.live.backend import FixedSlowdowns, MachineStatus, Sickness
-from astrarium.cluster.live.store import FILE, connected
+from astrarium.cluster.live.backend import MachineStatus, Sickness
+from astrarium.cluster.live.slowdowns import FixedSlowdowns
+from astrarium.cluster.live.store import FILE, open_database
 from astrarium.cluster.live.watching.events import Chronicler
 from astrarium.cluster.live.watching.history import (
     By,
@@ -39,7 +40,7 @@ OF_STEPS = ENDS | {"submitted", "started", "resumed", "preempted", "shrunk", "gr
 
 
 def told(house: House, *fields: str, **wanted: Any) -> list[tuple[Any, ...]]:
-    with connected(house.home / FILE, read_only=True) as db:
+    with open_database(house.home / FILE, read_only=True) as db:
         return [tuple(each[field] for field in fields) for each in events(db, **wanted)]
 
 
@@ -146,7 +147,7 @@ def test_a_folder_that_an_earlier_version_has_begun_is_gone_on_with(tmp_path: Pa
     house = House(tmp_path)
     house.submit("a", team="red")
     house.go(50)
-    db = connected(house.home / FILE)
+    db = open_database(house.home / FILE)
     for change in ("TABLE events", "TABLE clock"):
         db.execute(f"DROP {change}")
     for table, column in (("apps", "team"), ("runs", "began")):
@@ -154,7 +155,7 @@ def test_a_folder_that_an_earlier_version_has_begun_is_gone_on_with(tmp_path: Pa
     house.die_and_come_back()
     house.submit("b", team="blue")
     house.go(50)
-    with connected(house.home / FILE, read_only=True) as db:
+    with open_database(house.home / FILE, read_only=True) as db:
         found = accounting(db, ["team"])
         assert [app["team"] for app in history(db)] == ["red", "blue"]
     assert {group: used.counts["finished"] for group, used in found.items()} == {("red",): 1, ("blue",): 1}
@@ -283,7 +284,7 @@ def check_story(kinds: list[str], outcome: str) -> None:
 
 
 def check_accounts(house: House) -> None:
-    with connected(house.home / FILE, read_only=True) as db:
+    with open_database(house.home / FILE, read_only=True) as db:
         now = last_instant(db)
         leased = db.execute(
             "SELECT coalesce(sum(coalesce(ended, ?) - since), 0) FROM leases", (now,)
@@ -307,7 +308,7 @@ def test_gpu_time_is_busy_while_a_process_is_up(tmp_path: Path) -> None:
     house = House(tmp_path, "fifo")
     house.submit("a", 2, team="red")
     house.go(40)
-    with connected(house.home / FILE, read_only=True) as db:
+    with open_database(house.home / FILE, read_only=True) as db:
         [used] = accounting(db, ["team"]).values()
         [app] = history(db, teams=["red"])
         assert history(db, teams=["blue"]) == []

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from astrarium.cluster.level import LEVEL, prepare
-from astrarium.cluster.live.arbiter import status
 from astrarium.cluster.live.watching import forecast as forecasts
 from astrarium.cluster.live.watching.forecast import Forecast, ForecastProcess, as_bytes, foreseen
+from astrarium.cluster.live.watching.status import status
 from astrarium.cluster.policies import Allocator
 from astrarium.cluster.scenario.read import ClusterScenario, parse
 from astrarium.cluster.state import ClusterState

@@ -15,7 +15,7 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from astrarium.cluster.live.backend import Sickness
-from astrarium.cluster.live.store import FILE, connected
+from astrarium.cluster.live.store import FILE, open_database
 from astrarium.cluster.live.watching.history import last_instant
 from astrarium.cluster.live.watching.hooks import Hook, Hooks
 from astrarium.cluster.live.watching.metrics import Metrics
@@ -89,7 +89,7 @@ def test_what_is_scraped_is_what_the_store_says(house: House, address: str) -> N
     assert sum(preempted.values()) == house.count("events", "kind = 'preempted'") > 0
     assert values(found, "submissions_refused")[()] == 1
     assert values(found, "arbiter_epoch")[()] == 1
-    now = last_instant(connected(house.home / FILE, read_only=True))
+    now = last_instant(open_database(house.home / FILE, read_only=True))
     for team in ("red", "blue"):
         of_team = f"app IN (SELECT id FROM apps WHERE team = '{team}')"
         [row] = house.rows(f"SELECT sum(coalesce(ended, {now}) - since) AS total FROM leases WHERE {of_team}")

@@ -20,8 +20,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from astrarium.cluster.live.backend import KubernetesOptions
-from astrarium.cluster.live.backends.kubernetes import GPU, HOST, KubernetesBackend
+from astrarium.cluster.live.backends.kubernetes.backend import GPU, HOST, KubernetesBackend
+from astrarium.cluster.live.backends.kubernetes.options import KubernetesOptions
 from tests.support.cluster.sites.slurm_commands import descendants
 
 NOW = "2026-11-17T19:06:00Z"

@@ -13,16 +13,9 @@ from pathlib import Path
 from typing import Protocol
 
 from astrarium.cluster.live.backend import Ending, MachineStatus, Order, RunKey, RunStatus, Snapshot
-from astrarium.cluster.live.machine.agent import (
-    MachineAgent,
-    PartOrder,
-    PartStatus,
-    how_far,
-    left_behind,
-)
-from astrarium.cluster.live.machine.folders import Resume, newest_checkpoint, part_folder, read_told
-from astrarium.cluster.live.machine.health import HealthWatch
-from astrarium.cluster.live.machine.keeping.records import STOP, mark
+from astrarium.cluster.live.machine.folders import Resume, newest_checkpoint, part_folder, read_claims
+from astrarium.cluster.live.machine.keeping.grace import GRACE
+from astrarium.cluster.live.machine.parts import PartOrder, PartStatus, how_far
 
 WORST: tuple[Ending, ...] = ("lost", "not found", "failed", "stopped", "unstarted", "finished")
 GONE = "its machine is gone"
@@ -52,7 +45,7 @@ class MachineFleet:
     may go on once it is up, before it hears of such a wish."""
 
     def __init__(
-        self, home: Path, grace: float = 30.0, least: float = 0.0, env: Mapping[str, str] | None = None
+        self, home: Path, grace: float = GRACE, least: float = 0.0, env: Mapping[str, str] | None = None
     ) -> None:
         self._home = home
         self._grace = grace
@@ -81,7 +74,7 @@ class MachineFleet:
         for agent in there.values():
             for key, status in agent.look().items():
                 parts.setdefault(key, {})[status.place] = status
-        self._found |= {key: next(iter(each.values())).order for key, each in parts.items()}
+        self._found |= {key: next(iter(statuses.values())).order for key, statuses in parts.items()}
         orders = self._found | self._ordered
         runs = {key: self._whole(order, parts.get(key, {}), there) for key, order in orders.items()}
         return Snapshot({name: agent.machine for name, agent in there.items()}, runs)
@@ -118,8 +111,8 @@ class MachineFleet:
 
     def kept(self, order: Order) -> float:
         """Return how much of its job's work would not be lost with the run."""
-        parts = [read_told(part_folder(self._home, order, place)) for place in range(len(order.active))]
-        return max(how_far(told, newest_checkpoint(self._home, order).kept)[1] for told in parts)
+        parts = [read_claims(part_folder(self._home, order, place)) for place in range(len(order.active))]
+        return max(how_far(claims, newest_checkpoint(self._home, order).kept)[1] for claims in parts)
 
     def extra(self, order: Order) -> dict[str, str]:
         """Return what else a job should find in its environment."""
@@ -146,18 +139,18 @@ class MachineFleet:
     def _whole(
         self, order: Order, parts: Mapping[int, PartStatus], there: Mapping[str, AgentHandle]
     ) -> RunStatus:
-        found = [
+        statuses = [
             parts.get(place) or self._missing_part(order, place, part.machine in there)
             for place, part in enumerate(order.active)
         ]
-        progress = max(part.progress for part in found)
-        kept = max(part.kept for part in found)
-        ended = together(part.ended for part in found)
-        if not ended and any(part.ended in WORST[:3] for part in found):
+        progress = max(part.progress for part in statuses)
+        kept = max(part.kept for part in statuses)
+        ended = together(part.ended for part in statuses)
+        if not ended and any(part.ended in WORST[:3] for part in statuses):
             self.stop(order.key)
-        error = next((part.error for part in found if part.ended == ended and part.error), "")
-        now = found[0].resized
-        trouble = next((part.trouble for part in found if part.trouble and not part.ended), "")
+        error = next((part.error for part in statuses if part.ended == ended and part.error), "")
+        now = statuses[0].resized
+        trouble = next((part.trouble for part in statuses if part.trouble and not part.ended), "")
         return RunStatus(now.gpus or order.gpus, ended, progress, kept, error, now.run, trouble)
 
     def _missing_part(self, order: Order, place: int, there: bool) -> PartStatus:
@@ -171,74 +164,8 @@ class MachineFleet:
 
 def together(endings: Iterable[Ending]) -> Ending:
     """Return the worst of the endings, when all parts have ended."""
-    found = set(endings)
-    return "" if "" in found else next(each for each in WORST if each in found)
-
-
-LOOPBACK = "127.0.0.1"
-
-
-class LocalAgent(MachineAgent):
-    def __init__(
-        self, home: Path, name: str, machine: MachineStatus, device_base: int, health: HealthWatch
-    ) -> None:
-        super().__init__(str(home), name)
-        self._plain = machine
-        self._health = health
-        self.device_base = device_base
-        self.address = LOOPBACK
-
-    @property
-    def machine(self) -> MachineStatus:
-        return self._health.seen(self._plain, self.device_base)
-
-    def retry(self, gpu: int) -> None:
-        self._health.retry(self.device_base + gpu)
-
-    def port(self) -> int:
-        return free_ports(LOOPBACK, 1)[0]
-
-
-class LocalBackend(MachineFleet):
-    """Jobs run as processes of this machine; the machines of the file are parts of it. CUDA counts their GPUs
-    one after another. Jobs outlive an arbiter that is killed; the next one finds them by their folders."""
-
-    def __init__(
-        self,
-        home: Path,
-        machines: Mapping[str, MachineStatus],
-        grace: float = 30.0,
-        least: float = 0.0,
-        env: Mapping[str, str] | None = None,
-    ) -> None:
-        super().__init__(home, grace, least, env)
-        self._agents: dict[str, LocalAgent] = {}
-        base = 0
-        health = HealthWatch()
-        for name, machine in machines.items():
-            self._agents[name] = LocalAgent(home, name, machine, base, health)
-            base += machine.gpus
-        for part, folder in left_behind(home):
-            if part.part.machine not in machines:  # it is no longer in the file
-                mark(folder / STOP)
-
-    def reachable(self) -> Mapping[str, AgentHandle]:
-        return self._agents
-
-    def resizes(self, order: Order) -> bool:
-        """Return whether it is one process, or one on its only machine, that says that it can."""
-        return order.task.elastic and len(order.parts) == 1
-
-    def resize(self, key: RunKey, order: Order) -> bool:
-        """Give a run more or fewer GPUs of its machine. Others in exchange it gets by a new start: two that
-        wait for each other's GPUs would wait for ever."""
-        before = (self._found | self._ordered).get(key)
-        if before is None or not (self.resizes(before) and self.resizes(order)):
-            return False
-        if before.parts[0].machine != order.parts[0].machine:
-            return False
-        self._agents[order.parts[0].machine].resize(key, order)
-        return True
+    known = set(endings)
+    return "" if "" in known else next(ending for ending in WORST if ending in known)
 
 
 def free_ports(address: str, count: int) -> list[int]:

@@ -20,9 +20,12 @@ from typing import Any
 
 from astrarium.cluster.live.backend import Fenced, MachineStatus, Order, RunKey, RunStatus, Snapshot
 from astrarium.cluster.live.backends.fleet import AgentHandle, MachineFleet, free_ports
-from astrarium.cluster.live.machine.agent import DiskThread, MachineAgent, PartOrder, PartStatus
+from astrarium.cluster.live.machine.agent import MachineAgent
+from astrarium.cluster.live.machine.disk_thread import DiskThread
 from astrarium.cluster.live.machine.folders import newest_checkpoint
-from astrarium.cluster.live.machine.health import HealthWatch
+from astrarium.cluster.live.machine.health.watch import HealthWatch
+from astrarium.cluster.live.machine.keeping.grace import GRACE, PATIENCE
+from astrarium.cluster.live.machine.parts import PartOrder, PartStatus
 from astrarium.core.errors import InputError, from_extra
 
 PORTS = 16  # gangs that may begin on a machine between two looks
@@ -148,9 +151,9 @@ class RayBackend(MachineFleet):
         self,
         home: Path,
         address: str = "auto",
-        grace: float = 30.0,
+        grace: float = GRACE,
         least: float = 0.0,
-        patience: float = 10.0,
+        patience: float = PATIENCE,
         env: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(home, grace, least, env)
@@ -175,8 +178,8 @@ class RayBackend(MachineFleet):
         try:
             self._ray.init(address=address, **options)
         except (ConnectionError, ValueError) as error:
-            told = f"a Ray cluster that is running ({str(error).splitlines()[0]})"
-            raise InputError("live.address", address, told) from None
+            expected = f"a Ray cluster that is running ({str(error).splitlines()[0]})"
+            raise InputError("live.address", address, expected) from None
 
     def enter(self, epoch: int) -> None:
         """Take over: all that is there is seen before the first decision."""
@@ -186,7 +189,7 @@ class RayBackend(MachineFleet):
         while time.monotonic() < ends:
             self._scan()
             self._hear()
-            if all(each.answered for each in self._agents.values()):
+            if all(agent.answered for agent in self._agents.values()):
                 break
             time.sleep(0.05)
         self._clear_groups()

@@ -35,25 +35,17 @@ from astrarium.cluster.live.backend import (
     Snapshot,
 )
 from astrarium.cluster.live.backends.fleet import WORST, together
-from astrarium.cluster.live.machine.agent import (
-    Outcome,
-    PartOrder,
-    ending,
-    how_far,
-    left_behind,
-    lock_files,
-    written_order,
-)
 from astrarium.cluster.live.machine.as_owner import KEEPING
 from astrarium.cluster.live.machine.folders import (
     app_name,
     newest_checkpoint,
     order_folder,
     part_folder,
+    read_claims,
     read_file,
-    read_told,
 )
 from astrarium.cluster.live.machine.keeping.claims import LAST_WORDS
+from astrarium.cluster.live.machine.keeping.grace import GRACE, PATIENCE, Grace
 from astrarium.cluster.live.machine.keeping.records import (
     BEGUN,
     CLOSED,
@@ -64,7 +56,9 @@ from astrarium.cluster.live.machine.keeping.records import (
     private_folder,
     write_whole,
 )
+from astrarium.cluster.live.machine.outcome import Outcome, ending
 from astrarium.cluster.live.machine.owners import app_folder
+from astrarium.cluster.live.machine.parts import PartOrder, how_far, left_behind, lock_files, written_order
 from astrarium.core.errors import AstrariumError, InputError
 
 EPOCH = "epoch"
@@ -134,16 +128,17 @@ class SiteBackend(ABC):
     def __init__(
         self,
         home: Path,
-        grace: float = 30.0,
+        grace: float = GRACE,
         least: float = 0.0,
-        patience: float = 10.0,
+        patience: float = PATIENCE,
         env: Mapping[str, str] | None = None,
         scan: float = SCAN,
     ) -> None:
         self.home = home
-        self.grace = grace
+        self.grace = Grace(grace)
         self._least = least
         self._patience = patience
+        self._longest = self.grace.arbiter(patience)  # from the wish to stop to the end
         self._env = dict(env or {})
         self._scan = scan
         self._epoch = 0
@@ -257,7 +252,7 @@ class SiteBackend(ABC):
     def run_key(self, name: str) -> RunKey | None:
         """Return the run of a name; None where it is not one of ours."""
         prefix, *numbers = name.rsplit("-", 3)
-        ours = prefix == self.prefix and len(numbers) == 3 and all(each.isdigit() for each in numbers)
+        ours = prefix == self.prefix and len(numbers) == 3 and all(number.isdigit() for number in numbers)
         return RunKey(*map(int, numbers)) if ours else None
 
     # orders
@@ -279,7 +274,7 @@ class SiteBackend(ABC):
         port = self._port(order.key)
         app_folder(self.home, app_name(order.key.app, order.app), {})
         for place, folder in enumerate(self._folders(order)):
-            part = PartOrder(order, place, resume.checkpoint, resume.kept, address, port, self.grace,
+            part = PartOrder(order, place, resume.checkpoint, resume.kept, address, port, self.grace.job,
                              self._least, 0, self._env, 0, resume.run)  # fmt: skip
             seen = msgspec.structs.replace(part, order=msgspec.structs.replace(order, parts=parts))
             private_folder(folder)
@@ -316,7 +311,7 @@ class SiteBackend(ABC):
     def _tell(self, order: Callable[[RunKey], None], key: RunKey) -> None:
         """Give an order; one that the site did not hear is given again when it answers."""
 
-        def told(done: Future[Any]) -> None:
+        def heard(done: Future[Any]) -> None:
             try:
                 done.result()
             except SiteSilent:
@@ -324,7 +319,7 @@ class SiteBackend(ABC):
             except SiteRefused:
                 pass  # there is nothing left to stop or to remove
 
-        self._pending.append((self._thread.submit(order, key), told))
+        self._pending.append((self._thread.submit(order, key), heard))
 
     # what is seen
 
@@ -361,23 +356,23 @@ class SiteBackend(ABC):
 
     def _status(self, run: SiteRun) -> RunStatus:
         order = run.order
-        found = [self._part(run, folder) for folder in self._folders(order)]  # before what was told last
-        told = [read_told(folder) for folder in self._folders(order)]
-        far = [how_far(each, run.kept) for each in told]
-        ended = together(each for each, _ in found)
+        parts = [self._part(run, folder) for folder in self._folders(order)]  # before what was told last
+        claims = [read_claims(folder) for folder in self._folders(order)]
+        far = [how_far(claim, run.kept) for claim in claims]
+        ended = together(ending for ending, _ in parts)
         if not ended:
-            self._press(run, any(each in WORST[:3] for each, _ in found))
-        error = next((words for each, words in found if each == ended and words), "")
-        progress = max(each for each, _ in far)
-        kept = max(each for _, each in far)
-        trouble = next((each.trouble for each in told if each.trouble), "") if not ended else ""
+            self._press(run, any(ending in WORST[:3] for ending, _ in parts))
+        error = next((words for ending, words in parts if ending == ended and words), "")
+        progress = max(done for done, _ in far)
+        kept = max(saved for _, saved in far)
+        trouble = next((claim.trouble for claim in claims if claim.trouble), "") if not ended else ""
         return RunStatus(order.gpus, ended, progress, kept, error, trouble=trouble)
 
     def _press(self, run: SiteRun, broken: bool) -> None:
         """Stop the rest of a gang of which a part has failed, and end a run that was asked and stays."""
         if broken:
             self.stop(run.order.key)
-        late = run.asked_at is not None and time.monotonic() > run.asked_at + self.grace + self._patience
+        late = run.asked_at is not None and time.monotonic() > run.asked_at + self._longest
         if late and not run.forced:
             run.forced = True
             self._tell(self.kill, run.order.key)
@@ -410,7 +405,7 @@ class SiteBackend(ABC):
         state = job.state if job is not None else ""
         if job.failed if job is not None and known else (folder / EXIT).exists():
             words = _last_line(folder / LOG)
-            return "failed", ", ".join(each for each in (state if known else "", words) if each)
+            return "failed", ", ".join(reason for reason in (state if known else "", words) if reason)
         return "lost", f"{self.name}: {state if known else 'it is not known there any more'}"
 
     def _begun(self, order: Order) -> bool:

@@ -10,7 +10,6 @@ it: Slurm sends signals to everything that a step has started, and jobs are only
 
 from __future__ import annotations
 
-import math
 import re
 import shlex
 import shutil
@@ -70,8 +69,8 @@ class SlurmBackend(SiteBackend):
         super().__init__(home, **site)
         for command in COMMANDS:
             if shutil.which(command) is None:
-                told = f"a machine on which Slurm's {', '.join(COMMANDS)} are in PATH; {command} is not"
-                raise InputError("live.backend", "slurm", told)
+                expected = f"a machine on which Slurm's {', '.join(COMMANDS)} are in PATH; {command} is not"
+                raise InputError("live.backend", "slurm", expected)
         _check_options(options)
         self._partition = partition
         chosen = {"--partition": partition, "--account": account}
@@ -79,8 +78,8 @@ class SlurmBackend(SiteBackend):
         self._addresses: dict[str, str] = {}
         self.reach()
         if partition and not self._addresses:
-            told = "a partition of this Slurm with machines that have GPUs (see `sinfo --format='%R %G'`)"
-            raise InputError("live.partition", partition, told)
+            expected = "a partition of this Slurm with machines that have GPUs (see `sinfo --format='%R %G'`)"
+            raise InputError("live.partition", partition, expected)
 
     def poll(self) -> SiteView:
         nodes = [_fields(line) for line in _said("scontrol", "show", "nodes", "--oneliner").splitlines()]
@@ -115,22 +114,22 @@ class SlurmBackend(SiteBackend):
     def _named(self, name: str = "") -> list[list[str]]:
         """Return our jobs, or those of a *name*, also those that have ended a while ago."""
         only = [f"--name={name}"] if name else []
-        told = _said("squeue", "--me", "--noheader", "--states=all", *only, "--format=%T|%N|%j")
-        return [line.split("|", 2) for line in told.splitlines()]
+        output = _said("squeue", "--me", "--noheader", "--states=all", *only, "--format=%T|%N|%j")
+        return [line.split("|", 2) for line in output.splitlines()]
 
     def _jobs(self) -> dict[RunKey, SiteJob]:
         """Return what Slurm says by run: one lives as long as any job, or part of a job, of its name does."""
-        found: dict[RunKey, SiteJob] = {}
+        jobs: dict[RunKey, SiteJob] = {}
         for state, nodes, name in self._named():
             key = self.run_key(name)
             job = SiteJob(state in LIVING, bool(nodes), state, state in FAILED)
-            if key is not None and not (key in found and found[key].lives):
-                found[key] = job
-        return found
+            if key is not None and not (key in jobs and jobs[key].lives):
+                jobs[key] = job
+        return jobs
 
     def _words(self, order: Order, folder: Path) -> list[str]:
         """Return the options of `sbatch`: those of each group of machines, which colons divide."""
-        first = ["--no-requeue", f"--signal=URG@{math.ceil(self.grace)}", f"--output={folder / LOG}",
+        first = ["--no-requeue", f"--signal=URG@{self.grace.site}", f"--output={folder / LOG}",
                  f"--chdir={folder}"]  # fmt: skip
         groups = [
             [f"--job-name={self.run_name(order.key)}", f"--nodelist={','.join(machines)}",
@@ -151,10 +150,19 @@ class SlurmBackend(SiteBackend):
         places = " ".join(f"{shlex.quote(name)}) part={place};;" for place, name in enumerate(active))
         python = shlex.quote(sys.executable)
         keeper = shlex.quote(str(self.home / KEEPER / "__main__.py"))
-        each = (f"case $SLURMD_NODENAME in {places} esac; "
+        keeper_command = (f"case $SLURMD_NODENAME in {places} esac; "
                 f"python={python}; [ -x $python ] || python=python3; "
                 f"exec $python -I -S {keeper} keep {shlex.quote(str(folder))}/part-$part")  # fmt: skip
-        step = ["srun", "--kill-on-bad-exit=0", "--wait=0", "--cpu-bind=none", *where, "sh", "-c", each]
+        step = [
+            "srun",
+            "--kill-on-bad-exit=0",
+            "--wait=0",
+            "--cpu-bind=none",
+            *where,
+            "sh",
+            "-c",
+            keeper_command,
+        ]
         return f"#!/bin/sh\ntrap : TERM\n{shlex.join(step)}\ncode=$?\necho $code > {EXIT}\nexit $code\n"
 
 
@@ -163,10 +171,10 @@ def _check_options(options: Sequence[str]) -> None:
     for option in options:
         name = option.removeprefix("--").partition("=")[0]
         if not option.startswith("--") or name.removeprefix("no-") in OURS:
-            told = (
+            expected = (
                 "options of sbatch, each one word such as --mem-per-gpu=32G, but those that the backend sets"
             )
-            raise InputError("live.options", option, told)
+            raise InputError("live.options", option, expected)
 
 
 def _groups(order: Order) -> dict[int, list[str]]:
@@ -188,7 +196,7 @@ def _said(*words: str) -> str:
     if done.returncode == 0:
         return done.stdout
     lines = done.stderr.strip().splitlines() or [f"{words[0]} has ended with exit code {done.returncode}"]
-    silent = words[0] in ("scontrol", "squeue") or any(told in done.stderr for told in SILENT)
+    silent = words[0] in ("scontrol", "squeue") or any(message in done.stderr for message in SILENT)
     raise (SiteSilent if silent else SiteRefused)(lines[-1])
 
 
@@ -201,17 +209,19 @@ def _gpus(node: Mapping[str, str]) -> int:
     """Return how many GPUs a node has: `gpu:4`, `gpu:a100:4(S:0-1),gpu:v100:2`."""
     plain = re.sub(r"\([^)]*\)", "", node.get("Gres", ""))
     return sum(
-        int(each.rpartition(":")[2]) for each in plain.split(",") if re.fullmatch(r"gpu(:\S+)?:\d+", each)
+        int(resource.rpartition(":")[2])
+        for resource in plain.split(",")
+        if re.fullmatch(r"gpu(:\S+)?:\d+", resource)
     )
 
 
 def _there(node: Mapping[str, str]) -> bool:
     """Return whether a node takes jobs: a star after its state says that it does not answer."""
     state = node.get("State", "UNKNOWN")
-    return "*" not in state and not AWAY & {each.rstrip("~#$@^!%-") for each in state.split("+")}
+    return "*" not in state and not AWAY & {flag.rstrip("~#$@^!%-") for flag in state.split("+")}
 
 
 def _rack(node: Mapping[str, str]) -> int:
     """Return the rack of a node, which it tells by a feature: `Feature=rack-3`."""
-    found = re.search(r"(?:^|,)rack-(\d+)(?:,|$)", node.get("AvailableFeatures", ""))
-    return int(found[1]) if found else 0
+    feature = re.search(r"(?:^|,)rack-(\d+)(?:,|$)", node.get("AvailableFeatures", ""))
+    return int(feature[1]) if feature else 0

@@ -10,31 +10,16 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
-import msgspec
-
-from astrarium.cluster.live.backend import Ending, Order, RunKey, RunPart
+from astrarium.cluster.live.backend import Ending, Order, RunKey
 from astrarium.cluster.live.machine.as_owner import KEEPING
-from astrarium.cluster.live.machine.folders import (
-    APPS,
-    LOCKS,
-    ORDERS,
-    Told,
-    app_name,
-    job_name,
-    part_folder,
-    read_file,
-    read_told,
-    run_folder,
-)
+from astrarium.cluster.live.machine.folders import JobClaims, app_name, part_folder, read_claims, read_file
 from astrarium.cluster.live.machine.keeping.records import (
     ALIVE,
     CLOSED,
@@ -49,96 +34,17 @@ from astrarium.cluster.live.machine.keeping.records import (
     private_folder,
     write_whole,
 )
-from astrarium.cluster.live.machine.keeping.runner import NOT_FOUND
+from astrarium.cluster.live.machine.outcome import Outcome, ending
 from astrarium.cluster.live.machine.owners import account, app_folder
-from astrarium.cluster.live.machine.session import STOPPED
-
-SOON = 1.0  # seconds that a look at the disk is waited for
-
-
-class Outcome(msgspec.Struct, frozen=True):
-    """What a keeper has left behind: the exit codes of its processes, which of them failed *first*, and with
-    which last *words*; *oom*: how many processes of the machine the kernel killed for memory meanwhile."""
-
-    codes: list[int]
-    asked: bool
-    first: int
-    oom: int = 0
-    words: str = ""
-
-
-def ending(outcome: Outcome | None) -> tuple[Ending, str]:
-    """Return how a part of a run has ended, from what its keeper has left behind, and with which error."""
-    if outcome is None:
-        return "lost", "its keeper was killed"
-    codes = outcome.codes
-    if codes and all(code == 0 for code in codes):
-        return "finished", ""
-    if outcome.asked or not codes or all(code in (0, STOPPED) for code in codes):
-        return "stopped", ""
-    code = codes[outcome.first]
-    words = outcome.words
-    ended: Ending = "not found" if code == NOT_FOUND else "failed"
-    return ended, f"{_exit(code)}{_memory(code, outcome.oom)}{f', {words}' if words else ''}"
-
-
-def _exit(code: int) -> str:
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return f"killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"killed by signal {-code}"
-
-
-def _memory(code: int, oom: int) -> str:
-    """Return what is known of a SIGKILL that nobody here has sent; a shell passes it on as a code."""
-    if code not in (-signal.SIGKILL, 128 + signal.SIGKILL):
-        return ""
-    return f" (out of memory: the kernel killed {oom} here meanwhile)" if oom else " (out of memory?)"
-
-
-class PartOrder(msgspec.Struct, frozen=True):
-    """Part number *place* of an order, on this machine. *resume*: a checkpoint, if any, that *resumed_run* of
-    the job has written, with *kept* of the work; *device_base*: the number of this machine's GPU 0 as CUDA
-    counts them here."""
-
-    order: Order
-    place: int
-    resume: str = ""
-    kept: float = 0.0
-    address: str = "127.0.0.1"
-    port: int = 0
-    grace: float = 30.0
-    least: float = 0.0
-    device_base: int = 0
-    extra: dict[str, str] = {}
-    visible: int = 0  # GPUs of this machine that an elastic job sees: all of them
-    resumed_run: int = 0
-
-    @property
-    def part(self) -> RunPart:
-        return self.order.parts[self.place]
-
-
-class Resized(msgspec.Struct, frozen=True):
-    """The later run as which a part goes on, and its GPUs as the cluster counts them."""
-
-    run: int = 0
-    gpus: tuple[int, ...] = ()
-
-
-class PartStatus(msgspec.Struct, frozen=True):
-    """How far a part of a run is, and how it has ended; *error* of one that has not: why it cannot begin."""
-
-    order: Order
-    place: int
-    ended: Ending = ""
-    progress: float = 0.0
-    kept: float = 0.0
-    error: str = ""
-    resized: Resized = Resized()
-    trouble: str = ""  # of one that goes on
+from astrarium.cluster.live.machine.parts import (
+    PartOrder,
+    PartStatus,
+    Resized,
+    how_far,
+    left_behind,
+    lock_files,
+    written_order,
+)
 
 
 class MachineAgent:
@@ -155,7 +61,7 @@ class MachineAgent:
         self._unstarted = set[RunKey]()
         self._short = ""
         if not with_agent:  # it takes over the parts that an agent before it has left
-            mine = [each for each in left_behind(self._home) if each[0].part.machine == machine]
+            mine = [left for left in left_behind(self._home) if left[0].part.machine == machine]
             self._parts = {part.order.key: (part, folder) for part, folder in mine}
 
     def start(self, part: PartOrder) -> None:
@@ -259,161 +165,21 @@ class MachineAgent:
             ended, error = self._ending(
                 key, folder
             )  # before what it told: of one that has ended, that is all
-            told = read_told(folder)
+            claims = read_claims(folder)
             resized = read_file(folder / RESIZED, Resized) or Resized()
         except OSError:  # what cannot be read now is not taken for lost
-            told = Told()
+            claims = JobClaims()
             ended = ""
             error = ""
             resized = Resized()
-        progress, kept = how_far(told, part.kept)
-        return PartStatus(part.order, part.place, ended, progress, kept, error, resized, told.trouble)
+        progress, kept = how_far(claims, part.kept)
+        return PartStatus(part.order, part.place, ended, progress, kept, error, resized, claims.trouble)
 
     def _ending(self, key: RunKey, folder: Path) -> tuple[Ending, str]:
         keeper = self._keepers.get(key)
         alive = _held(folder / ALIVE) if keeper is None else keeper.poll() is None
         outcome = read_file(folder / OUTCOME, Outcome)
         return ("", "") if outcome is None and alive else ending(outcome)
-
-
-Seen = TypeVar("Seen")
-
-
-class DiskThread(Generic[Seen]):
-    """One *thread* does all that touches the disk of a machine, in order. While it waits for a slow disk,
-    whoever looks is told what was seen last: so the machine is not silent."""
-
-    def __init__(self, look: Callable[[], Seen], thread: Executor | None = None) -> None:
-        self._look = look
-        self._thread = thread or ThreadPoolExecutor(1)
-        self._orders: list[tuple[int, Future[None]]] = []
-        self._looking: Future[Seen] | None = None
-        self._seen: list[Seen] = []  # nothing, or what was seen last
-        self._taken = self.done = 0  # numbers of the last order that has come, and was carried out
-
-    def look(self) -> Seen:
-        """Return what is there, or was last seen; an order that could not be carried out raises here."""
-        self._looking = self._looking or self._thread.submit(self._look)
-        wait([self._looking], SOON if self._seen else None)
-        self._check_orders()
-        if self._looking.done():
-            done = self._looking
-            self._looking = None
-            self._seen = [done.result()]
-        return self._seen[0]
-
-    def order(self, number: int, deed: Callable[[], None]) -> None:
-        """Have an order carried out; one with a number that has come already is on its way."""
-        if number > self._taken:
-            self._taken = number
-            self._orders.append((number, self._thread.submit(deed)))
-
-    def close(self) -> None:
-        """Drop the orders that are not begun."""
-        for _, order in self._orders:
-            order.cancel()
-
-    def _check_orders(self) -> None:
-        while self._orders and self._orders[0][1].done():
-            number, order = self._orders.pop(0)
-            order.result()
-            self.done = number
-
-
-def lock_files(home: Path, part: PartOrder, names: Iterable[str]) -> list[str]:
-    """Return the files of the locks of these names, and of that of the job."""
-    key = part.order.key
-    names = [*names, f"job-{key.app}-{key.job}-{part.place}"]
-    return [str(home / LOCKS / name.replace("/", "_")) for name in names]
-
-
-def written_order(
-    home: Path,
-    part: PartOrder,
-    locks: list[str],
-    owner: dict[str, Any],
-    site: bool = False,
-    with_agent: bool = False,
-) -> dict[str, Any]:
-    """Return what a keeper reads: *locks* to hold; *owner*: the account of the job; *site*: another scheduler
-    starts the keeper, and has chosen the GPUs; *with_agent*: the job ends when the agent does."""
-    task = part.order.task
-    key = part.order.key
-    app, _, job = job_name(part.order).partition("/")
-    return {
-        "part": msgspec.to_builtins(part),
-        "command": list(task.command),
-        "directory": task.directory,
-        "grace": part.grace,
-        "least": part.least,
-        "ready": task.on_stop == "checkpoint",  # it says when it is up
-        "with_agent": with_agent,
-        "site": site,
-        "locks": locks,
-        "account": owner,
-        "umask": _umask() if "user" not in owner else 0o022,
-        "folder": [str(home / APPS / app), job, f"run-{key.run}"],
-        "logs": f"part-{part.place}",
-        "place": part.place,
-        "run": key.run,
-        "resumed_run": part.resumed_run,
-        "processes": list(_processes(home, part)),
-    }
-
-
-def _umask() -> int:
-    """Return with which mask our processes make files."""
-    status = Path("/proc/self/status").read_text()
-    return int(next(line for line in status.splitlines() if line.startswith("Umask:")).split()[1], 8)
-
-
-class _Written(msgspec.Struct):
-    part: PartOrder
-
-
-def left_behind(home: Path, sign: str = LAUNCHED) -> Iterator[tuple[PartOrder, Path]]:
-    """Yield parts of runs whose end is in no books yet; *sign*: the file that a part has once it counts."""
-    for path in home.glob(f"{ORDERS}/*/*/*/part-*/{ORDER}"):
-        there = (path.parent / sign).exists() and not (path.parent / CLOSED).exists()
-        found = read_file(path, _Written) if there else None
-        if found is not None:
-            yield found.part, path.parent
-
-
-def _processes(home: Path, part: PartOrder) -> Iterator[dict[str, Any]]:
-    """Yield the processes of a part. Ranks are counted over all parts, in their order."""
-    order = part.order
-    here = part.part
-    each_gpu = order.task.processes == "gpu"
-    counts = [len(one.gpus) if each_gpu else 1 for one in order.active]
-    groups = [(gpu,) for gpu in here.gpus] if each_gpu else [here.gpus]
-    for local, gpus in enumerate(groups):
-        rank = sum(counts[: part.place]) + local
-        ranks = {"RANK": rank, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": len(groups)}
-        gang = {"WORLD_SIZE": sum(counts), "MASTER_ADDR": part.address, "MASTER_PORT": part.port}
-        seen = range(part.visible) if part.visible else gpus
-        ours = {
-            "CUDA_VISIBLE_DEVICES": ",".join(str(part.device_base + gpu) for gpu in seen),
-            "ASTRARIUM_ELASTIC": "1" if part.visible else "",
-            "ASTRARIUM_DEVICES": ",".join(str(tuple(seen).index(gpu)) for gpu in gpus),
-            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # as NVML counts: who is sick there must be the same here
-            "ASTRARIUM_APP": order.app,
-            "ASTRARIUM_JOB": order.key.job,
-            "ASTRARIUM_RUN": order.key.run,
-            "ASTRARIUM_PHASE": order.phase,
-            "ASTRARIUM_GPUS": len(order.gpus),
-            "ASTRARIUM_GRACE": part.grace,
-            "ASTRARIUM_FOLDER": run_folder(home, order),
-            "ASTRARIUM_RESUME": part.resume,
-        }
-        values = {name: str(value) for name, value in {**ranks, **gang, **ours}.items()}
-        yield {"env": {**order.task.env, **part.extra, **values}, "log": f"log-{rank}.txt"}
-
-
-def how_far(told: Told, kept: float) -> tuple[float, float]:
-    """Return how far a run is, and how far its checkpoint; it began with *kept* of its work."""
-    kept = max(kept, told.kept)
-    return max(kept, told.progress), kept
 
 
 def _held(path: Path) -> bool:

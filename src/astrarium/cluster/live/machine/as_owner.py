@@ -51,9 +51,9 @@ class Errand:
 
     def __exit__(self, kind: type[BaseException] | None, *_: BaseException | TracebackType | None) -> None:
         self._process.kill()
-        for each in (self._process.stdin, self._process.stdout, self._process.stderr):
-            if each is not None:
-                each.close()
+        for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+            if pipe is not None:
+                pipe.close()
         with suppress(subprocess.TimeoutExpired):  # a disk of its owner's that never answers
             self._process.wait(SILENCE)
 
@@ -64,13 +64,13 @@ class Errand:
         return held or self._read(count)
 
     def exactly(self, count: int) -> bytes:
-        found = b""
-        while len(found) < count:
-            piece = self.read(count - len(found))
+        content = b""
+        while len(content) < count:
+            piece = self.read(count - len(content))
             if not piece:
                 raise OSError("what was read of a job ends too early")
-            found += piece
-        return found
+            content += piece
+        return content
 
     def line(self) -> bytes:
         """Return a line, without its end; nothing when there is none any more."""
@@ -115,9 +115,9 @@ class Errand:
     def _read(self, count: int) -> bytes:
         assert self._process.stdout is not None
         self._wait_for(self._process.stdout, select.POLLIN)
-        found = os.read(self._process.stdout.fileno(), count)
-        self._moved += len(found)
-        return found
+        piece = os.read(self._process.stdout.fileno(), count)
+        self._moved += len(piece)
+        return piece
 
     def _wait_for(self, file: IO[bytes], what: int) -> None:
         """Wait until the errand goes on; one that is silent, or slow in all, is not waited for any longer."""
@@ -145,12 +145,12 @@ class LogPart(NamedTuple):
 def log_names(home: Path, app: str) -> list[str]:
     """Return the logs that the jobs of an app have, by the orders that were given."""
     top = home / ORDERS / app
-    found = list[str]()
+    names = list[str]()
     for path in top.glob(f"job-*/run-*/part-*/{ORDER}"):
         order = read_file(path, dict[str, Any]) or {}
         part = path.parent.relative_to(top).as_posix()
-        found += [f"{part}/{each['log']}" for each in order.get("processes", [])]
-    return found
+        names += [f"{part}/{process['log']}" for process in order.get("processes", [])]
+    return names
 
 
 def read_logs(home: Path, app: str, logs: Mapping[str, int]) -> Iterator[LogPart]:
@@ -159,7 +159,7 @@ def read_logs(home: Path, app: str, logs: Mapping[str, int]) -> Iterator[LogPart
     if not logs or not top.exists():
         return
     if not owner_of(top):
-        yield from (LogPart(*each) for each in errands.log_pieces(top, dict(logs), LONGEST_LOG))
+        yield from (LogPart(*piece) for piece in errands.log_pieces(top, dict(logs), LONGEST_LOG))
         return
     with Errand("read", top, [], str(LONGEST_LOG), stdin=True) as errand:
         errand.write(json.dumps(dict(logs)).encode())

@@ -47,7 +47,7 @@ def part_folder(home: Path, order: Order, place: int) -> Path:
     return order_folder(home, order) / f"part-{place}"
 
 
-class Told(msgspec.Struct, frozen=True):
+class JobClaims(msgspec.Struct, frozen=True):
     """What a job has told its keeper: how far it is, and how far its checkpoint, in parts of its work; the
     *stamp* of that, if there is one; and what troubles it."""
 
@@ -58,13 +58,13 @@ class Told(msgspec.Struct, frozen=True):
 
 
 class _Ended(msgspec.Struct, frozen=True):
-    told: Told = Told()
+    told: JobClaims = JobClaims()
 
 
-def read_told(part: Path) -> Told:
+def read_claims(part: Path) -> JobClaims:
     """Return what a job has told last."""
     ended = read_file(part / OUTCOME, _Ended)
-    return ended.told if ended is not None else read_file(part / TOLD, Told) or Told()
+    return ended.told if ended is not None else read_file(part / TOLD, JobClaims) or JobClaims()
 
 
 class Resume(NamedTuple):
@@ -82,9 +82,9 @@ def newest_checkpoint(home: Path, order: Order) -> Resume:
     job = home / APPS / job_name(order)
     for run in range(order.key.run - 1, 0, -1):
         part = home / ORDERS / job_name(order) / f"run-{run}" / "part-0"
-        told = read_told(part)
-        if told.stamp is not None:
-            return Resume(str(job / f"run-{run}" / CHECKPOINT), told.kept, run)
+        claims = read_claims(part)
+        if claims.stamp is not None:
+            return Resume(str(job / f"run-{run}" / CHECKPOINT), claims.kept, run)
         if (given := read_file(part / ORDER, _Given)) is not None:
             first = given.resumed_run
             kept = given.part.kept
@@ -123,8 +123,8 @@ def read_file(path: Path, kind: type[T]) -> T | None:
     """Return what a file of ours holds; None where it is missing, or a power failure has left half of it. An
     error that passes is no such thing."""
     try:
-        found: T = _decoder(kind).decode(path.read_bytes())
-        return found
+        content: T = _decoder(kind).decode(path.read_bytes())
+        return content
     except (OSError, msgspec.MsgspecError) as error:
         if passes(error):
             raise

@@ -29,14 +29,14 @@ def account(task: JobCommand) -> dict[str, Any]:
     if not task.owner or os.geteuid() != ROOT:
         return {}
     try:
-        found = pwd.getpwnam(task.owner)
+        user = pwd.getpwnam(task.owner)
     except KeyError:
         return _nameless(task.owner)
-    if found.pw_uid == ROOT:
+    if user.pw_uid == ROOT:
         return {}
-    groups = os.getgrouplist(found.pw_name, found.pw_gid)
-    env = {"HOME": found.pw_dir, "USER": found.pw_name, "LOGNAME": found.pw_name}
-    return {"user": found.pw_uid, "group": found.pw_gid, "extra_groups": groups, "env": env}
+    groups = os.getgrouplist(user.pw_name, user.pw_gid)
+    env = {"HOME": user.pw_dir, "USER": user.pw_name, "LOGNAME": user.pw_name}
+    return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": groups, "env": env}
 
 
 def _nameless(owner: str) -> dict[str, Any]:
@@ -72,8 +72,8 @@ def app_folder(home: Path, name: str, owner: dict[str, Any]) -> Path:
             os.fchown(folder, user, owner["group"])
     finally:
         os.close(folder)
-    for each in (home, apps) if "user" in owner else ():
-        each.chmod(stat.S_IMODE(each.stat().st_mode) | PASSABLE)
+    for above in (home, apps) if "user" in owner else ():
+        above.chmod(stat.S_IMODE(above.stat().st_mode) | PASSABLE)
     return path
 
 
@@ -88,19 +88,21 @@ def owner_of(folder: Path) -> dict[str, Any]:
 def check_above(field: str, folder: Path) -> None:
     """Refuse a folder of root's that somebody else has made, or could put another one in the place of."""
     folder = folder.resolve()
-    for each in (folder, *folder.parents) if os.geteuid() == ROOT else ():
-        if not each.exists():
+    for above in (folder, *folder.parents) if os.geteuid() == ROOT else ():
+        if not above.exists():
             continue
-        seen = each.stat()
-        others_write = seen.st_mode & 0o022 and not (seen.st_mode & stat.S_ISVTX and each != folder)
+        seen = above.stat()
+        others_write = seen.st_mode & 0o022 and not (seen.st_mode & stat.S_ISVTX and above != folder)
         if seen.st_uid != ROOT or others_write:
             mode = stat.S_IMODE(seen.st_mode)
             who = f"user {seen.st_uid} can" if seen.st_uid != ROOT else f"its mode {mode:o} lets others"
-            told = f"a folder below ones that only root can write: {who} write {each}"
-            raise InputError(field, str(folder), told)
+            expected = f"a folder below ones that only root can write: {who} write {above}"
+            raise InputError(field, str(folder), expected)
 
 
 def impassable(folder: Path) -> Path | None:
     """Return what keeps other users from a folder, if anything does: one above it that they cannot pass."""
-    found = [each for each in folder.resolve().parents if each.exists() and not each.stat().st_mode & 0o001]
-    return found[0] if found else None
+    walls = [
+        above for above in folder.resolve().parents if above.exists() and not above.stat().st_mode & 0o001
+    ]
+    return walls[0] if walls else None

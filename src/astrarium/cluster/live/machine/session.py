@@ -14,7 +14,6 @@ wherever ASTRARIUM_FOLDER says.
 from __future__ import annotations
 
 import os
-import pickle
 import signal
 import sys
 import time
@@ -24,11 +23,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from astrarium.cluster.live.machine.checkpoint_file import read_checkpoint, write_checkpoint
+from astrarium.cluster.live.machine.keeping.grace import GRACE, Grace
 from astrarium.cluster.live.machine.keeping.job_files import CHECKPOINT, PROGRESS, READY, RESULT
+from astrarium.cluster.live.machine.keeping.pauses import SELDOM
 from astrarium.cluster.live.machine.keeping.records import passes, write_whole
-from astrarium.cluster.live.machine.keeping.runner import SELDOM
 from astrarium.run.leased import LeasedGpus
-from astrarium.run.unpickling import UntrustedFile, load_file
 
 STOPPED = 75  # the exit code of a job that left with a checkpoint: EX_TEMPFAIL, try again
 EVERY = 60.0  # seconds between checkpoints, unless given
@@ -47,7 +47,7 @@ class Session:
         self._leased = LeasedGpus(self.folder)
         self.asked = False  # to stop
         self._leave_by = float("inf")
-        self._grace = float(os.environ.get("ASTRARIUM_GRACE", "30"))
+        self._grace = Grace(float(os.environ.get("ASTRARIUM_GRACE", GRACE)))
         # what cannot be written, and why
         self._ready = False
         self._short = ""
@@ -109,7 +109,7 @@ class Session:
         if self.rank == 0:
             path = self.folder / CHECKPOINT
             content = {"done": done, "state": state}
-            if self._written(path, lambda: _dump_whole(content, path), patient):
+            if self._written(path, lambda: write_checkpoint(content, path), patient):
                 self._tell(done)
         self._written_at = time.monotonic()
 
@@ -120,8 +120,9 @@ class Session:
             self._written(path, lambda: write_whole(path, value), patient=True)
 
     def ask(self, number: int = 0, frame: FrameType | None = None) -> None:
-        """Ask the job to stop. Half of the grace may be over by now; half of the rest is for leaving."""
-        self.asked, self._leave_by = True, time.monotonic() + self._grace / 4
+        """Ask the job to stop: it waits for room for its checkpoint as long as its grace leaves it."""
+        self.asked = True
+        self._leave_by = time.monotonic() + self._grace.leaving
 
     def _written(self, path: Path, write: Callable[[], None], patient: bool = False) -> bool:
         """Write something and return whether there was room for it. Who is *patient* waits for that, and
@@ -159,9 +160,9 @@ class Session:
         own = self.folder / CHECKPOINT
         path = Path(given) if given else own
         if path.exists():
-            found = _loaded(path)
-            self._first = self._done = int(found["done"])
-            self._restored = found["state"]
+            checkpoint = read_checkpoint(path)
+            self._first = self._done = int(checkpoint["done"])
+            self._restored = checkpoint["state"]
 
     def _tell(self, kept: int | None = None) -> None:
         """Write down how far the job is, and how far the checkpoint."""
@@ -170,9 +171,12 @@ class Session:
             return
         if self.rank == 0:
             self._kept = kept if kept is not None else self._kept
-            told: dict[str, Any] = {"progress": self._done / self._total, "kept": self._kept / self._total}
-            told |= {"trouble": self._short} if self._short else {}
-            self._written(self.folder / PROGRESS, lambda: write_whole(self.folder / PROGRESS, told))
+            progress: dict[str, Any] = {
+                "progress": self._done / self._total,
+                "kept": self._kept / self._total,
+            }
+            progress |= {"trouble": self._short} if self._short else {}
+            self._written(self.folder / PROGRESS, lambda: write_whole(self.folder / PROGRESS, progress))
         if self.rank == 0 or not (self.folder / "part-0").exists():  # elsewhere: on a machine of its own
             self._ready = self._ready or self._written(self.folder / READY, (self.folder / READY).touch)
 
@@ -202,61 +206,3 @@ def session(every: float = EVERY) -> Iterator[Session]:
 def _say(words: str) -> None:
     with suppress(OSError):  # outside of a cluster, what is said may go to the same full disk
         print(f"astrarium: {words}", file=sys.stderr, flush=True)
-
-
-def _dump_whole(content: Any, path: Path) -> None:
-    """Write a checkpoint so that the one before it stands until all of this one is on the disk."""
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
-        with open(os.open(draft, flags, 0o600), "wb") as file:  # what nobody else can write is trusted later
-            _dump(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            draft.unlink()
-        raise
-
-
-class _CheckedFile:
-    """A file that remembers why it could not be written: PyTorch does not tell."""
-
-    def __init__(self, file: Any) -> None:
-        self._file: Any = file
-        self.error: OSError | None = None
-
-    def write(self, content: Any) -> int:
-        try:
-            written: int = self._file.write(content)
-        except OSError as error:
-            self.error = error
-            raise
-        return written
-
-    def flush(self) -> None:
-        self._file.flush()
-
-
-def _dump(content: Any, file: Any) -> None:
-    torch = sys.modules.get("torch")
-    checked = _CheckedFile(file)
-    try:
-        (pickle.dump if torch is None else torch.save)(content, checked)
-    except Exception:
-        if checked.error is not None:
-            raise checked.error from None
-        raise
-
-
-def _loaded(path: Path) -> Any:
-    try:
-        with path.open("rb") as file:
-            found = load_file(file)
-        return {"done": found["done"], "state": found["state"]}
-    except UntrustedFile:
-        raise
-    except Exception as error:
-        told = f"the checkpoint {path} cannot be read: remove it, and the job begins anew"
-        raise RuntimeError(f"{told} ({type(error).__name__}: {error})") from error

@@ -22,8 +22,8 @@ def say(words: str) -> None:
 class Lines:
     """Only what has changed since the last look."""
 
-    def __init__(self, office: ArbiterProcess) -> None:
-        self._office = office
+    def __init__(self, arbiter: ArbiterProcess) -> None:
+        self._arbiter = arbiter
         self._apps: dict[int, tuple[bool, tuple[int, ...]]] = {}
         self._machines: dict[int, str] = {}
         self._failed: set[int] = set()
@@ -31,21 +31,21 @@ class Lines:
         self._troubled: set[Any] = set()  # runs whose trouble was told
 
     def show(self) -> None:
-        now = to_seconds(self._office.now())
+        now = to_seconds(self._arbiter.now())
         for line in (*self._of_machines(), *self._of_gpus(), *self._of_runs(), *self._of_apps()):
             say(f"{now:8.1f}s  {line}")
 
     def _of_machines(self) -> Iterator[str]:
-        there = dict(self._office.live.memory.machines)
+        there = dict(self._arbiter.live.memory.machines)
         for number in self._machines.keys() - there.keys():
             yield f"machine {number} ({self._machines[number]}) is gone"
         for number in there.keys() - self._machines.keys():
-            gpus = self._office.state.floor.gpus_of[number]
+            gpus = self._arbiter.state.floor.gpus_of[number]
             yield f"machine {number} ({there[number]}) is there: GPUs {ranges(gpus)}"
         self._machines = there
 
     def _of_gpus(self) -> Iterator[str]:
-        state = self._office.state
+        state = self._arbiter.state
         for gpu in sorted(state.failed.keys() - self._failed):
             machine, number = state.floor.place(gpu)
             yield f"GPU {gpu} ({machine}:{number}) is out of use: {state.failed[gpu].why}"
@@ -55,31 +55,31 @@ class Lines:
 
     def _of_runs(self) -> Iterator[str]:
         """Those that did not end, or begin, as they should have."""
-        rows = self._office.state.ledger.rows
+        rows = self._arbiter.state.ledger.rows
         before = self._held_up
-        self._held_up = dict(self._office.live.held_up)
+        self._held_up = dict(self._arbiter.live.held_up)
         for app, job, run in self._held_up.keys() - before.keys():
             why = self._held_up[app, job, run]
             yield f"{rows[app].app.name} job {job}, run {run} cannot begin yet: {why}"
-        for (app, job, run), words in self._office.live.troubles.items():
+        for (app, job, run), words in self._arbiter.live.troubles.items():
             if (app, job, run) not in self._troubled:
                 yield f"{rows[app].app.name} job {job}, run {run} goes on: {words}"
-        self._troubled |= self._office.live.troubles.keys()
-        for (app, job, run), seen in self._office.live.ended:
+        self._troubled |= self._arbiter.live.troubles.keys()
+        for (app, job, run), seen in self._arbiter.live.ended:
             if seen.ended in ("failed", "not found", "lost"):
                 why = f": {seen.error}" if seen.error else ""
                 yield f"{rows[app].app.name} job {job}, run {run} {seen.ended}{why}"
 
     def _of_apps(self) -> Iterator[str]:
-        for number, row in self._office.state.ledger.rows.items():
+        for number, row in self._arbiter.state.ledger.rows.items():
             holds = row.open, tuple(sorted(row.leases))
             if self._apps.get(number) != holds:
                 known = number in self._apps
                 self._apps[number] = holds
-                yield _told(row, known)
+                yield _app_line(row, known)
 
 
-def _told(row: AppRow, known: bool) -> str:
+def _app_line(row: AppRow, known: bool) -> str:
     if not row.open:
         after = to_seconds(row.ended - row.arrived)
         why = f": {row.reason}" if row.reason else ""

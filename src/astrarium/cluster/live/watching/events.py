@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from astrarium.cluster import contract
-from astrarium.cluster.live.backend import EndedRun
+from astrarium.cluster.live.memory import EndedRun
 from astrarium.cluster.record import gpu_failed
 from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.core.trace import Step
@@ -59,12 +59,12 @@ class Chronicler:
         before = self._before[0]
         self._machines = dict(self._before[1])
         losses = _Losses(step, state, self._machines)
-        told = [*self._of_machines(step, state, names), *_of_runs(step.now, state, ended)]
+        events = [*self._of_machines(step, state, names), *_of_runs(step.now, state, ended)]
         self._held = {app: frozenset(row.leases) for app, row in state.apps.items()}
         came = [event.app.id for event in step.events if isinstance(event, contract.AppArrived)]
         for app in dict.fromkeys((*before, *came)):
-            told += _of_app(step, state.ledger.rows[app], before.get(app), losses)
-        return sorted(told, key=lambda event: event.kind in GAINS)  # losers before winners
+            events += _of_app(step, state.ledger.rows[app], before.get(app), losses)
+        return sorted(events, key=lambda event: event.kind in GAINS)  # losers before winners
 
     def _of_machines(
         self, step: Step, state: ClusterState, names: Mapping[int, str]
@@ -87,8 +87,8 @@ class Chronicler:
 
     def _place(self, gpu: int) -> str:
         """Return a GPU as `cluster gpu` names it: its machine, and its number there."""
-        found = (f"{name}:{gpus.index(gpu)}" for name, gpus in self._machines.values() if gpu in gpus)
-        return next(found, str(gpu))
+        places = (f"{name}:{gpus.index(gpu)}" for name, gpus in self._machines.values() if gpu in gpus)
+        return next(places, str(gpu))
 
 
 def _of_runs(now: Time, state: ClusterState, ended: Iterable[EndedRun]) -> Iterator[ClusterEvent]:
@@ -124,19 +124,23 @@ class _Losses:
             return "lost", gpu_failed(failed[0])
         events = self._step.events
         actions = self._step.actions
-        if any(isinstance(each, contract.LeaseExpired) and each.app == app for each in events):
+        if any(isinstance(event, contract.LeaseExpired) and event.app == app for event in events):
             return "expired", f"its lease ended{self._successors(app, gpus)}"
-        whys = [each.why for each in actions if isinstance(each, contract.Revoke) and each.app == app]
+        whys = [action.why for action in actions if isinstance(action, contract.Revoke) and action.app == app]
         return "revoked", f"{whys[0] if whys else 'taken back'}{self._successors(app, gpus)}"
 
     def _successors(self, app: int, gpus: frozenset[int]) -> str:
-        given = [each for each in self._step.actions if isinstance(each, contract.Grant) and each.app != app]
+        given = [
+            action
+            for action in self._step.actions
+            if isinstance(action, contract.Grant) and action.app != app
+        ]
         heirs: dict[str, list[str]] = {}  # by why
-        for each in given:
-            if gpus & set(each.gpus):
-                heirs.setdefault(each.why, []).append(self._names.get(each.app, str(each.app)))
-        told = [f"{', '.join(names)}{f' ({why})' if why else ''}" for why, names in heirs.items()]
-        return f"; given to {', '.join(told)}" if told else ""
+        for grant in given:
+            if gpus & set(grant.gpus):
+                heirs.setdefault(grant.why, []).append(self._names.get(grant.app, str(grant.app)))
+        gains = [f"{', '.join(names)}{f' ({why})' if why else ''}" for why, names in heirs.items()]
+        return f"; given to {', '.join(gains)}" if gains else ""
 
 
 def _of_app(
@@ -165,7 +169,9 @@ def _gained(now: Time, row: AppRow, before: frozenset[int], held: frozenset[int]
 
 
 def _why(step: Step, app: int) -> str:
-    grants = (each.why for each in step.actions if isinstance(each, contract.Grant) and each.app == app)
+    grants = (
+        action.why for action in step.actions if isinstance(action, contract.Grant) and action.app == app
+    )
     return next((why for why in grants if why), "")
 
 
@@ -174,9 +180,9 @@ def _asked(row: AppRow) -> str:
     needs = jobs[0].least
     most = max(job.most for job in jobs)
     upto = f" to {most}" if most > needs else ""
-    each = f"{counted(len(jobs), 'job')} of " if len(jobs) > 1 else ""
+    count = f"{counted(len(jobs), 'job')} of " if len(jobs) > 1 else ""
     length = to_seconds(jobs[0].forecast) / needs
-    return f"{each}{counted(needs, 'GPU') if not upto else f'{needs}{upto} GPUs'} for about {length:.0f}s"
+    return f"{count}{counted(needs, 'GPU') if not upto else f'{needs}{upto} GPUs'} for about {length:.0f}s"
 
 
 def _event(

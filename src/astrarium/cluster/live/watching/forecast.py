@@ -134,7 +134,7 @@ def foreseen(asked: bytes, seconds: float | None = None) -> Forecast | None:
     world = ClusterWorld(state.slowdowns, state.startup)
     watch = _Watch(now, state)
     arbiter = _Resumed(Arbiter(NonPreemptibleAllocator(policy, lasting.__contains__)), timers)
-    first = [(now, TimerFired("forecast")), *sorted(_known(now, state, world), key=lambda each: each[0])]
+    first = [(now, TimerFired("forecast")), *sorted(_known(now, state, world), key=lambda timed: timed[0])]
     with suppress(_Enough), nullcontext() if seconds is None else bounded(seconds):
         simulate(Engine(state, arbiter, record=watch), first, world)
         return Forecast(now, watch.starts, watch.heirs)
@@ -146,8 +146,8 @@ def _known(now: Time, state: ClusterState, world: ClusterWorld) -> Iterator[tupl
     for at, event in world.take_over(now, state):
         yield max(at, now + 1), event
     for app, row in state.apps.items():
-        for until in {each for each in row.leases.values() if each < FOREVER}:
-            gpus = tuple(gpu for gpu, each in row.leases.items() if each == until)
+        for until in {end for end in row.leases.values() if end < FOREVER}:
+            gpus = tuple(gpu for gpu, end in row.leases.items() if end == until)
             yield max(until, now + 1), LeaseExpired(app, gpus, until)
 
 

@@ -53,8 +53,8 @@ def past(db: sqlite3.Connection, kind: str, query: PastQuery) -> list[Any]:
         return events(db, query.after, query.since, query.app, query.teams)
     if kind == "history":
         return history(db, query.since, query.teams)
-    found = accounting(db, query.by, query.since, query.teams)
-    return [(group, msgspec.to_builtins(used)) for group, used in found.items()]
+    groups = accounting(db, query.by, query.since, query.teams)
+    return [(group, msgspec.to_builtins(used)) for group, used in groups.items()]
 
 
 class WallClock:
@@ -105,16 +105,16 @@ def events(
 ) -> list[dict[str, Any]]:
     """Return the first MOST_EVENTS with a greater number than *after*, and not before *since* on the wall."""
     wanted = None if teams is None else msgspec.json.encode(teams).decode()
-    found = rows(
+    rows_found = rows(
         db,
         """SELECT * FROM events WHERE id > ? AND wall >= ? AND (? IS NULL OR name = ? AND
            (app IS NOT NULL OR kind = 'refused')) AND
            (? IS NULL OR team IN (SELECT value FROM json_each(?))) ORDER BY id LIMIT ?""",
         *(after, since, app, app, wanted, wanted, MOST_EVENTS),
     )
-    for each in found:
-        each["gpus"], each["time"] = msgspec.json.decode(each["gpus"]), moment(each["wall"]).isoformat()
-    return found
+    for row in rows_found:
+        row["gpus"], row["time"] = msgspec.json.decode(row["gpus"]), moment(row["wall"]).isoformat()
+    return rows_found
 
 
 def history(
@@ -122,11 +122,11 @@ def history(
 ) -> list[dict[str, Any]]:
     """Return apps that have ended, not before *since* on the wall, in the order in which they did."""
     clock = wall_clock(db)
-    told = list[dict[str, Any]]()
+    apps = list[dict[str, Any]]()
     for row in rows(db, PAST, last_instant(db)):
         if clock.wall(row["ended"]) >= since and (teams is None or (row["team"] or "") in teams):
-            told.append(_ended_app(row, clock))
-    return told
+            apps.append(_ended_app(row, clock))
+    return apps
 
 
 def _ended_app(row: dict[str, Any], clock: WallClock) -> dict[str, Any]:
@@ -171,22 +171,22 @@ def usage(
     leases: Iterable[Span], runs: Iterable[Span], named: Named, clock: WallClock, by: Sequence[By]
 ) -> dict[Group, Usage]:
     """Return GPU time by groups; it is *busy* while a process of the app that has the lease is up."""
-    found = dict[Group, Usage]()
+    groups = dict[Group, Usage]()
     up = dict[tuple[int, int], list[Span]]()
     for run in runs:
         up.setdefault((run.app, run.gpu), []).append(run)
     for lease in leases:
         mine = up.get((lease.app, lease.gpu), ())
         for day, start, end in clock.days(lease.start, lease.end):
-            group = found.setdefault(_group(named[lease.app], day, by), Usage())
+            group = groups.setdefault(_group(named[lease.app], day, by), Usage())
             group.leased += end - start
             group.busy += sum(max(0, min(end, run.end) - max(start, run.start)) for run in mine)
-    return found
+    return groups
 
 
 def _group(named: tuple[str, str], day: str, by: Sequence[By]) -> Group:
     parts = {"app": named[0], "team": named[1], "day": day}
-    return tuple(parts[each] for each in by)
+    return tuple(parts[kind] for kind in by)
 
 
 def accounting(
@@ -199,7 +199,7 @@ def accounting(
     named: Named = {n: (name, team) for n, name, team in apps if teams is None or team in teams}
     held = db.execute("SELECT app, gpu, since, coalesce(ended, ?) FROM leases", (now,))
     leases = list(_clipped((Span(*row) for row in held if row[0] in named), clock, since))
-    found = usage(leases, _runs(db, now), named, clock, by)
+    groups = usage(leases, _runs(db, now), named, clock, by)
     for app, what, at in db.execute(
         f"""SELECT id, 'submitted', submitted FROM apps UNION ALL
             SELECT id, outcome, ended FROM apps WHERE outcome IN {ENDED} UNION ALL
@@ -207,8 +207,8 @@ def accounting(
     ):
         if app in named and clock.wall(at) >= since:
             day = moment(clock.wall(at)).date().isoformat()
-            found.setdefault(_group(named[app], day, by), Usage()).counts[what] += 1
-    return dict(sorted(found.items()))
+            groups.setdefault(_group(named[app], day, by), Usage()).counts[what] += 1
+    return dict(sorted(groups.items()))
 
 
 def _runs(db: sqlite3.Connection, now: Time) -> Iterator[Span]:

@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from astrarium.cluster.live.store import FILE, Store, connected, rows
+from astrarium.cluster.live.store import FILE, Store, open_database, rows
 from astrarium.cluster.live.watching.events import ClusterEvent
 from astrarium.cluster.live.watching.history import moment
 from astrarium.core.units import FOREVER, SECOND, Time
@@ -86,8 +86,8 @@ class HookProgress(msgspec.Struct):
     error: str = ""
 
 
-def progress_of(found: str | None) -> dict[str, HookProgress]:
-    return msgspec.json.decode(found, type=dict[str, HookProgress]) if found else {}
+def progress_of(text: str | None) -> dict[str, HookProgress]:
+    return msgspec.json.decode(text, type=dict[str, HookProgress]) if text else {}
 
 
 class DeliveryFailed(Exception):
@@ -96,8 +96,8 @@ class DeliveryFailed(Exception):
 
 def run_command(hook: Hook, event: Mapping[str, Any]) -> None:
     """Run the command of a hook with an event as JSON on its standard input."""
-    told = {"EVENT": "event", "EVENT_ID": "id", "APP": "name", "TEAM": "team", "REASON": "reason"}
-    env = {**os.environ, **{f"ASTRARIUM_{name}": str(event[field]) for name, field in told.items()}}
+    variables = {"EVENT": "event", "EVENT_ID": "id", "APP": "name", "TEAM": "team", "REASON": "reason"}
+    env = {**os.environ, **{f"ASTRARIUM_{name}": str(event[field]) for name, field in variables.items()}}
     try:
         with tempfile.TemporaryFile() as errors:  # no pipe, which others could hold open after its end
             child = subprocess.Popen(
@@ -113,10 +113,10 @@ def run_command(hook: Hook, event: Mapping[str, Any]) -> None:
         raise DeliveryFailed(str(error)) from error
 
 
-def _waited(hook: Hook, child: subprocess.Popen[bytes], told: bytes) -> None:
+def _waited(hook: Hook, child: subprocess.Popen[bytes], body: bytes) -> None:
     with child:
         try:
-            child.communicate(told, hook.timeout)
+            child.communicate(body, hook.timeout)
         except subprocess.TimeoutExpired:
             os.killpg(child.pid, signal.SIGKILL)
             raise DeliveryFailed(f"it took longer than {hook.timeout:g} s") from None
@@ -156,29 +156,29 @@ class HookThread:
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        with closing(connected(self._home / FILE, read_only=True)) as db:
+        with closing(open_database(self._home / FILE, read_only=True)) as db:
             while not self._given_up.is_set():
                 last = self._closing.is_set()  # before the look: what was written until then is delivered
                 try:
-                    found = self._pending(db)
+                    pending = self._pending(db)
                 except sqlite3.Error as error:  # of the disk: the next look may find it well again
-                    found = []
+                    pending = []
                     self.progress.error = str(error)
-                if not self._deliver_all(found) and (last or self._given_up.wait(LOOK)):
+                if not self._deliver_all(pending) and (last or self._given_up.wait(LOOK)):
                     return
 
     def _pending(self, db: Any) -> list[dict[str, Any]]:
         marks = ", ".join("?" * len(self.hook.kinds))
         query = f"SELECT * FROM events WHERE id > ? AND kind IN ({marks}) ORDER BY id"
-        found = rows(db, query, self.progress.cursor, *self.hook.kinds)
-        dropped = found[:-MOST_PENDING]
+        pending = rows(db, query, self.progress.cursor, *self.hook.kinds)
+        dropped = pending[:-MOST_PENDING]
         if dropped:
             self.progress.dropped += len(dropped)
             self.progress.cursor = dropped[-1]["id"]
             self.news.append(
                 ("hook_dropped", f"{len(dropped)} events: more than {MOST_PENDING} were waiting")
             )
-        return found[-MOST_PENDING:]
+        return pending[-MOST_PENDING:]
 
     def _deliver_all(self, events: Sequence[dict[str, Any]]) -> bool:
         for event in events:
@@ -189,16 +189,16 @@ class HookThread:
 
     def _deliver(self, event: dict[str, Any]) -> None:
         """Try until it is delivered, or has failed too often; then go on with the next."""
-        told = payload(event, self._origin)
+        body = payload(event, self._origin)
         progress = self.progress
         for wait in (*(self._pause * 2**n for n in range(self.hook.retries)), None):
             try:
-                (call_url if self.hook.url else run_command)(self.hook, told)
+                (call_url if self.hook.url else run_command)(self.hook, body)
             except DeliveryFailed as error:
                 progress.error = str(error)
                 if wait is None:
                     progress.failed += 1
-                    self.news.append(("hook_failed", f"event {told['event']} of {told['name']}: {error}"))
+                    self.news.append(("hook_failed", f"event {body['event']} of {body['name']}: {error}"))
                 elif self._given_up.wait(wait):
                     return  # the next arbiter delivers it
             else:
@@ -240,11 +240,11 @@ class Hooks:
 
     def keep(self, now: Time) -> None:
         """Write how far they are, no more often than once a second, and tell what went wrong."""
-        found = msgspec.json.encode({thread.hook.id: thread.progress for thread in self.threads})
-        if found != self._kept and now - self._kept_at >= SECOND:
-            self._kept = found
+        progress = msgspec.json.encode({thread.hook.id: thread.progress for thread in self.threads})
+        if progress != self._kept and now - self._kept_at >= SECOND:
+            self._kept = progress
             self._kept_at = now
-            self._store.put(KEY, found.decode())
+            self._store.put(KEY, progress.decode())
         for thread in self.threads:
             while thread.news:
                 kind, reason = thread.news.popleft()

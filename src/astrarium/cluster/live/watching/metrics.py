@@ -22,11 +22,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from astrarium.cluster.live.backends.wire import end
-from astrarium.cluster.live.limits import Pool, Slot
-from astrarium.cluster.live.store import FILE, connected
+from astrarium.cluster.live.store import FILE, open_database
 from astrarium.cluster.live.watching.history import last_instant
 from astrarium.cluster.live.watching.hooks import KEY, progress_of
+from astrarium.cluster.live.wire.channel import end
+from astrarium.cluster.live.wire.connections import Pool, Slot
 from astrarium.core.units import SECOND, Time
 
 NAME = "astrarium_cluster"
@@ -85,7 +85,7 @@ class Metrics(Collector):
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        with closing(connected(self._home / FILE, read_only=True)) as db:
+        with closing(open_database(self._home / FILE, read_only=True)) as db:
             db.execute("BEGIN")  # all are of the same instant
             yield from _gpus(db)
             yield from _apps(db)
@@ -93,8 +93,8 @@ class Metrics(Collector):
             yield from _hooks(db)
         waits = "For how long the arbiter has been waiting for its disk; 0 while it need not."
         yield _gauge("arbiter_waiting_seconds", waits, [], {(): self._waits})
-        for what, (name, told) in DURATIONS.items():
-            yield _histogram(name, told, [], {(): self._took[what]})
+        for what, (name, help_text) in DURATIONS.items():
+            yield _histogram(name, help_text, [], {(): self._took[what]})
 
 
 class _Handler(WSGIRequestHandler):
@@ -133,31 +133,31 @@ class _ServerOfSix(_Server):
     address_family = socket.AF_INET6
 
 
-def _gauge(name: str, told: str, labels: list[str], values: Labelled) -> Metric:
-    found = GaugeMetricFamily(f"{NAME}_{name}", told, labels=labels)
+def _gauge(name: str, help_text: str, labels: list[str], values: Labelled) -> Metric:
+    metric = GaugeMetricFamily(f"{NAME}_{name}", help_text, labels=labels)
     for label, value in sorted(values.items()):
-        found.add_metric(label, value)
-    return found
+        metric.add_metric(label, value)
+    return metric
 
 
-def _counter(name: str, told: str, labels: list[str], values: Labelled) -> Metric:
-    found = CounterMetricFamily(f"{NAME}_{name}", told, labels=labels)
+def _counter(name: str, help_text: str, labels: list[str], values: Labelled) -> Metric:
+    metric = CounterMetricFamily(f"{NAME}_{name}", help_text, labels=labels)
     for label, value in sorted(values.items()):
-        found.add_metric(label, value)
-    return found
+        metric.add_metric(label, value)
+    return metric
 
 
-def _histogram(name: str, told: str, labels: list[str], values: Mapping[Any, BucketCounts]) -> Metric:
-    found = HistogramMetricFamily(f"{NAME}_{name}", told, labels=labels)
+def _histogram(name: str, help_text: str, labels: list[str], values: Mapping[Any, BucketCounts]) -> Metric:
+    metric = HistogramMetricFamily(f"{NAME}_{name}", help_text, labels=labels)
     for label, counts in sorted(values.items()):
-        found.add_metric(label, counts.buckets(), counts.sum)
-    return found
+        metric.add_metric(label, counts.buckets(), counts.sum)
+    return metric
 
 
 def _counts(db: Connection, query: str, always: Iterable[str] = ()) -> Labelled:
     """Return what a query counts, by its first columns; a rate needs a zero to start from (*always*)."""
-    found = {tuple(str(label or "") for label in row[:-1]): row[-1] for row in db.execute(query)}
-    return {**{(each,): 0 for each in always}, **found}
+    counts = {tuple(str(label or "") for label in row[:-1]): row[-1] for row in db.execute(query)}
+    return {**{(label,): 0 for label in always}, **counts}
 
 
 def _gpus(db: Connection) -> Iterator[Metric]:
@@ -171,8 +171,8 @@ def _gpus(db: Connection) -> Iterator[Metric]:
     out = _out_of_use(db) & there - leased
     by_state = {"free": there - leased - out, "leased": leased, "out": out}
     counts = {(state,): len(gpus) for state, gpus in by_state.items()}
-    told = "GPUs by state; out: of use; lost: of machines that were there."
-    yield _gauge("gpus", told, ["state"], {**counts, ("lost",): lost})
+    help_text = "GPUs by state; out: of use; lost: of machines that were there."
+    yield _gauge("gpus", help_text, ["state"], {**counts, ("lost",): lost})
     ups = {(name,): float(up) for name, (up, _) in machines.items()}
     yield _gauge("machine_up", "Whether a machine that was ever there is.", ["machine"], ups)
     row = db.execute("SELECT value FROM meta WHERE key = 'epoch'").fetchone()
@@ -192,8 +192,8 @@ def _apps(db: Connection) -> Iterator[Metric]:
     yield _gauge("apps", "Apps by state and team.", ["state", "team"], _counts(db, query))
     yield _waits(db)
     preempted = """SELECT cause, team, count(*) FROM events WHERE kind = 'preempted' GROUP BY 1, 2"""
-    told = "How often apps lost all of their GPUs, by cause and team."
-    yield _counter("preemptions", told, ["cause", "team"], _counts(db, preempted))
+    help_text = "How often apps lost all of their GPUs, by cause and team."
+    yield _counter("preemptions", help_text, ["cause", "team"], _counts(db, preempted))
     refused = {(): db.execute("SELECT count(*) FROM events WHERE kind = 'refused'").fetchone()[0]}
     yield _counter("submissions_refused", "Messages that the arbiter refused.", [], refused)
 
@@ -202,11 +202,11 @@ def _waits(db: Connection) -> Metric:
     """Return how long apps waited from their submission to their first GPUs, by team."""
     query = """SELECT coalesce(team, ''), min(since) - submitted FROM apps JOIN leases ON app = apps.id
                GROUP BY apps.id"""
-    found: dict[tuple[str, ...], BucketCounts] = {}
+    waits: dict[tuple[str, ...], BucketCounts] = {}
     for team, waited in db.execute(query):
-        found.setdefault((team,), BucketCounts(WAITS)).add(waited / SECOND)
-    told = "How long apps waited from their submission to their first GPUs."
-    return _histogram("wait_seconds", told, ["team"], found)
+        waits.setdefault((team,), BucketCounts(WAITS)).add(waited / SECOND)
+    help_text = "How long apps waited from their submission to their first GPUs."
+    return _histogram("wait_seconds", help_text, ["team"], waits)
 
 
 def _leases(db: Connection) -> Iterator[Metric]:
@@ -230,16 +230,16 @@ def _gpu_time(db: Connection) -> Iterator[Metric]:
     yield _counter("gpu_seconds", "GPU time leased, by team.", ["team"], _counts(db, leased))
     took = f"coalesce({until.format('runs', 'began')}, 0) * json_array_length(gpus)"
     busy = f"SELECT team, sum({took}) / 1e9 FROM runs {of_team}"
-    told = "GPU time in which a process was up, by team; also while it left after its lease."
-    yield _counter("busy_gpu_seconds", told, ["team"], _counts(db, busy))
+    help_text = "GPU time in which a process was up, by team; also while it left after its lease."
+    yield _counter("busy_gpu_seconds", help_text, ["team"], _counts(db, busy))
 
 
 def _hooks(db: Connection) -> Iterator[Metric]:
     row = db.execute("SELECT value FROM meta WHERE key = ?", (KEY,)).fetchone()
     outcomes = ("delivered", "failed", "dropped")
-    found = {
+    counts = {
         (hook.name, outcome): getattr(hook, outcome)
         for hook in progress_of(row and row[0]).values()
         for outcome in outcomes
     }
-    yield _counter("hook_events", "Events for hooks, by what became of them.", ["hook", "outcome"], found)
+    yield _counter("hook_events", "Events for hooks, by what became of them.", ["hook", "outcome"], counts)

@@ -53,7 +53,7 @@ def _held(app_view: AppView, overview: ClusterView, ahead: Forecast | None) -> s
     if ahead is None or overview.free < app_view.needs or app_view.app in ahead.heirs.values():
         return ""
     heirs = [overview.apps[app] for app in dict.fromkeys(ahead.heirs.values()) if app in overview.apps]
-    told = [
+    holders = [
         f"{heir.name}, which needs {max(1, heir.needs)}{' together' * (heir.needs > 1)}" for heir in heirs
     ]
-    return f", and held for {' and '.join(told)}" if told else ""
+    return f", and held for {' and '.join(holders)}" if holders else ""

@@ -83,7 +83,7 @@ def _unpack(top: Path, names: list[str]) -> int:
                 if hasattr(tarfile, "tar_filter"):  # Python 3.11.4 and later
                     archive.extraction_filter = tarfile.tar_filter  # links may lead where their owner wants
                 archive.extractall(
-                    members=(each for each in archive if each.name.split("/")[0] == CHECKPOINT)
+                    members=(member for member in archive if member.name.split("/")[0] == CHECKPOINT)
                 )
             run.remove(CHECKPOINT)
             inner.rename(CHECKPOINT, run, CHECKPOINT)

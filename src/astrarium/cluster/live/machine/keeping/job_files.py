@@ -93,12 +93,12 @@ class JobFolder:
         except OSError:
             return None
         try:
-            found = os.read(descriptor, most + 1)
+            content = os.read(descriptor, most + 1)
         except OSError:
             return None
         finally:
             os.close(descriptor)
-        return found if len(found) <= most else None
+        return content if len(content) <= most else None
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file so that whoever reads it finds all of it or nothing."""
@@ -116,39 +116,39 @@ class JobFolder:
 
     def remove(self, name: str) -> None:
         """Remove a file, a link or a folder with all that is in it."""
-        found = self.seen(name)
+        status = self.seen(name)
         with contextlib.suppress(OSError, RecursionError):  # it is only in the way: the next run tries again
-            if found is not None and stat.S_ISDIR(found.st_mode):
+            if status is not None and stat.S_ISDIR(status.st_mode):
                 shutil.rmtree(_plain(name), ignore_errors=True, dir_fd=self.descriptor)
-            elif found is not None:
+            elif status is not None:
                 os.unlink(_plain(name), dir_fd=self.descriptor)
 
     def stamp(self) -> Stamp | None:
         """Return that of the checkpoint, a file or a folder, with the result beside it."""
-        found = self.seen(CHECKPOINT)
-        if found is None:
+        checkpoint = self.seen(CHECKPOINT)
+        if checkpoint is None:
             return None
-        all_of_it = [found]
-        if stat.S_ISDIR(found.st_mode):
+        all_of_it = [checkpoint]
+        if stat.S_ISDIR(checkpoint.st_mode):
             all_of_it += islice(self._within(CHECKPOINT), MOST_FILES)
         result = self.seen(RESULT)
         if result is not None and stat.S_ISREG(result.st_mode):
             all_of_it.append(result)
-        return max(each.st_mtime_ns for each in all_of_it), sum(each.st_size for each in all_of_it)
+        return max(status.st_mtime_ns for status in all_of_it), sum(status.st_size for status in all_of_it)
 
     def _within(self, name: str, depth: int = 0) -> Iterator[os.stat_result]:
         with contextlib.suppress(OSError), self.inner(name) as folder:  # it is being written, or is gone
-            for each in folder._listed():
-                seen = folder.seen(each)
+            for inner_name in folder._listed():
+                seen = folder.seen(inner_name)
                 if seen is not None:
                     yield seen
                 if seen is not None and stat.S_ISDIR(seen.st_mode) and depth < DEEPEST:
-                    yield from folder._within(each, depth + 1)
+                    yield from folder._within(inner_name, depth + 1)
 
     def _listed(self) -> Iterator[str]:
         """Yield names without holding all of them: there may be millions."""
-        with os.scandir(self.descriptor) as found:
-            yield from (each.name for each in found)
+        with os.scandir(self.descriptor) as entries:
+            yield from (entry.name for entry in entries)
 
 
 def clear_earlier(job: JobFolder, run: int, keep: int) -> None:
@@ -157,10 +157,10 @@ def clear_earlier(job: JobFolder, run: int, keep: int) -> None:
         number = name.removeprefix("run-")
         if not number.isdecimal() or int(number) >= run:
             continue
-        with contextlib.suppress(OSError), job.inner(name) as each:
-            drafts = [one for one in each.names() if one.startswith(f".{CHECKPOINT}.")]
+        with contextlib.suppress(OSError), job.inner(name) as earlier:
+            drafts = [one for one in earlier.names() if one.startswith(f".{CHECKPOINT}.")]
             for one in (*drafts, *([CHECKPOINT] if int(number) != keep else [])):
-                each.remove(one)
+                earlier.remove(one)
 
 
 def _plain(name: str) -> str:

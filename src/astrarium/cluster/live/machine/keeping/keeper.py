@@ -20,11 +20,13 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .claims import checked_number, checked_part, checked_words
+from .claims import Heard
+from .descendants import MOST_AT_ONCE, end_descendants, is_dead, own_children
+from .grace import Grace
+from .pauses import SELDOM, TICK
 from .privileges import adopt_orphans, become, bound_processes, die_with_parent
 from .records import (
     BEGUN,
@@ -41,13 +43,11 @@ from .records import (
     read_whole,
     write_whole,
 )
-from .runner import MESSAGE, NOT_STARTED, SELDOM, TICK, Runner
+from .runner import NOT_STARTED, Runner
 
-SLACK = 2.0  # seconds after which the keeper ends what the runner should have ended
 HURRY = 1.0  # seconds for which a keeper goes before all others, to end what is left of its job
+LOOKS = 64  # at what is left of a job, one after another, before a pause
 WRITE = 0.2  # seconds between two times that what a job told is written
-AT_ONCE = 64  # messages of the runner that are heard at one look
-_MOST = 400  # processes that are ended, or reaped, at one look; those are held by descriptors
 _EARLIER_VICTIM = 200  # thousandths of all memory, far more than a keeper or an arbiter has (oom_score_adj)
 
 
@@ -55,6 +55,7 @@ class Keeper:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.order: dict[str, Any] = json.loads((folder / ORDER).read_text(encoding="utf-8"))
+        self._grace = Grace(float(self.order["grace"]))
         self.asked_at: float | None = None
         self.told = Heard()
         self.locks: dict[str, int] = {}  # descriptors, by path
@@ -89,11 +90,11 @@ class Keeper:
         self._leave(self._outcome())
 
     def _outcome(self) -> dict[str, Any]:
-        told = self.told
+        heard = self.told
         killed = _killed_for_memory() - self._killed_before
-        codes = told.codes if told.codes is not None else [] if self._code is None else [self._code]
-        ending = {"codes": codes, "first": told.first, "words": told.words, "oom": killed}
-        return {**ending, "asked": self.asked_at is not None, "told": told.claims}
+        codes = heard.codes if heard.codes is not None else [] if self._code is None else [self._code]
+        ending = {"codes": codes, "first": heard.first, "words": heard.words, "oom": killed}
+        return {**ending, "asked": self.asked_at is not None, "told": heard.claims}
 
     def _leave(self, outcome: dict[str, Any]) -> None:
         """Leave the outcome behind; wait until there is room for it: without one, the job would be taken for
@@ -180,9 +181,9 @@ class Keeper:
         cannot be reaped, since another process of its owner's traces it, is left to that one."""
         ends = time.monotonic() + HURRY
         _hurry(True)
-        while self._reaped() and not all(_is_dead(child) for child in _own_children()):
-            for _ in range(AT_ONCE):
-                _end_descendants()
+        while self._reaped() and not all(is_dead(child) for child in own_children()):
+            for _ in range(LOOKS):
+                end_descendants()
                 self._reaped()
             if time.monotonic() > ends:  # something cannot be ended, such as a process that waits for a disk
                 _hurry(False)
@@ -193,7 +194,7 @@ class Keeper:
     def _reaped(self) -> bool:
         """Take the codes of children that have ended, of very many some at a time; return whether others
         are left."""
-        for _ in range(_MOST):
+        for _ in range(MOST_AT_ONCE):
             try:
                 process, status = os.waitpid(-1, os.WNOHANG)
             except ChildProcessError:
@@ -219,8 +220,7 @@ class Keeper:
         return not (self._late() or self._abandoned())
 
     def _late(self) -> bool:
-        grace = float(self.order["grace"]) + SLACK
-        return self.asked_at is not None and time.monotonic() > self.asked_at + grace
+        return self.asked_at is not None and time.monotonic() > self.asked_at + self._grace.keeper
 
     def _say(self, what: dict[str, Any]) -> bool:
         try:
@@ -256,12 +256,10 @@ class Keeper:
                 for path in self.locks.keys() - wish["locks"]:
                     os.close(self.locks.pop(path))
                 self._met = wish["run"]
-        elif self.asked_at is None and time.monotonic() > self._wished_at + self._patience():
+        elif self.asked_at is None and time.monotonic() > self._wished_at + self._grace.resize(
+            self.told.claims["ready"]
+        ):
             self._ask()
-
-    def _patience(self) -> float:
-        """Return how long the job may take to hear of other GPUs: twice the time, while it is starting."""
-        return float(self.order["grace"]) * (1 if self.told.claims["ready"] else 2)
 
     def _abandoned(self) -> bool:
         """Return whether the agent that started this keeper is gone, and with it the machine."""
@@ -269,51 +267,6 @@ class Keeper:
             return False
         ready, _, _ = select.select([sys.stdin], [], [], 0)
         return bool(ready) and not os.read(0, 1)
-
-
-class Heard:
-    """What a job has told through its runner. Nothing of it is believed to be of the right kind."""
-
-    def __init__(self) -> None:
-        self.claims: dict[str, Any] = _checked({})
-        self.codes: list[int] | None = None  # once all has ended
-        self.first = 0
-        self.words = ""
-
-    def hear(self, runner: socket.socket) -> None:
-        for _ in range(AT_ONCE):
-            try:
-                message = runner.recv(MESSAGE)
-            except OSError:
-                return
-            if not message:
-                return
-            with contextlib.suppress(ValueError, RecursionError):
-                self.take(json.loads(message))
-
-    def take(self, message: Any) -> None:
-        if not isinstance(message, dict):
-            return
-        self.claims = _checked(message)
-        codes = message.get("codes")
-        if isinstance(codes, list) and all(type(each) is int and abs(each) < 256 for each in codes):
-            first = message.get("first")
-            self.codes, self.words = codes, checked_words(message.get("words"))
-            self.first = first if type(first) is int and 0 <= first < max(1, len(codes)) else 0
-
-
-def _checked(message: dict[str, Any]) -> dict[str, Any]:
-    """Return the claims of a message; what is not of its kind is left out."""
-    stamp = message.get("stamp")
-    whole = isinstance(stamp, list) and len(stamp) == 2 and None not in map(checked_number, stamp)
-    return {
-        "progress": checked_part(message.get("progress")),
-        "kept": checked_part(message.get("kept")),
-        "trouble": checked_words(message.get("trouble")),
-        "used": checked_number(message.get("used")) or 0,
-        "ready": bool(message.get("ready")),
-        "stamp": stamp if whole else None,
-    }
 
 
 def _become_runner(order: dict[str, Any], keeper: socket.socket, parent: int) -> None:
@@ -354,70 +307,6 @@ def _hurry(really: bool) -> None:
     with contextlib.suppress(OSError):  # it is not root, or may not even so
         kind, priority = (os.SCHED_RR, 1) if really else (os.SCHED_OTHER, 0)
         os.sched_setscheduler(0, kind, os.sched_param(priority))
-
-
-def _own_children() -> list[int]:
-    with contextlib.ExitStack() as held:
-        return _children(os.getpid(), _held(os.getpid(), held))
-
-
-def _is_dead(process: int) -> bool:
-    """Return whether a child of ours runs no longer, in none of its threads; nobody has reaped it yet."""
-    try:
-        tasks = [Path("/proc", str(process), "task", name) for name in os.listdir(f"/proc/{process}/task")]
-        states = [(task / "stat").read_text(errors="replace").rpartition(")")[2].split()[0] for task in tasks]
-    except OSError:  # it is ending just now
-        return False
-    return all(state in "ZX" for state in states)
-
-
-def _end_descendants() -> None:
-    """End the processes below this one, those nearest to it first; of very many, some at a time.
-
-    The number of a process may be another's by the time that it is ended. So each is held by its folder in
-    /proc, which stays that of one process, and counts only if it is still a child of its parent then.
-    """
-    with contextlib.ExitStack() as held:
-        found = [(os.getpid(), _held(os.getpid(), held))]
-        for process, folder in found:
-            some = _children(process, folder)[: _MOST - len(found)]
-            children = [(child, _held(child, held)) for child in some]
-            still = set(_children(process, folder))
-            found += [each for each in children if each[0] in still]
-            if process != os.getpid():
-                with contextlib.suppress(OSError):
-                    signal.pidfd_send_signal(folder, signal.SIGKILL)
-
-
-def _held(process: int, held: contextlib.ExitStack) -> int:
-    """Return the folder of a process in /proc, held open; none, -1, of one that is gone."""
-    try:
-        folder = os.open(f"/proc/{process}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except OSError:
-        return -1
-    held.callback(os.close, folder)
-    return folder
-
-
-def _children(process: int, folder: int) -> list[int]:
-    """Return the children of a process, as the kernel tells."""
-    try:
-        file = os.open(f"task/{process}/children", os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
-    except FileNotFoundError:  # it is gone, or a kernel that does not tell
-        return [child for child, parent in _parents() if parent == process] if process == os.getpid() else []
-    except OSError:
-        return []
-    with open(file, "rb", buffering=0) as told, contextlib.suppress(OSError):
-        return [int(each) for each in told.read().split()]
-    return []
-
-
-def _parents() -> Iterator[tuple[int, int]]:
-    """Yield every process with its parent."""
-    for name in filter(str.isdecimal, os.listdir("/proc")):
-        with contextlib.suppress(OSError):
-            told = Path("/proc", name, "stat").read_text(errors="replace")
-            yield int(name), int(told.rpartition(")")[2].split()[1])
 
 
 def _killed_for_memory() -> int:

@@ -29,7 +29,7 @@ def become(account: Mapping[str, Any]) -> None:
     group = int(account["group"])
     if user == 0:
         raise PermissionError(f"an account of a job is not root's: {dict(account)}")
-    os.setgroups([int(each) for each in account["extra_groups"]])
+    os.setgroups([int(number) for number in account["extra_groups"]])
     os.setresgid(group, group, group)
     os.setresuid(user, user, user)
     if os.getresuid() != (user, user, user) or os.getresgid() != (group, group, group):
@@ -42,7 +42,7 @@ def bound_processes(account: Mapping[str, Any]) -> None:
     if "user" not in account:
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
-    limits = [each for each in (soft, hard) if each != resource.RLIM_INFINITY]
+    limits = [limit for limit in (soft, hard) if limit != resource.RLIM_INFINITY]
     for name in ("pid_max", "threads-max"):
         with contextlib.suppress(OSError, ValueError):
             limits.append(int(Path("/proc/sys/kernel", name).read_text()) // _PART)

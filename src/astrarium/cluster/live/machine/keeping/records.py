@@ -26,21 +26,21 @@ RESIZE = "resize.json"
 RESIZED = "resized.json"
 
 NO_MEMORY = {errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE}
-NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS}
+NO_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS}
 
 
 def passes(error: BaseException) -> bool:
     """Return whether what failed may work later: when there is room on the disk, or memory."""
-    known = isinstance(error, OSError) and error.errno in NO_MEMORY | NO_ROOM
+    known = isinstance(error, OSError) and error.errno in NO_MEMORY | NO_SPACE
     return known or isinstance(error, MemoryError)
 
 
 def private_folder(path: Path) -> Path:
     """Make a folder, and those above it that are missing, for our user alone."""
-    for each in (*reversed(path.parents), path):
-        if not each.exists():
+    for folder in (*reversed(path.parents), path):
+        if not folder.exists():
             with contextlib.suppress(FileExistsError):
-                each.mkdir(mode=0o700)
+                folder.mkdir(mode=0o700)
     if not path.is_dir():
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
     return path

@@ -2,15 +2,11 @@
 
 It is a fork of the keeper that has become the owner: whatever a job puts into its folder, or does to this
 process, it does with the rights that it has anyway. What it tells is a claim of the job's, and bounded.
-
-Processes write into pipes, and the runner writes what comes out of them to the logs: a disk that is full
-costs output, and never a job.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import select
@@ -18,169 +14,26 @@ import shutil
 import signal
 import socket
 import subprocess
-import threading
 import time
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from .claims import LAST_WORDS, checked_number, checked_part, checked_words
-from .job_files import GPUS, PROGRESS, READY, USED, JobFolder, Stamp, clear_earlier
+from .claim_reader import ClaimReader
+from .claims import LAST_WORDS, MESSAGE
+from .grace import Grace
+from .job_files import GPUS, JobFolder, clear_earlier
+from .job_logs import JobLog, LogPump
+from .pauses import SELDOM, TICK
 from .privileges import die_with_parent
 from .records import NO_MEMORY, passes
 
-# seconds between looks, and between tries of what fails for want of room
-TICK = 0.05
-SELDOM = 1.0
-LOOK = 0.25  # seconds between looks at a checkpoint
 PATIENCE = 2.0  # that the rest of a gang has to leave by itself when one of it has failed
 # the exit codes that a shell gives to commands that it cannot start
 NOT_STARTED = 126
 NOT_FOUND = 127
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 PASSED_ON = ("PATH", "LANG", "TZ", "LD_LIBRARY_PATH")  # of our environment, to jobs of another user
-# bytes
-LITTLE = 1 << 20
-FULL = "the disk has no room for its checkpoints"
-MESSAGE = 1 << 14  # bytes of one message between runner and keeper
-# bytes that a pipe holds, and that are kept where there is no room
-_PIPE = 1 << 18
-_HELD_BACK = 1 << 16
-
-
-class JobLog:
-    """The log of one process, which writes into a pipe. What finds no room is held back, the newest of it,
-    and written when there is some, after a line that says how much is lost."""
-
-    def __init__(self, folder: JobFolder, name: str) -> None:
-        self._folder = folder
-        self._name = name
-        self._file = -1
-        self._held = bytearray()
-        self._lost = 0
-        self._end = b""
-        self.source, self.sink = os.pipe()
-        with contextlib.suppress(OSError):  # one user may have only so much of it
-            fcntl.fcntl(self.sink, fcntl.F_SETPIPE_SZ, _PIPE)
-        self.add(b"")
-
-    def add(self, words: bytes) -> None:
-        self._held += words
-        self._end = (self._end + words)[-_HELD_BACK:]
-        try:
-            self.flush()
-        except OSError:
-            over = max(0, len(self._held) - _HELD_BACK)
-            del self._held[:over]
-            self._lost += over
-
-    def flush(self) -> None:
-        if self._file < 0:
-            self._file = self._folder.file(self._name, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        if self._lost:
-            os.write(self._file, f"\n[{self._lost} bytes are lost: the disk had no room]\n".encode())
-            self._lost = 0
-        while self._held:
-            del self._held[: os.write(self._file, self._held)]
-
-    def last_words(self) -> str:
-        """Return the last line that was written."""
-        lines = self._end.decode(errors="replace").strip().splitlines()
-        return lines[-1].strip()[:LAST_WORDS] if lines else ""
-
-
-class LogPump(threading.Thread):
-    """A thread of the runner that takes what processes write to their logs. It is one of its own since a slow
-    disk must not keep a wish to stop from a job."""
-
-    def __init__(self) -> None:
-        super().__init__(daemon=True)
-        self.logs: dict[int, JobLog] = {}  # by the end of the pipe that is read
-        self._over = threading.Event()
-        self._poll = select.poll()
-        self._open = 0
-
-    def open(self, folder: JobFolder, name: str) -> JobLog:
-        log = JobLog(folder, name)
-        self.logs[log.source] = log
-        self._poll.register(log.source, select.POLLIN)
-        self._open += 1
-        return log
-
-    def run(self) -> None:
-        pause = 0.0
-        while not self._over.wait(pause):
-            with contextlib.suppress(MemoryError):
-                taken = self._taken(SELDOM / 4 if self._open else 0)
-                pause = 0 if taken > _PIPE // 2 else TICK / 10 if self._open else TICK  # lines come together
-        self._taken(0)
-
-    def finish(self) -> None:
-        """Take what is left; processes that have ended can have left no more than a pipe holds."""
-        self._over.set()
-        self.join()
-
-    def flush(self) -> None:
-        for log in self.logs.values():
-            log.flush()
-
-    def _taken(self, patience: float) -> int:
-        """Take what is there, and return how much the one who wrote most has written."""
-        ready = {number for number, _ in self._poll.poll(patience * 1000)}
-        most = 0
-        for number, log in self.logs.items():
-            words = os.read(number, _PIPE) if number in ready else b""
-            if number in ready and not words:
-                self._poll.unregister(number)
-                self._open -= 1
-            log.add(words)
-            most = max(most, len(words))
-        return most
-
-
-class Claims:
-    """What a job tells by the files of its folder: how far it is, and how far its checkpoint (*stamp*), since
-    when it is up, as which run it uses its GPUs, and what troubles it."""
-
-    def __init__(self, folder: JobFolder) -> None:
-        self._folder = folder
-        self._looked_at = float("-inf")
-        self._read = dict[str, Any]()
-        self._stamp: Stamp | None = None
-        self._full = ""
-
-    def look(self, last: bool = False) -> dict[str, Any]:
-        progress = self._json(PROGRESS)
-        used = self._json(USED)
-        ready = self._folder.seen(READY)
-        if last or time.monotonic() - self._looked_at > LOOK:
-            self._looked_at, self._stamp = time.monotonic(), self._folder.stamp()
-            self._full = FULL if self._folder.free() < LITTLE else ""
-        return {
-            "progress": checked_part(progress.get("progress")),
-            "kept": checked_part(progress.get("kept")),
-            "trouble": checked_words(progress.get("trouble")) or self._full,
-            "used": checked_number(used.get("run")) or 0,
-            "ready": ready.st_mtime if ready is not None else None,
-            "stamp": self._stamp,
-        }
-
-    def _json(self, name: str) -> dict[str, Any]:
-        """Return what a small file of JSON holds, which is read when it has changed."""
-        seen = self._folder.seen(name)
-        mark = (seen.st_ino, seen.st_mtime_ns, seen.st_size) if seen is not None else None
-        if self._read.get(name, (None, {}))[0] != mark:
-            self._read[name] = mark, _decoded(self._folder.read(name))
-        found: dict[str, Any] = self._read.get(name, (None, {}))[1]
-        return found
-
-
-def _decoded(content: bytes | None) -> dict[str, Any]:
-    try:
-        found = json.loads(content or b"{}")
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 class Runner:
@@ -188,6 +41,7 @@ class Runner:
 
     def __init__(self, order: dict[str, Any], keeper: socket.socket) -> None:
         self._order = order
+        self._grace = Grace(float(order["grace"]))
         self._keeper = keeper
         self._children: list[subprocess.Popen[bytes]] = []
         self._pump = LogPump()
@@ -204,7 +58,7 @@ class Runner:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGURG):
             signal.signal(number, lambda *_: None)  # whoever sends them means the keeper, or the job
         folder = self._opened()
-        claims = Claims(folder) if folder is not None else None
+        claims = ClaimReader(folder) if folder is not None else None
         if folder is not None and claims is not None:
             self._start(folder)
             self._pump.start()
@@ -243,7 +97,7 @@ class Runner:
             self._told = what
             self._keeper.send(json.dumps(what).encode())
 
-    def _end(self, claims: Claims | None) -> None:
+    def _end(self, claims: ClaimReader | None) -> None:
         """Tell how all has ended, after the last words of the processes, once there is room for them."""
         while not self._flushed():
             self._keeper_says(SELDOM)
@@ -253,8 +107,8 @@ class Runner:
             codes.append(self._unstarted)
         logs = list(self._pump.logs.values())
         last = logs[self._first].last_words() if self._first < len(logs) else ""
-        told = claims.look(last=True) if claims is not None else {}
-        ending = {**told, "codes": codes, "first": self._first, "words": last}
+        last_claims = claims.look(last=True) if claims is not None else {}
+        ending = {**last_claims, "codes": codes, "first": self._first, "words": last}
         self._keeper.send(json.dumps(ending).encode())
 
     def _flushed(self) -> bool:
@@ -359,13 +213,17 @@ class Runner:
         if all(code is not None for code in codes):
             return False
         self._pass_on()
-        if self._late(1.0) or (self._failed_at is not None and now > self._failed_at + PATIENCE):
+        if self._late(self._grace.job) or (self._failed_at is not None and now > self._failed_at + PATIENCE):
             self._kill()
         return True
 
     def _pass_on(self) -> None:
         """Pass a wish to stop on once the job is up and can answer: every run gets somewhere."""
-        if self._asked_at is not None and not self._passed_on and (self._ready() or self._late(0.5)):
+        if (
+            self._asked_at is not None
+            and not self._passed_on
+            and (self._ready() or self._late(self._grace.start))
+        ):
             self._passed_on = True
             for child in self._children:
                 if child.poll() is None:
@@ -378,9 +236,9 @@ class Runner:
         up = self._told.get("ready")
         return up is not None and time.time() >= up + float(self._order["least"])
 
-    def _late(self, part: float) -> bool:
-        """Return whether so much of the time that the job has for leaving is over."""
-        return self._asked_at is not None and time.monotonic() > self._asked_at + part * self._order["grace"]
+    def _late(self, seconds: float) -> bool:
+        """Return whether it is so long ago that the job was asked to leave."""
+        return self._asked_at is not None and time.monotonic() > self._asked_at + seconds
 
     def _kill(self) -> None:
         """End the processes, and what they have left behind, such as the program in a shell."""

@@ -23,37 +23,32 @@ from typing import NamedTuple
 import msgspec
 
 from astrarium.cluster.live.backend import Fenced, MachineStatus, Order, RunKey, RunStatus, Snapshot
-from astrarium.cluster.live.backends.copies import COPIES, CopyStore, Held, send_pieces, write_within
 from astrarium.cluster.live.backends.fleet import AgentHandle, MachineFleet
-from astrarium.cluster.live.backends.remote import (
+from astrarium.cluster.live.backends.hosts.checkpoints import Checkpoint, send_pieces
+from astrarium.cluster.live.backends.hosts.copies import COPIES, CopyStore, write_within
+from astrarium.cluster.live.backends.hosts.handle import HostHandle
+from astrarium.cluster.live.backends.hosts.messages import (
     Accepted,
     ClearCheckpoint,
     FetchCheckpoint,
-    ForgetRun,
     GetCheckpoint,
-    HostOrder,
     Join,
     LogPiece,
-    Orders,
     PutCheckpoint,
     PutLogs,
     Refusal,
     Report,
-    RetryGpu,
     SendCheckpoint,
     SendLogs,
-    StartPart,
-    StopRun,
     Welcome,
 )
-from astrarium.cluster.live.backends.wire import Channel
-from astrarium.cluster.live.machine.agent import PartOrder, PartStatus
 from astrarium.cluster.live.machine.as_owner import LONGEST_LOG
 from astrarium.cluster.live.machine.folders import APPS, Resume, job_name, read_file
+from astrarium.cluster.live.machine.keeping.grace import GRACE, PATIENCE
 from astrarium.cluster.live.machine.keeping.job_files import CHECKPOINT
 from astrarium.cluster.live.machine.keeping.records import private_folder, write_whole
+from astrarium.cluster.live.wire.channel import Channel
 
-ASK_AGAIN = 5.0  # seconds after which a checkpoint that has not come is asked for again
 _LOG = re.compile(r"job-\d+/run-\d+/part-\d+/log-\d+\.txt")
 
 
@@ -72,78 +67,6 @@ class HostRegister(msgspec.Struct):
     hosts: dict[str, HostRecord] = {}
 
 
-class HostHandle:
-    """A machine as the arbiter knows it: its last report, and the orders that it has not yet carried out."""
-
-    def __init__(self, join: Join) -> None:
-        self.machine = join.machine
-        self.device_base = join.device_base
-        self._lock = threading.Lock()
-        self._parts: dict[RunKey, PartStatus] = {}
-        self._ports = [0]
-        self._orders = list[tuple[int, HostOrder]]()
-        self._given = 0
-        self._asked: dict[object, float] = {}
-        self.troubles: dict[object, str] = {}  # checkpoints that could not be brought there, and why
-        self.answered = False
-        self.joined(join, None)
-
-    def joined(self, join: Join, channel: Channel | None) -> None:
-        """Hear that the agent has connected, maybe once more."""
-        self.address, self.heard_at, self.channel = join.address, time.monotonic(), channel
-        self.held = {one.job: one for one in join.held}
-
-    def exchange(self, report: Report) -> Orders:
-        """Hear a report, and return the orders that were not carried out before it."""
-        with self._lock:
-            self.heard_at = time.monotonic()
-            self.answered = True
-            self._parts = {each.order.key: each for each in report.parts}
-            self._ports = report.ports
-            self.machine = msgspec.structs.replace(self.machine, sick=report.sick, watched=report.watched)
-            self.held |= {one.job: one for one in report.held}
-            self.troubles |= {one.name: why for one, why in report.troubles}
-            self._orders = [each for each in self._orders if each[0] > report.done]
-            return Orders(list(self._orders))
-
-    def port(self) -> int:
-        """Return a free port; with too many gangs at once two may share one, and one begins again."""
-        with self._lock:
-            return self._ports.pop() if len(self._ports) > 1 else self._ports[0]
-
-    def look(self) -> Mapping[RunKey, PartStatus]:
-        return self._parts
-
-    def start(self, part: PartOrder) -> None:
-        self.give(StartPart(part))
-
-    def stop(self, key: RunKey) -> None:
-        self.give(StopRun(key))
-
-    def retry(self, gpu: int) -> None:
-        self.give(RetryGpu(gpu))
-
-    def forget(self, key: RunKey) -> None:
-        if key in self._parts:
-            self.give(ForgetRun(key))
-
-    def give(self, order: HostOrder) -> None:
-        """Give an order with the next answer, unless it waits there already."""
-        with self._lock:
-            if all(each != order for _, each in self._orders):
-                self._given += 1
-                self._orders.append((self._given, order))
-
-    def ask(self, order: SendCheckpoint | FetchCheckpoint) -> None:
-        """Ask for a checkpoint to be sent or fetched, and again when that has taken long."""
-        what = (type(order), order.held.name)
-        now = time.monotonic()
-        if now - self._asked.get(what, float("-inf")) > ASK_AGAIN:
-            self._asked = {each: at for each, at in self._asked.items() if now - at < ASK_AGAIN}
-            self._asked[what] = now
-            self.give(order)
-
-
 class _Logs(NamedTuple):
     """Logs of an app that a machine was asked for."""
 
@@ -160,9 +83,9 @@ class AgentsBackend(MachineFleet):
     def __init__(
         self,
         home: Path,
-        grace: float = 30.0,
+        grace: float = GRACE,
         least: float = 0.0,
-        patience: float = 10.0,
+        patience: float = PATIENCE,
         env: Mapping[str, str] | None = None,
         copies: bool = True,
         every: float = 0.2,
@@ -249,24 +172,24 @@ class AgentsBackend(MachineFleet):
         best = self._newest(job_name(order))
         return best.kept if best is not None else 0.0
 
-    def _newest(self, job: str) -> Held | None:
+    def _newest(self, job: str) -> Checkpoint | None:
         """Return the newest checkpoint of a job that can be reached."""
-        found = [agent.held[job] for agent in self._present().values() if job in agent.held]
+        candidates = [agent.held[job] for agent in self._present().values() if job in agent.held]
         copy = self._store.newest(job)
-        found = [one for one in found if self._store.counts(one)] + ([copy] if copy else [])
-        return max(found, key=lambda one: (*one.age, one.kept), default=None)
+        candidates = [one for one in candidates if self._store.counts(one)] + ([copy] if copy else [])
+        return max(candidates, key=lambda one: (*one.age, one.kept), default=None)
 
-    def _brought(self, best: Held, order: Order) -> bool:
+    def _brought(self, best: Checkpoint, order: Order) -> bool:
         """Return whether a checkpoint lies on all machines of an order, and see to it that it will."""
         there = self._present()
         copy = self._store.newest(best.job)
         copied = copy is not None and copy.name == best.name
-        missing = [each.machine for each in order.active if not _has(there.get(each.machine), best)]
-        for name in (each for each in missing if copied and each in there):
+        missing = [part.machine for part in order.active if not _has(there.get(part.machine), best)]
+        for name in (machine for machine in missing if copied and machine in there):
             there[name].ask(FetchCheckpoint(best, order.task))
             if why := there[name].troubles.pop(best.name, ""):
-                told = f"its checkpoint could not be brought to {name}: {why}"
-                self._unstarted[order.key] = RunStatus(order.gpus, "failed", best.kept, best.kept, told)
+                error = f"its checkpoint could not be brought to {name}: {why}"
+                self._unstarted[order.key] = RunStatus(order.gpus, "failed", best.kept, best.kept, error)
         for agent in there.values() if missing and not copied else ():
             if _has(agent, best):
                 agent.ask(SendCheckpoint(best))
@@ -279,7 +202,7 @@ class AgentsBackend(MachineFleet):
             agent.ask(SendCheckpoint(one))
         return bool(due)
 
-    def _due(self, agent: HostHandle) -> Iterator[Held]:
+    def _due(self, agent: HostHandle) -> Iterator[Checkpoint]:
         for one in list(agent.held.values()):
             copy = self._store.newest(one.job)
             if copy is not None and copy.name == one.name:
@@ -322,7 +245,7 @@ class AgentsBackend(MachineFleet):
         else:
             channel.send(Accepted())
 
-    def _send_copy(self, channel: Channel, one: Held) -> None:
+    def _send_copy(self, channel: Channel, one: Checkpoint) -> None:
         try:
             file = self._store.archive(one)
         except OSError as error:
@@ -334,11 +257,11 @@ class AgentsBackend(MachineFleet):
 
     def _serve_agent(self, channel: Channel, join: Join) -> None:
         with self._lock:
-            found = self._admitted(join, channel)
-        if isinstance(found, Refusal):
-            channel.send(found)
+            admitted = self._admitted(join, channel)
+        if isinstance(admitted, Refusal):
+            channel.send(admitted)
             return
-        name, agent = found
+        name, agent = admitted
         number = int(name.rpartition(".")[2])
         channel.send(Welcome(self._register.cluster, number, self._epoch, self._every))
         while True:
@@ -401,9 +324,9 @@ class AgentsBackend(MachineFleet):
             asked[number] = self._logs[number] = _Logs(app, threading.Event(), threading.Event(), dict(have))
             agent.give(SendLogs(app, number, have))
         ends = time.monotonic() + seconds
-        for number, each in asked.items():
-            each.came.wait(max(0.0, ends - time.monotonic()))
-            each.given_up.set()
+        for number, logs in asked.items():
+            logs.came.wait(max(0.0, ends - time.monotonic()))
+            logs.given_up.set()
             del self._logs[number]
 
     def _take_logs(self, channel: Channel, asked: _Logs) -> None:
@@ -430,6 +353,6 @@ class AgentsBackend(MachineFleet):
         asked.here[piece.path] = piece.offset + len(piece.body)
 
 
-def _has(agent: HostHandle | None, one: Held) -> bool:
+def _has(agent: HostHandle | None, one: Checkpoint) -> bool:
     known = agent.held.get(one.job) if agent is not None else None
     return known is not None and known.name == one.name

@@ -3,100 +3,34 @@
 A run is an Indexed Job whose pods are held to the machines that the policy chose, one on each: number i runs
 part i. Parts with unequal numbers of GPUs make several Jobs. Every pod has the folder of all jobs at the path
 that the arbiter knows it by, and runs a keeper from there; how it ended is told by its folder.
-
-The API server is spoken to with the standard library: half a dozen plain calls are needed, and the
-`kubernetes` package brings thousands.
 """
 
 from __future__ import annotations
 
-import base64
-import json
-import math
-import os
 import re
 import shlex
-import ssl
-import tempfile
-import urllib.error
-import urllib.parse
-import urllib.request
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from http.client import HTTPException
 from pathlib import Path
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Unpack
 
-from astrarium.cluster.live.backend import KubernetesOptions, MachineStatus, Order, RunKey
-from astrarium.cluster.live.backends.site import (
-    KEEPER,
-    SiteBackend,
-    SiteJob,
-    SiteOptions,
-    SiteRefused,
-    SiteSilent,
-    SiteView,
-)
+from astrarium.cluster.live.backend import MachineStatus, Order, RunKey
+from astrarium.cluster.live.backends.kubernetes.api_server import Missing, Taken, found_server
+from astrarium.cluster.live.backends.kubernetes.options import KubernetesOptions
+from astrarium.cluster.live.backends.site import KEEPER, SiteBackend, SiteJob, SiteOptions, SiteView
 from astrarium.cluster.live.machine.folders import order_folder
 from astrarium.cluster.live.machine.keeping.records import OUTCOME
-from astrarium.core.decode import parse_yaml
-from astrarium.core.errors import InputError
 
-ANSWER = 30.0  # seconds that a call may take
-ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # where a pod finds who it is
 HOST = "kubernetes.io/hostname"
 GPU = "nvidia.com/gpu"
 KEPT = 24 * 3600  # seconds that Kubernetes remembers a Job that nobody removes
-SLACK = 10  # seconds that a keeper has longer than its job, to tell how that ended
 NO_IMAGE = {"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"}
 NO_CONTAINER = NO_IMAGE | {"CreateContainerConfigError", "CreateContainerError", "RunContainerError"}
 JOBS = "/apis/batch/v1/{}/jobs"
 PODS = "/api/v1/{}/pods"
 SERVICES = "/api/v1/{}/services"
 GROUPS = "/apis/scheduling.volcano.sh/v1beta1/{}/podgroups"
-
-
-class Taken(SiteRefused):
-    """There is something of this name already."""
-
-
-class Missing(SiteRefused):
-    """There is nothing of this name."""
-
-
-class ApiServer(NamedTuple):
-    """An API server, and how it knows us: by a token, which may change, or by a certificate."""
-
-    url: str
-    tls: ssl.SSLContext | None
-    token: Callable[[], str]
-
-    def call(self, method: str, path: str, body: object = None, **query: str) -> Any:
-        """Return the answer to a call."""
-        url = f"{self.url}{path}{'?' if query else ''}{urllib.parse.urlencode(query)}"
-        headers = {"Accept": "application/json", "Content-Type": "application/json"}
-        if token := self.token():
-            headers["Authorization"] = f"Bearer {token}"
-        data = None if body is None else json.dumps(body).encode()
-        request = urllib.request.Request(url, data, headers, method=method)
-        try:
-            with urllib.request.urlopen(request, timeout=ANSWER, context=self.tls) as answer:
-                return json.loads(answer.read())
-        except urllib.error.HTTPError as error:
-            raise _refusal(error) from None
-        except (OSError, HTTPException, ValueError) as error:  # ValueError: half an answer
-            raise SiteSilent(f"{self.url}: {getattr(error, 'reason', error)}") from None
-
-
-def _refusal(error: urllib.error.HTTPError) -> Exception:
-    """Return what an error of the API server means: who is too busy, or does not know us now, is silent."""
-    words = f"{error.code} {error.reason}"
-    with suppress(OSError, ValueError, AttributeError, HTTPException):
-        words = f"{error.code} {json.loads(error.read()).get('message') or error.reason}"
-    kinds = {404: Missing, 409: Taken}
-    silent = error.code in (401, 408, 410, 425, 429) or error.code >= 500
-    return SiteSilent(words) if silent else kinds.get(error.code, SiteRefused)(words)
 
 
 class KubernetesBackend(SiteBackend):
@@ -207,7 +141,7 @@ class KubernetesBackend(SiteBackend):
         }  # fmt: skip
         return {
             "restartPolicy": "Never",
-            "terminationGracePeriodSeconds": math.ceil(self.grace) + SLACK,
+            "terminationGracePeriodSeconds": self.grace.pod,
             "affinity": self._affinity(order, places),
             "tolerations": [{"key": GPU, "operator": "Exists"}],
             "volumes": [{"name": "jobs", "persistentVolumeClaim": {"claimName": claim}}],
@@ -248,17 +182,17 @@ class KubernetesBackend(SiteBackend):
         jobs = self._api.call("GET", self._path(JOBS), labelSelector=selector)["items"]
         pods = self._api.call("GET", self._path(PODS), labelSelector=selector)["items"]
         of_runs: dict[RunKey, tuple[list[Any], list[Any]]] = {}
-        for place, found in enumerate((jobs, pods)):
-            for one in found:
+        for place, objects in enumerate((jobs, pods)):
+            for one in objects:
                 of_runs.setdefault(_key(one), ([], []))[place].append(one)
-        return {key: _site_job(*each, silent) for key, each in of_runs.items()}
+        return {key: _site_job(*owned, silent) for key, owned in of_runs.items()}
 
 
 def _site_job(jobs: Sequence[Any], pods: Sequence[Any], silent: set[str]) -> SiteJob:
     """Return what Kubernetes says of a run by its Jobs and pods; *silent* machines may never tell."""
     began = any(_state(pod).keys() & {"running", "terminated"} for pod in pods)
     waiting = [_state(pod).get("waiting", {}) for pod in pods]
-    broken = next((each for each in waiting if each.get("reason") in NO_CONTAINER), None)
+    broken = next((state for state in waiting if state.get("reason") in NO_CONTAINER), None)
     if broken is not None:
         return SiteJob(False, began, f"{broken['reason']}: {broken.get('message', '')}", True)
     if any(pod["spec"].get("nodeName") in silent and _lives(pod) for pod in pods):
@@ -266,7 +200,7 @@ def _site_job(jobs: Sequence[Any], pods: Sequence[Any], silent: set[str]) -> Sit
     if any(map(_lives, pods)) or any(not _finished(job) for job in jobs):
         return SiteJob(True, began)
     ended = [_end(pod) for pod in pods]
-    state, failed = next((each for each in ended if each[0]), ("", False))
+    state, failed = next((end for end in ended if end[0]), ("", False))
     return SiteJob(False, began, state or "the Job has ended", failed)
 
 
@@ -281,7 +215,10 @@ def _lives(pod: Mapping[str, Any]) -> bool:
 
 def _finished(job: Mapping[str, Any]) -> bool:
     conditions = job.get("status", {}).get("conditions") or []
-    return any(each["type"] in ("Complete", "Failed") and each["status"] == "True" for each in conditions)
+    return any(
+        condition["type"] in ("Complete", "Failed") and condition["status"] == "True"
+        for condition in conditions
+    )
 
 
 def _end(pod: Mapping[str, Any]) -> tuple[str, bool]:
@@ -293,8 +230,8 @@ def _end(pod: Mapping[str, Any]) -> tuple[str, bool]:
     if not code.get("exitCode"):
         return "", False
     taken = any(
-        each["type"] == "DisruptionTarget" and each["status"] == "True"
-        for each in status.get("conditions", [])
+        condition["type"] == "DisruptionTarget" and condition["status"] == "True"
+        for condition in status.get("conditions", [])
     )
     return f"{code.get('reason', 'Error')}, exit code {code['exitCode']}", not taken
 
@@ -317,7 +254,7 @@ def _gpus(node: Mapping[str, Any]) -> int:
 
 def _ready(node: Mapping[str, Any]) -> bool:
     conditions = node["status"].get("conditions") or []
-    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
 def _takes_pods(node: Mapping[str, Any]) -> bool:
@@ -329,74 +266,3 @@ def _rack(label: str) -> int:
     """Return the number of a rack: that at the end of its name, or one that its name always gives."""
     number = re.search(r"\d+$", label)
     return int(number[0]) if number else zlib.crc32(label.encode()) if label else 0
-
-
-# Where the API server is, and who we are there.
-
-
-def found_server(address: str = "") -> ApiServer:
-    """Return the API server at an *address*, that of the cluster we are in, or that of the kubeconfig."""
-    inside = os.environ.get("KUBERNETES_SERVICE_HOST", "")
-    if address or inside:
-        port = os.environ.get("KUBERNETES_SERVICE_PORT", "443")
-        url = address.rstrip("/") or f"https://{f'[{inside}]' if ':' in inside else inside}:{port}"
-        if not url.startswith(("http://", "https://")):
-            raise InputError(
-                "live.address", address, "a URL such as http://127.0.0.1:8001 (of `kubectl proxy`)"
-            )
-        authority = ACCOUNT / "ca.crt"
-        tls = ssl.create_default_context(cafile=authority if authority.exists() else None)
-        return ApiServer(url, tls if url.startswith("https") else None, _account_token)
-    return _configured(Path(os.environ.get("KUBECONFIG", "~/.kube/config").split(os.pathsep)[0]).expanduser())
-
-
-def _account_token() -> str:
-    """Return the token of our service account, which is renewed now and then."""
-    path = ACCOUNT / "token"
-    return path.read_text().strip() if path.exists() else ""
-
-
-def _configured(path: Path) -> ApiServer:
-    """Return the API server of the current context of a kubeconfig."""
-    told = "a kubeconfig with a current context, in KUBECONFIG or ~/.kube/config; or say live.address"
-    try:
-        config = parse_yaml(path.read_text(), str(path))
-        context = _named(config["contexts"], config["current-context"])["context"]
-        cluster = _named(config["clusters"], context["cluster"])["cluster"]
-        user = _named(config["users"], context["user"])["user"]
-    except (OSError, KeyError, TypeError, StopIteration):
-        raise InputError("live.backend", "kubernetes", f"{told} ({path})") from None
-    if "exec" in user or "auth-provider" in user:
-        told = "the address of `kubectl proxy`, as http://127.0.0.1:8001: the kubeconfig has a program log in"
-        raise InputError("live.address", None, told)
-    tls = _tls(cluster, user, path.parent) if cluster["server"].startswith("https") else None
-    return ApiServer(cluster["server"].rstrip("/"), tls, lambda: _token(user, path.parent))
-
-
-def _named(items: Sequence[Any], name: str) -> Any:
-    return next(each for each in items if each["name"] == name)
-
-
-def _token(user: Mapping[str, Any], base: Path) -> str:
-    file = user.get("tokenFile")
-    return (base / file).read_text().strip() if file else str(user.get("token", ""))
-
-
-def _tls(cluster: Mapping[str, Any], user: Mapping[str, Any], base: Path) -> ssl.SSLContext:
-    with tempfile.TemporaryDirectory() as folder:
-        authority = _file(cluster, "certificate-authority", base, Path(folder))
-        tls = ssl.create_default_context(cafile=authority)
-        if cluster.get("insecure-skip-tls-verify"):
-            tls.check_hostname = False
-            tls.verify_mode = ssl.CERT_NONE
-        if certificate := _file(user, "client-certificate", base, Path(folder)):
-            tls.load_cert_chain(certificate, _file(user, "client-key", base, Path(folder)))
-        return tls
-
-
-def _file(section: Mapping[str, Any], name: str, base: Path, folder: Path) -> Path | None:
-    """Return a file of a kubeconfig, which has its path or, in base64, what it holds."""
-    if data := section.get(f"{name}-data"):
-        (folder / name).write_bytes(base64.b64decode(data))
-        return folder / name
-    return base / section[name] if name in section else None

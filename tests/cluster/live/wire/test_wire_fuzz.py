@@ -18,16 +18,25 @@ import pytest
 
 from astrarium.cluster.live.access import AccessSection
 from astrarium.cluster.live.backend import MachineStatus
-from astrarium.cluster.live.backends import wire
-from astrarium.cluster.live.backends.copies import Held, Stamp
-from astrarium.cluster.live.backends.hosts import AgentsBackend
-from astrarium.cluster.live.backends.remote import AGENT, GetCheckpoint, Join, PutCheckpoint, PutLogs, Report
-from astrarium.cluster.live.backends.wire import Admission, Channel, Place, WireError, connected, tcp_listener
-from astrarium.cluster.live.limits import Connections, Pool
-from astrarium.cluster.live.service import Ask, Client, LogsHead, Service
-from astrarium.cluster.live.store import Store
-from astrarium.cluster.live.store import connected as connected_to_store
+from astrarium.cluster.live.backends.hosts.backend import AgentsBackend
+from astrarium.cluster.live.backends.hosts.checkpoints import Checkpoint, Stamp
+from astrarium.cluster.live.backends.hosts.messages import (
+    AGENT,
+    GetCheckpoint,
+    Join,
+    PutCheckpoint,
+    PutLogs,
+    Report,
+)
+from astrarium.cluster.live.service.client import Ask, Client
+from astrarium.cluster.live.service.service import Service
+from astrarium.cluster.live.service.state_folder import LogsHead
+from astrarium.cluster.live.store import Store, open_database
 from astrarium.cluster.live.watching.history import PastQuery
+from astrarium.cluster.live.wire.channel import Channel, WireError, _tag
+from astrarium.cluster.live.wire.connections import Connections, Pool
+from astrarium.cluster.live.wire.handshake import Place, connected
+from astrarium.cluster.live.wire.listener import Admission, tcp_listener
 from tests.support.cluster.hosts import waited
 
 KEYS = {name: name.encode() * 16 for name in ("alice", "bob", AGENT)}
@@ -45,7 +54,7 @@ ASKS = [
     Ask.of("accounting", {"by": ["team", "day"], "since": 5}),
     Ask.of("logs", {"app": "see", "have": {LOG: 3}}),
 ]
-HELD = Held("0-see/job-0", 1, Stamp(1, 2), 0.5)
+HELD = Checkpoint("0-see/job-0", 1, Stamp(1, 2), 0.5)
 AGENTS: list[object] = [
     Join("left", MachineStatus(2), "10.0.0.1", 0, "", 0, False, [HELD]),
     PutCheckpoint(HELD),
@@ -91,7 +100,7 @@ class World:
 def world(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Iterator[World]:
     """Check, when all was said, that a good client is served and that nothing is left behind."""
     Store(tmp_path).close()
-    with closing(connected_to_store(tmp_path / "cluster.db")) as db:
+    with closing(open_database(tmp_path / "cluster.db")) as db:
         db.execute("INSERT INTO meta VALUES ('status', '{\"apps\": [], \"machines\": []}')")
         db.execute("INSERT INTO apps (id, name, team, task) VALUES (0, 'see', 'vision', '{}')")
     log = tmp_path / "copies/0-see" / LOG
@@ -174,7 +183,7 @@ def mutated(chance: random.Random, message: object) -> bytes:
 
 def frame(body: bytes, size: int | None = None) -> bytes:
     """Return a message as strangers send it: signed with the empty key."""
-    return struct.pack(">I", len(body) if size is None else size) + wire._tag(b"", 0, body) + body
+    return struct.pack(">I", len(body) if size is None else size) + _tag(b"", 0, body) + body
 
 
 # who says it

@@ -18,8 +18,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from astrarium.cluster.live.backends import wire
-from astrarium.cluster.live.backends.wire import Channel, Listener, Place, WireError, connected, tcp_listener
+from astrarium.cluster.live.wire import handshake
+from astrarium.cluster.live.wire.channel import Channel, WireError
+from astrarium.cluster.live.wire.handshake import GREETING, Place, connected, read_place
+from astrarium.cluster.live.wire.keys import read_key
+from astrarium.cluster.live.wire.listener import Listener, tcp_listener
+from astrarium.cluster.live.wire.tls import server_tls
 from astrarium.core.errors import InputError
 
 KEY = b"k" * 32
@@ -88,7 +92,7 @@ def test_who_goes_on_without_a_proof_is_not_heard(echo: Echo) -> None:
     [
         b"GET / HTTP/1.1\r\n\r\n",
         struct.pack(">I", 1 << 31) + b"x" * 100,
-        struct.pack(">I", wire.GREETING + 1) + b"x" * 5000,
+        struct.pack(">I", GREETING + 1) + b"x" * 5000,
         struct.pack(">I", 3) + b"\0" * 32 + b"abc",
         b"",
     ],
@@ -111,7 +115,7 @@ def _read_to_end(sock: socket.socket) -> bytes:
 
 
 def test_silent_strangers_are_left_and_hold_up_nobody(echo: Echo, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "HANDSHAKE", 1.0)
+    monkeypatch.setattr(handshake, "HANDSHAKE", 1.0)
     silent = [socket.create_connection(echo.place[:2], timeout=60) for _ in range(10)]
     with connected(echo.place, "ann", KEY) as channel:
         channel.send("hello")
@@ -234,25 +238,25 @@ def test_a_key_is_for_its_owner_alone(tmp_path: Path) -> None:
     path.write_text("k" * 40 + "\n")
     path.chmod(0o640)
     with pytest.raises(InputError, match="for its owner alone: chmod 600"):
-        wire.read_key("--key-file", path)
+        read_key("--key-file", path)
     path.chmod(0o600)
-    assert wire.read_key("--key-file", path) == b"k" * 40
+    assert read_key("--key-file", path) == b"k" * 40
     path.write_text("short")
     with pytest.raises(InputError, match="at least 32 characters"):
-        wire.read_key("--key-file", path)
+        read_key("--key-file", path)
     with pytest.raises(InputError, match="a file that can be read"):
-        wire.read_key("--key-file", tmp_path / "none")
+        read_key("--key-file", tmp_path / "none")
 
 
 @pytest.mark.parametrize("text", ["", "host", "host:", ":70", "host:seven", "host:70000", "host:-1"])
 def test_a_place_is_a_host_and_a_port(text: str) -> None:
     with pytest.raises(InputError, match="HOST:PORT"):
-        wire.read_place("--arbiter", text)
+        read_place("--arbiter", text)
 
 
 def test_places() -> None:
-    assert wire.read_place("--arbiter", "a.b:70") == Place("a.b", 70)
-    assert wire.read_place("--arbiter", "[::1]:70", "file") == Place("::1", 70, "file")
+    assert read_place("--arbiter", "a.b:70") == Place("a.b", 70)
+    assert read_place("--arbiter", "[::1]:70", "file") == Place("::1", 70, "file")
 
 
 def test_a_port_that_is_taken_is_named(echo: Echo) -> None:
@@ -272,7 +276,7 @@ def certificate(folder: Path, name: str) -> tuple[str, str]:
 def test_with_tls_nobody_reads_along(tmp_path: Path) -> None:
     pem, key = certificate(tmp_path, "arbiter")
     other, _ = certificate(tmp_path, "other")
-    echo = Echo(wire.server_tls(pem, key))
+    echo = Echo(server_tls(pem, key))
     seen = Listening(echo.place)
     with connected(seen.place._replace(certificate=pem), "ann", KEY) as channel:
         channel.send("hello")
@@ -286,7 +290,7 @@ def test_with_tls_nobody_reads_along(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="the arbiter's certificate"):
         connected(echo.place._replace(certificate=str(tmp_path)), "ann", KEY)
     with pytest.raises(InputError, match=r"live\.tls"):
-        wire.server_tls(str(tmp_path / "none"), key)
+        server_tls(str(tmp_path / "none"), key)
     echo.listener.close()
 
 
@@ -343,8 +347,8 @@ def test_structs_are_read_as_what_they_are() -> None:
 
 AT_ONCE = """
 import gc, socket, sys, threading
-from astrarium.cluster.live.backends.remote import Orders, Refusal, Report
-from astrarium.cluster.live.backends.wire import Channel
+from astrarium.cluster.live.backends.hosts.messages import Orders, Refusal, Report
+from astrarium.cluster.live.wire.channel import Channel
 
 def hear():
     left, right = socket.socketpair()

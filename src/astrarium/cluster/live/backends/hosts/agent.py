@@ -21,9 +21,10 @@ from typing import Any
 
 import msgspec
 
-from astrarium.cluster.live.backend import JobCommand, MachineStatus, RunKey, Sickness
-from astrarium.cluster.live.backends.copies import (
-    Held,
+from astrarium.cluster.live.backend import MachineStatus, RunKey
+from astrarium.cluster.live.backends.fleet import free_ports
+from astrarium.cluster.live.backends.hosts.checkpoints import Checkpoint
+from astrarium.cluster.live.backends.hosts.machine_checkpoints import (
     all_held,
     clear_before,
     held,
@@ -31,18 +32,33 @@ from astrarium.cluster.live.backends.copies import (
     packed,
     receive_held,
 )
-from astrarium.cluster.live.backends.fleet import free_ports
-from astrarium.cluster.live.backends.wire import Channel, Place, WireError, connected
-from astrarium.cluster.live.machine.agent import (
-    DiskThread,
-    MachineAgent,
-    PartOrder,
-    PartStatus,
-    left_behind,
+from astrarium.cluster.live.backends.hosts.messages import (
+    AGENT,
+    Accepted,
+    ClearCheckpoint,
+    FetchCheckpoint,
+    ForgetRun,
+    GetCheckpoint,
+    HostOrder,
+    Join,
+    LogPiece,
+    Orders,
+    PutCheckpoint,
+    PutLogs,
+    Refusal,
+    Report,
+    RetryGpu,
+    SendCheckpoint,
+    SendLogs,
+    StartPart,
+    StopRun,
+    Welcome,
 )
+from astrarium.cluster.live.machine.agent import MachineAgent
 from astrarium.cluster.live.machine.as_owner import log_names, read_logs
+from astrarium.cluster.live.machine.disk_thread import DiskThread
 from astrarium.cluster.live.machine.folders import LOCKS, ORDERS, job_name, read_file
-from astrarium.cluster.live.machine.health import HealthWatch
+from astrarium.cluster.live.machine.health.watch import HealthWatch
 from astrarium.cluster.live.machine.keeping.records import (
     CLOSED,
     STOP,
@@ -52,132 +68,17 @@ from astrarium.cluster.live.machine.keeping.records import (
     write_whole,
 )
 from astrarium.cluster.live.machine.owners import PASSABLE, ROOT
+from astrarium.cluster.live.machine.parts import PartStatus, left_behind
+from astrarium.cluster.live.wire.channel import Channel, WireError
+from astrarium.cluster.live.wire.handshake import Place, connected
 from astrarium.core.errors import InputError
 
-AGENT = "agent"  # the name under which agents show their key
 AGAIN = 1.0  # seconds until the next try to connect
 SILENCE = 10.0  # seconds without an answer, after which a connection is given up
 PORTS = 4  # gangs that may begin on a machine between two reports
 
 
-class Join(msgspec.Struct, frozen=True, tag=True):
-    """The first message of an agent: which machine it is, and what it was when it was last here. *fresh*:
-    whatever it ran then has ended."""
-
-    name: str
-    machine: MachineStatus
-    address: str
-    device_base: int
-    cluster: str
-    number: int
-    fresh: bool
-    held: list[Held]
-
-
-class Welcome(msgspec.Struct, frozen=True, tag=True):
-    cluster: str
-    number: int
-    epoch: int
-    every: float  # seconds between reports
-
-
-class Refusal(msgspec.Struct, frozen=True, tag=True):
-    why: str
-
-
-class Accepted(msgspec.Struct, frozen=True, tag=True):
-    """Yes, go on; or: it is done."""
-
-
-class Report(msgspec.Struct, frozen=True, tag=True):
-    """What an agent sees. *done*: the number of the last order that it has carried out; *troubles*: why
-    checkpoints could not be brought here; *sick*, *watched*: the health of its GPUs, as in MachineStatus."""
-
-    done: int
-    parts: list[PartStatus]
-    held: list[Held]
-    ports: list[int]
-    troubles: list[tuple[Held, str]]
-    sick: dict[int, Sickness] = {}
-    watched: bool = False
-
-
-class StartPart(msgspec.Struct, frozen=True, tag=True):
-    """Start a part; the checkpoint that it names lies there already, in the folder of the agent's jobs."""
-
-    part: PartOrder
-
-
-class StopRun(msgspec.Struct, frozen=True, tag=True):
-    key: RunKey
-
-
-class ForgetRun(msgspec.Struct, frozen=True, tag=True):
-    key: RunKey
-
-
-class SendCheckpoint(msgspec.Struct, frozen=True, tag=True):
-    held: Held
-
-
-class ClearCheckpoint(msgspec.Struct, frozen=True, tag=True):
-    held: Held
-
-
-class FetchCheckpoint(msgspec.Struct, frozen=True, tag=True):
-    """Fetch a checkpoint for a job, whose owner will read it."""
-
-    held: Held
-    task: JobCommand
-
-
-class SendLogs(msgspec.Struct, frozen=True, tag=True):
-    """*have*: the bytes of each log of the app that the arbiter has."""
-
-    app: str
-    number: int
-    have: dict[str, int]
-
-
-class RetryGpu(msgspec.Struct, frozen=True, tag=True):
-    """Judge a GPU anew; *gpu* as the machine counts."""
-
-    gpu: int
-
-
-HostOrder = (
-    StartPart | StopRun | ForgetRun | SendCheckpoint | FetchCheckpoint | ClearCheckpoint | SendLogs | RetryGpu
-)
-
-
-class Orders(msgspec.Struct, frozen=True, tag=True):
-    orders: list[tuple[int, HostOrder]]
-
-
-# What begins a connection for a checkpoint or for logs.
-
-
-class PutCheckpoint(msgspec.Struct, frozen=True, tag=True):
-    held: Held
-
-
-class GetCheckpoint(msgspec.Struct, frozen=True, tag=True):
-    held: Held
-
-
-class PutLogs(msgspec.Struct, frozen=True, tag=True):
-    number: int
-
-
-class LogPiece(msgspec.Struct, frozen=True):
-    """A piece of a log. The last one of all has no path."""
-
-    path: str = ""
-    offset: int = 0
-    body: bytes = b""
-
-
-class Known(msgspec.Struct, frozen=True):
+class KnownArbiter(msgspec.Struct, frozen=True):
     """What an agent remembers of its arbiter, in its folder."""
 
     cluster: str = ""
@@ -214,15 +115,15 @@ class HostAgent:
         self._base = device_base
         self._with_agent = with_agent
         self._lock = _locked(folder)
-        self._known = read_file(folder / KNOWN, Known) or Known()
+        self._known = read_file(folder / KNOWN, KnownArbiter) or KnownArbiter()
         self._home = folder  # of the jobs of this cluster, once it is known
         self._agent: MachineAgent | None = None
         self._thread = ThreadPoolExecutor(1)
         self._health = HealthWatch()
         self._failed: dict[RunKey, PartStatus] = {}
         self._busy: dict[object, Any] = {}  # what is on its way, and what was asked for meanwhile
-        self._news: list[Held] = []  # checkpoints that have come
-        self._troubles: list[tuple[Held, str]] = []
+        self._news: list[Checkpoint] = []  # checkpoints that have come
+        self._troubles: list[tuple[Checkpoint, str]] = []
         self._guard = threading.Lock()
         self._said = ""
 
@@ -265,16 +166,16 @@ class HostAgent:
         if isinstance(answer, Refusal):
             raise WireError(f"the arbiter refuses: {answer.why}")
         if answer.cluster == known.cluster and answer.epoch < known.epoch:
-            told = f"arbiter {answer.epoch} was superseded by arbiter {known.epoch}"
-            channel.send(Refusal(told))
-            raise WireError(told)
+            reason = f"arbiter {answer.epoch} was superseded by arbiter {known.epoch}"
+            channel.send(Refusal(reason))
+            raise WireError(reason)
         return self._thread.submit(self._taken_in, answer).result(), answer.every
 
     def _taken_in(self, answer: Welcome) -> MachineAgent:
         machine = f"{self._name}.{answer.number}"
         same = (answer.cluster, answer.number) == (self._known.cluster, self._known.number)
         self._home = self._home_of(answer.cluster)
-        known = Known(answer.cluster, answer.number, answer.epoch)
+        known = KnownArbiter(answer.cluster, answer.number, answer.epoch)
         write_whole(self._folder / KNOWN, msgspec.to_builtins(known))
         self._say(f"arbiter {answer.epoch} knows this machine as {machine}, with {self._machine.gpus} GPUs")
         if self._agent is None or not same:
@@ -298,19 +199,19 @@ class HostAgent:
     def _abandon(self, machine: str) -> None:
         """Stop what runs here and was begun when this machine had another number."""
         homes = [path for path in self._folder.iterdir() if (path / ORDERS).is_dir()]
-        for part, folder in (each for home in homes for each in left_behind(home)):
+        for part, folder in (left for home in homes for left in left_behind(home)):
             if not folder.is_relative_to(self._home) or part.part.machine != machine:
                 mark(folder / STOP)
                 mark(folder / CLOSED)
                 self._tell(f"{part.order.app}: run {part.order.key.run} is stopped: it was given up")
 
-    def _look(self, agent: MachineAgent) -> tuple[list[PartStatus], list[Held]]:
+    def _look(self, agent: MachineAgent) -> tuple[list[PartStatus], list[Checkpoint]]:
         parts = {**agent.look(), **self._failed}
-        mine = [each.order for each in parts.values() if each.place == 0]
-        found = [held(self._home, job_name(order), order.key.run) for order in mine]
-        return list(parts.values()), [each for each in found if each is not None]
+        mine = [status.order for status in parts.values() if status.place == 0]
+        checkpoints = [held(self._home, job_name(order), order.key.run) for order in mine]
+        return list(parts.values()), [checkpoint for checkpoint in checkpoints if checkpoint is not None]
 
-    def _report(self, disk: DiskThread[tuple[list[PartStatus], list[Held]]]) -> Report:
+    def _report(self, disk: DiskThread[tuple[list[PartStatus], list[Checkpoint]]]) -> Report:
         (parts, lies), machine = disk.look(), self._health.seen(self._machine, self._base)
         with self._guard:
             news = self._news
@@ -347,8 +248,8 @@ class HostAgent:
             note_cleared(self._home, job_name(part.order), part.order.key.run, part.resumed_run)
             agent.start(msgspec.structs.replace(part, resume=resume))
         except OSError as error:
-            told = f"it could not be started: {error}"
-            failed = PartStatus(part.order, part.place, "failed", part.kept, part.kept, told)
+            reason = f"it could not be started: {error}"
+            failed = PartStatus(part.order, part.place, "failed", part.kept, part.kept, reason)
             self._failed[part.order.key] = failed
 
     # beside the reports
@@ -377,10 +278,10 @@ class HostAgent:
                 else:
                     self._busy[what] = None
 
-    def _clear(self, one: Held) -> None:
+    def _clear(self, one: Checkpoint) -> None:
         clear_before(self._home, one.job, one.run + 1)
 
-    def _send(self, one: Held) -> None:
+    def _send(self, one: Checkpoint) -> None:
         """Send the checkpoint of a run, as it is now."""
         present = held(self._home, one.job, one.run)
         if present is None:
@@ -406,7 +307,7 @@ class HostAgent:
     def _send_logs(self, order: SendLogs) -> None:
         with self._open(PutLogs(order.number)) as channel:
             names = log_names(self._home, order.app)
-            for piece in read_logs(self._home, order.app, {each: order.have.get(each, 0) for each in names}):
+            for piece in read_logs(self._home, order.app, {name: order.have.get(name, 0) for name in names}):
                 channel.send(LogPiece(*piece))
             channel.send(LogPiece())
             _agreed(channel)
@@ -433,32 +334,3 @@ def _locked(folder: Path) -> int:
     if held is None:
         raise InputError("--folder", str(folder), "a folder that no other agent has")
     return held
-
-
-# What a machine has.
-
-
-def visible_gpus() -> tuple[int, int]:
-    """Return how many GPUs there are, and the number of the first, as CUDA counts them here."""
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if named is None:
-        return _all_gpus(), 0
-    numbers = [each.strip() for each in named.split(",") if each.strip()]
-    first = int(numbers[0]) if numbers and numbers[0].isdecimal() else 0
-    if numbers != [str(first + place) for place in range(len(numbers))]:
-        told = "numbers that follow each other, such as 2,3: the GPUs that this machine gives"
-        raise InputError("CUDA_VISIBLE_DEVICES", named, told)
-    return len(numbers), first
-
-
-def _all_gpus() -> int:
-    """Return the number of GPUs that the driver has; 0 where there is none."""
-    import ctypes
-
-    try:
-        nvml = ctypes.CDLL("libnvidia-ml.so.1")
-    except OSError:
-        return 0
-    count = ctypes.c_uint(0)
-    found = nvml.nvmlInit_v2() == 0 and nvml.nvmlDeviceGetCount_v2(ctypes.byref(count)) == 0
-    return count.value if found else 0

@@ -1,0 +1,1 @@
+"""Jobs run on the machines of a Kubernetes cluster."""
