@@ -36,7 +36,6 @@ from astrarium.cluster.live.wire.connections import (
 from astrarium.cluster.live.wire.handshake import Place, connected
 from astrarium.cluster.live.wire.listener import Admission, Listener, tcp_listener
 from astrarium.cluster.scenario.live_apps import live_apps
-from astrarium.cluster.scenario.live_apps import live_apps
 from astrarium.core.errors import AstrariumError, InputError
 from tests.cluster.live.test_arbiter import House
 from tests.support.cluster.hosts import waited

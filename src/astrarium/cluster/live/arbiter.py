@@ -35,7 +35,6 @@ from astrarium.cluster.live.store import InboxMessage, Store
 from astrarium.cluster.live.watching.events import ClusterEvent
 from astrarium.cluster.live.watching.forecast import Forecast, Foresight, as_bytes
 from astrarium.cluster.live.watching.status import health, learnt, status
-from astrarium.cluster.slowdowns import Slowdowns
 from astrarium.cluster.policies import Allocator, Arbiter
 from astrarium.cluster.slowdowns import Slowdowns
 from astrarium.cluster.state import ClusterState

@@ -22,11 +22,11 @@ from astrarium.cluster.live.store import FILE, open_database, rows
 from astrarium.cluster.live.watching.hooks import Hook, named
 from astrarium.cluster.policies import cluster_policies
 from astrarium.cluster.scenario.build import first_machines, slowdowns
-from astrarium.cluster.scenario.live_apps import live_apps
 from astrarium.cluster.scenario.calendar import Calendar
+from astrarium.cluster.scenario.live_apps import live_apps
 from astrarium.cluster.scenario.read import ClusterScenario
-from astrarium.cluster.scenario.tasks import command_words
 from astrarium.cluster.scenario.sharing import check_member, shared, team_rules
+from astrarium.cluster.scenario.tasks import command_words
 from astrarium.cluster.teams import Rules
 from astrarium.core.choice import chosen
 from astrarium.core.errors import InputError, read_from
