@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from astrarium.core.errors import extension
-from astrarium.core.units import MILLISECOND
+from astrarium.core.optional import extension
+from astrarium.core.quantities import MILLISECOND
 from astrarium.server.control.admission import BACKLOG, CLOSED, FULL, TAKEN, TOO_LATE
 from astrarium.serving.contract import (
     DynamicSpec,
