@@ -140,9 +140,6 @@ def in_groups(what: str, case: Case, repeats: int) -> list[Row]:
     return rows_of(what, values)
 
 
-# the batching policy that will run
-
-
 def for_the_policy(repeats: int, gpus: int = 6) -> list[Row]:
     """The same planner with and without the judge of the scenario's batching policy."""
     scenario = sized(parse(SHOP, planning=True), gpus)

@@ -48,7 +48,7 @@ def faster(policy: ServingPolicy, setup: Setup) -> ServingPolicy:
     return LiveTwin(policy, setup) if getattr(policy, "live_twin", "") and has_twin(policy) else policy
 
 
-# As in native/src/books.h.
+# As in native/policies/books.h.
 _FINISHED, _PREEMPTED, _PROFILED, _FAILED, _JOINED, _LEFT = range(6)
 
 

@@ -17,7 +17,7 @@ from tests.support.live_fakes import PATHS, Stage, on_path
 
 EXITED = Death("exited with status 1")
 POISON = b"poison!!"
-QUARANTINE = 600 * SECOND  # kLasts in native/src/front/quarantine.h
+QUARANTINE = 600 * SECOND  # kLasts in native/scheduler/quarantine.h
 
 
 @pytest.fixture(autouse=True, params=PATHS)

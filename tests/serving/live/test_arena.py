@@ -30,7 +30,7 @@ from astrarium.serving.live.tensors import (
     unpack_bytes,
 )
 
-SMALLEST = 256  # kSmallest in native/src/front/arena.h
+SMALLEST = 256  # kSmallest in native/exchange/arena.h
 SIZE = 64 * SMALLEST
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from astrarium._front import Admission
 
 RETRY_AFTER = 1.0
-TAKEN, CLOSED, TOO_LATE, FULL, AWAY, BACKLOG = range(6)  # verdicts, as in native/src/front/admission.h
+TAKEN, CLOSED, TOO_LATE, FULL, AWAY, BACKLOG = range(6)  # verdicts, as in native/exchange/admission.h
 
 
 def overloaded(reason: str) -> Refused:

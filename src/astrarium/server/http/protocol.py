@@ -18,7 +18,8 @@ from astrarium.server.http.routing import LONG_WAY, RECEIVED
 from astrarium.server.settings import HttpLimits
 from astrarium.server.wire import ErrorAnswer
 
-LINGER = 2.0  # seconds for a client to read the last answer and to close; as in native/src/front/network.h
+# Seconds for a client to read the last answer and to close; as in native/front/http1/http1_thread.h.
+LINGER = 2.0
 
 
 class Refusal(NamedTuple):
