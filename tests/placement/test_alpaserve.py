@@ -16,10 +16,12 @@ from hypothesis import strategies as st
 
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import MILLISECOND, SECOND
-from astrarium.placement.groups import Group, GroupLayout, GroupRuntime, SimulatedRequests, Tables, score
+from astrarium.placement.groups.layout import Group, GroupLayout, Tables
+from astrarium.placement.groups.runtime import GroupRuntime
+from astrarium.placement.groups.simulation import SimulatedRequests, score
 from astrarium.placement.plan import Plan, check
 from astrarium.placement.policies import Search, placement_policies
-from astrarium.placement.policies._bucket_search import device_buckets, model_buckets
+from astrarium.placement.policies._divisions import device_buckets, model_buckets
 from astrarium.placement.policies._search_context import SearchContext, grouped, steady_requests
 from astrarium.placement.policies._selection import GroupAssignment, whole
 from astrarium.placement.problem import (

@@ -13,7 +13,7 @@ import msgspec
 
 from astrarium.core.errors import InputError, one_of
 from astrarium.core.quantities import MILLISECOND, SECOND, Time
-from astrarium.placement.igniter import WHOLE, GpuTraits, ModelTraits, TenantLoad, predict
+from astrarium.placement.igniter.model import WHOLE, GpuTraits, ModelTraits, TenantLoad, predict
 from astrarium.placement.measured import MeasuredRow, demand, share, v100_rows
 from astrarium.placement.problem import ALONE, Form, GpuDemand, PlacedModel, PlacementGpu, Problem
 
