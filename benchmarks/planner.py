@@ -13,6 +13,7 @@ from statistics import mean, median
 from typing import Any
 
 import msgspec
+from tests.support.placement.igniter_cases import problem_of
 
 from _measure import Row, main
 from astrarium.core.streams import stream
@@ -22,16 +23,14 @@ from astrarium.placement.groups import GroupRuntime
 from astrarium.placement.interference import IgniterInterference
 from astrarium.placement.plan import Plan
 from astrarium.placement.policies import Judge, Search, placement_policies
-from astrarium.placement.problem import ALONE, Form, PlacedModel, PlacementGpu, PlacementRequests, Problem
+from astrarium.placement.problem import PlacementRequests, Problem
 from astrarium.serving.planned.run import judge as judge_of_scenario
 from astrarium.serving.planning import plans
 from astrarium.serving.planning.clusters import sized
-from astrarium.serving.planning.known import v100 as igniter_profile
 from astrarium.serving.scenario import parse
 from astrarium_papers.alpaserve._common import cases, workloads
 from astrarium_papers.alpaserve._common.cases import FAIR, Case
 from astrarium_papers.elvinger import _v100 as v100
-from astrarium_papers.elvinger._v100 import whole_gpu_times
 from astrarium_papers.elvinger._world import poisson
 
 VISION = ("alexnet", "densenet121", "efficientnet_b7", "resnet50", "vgg19")
@@ -67,7 +66,7 @@ LARGE = 20.0
 
 
 def measure(repeats: int) -> list[Row]:
-    rows = compared("iGniter's case, 1 GPU", igniter_case(1), SHARING[:1], repeats)
+    rows = compared("iGniter's case, 1 GPU", problem_of(ASKS, 1), SHARING[:1], repeats)
     for gpus in (3, 4, 5, 6):
         problem = v100.problem(VISION, 500, 200 * MILLISECOND, gpus)
         rows += compared(f"thesis 6.2.1, {gpus} GPUs", problem, SHARING[1:], repeats)
@@ -91,22 +90,6 @@ def rows_of(what: str, values: dict[str, list[float]]) -> list[Row]:
 
 
 # replicas with queues of their own
-
-
-def igniter_case(gpus: int) -> Problem:
-    profile = igniter_profile()
-    models = tuple(
-        PlacedModel(
-            index,
-            name,
-            slo * MILLISECOND,
-            rate,
-            {ALONE: Form(ALONE, (whole_gpu_times(profile.gpu, profile.models[name], 64),), (2**20,))},
-            igniter=profile.models[name],
-        )
-        for index, (name, slo, rate) in enumerate(ASKS)
-    )
-    return Problem(models, tuple(PlacementGpu(number, 2**34, igniter=profile.gpu) for number in range(gpus)))
 
 
 def compared(what: str, problem: Problem, rivals: Sequence[str], repeats: int) -> list[Row]:
