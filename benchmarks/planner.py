@@ -13,20 +13,21 @@ from statistics import mean, median
 from typing import Any
 
 import msgspec
-from tests.support.placement.igniter_cases import problem_of
 
 from _measure import Row, main
+from astrarium.core.quantities import MILLISECOND, SECOND, Time
 from astrarium.core.streams import stream
-from astrarium.core.units import MILLISECOND, SECOND
 from astrarium.placement.evaluation import evaluate
 from astrarium.placement.groups import GroupRuntime
+from astrarium.placement.igniter import WHOLE, GpuTraits, ModelTraits, TenantLoad, predict
 from astrarium.placement.interference import IgniterInterference
 from astrarium.placement.plan import Plan
 from astrarium.placement.policies import Judge, Search, placement_policies
-from astrarium.placement.problem import PlacementRequests, Problem
-from astrarium.serving.planned.run import judge as judge_of_scenario
+from astrarium.placement.problem import ALONE, Form, PlacedModel, PlacementGpu, PlacementRequests, Problem
+from astrarium.serving.planned.run import PlanJudge
 from astrarium.serving.planning import plans
 from astrarium.serving.planning.clusters import sized
+from astrarium.serving.planning.known import v100 as igniter_profile
 from astrarium.serving.scenario import parse
 from astrarium_papers.alpaserve._common import cases, workloads
 from astrarium_papers.alpaserve._common.cases import FAIR, Case
@@ -66,7 +67,7 @@ LARGE = 20.0
 
 
 def measure(repeats: int) -> list[Row]:
-    rows = compared("iGniter's case, 1 GPU", problem_of(ASKS, 1), SHARING[:1], repeats)
+    rows = compared("iGniter's case, 1 GPU", igniter_case(1), SHARING[:1], repeats)
     for gpus in (3, 4, 5, 6):
         problem = v100.problem(VISION, 500, 200 * MILLISECOND, gpus)
         rows += compared(f"thesis 6.2.1, {gpus} GPUs", problem, SHARING[1:], repeats)
@@ -90,6 +91,28 @@ def rows_of(what: str, values: dict[str, list[float]]) -> list[Row]:
 
 
 # replicas with queues of their own
+
+
+def igniter_case(gpus: int) -> Problem:
+    profile = igniter_profile()
+    models = tuple(
+        PlacedModel(
+            index,
+            name,
+            slo * MILLISECOND,
+            rate,
+            {ALONE: Form(ALONE, (whole_gpu_times(profile.gpu, profile.models[name]),), (2**20,))},
+            igniter=profile.models[name],
+        )
+        for index, (name, slo, rate) in enumerate(ASKS)
+    )
+    return Problem(models, tuple(PlacementGpu(number, 2**34, igniter=profile.gpu) for number in range(gpus)))
+
+
+def whole_gpu_times(gpu: GpuTraits, model: ModelTraits, max_batch: int = 64) -> tuple[Time, ...]:
+    """Return the times of batches alone on a whole GPU, by iGniter's model, as a Form has them."""
+    alone = (predict(gpu, [TenantLoad(model, batch, WHOLE)])[0].latency for batch in range(1, max_batch + 1))
+    return (0, *(round(latency * MILLISECOND) for latency in alone))
 
 
 def compared(what: str, problem: Problem, rivals: Sequence[str], repeats: int) -> list[Row]:
@@ -123,15 +146,12 @@ def in_groups(what: str, case: Case, repeats: int) -> list[Row]:
     return rows_of(what, values)
 
 
-# the batching policy that will run
-
-
 def for_the_policy(repeats: int, gpus: int = 6) -> list[Row]:
     """The same planner with and without the judge of the scenario's batching policy."""
     scenario = sized(parse(SHOP, planning=True), gpus)
     whole = plans.problem(scenario)
     problem = msgspec.structs.replace(whole, gpus=whole.gpus[:gpus])
-    judge = judge_of_scenario(scenario, problem, warmup=SECOND)
+    judge = PlanJudge(scenario, problem, warmup=SECOND)
     draws = [fresh(problem, seed) for seed in range(repeats)]
     found = {
         "selective-replication": planned("selective-replication", problem),

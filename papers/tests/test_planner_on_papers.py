@@ -10,8 +10,8 @@ import pytest
 from papers.tests.elvinger.thesis_cases import vision
 from tests.support.placement.plans import planned
 
+from astrarium.core.quantities import SECOND
 from astrarium.core.streams import stream
-from astrarium.core.units import SECOND
 from astrarium.placement.evaluation import evaluate
 from astrarium.placement.groups import GroupRuntime
 from astrarium.placement.interference import IgniterInterference, Interference, NoInterference

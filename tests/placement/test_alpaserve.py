@@ -6,7 +6,7 @@ from itertools import combinations, product
 
 import numpy as np
 
-from astrarium.core.units import MILLISECOND, SECOND
+from astrarium.core.quantities import MILLISECOND, SECOND
 from astrarium.placement.groups import Group, GroupLayout, GroupRuntime, score
 from astrarium.placement.policies import Search
 from astrarium.placement.policies._bucket_search import device_buckets

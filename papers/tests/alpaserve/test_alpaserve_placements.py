@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from astrarium.core.errors import InputError
-from astrarium.core.units import MILLISECOND
+from astrarium.core.quantities import MILLISECOND
 from astrarium.placement.groups import Group, GroupLayout, GroupRuntime, SimulatedRequests, Tables, score
 from astrarium.placement.plan import Plan, check
 from astrarium.placement.policies import Search, placement_policies

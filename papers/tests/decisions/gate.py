@@ -11,7 +11,7 @@ from tests.support.decisions.digests import Case, Rows, Runs, rounded
 from tests.support.decisions.scenarios import one_of
 
 from astrarium import _gate
-from astrarium.core.units import MICROSECOND, MILLISECOND, SECOND, Time
+from astrarium.core.quantities import MICROSECOND, MILLISECOND, SECOND, Time
 from astrarium.gate.kernel_profiles import KernelProfile
 from astrarium_papers.gate_simulation import Party, Sharing, share
 from astrarium_papers.kernels.trace import KernelTrace

@@ -9,7 +9,7 @@ from random import Random
 from tests.support.decisions.digests import Case
 from tests.support.decisions.placement import drawn_requests, placement
 
-from astrarium.core.units import MILLISECOND
+from astrarium.core.quantities import MILLISECOND
 from astrarium.placement.problem import Problem
 from astrarium.serving.planning.known import interference_named
 from astrarium_papers.elvinger._v100 import placed_model, v100s

@@ -24,7 +24,7 @@ from papers.tests.elvinger.thesis_cases import (
 )
 from tests.support.placement.plans import planned
 
-from astrarium.core.units import MILLISECOND
+from astrarium.core.quantities import MILLISECOND
 from astrarium.placement.plan import Replica
 from astrarium.placement.policies import Search
 from astrarium.placement.policies._requirements import MICRO, BatchOption, ModelNeeds, all_needs

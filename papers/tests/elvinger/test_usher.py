@@ -19,7 +19,7 @@ from papers.tests.elvinger.thesis_cases import (
 from tests.support.placement.plans import planned
 
 from astrarium.core.errors import InputError
-from astrarium.core.units import MILLISECOND
+from astrarium.core.quantities import MILLISECOND
 from astrarium.placement.plan import check
 from astrarium.placement.policies import Search
 from astrarium.placement.policies._requirements import BatchOption, ModelNeeds, all_needs

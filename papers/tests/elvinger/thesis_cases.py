@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 from hypothesis import strategies as st
 
-from astrarium.core.units import MILLISECOND
+from astrarium.core.quantities import MILLISECOND
 from astrarium.placement.plan import Plan
 from astrarium.placement.problem import GpuDemand, PlacedModel, PlacementGpu, Problem
 from astrarium_papers.elvinger import _v100 as v100

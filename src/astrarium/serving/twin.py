@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from astrarium.core.errors import extension
+from astrarium.core.arrivals import Arrivals
+from astrarium.core.optional import extension
 from astrarium.core.policy import SetTimer
-from astrarium.core.processes import Arrivals
 from astrarium.core.profiles import Dynamic
 from astrarium.run.experiment import Progress
 from astrarium.serving import contract
@@ -48,7 +48,7 @@ def faster(policy: ServingPolicy, setup: Setup) -> ServingPolicy:
     return LiveTwin(policy, setup) if getattr(policy, "live_twin", "") and has_twin(policy) else policy
 
 
-# As in native/src/books.h.
+# As in native/policies/books.h.
 _FINISHED, _PREEMPTED, _PROFILED, _FAILED, _JOINED, _LEFT = range(6)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from astrarium.core.choice import Choice
-from astrarium.core.units import MILLISECOND, SECOND
+from astrarium.core.quantities import MILLISECOND, SECOND
 from astrarium.placement.plan import Plan
 from astrarium.placement.policies import Search, placement_policies
 from astrarium.placement.problem import ALONE, PlacementRequests, Problem

@@ -11,9 +11,8 @@ import msgspec
 
 from astrarium.core.choice import parameters_of
 from astrarium.core.level import Watching
-from astrarium.core.quantities import Duration
+from astrarium.core.quantities import SECOND, Duration
 from astrarium.core.trace import Step
-from astrarium.core.units import SECOND
 from astrarium.run.experiment import recorded
 from astrarium.serving import twin as native
 from astrarium.serving.contract import GpuJoined, GpuLeft

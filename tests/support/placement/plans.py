@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from astrarium.core.units import SECOND, Time
+from astrarium.core.quantities import SECOND, Time
 from astrarium.placement.plan import Plan, check
 from astrarium.placement.policies import Search, placement_policies
 from astrarium.placement.problem import PlacementRequests, Problem

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from astrarium.core.units import MILLISECOND, SECOND, Time
+from astrarium.core.quantities import MILLISECOND, SECOND, Time
 from astrarium.run.plots import COLORS, INK, color_of, draw_six, margins, picture
 from astrarium.serving import autoscale
 from astrarium.serving.autoscale import AdviceOverTime, Floats

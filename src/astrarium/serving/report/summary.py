@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from astrarium.core.errors import BrokenBooks
-from astrarium.core.units import MILLISECOND, SECOND, Time, to_ms, to_seconds
+from astrarium.core.quantities import MILLISECOND, SECOND, Time, to_ms, to_seconds
 from astrarium.serving.autoscale import Advice, advise, occupancy
 from astrarium.serving.record import Ints, ServingRecord
 from astrarium.serving.state import Fate, Outcome

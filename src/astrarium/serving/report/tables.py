@@ -10,7 +10,7 @@ import numpy as np
 from rich.table import Table
 from rich.text import Text
 
-from astrarium.core.units import to_ms, to_seconds
+from astrarium.core.quantities import to_ms, to_seconds
 from astrarium.placement.evaluation import StageLine
 from astrarium.run.report import number, plain_table, ranges
 from astrarium.serving.planned.parts import RecordPart
