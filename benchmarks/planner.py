@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 
 from _measure import Row, main
+from astrarium.core.quantities import MILLISECOND, SECOND
 from astrarium.core.streams import stream
-from astrarium.core.units import MILLISECOND, SECOND
 from astrarium.placement.evaluation import evaluate
 from astrarium.placement.groups import GroupRuntime
 from astrarium.placement.interference import IgniterInterference
@@ -138,9 +138,6 @@ def in_groups(what: str, case: Case, repeats: int) -> list[Row]:
             plan = planned(name, problem, **parameters)
             known.append(mean(cases.judge(case, plan, FAIR, seed + draw).attainment for draw in DRAWS))
     return rows_of(what, values)
-
-
-# the batching policy that will run
 
 
 def for_the_policy(repeats: int, gpus: int = 6) -> list[Row]:

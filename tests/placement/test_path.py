@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from astrarium.core.quantities import FOREVER, MILLISECOND, SECOND, Time
 from astrarium.core.streams import stream
-from astrarium.core.units import FOREVER, MILLISECOND, SECOND, Time
 from astrarium.placement.evaluation import (
     TimeSpread,
     evaluate,

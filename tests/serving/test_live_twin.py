@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astrarium.core.choice import parameters_of
-from astrarium.core.units import MILLISECOND
+from astrarium.core.quantities import MILLISECOND
 from astrarium.serving.contract import Setup
 from astrarium.serving.policies import serving_policies
 from astrarium.serving.policies.shepherd import Shepherd

@@ -12,8 +12,8 @@ from typing import Any, cast
 import pytest
 
 from astrarium.core.choice import parameters_of
-from astrarium.core.errors import extension
-from astrarium.core.units import FOREVER, MILLISECOND, Time
+from astrarium.core.optional import extension
+from astrarium.core.quantities import FOREVER, MILLISECOND, Time
 from astrarium.server.contract import InferCall
 from astrarium.server.control.control_room import ControlRoom
 from astrarium.server.control.desk import Desk

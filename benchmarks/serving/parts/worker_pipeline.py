@@ -35,7 +35,7 @@ sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
 
 from processes import stat
 
-from astrarium.core.errors import extension
+from astrarium.core.optional import extension
 from astrarium.serving.live import worker
 from astrarium.serving.live.arena import SharedMemory, aligned
 from astrarium.serving.live.backends.contract import ModelFiles

@@ -18,8 +18,7 @@ import msgspec
 import numpy as np
 
 from astrarium.core.errors import InputError
-from astrarium.core.quantities import write_duration
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time, write_duration
 from astrarium.run.pools import processes, threads
 from astrarium.run.report import plain_table
 from astrarium.serving.contract import Setup

@@ -8,10 +8,10 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
+from astrarium.core.arrivals import Arrivals
 from astrarium.core.engine import Engine
 from astrarium.core.level import Level, Simulation, Watching
-from astrarium.core.processes import Arrivals
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 from astrarium.run.experiment import EngineName, Progress, recorded
 from astrarium.serving.contract import Action, Event, Request, RequestArrived, Setup
 from astrarium.serving.policies import serving_policies

@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from astrarium.core.engine import Engine
-from astrarium.core.errors import extension
+from astrarium.core.optional import extension
 from astrarium.core.policy import SetTimer, TimerFired
+from astrarium.core.quantities import FOREVER, MILLISECOND
 from astrarium.core.trace import Step
-from astrarium.core.units import FOREVER, MILLISECOND
 from astrarium.run.replay import replay
 from astrarium.server.control.causes import POLICY_ERROR
 from astrarium.server.control.python_policy import PythonPolicy

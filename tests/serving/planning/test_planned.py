@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from astrarium.core.errors import BrokenBooks, InputError
-from astrarium.core.units import MILLISECOND, Time
+from astrarium.core.quantities import MILLISECOND, Time
 from astrarium.placement.interference import Interference, Tenant
 from astrarium.placement.plan import Plan, Replica
 from astrarium.placement.problem import ALONE, PlacementGpu, Problem, Shape

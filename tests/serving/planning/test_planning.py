@@ -10,7 +10,7 @@ import pytest
 
 from astrarium.core.choice import Choice
 from astrarium.core.errors import InputError
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND
 from astrarium.placement.plan import Plan, Replica
 from astrarium.placement.policies import Judge
 from astrarium.placement.problem import ALONE, PlacementRequests, Problem, Shape

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astrarium.core.units import FOREVER, SECOND, Time
+from astrarium.core.quantities import FOREVER, SECOND, Time
 from astrarium.serving.contract import (
     DynamicSpec,
     Event,

@@ -12,7 +12,7 @@ from hypothesis import settings as bounded
 from hypothesis import strategies as st
 
 from astrarium.core.errors import InputError
-from astrarium.core.units import FOREVER, Time
+from astrarium.core.quantities import FOREVER, Time
 from astrarium.serving.contract import (
     EXPIRED,
     SACRIFICED,

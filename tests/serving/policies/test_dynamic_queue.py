@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astrarium.core.units import SECOND, Time
+from astrarium.core.quantities import SECOND, Time
 from astrarium.serving.contract import (
     BatchFinished,
     Dispatch,

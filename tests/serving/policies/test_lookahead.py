@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astrarium.core.units import FOREVER, Time
+from astrarium.core.quantities import FOREVER, Time
 from astrarium.serving.policies._queue import Backlog
 from astrarium.serving.policies.astrarium.queues import (
     MOST_GIVEN_UP,

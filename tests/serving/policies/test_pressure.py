@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astrarium.core.units import FOREVER, SECOND, Time
-from astrarium.core.units import MILLISECOND as MS
+from astrarium.core.quantities import FOREVER, SECOND, Time
+from astrarium.core.quantities import MILLISECOND as MS
 from astrarium.serving.policies.astrarium import pressure
 from astrarium.serving.policies.astrarium.pressure import (
     CALM,

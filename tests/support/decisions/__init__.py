@@ -35,8 +35,8 @@ from astrarium.core.choice import chosen as chosen_policy
 from astrarium.core.engine import Engine
 from astrarium.core.level import Watching
 from astrarium.core.policy import SetTimer
+from astrarium.core.quantities import SECOND, Time
 from astrarium.core.trace import Step
-from astrarium.core.units import SECOND, Time
 from astrarium.device.contract import Admit, Refuse, RunIteration
 from astrarium.device.policies import iteration_policies
 from astrarium.device.scenario import JobScenario

@@ -199,7 +199,7 @@ def share(text: str) -> float:
 
 def chosen(name: str, parameters: list[str], option: str = "-p") -> Choice:
     from astrarium.core.choice import Choice
-    from astrarium.core.decode import pairs
+    from astrarium.core.overrides import pairs
 
     expected = f"KEY=VALUE, a parameter of {name}: see `astrarium policies {name}`"
     return Choice(name, pairs(parameters, option, expected))

@@ -10,10 +10,10 @@ from astrarium.cli import output
 from astrarium.cli.opening import Asked, given, refuse, seeded, tell, variant, variants
 from astrarium.cli.output import bar
 from astrarium.cli.serving.plan import router_wait
-from astrarium.core.decode import read_yaml
 from astrarium.core.errors import InputError
 from astrarium.core.level import Level, Run
-from astrarium.core.units import Time
+from astrarium.core.plain_data import read_yaml
+from astrarium.core.quantities import Time
 from astrarium.levels import named_by
 from astrarium.placement.evaluation import Evaluation, stage_report
 from astrarium.placement.interference import Interference

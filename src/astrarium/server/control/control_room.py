@@ -18,9 +18,9 @@ from itertools import count
 from time import time_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from astrarium.core.errors import extension
+from astrarium.core.optional import extension
+from astrarium.core.quantities import MILLISECOND, Time
 from astrarium.core.trace import Step
-from astrarium.core.units import MILLISECOND, Time
 from astrarium.server.control.blame import Blame, Loss
 from astrarium.server.control.books import BatchesDone, LastMinute, ModelBooks, Tally, enter, growth
 from astrarium.server.control.bounds import bounded

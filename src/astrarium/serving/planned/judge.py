@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import msgspec
 import numpy as np
 
-from astrarium.core.processes import Arrivals
+from astrarium.core.arrivals import Arrivals
+from astrarium.core.quantities import Time
 from astrarium.core.streams import stream
-from astrarium.core.units import Time
 from astrarium.placement.cells import (
     Numbers,
     assigned,

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from astrarium.core.processes import Arrivals
-from astrarium.core.units import Time
+from astrarium.core.arrivals import Arrivals
+from astrarium.core.quantities import Time
 from astrarium.placement.cells import (
     Cell,
     Numbers,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from astrarium.core.units import GIB
+from astrarium.core.quantities import GIB
 from astrarium.run.plots import INK, color_of, margins, picture
 
 if TYPE_CHECKING:

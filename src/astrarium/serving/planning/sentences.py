@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from astrarium.core.units import counted
+from astrarium.core.quantities import counted
 
 if TYPE_CHECKING:
     from astrarium.serving.planning.answer import PlanningAnswer

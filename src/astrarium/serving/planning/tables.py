@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from rich.table import Table
 from rich.text import Text
 
-from astrarium.core.units import GIB, counted, to_ms
+from astrarium.core.quantities import GIB, counted, to_ms
 from astrarium.run.report import plain_table
 
 if TYPE_CHECKING:

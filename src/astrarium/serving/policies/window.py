@@ -28,8 +28,7 @@ import msgspec
 
 from astrarium.core.errors import InputError
 from astrarium.core.policy import SetTimer
-from astrarium.core.quantities import DURATION_FORM, read_duration, split_quantity
-from astrarium.core.units import FOREVER, Time
+from astrarium.core.quantities import DURATION_FORM, FOREVER, Time, read_duration, split_quantity
 from astrarium.serving import contract
 from astrarium.serving.contract import Action, Event, Request, Setup
 from astrarium.serving.policies import NativeParameters, serving_policies

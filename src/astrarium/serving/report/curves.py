@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from astrarium.core.units import MILLISECOND, SECOND, to_seconds
+from astrarium.core.quantities import MILLISECOND, SECOND, to_seconds
 from astrarium.serving.record import ServingRecord
 from astrarium.serving.report.summary import measured_requests
 from astrarium.serving.state import Fate, Outcome

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from astrarium.core.errors import InputError
 from astrarium.core.level import Run, named
-from astrarium.core.units import MILLISECOND, SECOND
+from astrarium.core.quantities import MILLISECOND, SECOND
 from astrarium.run.report import side_by_side
 from astrarium.run.timeline import write_timeline
 from astrarium.serving.record import ServingRecord

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 from rich.table import Table
 
-from astrarium.core.units import to_seconds
+from astrarium.core.quantities import to_seconds
 from astrarium.run.report import plain_table, ranges
 from astrarium.serving.planned.parts import RecordPart
 from astrarium.serving.record import ServingRecord

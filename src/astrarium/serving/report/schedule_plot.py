@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from astrarium.core.units import MILLISECOND, Time
+from astrarium.core.quantities import MILLISECOND, Time
 from astrarium.run.plots import COLORS, INK, margins, picture
 from astrarium.serving import autoscale
 from astrarium.serving.autoscale import Floats

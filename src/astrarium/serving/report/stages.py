@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from astrarium.core.units import to_ms
+from astrarium.core.quantities import to_ms
 from astrarium.placement.evaluation import StageLine
 from astrarium.run.report import plain_table
 

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from astrarium.core.errors import BrokenBooks
-from astrarium.core.units import Time, to_ms, to_seconds
+from astrarium.core.quantities import Time, to_ms, to_seconds
 from astrarium.serving.autoscale import Advice, advise, occupancy
 from astrarium.serving.record import Ints, ServingRecord
 from astrarium.serving.state import Fate, Outcome

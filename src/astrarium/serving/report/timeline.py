@@ -12,7 +12,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from astrarium.core.units import MICROSECOND, Time
+from astrarium.core.quantities import MICROSECOND, Time
 from astrarium.run.timeline import Entry, counter, process, slice_of, thread
 from astrarium.run.timeline import timeline as document
 from astrarium.serving.autoscale import occupancy

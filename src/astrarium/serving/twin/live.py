@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from astrarium.core.errors import extension
+from astrarium.core.optional import extension
 from astrarium.core.policy import SetTimer
 from astrarium.serving import contract
 from astrarium.serving.contract import Action, Event, Setup
@@ -17,7 +17,7 @@ from astrarium.serving.policies import ServingPolicy, listens_to_profiler
 from astrarium.serving.state import ServingState
 from astrarium.serving.twin.native import has_twin, native_setup
 
-# As in native/src/books.h.
+# As in native/policies/books.h.
 _FINISHED, _PREEMPTED, _PROFILED, _FAILED, _JOINED, _LEFT = range(6)
 
 

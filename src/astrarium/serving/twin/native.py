@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from astrarium.core.errors import extension
+from astrarium.core.optional import extension
 from astrarium.serving.contract import ModelSpec, Setup
 
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from astrarium.core.errors import extension
-from astrarium.core.processes import Arrivals
+from astrarium.core.arrivals import Arrivals
+from astrarium.core.optional import extension
 from astrarium.core.profiles import Dynamic
 from astrarium.run.experiment import Progress
 from astrarium.serving.contract import Setup

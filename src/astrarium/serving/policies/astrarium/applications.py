@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import fsum
 
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 from astrarium.serving.contract import ModelSpec, Request
 from astrarium.serving.policies._rates import RateMeter
 from astrarium.serving.policies._times import LearntTimes

@@ -20,7 +20,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from astrarium.core.units import FOREVER, Time
+from astrarium.core.quantities import FOREVER, Time
 
 RESERVE = 2.0  # standard deviations of demand: the staffing rule of many-server queues
 RISK = 7.0  # the gain over the noise at which waiting ends; goodput is much the same from 4 to 10

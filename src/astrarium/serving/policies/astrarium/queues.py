@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from astrarium.core.units import FOREVER, Time
+from astrarium.core.quantities import FOREVER, Time
 from astrarium.serving.contract import ModelSpec, Network, Request
 from astrarium.serving.policies._queue import Backlog, ModelQueue
 from astrarium.serving.policies._times import LearntTimes

@@ -18,8 +18,8 @@ from threading import Lock
 from time import monotonic_ns
 from typing import Any, NamedTuple
 
-from astrarium.core.errors import extension
-from astrarium.core.units import Time
+from astrarium.core.optional import extension
+from astrarium.core.quantities import Time
 from astrarium.serving.live.backends.answers import named
 from astrarium.serving.live.backends.torch.graphs import (
     IN_FLIGHT,

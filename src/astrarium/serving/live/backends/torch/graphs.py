@@ -1,7 +1,7 @@
 """Captured graphs are handed over to native code, which then runs their batches without Python.
 
 It is given addresses: of the graphs, of the memory they read and write, and of memory for the batches in
-flight (native/src/worker/graph_runner.h says what for). Whoever holds a `HandedOver` keeps all that alive.
+flight (native/worker/graph_runner.h says what for). Whoever holds a `HandedOver` keeps all that alive.
 """
 
 from __future__ import annotations

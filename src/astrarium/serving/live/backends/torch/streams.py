@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 
 _DRIVER = "libcuda.so.1"
 _DRIFT = 10_000  # the clocks of a GPU and of its host differ by less than one part in this
