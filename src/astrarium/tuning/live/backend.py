@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 from astrarium.tuning.runtime import Place
 
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from astrarium.core.decode import Decoder, plain
+from astrarium.core.decode import Decoder
 from astrarium.core.errors import InputError
-from astrarium.core.quantities import check_above_zero, duration_in
-from astrarium.core.units import SECOND
+from astrarium.core.plain_data import as_plain
+from astrarium.core.quantities import SECOND, check_above_zero, duration_in
 from astrarium.tuning.live.slots.messages import Packing
 
 
@@ -39,7 +39,7 @@ class Live(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
 
 def live_options(given: Live | Mapping[str, Any] | None) -> Live:
     """Return options of the class, which may be given as a mapping or not at all."""
-    written = msgspec.to_builtins(given) if isinstance(given, Live) else plain(given or {})
+    written = msgspec.to_builtins(given) if isinstance(given, Live) else as_plain(given or {})
     return Decoder().decode_struct(Live, written, "live")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from astrarium.core.units import FOREVER, SECOND, Time
+from astrarium.core.quantities import FOREVER, SECOND, Time
 
 
 class LiveLimits(msgspec.Struct, frozen=True):

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from astrarium.core.quantities import SECOND, Time
 from astrarium.core.timers import Timers
 from astrarium.core.trace import Step
-from astrarium.core.units import SECOND, Time
 from astrarium.tuning import contract
 from astrarium.tuning.live.backend import Checkpoint, GpusSeen, News, TrialBackend, Work
 from astrarium.tuning.live.estimates import PRIOR, Estimates

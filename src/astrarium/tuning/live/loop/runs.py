@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from fractions import Fraction
 
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 from astrarium.tuning.live.backend import Work
 from astrarium.tuning.runtime import Place
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from astrarium.core.units import SECOND, Time
+from astrarium.core.quantities import SECOND, Time
 from astrarium.tuning import contract
 from astrarium.tuning.live.backend import Iterated, News, RunEnded
 from astrarium.tuning.live.estimates import Estimates

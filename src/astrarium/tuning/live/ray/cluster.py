@@ -7,7 +7,8 @@ import os
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from astrarium.core.errors import InputError, from_extra
+from astrarium.core.errors import InputError
+from astrarium.core.optional import from_extra
 
 # in the environment of an app of a cluster
 GROUP = "ASTRARIUM_PLACEMENT_GROUP"

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
-from astrarium.core.errors import InputError, from_extra
+from astrarium.core.errors import InputError
+from astrarium.core.optional import from_extra
 
 FORM = '"file.py:function" or "module:function"'
 
