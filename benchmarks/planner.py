@@ -15,15 +15,15 @@ from typing import Any
 import msgspec
 
 from _measure import Row, main
+from astrarium.core.quantities import MILLISECOND, SECOND
 from astrarium.core.streams import stream
-from astrarium.core.units import MILLISECOND, SECOND
 from astrarium.placement.evaluation import evaluate
 from astrarium.placement.groups import GroupRuntime
 from astrarium.placement.interference import IgniterInterference
 from astrarium.placement.plan import Plan
 from astrarium.placement.policies import Judge, Search, placement_policies
 from astrarium.placement.problem import ALONE, Form, PlacedModel, PlacementGpu, PlacementRequests, Problem
-from astrarium.serving.planned.run import PlanJudge
+from astrarium.serving.planned.judge import PlanJudge
 from astrarium.serving.planning import plans
 from astrarium.serving.planning.clusters import sized
 from astrarium.serving.planning.known import v100 as igniter_profile

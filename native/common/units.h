@@ -1,4 +1,4 @@
-// Time is an integer number of nanoseconds, as in astrarium.core.units.
+// Time is an integer number of nanoseconds, as in astrarium.core.quantities.
 #pragma once
 
 #include <cstdint>

@@ -98,7 +98,7 @@ inline std::optional<Time> timeout_of(std::string_view text) {
   std::size_t number = 0;
   if (unit == std::string_view::npos || !express::whole_number(text.substr(0, text.size() - 1), number))
     return std::nullopt;
-  constexpr Time kLongest = Time{1'000'000'000} * 1'000'000'000;  // FOREVER in astrarium.core.units
+  constexpr Time kLongest = Time{1'000'000'000} * 1'000'000'000;  // FOREVER in astrarium.core.quantities
   if (number > static_cast<std::size_t>(kLongest / kSizes[unit])) return kLongest;
   return std::max<Time>(1, static_cast<Time>(number) * kSizes[unit]);  // no time at all is over when it begins
 }

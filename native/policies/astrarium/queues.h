@@ -1,4 +1,4 @@
-// Twin of astrarium.serving.policies.astrarium.line. The Python file says what it means.
+// Twin of astrarium.serving.policies.astrarium.queues. The Python file says what it means.
 #pragma once
 
 #include <algorithm>

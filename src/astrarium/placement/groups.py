@@ -18,8 +18,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from astrarium.core.errors import InputError, extension
-from astrarium.core.units import FOREVER, MILLISECOND, SECOND, Time
+from astrarium.core.errors import InputError
+from astrarium.core.optional import extension
+from astrarium.core.quantities import FOREVER, MILLISECOND, SECOND, Time
 from astrarium.placement.problem import PlacedModel, PlacementRequests, Shape
 
 Ints = npt.NDArray[np.int64]

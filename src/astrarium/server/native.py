@@ -8,7 +8,7 @@ from time import monotonic_ns
 from typing import TYPE_CHECKING
 
 from astrarium.core.errors import InputError
-from astrarium.core.units import MILLISECOND, Time
+from astrarium.core.quantities import MILLISECOND, Time
 from astrarium.server.contract import ModelCard, NativeFront
 from astrarium.server.settings import Address
 from astrarium.serving.live import limits

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from astrarium.core.units import MILLISECOND, SECOND
+from astrarium.core.quantities import MILLISECOND, SECOND
 from astrarium.server.control.causes import QUARANTINED, WORKER_LOST
 from astrarium.server.control.fleet import LOADS
 from astrarium.server.control.tickets import Ticket

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from astrarium.core.errors import extension
+from astrarium.core.optional import extension
 from astrarium.server import checking
 from astrarium.server.checking import CheckedTensor, bytes_elements
 from astrarium.server.contract import Refused

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astrarium.core.errors import extension
+from astrarium.core.optional import extension
 from astrarium.serving.live.arena import (
     ALIGNMENT,
     SharedMemory,

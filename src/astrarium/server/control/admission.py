@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from astrarium.core.quantities import rounded_duration
-from astrarium.core.units import MILLISECOND, Time
+from astrarium.core.quantities import MILLISECOND, Time, rounded_duration
 from astrarium.server.contract import Kind, Refused
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from astrarium.core.units import MILLISECOND, Time
+from astrarium.core.quantities import MILLISECOND, Time
 from astrarium.server import contract
 from astrarium.server.contract import Duration, Stages
 from astrarium.serving.state import Outcome

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from astrarium.core.errors import one_of
-from astrarium.core.units import FOREVER, Time
+from astrarium.core.quantities import FOREVER, Time
 from astrarium.server.contract import InferAnswer, InferCall, Kind, ModelCard, Refused, Stages
 from astrarium.server.control.admission import RETRY_AFTER, admit, overloaded
 from astrarium.server.control.causes import QUARANTINED

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from astrarium.core.errors import InputError, extension
+from astrarium.core.errors import InputError
+from astrarium.core.optional import extension
 from astrarium.core.profiles import Dynamic
-from astrarium.core.quantities import write_duration
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time, write_duration
 from astrarium.server.control.bounds import alone
 from astrarium.serving.contract import Setup
 from astrarium.serving.live.backends.contract import ModelFiles, Place
@@ -21,7 +21,7 @@ from astrarium.serving.live.workers import WorkerSpec
 from astrarium.serving.policies import ServingPolicy
 from astrarium.serving.scenario import Scenario, build
 from astrarium.serving.scenario.schema import ServerOptions
-from astrarium.serving.twin import LiveTwin, faster
+from astrarium.serving.twin.live import LiveTwin, faster
 
 # Which of this machine's devices a GPU of the scenario stands for. No driver is loaded to find out.
 

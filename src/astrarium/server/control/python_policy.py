@@ -15,9 +15,9 @@ from typing import Any
 from astrarium.core.engine import Engine
 from astrarium.core.errors import InvalidAction
 from astrarium.core.policy import SetTimer
+from astrarium.core.quantities import FOREVER, Time
 from astrarium.core.timers import Timers
 from astrarium.core.trace import Step
-from astrarium.core.units import FOREVER, Time
 from astrarium.serving import contract
 from astrarium.serving.contract import Action, Event, Request, Setup
 from astrarium.serving.policies import ServingPolicy, listens_to_profiler

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 from astrarium.server.contract import InferCall, Kind
 from astrarium.serving.live import arena
 from astrarium.serving.live.arena import SharedMemory, aligned

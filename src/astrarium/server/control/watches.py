@@ -20,7 +20,7 @@ from itertools import count
 
 from msgspec.structs import replace
 
-from astrarium.core.units import MICROSECOND, SECOND, Time
+from astrarium.core.quantities import MICROSECOND, SECOND, Time
 from astrarium.server.control.books import ModelBooks
 from astrarium.server.control.bounds import bounded, scaled
 from astrarium.server.control.tickets import KeptGpu

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, NoReturn
 import grpc
 import msgspec
 
-from astrarium.core.errors import extension
-from astrarium.core.units import FOREVER, SECOND, Time
+from astrarium.core.optional import extension
+from astrarium.core.quantities import FOREVER, SECOND, Time
 from astrarium.server import checking, wire
 from astrarium.server.checking import CheckedTensor, bad
 from astrarium.server.contract import InferAnswer, InferCall, Kind, ModelCard, Refused, Service

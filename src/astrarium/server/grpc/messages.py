@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
 from google.protobuf.message import DecodeError
 
-from astrarium.core.errors import extension
+from astrarium.core.optional import extension
 from astrarium.server.contract import Kind, ModelCard, Refused
 from astrarium.server.settings import LARGE
 from astrarium.serving.live.tensors import BYTES

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc
 
-from astrarium.core.errors import InputError, extension
-from astrarium.core.units import SECOND, Time
+from astrarium.core.errors import InputError
+from astrarium.core.optional import extension
+from astrarium.core.quantities import SECOND, Time
 from astrarium.server.contract import NativeFront, Service
 from astrarium.server.grpc.front import GrpcFront
 from astrarium.server.native import HIGH_WATER, NativeThreads, listeners_at

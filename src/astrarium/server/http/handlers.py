@@ -10,7 +10,7 @@ from urllib.parse import parse_qs
 import msgspec
 from msgspec import UNSET
 
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 from astrarium.server import checking, wire
 from astrarium.server.checking import CheckedTensor, bad
 from astrarium.server.contract import InferAnswer, InferCall, Kind, ModelCard, Refused, Service

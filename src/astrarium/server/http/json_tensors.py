@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from astrarium.core.errors import extension
+from astrarium.core.optional import extension
 from astrarium.server.checking import CheckedTensor, bad
 from astrarium.server.contract import Kind, Refused
 from astrarium.server.settings import LARGE

@@ -10,7 +10,7 @@ import httptools
 import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 from astrarium.server.client_errors import ClientErrors
 from astrarium.server.descriptors import most_descriptors
 from astrarium.server.http.framing import BadRequest, RequestFraming

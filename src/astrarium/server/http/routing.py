@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from astrarium import __version__
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 from astrarium.server.http.bodies import HttpRefusal, Reply
 from astrarium.server.wire import ErrorAnswer, InferRequest, InferResponse
 

@@ -16,7 +16,8 @@ from typing import Any
 
 import uvicorn
 
-from astrarium.core.errors import InputError, extension
+from astrarium.core.errors import InputError
+from astrarium.core.optional import extension
 from astrarium.server import wire
 from astrarium.server.contract import NativeFront, Refused, Service
 from astrarium.server.http import bodies

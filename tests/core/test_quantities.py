@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astrarium.core.quantities import (
+    SECOND,
     read_bytes,
     read_duration,
     read_rate,
@@ -16,7 +17,6 @@ from astrarium.core.quantities import (
     write_duration,
     write_rate,
 )
-from astrarium.core.units import SECOND
 
 LONG = 100 * 24 * 3600 * SECOND
 
