@@ -30,7 +30,7 @@ from astrarium.placement.problem import (
     Shape,
 )
 from astrarium.placement.worker_queues import Batching
-from astrarium.serving.report.tables import stage_table
+from astrarium.serving.report.stages import stage_table
 from tests.support.placement.plans import poisson
 
 MS = MILLISECOND

@@ -57,7 +57,7 @@ from astrarium.serving.live.process import Death
 from astrarium.serving.live.tensors import Tensor, TensorSpec
 from astrarium.serving.live.workers import Listener, WorkerSpec
 from astrarium.serving.policies import serving_policies
-from astrarium.serving.twin import faster
+from astrarium.serving.twin.live import faster
 
 KILLED = Death("was killed by SIGKILL", by_its_work=False)
 VALUES = TensorSpec("INPUT", "FP32", (2,))

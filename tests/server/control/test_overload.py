@@ -18,7 +18,7 @@ from astrarium.serving.contract import (
     Setup,
     latency_table,
 )
-from astrarium.serving.twin import native_setup
+from astrarium.serving.twin.native import native_setup
 from tests.support.live_fakes import Stage
 
 # kWidest and kStretch in native/exchange/admission.h

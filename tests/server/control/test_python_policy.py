@@ -41,7 +41,7 @@ from astrarium.serving.contract import (
 from astrarium.serving.live.messages import BatchDone, RunBatch, decode_order, encode
 from astrarium.serving.policies.window import Eager
 from astrarium.serving.state import Outcome, ServingState
-from astrarium.serving.twin import native_setup
+from astrarium.serving.twin.native import native_setup
 from tests.support.live_fakes import Stage
 from tests.support.server.fakes import HOUR
 from tests.support.server.http_connection import request

@@ -14,14 +14,14 @@ from astrarium.core.level import Watching
 from astrarium.core.quantities import SECOND, Duration
 from astrarium.core.trace import Step
 from astrarium.run.experiment import recorded
-from astrarium.serving import twin as native
 from astrarium.serving.contract import GpuJoined, GpuLeft
 from astrarium.serving.level import LEVEL as SERVING
 from astrarium.serving.level import run as run_serving
 from astrarium.serving.policies import serving_policies
 from astrarium.serving.record import ServingRecord
 from astrarium.serving.scenario import Scenario, build, load, parse
-from astrarium.serving.twin import LiveTwin, faster
+from astrarium.serving.twin.live import LiveTwin, faster
+from astrarium.serving.twin.native import has_twin
 from astrarium.testing.cases import Case as ServingCase
 from astrarium.testing.cases import crowd, with_truth
 from tests.support.cases import run_case
@@ -138,7 +138,7 @@ def serving(scenario: Scenario, others: Iterable[tuple[str, Parameters]] = ()) -
         chosen = scenario if own else scenario.with_policy(name, **parameters)
         policy = build.policy(chosen, build.setup(chosen))
         yield label, "python", decided(serving_steps(chosen))
-        if native.has_twin(policy):
+        if has_twin(policy):
             yield label, "native", batches_and_requests(run_serving(chosen, "native"))
             if getattr(policy, "live_twin", False):
                 yield label, "live-twin", decided(serving_steps(chosen, live_twin=True))

@@ -36,7 +36,8 @@ from astrarium.serving.contract import UNSERVED, Setup
 from astrarium.serving.live.messages import ModelNews, Pong, Shapes
 from astrarium.serving.live.process import Death
 from astrarium.serving.state import Outcome
-from astrarium.serving.twin import LiveTwin, native_setup
+from astrarium.serving.twin.live import LiveTwin
+from astrarium.serving.twin.native import native_setup
 
 if TYPE_CHECKING:
     from astrarium._front import Scheduler

@@ -21,7 +21,7 @@ from astrarium.serving.live.workers import WorkerSpec
 from astrarium.serving.policies import ServingPolicy
 from astrarium.serving.scenario import Scenario, build
 from astrarium.serving.scenario.schema import ServerOptions
-from astrarium.serving.twin import LiveTwin, faster
+from astrarium.serving.twin.live import LiveTwin, faster
 
 # Which of this machine's devices a GPU of the scenario stands for. No driver is loaded to find out.
 

@@ -1,10 +1,10 @@
-"""A line holds requests that take alike times, and chooses the batch that would leave next.
+"""A queue holds requests that take alike times, and chooses the batch that would leave next.
 
 Lookahead decides which heads to give up for a batch that has its GPU, by the losses at the next grants.
 Serving every request that can still be saved may leave a small batch, and those behind it too late for the
 next GPU. So every number of heads to give up is tried, the next grants are simulated with evenly spaced
 arrivals, and the choice that loses the fewest requests is taken. A small batch also wastes GPU time that
-other lines may need: that time has a price, in requests, while GPUs are scarce.
+other queues may need: that time has a price, in requests, while GPUs are scarce.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from astrarium.serving.policies.astrarium.applications import SAFE
 MOST_GIVEN_UP = 24  # heads at once
 
 
-class LineProspect(NamedTuple):
-    """A line expects *rate* requests per nanosecond; a batch of *enough* needs nobody given up.
+class Prospect(NamedTuple):
+    """A queue expects *rate* requests per nanosecond; a batch of *enough* needs nobody given up.
 
     *price* is that of wasted GPU time, in requests.
     """
@@ -37,7 +37,7 @@ class LineProspect(NamedTuple):
 
 def give_up(
     backlog: Backlog,
-    prospect: LineProspect,
+    prospect: Prospect,
     now: Time,
     free: Time,
     hopeless: int,
@@ -45,7 +45,7 @@ def give_up(
 ) -> tuple[int, int]:
     """Return (heads to drop, batch size) of a backlog: its first *hopeless* are lost, at least one is not.
 
-    *grants(size)* tells when the line may expect a GPU again if a batch of that size leaves now.
+    *grants(size)* tells when the queue may expect a GPU again if a batch of that size leaves now.
     """
     waiting = len(backlog.deadlines)
     wanted = min(prospect.enough, waiting - hopeless)
@@ -70,7 +70,7 @@ def waste(backlog: Backlog, target: int, size: int) -> float:
     return backlog.latency[size] * target / backlog.latency[target] - size
 
 
-def losses(backlog: Backlog, prospect: LineProspect, now: Time, first: int, grants: Sequence[Time]) -> int:
+def losses(backlog: Backlog, prospect: Prospect, now: Time, first: int, grants: Sequence[Time]) -> int:
     """Return the requests lost over the next grants if each drops those in the way of an ample batch."""
     left = len(backlog.deadlines) - first
     lost = taken = 0
@@ -91,15 +91,15 @@ def losses(backlog: Backlog, prospect: LineProspect, now: Time, first: int, gran
     return lost
 
 
-def due(backlog: Backlog, prospect: LineProspect, now: Time, first: int, left: int, place: int) -> Time:
+def due(backlog: Backlog, prospect: Prospect, now: Time, first: int, left: int, place: int) -> Time:
     """Return the deadline of a request that waits, or of one that will have come by then."""
     if place < left:
         return backlog.deadlines[first + place]
     return now + int((place - left + 1) / prospect.rate) + prospect.slo
 
 
-class RequestLine(ModelQueue):
-    """A request line's candidate is a batch worth a launch.
+class RequestQueue(ModelQueue):
+    """A request queue's candidate is a batch worth a launch.
 
     Heads that stand in its way are not given up before there is a GPU: until then they wait before `first`.
     """
@@ -112,7 +112,7 @@ class RequestLine(ModelQueue):
         self._patience = parameters.patience
         self._patient = parameters.lookahead
         self._few_gpus = parameters.prefer == "few-gpus"
-        self.adapt(pressure.LineDemand(0.0, 1.0, self._target, 0, 0, 1), pressure.CALM)
+        self.adapt(pressure.Demand(0.0, 1.0, self._target, 0, 0, 1), pressure.CALM)
 
     def gather(self, now: Time, gpu_free: Time) -> list[Request]:
         """Choose the candidate; return the requests that are lost in any case."""
@@ -158,16 +158,16 @@ class RequestLine(ModelQueue):
             hopeless, self.size = give_up(self.backlog, self._prospect(), now, free, hopeless, grants)
         return self._cut(hopeless)
 
-    def demand(self, now: Time) -> pressure.LineDemand:
-        """Return what the line asks of the GPUs, by the rates measured until now."""
+    def demand(self, now: Time) -> pressure.Demand:
+        """Return what the queue asks of the GPUs, by the rates measured until now."""
         self.roll(now)
         time = self.latency[self._target]
         fixed = self._fixed()
         rate = self.meter.rate()
         dispersion = self.meter.dispersion()
-        return pressure.LineDemand(rate, dispersion, self._target, time, fixed, self.model.slo)
+        return pressure.Demand(rate, dispersion, self._target, time, fixed, self.model.slo)
 
-    def adapt(self, demand: pressure.LineDemand, climate: pressure.Climate) -> None:
+    def adapt(self, demand: pressure.Demand, climate: pressure.Climate) -> None:
         self.stance = pressure.stance(demand, climate, self._few_gpus)
         if self._patience is not None:
             self.stance = self.stance._replace(wait=FOREVER, patience=self._patience)
@@ -179,10 +179,10 @@ class RequestLine(ModelQueue):
         arrived = self.requests[0].arrival
         return arrived + min(self.stance.wait, int(self.stance.patience * (self.frontrun() - arrived)))
 
-    def _prospect(self) -> LineProspect:
+    def _prospect(self) -> Prospect:
         rate = self.meter.rate()
         stance = self.stance
-        return LineProspect(rate, stance.enough, self._target, stance.price, self.model.slo)
+        return Prospect(rate, stance.enough, self._target, stance.price, self.model.slo)
 
     def _fixed(self) -> Time:
         """Return what a launch costs whatever its size: the line through batches of 1 and 2, at 0."""
@@ -191,8 +191,8 @@ class RequestLine(ModelQueue):
         return max(0, 2 * self.latency[1] - self.latency[2])
 
 
-class DynamicLine(RequestLine):
-    """A line of a dynamic model knows the applications of its requests, and what a batch of them takes."""
+class DynamicQueue(RequestQueue):
+    """A queue of a dynamic model knows the applications of its requests, and what a batch of them takes."""
 
     def __init__(self, model: ModelSpec, network: Network, parameters: Any, times: LearntTimes) -> None:
         super().__init__(model, network, parameters)

@@ -1,4 +1,4 @@
-"""Runners run PyTorch; on a GPU with pinned buffers, copies beside the computing, and a graph for each size.
+"""On a GPU, PyTorch runs with pinned buffers, copies beside the computing, and a graph for each size.
 
 Launching a small network kernel by kernel can take longer than running it; a graph launches all of it at
 once. A graph is captured for fixed sizes and fixed addresses, so a batch is written into the static inputs
@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from threading import Lock
 from time import monotonic_ns
 from typing import Any, NamedTuple
@@ -28,133 +27,13 @@ from astrarium.serving.live.backends.torch.graphs import (
     CapturedGraphs,
     GraphRunner,
     HandedOver,
-    kind,
 )
 from astrarium.serving.live.backends.torch.programs import Program
-from astrarium.serving.live.tensors import BF16, BYTES, DATATYPES, Array, TensorSpec
-
-# PyTorch on the processor.
-
-
-class CpuRunner:
-    def __init__(
-        self, torch: Any, call: Callable[..., Any], names: Sequence[str], threads: int, largest: int
-    ) -> None:
-        self._torch = torch
-        self._call = call
-        self._names = names
-        self.largest = largest
-        torch.set_num_threads(threads)
-
-    def capture(self, sizes: Sequence[int], model: str) -> bool:
-        """Capture nothing: launching costs little here, and batches of every size run the same code."""
-        return True
-
-    def capture_more(self, size: int, model: str) -> bool:
-        return False
-
-    def hand_over(self, model: str, outputs: Sequence[TensorSpec]) -> GraphRunner | None:
-        """Return nothing: there are no graphs."""
-        return None
-
-    def staging(self, size: int) -> Sequence[Array | None]:
-        """Return no memory: inputs need none of their own here."""
-        return ()
-
-    def run(self, arrays: Sequence[Array], size: int) -> dict[str, Array]:
-        with self._torch.inference_mode():
-            tensors = [tensor_of(self._torch, array) for array in arrays]
-            answer = named(self._call(*tensors), self._names)
-            return {name: portable(self._torch, tensor).numpy() for name, tensor in answer.items()}
-
-    def close(self) -> None:
-        del self._call
-
-
-def writable(array: Array) -> Array:
-    """Return an array that can be written, copied if need be: PyTorch has no read-only tensors."""
-    return array if array.flags.writeable else array.copy()
-
-
-def tensor_of(torch: Any, array: Array) -> Any:
-    given = writable(array)
-    if array.dtype != DATATYPES[BF16]:
-        return torch.from_numpy(given)
-    return torch.from_numpy(given.view("<i2")).view(torch.bfloat16)
-
-
-def array_of(torch: Any, tensor: Any) -> Array:
-    """Return an array in the memory of a tensor."""
-    if tensor.dtype != torch.bfloat16:
-        array: Array = tensor.numpy()
-        return array
-    bits: Array = tensor.view(torch.int16).numpy()
-    return bits.view(DATATYPES[BF16])
-
-
-def portable(torch: Any, tensor: Any) -> Any:
-    """Return a tensor in a type that numpy has: it has no bfloat16."""
-    return tensor.float() if tensor.dtype == torch.bfloat16 else tensor
-
-
-# PyTorch on a GPU.
-
+from astrarium.serving.live.backends.torch.streams import GpuClock, elapsed, streams_of
+from astrarium.serving.live.backends.torch.tensors import array_of, kind, portable, tensor_of
+from astrarium.serving.live.tensors import BYTES, Array, TensorSpec
 
 _BEFORE_CAPTURE = 3  # runs in which libraries choose their kernels and allocate
-_DRIVER = "libcuda.so.1"
-_DRIFT = 10_000  # the clocks of a GPU and of its host differ by less than one part in this
-
-
-class Streams:
-    """The streams of a GPU are the same for all models: their batches are computed one by one.
-
-    PyTorch has 32 streams of each priority, which it hands out again and again: with the other priority, none
-    of these is ever one that a model is captured in.
-    """
-
-    def __init__(self, torch: Any, device: Any) -> None:
-        self.copy_in, self.compute, self.copy_out = (torch.cuda.Stream(device, priority=-1) for _ in range(3))
-        self._native: Any = None
-
-    def native(self, express: Any) -> Any:
-        """Return the same streams for native code."""
-        if self._native is None:
-            streams = self.copy_in, self.compute, self.copy_out
-            self._native = express.GpuStreams(_DRIVER, *(stream.cuda_stream for stream in streams))
-        return self._native
-
-
-@cache
-def streams_of(torch: Any, device: Any) -> Streams:
-    return Streams(torch, device)
-
-
-class GpuClock:
-    """A GPU's clock tells on the host's clock when events happened.
-
-    An event has happened when the host sees so, or a little before; and as long after the one seen before as
-    the GPU says. The earlier of both is closer: the host may have been busy when the event happened.
-    """
-
-    def __init__(self) -> None:
-        self._last: Any = None
-        self._at = 0
-
-    def when(self, event: Any, seen: Time) -> Time:
-        """Return when an event happened that the host has *seen* now; they are seen in their order."""
-        at = seen
-        if self._last is not None:
-            since = elapsed(self._last, event)
-            at = min(seen, self._at + since + since // _DRIFT)
-        self._last = event
-        self._at = at
-        return at
-
-
-def elapsed(first: Any, second: Any) -> Time:
-    """Return the nanoseconds between two events that have happened."""
-    milliseconds: float = first.elapsed_time(second)
-    return round(milliseconds * 1e6)
 
 
 class InputBuffers(NamedTuple):
@@ -242,14 +121,14 @@ class CudaRunner:
 
     def expected(self, size: int) -> Time:
         """Return how long the GPU will take for a batch; 0 where nobody knows yet."""
-        return self._takes.get(self._room(size), 0)
+        return self._takes.get(self._graph_size(size), 0)
 
     def spans(self, batch: CudaBatch, seen: Time) -> tuple[Time, Time]:
         """Return when the GPU began to compute a batch, and ended, of which the host has *seen* all now."""
         done = self._clock.when(batch.done, seen)
         ended = done - elapsed(batch.computed, batch.done)
         began = ended - elapsed(batch.began, batch.computed)
-        self._learn(self._room(batch.size), done - began)
+        self._learn(self._graph_size(batch.size), done - began)
         return began, ended
 
     def staging(self, size: int) -> Sequence[Array | None]:
@@ -331,9 +210,9 @@ class CudaRunner:
         known = self._takes.get(room, took)
         self._takes[room] = min(took, known + known // 8)  # expecting it too early costs less than too late
 
-    def _room(self, size: int) -> int:
+    def _graph_size(self, size: int) -> int:
         """Return the size of the graph that a batch runs in; without one that large, its own."""
-        return _room(self._graphs, size)
+        return _smallest_graph(self._graphs, size)
 
     def _buffers(self, spec: TensorSpec) -> InputBuffers | None:
         """Return an input's buffers for the largest batch; None where its size is open."""
@@ -410,7 +289,7 @@ class CudaRunner:
             stream.wait_event(batch.copied)
             batch.began.record(stream)
             graphs = self._graphs
-            room = _room(graphs, size)
+            room = _smallest_graph(graphs, size)
             graph = graphs.get(room)
             outputs = self._replayed(graph, tensors, size, room) if graph else self._answer(tensors)
             batch.computed.record(stream)
@@ -443,7 +322,7 @@ class CudaRunner:
         return pinned[:size].copy_(tensor[:size], non_blocking=True)
 
 
-def _room(graphs: Mapping[int, Captured], size: int) -> int:
+def _smallest_graph(graphs: Mapping[int, Captured], size: int) -> int:
     return min((captured for captured in graphs if captured >= size), default=size)
 
 

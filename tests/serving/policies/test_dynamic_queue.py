@@ -24,7 +24,7 @@ from astrarium.serving.contract import (
 from astrarium.serving.policies._times import FEWEST, LearntTimes, cdf, cdf_by_longest, grid
 from astrarium.serving.policies.astrarium import Astrarium
 from astrarium.serving.policies.astrarium.applications import SAFE, Applications
-from astrarium.serving.policies.astrarium.line import DynamicLine
+from astrarium.serving.policies.astrarium.queues import DynamicQueue
 from astrarium.serving.scenario import load
 from astrarium.testing.cases import cluster, linear_model
 from astrarium_papers.orloj._finish import finish_rate
@@ -97,7 +97,7 @@ def test_what_took_longer_than_planned_is_learnt_at_once(took: float, at_once: b
 
 
 def test_who_is_unknown_stands_alone() -> None:
-    """So that their batches tell something; lines that nobody may form anew stay what they are."""
+    """So that their batches tell something; queues that nobody may form anew stay what they are."""
     assert Applications(model(0, 0), learnt(model(0, 0)), "grouped").groups == [(0,), (1,)]
     assert Applications(model(0, 0), learnt(model(0, 0)), "model").groups == [(0, 1)]
     assert Applications(model(0, 9), learnt(model(0, 9)), "grouped").groups == [(0, 1)]
@@ -106,22 +106,22 @@ def test_who_is_unknown_stands_alone() -> None:
 # who leaves together
 
 
-def line(of: ModelSpec, waiting: Sequence[tuple[int, float]]) -> DynamicLine:
+def queue(of: ModelSpec, waiting: Sequence[tuple[int, float]]) -> DynamicQueue:
     """*waiting*: application and deadline; the batch would be all of them."""
-    made = DynamicLine(of, Network(), Astrarium.Parameters(), learnt(of))
+    made = DynamicQueue(of, Network(), Astrarium.Parameters(), learnt(of))
     for id_, (application, due) in enumerate(waiting):
         made.insert(Request(id_, 0, 0, ms(due), application))
     made.size = len(waiting)
     return made
 
 
-def left(made: DynamicLine) -> list[int]:
+def left(made: DynamicQueue) -> list[int]:
     return [request.id for request in made.pop_batch()]
 
 
 def test_who_would_make_the_first_one_late_stays() -> None:
     """With the long one a batch of two takes 10 + 0.2 * 100, without it 10 + 0.3 * 10."""
-    made = line(model(10, 100), [(0, 20), (1, 60), (0, 70), (0, 80)])
+    made = queue(model(10, 100), [(0, 20), (1, 60), (0, 70), (0, 80)])
     made.choose(0, 0)
     assert made.size == 3
     assert made.planned() == pytest.approx(ms(13), abs=MS)  # in bins of 3 ms
@@ -131,20 +131,20 @@ def test_who_would_make_the_first_one_late_stays() -> None:
 
 
 def test_everybody_leaves_who_fits_and_no_more_than_the_model_takes() -> None:
-    made = line(model(10, 100), [(0, 60), (1, 60), (0, 70), (0, 80), (0, 80)])
+    made = queue(model(10, 100), [(0, 60), (1, 60), (0, 70), (0, 80), (0, 80)])
     made.choose(0, 0)
     assert left(made) == [0, 1, 2, 3]
 
 
 def test_nobody_leaves_who_would_take_longer_in_company_than_alone() -> None:
     """The long one alone takes 11; it would make the three short ones, 1 + 0.3 * 10, take 1 + 0.4 * 100."""
-    made = line(model(10, 100, c0=1), [(0, 90), (0, 90), (0, 90), (1, 90), (0, 90)])
+    made = queue(model(10, 100, c0=1), [(0, 90), (0, 90), (0, 90), (1, 90), (0, 90)])
     made.choose(0, 0)
     assert left(made) == [0, 1, 2, 4]
 
 
 def test_who_is_too_late_by_its_own_times_goes_as_planned() -> None:
-    made = line(model(10, 100), [(1, 15), (0, 70)])
+    made = queue(model(10, 100), [(1, 15), (0, 70)])
     made.choose(0, 0)
     assert made.size == 2
     assert made.planned() == made.latency[2]
