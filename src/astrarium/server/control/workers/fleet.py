@@ -23,7 +23,7 @@ from typing import Protocol
 
 from astrarium.core.quantities import rounded_duration
 from astrarium.core.units import FOREVER, MILLISECOND, SECOND, Time
-from astrarium.server.control.blame import Blame, Loss
+from astrarium.server.control.workers.blame import Blame, Loss
 from astrarium.serving.live import messages
 from astrarium.serving.live.backends.contract import ModelFiles, powers_to
 from astrarium.serving.live.messages import ModelNews, Pong
