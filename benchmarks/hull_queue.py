@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from _measure import Row, main
 from astrarium._native import HullQueue
-from astrarium.core.units import MILLISECOND, SECOND
+from astrarium.core.quantities import MILLISECOND, SECOND
 from astrarium.serving.policies._times import BatchTime, mean
 from astrarium.serving.policies.orloj import hull
 from astrarium.serving.policies.orloj.score import ScoreTable

@@ -15,15 +15,15 @@ from typing import Any
 import msgspec
 
 from _measure import Row, main
+from astrarium.core.quantities import MILLISECOND, SECOND
 from astrarium.core.streams import stream
-from astrarium.core.units import MILLISECOND, SECOND
 from astrarium.placement.evaluation import evaluate
 from astrarium.placement.groups import GroupRuntime
 from astrarium.placement.interference import IgniterInterference
 from astrarium.placement.plan import Plan
 from astrarium.placement.policies import Judge, Search, placement_policies
 from astrarium.placement.problem import ALONE, Form, PlacedModel, PlacementGpu, PlacementRequests, Problem
-from astrarium.serving.planned.run import judge as judge_of_scenario
+from astrarium.serving.planned.judge import PlanJudge
 from astrarium.serving.planning import plans
 from astrarium.serving.planning.clusters import sized
 from astrarium.serving.planning.known import v100 as igniter_profile
@@ -140,15 +140,12 @@ def in_groups(what: str, case: Case, repeats: int) -> list[Row]:
     return rows_of(what, values)
 
 
-# the batching policy that will run
-
-
 def for_the_policy(repeats: int, gpus: int = 6) -> list[Row]:
     """The same planner with and without the judge of the scenario's batching policy."""
     scenario = sized(parse(SHOP, planning=True), gpus)
     whole = plans.problem(scenario)
     problem = msgspec.structs.replace(whole, gpus=whole.gpus[:gpus])
-    judge = judge_of_scenario(scenario, problem, warmup=SECOND)
+    judge = PlanJudge(scenario, problem, warmup=SECOND)
     draws = [fresh(problem, seed) for seed in range(repeats)]
     found = {
         "selective-replication": planned("selective-replication", problem),

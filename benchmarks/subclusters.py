@@ -13,8 +13,8 @@ from typing import NamedTuple
 import msgspec
 
 from _measure import Row, main
+from astrarium.core.quantities import SECOND
 from astrarium.core.streams import stream
-from astrarium.core.units import SECOND
 from astrarium.serving import zoo
 from astrarium_papers.symphony._subclusters import (
     Division,

@@ -54,7 +54,7 @@ WORDS_OF_THEIR_OWN = {"astrarium", "timeout"}
 
 # What core does beyond pure computation, and why.
 CORE_EXCEPTIONS: dict[str, set[str]] = {
-    "decode": {"pathlib"},  # reads YAML files; policies have no use for it
+    "plain_data": {"pathlib"},  # reads YAML files; policies have no use for it
     "trace": {"pathlib"},  # writes and reads recordings; drivers call it, policies have no use for it
     "level": {"pathlib"},  # the type of the folders that reports write to
     "processes": {"numpy.random"},  # the type of the generator it is handed

@@ -63,6 +63,6 @@ def test_what_native_code_names_is_there(path: Path) -> None:
 
 def test_a_pointer_that_leads_nowhere_is_found() -> None:
     assert stale("Twin of astrarium.serving.policies.nexus and Request in astrarium.serving.contract.") == []
-    assert stale("as astrarium.core.units.FOREVER") == []
-    for wrong in ("astrarium.serving.nowhere.at_all", "Nobody in astrarium.core.units"):
+    assert stale("as astrarium.core.quantities.FOREVER") == []
+    for wrong in ("astrarium.serving.nowhere.at_all", "Nobody in astrarium.core.quantities"):
         assert stale(f"Twin of {wrong}, of which") == [wrong]

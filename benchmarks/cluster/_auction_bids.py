@@ -17,7 +17,7 @@ from astrarium.cluster.state import ClusterState
 from astrarium.cluster.workloads.themis import successive_halving, sweeps
 from astrarium.cluster.workloads.themis.clusters import MACHINES
 from astrarium.cluster.workloads.themis.models import SLOWDOWNS
-from astrarium.core.units import SECOND, Time
+from astrarium.core.quantities import SECOND, Time
 
 BIDDERS = 17
 LEASE: Time = 600 * SECOND

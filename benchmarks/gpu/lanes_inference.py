@@ -17,7 +17,7 @@ from models import build
 from torch import nn
 
 from _measure import Row
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND
 from astrarium.device.live.backend import Needs
 from astrarium.device.live.torch_backend import TorchGpu
 from astrarium.device.salus import trace

@@ -26,7 +26,7 @@ import torch
 
 import astrarium
 from _measure import HEADER, Row, cells
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND
 from astrarium.tuning.record import TuningRecord
 from astrarium.tuning.state import Outcome
 

@@ -13,7 +13,7 @@ sys.path.append(str(Path(__file__).resolve().parents[1]))  # what all benchmarks
 from _measure import Row, main
 from astrarium.core.choice import made
 from astrarium.core.engine import Engine
-from astrarium.core.units import SECOND, Time
+from astrarium.core.quantities import SECOND, Time
 from astrarium.run.simulate import simulate
 from astrarium.tuning.contract import Action, Event, GpusChanged, GroupArrived, Trial
 from astrarium.tuning.policies import tuning_policies

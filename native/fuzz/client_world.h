@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "front/loopback.h"
+#include "testing/loopback.h"
 
 #include "must.h"
 

@@ -18,9 +18,9 @@
 #include <unordered_map>
 #include <vector>
 
-#include "front/grpc_thread.h"
-#include "front/loopback.h"
-#include "front/network.h"
+#include "front/grpc/grpc_thread.h"
+#include "testing/loopback.h"
+#include "front/http1/http1_thread.h"
 
 #include "must.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "front/grpc_thread.h"
+#include "front/grpc/grpc_thread.h"
 
 #include "client_world.h"
 #include "drive.h"

@@ -9,7 +9,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "front/network.h"
+#include "front/http1/http1_thread.h"
 
 #include "client_world.h"
 #include "drive.h"

@@ -24,7 +24,7 @@ from typing import NamedTuple
 HERE = Path(__file__).resolve().parent
 GATE = HERE.parent / "gate"
 BUILD = HERE.parents[1] / "build" / "fuzz"
-INCLUDES = [f"-I{HERE.parent / 'src'}", f"-I{GATE}"]
+INCLUDES = [f"-I{HERE.parent}", f"-I{GATE}"]
 COMMON = ["-std=c++20", "-g", "-O1", "-fno-omit-frame-pointer", *INCLUDES, "-pthread"]
 CLANG = ["clang", "libclang-rt-14-dev"]  # packages of Debian
 BUILTINS = ["-rtlib=compiler-rt", "-unwindlib=libgcc"]  # GCC's have no checked product of 128 bits on ARM

@@ -14,9 +14,9 @@
 #include <thread>
 #include <vector>
 
-#include "front/scheduler_thread.h"
-#include "live_twins.h"
-#include "worker/line.h"
+#include "scheduler/scheduler_thread.h"
+#include "policies/live_twins.h"
+#include "worker/cuda_stream.h"
 #include "worker/timed_model.h"
 
 #include "must.h"

@@ -7,8 +7,8 @@
 #include <string>
 #include <string_view>
 
-#include "front/feed.h"
-#include "live_twins.h"
+#include "testing/feed.h"
+#include "policies/live_twins.h"
 
 using namespace astrarium;
 using namespace astrarium::front;

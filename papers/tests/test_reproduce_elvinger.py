@@ -16,7 +16,7 @@ from papers.tests.reproductions import (
     parameters,
 )
 
-from astrarium.core.units import MILLISECOND, SECOND
+from astrarium.core.quantities import MILLISECOND, SECOND
 from astrarium.placement.interference import Tenant
 from astrarium.placement.path import STAGES
 from astrarium_papers.elvinger import _lines, _world, figure6_15

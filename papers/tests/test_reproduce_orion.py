@@ -12,7 +12,7 @@ import pytest
 from papers.tests.reproductions import QUICK, check_complete, check_drawn, listed, measured_once, parameters
 
 from astrarium.core.errors import InputError
-from astrarium.core.units import MILLISECOND, SECOND
+from astrarium.core.quantities import MILLISECOND, SECOND
 from astrarium.gate.kernel_profiles import KernelProfile, KernelUse
 from astrarium_papers import kernels as kernel_sets
 from astrarium_papers.gate_simulation import (

@@ -11,7 +11,7 @@ from papers.tests.reproductions import QUICK, check_complete, check_drawn, liste
 
 from astrarium.core.distributions import Normal
 from astrarium.core.profiles import Dynamic
-from astrarium.core.units import MILLISECOND
+from astrarium.core.quantities import MILLISECOND
 from astrarium.serving import zoo
 from astrarium.serving.scenario import build
 from astrarium_papers.findings import Findings

@@ -10,7 +10,7 @@ import pytest
 from papers.tests.reproductions import check_complete, check_drawn, check_explained, listed, measured_once
 
 from astrarium.core.errors import InputError
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND
 from astrarium.device import salus
 from astrarium.device.record import summary
 from astrarium.device.salus import LENGTHS, lengths_of, trace

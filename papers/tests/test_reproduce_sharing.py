@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from astrarium.core.units import MICROSECOND, MILLISECOND, SECOND
+from astrarium.core.quantities import MICROSECOND, MILLISECOND, SECOND
 from astrarium_papers import registry
 from astrarium_papers.astrarium import _sharing, sharing
 from astrarium_papers.astrarium._sharing import Bench, arrivals, launch_costs, measurements, server, trainer

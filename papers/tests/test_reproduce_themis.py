@@ -22,7 +22,7 @@ from astrarium.cluster.workloads.apps import HOUR
 from astrarium.cluster.workloads.themis import sweeps
 from astrarium.cluster.workloads.traces import read_trace
 from astrarium.core.errors import InputError
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND
 from astrarium_papers import registry
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 from astrarium_papers.markdown import page

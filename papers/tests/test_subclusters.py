@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astrarium.core.errors import InputError
+from astrarium.core.quantities import MILLISECOND
 from astrarium.core.streams import stream
-from astrarium.core.units import MILLISECOND
 from astrarium.placement.problem import ALONE, Form, PlacedModel, Shape
 from astrarium_papers.symphony._subclusters import (
     Division,

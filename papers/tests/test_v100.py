@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from astrarium.core.errors import InputError
-from astrarium.core.units import FOREVER, MILLISECOND
+from astrarium.core.quantities import FOREVER, MILLISECOND
 from astrarium.placement.problem import ALONE, Form, GpuDemand
 from astrarium_papers.elvinger import _v100 as v100
 from astrarium_papers.elvinger._v100 import (

@@ -4,7 +4,8 @@ board."""
 from collections.abc import Sequence
 from typing import Any
 
-from astrarium.core.processes import Floats, Ints
+from astrarium.core.arrivals import Ints
+from astrarium.core.processes import Floats
 
 class Knobs:
     """What a policy is told and has learnt; times in nanoseconds, lists by kind of kernel."""

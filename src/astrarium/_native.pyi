@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from astrarium.core.processes import Bools, Floats, Ints
+from astrarium.core.arrivals import Bools, Ints
+from astrarium.core.processes import Floats
 
 class Dynamic:
     def __init__(self, c0: int, c1: float, history: Sequence[Sequence[int]], /) -> None: ...

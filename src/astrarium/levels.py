@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from astrarium.core.decode import overridden, read_yaml
 from astrarium.core.errors import InputError, one_of, read_from
 from astrarium.core.level import Level, Scenario
+from astrarium.core.overrides import overridden
+from astrarium.core.plain_data import read_yaml
 
 # Sections that only one level's files have.
 SECTIONS = {"serving": ("models",), "device": ("jobs",), "tuning": ("task", "train"), "cluster": ("apps",)}

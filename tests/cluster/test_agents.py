@@ -19,7 +19,7 @@ from astrarium.cluster.fairness import Definition, Ideal
 from astrarium.cluster.machines import Machine, Spread
 from astrarium.cluster.slowdowns import Slowdowns
 from astrarium.cluster.state import ClusterState, Contention
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND
 
 ITERATION_TIMES = (80, 100, 100, 120)
 FLAT = dict.fromkeys(Spread, 1.0)

@@ -26,7 +26,7 @@ from astrarium.cluster.state import ClusterState
 from astrarium.cluster.workloads.traces import read_trace
 from astrarium.cluster.world import ClusterWorld
 from astrarium.core.errors import InputError
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND
 from astrarium.testing.cluster import Played, play
 from tests.support.paths import ROOT
 

@@ -23,7 +23,7 @@ from astrarium.cluster.policies import cluster_policies
 from astrarium.cluster.scenario.read import parse
 from astrarium.cluster.state import ClusterState, Failure, Outcome
 from astrarium.core.errors import InputError
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND
 
 HOUR = 3600 * SECOND
 

@@ -24,7 +24,7 @@ from astrarium.cluster.slowdowns import Slowdowns
 from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.cluster.world import ClusterWorld
 from astrarium.core.errors import InputError
-from astrarium.core.units import FOREVER, SECOND
+from astrarium.core.quantities import FOREVER, SECOND
 from astrarium.testing.cluster import Played, play
 
 ONE = [Machine(0, 1)]

@@ -22,7 +22,7 @@ from astrarium.cluster.workloads.apps import single_apps
 from astrarium.cluster.workloads.traces import read_trace
 from astrarium.cluster.world import ClusterWorld
 from astrarium.core.errors import InputError
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND
 from astrarium.testing.cluster import Played, play
 from tests.support.paths import ROOT
 

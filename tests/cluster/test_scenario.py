@@ -18,9 +18,9 @@ from astrarium.cluster.report.timeline import cluster_timeline
 from astrarium.cluster.scenario.build import build, slowdowns
 from astrarium.cluster.scenario.read import ClusterScenario, parse
 from astrarium.cluster.state import ClusterState, Outcome
-from astrarium.core.decode import parse_yaml
 from astrarium.core.errors import InputError
-from astrarium.core.units import SECOND
+from astrarium.core.plain_data import parse_yaml
+from astrarium.core.quantities import SECOND
 from tests.support.paths import ROOT
 from tests.support.scenario_files import load_cluster as load
 

@@ -27,7 +27,7 @@ from astrarium.cluster.state import AppRow, ClusterState, Contention, JobRow, Ou
 from astrarium.cluster.world import ClusterWorld
 from astrarium.core.engine import Engine
 from astrarium.core.errors import InvalidAction
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND
 from astrarium.run.simulate import simulate
 
 MACHINES = [(0, MachineJoined(Machine(0, 4))), (0, MachineJoined(Machine(1, 4, rack=1)))]

@@ -21,9 +21,8 @@ from astrarium.cluster.state import ClusterState, Outcome
 from astrarium.cluster.world import ClusterWorld
 from astrarium.core.engine import Engine
 from astrarium.core.errors import InputError
-from astrarium.core.quantities import Duration
+from astrarium.core.quantities import SECOND, Duration
 from astrarium.core.trace import Step
-from astrarium.core.units import SECOND
 from astrarium.run.simulate import simulate
 
 LEASE = Duration(10 * SECOND)

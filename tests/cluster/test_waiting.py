@@ -14,7 +14,7 @@ from astrarium.cluster.policies._queue import QueueEntry, RankedQueue, WaitingAp
 from astrarium.cluster.slowdowns import Slowdowns
 from astrarium.cluster.state import AppRow, ClusterState, JobRow
 from astrarium.cluster.world import ClusterWorld
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND
 from astrarium.testing.cluster import play
 
 # With less that is free, a rank may fall: the line then has it as it is, and an early look as it was.

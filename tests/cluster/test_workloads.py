@@ -25,7 +25,7 @@ from astrarium.cluster.workloads.themis.clusters import MACHINES, machines
 from astrarium.cluster.workloads.themis.philly import best_windows, sweeps_of
 from astrarium.cluster.workloads.traces import TraceJob, read_trace
 from astrarium.core.errors import InputError
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND
 from tests.support.cluster.workload_facts import facts, iteration, model_of, task
 from tests.support.paths import ROOT
 

@@ -13,10 +13,10 @@ import pytest
 from astrarium.core.engine import Engine
 from astrarium.core.errors import AstrariumError, BrokenBooks, InputError, InvalidAction, one_of, read_from
 from astrarium.core.policy import SetTimer, TimerFired
+from astrarium.core.quantities import FOREVER
 from astrarium.core.registry import Registry
 from astrarium.core.streams import stream
 from astrarium.core.trace import Step, read_trace, write_trace
-from astrarium.core.units import FOREVER
 
 # errors
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from astrarium.cluster.workloads.traces import read_trace as read_cluster_trace
-from astrarium.core.decode import MOST_DEPTH, csv_rows, parse_yaml
 from astrarium.core.errors import InputError
+from astrarium.core.plain_data import MOST_DEPTH, csv_rows, parse_yaml
 from astrarium.core.quantities import read_duration, read_rate
 from astrarium.core.trace import read_trace
 from astrarium.server.recording import RecordingReader

@@ -25,9 +25,9 @@ from astrarium.core.distributions import (
 )
 from astrarium.core.errors import InputError
 from astrarium.core.profiles import Application, Dynamic, Estimate, Linear, Table
+from astrarium.core.quantities import MILLISECOND as MS
 from astrarium.core.quantities import Duration
 from astrarium.core.streams import stream
-from astrarium.core.units import MILLISECOND as MS
 
 
 def ms(count: int) -> Duration:

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from astrarium.core import processes
-from astrarium.core.processes import Arrivals
-from astrarium.core.units import SECOND
+from astrarium.core.arrivals import Arrivals
+from astrarium.core.quantities import SECOND
 from astrarium.serving import scenario
 from astrarium.serving.scenario import Scenario, build
 from astrarium.serving.scenario.schema import zipf

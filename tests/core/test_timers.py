@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from astrarium.core.policy import SetTimer, TimerFired
+from astrarium.core.quantities import FOREVER
 from astrarium.core.timers import Timers
-from astrarium.core.units import FOREVER
 
 
 def test_a_timer_that_is_set_again_replaces_the_earlier_and_fires_once() -> None:

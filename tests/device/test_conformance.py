@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 from astrarium.core.policy import SetTimer
-from astrarium.core.units import MILLISECOND, Time
+from astrarium.core.quantities import MILLISECOND, Time
 from astrarium.device.contract import (
     Action,
     Admit,

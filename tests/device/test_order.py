@@ -11,8 +11,8 @@ import pytest
 
 from astrarium.core.engine import Engine
 from astrarium.core.policy import SetTimer, TimerFired
+from astrarium.core.quantities import MILLISECOND, SECOND, Time
 from astrarium.core.trace import Step
-from astrarium.core.units import MILLISECOND, SECOND, Time
 from astrarium.device.contract import (
     Action,
     Admit,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from astrarium.core.engine import Engine
 from astrarium.core.errors import InvalidAction
-from astrarium.core.units import MILLISECOND, SECOND, Time
+from astrarium.core.quantities import MILLISECOND, SECOND, Time
 from astrarium.device.contract import (
     Admit,
     Event,

@@ -14,7 +14,7 @@ import pytest
 from astrarium.cli.main import BAD_INPUT, main
 from astrarium.core.choice import Choice
 from astrarium.core.errors import InputError
-from astrarium.core.units import MILLISECOND, SECOND
+from astrarium.core.quantities import MILLISECOND, SECOND
 from astrarium.device import report, salus
 from astrarium.device import scenario as jobs_build
 from astrarium.device.level import LEVEL, longest

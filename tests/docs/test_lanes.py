@@ -12,7 +12,7 @@ from tests.support.paths import ROOT
 
 torch = pytest.importorskip("torch")
 
-from astrarium.core.units import MILLISECOND  # noqa: E402
+from astrarium.core.quantities import MILLISECOND  # noqa: E402
 from astrarium.device.live import torch_backend, torch_pools  # noqa: E402
 from astrarium.device.live.torch_hooks import LONG  # noqa: E402
 from astrarium.device.policies import iteration_policies  # noqa: E402

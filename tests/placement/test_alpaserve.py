@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astrarium.core.errors import InputError
-from astrarium.core.units import MILLISECOND, SECOND
+from astrarium.core.quantities import MILLISECOND, SECOND
 from astrarium.placement.groups import Group, GroupLayout, GroupRuntime, SimulatedRequests, Tables, score
 from astrarium.placement.plan import Plan, check
 from astrarium.placement.policies import Search, placement_policies

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from astrarium.core.units import MILLISECOND
+from astrarium.core.quantities import MILLISECOND
 from astrarium.placement.groups import Group, GroupRuntime
 from astrarium.placement.policies import Search, placement_policies
 from astrarium.placement.policies._search_context import MOST, SearchContext, plan_of, steady_requests

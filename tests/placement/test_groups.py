@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astrarium.core.errors import InputError, extension
-from astrarium.core.units import FOREVER, MILLISECOND, SECOND
+from astrarium.core.errors import InputError
+from astrarium.core.optional import extension
+from astrarium.core.quantities import FOREVER, MILLISECOND, SECOND
 from astrarium.placement.groups import (
     REJECTED,
     Engine,

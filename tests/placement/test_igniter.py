@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astrarium.core.decode import read_yaml
 from astrarium.core.errors import InputError
-from astrarium.core.units import MILLISECOND
+from astrarium.core.plain_data import read_yaml
+from astrarium.core.quantities import MILLISECOND
 from astrarium.placement import igniter as profile_file
 from astrarium.placement.igniter import (
     GpuTraits,

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astrarium.core.decode import Decoder, read_yaml
+from astrarium.core.decode import Decoder
 from astrarium.core.errors import InputError
+from astrarium.core.plain_data import read_yaml
+from astrarium.core.quantities import FOREVER, MILLISECOND, SECOND, Time
 from astrarium.core.streams import stream
-from astrarium.core.units import FOREVER, MILLISECOND, SECOND, Time
 from astrarium.placement.evaluation import TimeSpread, evaluate
 from astrarium.placement.igniter import (
     GpuTraits,

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 
-from astrarium.core.units import MILLISECOND
+from astrarium.core.quantities import MILLISECOND
 from astrarium.placement.plan import Replica
 from astrarium.placement.policies import Search
 from astrarium.placement.policies._requirements import MICRO, BatchOption, ModelNeeds, all_needs

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from astrarium.core.quantities import FOREVER, MILLISECOND, SECOND, Time
 from astrarium.core.streams import stream
-from astrarium.core.units import FOREVER, MILLISECOND, SECOND, Time
 from astrarium.placement.evaluation import (
     TimeSpread,
     evaluate,
@@ -30,7 +30,7 @@ from astrarium.placement.problem import (
     Shape,
 )
 from astrarium.placement.worker_queues import Batching
-from astrarium.serving.report.tables import stage_table
+from astrarium.serving.report.stages import stage_table
 from astrarium_papers.elvinger._world import poisson
 
 MS = MILLISECOND

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from astrarium.core.quantities import SECOND
 from astrarium.core.streams import stream
-from astrarium.core.units import SECOND
 from astrarium.placement.evaluation import evaluate
 from astrarium.placement.groups import GroupRuntime
 from astrarium.placement.interference import IgniterInterference, Interference, NoInterference

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from astrarium.core.units import MILLISECOND, SECOND
+from astrarium.core.quantities import MILLISECOND, SECOND
 from astrarium.placement import groups as group_simulation
 from astrarium.placement.evaluation import evaluate
 from astrarium.placement.groups import GroupRuntime

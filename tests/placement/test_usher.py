@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 
 from astrarium.core.errors import InputError
-from astrarium.core.units import MILLISECOND
+from astrarium.core.quantities import MILLISECOND
 from astrarium.placement.plan import check
 from astrarium.placement.policies import Search
 from astrarium.placement.policies._requirements import BatchOption, ModelNeeds, all_needs

@@ -9,8 +9,8 @@ from itertools import accumulate
 import pytest
 
 from astrarium.core.engine import Engine
+from astrarium.core.quantities import MICROSECOND, MILLISECOND, SECOND, Time
 from astrarium.core.streams import stream
-from astrarium.core.units import MICROSECOND, MILLISECOND, SECOND, Time
 from astrarium.run.simulate import simulate
 from astrarium.serving.contract import Action, Dispatch, Event, Request, RequestArrived, Setup
 from astrarium.serving.policies.window import Deferred

@@ -7,7 +7,7 @@ from typing import Any
 
 from astrarium.core.engine import Engine
 from astrarium.core.policy import SetTimer, TimerFired
-from astrarium.core.units import FOREVER
+from astrarium.core.quantities import FOREVER
 from astrarium.run.simulate import simulate
 
 

@@ -21,7 +21,8 @@ from grpc_tools import protoc
 from tritonclient.grpc import model_config_pb2, service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
-from astrarium.core.errors import InputError, extension
+from astrarium.core.errors import InputError
+from astrarium.core.optional import extension
 from astrarium.server.grpc import requests
 from astrarium.server.grpc.messages import COMPILED, message, pool
 from astrarium.server.grpc.server import serve_grpc

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from astrarium.core.errors import InputError
-from astrarium.core.units import MILLISECOND, SECOND
+from astrarium.core.quantities import MILLISECOND, SECOND
 from astrarium.server.contract import InferCall, Refused
 from astrarium.server.control.accounts.model_accounts import ModelBooks
 from astrarium.server.control.calls.handler import Calls

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from astrarium.core.errors import InputError
-from astrarium.core.quantities import rounded_duration
-from astrarium.core.units import MICROSECOND, MILLISECOND, SECOND
+from astrarium.core.quantities import MICROSECOND, MILLISECOND, SECOND, rounded_duration
 from astrarium.server.control.plan import plan
 from astrarium.server.process import preflight
 from astrarium.server.recording import Header, Recording

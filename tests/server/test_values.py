@@ -20,7 +20,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
 from astrarium.cli.serving.serve import curl_line
-from astrarium.core.errors import extension
+from astrarium.core.optional import extension
 from astrarium.serving.live import limits
 from astrarium.serving.live.ranges import RANGES, is_real
 from astrarium.serving.live.tensors import BF16, DATATYPES, Array, TensorSpec, to_bfloat16, to_bytes

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 from astrarium.core.policy import SetTimer, TimerFired
-from astrarium.core.units import MILLISECOND, SECOND, Time
+from astrarium.core.quantities import MILLISECOND, SECOND, Time
 from astrarium.run import simulate as driver
 from astrarium.serving.contract import (
     EXPIRED,

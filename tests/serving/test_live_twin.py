@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astrarium.core.choice import parameters_of
-from astrarium.core.units import MILLISECOND
+from astrarium.core.quantities import MILLISECOND
 from astrarium.serving.contract import Setup
 from astrarium.serving.policies import serving_policies
 from astrarium.serving.policies.shepherd import Shepherd
 from astrarium.serving.policies.window import Deferred, Eager
-from astrarium.serving.twin import LiveTwin, faster
+from astrarium.serving.twin.live import LiveTwin, faster
 from tests.support.live_fakes import Stage
 
 TWINNED = ("astrarium", "deferred", "eager", "orloj", "timeout")

@@ -12,10 +12,9 @@ import pytest
 from astrarium.core.distributions import Histogram, Mode, Modes, Samples
 from astrarium.core.engine import Engine
 from astrarium.core.errors import InputError
-from astrarium.core.quantities import Duration
+from astrarium.core.quantities import MILLISECOND as MS
+from astrarium.core.quantities import SECOND, Duration
 from astrarium.core.trace import Step, read_trace, write_trace
-from astrarium.core.units import MILLISECOND as MS
-from astrarium.core.units import SECOND
 from astrarium.run.replay import replay
 from astrarium.run.simulate import simulate
 from astrarium.serving.contract import (

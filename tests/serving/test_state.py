@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from astrarium.core.errors import BrokenBooks, InvalidAction
 from astrarium.core.policy import SetTimer, TimerFired
-from astrarium.core.units import FOREVER
+from astrarium.core.quantities import FOREVER
 from astrarium.serving.contract import (
     EXPIRED,
     UNSERVED,

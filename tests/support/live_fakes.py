@@ -12,8 +12,8 @@ from typing import Any, cast
 import pytest
 
 from astrarium.core.choice import parameters_of
-from astrarium.core.errors import extension
-from astrarium.core.units import FOREVER, MILLISECOND, Time
+from astrarium.core.optional import extension
+from astrarium.core.quantities import FOREVER, MILLISECOND, Time
 from astrarium.server.contract import InferCall
 from astrarium.server.control.calls.open_calls import Desk
 from astrarium.server.control.calls.tensor_store import TensorStore
@@ -58,7 +58,7 @@ from astrarium.serving.live.process import Death
 from astrarium.serving.live.tensors import Tensor, TensorSpec
 from astrarium.serving.live.workers import Listener, WorkerSpec
 from astrarium.serving.policies import serving_policies
-from astrarium.serving.twin import faster
+from astrarium.serving.twin.live import faster
 
 KILLED = Death("was killed by SIGKILL", by_its_work=False)
 VALUES = TensorSpec("INPUT", "FP32", (2,))

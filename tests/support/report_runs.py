@@ -9,8 +9,8 @@ import numpy as np
 
 from astrarium.core.choice import parameters_of
 from astrarium.core.engine import Engine
+from astrarium.core.quantities import MILLISECOND, SECOND, Time
 from astrarium.core.streams import stream
-from astrarium.core.units import MILLISECOND, SECOND, Time
 from astrarium.run.simulate import simulate
 from astrarium.serving.contract import (
     GpuLeft,

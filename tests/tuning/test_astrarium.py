@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from astrarium.core.quantities import SECOND, Time
 from astrarium.core.streams import stream
-from astrarium.core.units import SECOND, Time
 from astrarium.tuning.contract import GpusChanged, GroupArrived, Put, RuntimeMeasured, Trial
 from astrarium.tuning.policies import tuning_policies
 from astrarium.tuning.policies._widths import GpuBudget

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from astrarium.core.engine import Engine
 from astrarium.core.policy import SetTimer
-from astrarium.core.units import SECOND, Time
+from astrarium.core.quantities import SECOND, Time
 from astrarium.run.simulate import simulate
 from astrarium.tuning.contract import (
     Event,

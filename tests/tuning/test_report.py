@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from astrarium.core.level import Run
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND
 from astrarium.tuning.contract import Trial
 from astrarium.tuning.level import LEVEL
 from astrarium.tuning.record import Level, Stay, TuningRecord

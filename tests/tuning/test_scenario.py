@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from astrarium.core.decode import parse_yaml
 from astrarium.core.errors import InputError
-from astrarium.core.units import MILLISECOND, SECOND
+from astrarium.core.plain_data import parse_yaml
+from astrarium.core.quantities import MILLISECOND, SECOND
 from astrarium.run.experiment import simulate
 from astrarium.tuning.level import LEVEL
 from astrarium.tuning.record import TuningRecord

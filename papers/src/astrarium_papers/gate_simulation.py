@@ -11,10 +11,11 @@ import msgspec
 import numpy as np
 
 from astrarium.core import processes
-from astrarium.core.errors import InputError, extension, one_of
+from astrarium.core.errors import InputError, one_of
+from astrarium.core.optional import extension
 from astrarium.core.processes import Floats, Stretch, Times
+from astrarium.core.quantities import MICROSECOND, MILLISECOND, SECOND, Time
 from astrarium.core.streams import stream
-from astrarium.core.units import MICROSECOND, MILLISECOND, SECOND, Time
 from astrarium.gate.kernel_profiles import KINDS
 from astrarium.serving.traces import read_trace
 from astrarium_papers.kernels.trace import KernelTrace

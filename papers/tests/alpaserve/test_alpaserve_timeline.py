@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from astrarium.core.errors import InputError
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND
 from astrarium.placement.groups import (
     Group,
     GroupLayout,

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from papers.tests.reproductions import check_complete, check_drawn, check_explained, listed, measured_once
 
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND
 from astrarium.placement.groups import DEFAULT
 from astrarium.placement.problem import ALONE, Shape
 from astrarium_papers.alpaserve import figure4, figure8, figure10

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from astrarium.api.scenarios import Source, as_scenario, decider, load
-from astrarium.core.decode import read_yaml
 from astrarium.core.engine import Engine
 from astrarium.core.errors import InputError
 from astrarium.core.level import Level, Scenario, Watching
+from astrarium.core.plain_data import read_yaml
+from astrarium.core.quantities import Time
 from astrarium.core.trace import Step, read_trace
-from astrarium.core.units import Time
 from astrarium.levels import level_of, named_by
 from astrarium.run.experiment import Bar, EngineName
 from astrarium.run.experiment import simulate as run_one
@@ -258,7 +258,7 @@ def _scenario_of(trace: Path, policy: Any) -> tuple[Path, Scenario]:
 def _served_parts(recorded: RecordingReader, path: Path, policy: Any) -> Iterator[Part]:
     """Yield what a server recorded: each scheduler that was at work had a setup of its own."""
     from astrarium.core.choice import made
-    from astrarium.core.decode import parse_yaml
+    from astrarium.core.plain_data import parse_yaml
     from astrarium.serving.scenario import build, parse
     from astrarium.serving.state import ServingState
 

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 import msgspec
 
 from astrarium.core.choice import Choice, as_choice, made, parameters_of
-from astrarium.core.decode import changed, plain, read_yaml
 from astrarium.core.errors import InputError, read_from
 from astrarium.core.level import Level, Scenario
+from astrarium.core.overrides import changed
+from astrarium.core.plain_data import as_plain, read_yaml
 from astrarium.levels import level_of, named_by
 from astrarium.run.experiment import variants
 
@@ -33,7 +34,7 @@ def load(
     name = "" if isinstance(source, Mapping) else str(path)
     with read_from(name):
         level = named_by(raw, name)
-        changes = plain({**(overrides or {}), **fields})
+        changes = as_plain({**(overrides or {}), **fields})
         scenario: Scenario = level.parse(changed(raw, changes, level.named), path)
     return scenario
 
@@ -41,7 +42,7 @@ def load(
 def read(source: str | Path | Mapping[str, Any]) -> tuple[Any, Path]:
     """Return plain data, and where files are looked for that it names."""
     if isinstance(source, Mapping):
-        return plain(source), Path("scenario.yaml")
+        return as_plain(source), Path("scenario.yaml")
     if not isinstance(source, str | Path):
         told = "a file, a mapping such as a file holds, or a scenario"
         raise InputError("scenario", type(source).__name__, told)

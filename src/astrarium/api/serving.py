@@ -22,8 +22,9 @@ from typing import Any, Self
 import numpy as np
 
 from astrarium.api.scenarios import Source, read
-from astrarium.core.decode import changed, plain
 from astrarium.core.errors import AstrariumError, InputError, read_from
+from astrarium.core.overrides import changed
+from astrarium.core.plain_data import as_plain
 from astrarium.core.quantities import duration_in
 from astrarium.run.waiting import waiting
 from astrarium.serving.live import tensors
@@ -228,7 +229,7 @@ def _written(source: Source, overrides: Mapping[str, Any]) -> str:
         raw, path = read(source)  # type: ignore[arg-type]
     name = str(path) if isinstance(source, str | Path) else ""
     with read_from(name):
-        found = changed(raw, plain(overrides), {"models": written_out})
+        found = changed(raw, as_plain(overrides), {"models": written_out})
         return parse(found, name, path.parent, serving=True).to_yaml()
 
 

@@ -14,7 +14,7 @@ from astrarium.core.quantities import duration_in
 
 if TYPE_CHECKING:
     from astrarium.cluster.scenario.read import ClusterScenario
-    from astrarium.core.units import Time
+    from astrarium.core.quantities import Time
     from astrarium.run.experiment import Bar
 
 Item = Annotated[

@@ -91,7 +91,7 @@ def seeded(chosen: Mapping[str, Any], seeds: int) -> Iterator[tuple[str, Any]]:
 
 def check_served(file: Path, told: str) -> None:
     """Refuse a file of another level than serving, and say what its own verbs are."""
-    from astrarium.core.decode import read_yaml
+    from astrarium.core.plain_data import read_yaml
     from astrarium.levels import level, name_of
 
     name = name_of(read_yaml(file))

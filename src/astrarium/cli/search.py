@@ -18,7 +18,7 @@ import typer
 from astrarium.cli import output
 from astrarium.core.errors import InputError, read_from
 from astrarium.core.level import Level, Run
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND
 from astrarium.run.folder import file_name, write_runs
 from astrarium.run.waiting import waiting
 from astrarium.tuning.live.backend import LiveOptions

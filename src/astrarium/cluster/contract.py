@@ -12,7 +12,7 @@ import msgspec
 
 from astrarium.cluster.machines import Machine
 from astrarium.core.policy import SetTimer, TimerFired
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 
 
 class Grant(msgspec.Struct, frozen=True, tag=True, gc=False):

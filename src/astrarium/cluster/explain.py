@@ -20,7 +20,7 @@ from astrarium.cluster.demand import most_usable, soonest, wanted
 from astrarium.cluster.policies import ForecastingAllocator, RankingAllocator
 from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.cluster.work_left import time_left, work_left
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 
 
 def expected(now: Time, state: ClusterState, allocator: Any, queue: Sequence[int]) -> dict[int, Time]:

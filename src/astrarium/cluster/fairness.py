@@ -21,7 +21,7 @@ from typing import Literal
 
 from astrarium.cluster.contract import App, Job
 from astrarium.cluster.state import Contention
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 
 Definition = Literal["share", "equation-1", "demand"]
 Forecast = Callable[[Job], float]

@@ -20,7 +20,7 @@ from astrarium.cluster.world import ClusterWorld
 from astrarium.core.choice import chosen
 from astrarium.core.engine import Engine
 from astrarium.core.level import Level, Simulation, Watching
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 from astrarium.run.simulate import simulate
 
 Progress = Callable[[Time], None]

@@ -11,8 +11,8 @@ from astrarium.cluster.auction.tally import AuctionTally
 from astrarium.cluster.slowdowns import Slowdowns
 from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.core.policy import SetTimer
+from astrarium.core.quantities import Time
 from astrarium.core.trace import Step
-from astrarium.core.units import Time
 
 OF_AN_APP = frozenset(
     (contract.LeaseExpired, contract.JobStopped, contract.JobFinished, contract.AppWithdrawn)

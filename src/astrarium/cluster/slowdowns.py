@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from astrarium.cluster.machines import Spread
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 
 Spreads = Mapping[Spread, float]
 GUESS: Spreads = {Spread.SLOT: 1.0, Spread.MACHINE: 1.0, Spread.RACK: 1.1, Spread.CLUSTER: 1.3}

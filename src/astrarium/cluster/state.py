@@ -18,7 +18,7 @@ from astrarium.cluster.machines import Floor, Spread
 from astrarium.cluster.slowdowns import JobProgress, Slowdowns
 from astrarium.core.errors import BrokenBooks, InvalidAction
 from astrarium.core.policy import Handlers, LevelState
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 
 
 class Outcome(IntEnum):

@@ -12,7 +12,7 @@ from astrarium.cluster.arrange import Plan, planned
 from astrarium.cluster.contract import Job
 from astrarium.cluster.fairness import PhaseWork, forecast
 from astrarium.cluster.state import AppRow, ClusterState, JobRow
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 
 
 def job_left(now: Time, row: AppRow, job: JobRow, state: ClusterState) -> Time:

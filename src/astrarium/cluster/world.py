@@ -14,7 +14,7 @@ from astrarium.cluster import contract
 from astrarium.cluster.machines import Floor
 from astrarium.cluster.slowdowns import Slowdowns
 from astrarium.cluster.state import ClusterState, JobRow
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 
 
 class JobKey(NamedTuple):

@@ -9,8 +9,9 @@ from typing import Annotated, Any, ClassVar, Self
 import msgspec
 import yaml
 
-from astrarium.core.decode import Decoder, bare, parse_yaml, plain
+from astrarium.core.decode import Decoder, bare
 from astrarium.core.errors import InputError, written_in
+from astrarium.core.plain_data import as_plain, parse_yaml
 from astrarium.core.registry import Registry
 
 Seed = Annotated[int, msgspec.Meta(ge=0)]
@@ -132,7 +133,7 @@ def as_choice(given: Any, registry: Registry[Any], usual: str, field: str = "pol
         with written_in(field, given):
             return parse_choice(given)
     if isinstance(given, Mapping):
-        return read_choice(plain(given), field, usual)
+        return read_choice(as_plain(given), field, usual)
     if not isinstance(given, type):
         return None
     return next((Choice(name) for name, kind in registry if kind is given), None)

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import msgspec
 
 from astrarium.core.errors import InputError
-from astrarium.core.quantities import Duration, write_duration
-from astrarium.core.units import FOREVER, LONGEST, Time
+from astrarium.core.quantities import FOREVER, LONGEST, Duration, Time, write_duration
 
 if TYPE_CHECKING:
     import numpy as np

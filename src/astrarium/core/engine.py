@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from astrarium.core.policy import Policy, State
+from astrarium.core.quantities import Time
 from astrarium.core.trace import Step
-from astrarium.core.units import Time
 
 S = TypeVar("S", bound=State[Any, Any])
 E = TypeVar("E")

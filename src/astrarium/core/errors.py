@@ -5,21 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
-from functools import cache
-from importlib import import_module
-from typing import Any
-
-# Our compiled modules, which a source tree without a compiler does not have.
-
-
-@cache
-def extension(name: str) -> Any | None:
-    """`_native` (simulation, policies), `_express`, `_front` (servers), `_gate`, `_placement`, or None."""
-    try:
-        return import_module(f"astrarium.{name}")
-    except ImportError:
-        return None
-
 
 _LONGEST_NAME = 200  # characters; looking for what is close to a text takes as long as the text
 
@@ -77,9 +62,6 @@ def did_you_mean(names: list[str], value: object) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
-# Errors about a part of what a person wrote, seen from where that part stands.
-
-
 @contextmanager
 def read_from(source: object) -> Iterator[None]:
     """Name the source, such as a file, in errors about what it says: not in those about an option, -o."""
@@ -97,16 +79,3 @@ def written_in(field: str, value: object) -> Iterator[None]:
         yield
     except InputError as error:
         raise InputError(field, value, error.expected) from None
-
-
-# Packages that only some of us need: where one is missing, the error says how to get it.
-
-
-@contextmanager
-def from_extra(name: str) -> Iterator[None]:
-    """Around imports of packages that come with the extra *name*."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        expected = f"the package {error.name}: pip install 'astrarium[{name}]'"
-        raise InputError("", None, expected) from error

@@ -13,9 +13,9 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 from astrarium.core.choice import Choice, chosen
 from astrarium.core.engine import Engine
+from astrarium.core.quantities import Time
 from astrarium.core.registry import Registry
 from astrarium.core.trace import Step
-from astrarium.core.units import Time
 
 
 class Scenario(Protocol):

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 import msgspec
 
 from astrarium.core.errors import InvalidAction
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 
 
 class SetTimer(msgspec.Struct, frozen=True, tag=True, gc=False):

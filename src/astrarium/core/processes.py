@@ -8,36 +8,13 @@ begins with the shorter one, and a model's arrivals depend on nothing but its na
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from astrarium.core.units import SECOND, Time
-
-# Arrivals as columns, sorted by time: what a workload comes down to.
-
-
-Ints = npt.NDArray[np.signedinteger[Any]]
-Bools = npt.NDArray[np.bool_]
-
-
-@dataclass(frozen=True)
-class Arrivals:
-    """`work` is the true execution time of each request run alone (dynamic models; 0 otherwise): the
-    simulated world's secret. A policy is shown it of `profiled` requests only, after they have finished."""
-
-    time: Ints  # int64 nanoseconds, sorted
-    model: Ints  # int32 index into the setup's models
-    application: Ints  # int32 index into the model's applications
-    work: Ints  # int64 nanoseconds
-    profiled: Bools
-
-    def __len__(self) -> int:
-        return len(self.time)
-
+from astrarium.core.quantities import SECOND, Time
 
 Floats = npt.NDArray[np.float64]
 Times = npt.NDArray[np.int64]

@@ -12,8 +12,7 @@ import msgspec
 
 from astrarium.core.distributions import Distribution, Mixture, Positive, Share, add_up, mean_of_maximum
 from astrarium.core.errors import InputError
-from astrarium.core.quantities import Duration, check_order, write_duration
-from astrarium.core.units import LONGEST, Time
+from astrarium.core.quantities import LONGEST, Duration, Time, check_order, write_duration
 
 Estimate = Annotated[
     Literal["p99", "mean", "p50", "mean_request"],

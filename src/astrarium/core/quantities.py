@@ -1,6 +1,6 @@
-"""Quantities as people write them: a field of one of these types is read and written with its unit.
+"""Quantities are plain numbers inside: nanoseconds, requests per second, bytes. People read and write units.
 
-At run time they are plain numbers (nanoseconds, requests per second, bytes).
+A field of the type `Duration`, `Rate` or `Bytes` is read with its unit.
 """
 
 from __future__ import annotations
@@ -12,7 +12,16 @@ from decimal import Decimal, InvalidOperation
 from typing import NewType
 
 from astrarium.core.errors import InputError
-from astrarium.core.units import LONGEST, MICROSECOND, MILLISECOND, SECOND, Time
+
+Time = int  # nanoseconds since the start of the run
+
+MICROSECOND: Time = 1_000
+MILLISECOND: Time = 1_000_000
+SECOND: Time = 1_000_000_000
+FOREVER: Time = 1 << 60  # later than any instant; small enough that sums of two stay in 64 bits
+LONGEST: Time = 1 << 53  # 104 days: sums and products with batch sizes stay far below FOREVER
+
+GIB = 2**30
 
 Duration = NewType("Duration", int)
 Rate = NewType("Rate", float)
@@ -141,6 +150,24 @@ def write_bytes(size: int) -> str:
         if size and size % _BYTES[unit] == 0:
             return f"{size // _BYTES[unit]}{unit}"
     return f"{size}B"
+
+
+def gib(size: int) -> str:
+    """Write a size that is needed, rounded up: rounded down, it would not be enough."""
+    return f"{math.ceil(100 * size / GIB) / 100:.2f} GiB" if size > GIB / 100 else f"{size} bytes"
+
+
+def to_ms(time: Time) -> float:
+    return time / MILLISECOND
+
+
+def to_seconds(time: Time) -> float:
+    return time / SECOND
+
+
+def counted(number: int, noun: str) -> str:
+    """'1 GPU' or '2 GPUs'"""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def check_above_zero(field: str, duration: Duration) -> None:

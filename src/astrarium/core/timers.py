@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from astrarium.core.policy import SetTimer, TimerFired
-from astrarium.core.units import FOREVER, Time
+from astrarium.core.quantities import FOREVER, Time
 
 
 class Timers:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from astrarium.core.errors import InputError
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 
 
 class Step(NamedTuple):

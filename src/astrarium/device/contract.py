@@ -7,7 +7,7 @@ from typing import TypeAlias
 import msgspec
 
 from astrarium.core.policy import SetTimer, TimerFired
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 
 # Actions are what a policy may ask for, in the imperative.
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from astrarium.core.engine import Engine
 from astrarium.core.level import Level, Simulation, Watching
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 from astrarium.device import report
 from astrarium.device.contract import Action, Event, Job, JobArrived
 from astrarium.device.policies import IterationPolicy, iteration_policies

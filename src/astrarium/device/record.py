@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from astrarium.core.quantities import Time
 from astrarium.core.trace import Step
-from astrarium.core.units import Time
 from astrarium.device.contract import IterationFinished, RunIteration
 from astrarium.device.state import DeviceState, JobRow, Outcome
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from astrarium.core.level import Run, named
-from astrarium.core.units import SECOND, Time
+from astrarium.core.quantities import SECOND, Time
 from astrarium.device.record import DeviceRecord, Span, summary
 from astrarium.device.state import JobRow, Outcome
 from astrarium.run.report import (

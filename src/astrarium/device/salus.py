@@ -14,9 +14,8 @@ from itertools import accumulate
 import msgspec
 
 from astrarium.core.errors import InputError, one_of
-from astrarium.core.quantities import Bytes, Duration
+from astrarium.core.quantities import MILLISECOND, SECOND, Bytes, Duration, Time
 from astrarium.core.streams import stream
-from astrarium.core.units import MILLISECOND, SECOND, Time
 
 GPU_MEMORY = Bytes(16_000 * 10**6)  # of a P100
 

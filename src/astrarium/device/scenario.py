@@ -18,8 +18,7 @@ import msgspec
 from astrarium.core.choice import DEFAULT_SEED, Seed, WrittenScenario, read_policy
 from astrarium.core.decode import Decoder, check_keys, check_names
 from astrarium.core.errors import InputError, written_in
-from astrarium.core.quantities import Bytes, Duration
-from astrarium.core.units import FOREVER, SECOND, Time
+from astrarium.core.quantities import FOREVER, SECOND, Bytes, Duration, Time
 from astrarium.device import salus as workloads
 from astrarium.device.contract import Job
 from astrarium.device.policies import iteration_policies

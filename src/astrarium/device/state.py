@@ -15,7 +15,7 @@ import msgspec
 
 from astrarium.core.errors import BrokenBooks, InvalidAction
 from astrarium.core.policy import Handlers, LevelState
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 from astrarium.device import contract
 from astrarium.device.contract import Job
 from astrarium.device.lanes import Layout

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 from astrarium.device import contract
 from astrarium.device.contract import Action, Event, RunIteration
 from astrarium.device.state import DeviceState

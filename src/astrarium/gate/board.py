@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from astrarium.core.errors import AstrariumError, InputError, extension, one_of
-from astrarium.core.quantities import read_bytes, read_duration, write_bytes, write_duration
-from astrarium.core.units import Time
+from astrarium.core.errors import AstrariumError, InputError, one_of
+from astrarium.core.optional import extension
+from astrarium.core.quantities import Time, read_bytes, read_duration, write_bytes, write_duration
 
 SHARED_MEMORY = Path("/dev/shm")
 BOARD_VARIABLE = "ASTRARIUM_GATE_BOARD"

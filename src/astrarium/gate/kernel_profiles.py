@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from astrarium.core.errors import InputError, one_of
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 
 KINDS = ("unknown", "compute", "memory", "copy")  # in the gate's order
 FIELDS = ("index", "name", "grid", "block", "shared_bytes", "duration_ns", "p95_ns", "count", "sms", "kind")

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Literal
 
 import astrarium
-from astrarium.core.errors import AstrariumError, InputError, extension
+from astrarium.core.errors import AstrariumError, InputError
+from astrarium.core.optional import extension
 from astrarium.gate import mps
 from astrarium.gate.board import Board, BoardView
 from astrarium.gate.driver import VISIBLE, GpuInfo, find_driver, probe

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from astrarium.core.errors import InputError
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 from astrarium.placement.interference import Interference, NoInterference
 from astrarium.placement.path import NEVER, Instants, Journeys, Path
 from astrarium.placement.plan import Plan, check

@@ -3,7 +3,7 @@
 A group has a shape, and every model on it runs in that shape. A request goes to one of the groups that
 have its model; each stage serves in order of arrival, so that the clocks of the stages tell when the
 request would be answered. If that is too late it is rejected at once. This file is the meaning;
-`native/src/placement` is its twin, request by request.
+`native/placement` is its twin, request by request.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from astrarium.core.errors import InputError, extension
-from astrarium.core.units import FOREVER, MILLISECOND, SECOND, Time
+from astrarium.core.errors import InputError
+from astrarium.core.optional import extension
+from astrarium.core.quantities import FOREVER, MILLISECOND, SECOND, Time
 from astrarium.placement.problem import PlacedModel, PlacementRequests, Shape
 
 Ints = npt.NDArray[np.int64]

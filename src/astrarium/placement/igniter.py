@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 
 from astrarium.core.errors import InputError
-from astrarium.core.units import FOREVER, Time, to_ms
+from astrarium.core.quantities import FOREVER, Time, to_ms
 
 SOURCE = "igniter.json"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from astrarium.core.units import MILLISECOND
+from astrarium.core.quantities import MILLISECOND
 from astrarium.placement.plan import parse_shape
 from astrarium.placement.problem import Form, GpuDemand, Shape
 

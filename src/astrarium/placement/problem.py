@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from astrarium.core.units import FOREVER, Time
+from astrarium.core.quantities import FOREVER, Time
 from astrarium.placement.igniter import GpuTraits, ModelTraits
 
 if TYPE_CHECKING:
-    from astrarium.core.processes import Ints
+    from astrarium.core.arrivals import Ints
 
 
 class Shape(msgspec.Struct, frozen=True, order=True):

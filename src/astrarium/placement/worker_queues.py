@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 
 from astrarium.core.errors import InputError
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 from astrarium.placement.interference import Interference, Tenant, share_factor
 from astrarium.placement.path import BatchJourney, Instants, Journeys, Path, journeys, routed
 from astrarium.placement.plan import Plan, Replica

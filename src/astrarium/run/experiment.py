@@ -10,7 +10,7 @@ from typing import Any, Literal
 from astrarium.core.choice import Choice
 from astrarium.core.errors import InputError
 from astrarium.core.level import Level, R, Run, S, Watching
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 from astrarium.run.simulate import simulate as drive
 
 EngineName = Literal["auto", "python", "native"]  # the command line checks nothing: `simulate` does

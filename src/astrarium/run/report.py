@@ -11,7 +11,7 @@ import msgspec
 
 from astrarium.core.errors import InputError, did_you_mean
 from astrarium.core.level import Run, named
-from astrarium.core.units import SECOND, Time
+from astrarium.core.quantities import SECOND, Time
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, overload
 import msgspec
 import numpy as np
 
-from astrarium.core.errors import InputError, from_extra
+from astrarium.core.errors import InputError
 from astrarium.core.level import Run as CoreRun
 from astrarium.core.level import Scenario
+from astrarium.core.optional import from_extra
 from astrarium.core.trace import Step, write_trace
 from astrarium.run.folder import TRACE, run_folder, write_runs
 

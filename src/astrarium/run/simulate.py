@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from astrarium.core.engine import Engine
 from astrarium.core.policy import SetTimer, TimerFired
-from astrarium.core.units import FOREVER, Time
+from astrarium.core.quantities import FOREVER, Time
 
 S_in = TypeVar("S_in", contravariant=True)
 A_in = TypeVar("A_in", contravariant=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from astrarium.core.units import MICROSECOND, Time
+from astrarium.core.quantities import MICROSECOND, Time
 
 Entry = dict[str, Any]
 

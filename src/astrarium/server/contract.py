@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple, Protocol
 from msgspec import Struct
 
 from astrarium.core.errors import AstrariumError
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 from astrarium.server.client_errors import ClientErrors
 from astrarium.server.statistics import StatisticsOfModel
 from astrarium.serving.live.tensors import Tensor, TensorSpec

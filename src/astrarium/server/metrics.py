@@ -11,7 +11,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND
 from astrarium.server.control.accounts.causes import (
     INPUTS,
     MODEL_ERROR,

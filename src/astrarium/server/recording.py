@@ -16,8 +16,8 @@ from pathlib import Path
 import msgspec
 
 from astrarium.core.errors import InputError
+from astrarium.core.quantities import Time
 from astrarium.core.trace import Step
-from astrarium.core.units import Time
 from astrarium.serving.contract import Action, Event, Setup
 
 LIMIT = 4 << 30  # bytes; a recording that grows beyond is ended, the server goes on

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec.structs import replace
 
-from astrarium.core.errors import InputError, extension
-from astrarium.core.quantities import rounded_duration, write_duration
-from astrarium.core.units import MILLISECOND, SECOND, Time
+from astrarium.core.errors import InputError
+from astrarium.core.optional import extension
+from astrarium.core.quantities import MILLISECOND, SECOND, Time, rounded_duration, write_duration
 from astrarium.server.client_errors import ClientErrors
 from astrarium.server.contract import HeldInput, InferAnswer, InferCall, ModelCard, Refused, Stages
 from astrarium.server.control.accounts.model_accounts import ModelBooks

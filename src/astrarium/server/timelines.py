@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from astrarium.core.units import MICROSECOND, Time
+from astrarium.core.quantities import MICROSECOND, Time
 from astrarium.run.timeline import Entry, process, slice_of, timeline
 from astrarium.server.contract import Stages
 from astrarium.server.stage_line import BETWEEN

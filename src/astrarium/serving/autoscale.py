@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from astrarium.core.units import SECOND, Time
+from astrarium.core.quantities import SECOND, Time
 from astrarium.serving.record import Batches, Ints, ServingRecord
 from astrarium.serving.state import Fate, Outcome
 

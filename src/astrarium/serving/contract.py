@@ -8,7 +8,7 @@ from typing import TypeAlias
 import msgspec
 
 from astrarium.core.policy import SetTimer, TimerFired
-from astrarium.core.units import FOREVER, Time
+from astrarium.core.quantities import FOREVER, Time
 
 # Actions, in the imperative.
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 from astrarium.serving.contract import Setup
 from astrarium.serving.state import Ledger
 

@@ -12,7 +12,7 @@ from enum import IntEnum
 
 from astrarium.core.errors import BrokenBooks, InvalidAction
 from astrarium.core.policy import Handlers, LevelState, nothing_changes
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 from astrarium.serving import contract
 from astrarium.serving.contract import Request, Setup
 

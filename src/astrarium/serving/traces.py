@@ -12,10 +12,9 @@ from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
-from astrarium.core.decode import csv_rows, read_text
 from astrarium.core.errors import InputError, read_from
-from astrarium.core.quantities import Duration, read_duration
-from astrarium.core.units import LONGEST, MICROSECOND, MILLISECOND, SECOND, Time
+from astrarium.core.plain_data import csv_rows, read_text
+from astrarium.core.quantities import LONGEST, MICROSECOND, MILLISECOND, SECOND, Duration, Time, read_duration
 
 UNITS = {"time_s": SECOND, "time_ms": MILLISECOND, "time_us": MICROSECOND, "time_ns": 1}
 HEADER = "a header such as time_ms,model or time_s,model,application"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 from astrarium.serving import contract
 from astrarium.serving.contract import Request
 from astrarium.serving.record import BATCHES

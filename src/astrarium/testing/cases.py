@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from msgspec.structs import replace as altered
 
-from astrarium.core.units import FOREVER, MICROSECOND, Time
+from astrarium.core.quantities import FOREVER, MICROSECOND, Time
 from astrarium.serving import contract
 from astrarium.serving.contract import ModelSpec, Network, Request, Setup
 from astrarium.serving.state import Batch, ServingState

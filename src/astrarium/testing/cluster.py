@@ -22,7 +22,7 @@ from astrarium.cluster.machines import Machine
 from astrarium.cluster.policies import Allocator, Arbiter, ClusterPolicy
 from astrarium.cluster.state import ClusterState, Outcome
 from astrarium.cluster.world import ClusterWorld
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND
 from astrarium.testing import conformance
 from astrarium.testing.conformance import BOUNDED, UNKNOWN, PolicyConformance, Timed, ensure
 

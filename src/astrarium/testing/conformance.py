@@ -28,9 +28,9 @@ from astrarium.core.engine import Engine
 from astrarium.core.errors import InputError
 from astrarium.core.level import Level
 from astrarium.core.policy import Policy, SetTimer, State, TimerFired
+from astrarium.core.quantities import FOREVER, MILLISECOND, SECOND, Time
 from astrarium.core.registry import Registry
 from astrarium.core.trace import Step, read_trace, write_trace
-from astrarium.core.units import FOREVER, MILLISECOND, SECOND, Time
 from astrarium.run.replay import replay
 from astrarium.run.simulate import World, simulate
 from astrarium.testing.imports import IMPURE, breaches, imported_modules

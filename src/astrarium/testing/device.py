@@ -16,8 +16,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from astrarium.core.quantities import MILLISECOND, Time
 from astrarium.core.trace import Step
-from astrarium.core.units import MILLISECOND, Time
 from astrarium.device import contract
 from astrarium.device.contract import IterationFailed, IterationFinished, IterationWanted, Job
 from astrarium.device.level import LEVEL

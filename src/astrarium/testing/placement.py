@@ -19,8 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astrarium.core.errors import BrokenBooks, InputError
+from astrarium.core.quantities import MICROSECOND, MILLISECOND, Time, to_ms
 from astrarium.core.registry import Registry
-from astrarium.core.units import MICROSECOND, MILLISECOND, Time, to_ms
 from astrarium.placement.interference import share_factor
 from astrarium.placement.plan import ROUNDING, Plan, PlanEntry, Replica, check, read, written
 from astrarium.placement.policies import Search, placement_policies

@@ -16,8 +16,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from astrarium.core.quantities import MICROSECOND, MILLISECOND, SECOND, Time
 from astrarium.core.streams import stream
-from astrarium.core.units import MICROSECOND, MILLISECOND, SECOND, Time
 from astrarium.run.simulate import World
 from astrarium.serving import contract
 from astrarium.serving.contract import GpuJoined, GpuLeft, ModelSpec, Network, Request, Setup

@@ -16,7 +16,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND
 from astrarium.testing.conformance import BOUNDED, UNKNOWN, Played, PolicyConformance, Timed, ensure
 from astrarium.tuning import contract
 from astrarium.tuning.contract import GpusChanged, GroupArrived, Trial

@@ -10,7 +10,7 @@ from astrarium.core.choice import chosen
 from astrarium.core.engine import Engine
 from astrarium.core.errors import InputError
 from astrarium.core.level import Level, Simulation, Watching
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 from astrarium.tuning.contract import Action, Event, GpusChanged, Put, RuntimeMeasured, Trial, TrialStepped
 from astrarium.tuning.policies import DEFAULT_POLICY, TuningPolicy, searches, tuning_policies
 from astrarium.tuning.record import TuningRecord, Watch

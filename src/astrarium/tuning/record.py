@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from astrarium.core.quantities import Time
 from astrarium.core.trace import Step
-from astrarium.core.units import Time
 from astrarium.tuning.contract import Action, Pause, Put
 from astrarium.tuning.runtime import Place
 from astrarium.tuning.search.contract import Candidate

@@ -8,7 +8,7 @@ from fractions import Fraction
 
 import msgspec
 
-from astrarium.core.units import SECOND, Time
+from astrarium.core.quantities import SECOND, Time
 
 Width = Fraction  # GPUs: 1/c, or a whole number
 

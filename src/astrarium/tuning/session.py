@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from astrarium.core.engine import Engine
 from astrarium.core.errors import BrokenBooks, InputError
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 from astrarium.tuning import contract
 from astrarium.tuning.samplers import Goal, Sampler, Standing
 from astrarium.tuning.search.contract import Candidate, Pool, Results, Search, Want

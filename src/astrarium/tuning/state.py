@@ -15,7 +15,7 @@ import msgspec
 
 from astrarium.core.errors import BrokenBooks, InvalidAction
 from astrarium.core.policy import Handlers, LevelState
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 from astrarium.tuning import contract
 from astrarium.tuning.contract import Trial
 from astrarium.tuning.runtime import Place, Runtime, Width

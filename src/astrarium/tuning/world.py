@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import TypeAlias
 
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 from astrarium.tuning import contract
 from astrarium.tuning.runtime import Runtime
 from astrarium.tuning.state import TuningState

@@ -17,9 +17,8 @@ from astrarium.cluster.policies import cluster_policies
 from astrarium.cluster.state import ClusterState
 from astrarium.core.choice import Choice, chosen
 from astrarium.core.errors import InputError
-from astrarium.core.quantities import Duration
+from astrarium.core.quantities import SECOND, Duration
 from astrarium.core.trace import Step
-from astrarium.core.units import SECOND
 from astrarium.run.replay import replay
 from tests.support.cluster.live_fakes import Clock, FakeBackend
 

@@ -18,8 +18,7 @@ from astrarium.cluster.live.slowdowns import FixedSlowdowns, RelativeSlowdowns
 from astrarium.cluster.policies import Arbiter, cluster_policies
 from astrarium.cluster.state import ClusterState, Outcome
 from astrarium.core.engine import Engine
-from astrarium.core.quantities import Duration
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND, Duration
 from astrarium.run.replay import replay
 from tests.support.cluster.live_fakes import Clock, FakeBackend, Notebook
 

@@ -24,7 +24,7 @@ from astrarium.cluster.live.slowdowns import ENOUGH, RelativeSlowdowns
 from astrarium.cluster.machines import Machine, Spread
 from astrarium.cluster.slowdowns import Slowdowns
 from astrarium.cluster.state import ClusterState
-from astrarium.core.units import FOREVER, SECOND
+from astrarium.core.quantities import FOREVER, SECOND
 from tests.cluster.live.test_cluster import Play, leased
 
 TRUTH = Slowdowns(

@@ -21,7 +21,7 @@ from astrarium.cluster.teams import Budget, Rules, Team
 from astrarium.cluster.teams.sharing import TeamSharing
 from astrarium.core.choice import Choice, chosen
 from astrarium.core.errors import InputError
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND
 from tests.support.cluster.live_fakes import Clock, FakeBackend
 
 START = 1_700_000_000 * SECOND

@@ -18,7 +18,7 @@ from astrarium.cluster.teams import Reservation, Rules, Team
 from astrarium.cluster.teams.sharing import TeamSharing
 from astrarium.cluster.world import ClusterWorld
 from astrarium.core.choice import Choice, chosen
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 from astrarium.testing.cluster import MINUTE, Played, play
 from astrarium.testing.conformance import BOUNDED
 from tests.cluster.teams.test_rules import app, follow

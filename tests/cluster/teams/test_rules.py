@@ -23,9 +23,8 @@ from astrarium.cluster.teams.usage import FadingUsage
 from astrarium.cluster.world import ClusterWorld
 from astrarium.core.choice import Choice, chosen
 from astrarium.core.engine import Engine
-from astrarium.core.quantities import Duration
+from astrarium.core.quantities import SECOND, Duration, Time
 from astrarium.core.trace import Step
-from astrarium.core.units import SECOND, Time
 from astrarium.run.simulate import simulate
 from astrarium.testing.cluster import Played, play
 from astrarium.testing.conformance import BOUNDED

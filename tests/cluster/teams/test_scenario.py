@@ -18,8 +18,8 @@ from astrarium.cluster.scenario.calendar import Calendar, read_moment
 from astrarium.cluster.scenario.read import parse
 from astrarium.cluster.scenario.sharing import simulated_rules
 from astrarium.cluster.teams import DAY, HOUR, Budget, Rules, Team
-from astrarium.core.decode import read_yaml
 from astrarium.core.errors import InputError
+from astrarium.core.plain_data import read_yaml
 from tests.support.paths import ROOT
 
 pytest_plugins = ("tests.support.cli_fixtures",)

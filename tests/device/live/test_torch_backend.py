@@ -19,7 +19,7 @@ pytest.importorskip("torch")
 import torch
 
 from astrarium.core.errors import InputError
-from astrarium.core.units import MILLISECOND
+from astrarium.core.quantities import MILLISECOND
 from astrarium.device.live.backend import Excess, Needs, Turn
 from astrarium.device.live.torch_backend import AHEAD, SMALL, TorchGpu, TorchLaneBackend
 from astrarium.device.live.torch_pools import SEGMENT

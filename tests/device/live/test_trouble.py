@@ -12,8 +12,8 @@ import pytest
 
 from astrarium.core.errors import InputError
 from astrarium.core.policy import TimerFired
+from astrarium.core.quantities import SECOND, Time
 from astrarium.core.trace import Step
-from astrarium.core.units import SECOND, Time
 from astrarium.device.contract import Action, IterationFinished, NeedsChanged
 from astrarium.device.contract import Event as DeviceEvent
 from astrarium.device.live.backend import Excess, Needs, Reading, Turn

@@ -17,7 +17,7 @@ from time import monotonic_ns
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from astrarium.core.units import MILLISECOND, SECOND
+from astrarium.core.quantities import MILLISECOND, SECOND
 from astrarium.server.contract import InferCall
 from astrarium.server.control.calls.handler import Calls
 from astrarium.server.control.calls.preprocessing import Preprocessor

@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from astrarium.core.units import MILLISECOND, SECOND
+from astrarium.core.quantities import MILLISECOND, SECOND
 from astrarium.server.control.accounts.causes import QUARANTINED, WORKER_LOST
 from astrarium.server.control.calls.ticket import Ticket
 from astrarium.server.control.workers.fleet import LOADS
@@ -17,7 +17,7 @@ from tests.support.live_fakes import PATHS, Stage, on_path
 
 EXITED = Death("exited with status 1")
 POISON = b"poison!!"
-QUARANTINE = 600 * SECOND  # kLasts in native/src/front/quarantine.h
+QUARANTINE = 600 * SECOND  # kLasts in native/scheduler/quarantine.h
 
 
 @pytest.fixture(autouse=True, params=PATHS)

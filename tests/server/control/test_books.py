@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from astrarium.core.quantities import MILLISECOND, SECOND
 from astrarium.core.trace import Step
-from astrarium.core.units import MILLISECOND, SECOND
 from astrarium.server.contract import InferCall, Kind, Refused, Stages
 from astrarium.server.control.accounts.histogram import TIME_BOUNDS
 from astrarium.server.control.accounts.last_minute import LastMinute

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from astrarium.core.errors import extension
+from astrarium.core.optional import extension
 from astrarium.server.contract import Refused
 from astrarium.server.grpc.messages import message
 from astrarium.server.http import handlers, json_outline, json_tensors

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from astrarium.core.engine import Engine
 from astrarium.core.errors import InputError
+from astrarium.core.quantities import MILLISECOND, SECOND
 from astrarium.core.trace import Step
-from astrarium.core.units import MILLISECOND, SECOND
 from astrarium.run.replay import replay
 from astrarium.server.control.accounts.causes import MODEL_ERROR, POLICY_ERROR, WORKER_LOST
 from astrarium.server.control.calls.ticket import Ticket

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from astrarium.core.units import MILLISECOND, SECOND, Time
+from astrarium.core.quantities import MILLISECOND, SECOND, Time
 from astrarium.server.control.health.bounds import alone, bounded
 from astrarium.server.control.health.drift_watch import EVERY, FEWEST, DriftWatch
 from astrarium.server.service import LiveService

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import tritonclient.grpc as over_grpc
 
-from astrarium.core.units import MILLISECOND, SECOND
+from astrarium.core.quantities import MILLISECOND, SECOND
 from astrarium.server.contract import InferCall, Kind, Refused
 from astrarium.server.control.accounts.model_accounts import ModelBooks
 from astrarium.server.control.calls.handler import Calls

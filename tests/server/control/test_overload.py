@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from astrarium.core.errors import extension
-from astrarium.core.units import MILLISECOND
+from astrarium.core.optional import extension
+from astrarium.core.quantities import MILLISECOND
 from astrarium.server.control.calls.admission import BACKLOG, CLOSED, FULL, TAKEN, TOO_LATE
 from astrarium.serving.contract import (
     DynamicSpec,
@@ -18,10 +18,10 @@ from astrarium.serving.contract import (
     Setup,
     latency_table,
 )
-from astrarium.serving.twin import native_setup
+from astrarium.serving.twin.native import native_setup
 from tests.support.live_fakes import Stage
 
-# kWidest and kStretch in native/src/front/admission.h
+# kWidest and kStretch in native/exchange/admission.h
 LARGEST = 0.4
 STRETCH = 100 * MILLISECOND
 SPEC = ModelSpec(0, "m", 25 * MILLISECOND, latency_table([size * MILLISECOND for size in (2, 2, 3, 4)]))

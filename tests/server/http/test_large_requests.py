@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from astrarium.core.errors import extension
-from astrarium.core.units import MILLISECOND
+from astrarium.core.optional import extension
+from astrarium.core.quantities import MILLISECOND
 from astrarium.server.settings import HttpLimits
 from astrarium.serving.live.tensors import TensorSpec
 from tests.support.server.fakes import HOUR, until

@@ -14,8 +14,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from astrarium.core.errors import extension
-from astrarium.core.units import MILLISECOND, SECOND
+from astrarium.core.optional import extension
+from astrarium.core.quantities import MILLISECOND, SECOND
 from astrarium.server.contract import Kind
 from astrarium.server.control.calls.refusals import refusal as refusal_of
 from astrarium.server.control.calls.ticket import Ticket

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from astrarium.core.errors import extension
+from astrarium.core.optional import extension
 from astrarium.server.settings import HttpLimits
 from tests.support.server.fakes import WAYS, FakeService, Way, serving, until
 from tests.support.server.http_connection import BODY, LONG, Connection, request

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from astrarium.core.errors import extension
+from astrarium.core.optional import extension
 from astrarium.server.settings import Security
 from tests.support.server.fakes import until
 from tests.support.server.http2_client import (

@@ -8,8 +8,8 @@ from typing import Any
 import grpc
 import pytest
 
-from astrarium.core.errors import extension
-from astrarium.core.units import MILLISECOND, SECOND
+from astrarium.core.optional import extension
+from astrarium.core.quantities import MILLISECOND, SECOND
 from astrarium.server.contract import Kind
 from astrarium.server.settings import HttpLimits
 from astrarium.serving.live.tensors import TensorSpec

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from astrarium.core.errors import extension
+from astrarium.core.optional import extension
 from tests.support.server.fakes import until
 from tests.support.server.http2_client import (
     CONTINUATION,

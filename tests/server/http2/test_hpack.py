@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from astrarium.core.errors import extension
+from astrarium.core.optional import extension
 
 pytestmark = pytest.mark.skipif(extension("_front") is None, reason="needs the native extension")
 

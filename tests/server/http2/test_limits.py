@@ -8,7 +8,7 @@ import struct
 import grpc
 import pytest
 
-from astrarium.core.errors import extension
+from astrarium.core.optional import extension
 from astrarium.server.settings import HttpLimits, Security
 from tests.support.server.fakes import until
 from tests.support.server.http2_client import (

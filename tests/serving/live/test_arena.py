@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from astrarium.core.errors import extension
+from astrarium.core.optional import extension
 from astrarium.serving.live.arena import (
     ALIGNMENT,
     SharedMemory,
@@ -30,7 +30,7 @@ from astrarium.serving.live.tensors import (
     unpack_bytes,
 )
 
-SMALLEST = 256  # kSmallest in native/src/front/arena.h
+SMALLEST = 256  # kSmallest in native/exchange/arena.h
 SIZE = 64 * SMALLEST
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from astrarium.core.errors import extension
+from astrarium.core.optional import extension
 from astrarium.serving.live import device_health
 from astrarium.serving.live.backends.contract import Batch
 from astrarium.serving.live.backends.torch.graphs import Captured, CapturedGraphs

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from astrarium.core.errors import extension
+from astrarium.core.optional import extension
 from astrarium.server.control.control_room import HearingScheduler
 from astrarium.serving.live import preparing, reserve
 from astrarium.serving.live.arena import SharedMemory

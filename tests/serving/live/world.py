@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, cast
 
-from astrarium.core.errors import extension
+from astrarium.core.optional import extension
 from astrarium.serving.live.arena import SharedMemory
 from astrarium.serving.live.backends.contract import Place
 from astrarium.serving.live.backends.precise_wait import Heard, Ready, Wait

@@ -10,7 +10,7 @@ import pytest
 
 from astrarium.core.choice import Choice
 from astrarium.core.errors import InputError
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND
 from astrarium.placement.plan import Plan, Replica
 from astrarium.placement.policies import Judge
 from astrarium.placement.problem import ALONE, PlacementRequests, Problem, Shape
@@ -20,6 +20,7 @@ from astrarium.serving.planning.clusters import fewest_possible, sized
 from astrarium.serving.planning.growth import growth, narrowed, reason
 from astrarium.serving.planning.known import interference_named, measured_on_v100s
 from astrarium.serving.planning.load import PlanningLoad, grown, with_rates
+from astrarium.serving.planning.picture import draw_placement
 from astrarium.serving.planning.search import (
     Attempt,
     Planning,
@@ -27,7 +28,6 @@ from astrarium.serving.planning.search import (
     PlanningWatch,
     placement_policy,
 )
-from astrarium.serving.planning.tables import draw_placement
 from astrarium.serving.planning.use import uses
 from astrarium.serving.scenario import Scenario, parse
 from tests.support.pipelines import PIPELINE, halved

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astrarium.core.units import FOREVER, MILLISECOND, SECOND
+from astrarium.core.quantities import FOREVER, MILLISECOND, SECOND
 from astrarium.serving.contract import ModelSpec, Network, Request, latency_table
 from astrarium.serving.policies._queue import Backlog, ModelQueue
 from astrarium.serving.policies._rates import BIN

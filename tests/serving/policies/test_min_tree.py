@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astrarium.core.units import FOREVER
+from astrarium.core.quantities import FOREVER
 from astrarium.serving.policies._min_tree import MinTree
 
 VALUES = st.one_of(st.integers(-20, 20), st.just(FOREVER))

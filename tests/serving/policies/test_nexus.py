@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from astrarium.core.errors import InputError
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND
 from astrarium.serving.contract import (
     EXPIRED,
     SACRIFICED,

@@ -10,8 +10,7 @@ import pytest
 
 from astrarium.core.errors import InputError
 from astrarium.core.policy import SetTimer
-from astrarium.core.quantities import Duration
-from astrarium.core.units import FOREVER
+from astrarium.core.quantities import FOREVER, Duration
 from astrarium.serving.contract import (
     EXPIRED,
     Dispatch,

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astrarium.core.units import MILLISECOND as MS
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import MILLISECOND as MS
+from astrarium.core.quantities import SECOND
 from astrarium.serving.contract import Dispatch, Drop, Request
 from astrarium.serving.policies._times import BatchTime
 from astrarium.serving.policies.orloj import Orloj

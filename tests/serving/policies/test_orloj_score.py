@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astrarium.core.units import FOREVER
-from astrarium.core.units import MILLISECOND as MS
+from astrarium.core.quantities import FOREVER
+from astrarium.core.quantities import MILLISECOND as MS
 from astrarium.serving.policies._times import BatchTime, certain, mean
 from astrarium.serving.policies.orloj.score import ScoreTable
 

@@ -6,8 +6,8 @@ from random import Random
 
 import pytest
 
-from astrarium.core.units import MILLISECOND as MS
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import MILLISECOND as MS
+from astrarium.core.quantities import SECOND
 from astrarium.serving.contract import DynamicSpec, ModelSpec, latency_table
 from astrarium.serving.policies._times import FEWEST, BatchTime, LearntTimes, certain, grid, power
 

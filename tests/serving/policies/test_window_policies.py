@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from astrarium.core.engine import Engine
 from astrarium.core.errors import InputError
 from astrarium.core.policy import SetTimer, TimerFired
-from astrarium.core.units import FOREVER, MILLISECOND
+from astrarium.core.quantities import FOREVER, MILLISECOND
 from astrarium.serving.contract import (
     EXPIRED,
     SACRIFICED,

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from astrarium.core.units import MILLISECOND, SECOND
+from astrarium.core.quantities import MILLISECOND, SECOND
 from astrarium.serving.autoscale import (
     advice_over_time,
     advise,

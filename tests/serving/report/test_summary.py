@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from astrarium.core.errors import BrokenBooks
-from astrarium.core.units import MILLISECOND, SECOND
+from astrarium.core.quantities import MILLISECOND, SECOND
 from astrarium.serving.record import Batches, Requests, ServingRecord
 from astrarium.serving.report.summary import percentiles, summarize
 from astrarium.serving.state import Fate, Outcome

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from astrarium.core.errors import InputError
-from astrarium.core.units import MILLISECOND
+from astrarium.core.quantities import MILLISECOND
 from astrarium.placement.plan import Plan, Replica, check
 from astrarium.placement.policies import Search, placement_policies
 from astrarium.placement.problem import ALONE, Problem, Shape

@@ -11,9 +11,8 @@ import pytest
 import yaml
 
 from astrarium.core.profiles import Dynamic, Linear
-from astrarium.core.quantities import Duration, Rate
-from astrarium.core.units import FOREVER, SECOND
-from astrarium.core.units import MILLISECOND as MS
+from astrarium.core.quantities import FOREVER, SECOND, Duration, Rate
+from astrarium.core.quantities import MILLISECOND as MS
 from astrarium.serving import scenario
 from astrarium.serving.contract import Network, Request
 from astrarium.serving.scenario import Scenario, build

@@ -12,7 +12,7 @@ import yaml
 
 from astrarium.cli.serving.measured_profile import with_profile
 from astrarium.core.errors import InputError
-from astrarium.core.units import MILLISECOND as MS
+from astrarium.core.quantities import MILLISECOND as MS
 from astrarium.serving import scenario
 from astrarium.serving.level import run
 from astrarium.serving.live.tensors import DATATYPES, TensorSpec

@@ -11,8 +11,8 @@ from astrarium.cluster.live.backend import Ending, MachineStatus, Order, RunKey,
 from astrarium.cluster.live.memory import EndedRun, Memory
 from astrarium.cluster.live.policy import pickled_policy
 from astrarium.cluster.state import ClusterState
+from astrarium.core.quantities import SECOND, Time
 from astrarium.core.trace import Step
-from astrarium.core.units import SECOND, Time
 
 
 @dataclass

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from astrarium.cluster.contract import Job
 from astrarium.cluster.workloads.apps import DAY, HOUR, DrawnApp
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 
 
 class Facts(NamedTuple):

@@ -35,8 +35,8 @@ from astrarium.core.choice import chosen as chosen_policy
 from astrarium.core.engine import Engine
 from astrarium.core.level import Watching
 from astrarium.core.policy import SetTimer
+from astrarium.core.quantities import SECOND, Time
 from astrarium.core.trace import Step
-from astrarium.core.units import SECOND, Time
 from astrarium.device.contract import Admit, Refuse, RunIteration
 from astrarium.device.policies import iteration_policies
 from astrarium.device.scenario import JobScenario
@@ -48,7 +48,6 @@ from astrarium.placement.problem import Problem
 from astrarium.run.experiment import recorded
 from astrarium.run.experiment import simulate as simulate_level
 from astrarium.run.simulate import simulate
-from astrarium.serving import twin as native
 from astrarium.serving.contract import Dispatch, Drop, Preempt
 from astrarium.serving.level import LEVEL as SERVING
 from astrarium.serving.level import run as run_serving
@@ -57,7 +56,8 @@ from astrarium.serving.planning.search import Planning, PlanningGoals
 from astrarium.serving.policies import serving_policies
 from astrarium.serving.record import ServingRecord
 from astrarium.serving.scenario import Scenario, build
-from astrarium.serving.twin import LiveTwin, faster
+from astrarium.serving.twin.live import LiveTwin, faster
+from astrarium.serving.twin.native import has_twin
 from astrarium.testing.cases import Case as ServingCase
 from astrarium.tuning.contract import Pause, Put
 from astrarium.tuning.level import LEVEL as TUNING
@@ -201,7 +201,7 @@ def serving(scenario: Scenario, others: Iterable[tuple[str, Parameters]] = ()) -
         chosen = scenario if own else scenario.with_policy(name, **parameters)
         policy = build.policy(chosen, build.setup(chosen))
         yield label, "python", decided(serving_steps(chosen))
-        if native.has_twin(policy):
+        if has_twin(policy):
             yield label, "native", batches_and_requests(run_serving(chosen, "native"))
             if getattr(policy, "live_twin", False):
                 yield label, "live-twin", decided(serving_steps(chosen, live_twin=True))

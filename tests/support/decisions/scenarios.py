@@ -14,8 +14,7 @@ import numpy as np
 from astrarium import levels
 from astrarium.cluster.scenario.read import ClusterScenario
 from astrarium.cluster.scenario.read import parse as parse_cluster
-from astrarium.core.quantities import Duration
-from astrarium.core.units import MICROSECOND, MILLISECOND, SECOND
+from astrarium.core.quantities import MICROSECOND, MILLISECOND, SECOND, Duration
 from astrarium.device.scenario import JobScenario
 from astrarium.device.scenario import parse as parse_jobs
 from astrarium.gate.kernel_profiles import KernelProfile

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import cache
 
-from astrarium.core.units import MILLISECOND, SECOND, Time
+from astrarium.core.quantities import MILLISECOND, SECOND, Time
 from astrarium.placement.igniter import (
     GpuTraits,
     ModelTraits,

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from astrarium.core.units import MILLISECOND
+from astrarium.core.quantities import MILLISECOND
 from astrarium.placement.plan import Plan, check
 from astrarium.placement.policies import Search, placement_policies
 from astrarium.placement.problem import GpuDemand, PlacedModel, PlacementGpu, Problem

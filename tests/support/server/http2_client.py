@@ -12,7 +12,7 @@ import numpy as np
 import uvloop
 from tritonclient.grpc import service_pb2
 
-from astrarium.core.errors import extension
+from astrarium.core.optional import extension
 from astrarium.server.grpc.network import NativeGrpc
 from astrarium.server.grpc.server import serve_grpc
 from astrarium.server.settings import HttpLimits, Security

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from math import ceil
 
-from astrarium.core.units import FOREVER, SECOND, Time
+from astrarium.core.quantities import FOREVER, SECOND, Time
 from astrarium.tuning.live.backend import Checkpoint, Ending, GpusSeen, Iterated, News, RunEnded, Work
 from astrarium.tuning.live.books import LiveTuning
 from astrarium.tuning.runtime import Runtime

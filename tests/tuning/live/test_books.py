@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from astrarium.core.choice import made
 from astrarium.core.engine import Engine
 from astrarium.core.policy import SetTimer, TimerFired
+from astrarium.core.quantities import FOREVER, MILLISECOND, SECOND, Time
 from astrarium.core.trace import Step, read_trace, write_trace
-from astrarium.core.units import FOREVER, MILLISECOND, SECOND, Time
 from astrarium.run.replay import replay
 from astrarium.tuning.contract import Action, Event, MovingMeasured, Pause, Put
 from astrarium.tuning.level import Truth

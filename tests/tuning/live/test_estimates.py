@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astrarium.core.units import MILLISECOND, SECOND
+from astrarium.core.quantities import MILLISECOND, SECOND
 from astrarium.tuning.live.estimates import PRIOR, Estimates
 from astrarium.tuning.runtime import Runtime, most_packed, most_spread, packed_times
 

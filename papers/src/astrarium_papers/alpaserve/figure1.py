@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from astrarium.core.units import FOREVER, SECOND, Time
+from astrarium.core.quantities import FOREVER, SECOND, Time
 from astrarium.placement.groups import Group, SimulatedRequests
 from astrarium.placement.problem import ALONE, Form, PlacedModel, Shape
 from astrarium_papers.alpaserve._common.settings import (

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from astrarium.core.units import FOREVER, SECOND
+from astrarium.core.quantities import FOREVER, SECOND
 from astrarium.placement.problem import ALONE, Form, PlacedModel, Shape
 from astrarium_papers.alpaserve._common import queueing
 from astrarium_papers.alpaserve._common.served import TrimmedRequests

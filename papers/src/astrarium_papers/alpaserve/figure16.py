@@ -15,7 +15,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND
 from astrarium.placement.problem import Shape
 from astrarium_papers.alpaserve._common import transformer, workloads
 from astrarium_papers.alpaserve._common.parallel import cut

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND
 from astrarium.placement.groups import DEFAULT
 from astrarium.placement.problem import ALONE
 from astrarium_papers.alpaserve._common import cases

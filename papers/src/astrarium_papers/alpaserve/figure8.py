@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND
 from astrarium.placement.problem import ALONE, Form, Shape
 from astrarium_papers.alpaserve._common import cases, transformer
 from astrarium_papers.alpaserve._common.parallel import Layer, Link, layer_time, parallelize

@@ -23,7 +23,7 @@ import msgspec
 import numpy as np
 
 from astrarium.core.processes import Times
-from astrarium.core.units import MICROSECOND, MILLISECOND, SECOND, Time
+from astrarium.core.quantities import MICROSECOND, MILLISECOND, SECOND, Time
 from astrarium_papers.gate_simulation import Outcome, Party, Sharing, alone, profiled, share
 from astrarium_papers.kernels import RECORDED, kernel_set
 from astrarium_papers.kernels.trace import KernelTrace

@@ -17,7 +17,7 @@ from math import prod
 import msgspec
 
 from astrarium.core.errors import InputError
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 
 KIB = 1024
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from astrarium.core.errors import InputError, one_of
-from astrarium.core.units import MILLISECOND, SECOND, Time
+from astrarium.core.quantities import MILLISECOND, SECOND, Time
 from astrarium.placement.igniter import WHOLE, GpuTraits, ModelTraits, TenantLoad, predict
 from astrarium.placement.measured import MeasuredRow, demand, share, v100_rows
 from astrarium.placement.problem import ALONE, Form, GpuDemand, PlacedModel, PlacementGpu, Problem

@@ -18,8 +18,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from astrarium.core.quantities import MILLISECOND, SECOND, Time
 from astrarium.core.streams import stream
-from astrarium.core.units import MILLISECOND, SECOND, Time
 from astrarium.placement.interference import SumPoint, Sums, Tenant, demand_at
 from astrarium.placement.path import Delay, Path, Payload
 from astrarium.placement.problem import PlacedModel, PlacementGpu, PlacementRequests, Problem

@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from astrarium.core.units import MILLISECOND
+from astrarium.core.quantities import MILLISECOND
 from astrarium_papers.drawing import axes_row, save
 from astrarium_papers.elvinger import _lines
 from astrarium_papers.elvinger._bars import draw_groups, legend

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from astrarium.core.units import MILLISECOND, SECOND
+from astrarium.core.quantities import MILLISECOND, SECOND
 from astrarium.placement.evaluation import TimeSpread, stage_report, walked
 from astrarium.placement.path import Journeys
 from astrarium.placement.problem import PlacementRequests, Problem

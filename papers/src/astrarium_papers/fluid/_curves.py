@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND
 from astrarium.tuning.record import TuningRecord
 from astrarium_papers.findings import Effort, Row
 from astrarium_papers.fluid._runs import (

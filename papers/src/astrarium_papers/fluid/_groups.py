@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from astrarium.core.choice import made
 from astrarium.core.engine import Engine
+from astrarium.core.quantities import Time
 from astrarium.core.trace import Step
-from astrarium.core.units import Time
 from astrarium.run.simulate import simulate
 from astrarium.tuning.contract import Event, GpusChanged, GroupArrived, Put
 from astrarium.tuning.policies import tuning_policies

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from statistics import mean, stdev
 from typing import Any, NamedTuple
 
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND
 from astrarium.tuning.record import TuningRecord
 from astrarium.tuning.scenario.tasks import TASKS, Task
 from astrarium_papers.findings import Effort

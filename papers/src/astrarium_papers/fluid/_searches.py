@@ -7,8 +7,7 @@ from typing import Any
 
 from astrarium.core.choice import made
 from astrarium.core.level import Watching
-from astrarium.core.quantities import Duration
-from astrarium.core.units import MILLISECOND, SECOND, Time
+from astrarium.core.quantities import MILLISECOND, SECOND, Duration, Time
 from astrarium.run.simulate import simulate
 from astrarium.tuning.level import Truth, prepared
 from astrarium.tuning.policies import searches, tuning_policies

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND
 from astrarium.tuning.record import TuningRecord
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 from astrarium_papers.fluid._runs import ALONE, CIFAR, DYNAMIC, FIRST_SEED, NAMES, NO_NUMBER, searched

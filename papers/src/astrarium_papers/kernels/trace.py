@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable
 import msgspec
 
 from astrarium.core.errors import InputError, one_of
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 from astrarium.gate.kernel_profiles import KernelProfile, KernelUse, named_cells, read_kernel, whole_number
 
 HEADER = "astrarium-kernels 1"

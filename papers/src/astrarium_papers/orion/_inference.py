@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from astrarium.core.processes import Times
-from astrarium.core.units import SECOND, Time
+from astrarium.core.quantities import SECOND, Time
 from astrarium_papers.findings import Claim, Effort, Row
 from astrarium_papers.gate_simulation import Party, Sharing
 from astrarium_papers.orion._pairs import (

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean, pstdev
 from typing import Any, NamedTuple
 
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 from astrarium_papers.findings import Effort
 from astrarium_papers.gate_simulation import Outcome, Party, Sharing, alone, profiled, share
 from astrarium_papers.orion._settings import LABELS

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 from astrarium_papers.gate_simulation import Sharing
 from astrarium_papers.orion._inference import on_v100

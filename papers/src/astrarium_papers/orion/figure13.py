@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from astrarium.core.units import SECOND, Time
+from astrarium.core.quantities import SECOND, Time
 from astrarium.gate.kernel_profiles import KernelProfile, KernelUse
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 from astrarium_papers.gate_simulation import Party, alone, profiled, share

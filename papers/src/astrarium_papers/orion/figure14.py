@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from astrarium.core.units import SECOND, Time
+from astrarium.core.quantities import SECOND, Time
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 from astrarium_papers.gate_simulation import Party, Sharing
 from astrarium_papers.orion._inference import on_v100

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from astrarium.core.units import MILLISECOND
+from astrarium.core.quantities import MILLISECOND
 from astrarium.gate.kernel_profiles import KernelProfile
 from astrarium_papers.findings import Effort, Findings, Row
 from astrarium_papers.gate_simulation import Party, Sharing, share

@@ -8,8 +8,7 @@ from statistics import NormalDist
 from typing import Any, NamedTuple
 
 from astrarium.core.distributions import Mixture, Normal
-from astrarium.core.quantities import Duration
-from astrarium.core.units import MILLISECOND
+from astrarium.core.quantities import MILLISECOND, Duration
 from astrarium.serving import zoo
 from astrarium_papers.orloj._settings import (
     C1,

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from astrarium.core.errors import extension
+from astrarium.core.optional import extension
 from astrarium.core.streams import stream
 from astrarium.serving.policies.orloj.hull import HullQueue
 from astrarium_papers.findings import Claim, Effort, Findings, Row

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import count, islice
 
+from astrarium.core.quantities import Time
 from astrarium.core.streams import stream
-from astrarium.core.units import Time
 from astrarium.device.policies.turns import OneLane, Srtf
 from astrarium.device.salus import TraceJob, trace
 from astrarium_papers.salus._settings import MINUTE

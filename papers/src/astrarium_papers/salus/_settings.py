@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from astrarium.core.engine import Engine
+from astrarium.core.quantities import MILLISECOND, SECOND, Time
 from astrarium.core.trace import Step
-from astrarium.core.units import MILLISECOND, SECOND, Time
 from astrarium.device import salus
 from astrarium.device.contract import IterationFinished, Job, JobArrived
 from astrarium.device.level import Arrival

@@ -24,8 +24,7 @@ from __future__ import annotations
 import msgspec
 
 from astrarium.core.errors import InputError, one_of
-from astrarium.core.quantities import Bytes, Duration
-from astrarium.core.units import MILLISECOND
+from astrarium.core.quantities import MILLISECOND, Bytes, Duration
 from astrarium.device.salus import SalusWorkload, workloads
 
 MB = 10**6

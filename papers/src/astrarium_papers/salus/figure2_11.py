@@ -13,9 +13,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from astrarium.core.quantities import SECOND, Time
 from astrarium.core.streams import stream
 from astrarium.core.trace import Step
-from astrarium.core.units import SECOND, Time
 from astrarium.device import salus
 from astrarium.device.contract import IterationFinished, IterationWanted, Job
 from astrarium.device.level import Arrival

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 from astrarium_papers.salus._settings import Iteration, iterations_of, named
 

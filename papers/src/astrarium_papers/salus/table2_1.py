@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND
 from astrarium.device.record import summary
 from astrarium.device.salus import trace
 from astrarium.device.scenario import arrivals_of

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from astrarium.core.profiles import Linear
-from astrarium.core.units import MICROSECOND, MILLISECOND
+from astrarium.core.quantities import MICROSECOND, MILLISECOND
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 from astrarium_papers.symphony._settings import RESNET50, SYMPHONY, goodput, scenario
 

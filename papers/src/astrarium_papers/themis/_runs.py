@@ -18,7 +18,7 @@ from astrarium.cluster.scenario.read import ClusterScenario, parse
 from astrarium.cluster.workloads.apps import DrawnApp
 from astrarium.cluster.workloads.themis import clusters, models
 from astrarium.core.errors import InputError, one_of
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 from astrarium.run.pools import processes
 from astrarium_papers.findings import Effort
 from astrarium_papers.themis._workloads import Drawing, drawn

@@ -21,7 +21,7 @@ import msgspec
 from astrarium.cluster.workloads.apps import DrawnApp, scaled
 from astrarium.cluster.workloads.themis import successive_halving, sweeps
 from astrarium.core.errors import InputError
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND
 
 TESTBED_GPUS = 64
 TESTBED = sweeps.Sizes(3, 9.5, 10, 77 * 60 * SECOND, 0.5, 0.3)

@@ -15,7 +15,7 @@ from astrarium.cluster.contract import App, AppArrived, Job, MachineJoined, sing
 from astrarium.cluster.machines import Machine, Spread
 from astrarium.cluster.slowdowns import Slowdowns
 from astrarium.cluster.state import ClusterState
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND
 from astrarium_papers.findings import Effort, Findings, Row
 
 TITLE = "What an app with successive halving bids (Table 3)"

@@ -15,7 +15,7 @@ import msgspec
 from astrarium.cluster.contract import Job
 from astrarium.cluster.report.summary import DEFINITIONS, summarize_apps
 from astrarium.cluster.workloads.apps import DrawnApp
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 from astrarium_papers.themis._runs import CLUSTERS, COLORS, THEMIS, Task, bids, gpus, over, record_of
 from astrarium_papers.themis._workloads import Drawing, drawn

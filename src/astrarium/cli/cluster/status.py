@@ -12,7 +12,7 @@ import typer
 from astrarium.cli.cluster.state import App, Where, somewhere
 from astrarium.cli.options import Json
 from astrarium.cli.output import emit
-from astrarium.core.units import FOREVER
+from astrarium.core.quantities import FOREVER
 
 if TYPE_CHECKING:
     from astrarium.cluster.live.backends.hosts.messages import LogPiece

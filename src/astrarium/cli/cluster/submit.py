@@ -113,7 +113,7 @@ def _name_of(command: str) -> str:
 
 
 def _of_file(file: Path, options: dict[str, Any]) -> list[dict[str, Any]]:
-    from astrarium.core.decode import read_yaml
+    from astrarium.core.plain_data import read_yaml
 
     for field, value in options.items():
         option = f"--{field.replace('_', '-')}"

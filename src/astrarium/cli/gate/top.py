@@ -10,7 +10,7 @@ import typer
 from astrarium.cli.gate.policy import Gpu, board_of, no_board
 from astrarium.cli.options import Json
 from astrarium.cli.output import emit
-from astrarium.core.units import SECOND, counted
+from astrarium.core.quantities import SECOND, counted
 
 if TYPE_CHECKING:
     from astrarium.gate.board import Board, BoardView, ClientView

@@ -12,8 +12,8 @@ import yaml
 
 from astrarium.cli import output
 from astrarium.cli.output import bar
-from astrarium.core.decode import parse_yaml, read_yaml
 from astrarium.core.errors import InputError, one_of, written_in
+from astrarium.core.plain_data import parse_yaml, read_yaml
 from astrarium.core.quantities import write_duration
 from astrarium.run.waiting import waiting
 from astrarium.serving.live import profiling

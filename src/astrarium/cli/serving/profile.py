@@ -10,8 +10,7 @@ import typer
 from astrarium.cli.options import Json
 from astrarium.cli.output import emit, table
 from astrarium.core.errors import InputError, one_of
-from astrarium.core.quantities import duration_in
-from astrarium.core.units import to_ms
+from astrarium.core.quantities import duration_in, to_ms
 from astrarium.run.waiting import waiting
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ def profile(
     Python models that carry `applications` are measured by application.
     """
     from astrarium.cli.serving import measured_profile as measured
-    from astrarium.core.decode import pairs
+    from astrarium.core.overrides import pairs
     from astrarium.serving.live.profiling import Care
 
     chance = _chance(quantile)

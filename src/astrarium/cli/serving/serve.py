@@ -12,7 +12,7 @@ import typer
 from astrarium.cli.opening import check_served
 from astrarium.cli.options import Overrides, ServingFile
 from astrarium.core.errors import InputError, read_from
-from astrarium.core.units import counted
+from astrarium.core.quantities import counted
 
 if TYPE_CHECKING:
     from astrarium.server.running import RunningServer

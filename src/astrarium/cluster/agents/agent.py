@@ -33,7 +33,7 @@ from astrarium.cluster.contract import App
 from astrarium.cluster.demand import GpuDemand, just_expired
 from astrarium.cluster.fairness import Definition, Ideal
 from astrarium.cluster.state import AppRow, ClusterState
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 
 
 class _FinishEstimate(NamedTuple):

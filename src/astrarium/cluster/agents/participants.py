@@ -11,7 +11,7 @@ from astrarium.cluster.agents.self_report import SelfReport
 from astrarium.cluster.demand import GpuDemand, most_usable
 from astrarium.cluster.fairness import Definition
 from astrarium.cluster.state import AppRow, ClusterState
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 
 OF_AN_APP = (contract.LeaseExpired, contract.JobFinished, contract.JobStopped, contract.JobProgressed)
 OF_ALL = (contract.MachineJoined, contract.MachineLost, contract.GpuFailed, contract.GpuRepaired)

@@ -16,7 +16,7 @@ from astrarium.cluster.agents.self_report import ReportedSlowdowns, SelfReport
 from astrarium.cluster.contract import Job
 from astrarium.cluster.machines import Spread
 from astrarium.cluster.state import AppRow, ClusterState
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 
 UNSERVED = 10.0  # how many times longer work takes that no GPU is there for
 Slowdown = Callable[[str, int], float]  # of a model on a number of GPUs, wherever these would lie

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from astrarium.cluster.auction.program import BILLION, BidTable, Ints
-from astrarium.core.errors import from_extra
+from astrarium.core.optional import from_extra
 from astrarium.core.processes import Floats
 
 PRESOLVED = 100  # rows of the capacity: a smaller program is solved sooner than it is made smaller

@@ -40,8 +40,8 @@ from astrarium.cluster.slowdowns import Slowdowns
 from astrarium.cluster.state import ClusterState
 from astrarium.cluster.teams.sharing import TeamSharing
 from astrarium.core.errors import InputError
+from astrarium.core.quantities import SECOND, Time
 from astrarium.core.trace import Step
-from astrarium.core.units import SECOND, Time
 
 TELL_AGAIN = 600 * SECOND
 ANY = 1 << 30  # GPUs: an app of the file waits for machines that are not there yet

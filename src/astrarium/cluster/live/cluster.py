@@ -32,9 +32,9 @@ from astrarium.cluster.machines import Machine
 from astrarium.cluster.policies import ClusterPolicy
 from astrarium.cluster.state import AppRow, ClusterState, JobRow
 from astrarium.core.engine import Engine
+from astrarium.core.quantities import FOREVER, SECOND, Time
 from astrarium.core.timers import Timers
 from astrarium.core.trace import Step
-from astrarium.core.units import FOREVER, SECOND, Time
 
 
 class Options(msgspec.Struct, frozen=True):

@@ -37,8 +37,9 @@ from astrarium.cluster.live.wire.listener import Admission, Listener, tcp_listen
 from astrarium.cluster.live.wire.tls import server_tls
 from astrarium.cluster.scenario.live import Address
 from astrarium.cluster.scenario.read import ClusterScenario
-from astrarium.core.errors import InputError, from_extra, read_from
-from astrarium.core.units import Time
+from astrarium.core.errors import InputError, read_from
+from astrarium.core.optional import from_extra
+from astrarium.core.quantities import Time
 from astrarium.run.waiting import waiting
 
 

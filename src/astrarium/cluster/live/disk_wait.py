@@ -13,7 +13,7 @@ from astrarium.cluster.live.arbiter import ArbiterProcess
 from astrarium.cluster.live.store import waits
 from astrarium.cluster.live.watching.console import say
 from astrarium.cluster.live.watching.events import ClusterEvent
-from astrarium.core.units import Time, to_seconds
+from astrarium.core.quantities import Time, to_seconds
 
 
 class DiskWait:

@@ -8,8 +8,8 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from astrarium.cluster.live.backend import RunKey, RunStatus
+from astrarium.core.quantities import Time
 from astrarium.core.trace import Step
-from astrarium.core.units import Time
 
 
 class JobKey(NamedTuple):

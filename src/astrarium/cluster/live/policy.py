@@ -14,7 +14,7 @@ from typing import Any
 from astrarium.cluster.contract import Allocations, AppArrived, Event, Grant, LeaseExpired, MachineJoined
 from astrarium.cluster.policies import Allocator
 from astrarium.cluster.state import AppRow, ClusterState
-from astrarium.core.units import FOREVER, Time
+from astrarium.core.quantities import FOREVER, Time
 
 
 class TakeoverAllocator:

@@ -30,7 +30,7 @@ from astrarium.cluster.scenario.tasks import command_words
 from astrarium.cluster.teams import Rules
 from astrarium.core.choice import chosen
 from astrarium.core.errors import InputError, read_from
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND
 
 
 def origin_of(home: Path) -> int:

@@ -12,7 +12,7 @@ from statistics import median
 
 from astrarium.cluster.machines import Spread
 from astrarium.cluster.slowdowns import JobProgress, Slowdowns
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 
 ENOUGH = 8  # reports of progress that make the rate of a run
 Place = tuple[str, Spread]  # the network, and how far apart

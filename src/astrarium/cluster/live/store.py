@@ -32,8 +32,8 @@ from astrarium.cluster.live.tables import LATER_COLUMNS, SCHEMA, Rows, written_g
 from astrarium.cluster.live.watching.events import Chronicler, ClusterEvent
 from astrarium.cluster.state import ClusterState
 from astrarium.core.errors import AstrariumError, InputError
+from astrarium.core.quantities import SECOND, Time
 from astrarium.core.trace import Step
-from astrarium.core.units import SECOND, Time
 
 FILE = "cluster.db"
 FORM = "2"  # of the tables, and of the folders of jobs

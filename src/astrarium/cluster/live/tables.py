@@ -12,8 +12,8 @@ from astrarium.cluster import contract
 from astrarium.cluster.live.memory import EndedRun
 from astrarium.cluster.record import gpu_failed, machine_died
 from astrarium.cluster.state import AppRow, ClusterState, JobRow, Outcome
+from astrarium.core.quantities import Time
 from astrarium.core.trace import Step
-from astrarium.core.units import Time
 
 SCHEMA = (
     "CREATE TABLE IF NOT EXISTS meta (key TEXT PRIMARY KEY, value)",

@@ -13,8 +13,8 @@ from astrarium.cluster.arrange import arrangements
 from astrarium.cluster.contract import Action, Allocations, Event
 from astrarium.cluster.state import ClusterState
 from astrarium.core.policy import Policy
+from astrarium.core.quantities import Time
 from astrarium.core.registry import Registry
-from astrarium.core.units import Time
 
 ClusterPolicy = Policy[ClusterState, Event, Action]
 

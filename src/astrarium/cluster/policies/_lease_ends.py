@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from astrarium.cluster import contract
 from astrarium.cluster.demand import spare
 from astrarium.cluster.state import ClusterState
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 
 SPARE = "it has no use for them any more"
 

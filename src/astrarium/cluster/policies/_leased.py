@@ -19,8 +19,7 @@ from astrarium.cluster.policies._lease_ends import SPARE, stood_on
 from astrarium.cluster.policies._offer import Offer
 from astrarium.cluster.policies._queue import QueueEntry, RankedQueue, WaitingApps, idle
 from astrarium.cluster.state import AppRow, ClusterState
-from astrarium.core.quantities import Duration, check_above_zero
-from astrarium.core.units import FOREVER, SECOND, Time
+from astrarium.core.quantities import FOREVER, SECOND, Duration, Time, check_above_zero
 
 RENEWED = "nobody else wants them"
 OF_AN_APP = (contract.LeaseExpired, contract.JobFinished, contract.JobStopped, contract.AppWithdrawn)

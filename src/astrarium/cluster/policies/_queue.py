@@ -8,7 +8,7 @@ from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
 from astrarium.cluster.state import AppRow
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 
 
 class QueueEntry(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from astrarium.cluster.state import ClusterState
 from astrarium.core.policy import SetTimer
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 
 NAME = "round"
 

@@ -22,8 +22,7 @@ from astrarium.cluster.policies._lease_ends import SPARE
 from astrarium.cluster.policies._offer import Offer
 from astrarium.cluster.policies._round_clock import RoundClock
 from astrarium.cluster.state import AppRow, ClusterState
-from astrarium.core.quantities import Duration, check_above_zero
-from astrarium.core.units import FOREVER, SECOND, Time
+from astrarium.core.quantities import FOREVER, SECOND, Duration, Time, check_above_zero
 
 BEHIND = "it is furthest behind its part of the time"
 AHEAD = "others are further behind their parts of the time"

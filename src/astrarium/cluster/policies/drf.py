@@ -13,8 +13,7 @@ from astrarium.cluster.policies._leased import Leased, LeaseParameters
 from astrarium.cluster.policies._offer import Offer
 from astrarium.cluster.state import AppRow
 from astrarium.core.choice import NoParameters
-from astrarium.core.quantities import Duration
-from astrarium.core.units import FOREVER, Time
+from astrarium.core.quantities import FOREVER, Duration, Time
 
 
 @cluster_policies.register("drf")

@@ -11,7 +11,7 @@ from astrarium.cluster.policies import cluster_policies
 from astrarium.cluster.policies._lease_ends import SPARE
 from astrarium.cluster.state import ClusterState
 from astrarium.core.choice import NoParameters
-from astrarium.core.units import FOREVER, Time
+from astrarium.core.quantities import FOREVER, Time
 
 
 @cluster_policies.register("fifo")

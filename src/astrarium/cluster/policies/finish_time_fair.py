@@ -20,7 +20,7 @@ from astrarium.cluster.policies._gavel import CLOSE, Vector, middle, smallest_le
 from astrarium.cluster.policies._time_shares import RoundParameters, TimeShares, capped_demand
 from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.cluster.work_left import work_left
-from astrarium.core.units import Time, to_seconds
+from astrarium.core.quantities import Time, to_seconds
 
 
 @dataclass

@@ -14,7 +14,7 @@ from astrarium.cluster.policies import cluster_policies
 from astrarium.cluster.policies._gavel import largest_level, middle
 from astrarium.cluster.policies._time_shares import RoundParameters, TimeShares, capped_demand
 from astrarium.cluster.state import AppRow, ClusterState
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 
 
 @cluster_policies.register("max-min")

@@ -15,7 +15,7 @@ from astrarium.cluster.policies._leased import Leased
 from astrarium.cluster.policies._offer import Offer
 from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.cluster.work_left import throughput
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 
 
 @cluster_policies.register("optimus")

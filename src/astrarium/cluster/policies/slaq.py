@@ -18,7 +18,7 @@ from astrarium.cluster.policies._leased import Leased, LeaseParameters
 from astrarium.cluster.policies._offer import Offer
 from astrarium.cluster.state import AppRow, ClusterState, JobRow
 from astrarium.cluster.work_left import job_left
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 
 
 @cluster_policies.register("slaq")

@@ -14,7 +14,7 @@ from astrarium.cluster.policies._leased import Leased
 from astrarium.cluster.policies._offer import Offer
 from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.cluster.work_left import time_left, work_left
-from astrarium.core.units import SECOND, Time
+from astrarium.core.quantities import SECOND, Time
 
 
 @cluster_policies.register("srsf")  # it goes by GPU time that is left, as the owner of an app forecasts it

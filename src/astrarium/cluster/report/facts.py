@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from astrarium.cluster.record import Decision
 from astrarium.cluster.report import history
 from astrarium.cluster.report.sentences import Case, sentences
-from astrarium.core.units import FOREVER, SECOND, Time
+from astrarium.core.quantities import FOREVER, SECOND, Time
 from astrarium.run.report import as_it_is, moment, plain_table, ranges
 
 if TYPE_CHECKING:

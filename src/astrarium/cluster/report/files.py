@@ -15,7 +15,7 @@ from astrarium.cluster.report.tables import APP_COLUMNS, app_cells, apps_table, 
 from astrarium.cluster.report.teams import summarize_teams, teams_table
 from astrarium.cluster.report.timeline import cluster_timeline
 from astrarium.core.level import Run, named
-from astrarium.core.units import FOREVER, SECOND
+from astrarium.core.quantities import FOREVER, SECOND
 from astrarium.run.report import NamedRows, columns, picked, plain, write_csv
 from astrarium.run.timeline import write_timeline
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from astrarium.cluster.explain import AppView, ClusterView
 from astrarium.cluster.record import ClusterRecord, Decision
 from astrarium.cluster.state import AppRow, Outcome
-from astrarium.core.units import FOREVER, Time
+from astrarium.core.quantities import FOREVER, Time
 
 
 class Wait(NamedTuple):

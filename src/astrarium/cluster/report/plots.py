@@ -12,7 +12,7 @@ from astrarium.cluster.record import ClusterRecord
 from astrarium.cluster.report.summary import DEFINITIONS
 from astrarium.cluster.state import AppRow
 from astrarium.core.level import Run
-from astrarium.core.units import SECOND, Time
+from astrarium.core.quantities import SECOND, Time
 from astrarium.run.plots import COLORS, color_of, draw_six, margins, picture
 from astrarium.run.report import unit_of
 

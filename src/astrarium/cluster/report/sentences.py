@@ -10,7 +10,7 @@ from astrarium.cluster.record import ClusterRecord
 from astrarium.cluster.report import history
 from astrarium.cluster.report.summary import AppSummary
 from astrarium.cluster.state import AppRow, Outcome
-from astrarium.core.units import FOREVER, counted
+from astrarium.core.quantities import FOREVER, counted
 from astrarium.run.report import moment, ranges
 
 if TYPE_CHECKING:

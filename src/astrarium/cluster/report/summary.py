@@ -17,7 +17,7 @@ from astrarium.cluster.auction.tally import AuctionTally
 from astrarium.cluster.fairness import Definition, rho
 from astrarium.cluster.record import ClusterRecord, FillLevel, Ran
 from astrarium.cluster.state import AppRow, Outcome
-from astrarium.core.units import SECOND, Time
+from astrarium.core.quantities import SECOND, Time
 
 DEFINITIONS: tuple[Definition, ...] = get_args(Definition)
 HOUR = 3600 * SECOND

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from astrarium.cluster.record import ClusterRecord
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 from astrarium.run.timeline import Entry, counter, process, slice_of, thread, timeline
 
 if TYPE_CHECKING:

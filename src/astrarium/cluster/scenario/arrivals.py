@@ -18,8 +18,8 @@ from astrarium.cluster.workloads.apps import DrawnApp, scaled, single_apps, stre
 from astrarium.cluster.workloads.themis import successive_halving, sweeps
 from astrarium.cluster.workloads.traces import read_trace
 from astrarium.core.errors import InputError
+from astrarium.core.quantities import Time
 from astrarium.core.streams import stream
-from astrarium.core.units import Time
 
 MOST_JOBS = 1_000_000
 Arrival = tuple[Time, App]

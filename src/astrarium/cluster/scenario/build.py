@@ -21,7 +21,7 @@ from astrarium.cluster.scenario.read import ClusterScenario
 from astrarium.cluster.slowdowns import Slowdowns
 from astrarium.cluster.workloads.themis import clusters, models
 from astrarium.core.errors import InputError, read_from
-from astrarium.core.units import FOREVER, Time
+from astrarium.core.quantities import FOREVER, Time
 
 MOST_GPUS = 200_000
 LONGEST: Time = FOREVER // 4  # nine years

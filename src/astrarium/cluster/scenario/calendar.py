@@ -11,8 +11,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import NamedTuple
 
 from astrarium.core.errors import InputError
-from astrarium.core.quantities import read_duration
-from astrarium.core.units import SECOND, Time
+from astrarium.core.quantities import SECOND, Time, read_duration
 
 DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 WEEK = timedelta(days=7)

@@ -14,8 +14,7 @@ from astrarium.cluster.live.backends.kubernetes.options import KubernetesOptions
 from astrarium.cluster.live.machine.keeping.grace import Grace
 from astrarium.cluster.scenario.tasks import command_words
 from astrarium.core.errors import InputError
-from astrarium.core.quantities import Duration, write_duration
-from astrarium.core.units import MILLISECOND, SECOND
+from astrarium.core.quantities import MILLISECOND, SECOND, Duration, write_duration
 
 Retries = Annotated[int, msgspec.Meta(ge=0, le=1000)]
 

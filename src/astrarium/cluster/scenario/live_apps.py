@@ -15,7 +15,7 @@ from astrarium.cluster.scenario import schema, tasks
 from astrarium.cluster.scenario.arrivals import copies
 from astrarium.core.decode import Decoder
 from astrarium.core.errors import InputError
-from astrarium.core.units import FOREVER
+from astrarium.core.quantities import FOREVER
 
 
 def live_apps(raw: Any, largest: int, home: Path, field: str = "app") -> Sequence[tuple[App, JobCommand]]:

@@ -10,8 +10,7 @@ from astrarium.cluster.live import limits
 from astrarium.cluster.scenario.calendar import Moment
 from astrarium.cluster.teams import DAY
 from astrarium.core.errors import InputError
-from astrarium.core.quantities import Duration, check_above_zero, write_duration
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND, Duration, check_above_zero, write_duration
 
 Count = Annotated[int, msgspec.Meta(ge=1, le=100_000)]
 Gpus = Annotated[int, msgspec.Meta(ge=1, le=100_000)]

@@ -11,8 +11,7 @@ from typing import Annotated
 import msgspec
 
 from astrarium.cluster.contract import App
-from astrarium.core.quantities import Duration, check_above_zero
-from astrarium.core.units import FOREVER, SECOND, Time
+from astrarium.core.quantities import FOREVER, SECOND, Duration, Time, check_above_zero
 
 HOUR = 3600 * SECOND
 DAY = 24 * HOUR

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from astrarium.cluster.state import AppRow
 from astrarium.cluster.teams import Team
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 
 Counts = int  # bit n: n GPUs can be used whole
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from astrarium.cluster.contract import App
 from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.cluster.teams import Rules
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 
 
 class QueueKey(NamedTuple):

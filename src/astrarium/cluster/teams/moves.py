@@ -20,7 +20,7 @@ from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.cluster.teams import Rules, words
 from astrarium.cluster.teams.claims import Claim, largest_count
 from astrarium.cluster.teams.holdings import Holdings, QueueKey
-from astrarium.core.units import FOREVER, Time
+from astrarium.core.quantities import FOREVER, Time
 
 Taken = list[tuple[AppRow, tuple[int, ...]]]  # GPUs, and whose they are
 

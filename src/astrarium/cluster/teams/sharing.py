@@ -25,7 +25,7 @@ from astrarium.cluster.teams.moves import Moves
 from astrarium.cluster.teams.usage import Accounts
 from astrarium.cluster.teams.view import QueueView, changes
 from astrarium.core.policy import SetTimer, TimerFired
-from astrarium.core.units import FOREVER, Time
+from astrarium.core.quantities import FOREVER, Time
 
 TIMER = "teams"
 TOO_LONG = "max_run"

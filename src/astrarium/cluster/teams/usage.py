@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from math import ceil, expm1, inf, log
 
 from astrarium.cluster.teams import Budget, Rules
-from astrarium.core.units import FOREVER, Time
+from astrarium.core.quantities import FOREVER, Time
 
 HAIR = 1e-9  # of a GPU
 

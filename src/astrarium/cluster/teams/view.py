@@ -10,7 +10,7 @@ import msgspec
 from astrarium.cluster.contract import Event, Grant, MachineJoined, MachineLost, Revoke, Withdraw
 from astrarium.cluster.machines import Floor
 from astrarium.cluster.state import AppRow, ClusterState, Contention
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 
 
 class QueueView(ClusterState):

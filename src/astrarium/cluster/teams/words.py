@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from astrarium.cluster.teams import DAY, HOUR, Reservation
 from astrarium.cluster.teams.claims import Claim
 from astrarium.cluster.teams.holdings import QueueKey
-from astrarium.core.units import SECOND, Time
+from astrarium.core.quantities import SECOND, Time
 
 
 def too_long(max_run: Time) -> str:

@@ -9,7 +9,7 @@ import msgspec
 from astrarium.cluster.contract import App, Job
 from astrarium.cluster.workloads.traces import TraceJob
 from astrarium.core.errors import InputError
-from astrarium.core.units import SECOND, Time
+from astrarium.core.quantities import SECOND, Time
 
 HOUR: Time = 3600 * SECOND
 DAY: Time = 24 * HOUR

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from astrarium.core.decode import csv_rows, read_text
 from astrarium.core.errors import InputError, one_of, read_from
-from astrarium.core.units import SECOND, Time
+from astrarium.core.plain_data import csv_rows, read_text
+from astrarium.core.quantities import SECOND, Time
 
 LONGEST_DAYS = 3650
 MODES = ["static", "accordion", "gns"]

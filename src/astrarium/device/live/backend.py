@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import NamedTuple, Protocol
 
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 
 
 class Needs(NamedTuple):

@@ -26,9 +26,9 @@ from typing import TypeVar
 
 from astrarium.core.engine import Engine
 from astrarium.core.policy import SetTimer, TimerFired
+from astrarium.core.quantities import SECOND, Time
 from astrarium.core.timers import Timers
 from astrarium.core.trace import Step
-from astrarium.core.units import SECOND, Time
 from astrarium.device import contract
 from astrarium.device.contract import Action, Event, Job
 from astrarium.device.live import jobs

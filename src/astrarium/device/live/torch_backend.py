@@ -23,8 +23,8 @@ from typing import Any
 import torch
 
 from astrarium.core.errors import InputError
+from astrarium.core.quantities import MILLISECOND, Time
 from astrarium.core.trace import Step
-from astrarium.core.units import MILLISECOND, Time
 from astrarium.device.live.backend import Excess, LaneBackend, Reading, Turn
 from astrarium.device.live.shared_gpu import LiveJob, SharedGpu
 from astrarium.device.live.torch_hooks import followed, owned_bytes

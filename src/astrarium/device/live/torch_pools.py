@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 from astrarium.device.live.backend import Excess, Turn
 
 # turns

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from astrarium.core.choice import NoParameters
 from astrarium.core.policy import SetTimer
-from astrarium.core.units import MILLISECOND, Time
+from astrarium.core.quantities import MILLISECOND, Time
 from astrarium.device import contract
 from astrarium.device.contract import Action, Admit, Event, Job, RunIteration
 from astrarium.device.lanes import Lane

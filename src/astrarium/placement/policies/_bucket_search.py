@@ -14,7 +14,7 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 from astrarium.placement.groups import Group, GroupLayout, SimulatedRequests, score
 from astrarium.placement.policies import Search
 from astrarium.placement.policies._search_context import Bools, SearchContext, grouped, largest_node

@@ -11,7 +11,7 @@ from typing import Literal
 
 import msgspec
 
-from astrarium.core.units import SECOND, gib
+from astrarium.core.quantities import SECOND, gib
 from astrarium.placement.problem import Form, PlacedModel, Problem
 
 WHOLE = 10_000

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from astrarium.core.errors import InputError
-from astrarium.core.quantities import rounded_duration
-from astrarium.core.units import FOREVER, SECOND, Time, gib, to_ms
+from astrarium.core.quantities import FOREVER, SECOND, Time, gib, rounded_duration, to_ms
 from astrarium.placement.groups import (
     REJECTED,
     Group,

@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from astrarium.core.errors import from_extra
+from astrarium.core.optional import from_extra
 from astrarium.placement.plan import Plan, Replica
 from astrarium.placement.policies import Search, placement_policies
 from astrarium.placement.policies import _requirements as requirements

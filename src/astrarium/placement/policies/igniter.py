@@ -29,7 +29,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from astrarium.core.units import gib, to_ms
+from astrarium.core.quantities import gib, to_ms
 from astrarium.placement import igniter
 from astrarium.placement.interference import traits_of
 from astrarium.placement.plan import Plan, Replica

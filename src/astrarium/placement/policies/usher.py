@@ -25,7 +25,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from astrarium.core.errors import InputError, from_extra, one_of
+from astrarium.core.errors import InputError, one_of
+from astrarium.core.optional import from_extra
 from astrarium.placement.plan import Plan, Replica
 from astrarium.placement.policies import Search, placement_policies
 from astrarium.placement.policies import _requirements as requirements

@@ -18,9 +18,9 @@ from itertools import count
 from time import time_ns
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from astrarium.core.errors import extension
+from astrarium.core.optional import extension
+from astrarium.core.quantities import MILLISECOND, Time
 from astrarium.core.trace import Step
-from astrarium.core.units import MILLISECOND, Time
 from astrarium.server.control.accounts.causes import INPUTS
 from astrarium.server.control.accounts.last_minute import LastMinute
 from astrarium.server.control.accounts.model_accounts import BatchesDone, ModelBooks
@@ -38,7 +38,8 @@ from astrarium.serving.contract import UNSERVED, Setup
 from astrarium.serving.live.messages import ModelNews, Pong, Shapes
 from astrarium.serving.live.process import Death
 from astrarium.serving.state import Outcome
-from astrarium.serving.twin import LiveTwin, native_setup
+from astrarium.serving.twin.live import LiveTwin
+from astrarium.serving.twin.native import native_setup
 
 if TYPE_CHECKING:
     from astrarium._front import Scheduler

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from astrarium.core.errors import InputError, extension
+from astrarium.core.errors import InputError
+from astrarium.core.optional import extension
 from astrarium.core.profiles import Dynamic
-from astrarium.core.quantities import write_duration
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time, write_duration
 from astrarium.server.control.devices import device_chooser, visible_gpus
 from astrarium.server.control.health.bounds import alone
 from astrarium.serving.contract import Setup
@@ -20,7 +20,7 @@ from astrarium.serving.live.workers import WorkerSpec
 from astrarium.serving.policies import ServingPolicy
 from astrarium.serving.scenario import Scenario, build
 from astrarium.serving.scenario.schema import ServerOptions
-from astrarium.serving.twin import LiveTwin, faster
+from astrarium.serving.twin.live import LiveTwin, faster
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 The books that count, who waits and what runs, are the native scheduler's; those here are what a policy reads,
 and forget what has ended. Whoever asks is mostly another thread, one at a time; times begin at 0 when the
-policy does. The other side is native/src/front/python_policy.h.
+policy does. The other side is native/scheduler/python_policy.h.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 from astrarium.core.engine import Engine
 from astrarium.core.errors import InvalidAction
 from astrarium.core.policy import SetTimer
+from astrarium.core.quantities import FOREVER, Time
 from astrarium.core.timers import Timers
 from astrarium.core.trace import Step
-from astrarium.core.units import FOREVER, Time
 from astrarium.serving import contract
 from astrarium.serving.contract import Action, Event, Request, Setup
 from astrarium.serving.policies import ServingPolicy, listens_to_profiler
@@ -33,7 +33,7 @@ def _arrived(*request: Any) -> Event:
     return contract.RequestArrived(Request(*request))
 
 
-# By kind, as native/src/books.h counts what happens; arrivals are the last.
+# By kind, as native/policies/books.h counts what happens; arrivals are the last.
 _EVENTS: tuple[Callable[..., Event], ...] = (
     contract.BatchFinished,
     contract.BatchPreempted,

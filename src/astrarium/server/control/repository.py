@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from astrarium.core.errors import one_of
-from astrarium.core.units import FOREVER, Time
+from astrarium.core.quantities import FOREVER, Time
 from astrarium.server.contract import Kind, ModelCard, ModelState, Refused
 from astrarium.server.control.calls.ticket import Tensors
 from astrarium.server.control.plan import ModelPlan

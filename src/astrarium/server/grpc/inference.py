@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from astrarium.core.errors import extension
-from astrarium.core.units import FOREVER, SECOND, Time
+from astrarium.core.optional import extension
+from astrarium.core.quantities import FOREVER, SECOND, Time
 from astrarium.server.contract import InferAnswer, InferCall, Kind, ModelCard, Refused
 from astrarium.server.grpc.messages import message
 from astrarium.server.grpc.requests import Data, Given

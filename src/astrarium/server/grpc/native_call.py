@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import grpc
 
-from astrarium.core.units import SECOND, Time
+from astrarium.core.quantities import SECOND, Time
 from astrarium.server.protocol.network_threads import HIGH_WATER
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND
 from astrarium.server.contract import NativeFront
 from astrarium.server.grpc.front import GrpcFront
 from astrarium.server.grpc.native_call import Message, NativeCall, NativeContext, Status

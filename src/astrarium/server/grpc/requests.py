@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from astrarium.core.errors import extension
+from astrarium.core.optional import extension
 from astrarium.server.contract import Kind, ModelCard, Refused
 from astrarium.server.grpc.messages import message
 from astrarium.server.settings import LARGE

@@ -12,7 +12,8 @@ from typing import Any
 
 import grpc
 
-from astrarium.core.errors import InputError, extension
+from astrarium.core.errors import InputError
+from astrarium.core.optional import extension
 from astrarium.server.contract import NativeFront, Service
 from astrarium.server.grpc.front import GrpcFront
 from astrarium.server.grpc.network import NativeGrpc

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 from astrarium.server.contract import InferAnswer, InferCall, ModelCard
 from astrarium.server.http import json_tensors
 from astrarium.server.http.bodies import Body

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from astrarium.core.errors import extension
+from astrarium.core.optional import extension
 from astrarium.server.contract import Kind, Refused
 from astrarium.server.protocol.checking import bad
 from astrarium.server.settings import LARGE

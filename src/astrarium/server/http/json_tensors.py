@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from astrarium.core.errors import extension
+from astrarium.core.optional import extension
 from astrarium.server.contract import Refused
 from astrarium.server.http.json_outline import place_and_complaint
 from astrarium.server.protocol.checking import CheckedTensor, bad

@@ -14,7 +14,7 @@ from asyncio import BaseProtocol, Transport
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, cast
 
-from astrarium.core.units import SECOND, Time
+from astrarium.core.quantities import SECOND, Time
 from astrarium.server.client_errors import ClientErrors
 from astrarium.server.contract import NativeFront
 from astrarium.server.http.protocol import BoundedProtocol, last_answer, no_descriptor, too_slow

@@ -10,7 +10,7 @@ import httptools
 import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 from astrarium.server.client_errors import ClientErrors
 from astrarium.server.http.framing import BadRequest, RequestFraming
 from astrarium.server.http.routing import LONG_WAY, RECEIVED
@@ -18,7 +18,8 @@ from astrarium.server.process.descriptors import most_descriptors
 from astrarium.server.protocol.wire import ErrorAnswer
 from astrarium.server.settings import HttpLimits
 
-LINGER = 2.0  # seconds for a client to read the last answer and to close; as in native/src/front/network.h
+# Seconds for a client to read the last answer and to close; as in native/front/http1/http1_thread.h.
+LINGER = 2.0
 
 
 class Refusal(NamedTuple):

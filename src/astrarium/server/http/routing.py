@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 from astrarium.server.http.replies import HttpRefusal, Reply
 
 # Of a scope, where the server can tell: when the request's first byte came, why it did not go the short way.

@@ -15,7 +15,8 @@ from typing import Any
 
 import uvicorn
 
-from astrarium.core.errors import InputError, extension
+from astrarium.core.errors import InputError
+from astrarium.core.optional import extension
 from astrarium.server.contract import NativeFront, Service
 from astrarium.server.http.front import HttpFront
 from astrarium.server.http.network import NativeNetwork, NativeProtocol, native_protocol

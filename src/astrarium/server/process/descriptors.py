@@ -24,7 +24,7 @@ def limit_of_descriptors() -> int:
 def most_descriptors() -> int:
     """Return the descriptor from which on a connection is turned away.
 
-    A new one gets the smallest that is free. Twin of `most_descriptors` in native/src/front/descriptors.h.
+    A new one gets the smallest that is free. Twin of `most_descriptors` in native/common/descriptors.h.
     """
     limit = limit_of_descriptors()
     return limit - min(_KEPT, limit // 8)

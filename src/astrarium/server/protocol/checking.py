@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 from typing import Any, NamedTuple, Protocol
 
-from astrarium.core.errors import InputError, extension, one_of
-from astrarium.core.units import FOREVER, MICROSECOND, Time
+from astrarium.core.errors import InputError, one_of
+from astrarium.core.optional import extension
+from astrarium.core.quantities import FOREVER, MICROSECOND, Time
 from astrarium.server.contract import Kind, ModelCard, Refused
 from astrarium.serving.live.limits import violation
 from astrarium.serving.live.tensors import BYTES, DATATYPES, Tensor, TensorSpec

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
-from astrarium.core.units import MILLISECOND, Time
+from astrarium.core.quantities import MILLISECOND, Time
 from astrarium.server.contract import ModelCard, NativeFront
 from astrarium.serving.live import limits
 from astrarium.serving.live.tensors import TensorSpec

@@ -1,7 +1,7 @@
 """The arena is shared memory for tensors: one anonymous file that the frontend divides and workers map.
 
 Nothing has a name, so nothing is left behind after a crash; only the frontend allocates, natively
-(native/src/front/arena.h), so a worker that dies takes no block with it.
+(native/exchange/arena.h), so a worker that dies takes no block with it.
 """
 
 from __future__ import annotations

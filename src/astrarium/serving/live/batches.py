@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from astrarium.core.errors import extension
+from astrarium.core.optional import extension
 from astrarium.serving.live import tensors
 from astrarium.serving.live.arena import aligned, whole_shapes
 from astrarium.serving.live.backends.answers import stack

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from astrarium.core.errors import extension
+from astrarium.core.optional import extension
 from astrarium.serving.live.ranges import RANGES, Number, is_real
 from astrarium.serving.live.tensors import BF16, DATATYPES, Array, TensorSpec, to_bfloat16
 

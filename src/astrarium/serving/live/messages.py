@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 from astrarium.serving.live.tensors import TensorSpec
 
 LARGEST_MESSAGE = 1 << 18

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from time import monotonic_ns
 
-from astrarium.core.quantities import rounded_duration
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time, rounded_duration
 
 
 class Phases(dict[str, Time]):

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from astrarium.core.units import SECOND, Time
+from astrarium.core.quantities import SECOND, Time
 from astrarium.serving.live.backends import examples
 from astrarium.serving.live.backends.answers import stack
 from astrarium.serving.live.backends.contract import Batch, LoadedModel

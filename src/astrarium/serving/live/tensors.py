@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from astrarium.core.errors import extension
+from astrarium.core.optional import extension
 from astrarium.serving.live.ranges import Values
 
 Array = npt.NDArray[Any]

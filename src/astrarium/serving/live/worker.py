@@ -26,8 +26,8 @@ from typing import Any, cast
 import msgspec
 import numpy as np
 
-from astrarium.core.errors import extension
-from astrarium.core.units import Time
+from astrarium.core.optional import extension
+from astrarium.core.quantities import Time
 from astrarium.serving.live import device_health, messages, preparing
 from astrarium.serving.live.arena import SharedMemory, aligned, fixed_bytes
 from astrarium.serving.live.backends import backends, contract, examples

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from time import monotonic_ns
 from typing import Protocol
 
-from astrarium.core.units import SECOND, Time
+from astrarium.core.quantities import SECOND, Time
 from astrarium.serving.live.arena import SharedMemory
 from astrarium.serving.live.backends.contract import Place
 from astrarium.serving.live.messages import (

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from astrarium.core.processes import Arrivals
+from astrarium.core.arrivals import Arrivals
 from astrarium.core.quantities import Bytes
 from astrarium.placement.cells import Cell
 from astrarium.placement.problem import Problem

@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import numpy as np
 
+from astrarium.core.arrivals import Arrivals
 from astrarium.core.errors import InputError
-from astrarium.core.processes import Arrivals
 from astrarium.core.profiles import Dynamic
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 from astrarium.placement.cells import Cell, Numbers, limits_of
 from astrarium.placement.interference import (
     IgniterInterference,

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import msgspec
 
-from astrarium.core.units import to_ms
+from astrarium.core.quantities import to_ms
 from astrarium.placement.interference import share_factor
 from astrarium.placement.plan import Replica
 from astrarium.placement.problem import ALONE, PlacedModel

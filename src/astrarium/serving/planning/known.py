@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from astrarium.core.decode import Decoder, read_yaml
+from astrarium.core.decode import Decoder
 from astrarium.core.errors import InputError, one_of, read_from
+from astrarium.core.plain_data import read_yaml
 from astrarium.placement import igniter
 from astrarium.placement.igniter import GpuTraits, IgniterProfile, ModelTraits, fit_gpu, fit_models
 from astrarium.placement.interference import (

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
+from astrarium.core.arrivals import Ints
 from astrarium.core.errors import InputError
-from astrarium.core.processes import Ints, Times, merged
-from astrarium.core.quantities import Rate
+from astrarium.core.processes import Times, merged
+from astrarium.core.quantities import SECOND, Rate, Time
 from astrarium.core.streams import stream
-from astrarium.core.units import SECOND, Time
 from astrarium.placement.interference import Interference
 from astrarium.placement.plan import Plan
 from astrarium.placement.policies import Judge

@@ -18,10 +18,11 @@ from typing import Any
 
 import msgspec
 
-from astrarium.core.decode import Decoder, read_yaml
+from astrarium.core.decode import Decoder
 from astrarium.core.errors import InputError, read_from
+from astrarium.core.plain_data import read_yaml
+from astrarium.core.quantities import SECOND
 from astrarium.core.streams import stream
-from astrarium.core.units import SECOND
 from astrarium.placement.plan import Plan, PlanEntry, parse_shape, read, written
 from astrarium.placement.problem import (
     ALONE,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from astrarium.core.errors import InputError
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 from astrarium.placement.evaluation import Evaluation, StageLine, TimeSpread, summarized, walked
 from astrarium.placement.interference import Interference, NoInterference, Tenant
 from astrarium.placement.path import STAGES, Delay, Path

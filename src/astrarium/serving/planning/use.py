@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND
 from astrarium.placement.cells import WHOLE as PARTS
 from astrarium.placement.cells import balanced, cells, station_numbers, stations
 from astrarium.placement.interference import share_factor

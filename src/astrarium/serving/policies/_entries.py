@@ -9,7 +9,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Sequence
 
 from astrarium.core.policy import SetTimer
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 from astrarium.serving.contract import EXPIRED, SACRIFICED, Action, Drop, ModelSpec, Network
 
 Entry = tuple[Time, int]

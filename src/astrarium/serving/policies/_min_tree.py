@@ -6,7 +6,7 @@ about models (whose moment comes next?).
 
 from __future__ import annotations
 
-from astrarium.core.units import FOREVER, Time
+from astrarium.core.quantities import FOREVER, Time
 
 
 class MinTree:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from astrarium.core.units import MILLISECOND, Time
+from astrarium.core.quantities import MILLISECOND, Time
 
 BIN: Time = 50 * MILLISECOND
 BINS = 100  # a window of five seconds (Symphony's authors: 100 samples of 50 ms)

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 from astrarium.serving import contract
 from astrarium.serving.contract import Action, Event, Setup
 from astrarium.serving.policies import _entries as entries

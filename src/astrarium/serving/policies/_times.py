@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from astrarium.core.units import FOREVER, LONGEST, MICROSECOND, Time
+from astrarium.core.quantities import FOREVER, LONGEST, MICROSECOND, Time
 from astrarium.serving.contract import DynamicSpec, ModelSpec
 
 FEWEST = 10  # samples that say something; so many are kept, however old, until newer ones have come

@@ -19,7 +19,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 from astrarium.serving.contract import BatchFinished, Setup
 from astrarium.serving.policies import NativeParameters, serving_policies
 from astrarium.serving.policies._entries import Queue, due_before

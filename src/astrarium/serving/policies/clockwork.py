@@ -23,8 +23,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from astrarium.core.policy import SetTimer
-from astrarium.core.quantities import DURATION_FORM, duration_in
-from astrarium.core.units import FOREVER, Time
+from astrarium.core.quantities import DURATION_FORM, FOREVER, Time, duration_in
 from astrarium.serving import contract
 from astrarium.serving.contract import Action, Event, ModelSpec, Network, RequestArrived, Setup
 from astrarium.serving.policies import NativeParameters, serving_policies

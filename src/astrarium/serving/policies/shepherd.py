@@ -23,7 +23,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from astrarium.core.policy import SetTimer
-from astrarium.core.units import FOREVER, Time
+from astrarium.core.quantities import FOREVER, Time
 from astrarium.serving import contract
 from astrarium.serving.contract import Action, Event, Request, RequestArrived, Setup
 from astrarium.serving.policies import NativeParameters, serving_policies

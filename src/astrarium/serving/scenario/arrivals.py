@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from astrarium.core import processes
+from astrarium.core.arrivals import Arrivals, Ints
 from astrarium.core.distributions import choose
 from astrarium.core.errors import InputError, one_of
-from astrarium.core.processes import Arrivals, Floats, Ints, Stretch, Times
+from astrarium.core.processes import Floats, Stretch, Times
 from astrarium.core.profiles import Dynamic
 from astrarium.core.streams import stream
 from astrarium.serving.scenario.schema import Model, Scenario, Workload, spans

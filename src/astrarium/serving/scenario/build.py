@@ -10,9 +10,8 @@ from astrarium.core.choice import chosen
 from astrarium.core.distributions import Distribution
 from astrarium.core.errors import InputError, one_of
 from astrarium.core.profiles import Dynamic, Kinds
-from astrarium.core.quantities import Bytes, write_bytes, write_duration
+from astrarium.core.quantities import Bytes, Time, write_bytes, write_duration
 from astrarium.core.streams import stream
-from astrarium.core.units import Time
 from astrarium.serving.contract import DynamicSpec, GpuSpec, ModelSpec, Network, Setup, latency_table
 from astrarium.serving.policies import ServingPolicy, listens_to_profiler, serving_policies
 from astrarium.serving.scenario.models import specs
@@ -21,7 +20,7 @@ from astrarium.serving.state import Batch
 from astrarium.serving.world import Profiler, TableTruth, Truth
 
 if TYPE_CHECKING:
-    from astrarium.core.processes import Arrivals, Ints
+    from astrarium.core.arrivals import Arrivals, Ints
     from astrarium.serving.live.backends.contract import ModelFiles
 
 

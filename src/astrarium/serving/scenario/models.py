@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from astrarium.core.decode import Decoder, constructed, read_yaml
+from astrarium.core.decode import Decoder, constructed
 from astrarium.core.distributions import DISTRIBUTIONS, Constant, Distribution, Mode, Modes, Samples
 from astrarium.core.errors import InputError, did_you_mean, one_of, written_in
+from astrarium.core.plain_data import read_yaml
 from astrarium.core.profiles import Dynamic, Kinds, Linear, Profile, Table
 from astrarium.core.quantities import Duration
 from astrarium.placement.plan import parse_shape

@@ -10,8 +10,10 @@ from typing import Any
 import msgspec
 
 from astrarium.core.choice import Seed, read_choice
-from astrarium.core.decode import check_keys, overridden, read_yaml
+from astrarium.core.decode import check_keys
 from astrarium.core.errors import InputError, read_from
+from astrarium.core.overrides import overridden
+from astrarium.core.plain_data import read_yaml
 from astrarium.core.quantities import Duration
 from astrarium.serving.scenario import build, schema
 from astrarium.serving.scenario.models import ModelReader, server_options, written_out

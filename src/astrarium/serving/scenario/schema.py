@@ -16,15 +16,17 @@ from astrarium.core.distributions import Constant, Distribution, Modes, Samples
 from astrarium.core.errors import InputError, one_of
 from astrarium.core.profiles import Dynamic, Profile, Table
 from astrarium.core.quantities import (
+    MILLISECOND,
+    SECOND,
     Bytes,
     Duration,
     Rate,
+    Time,
     check_order,
     write_bytes,
     write_duration,
     write_rate,
 )
-from astrarium.core.units import MILLISECOND, SECOND, Time
 from astrarium.serving.live.ranges import check_limits
 
 # What a scenario file may say for serving alone: the simulator ignores it.

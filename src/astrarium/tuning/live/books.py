@@ -17,9 +17,9 @@ from fractions import Fraction
 from statistics import median
 from typing import Any
 
+from astrarium.core.quantities import SECOND, Time
 from astrarium.core.timers import Timers
 from astrarium.core.trace import Step
-from astrarium.core.units import SECOND, Time
 from astrarium.tuning import contract
 from astrarium.tuning.live.backend import (
     Checkpoint,

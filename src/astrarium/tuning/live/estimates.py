@@ -26,7 +26,7 @@ from math import exp, log
 from statistics import median
 from typing import NamedTuple
 
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 from astrarium.tuning.runtime import Runtime, Width
 
 PRIOR = Runtime(packing=1.3, scaling=1.2)  # as for most of the tasks that we know

@@ -23,8 +23,8 @@ from typing import IO, Any
 import msgspec
 
 from astrarium.core.choice import Choice, chosen, parameters_of
-from astrarium.core.decode import plain
 from astrarium.core.errors import InputError
+from astrarium.core.plain_data import as_plain
 from astrarium.core.quantities import check_above_zero, duration_in
 from astrarium.core.trace import Step
 from astrarium.run.pools import signals_to
@@ -336,7 +336,7 @@ def _sampler(spec: SearchSpec, space: Space) -> Sampler:
     if not isinstance(spec.sampler, str | Mapping | None):
         return spec.sampler
     search = spec.search.name if isinstance(spec.search, Choice) else ""
-    return sampler_of(sampler_section(plain(spec.sampler), search), space, spec.goal, spec.seed)
+    return sampler_of(sampler_section(as_plain(spec.sampler), search), space, spec.goal, spec.seed)
 
 
 def _journal(spec: SearchSpec) -> FileJournal | None:

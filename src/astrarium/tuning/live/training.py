@@ -24,7 +24,8 @@ from typing import Annotated, Any, Protocol, TypeAlias, cast
 
 import msgspec
 
-from astrarium.core.errors import InputError, from_extra
+from astrarium.core.errors import InputError
+from astrarium.core.optional import from_extra
 from astrarium.tuning.runtime import Runtime, Width
 
 # A user's build gets into other processes by its name, or pickled.

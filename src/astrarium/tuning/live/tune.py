@@ -15,12 +15,12 @@ from typing import Any
 import msgspec
 
 from astrarium.core.choice import Choice, as_choice, chosen, made
-from astrarium.core.decode import Decoder, plain
+from astrarium.core.decode import Decoder
 from astrarium.core.errors import InputError
 from astrarium.core.level import Run as CoreRun
-from astrarium.core.quantities import check_above_zero, duration_in
+from astrarium.core.plain_data import as_plain
+from astrarium.core.quantities import SECOND, check_above_zero, duration_in
 from astrarium.core.registry import Registry
-from astrarium.core.units import SECOND
 from astrarium.run.results import Run, Table
 from astrarium.tuning.level import LEVEL
 from astrarium.tuning.live.backend import Checkpoint
@@ -247,7 +247,7 @@ def _chosen(given: Any, registry: Registry[Any], usual: str, field: str, does: s
 
 
 def _live(given: Live | Mapping[str, Any] | None) -> Live:
-    written = msgspec.to_builtins(given) if isinstance(given, Live) else plain(given or {})
+    written = msgspec.to_builtins(given) if isinstance(given, Live) else as_plain(given or {})
     return Decoder().decode_struct(Live, written, "live")
 
 

@@ -11,7 +11,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from astrarium.core.errors import InputError, from_extra
+from astrarium.core.errors import InputError
+from astrarium.core.optional import from_extra
 from astrarium.tuning.samplers import Configuration, Goal, Standing
 from astrarium.tuning.spaces import Choice, Range, Values
 

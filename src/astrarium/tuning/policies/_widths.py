@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 from astrarium.tuning.contract import Put
 from astrarium.tuning.runtime import Place, Width, most_packed, most_spread, packed_times
 from astrarium.tuning.state import TrialRow, TuningState

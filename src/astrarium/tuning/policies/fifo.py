@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from astrarium.core.choice import NoParameters
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 from astrarium.tuning.contract import Action, Event
 from astrarium.tuning.policies import tuning_policies
 from astrarium.tuning.policies._widths import start_waiting

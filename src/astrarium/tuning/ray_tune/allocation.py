@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from astrarium.core.choice import as_choice, chosen
 from astrarium.core.engine import Engine
-from astrarium.core.errors import InputError, from_extra
-from astrarium.core.units import SECOND
+from astrarium.core.errors import InputError
+from astrarium.core.optional import from_extra
+from astrarium.core.quantities import SECOND
 from astrarium.tuning.contract import GpusChanged, GroupArrived, Put, RuntimeMeasured, Trial
 from astrarium.tuning.live.estimates import Estimates
 from astrarium.tuning.policies import DEFAULT_POLICY, TuningPolicy, tuning_policies

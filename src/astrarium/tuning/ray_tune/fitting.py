@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from astrarium.core.errors import InputError, from_extra
+from astrarium.core.errors import InputError
+from astrarium.core.optional import from_extra
 from astrarium.tuning.live.run import bounded_spread
 from astrarium.tuning.live.training import Emulated
 from astrarium.tuning.live.tune import Live, Progress, Tuned, finished, specified, trained

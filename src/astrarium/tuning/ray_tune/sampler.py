@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from astrarium.core.errors import InputError, from_extra
+from astrarium.core.errors import InputError
+from astrarium.core.optional import from_extra
 from astrarium.tuning.samplers import Configuration, CountingSampler, Goal, Standing
 from astrarium.tuning.spaces import Choice, Range, Values
 

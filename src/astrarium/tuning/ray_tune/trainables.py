@@ -21,7 +21,8 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple, TypeAlias
 from weakref import finalize
 
-from astrarium.core.errors import InputError, from_extra
+from astrarium.core.errors import InputError
+from astrarium.core.optional import from_extra
 from astrarium.tuning.live.training import ParkedFunction, Training, Workers, set_current_workers
 from astrarium.tuning.ray_tune.allocation import factory
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from astrarium.core.level import Run
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND
 from astrarium.run.report import NamedRows, columns, moment, picked, plain, write_csv
 from astrarium.run.timeline import Entry, process, slice_of, thread, timeline, write_timeline
 from astrarium.tuning.contract import Put

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from astrarium.core.level import Run
-from astrarium.core.units import SECOND, Time
+from astrarium.core.quantities import SECOND, Time
 from astrarium.run.plots import color_of, margins, picture
 from astrarium.run.report import unit_of
 from astrarium.tuning.record import Stay, TuningRecord

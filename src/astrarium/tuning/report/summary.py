@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from astrarium.core.units import SECOND, Time
+from astrarium.core.quantities import SECOND, Time
 from astrarium.tuning.record import TuningRecord
 from astrarium.tuning.samplers import Goal
 from astrarium.tuning.search.contract import Candidate, CandidateScore

@@ -15,8 +15,8 @@ import msgspec
 
 from astrarium.core.decode import Decoder, check_keys
 from astrarium.core.errors import InputError, one_of
+from astrarium.core.quantities import Time
 from astrarium.core.streams import stream
-from astrarium.core.units import Time
 from astrarium.tuning.live.training import Emulated
 from astrarium.tuning.samplers import Goal
 from astrarium.tuning.scenario.schema import KnobEntry, TaskEntry

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
+from astrarium.core.quantities import Time
 from astrarium.core.streams import stream
-from astrarium.core.units import Time
 from astrarium.tuning.samplers import Configuration, Goal, Sampler, Standing
 from astrarium.tuning.spaces import STEP, Space
 

@@ -15,7 +15,7 @@ from astrarium.cluster.contract import App, AppArrived, GpuFailed, GpuRepaired, 
 from astrarium.cluster.live.backend import JobCommand, RunKey
 from astrarium.cluster.live.machine.keeping import job_files
 from astrarium.cluster.state import Outcome
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND
 from astrarium.run import leased
 from tests.cluster.live.backends.test_local import cluster_file
 from tests.cluster.live.test_cluster import Play, policy

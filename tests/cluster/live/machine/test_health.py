@@ -17,7 +17,7 @@ from astrarium.cluster.live.machine.health.judge import GpuJudge, GpuReading
 from astrarium.cluster.live.machine.health.nvml import NvmlReader
 from astrarium.cluster.live.machine.health.watch import HealthWatch
 from astrarium.cluster.state import Failure, Outcome
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND
 from tests.cluster.live.test_cluster import Play, policy
 from tests.support.cluster.fake_nvml import FakeNvml, NvmlError
 

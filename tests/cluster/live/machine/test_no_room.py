@@ -38,7 +38,7 @@ from astrarium.cluster.policies import Arbiter, cluster_policies
 from astrarium.cluster.state import ClusterState
 from astrarium.core.choice import Choice, chosen
 from astrarium.core.engine import Engine
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND
 from astrarium.run.replay import replay
 from tests.cluster.live.test_arbiter import House
 from tests.support.cluster.backend import backend, order, result, seen, words

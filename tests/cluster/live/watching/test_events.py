@@ -30,8 +30,8 @@ from astrarium.cluster.live.watching.history import (
 )
 from astrarium.cluster.machines import Machine
 from astrarium.cluster.state import ClusterState
+from astrarium.core.quantities import SECOND
 from astrarium.core.trace import Step
-from astrarium.core.units import SECOND
 from tests.cluster.live.test_arbiter import START, House
 
 DAY = 24 * 3600 * SECOND

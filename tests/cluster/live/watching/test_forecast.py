@@ -21,8 +21,8 @@ from astrarium.cluster.state import ClusterState
 from astrarium.core.choice import chosen
 from astrarium.core.level import Watching
 from astrarium.core.policy import SetTimer, TimerFired
+from astrarium.core.quantities import MILLISECOND, SECOND, Time
 from astrarium.core.trace import Step
-from astrarium.core.units import MILLISECOND, SECOND, Time
 from astrarium.run.simulate import simulate
 from tests.cluster.live.test_arbiter import House
 

@@ -19,7 +19,7 @@ from astrarium.cluster.live.store import FILE, open_database
 from astrarium.cluster.live.watching.history import last_instant
 from astrarium.cluster.live.watching.hooks import Hook, Hooks
 from astrarium.cluster.live.watching.metrics import Metrics
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND
 from tests.cluster.live.test_arbiter import House
 from tests.support.paths import ROOT
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND
 from astrarium.placement.problem import ALONE, Form, PlacedModel
 from astrarium_papers.alpaserve._common import cases
 from astrarium_papers.alpaserve._common.served import Statistics

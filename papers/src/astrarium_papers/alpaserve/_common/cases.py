@@ -15,8 +15,8 @@ import msgspec
 import numpy as np
 
 from astrarium.core.errors import InputError
+from astrarium.core.quantities import FOREVER, SECOND, Time
 from astrarium.core.streams import stream
-from astrarium.core.units import FOREVER, SECOND, Time
 from astrarium.placement.groups import (
     DEFAULT,
     Clocks,

@@ -14,7 +14,7 @@ from itertools import accumulate, pairwise
 import msgspec
 
 from astrarium.core.errors import InputError
-from astrarium.core.units import SECOND, Time
+from astrarium.core.quantities import SECOND, Time
 from astrarium.placement.problem import Form, Shape
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from astrarium.core.units import SECOND, Time
+from astrarium.core.quantities import SECOND, Time
 from astrarium.placement.groups import REJECTED, Clocks, Group, Served, SimulatedRequests, SmallInts
 from astrarium.placement.plan import Plan
 from astrarium.placement.problem import Shape

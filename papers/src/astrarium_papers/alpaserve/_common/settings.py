@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from astrarium.core.quantities import SECOND
 from astrarium.core.streams import stream
-from astrarium.core.units import SECOND
 from astrarium.placement.groups import (
     DEFAULT,
     Group,

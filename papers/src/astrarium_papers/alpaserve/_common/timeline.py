@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from astrarium.core.errors import InputError
-from astrarium.core.units import SECOND, Time
+from astrarium.core.quantities import SECOND, Time
 from astrarium.placement.groups import (
     Clocks,
     Engine,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND
 from astrarium.placement.groups import DEFAULT, GroupRuntime, Tables
 from astrarium.placement.problem import ALONE, PlacedModel, Shape
 from astrarium_papers.alpaserve._common import cases, queueing

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND
 from astrarium.placement.groups import Group, SimulatedRequests, Tables
 from astrarium.placement.problem import PlacedModel
 from astrarium_papers.alpaserve._common.settings import COLORS, outcome

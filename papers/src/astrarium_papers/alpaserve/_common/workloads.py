@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from astrarium.core.errors import InputError, one_of
 from astrarium.core.processes import Floats, Times, merged
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND
 from astrarium.placement.measured import alpaserve_forms
 from astrarium.placement.problem import ALONE, Form, Shape
 from astrarium.serving.scenario.schema import zipf

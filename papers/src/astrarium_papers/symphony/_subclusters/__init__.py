@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import msgspec
 
 from astrarium.core.errors import InputError
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND
 from astrarium.placement.problem import PlacedModel
 
 

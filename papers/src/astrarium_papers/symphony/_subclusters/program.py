@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from astrarium.core.errors import from_extra
+from astrarium.core.optional import from_extra
 from astrarium_papers.symphony._subclusters import Effort
 from astrarium_papers.symphony._subclusters.figures import NOWHERE, Figures, Floats, Places
 

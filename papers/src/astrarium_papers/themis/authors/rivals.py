@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 from astrarium.cluster.contract import Allocations, Event, Grant, Job, LeaseExpired
 from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.cluster.work_left import work_left
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 from astrarium_papers.themis.authors.setting import LEASE, MINUTE, SpreadJob, iteration
 
 Ending = Literal["in time", "after", "together"]

@@ -26,7 +26,8 @@ from astrarium.cluster.live.machine.folders import newest_checkpoint
 from astrarium.cluster.live.machine.health.watch import HealthWatch
 from astrarium.cluster.live.machine.keeping.grace import GRACE, PATIENCE
 from astrarium.cluster.live.machine.parts import PartOrder, PartStatus
-from astrarium.core.errors import InputError, from_extra
+from astrarium.core.errors import InputError
+from astrarium.core.optional import from_extra
 
 PORTS = 16  # gangs that may begin on a machine between two looks
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from astrarium.cluster.live.arbiter import ArbiterProcess
 from astrarium.cluster.state import AppRow
-from astrarium.core.units import to_seconds
+from astrarium.core.quantities import to_seconds
 from astrarium.run.report import ranges
 
 

@@ -13,8 +13,8 @@ from astrarium.cluster import contract
 from astrarium.cluster.live.memory import EndedRun
 from astrarium.cluster.record import gpu_failed
 from astrarium.cluster.state import AppRow, ClusterState
+from astrarium.core.quantities import Time, counted, to_seconds
 from astrarium.core.trace import Step
-from astrarium.core.units import Time, counted, to_seconds
 
 GAINS = ("started", "resumed", "grown", "moved")
 BROKEN = ("failed", "not found", "lost")  # how runs end that should not have

@@ -26,8 +26,8 @@ from astrarium.cluster.state import ClusterState, Ledger
 from astrarium.cluster.world import ClusterWorld
 from astrarium.core.engine import Engine
 from astrarium.core.policy import SetTimer, TimerFired
+from astrarium.core.quantities import FOREVER, SECOND, Time
 from astrarium.core.trace import Step
-from astrarium.core.units import FOREVER, SECOND, Time
 from astrarium.run.simulate import simulate
 
 # of one forecast: steps, and CPU time

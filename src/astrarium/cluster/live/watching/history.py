@@ -16,7 +16,7 @@ import msgspec
 
 from astrarium.cluster.live.store import rows
 from astrarium.core.errors import InputError
-from astrarium.core.units import SECOND, Time
+from astrarium.core.quantities import SECOND, Time
 
 By = Literal["team", "app", "day"]
 Whole = Annotated[int, msgspec.Meta(ge=-(1 << 62), le=1 << 62)]  # what SQLite can hold

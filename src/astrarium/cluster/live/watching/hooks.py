@@ -29,7 +29,7 @@ import msgspec
 from astrarium.cluster.live.store import FILE, Store, open_database, rows
 from astrarium.cluster.live.watching.events import ClusterEvent
 from astrarium.cluster.live.watching.history import moment
-from astrarium.core.units import FOREVER, SECOND, Time
+from astrarium.core.quantities import FOREVER, SECOND, Time
 
 KINDS: dict[str, tuple[str, ...]] = {  # the events that each word of `on` stands for
     "submit": ("submitted",),

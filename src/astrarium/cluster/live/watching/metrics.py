@@ -27,7 +27,7 @@ from astrarium.cluster.live.watching.history import last_instant
 from astrarium.cluster.live.watching.hooks import KEY, progress_of
 from astrarium.cluster.live.wire.channel import end
 from astrarium.cluster.live.wire.connections import Pool, Slot
-from astrarium.core.units import SECOND, Time
+from astrarium.core.quantities import SECOND, Time
 
 NAME = "astrarium_cluster"
 WAITS = (1.0, 10.0, 60.0, 300.0, 900.0, 3600.0, 4 * 3600.0, 12 * 3600.0, 24 * 3600.0, 7 * 24 * 3600.0)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from astrarium.cluster.explain import AppView, ClusterView
 from astrarium.cluster.live.watching.forecast import Forecast
-from astrarium.core.units import Time, to_seconds
+from astrarium.core.quantities import Time, to_seconds
 
 
 class Outlook(NamedTuple):

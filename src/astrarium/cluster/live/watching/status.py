@@ -11,7 +11,7 @@ from astrarium.cluster.live.cluster import LiveCluster
 from astrarium.cluster.live.watching.forecast import Forecast
 from astrarium.cluster.live.watching.outlook import Outlook, outlook
 from astrarium.cluster.state import AppRow, ClusterState
-from astrarium.core.units import FOREVER, Time, to_seconds
+from astrarium.core.quantities import FOREVER, Time, to_seconds
 
 
 def status(

@@ -39,8 +39,7 @@ from astrarium.cluster.policies.astrarium.prospects import Prospects, RhoDefinit
 from astrarium.cluster.policies.astrarium.queue import PriorityQueue, RankedApp, Reason
 from astrarium.cluster.state import ClusterState
 from astrarium.core.policy import SetTimer
-from astrarium.core.quantities import Duration, check_above_zero
-from astrarium.core.units import FOREVER, SECOND, Time
+from astrarium.core.quantities import FOREVER, SECOND, Duration, Time, check_above_zero
 
 NAME = "promise"
 LEASES = 6  # after so many, the queue is looked at in any case

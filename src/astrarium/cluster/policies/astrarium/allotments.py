@@ -17,7 +17,7 @@ from astrarium.cluster.machines import Spread
 from astrarium.cluster.policies.astrarium.prospects import job_left, lost_by_stopping
 from astrarium.cluster.policies.astrarium.queue import RankedApp, Reason
 from astrarium.cluster.state import AppRow, ClusterState, JobRow
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 
 WORTH = 2.0  # a move must gain so many times what it costs
 LOOKS = 4  # at places, with what was left to others the time before

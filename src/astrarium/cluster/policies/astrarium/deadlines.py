@@ -11,7 +11,7 @@ import numpy as np
 
 from astrarium.cluster.policies._gavel import Vector
 from astrarium.cluster.policies.astrarium.prospects import AppProspect
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 
 ROUNDING = 1e-6
 DOUBLINGS = 60

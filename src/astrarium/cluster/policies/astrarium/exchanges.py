@@ -16,7 +16,7 @@ from astrarium.cluster.policies.astrarium.allotments import WORTH, Allotment
 from astrarium.cluster.policies.astrarium.explanations import CLOSER, MAKES_ROOM
 from astrarium.cluster.policies.astrarium.prospects import job_left, lost_by_stopping
 from astrarium.cluster.state import AppRow, ClusterState, JobRow
-from astrarium.core.units import SECOND, Time
+from astrarium.core.quantities import SECOND, Time
 
 LEAST: Time = 30 * SECOND  # what a start is taken to cost, where less is known of it
 

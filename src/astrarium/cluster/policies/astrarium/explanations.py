@@ -8,7 +8,7 @@ from heapq import heappush
 from astrarium.cluster.demand import soonest, usable, wanted
 from astrarium.cluster.policies.astrarium.queue import RankedApp, Reason
 from astrarium.cluster.state import ClusterState
-from astrarium.core.units import SECOND, Time
+from astrarium.core.quantities import SECOND, Time
 
 
 def starts(now: Time, ranked: Sequence[RankedApp], state: ClusterState, lease: Time) -> dict[int, Time]:

@@ -16,7 +16,7 @@ from astrarium.cluster.fairness import Definition, Ideal
 from astrarium.cluster.machines import Floor, Spread
 from astrarium.cluster.state import AppRow, ClusterState, Contention, JobRow
 from astrarium.cluster.work_left import part_done
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 
 RhoDefinition = Definition | Literal["both"]
 

@@ -25,7 +25,7 @@ import numpy as np
 
 from astrarium.cluster.policies.astrarium.deadlines import smallest_bound, tight_until, work_and_spans
 from astrarium.cluster.policies.astrarium.prospects import AppProspect
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 
 QUIET = 4  # mean gaps between arrivals without one: no more apps come
 HAIR = 1e-3

@@ -36,8 +36,8 @@ from astrarium.cluster.policies._lease_ends import spared
 from astrarium.cluster.policies.themis.parameters import ThemisParameters
 from astrarium.cluster.policies.themis.round import Round
 from astrarium.cluster.state import ClusterState
+from astrarium.core.quantities import Time
 from astrarium.core.streams import stream
-from astrarium.core.units import Time
 
 
 @cluster_policies.register("themis")

@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from astrarium.cluster.fairness import Definition
-from astrarium.core.quantities import Duration, check_above_zero
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND, Duration, check_above_zero
 
 
 class ThemisParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -15,7 +15,7 @@ from astrarium.cluster.auction.goods import FreeMachine
 from astrarium.cluster.demand import just_expired
 from astrarium.cluster.state import AppRow, ClusterState
 from astrarium.cluster.work_left import time_left
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 
 ByMachine = Mapping[int, Mapping[int, int]]  # GPUs of each app, by machine
 

@@ -18,7 +18,7 @@ from astrarium.cluster.policies._lease_ends import lease_end
 from astrarium.cluster.policies.themis.parameters import ThemisParameters
 from astrarium.cluster.policies.themis.places import at_home, preferred, settled
 from astrarium.cluster.state import ClusterState
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 
 HAIR = 1e-9
 ENOUGH = "there were enough for all who asked"

@@ -14,7 +14,7 @@ import msgspec
 
 from astrarium.cluster.workloads.apps import DAY
 from astrarium.cluster.workloads.traces import TraceJob
-from astrarium.core.units import SECOND, Time
+from astrarium.core.quantities import SECOND, Time
 
 GAP: Time = 120 * SECOND
 WINDOW: Time = 14 * DAY

@@ -35,8 +35,8 @@ from astrarium.cluster.workloads.themis.philly import CLUSTERS, MOST_JOBS, best_
 from astrarium.cluster.workloads.traces import TraceJob
 from astrarium.core.errors import InputError
 from astrarium.core.processes import Floats
+from astrarium.core.quantities import SECOND, Time
 from astrarium.core.streams import stream
-from astrarium.core.units import SECOND, Time
 
 APPS = 85
 SINGLE_SHARE = 0.1

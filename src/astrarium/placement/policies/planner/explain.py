@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from astrarium.core.quantities import rounded_duration
-from astrarium.core.units import gib, to_ms
+from astrarium.core.quantities import gib, rounded_duration, to_ms
 from astrarium.placement.plan import Plan
 from astrarium.placement.policies.planner.draft import (
     Draft,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from astrarium.core.units import SECOND, Time
+from astrarium.core.quantities import SECOND, Time
 from astrarium.placement.evaluation import evaluate
 from astrarium.placement.interference import IgniterInterference, Interference, Tenant, demand_at
 from astrarium.placement.plan import Plan

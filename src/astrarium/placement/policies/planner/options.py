@@ -12,7 +12,7 @@ from bisect import bisect_left
 from functools import cache
 from typing import NamedTuple
 
-from astrarium.core.units import SECOND, Time
+from astrarium.core.quantities import SECOND, Time
 from astrarium.placement.interference import share_factor
 from astrarium.placement.problem import ALONE, PlacedModel, Problem, Shape
 

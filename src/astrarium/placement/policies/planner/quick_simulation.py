@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from astrarium.core.units import FOREVER
+from astrarium.core.quantities import FOREVER
 from astrarium.placement.groups import (
     Clocks,
     GroupLayout,

@@ -12,7 +12,7 @@ from itertools import chain, islice
 import msgspec
 import numpy as np
 
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND
 from astrarium.placement.groups import GroupRuntime
 from astrarium.placement.plan import ROUNDING
 from astrarium.placement.policies import Search

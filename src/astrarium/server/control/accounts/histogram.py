@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 
 # Upper bounds in seconds: from a fast path to an objective of seconds.
 TIME_BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)

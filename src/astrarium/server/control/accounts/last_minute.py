@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from astrarium.core.units import MILLISECOND, Time
+from astrarium.core.quantities import MILLISECOND, Time
 
 
 class LastMinute:

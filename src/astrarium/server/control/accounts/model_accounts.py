@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 from astrarium.server import contract, statistics
 from astrarium.server.contract import Stages
 from astrarium.server.control.accounts.histogram import SIZE_BOUNDS, TIME_BOUNDS, PrometheusHistogram

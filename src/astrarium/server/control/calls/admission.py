@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from astrarium.core.quantities import rounded_duration
-from astrarium.core.units import MILLISECOND, Time
+from astrarium.core.quantities import MILLISECOND, Time, rounded_duration
 from astrarium.server.contract import Kind, Refused
 
 if TYPE_CHECKING:
     from astrarium._front import Admission
 
 RETRY_AFTER = 1.0
-TAKEN, CLOSED, TOO_LATE, FULL, AWAY, BACKLOG = range(6)  # verdicts, as in native/src/front/admission.h
+TAKEN, CLOSED, TOO_LATE, FULL, AWAY, BACKLOG = range(6)  # verdicts, as in native/exchange/admission.h
 
 
 def overloaded(reason: str) -> Refused:

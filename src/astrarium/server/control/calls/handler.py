@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 from astrarium.server.contract import InferAnswer, InferCall, Kind, ModelCard, Refused, Stages
 from astrarium.server.control.calls.admission import RETRY_AFTER, admit, overloaded
 from astrarium.server.control.calls.objectives import asks_what_was_promised, wanted

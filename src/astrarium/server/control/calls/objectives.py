@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from astrarium.core.errors import one_of
-from astrarium.core.units import FOREVER, Time
+from astrarium.core.quantities import FOREVER, Time
 from astrarium.server.contract import InferCall, Kind, Refused
 from astrarium.server.control.repository import Entry
 

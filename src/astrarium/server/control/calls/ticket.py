@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 from astrarium.server.contract import InferCall, Kind
 from astrarium.serving.live import arena
 from astrarium.serving.live.arena import aligned

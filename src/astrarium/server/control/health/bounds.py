@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from astrarium.core.units import FOREVER, Time
+from astrarium.core.quantities import FOREVER, Time
 from astrarium.serving.contract import ModelSpec, Network, Setup
 
 # Of an objective: what may pass between a request's first byte and the policy's decision on it (reading it,

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 
-from astrarium.core.units import MICROSECOND, Time
+from astrarium.core.quantities import MICROSECOND, Time
 from astrarium.serving.contract import Network
 
 PINGS = 200  # at the start, and how many of the last ones count

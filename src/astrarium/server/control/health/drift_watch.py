@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from msgspec.structs import replace
 
-from astrarium.core.units import MICROSECOND, SECOND, Time
+from astrarium.core.quantities import MICROSECOND, SECOND, Time
 from astrarium.server.control.calls.ticket import KeptGpu
 from astrarium.server.control.health.bounds import bounded, scaled
 from astrarium.serving.contract import ModelSpec, Network, Setup

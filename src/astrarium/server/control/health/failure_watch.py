@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from astrarium.core.units import SECOND, Time
+from astrarium.core.quantities import SECOND, Time
 from astrarium.server.control.accounts.causes import MODEL_ERROR, WORKER_LOST
 from astrarium.server.control.accounts.model_accounts import ModelBooks
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from astrarium.core.units import SECOND, Time
+from astrarium.core.quantities import SECOND, Time
 from astrarium.server.control.accounts.model_accounts import ModelBooks
 
 FEWEST_REFUSED = 10  # calls in a row: one client with bad luck is not everybody

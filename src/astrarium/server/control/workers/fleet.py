@@ -21,8 +21,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from astrarium.core.quantities import rounded_duration
-from astrarium.core.units import FOREVER, MILLISECOND, SECOND, Time
+from astrarium.core.quantities import FOREVER, MILLISECOND, SECOND, Time, rounded_duration
 from astrarium.server.control.workers.blame import Blame, Loss
 from astrarium.serving.live import messages
 from astrarium.serving.live.backends.contract import ModelFiles, powers_to

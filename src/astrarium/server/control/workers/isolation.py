@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from astrarium.core.units import SECOND, Time
+from astrarium.core.quantities import SECOND, Time
 from astrarium.server.control.repository import Entry, Repository
 from astrarium.server.control.workers.blame import Blame
 from astrarium.server.control.workers.fleet import Fleet

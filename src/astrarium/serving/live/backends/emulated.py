@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from astrarium.core.errors import InputError
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 from astrarium.serving.live.backends import backends
 from astrarium.serving.live.backends.answers import split
 from astrarium.serving.live.backends.contract import Batch, ModelFailed, ModelFiles, Place, Ran, Result, Timed

@@ -24,8 +24,7 @@ import msgspec
 
 from astrarium.core.errors import InputError
 from astrarium.core.policy import SetTimer
-from astrarium.core.quantities import DURATION_FORM, duration_in
-from astrarium.core.units import SECOND, Time
+from astrarium.core.quantities import DURATION_FORM, SECOND, Time, duration_in
 from astrarium.serving.contract import Action, Event, RequestArrived, Setup
 from astrarium.serving.policies import NativeParameters, serving_policies
 from astrarium.serving.policies._entries import Queue, largest_within

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 
 _ROUNDING = 1e-3  # of a request: no reason to take a larger batch
 _NEARLY = 1e-6  # of a GPU: not worth a replica

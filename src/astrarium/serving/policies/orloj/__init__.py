@@ -26,8 +26,7 @@ import msgspec
 
 from astrarium.core.errors import InputError
 from astrarium.core.policy import SetTimer
-from astrarium.core.quantities import Duration, write_duration
-from astrarium.core.units import FOREVER, MILLISECOND, SECOND, Time
+from astrarium.core.quantities import FOREVER, MILLISECOND, SECOND, Duration, Time, write_duration
 from astrarium.serving import contract
 from astrarium.serving.contract import Action, Event, Request, Setup
 from astrarium.serving.policies import NativeParameters, serving_policies

@@ -17,7 +17,7 @@ from heapq import heappop, heappush
 from math import exp
 from typing import NamedTuple, Protocol
 
-from astrarium.core.units import FOREVER, Time
+from astrarium.core.quantities import FOREVER, Time
 from astrarium.serving.contract import Network, Request
 from astrarium.serving.policies.orloj.score import ScoreTable
 

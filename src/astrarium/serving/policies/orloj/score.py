@@ -24,7 +24,7 @@ from itertools import pairwise
 from math import exp, expm1
 from typing import NamedTuple
 
-from astrarium.core.units import FOREVER, Time
+from astrarium.core.quantities import FOREVER, Time
 from astrarium.serving.policies._times import BatchTime
 
 

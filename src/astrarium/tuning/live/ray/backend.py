@@ -25,7 +25,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from astrarium.core.errors import InputError, from_extra
+from astrarium.core.errors import InputError
+from astrarium.core.optional import from_extra
 from astrarium.run.waiting import waiting
 from astrarium.tuning.live.fork_server import PRELOAD, Rendezvous
 from astrarium.tuning.live.gangs import SearchFolder, SlotBackend

@@ -22,7 +22,7 @@ from typing import Annotated
 
 import msgspec
 
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 from astrarium.tuning.contract import Action, Event, GpusChanged, GroupArrived, Put, RuntimeMeasured
 from astrarium.tuning.policies import tuning_policies
 from astrarium.tuning.policies._widths import ends_sooner, why_there, widest

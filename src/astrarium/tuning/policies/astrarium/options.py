@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from astrarium.core.units import Time
+from astrarium.core.quantities import Time
 from astrarium.tuning.runtime import Runtime, Width, most_packed, most_spread, packed_times
 from astrarium.tuning.state import TrialRow, TuningState
 

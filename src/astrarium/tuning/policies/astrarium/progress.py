@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 
-from astrarium.core.units import SECOND
+from astrarium.core.quantities import SECOND
 from astrarium.tuning.policies._widths import GpuBudget, wider
 from astrarium.tuning.policies.astrarium.options import TrialOptions, trials_per_gpu
 from astrarium.tuning.runtime import Width

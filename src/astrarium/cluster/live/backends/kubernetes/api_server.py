@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from astrarium.cluster.live.backends.site import SiteRefused, SiteSilent
-from astrarium.core.decode import parse_yaml
 from astrarium.core.errors import InputError
+from astrarium.core.plain_data import parse_yaml
 
 ANSWER = 30.0  # seconds that a call may take
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")  # where a pod finds who it is

@@ -1,0 +1,56 @@
+// A ticket is a client's call while it is served. It is made by the thread that read the call (its origin), handed to
+// the scheduler, and handed back when all of its parts, one for each row, have ended.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "messages/news.h"
+#include "common/units.h"
+
+namespace astrarium::front {
+
+using express::Written;
+
+// As in astrarium.serving.state; a call is as bad as its worst part.
+enum class Outcome : std::uint8_t { kOpen, kInTime, kLate, kDropped, kFailed };
+
+// One of a few words that metrics count; any other is the ticket's reason. Their names are in refusals.h.
+enum class Cause : std::uint8_t { kNone, kExpired, kSacrificed, kUnserved, kWorkerLost, kModelError, kPolicyError, kQuarantined, kOther };
+inline constexpr int kCauses = 9;
+
+struct Ticket {
+  // Written by the origin.
+  int origin = 0;           // the number of the ring that it goes back through
+  std::int64_t number = 0;  // the origin's own
+  int model = 0;
+  int rows = 1;
+  int application = 0;
+  Time received = 0, admitted = 0, deadline = 0;
+  std::size_t block = 0, replies = 0, room = 0;  // offsets in shared memory, and the bytes of one row's answer
+  std::vector<Written> inputs;                   // shapes of the inputs; empty: the model's own say it all
+
+  // Written by the scheduler.
+  int open_parts = 0;
+  int held = 0;  // parts in cancelled batches that a worker may still write for: until then it cannot go home
+  Outcome outcome = Outcome::kOpen;  // kInTime where it is answered: the origin knows when its client has it
+  Cause cause = Cause::kNone;
+  std::string reason;                              // what a client is told of a failure
+  std::vector<std::vector<Written>> reply_shapes;  // by row; empty: the model's own
+  bool retried = false;
+  std::int64_t seen = 0;  // in which audit
+  // Of the batch that carried its last part.
+  int gpu = -1, batch_size = 0;
+  std::int64_t batch = 0;
+  Time dispatched = 0, started = 0, finished = 0, planned_end = 0;
+
+  // Make it as new, keeping what memory it has.
+  void clear() {
+    inputs.clear(), reply_shapes.clear(), reason.clear();
+    open_parts = held = 0, outcome = Outcome::kOpen, cause = Cause::kNone, retried = false;
+    gpu = -1, batch_size = 0, batch = 0, dispatched = started = finished = planned_end = 0;
+  }
+};
+
+}  // namespace astrarium::front

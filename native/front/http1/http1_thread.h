@@ -1,0 +1,529 @@
+// A network thread: it accepts connections, reads plain calls, hands them to the scheduler and sends their answers.
+// It sleeps in epoll_wait and never waits for anybody else.
+#pragma once
+
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "protocol/plain_calls.h"
+#include "front/call_desk.h"
+#include "front/http1/connection.h"
+#include "front/event_thread.h"
+#include "front/keys.h"
+#include "front/long_way.h"
+#include "front/http1/request_reader.h"
+
+namespace astrarium::front {
+
+// What all threads of a network share.
+struct NetworkShared {
+  NetworkShared(Exchange& exchange, HttpLimits limits, Keys keys, std::string too_slow, std::string no_descriptor)
+      : exchange(exchange), limits(limits), keys(std::move(keys)), too_slow(std::move(too_slow)), no_descriptor(std::move(no_descriptor)) {}
+
+  Exchange& exchange;
+  const HttpLimits limits;
+  const Keys keys;
+  const std::string too_slow;       // the answer to a request that is not whole in time
+  const std::string no_descriptor;  // and to a connection for which there is none
+  LongWayQueue<Passed> long_way;
+  std::atomic<std::int64_t> connections = 0;
+  std::atomic<std::size_t> held = 0;  // bytes of requests that are not whole
+};
+
+class NetworkThread : public EventThread {
+ public:
+  NetworkThread(std::shared_ptr<NetworkShared> shared, int number, int listener)
+      : EventThread(shared->exchange, number, listener),
+        kept_(std::move(shared)),
+        shared_(*kept_),
+        calls_(exchange_, number),
+        desk_(shared_.limits.head_bytes, shared_.limits.body_bytes),
+        reader_(desk_, shared_.keys, shared_.limits.head_bytes) {}
+
+  ~NetworkThread() override {
+    stop();
+    connections_.each([](const Connection& connection) { ::close(connection.fd); });
+  }
+
+  // What follows is posted.
+
+  void serve(const ServedModel& model) { desk_.serve(std::make_shared<const ServedModel>(model)); }
+  void withhold(const std::string& name, const std::string& why) { desk_.withhold(name, why); }
+
+  // Takes no more connections, and closes each one as soon as its last answer is sent.
+  void drain() {
+    accept_all();
+    stop_listening();
+    connections_.each([this](Connection& connection) {
+      connection.closes = true;  // Python closes those that go the long way, unless they come back first
+      settle(connection);
+    });
+  }
+
+  // From Python, about a connection that goes the long way.
+
+  void write(ConnectionNumber number, const std::string& bytes) {
+    Connection* connection = connections_.find(number);
+    if (connection == nullptr) return;
+    connection->out.append(bytes);
+    connection->since = began_;
+    send_rest(*connection);
+  }
+  void tell_when_sent(ConnectionNumber number) {
+    Connection* connection = connections_.find(number);
+    if (connection == nullptr) return;
+    connection->tell_sent = true;
+    settle(*connection);
+  }
+  void pause(ConnectionNumber number, bool paused) {
+    Connection* connection = connections_.find(number);
+    if (connection == nullptr) return;
+    connection->paused = paused;
+    settle(*connection);
+  }
+  // After all that was written; if it has meanwhile changed to the short way, after the answer there.
+  void close_soon(ConnectionNumber number) {
+    Connection* connection = connections_.find(number);
+    if (connection == nullptr) return;
+    if (connection->is_long) connection->closing = connection->deaf = true, connection->since = began_;
+    else connection->closes = true;
+    settle(*connection);
+  }
+  // The same after a refusal: the client may be in the middle of sending, and is to read it all the same.
+  void linger(ConnectionNumber number) {
+    Connection* connection = connections_.find(number);
+    if (connection == nullptr) return;
+    connection->lingers = true;
+    close_soon(number);
+  }
+  void abort(ConnectionNumber number) {
+    if (Connection* connection = connections_.find(number)) lose(*connection, 0);
+  }
+  // Python has answered all of the first *received* bytes, the rest of the answer is *bytes*, and it wants no more:
+  // requests may go the short way again, from before the client has the answer.
+  void take_back(ConnectionNumber number, std::uint64_t received, const std::string& bytes) {
+    Connection* connection = connections_.find(number);
+    if (connection == nullptr) return;
+    if (connection->is_long && !connection->deaf && connection->passed == received) connection->is_long = connection->paused = false;
+    connection->since = began_;
+    connection->out.append(bytes);
+    send_rest(*connection);
+  }
+  // Python has taken what waited for it.
+  void read_on() {
+    connections_.each([this](Connection& connection) {
+      if (std::exchange(connection.stalled, false)) settle(connection);
+    });
+  }
+
+ private:
+  static constexpr std::size_t kRead = 1 << 18;  // bytes at once, as the event loop's transports do
+  static constexpr Time kLinger = 2000 * kMillisecond;  // for a client to read the last answer and to close
+  static constexpr std::size_t kLook = 1 << 14;  // bytes of a request that may be large: where its tensors go is not known yet
+
+  // ---- connections
+
+  void open(int fd) override {
+    Connection& connection = connections_.add(fd, number_);
+    connection.since = began_;
+    connection.armed = EPOLLIN;
+    shared_.connections.fetch_add(1, std::memory_order_relaxed);
+    if (!watch(fd, connection.number, EPOLLIN, EPOLL_CTL_ADD)) lose(connection, 0);
+  }
+
+  void lose(Connection& connection, int error) {
+    if (connection.fd < 0) return;
+    if (connection.is_known) pass({Passed::kLost, connection.number, {}, {}, 0, error});
+    CallDesk::leave(connection);
+    if (connection.incoming) calls_.abandon(*connection.incoming);
+    hold_less(connection.in.size());
+    ::close(connection.fd);
+    connections_.remove(connection);
+    shared_.connections.fetch_sub(1, std::memory_order_relaxed);
+  }
+  // Closes a connection whose last answer is sent. A socket with bytes that nobody has read would be reset, and the answer
+  // with it: so what a client still sends is read and thrown away for a while (RFC 9112, 9.6).
+  void leave(Connection& connection) {
+    int unread = 0;
+    ::ioctl(connection.fd, FIONREAD, &unread);
+    if (unread == 0 && !connection.lingers) return lose(connection, 0);
+    if (!std::exchange(connection.left, true)) ::shutdown(connection.fd, SHUT_WR), connection.since = began_;
+    connection.closing = connection.deaf = true;
+    sweep_soon();
+    arm(connection);
+  }
+  void lose_all() override {
+    connections_.each([this](Connection& connection) { lose(connection, 0); });
+  }
+  std::string_view no_descriptor() const override { return shared_.no_descriptor; }
+  bool has_connections() const override { return !connections_.empty(); }
+
+  void happened(ConnectionNumber number, std::uint32_t events) override {
+    Connection* connection = connections_.find(number);
+    if (connection == nullptr) return;
+    if (events & EPOLLOUT) {
+      connection->since = began_;
+      send_rest(*connection);
+      if (connection->fd < 0 || connection->number != number) return;
+    }
+    if (connection->reads() && events & (EPOLLIN | EPOLLHUP | EPOLLERR)) receive(*connection);
+    else if (events & (EPOLLHUP | EPOLLERR)) lose(*connection, error_of(connection->fd));
+  }
+
+  // After anything that may have changed what to do next with a connection; it may be closed after this.
+  void settle(Connection& connection) {
+    if (connection.out.empty()) {
+      if (std::exchange(connection.tell_sent, false)) pass({Passed::kSent, connection.number});
+      if (connection.closing || (connection.closes && connection.idle())) return leave(connection);
+      if (connection.arriving() && !connection.incoming && connection.in.size() >= connection.need) return read_kept(connection);
+      if (connection.is_over()) return lose(connection, 0);
+    }
+    arm(connection);
+  }
+
+  void arm(Connection& connection) {
+    const std::uint32_t wanted = (connection.reads() ? EPOLLIN : 0u) | (connection.out.empty() ? 0u : EPOLLOUT);
+    if (wanted == connection.armed) return;
+    connection.armed = wanted;
+    watch(connection.fd, connection.number, wanted, EPOLL_CTL_MOD);
+  }
+
+  void send_rest(Connection& connection) {
+    if (const int error = connection.flush()) return lose(connection, error);
+    settle(connection);
+  }
+
+  // ---- reading
+
+  void receive(Connection& connection) {
+    if (connection.left) return throw_away(connection);
+    if (connection.incoming) return receive_body(connection);
+    const bool looks = connection.large && connection.in.empty() && connection.pending == nullptr && !connection.is_long;
+    const ssize_t size = ::recv(connection.fd, buffer_.get(), looks ? kLook : kRead, MSG_DONTWAIT);
+    if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (size < 0) return lose(connection, errno);
+    if (size == 0) return end(connection);
+    const std::string_view data(buffer_.get(), static_cast<std::size_t>(size));
+    if (connection.is_long) {
+      pass_on(connection, data, {});
+      return arm(connection);
+    }
+    if (connection.pending == nullptr && connection.in.empty()) {
+      connection.since = arrived_;
+      return read_fresh(connection, data);
+    }
+    keep(connection, data);
+    settle(connection);
+  }
+
+  // The client sends no more. What it has sent is answered; then the connection is closed.
+  void end(Connection& connection) {
+    connection.deaf = connection.closes = true;
+    if (connection.is_long) pass({Passed::kEnd, connection.number});
+    settle(connection);
+  }
+
+  void throw_away(Connection& connection) {
+    const ssize_t size = ::recv(connection.fd, buffer_.get(), kRead, MSG_DONTWAIT | MSG_TRUNC);
+    if (size == 0 || (size < 0 && errno != EAGAIN && errno != EINTR)) lose(connection, 0);
+  }
+
+  // Requests from bytes that were read just now; what is left of them is kept.
+  void read_fresh(Connection& connection, std::string_view data) {
+    while (!data.empty() && connection.out.empty() && connection.pending == nullptr) {
+      const Reading found = reader_.read(data, calls_.spare().call);
+      if (found.found == Reading::kOther) return go_long(connection, data, found.why);
+      encourage(connection, found);
+      if (found.found == Reading::kPart) {
+        if (begin_body(connection, data, found)) return;
+        if (!may_hold(data.size())) return go_long(connection, data, "held");
+        connection.need = next_look(data, found);
+        break;
+      }
+      const std::string_view why = take(connection);
+      if (!why.empty()) return go_long(connection, data, why);
+      connection.large = found.size > kLook;
+      data.remove_prefix(found.size);
+      connection.need = 0;
+      if (connection.closing) return settle(connection);
+    }
+    if (!data.empty()) keep(connection, data);
+    arm_after_reading(connection);
+  }
+
+  // The same from bytes that were kept.
+  void read_kept(Connection& connection) {
+    while (connection.arriving() && connection.in.size() >= connection.need) {
+      const std::string_view data = connection.in.view();
+      const Reading found = reader_.read(data, calls_.spare().call);
+      if (found.found == Reading::kOther) return go_long_kept(connection, found.why);
+      encourage(connection, found);
+      if (found.found == Reading::kPart) {
+        if (begin_body(connection, data, found)) return;
+        connection.need = next_look(data, found);
+        break;
+      }
+      const std::string_view why = take(connection);
+      if (!why.empty()) return go_long_kept(connection, why);
+      hold_less(found.size);
+      connection.in.consume(found.size);
+      connection.need = 0;
+      if (connection.closing) return settle(connection);
+    }
+    if (connection.closes && connection.idle()) return leave(connection);
+    if (connection.is_over()) return lose(connection, 0);
+    arm_after_reading(connection);
+  }
+
+  // ---- large requests
+
+  // How many bytes must be here before it is of use to look again: the beginning of a large request tells much.
+  std::size_t next_look(std::string_view data, const Reading& found) const {
+    const bool tells = found.before > data.size() && found.size >= found.before + shared_.limits.straight;
+    return tells ? found.before : found.size;
+  }
+
+  // The rest of a request goes where it belongs, if its beginning says where; false: it is kept as it comes.
+  bool begin_body(Connection& connection, std::string_view data, const Reading& found) {
+    connection.large = false;
+    if (found.size < data.size() + shared_.limits.straight || is_full_house()) return false;
+    const std::string_view room(exchange_.memory, exchange_.size);
+    const std::size_t before = reader_.preview(data, room, calls_.spare().call);
+    if (before == 0) return false;
+    auto incoming = std::make_unique<Incoming>();
+    const CallDesk::Beginning begun = calls_.begin(connection.since, room, *incoming);
+    if (begun == CallDesk::Beginning::kWaits) return false;
+    incoming->left = found.size - before;
+    incoming->land(data.substr(before));
+    connection.incoming = std::move(incoming);
+    forget_kept(connection);
+    connection.large = true;
+    if (begun == CallDesk::Beginning::kRefused) tell_refusal(connection);
+    receive_body(connection);
+    return true;
+  }
+
+  void receive_body(Connection& connection) {
+    Incoming& body = *connection.incoming;
+    for (std::size_t got = 0; body.left > 0 && got < kRead;) {
+      const ssize_t size = receive_some(connection.fd, body);
+      if (size < 0 && errno == EINTR) continue;
+      if (size < 0 && errno == EAGAIN) break;
+      if (size <= 0) return lose(connection, size < 0 ? errno : 0);
+      body.came(static_cast<std::size_t>(size));
+      got += static_cast<std::size_t>(size);
+    }
+    if (body.left == 0) return end_body(connection);
+    arm_after_reading(connection);
+  }
+
+  ssize_t receive_some(int fd, const Incoming& body) {
+    if (!body.is_refused()) return ::recv(fd, body.next().to, body.next().size, MSG_DONTWAIT);
+    return ::recv(fd, buffer_.get(), std::min(body.left, kRead), MSG_DONTWAIT | MSG_TRUNC);  // TCP throws them away
+  }
+
+  void end_body(Connection& connection) {
+    const std::unique_ptr<Incoming> body = std::move(connection.incoming);
+    if (!body->is_refused() && !finish(connection, *body)) tell_refusal(connection);
+    settle(connection);
+  }
+
+  bool finish(Connection& connection, Incoming& body) {
+    const express::Model& model = *body.pending->call.model;
+    std::string_view why;
+    const auto* known = desk_.find(model.name, why);
+    return calls_.finish(connection, body, known != nullptr && takes_calls_of(**known, model)).taken;
+  }
+
+  // Whether calls that were read for one model are right for the other, which has its name.
+  static bool takes_calls_of(const express::Model& one, const express::Model& other) {
+    return one.index == other.index && one.version == other.version && one.max_batch == other.max_batch && one.inputs == other.inputs &&
+           one.outputs == other.outputs;
+  }
+
+  void forget_kept(Connection& connection) {
+    hold_less(connection.in.size());
+    connection.in.clear();
+    connection.need = 0;
+  }
+
+  // Tells a client that waits for it to send the body.
+  void encourage(Connection& connection, const Reading& found) {
+    constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
+    if (found.expects && !connection.encouraged) {
+      const ssize_t sent = ::send(connection.fd, kContinue.data(), kContinue.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
+      connection.out.append(kContinue.substr(static_cast<std::size_t>(std::max<ssize_t>(sent, 0))));
+    }
+    connection.encouraged = found.expects && found.found == Reading::kPart;
+  }
+
+  void arm_after_reading(Connection& connection) {
+    if (connection.arriving()) sweep_soon();
+    arm(connection);
+  }
+
+  void keep(Connection& connection, std::string_view data) {
+    if (connection.pending == nullptr && !may_hold(data.size())) {
+      connection.in.append(data);
+      shared_.held.fetch_add(data.size(), std::memory_order_relaxed);
+      return go_long_kept(connection, "held");
+    }
+    connection.in.reserve(connection.need);  // once: a large body is not moved again and again
+    connection.in.append(data);
+    shared_.held.fetch_add(data.size(), std::memory_order_relaxed);
+  }
+  bool may_hold(std::size_t more) const {
+    return shared_.held.load(std::memory_order_relaxed) + more <= shared_.limits.held_bytes;
+  }
+  void hold_less(std::size_t less) {
+    if (less) shared_.held.fetch_sub(less, std::memory_order_relaxed);
+  }
+
+  // ---- calls
+
+  // Takes the call that was read, or refuses it; else says why it goes the long way.
+  std::string_view take(Connection& connection) {
+    if (is_full_house()) return "busy";
+    const CallDesk::Taking taking = calls_.take(connection, connection.since);
+    if (taking.taken || !taking.why.empty()) return taking.why;
+    tell_refusal(connection);
+    return {};
+  }
+
+  // Of the call in `spare`.
+  void tell_refusal(Connection& connection) {
+    writer_.about(calls_.spare().call);
+    refuse(calls_.refusal());
+    connection.since = monotonic_ns();
+    if (calls_.spare().call.closes) (connection.incoming ? connection.closes : connection.closing) = true;
+    connection.deaf |= connection.closing;
+    send_written(connection);
+  }
+
+  bool is_full_house() const {
+    return shared_.limits.connections && shared_.connections.load(std::memory_order_relaxed) >= shared_.limits.connections;
+  }
+
+  void refuse(const Refusal& refusal) { writer_.refuse(refusal.kind.http, refusal.reason, refusal.retry); }
+  void end_round() override { calls_.send(); }
+
+  // ---- answers
+
+  void answer_all() override {
+    const auto answer = [this](const Pending& pending, const express::Rooms* rooms) {
+      writer_.about(pending.call);
+      if (rooms == nullptr) refuse(calls_.refusal());
+      else if (!writer_.write(pending.call, *rooms, pending.call.timed ? stage_line(pending) : std::string())) refuse(calls_.no_text(writer_.no_text()));
+      if (pending.asker != nullptr) send_answer(static_cast<Connection&>(*pending.asker), pending.call.closes);
+      return monotonic_ns();
+    };
+    calls_.answer_all(answer, [this](ConnectionNumber, Asker* asker) {
+      if (asker == nullptr) return;
+      auto& connection = static_cast<Connection&>(*asker);
+      connection.since = monotonic_ns();
+      settle(connection);
+    });
+  }
+
+  // How long each stage took, in microseconds: as stage_line in astrarium.server.stage_line.
+  static std::string stage_line(const Pending& pending) {
+    const Time times[] = {pending.received, pending.admitted, pending.dispatched, pending.started, pending.finished, monotonic_ns()};
+    constexpr std::string_view kBetween[] = {"admit=", ", queue=", ", hand_over=", ", execute=", ", answer="};
+    std::string line = "x-astrarium-timeline: ";
+    for (std::size_t i = 0; i < std::size(kBetween); ++i) line.append(kBetween[i]) += std::to_string((times[i + 1] - times[i]) / 1000);
+    return line + ", batch=" + std::to_string(pending.batch_size) + ", gpu=" + std::to_string(pending.gpu) + "\r\n";
+  }
+
+  void send_answer(Connection& connection, bool closes) {
+    send_written(connection);
+    if (closes) connection.closing = connection.deaf = true;
+  }
+
+  // Sends what the writer has; what the socket does not take is kept.
+  void send_written(Connection& connection) {
+    const std::size_t sent = writer_.send(connection.fd);
+    if (sent < writer_.size()) writer_.rest(sent, connection.out);
+  }
+
+  // ---- the long way
+
+  void go_long_kept(Connection& connection, std::string_view why) {
+    const std::string data(connection.in.view());
+    forget_kept(connection);
+    go_long(connection, data, why);
+  }
+
+  void go_long(Connection& connection, std::string_view data, std::string_view why) {
+    shared_.long_way.counted(why);
+    connection.is_long = true;
+    connection.encouraged = false;
+    connection.need = 0;
+    pass_on(connection, data, why);
+    if (connection.deaf) pass({Passed::kEnd, connection.number});
+    arm(connection);
+  }
+
+  void pass_on(Connection& connection, std::string_view data, std::string_view why) {
+    connection.passed += data.size();
+    Peer peer = std::exchange(connection.is_known, true) ? Peer() : peer_of(connection.fd);
+    if (!pass({Passed::kData, connection.number, std::string(data), std::string(why), arrived_, 0, std::move(peer)})) connection.stalled = true;
+  }
+
+  bool pass(Passed passed) { return shared_.long_way.push(std::move(passed)); }
+
+  // ---- time
+
+  bool sweep_all() override {
+    const Time now = began_;
+    bool arriving = false;
+    connections_.each([&](Connection& connection) {
+      if (connection.left) {
+        arriving = true;
+        if (now - connection.since > kLinger) lose(connection, 0);
+      } else if (connection.arriving()) {
+        if (connection.incoming && calls_.expire(*connection.incoming, now)) tell_refusal(connection), arm(connection);
+        if (now - connection.since > shared_.limits.request) too_slow(connection);
+        else arriving = true;
+      } else if (now - connection.since > shared_.limits.keep_alive && is_left_alone(connection)) {
+        lose(connection, 0);
+      }
+    });
+    return arriving;
+  }
+
+  // Idle, or a client that takes none of its answer. Python times those of the long way itself, until it closes them.
+  static bool is_left_alone(const Connection& connection) {
+    if (connection.is_long) return connection.closing && !connection.out.empty();
+    return connection.pending == nullptr;
+  }
+
+  void too_slow(Connection& connection) {
+    if (connection.incoming && connection.incoming->is_refused()) return lose(connection, 0);  // it has been told something else
+    if (connection.incoming) calls_.abandon(*connection.incoming), connection.incoming.reset();
+    hold_less(connection.in.size());
+    connection.in.clear();
+    connection.out.append(shared_.too_slow);
+    connection.closing = connection.deaf = connection.lingers = true;
+    send_rest(connection);
+  }
+
+  std::shared_ptr<NetworkShared> kept_;
+  NetworkShared& shared_;
+  CallDesk calls_;
+  express::Desk desk_;
+  RequestReader reader_;
+  express::AnswerWriter writer_;
+  std::unique_ptr<char[]> buffer_ = std::make_unique_for_overwrite<char[]>(kRead);
+  Connections<Connection> connections_;
+};
+
+}  // namespace astrarium::front

@@ -1,0 +1,117 @@
+// What the bytes that a client has sent are, from the first one on: part of a plain call, a whole one, or something
+// that goes the long way.
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+
+#include "protocol/chunks.h"
+#include "protocol/plain_calls.h"
+#include "protocol/trim.h"
+#include "front/keys.h"
+
+namespace astrarium::front {
+
+struct Reading {
+  enum Found { kPart, kWhole, kOther };
+  Found found;
+  std::size_t size = 0;       // of a whole request; of a part: it is of no use to look again before so many bytes are here
+  std::string_view why = {};  // another goes the long way
+  bool expects = false;       // its client waits for 100 Continue
+  std::size_t before = 0;     // bytes before the tensors of a part, if those are all that is missing then
+};
+
+class RequestReader {
+ public:
+  RequestReader(const express::Desk& desk, const Keys& keys, std::size_t largest_head)
+      : desk_(desk), keys_(keys), largest_head_(largest_head) {}
+
+  // Fills *call* from a whole request; the call refers to the request and to this reader until the next one is read.
+  Reading read(std::string_view data, express::Call& call) {
+    std::string_view why;
+    const auto asked = desk_.asked(data, why);
+    if (!asked) return may_become_plain(data, why) ? part(data.size() + 1) : other(why);
+    if (!keys_.admit(asked->head.authorization, asked->head.api_key)) return other("key");  // who shows no key has no body kept either
+    std::string_view body;
+    Reading found = framed(data, asked->head, body);
+    found.expects = asked->head.expects;
+    found.before = asked->head.size + asked->head.json.value_or(0);
+    if (found.found != Reading::kWhole) return found;
+    if (!unpack(asked->head, body)) return other("content-encoding");
+    call.clear();
+    why = desk_.fill(call, *asked, body);
+    return why.empty() ? found : other(why);
+  }
+
+  // Fills *call* from the beginning of a request whose tensors are on their way, as if they lay in *room*, which nobody reads.
+  // Returns how many bytes come before them; 0 where more must be seen to say what the request is.
+  std::size_t preview(std::string_view data, std::string_view room, express::Call& call) {
+    std::string_view why;
+    const auto asked = desk_.asked(data, why);
+    if (!asked || !asked->head.json || !tensors_follow(*asked) || data.size() < asked->head.size + *asked->head.json) return 0;
+    const std::size_t json = *asked->head.json, binary = asked->head.body - std::min(json, asked->head.body);
+    if (binary == 0 || binary > room.size()) return 0;
+    call.clear();
+    why = desk_.fill(call, *asked, data.substr(asked->head.size, json), room.substr(0, binary));
+    return why.empty() ? asked->head.size + json : 0;
+  }
+
+ private:
+  // Whether nobody has to look at the bytes of tensors, and they come as they are.
+  static bool tensors_follow(const express::Asked& asked) {
+    const auto varies = [](const express::Spec& input) { return input.type->kind == express::Kind::kBytes; };
+    const auto& inputs = asked.model->inputs;
+    return !asked.head.chunked && !asked.head.expects && asked.head.coded == express::Coding::kNone && std::none_of(inputs.begin(), inputs.end(), varies);
+  }
+
+  // Inflated bytes: to make more takes so long (10 ms and more) that the long way does it, in a thread.
+  static constexpr std::size_t kMostInflated = 4 << 20;
+  static constexpr std::size_t kKept = 1 << 16;  // bytes: what one large body needed is not kept for small ones
+
+  static Reading part(std::size_t least) { return {Reading::kPart, least}; }
+  static Reading other(std::string_view why) { return {Reading::kOther, 0, why}; }
+
+  // Where the request ends, and its body.
+  Reading framed(std::string_view data, const express::Head& head, std::string_view& body) {
+    const std::string_view rest = data.substr(head.size);
+    if (head.chunked) return from_chunks(rest, head.size, body);
+    if (rest.size() < head.body) return part(head.size + head.body);
+    body = rest.substr(0, head.body);
+    return {Reading::kWhole, head.size + head.body};
+  }
+
+  Reading from_chunks(std::string_view rest, std::size_t head, std::string_view& body) {
+    const auto found = chunks_.find(rest, desk_.largest_body());
+    if (found == express::Chunks::kPart) return part(head + chunks_.need);
+    if (found == express::Chunks::kOther) return other("transfer-encoding");
+    express::trim(joined_, kKept);
+    chunks_.join(joined_);
+    body = joined_;
+    return {Reading::kWhole, head + chunks_.size};
+  }
+
+  bool unpack(const express::Head& head, std::string_view& body) {
+    if (head.coded == express::Coding::kNone) return true;
+    express::trim(inflated_, kKept);
+    if (!inflater_.inflate(body, std::min(kMostInflated, desk_.largest_body()), inflated_)) return false;
+    body = inflated_;
+    return true;
+  }
+
+  bool may_become_plain(std::string_view data, std::string_view why) const {
+    constexpr std::string_view kStart = "POST /v2/models/";
+    const auto both = std::min(data.size(), kStart.size()), line = data.find('\n');
+    if (line != std::string_view::npos && (line == 0 || data[line - 1] != '\r')) return false;  // no head has such lines
+    return why == express::kInPieces && data.size() < largest_head_ && data.substr(0, both) == kStart.substr(0, both);
+  }
+
+  const express::Desk& desk_;
+  const Keys& keys_;
+  std::size_t largest_head_;
+  express::Chunks chunks_;
+  express::Inflater inflater_;
+  std::string joined_, inflated_;
+};
+
+}  // namespace astrarium::front

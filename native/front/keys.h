@@ -1,0 +1,50 @@
+// API keys. A comparison takes the same time whether or not, and where, a key differs.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "protocol/http_head.h"
+
+namespace astrarium::front {
+
+class Keys {
+ public:
+  Keys() = default;
+  explicit Keys(std::vector<std::string> keys) : keys_(std::move(keys)) {}
+
+  explicit operator bool() const { return !keys_.empty(); }
+
+  // Whether one of them is shown in these headers; without keys anybody may come.
+  bool admit(std::string_view authorization, std::string_view api_key) const { return keys_.empty() || known(shown(authorization, api_key)); }
+
+ private:
+  // As shown_key in astrarium.server.protocol.keys.
+  static std::string_view shown(std::string_view authorization, std::string_view api_key) {
+    const auto space = authorization.find(' ');
+    if (!express::same_word(authorization.substr(0, space), "bearer")) return api_key;
+    auto key = space == std::string_view::npos ? std::string_view() : authorization.substr(space + 1);
+    while (!key.empty() && key.front() == ' ') key.remove_prefix(1);
+    return key;
+  }
+
+  bool known(std::string_view given) const {
+    bool found = false;
+    for (const std::string& key : keys_) found |= same(given, key);  // all of them, whichever matches
+    return found;
+  }
+
+  // The time depends on what was given alone.
+  static bool same(std::string_view given, std::string_view key) {
+    unsigned char differs = given.size() != key.size();
+    for (std::size_t i = 0; i < given.size(); ++i)
+      differs |= static_cast<unsigned char>(given[i] ^ key[i % key.size()]);
+    return differs == 0;
+  }
+
+  std::vector<std::string> keys_;  // none is empty
+};
+
+}  // namespace astrarium::front

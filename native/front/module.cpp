@@ -1,0 +1,13 @@
+// The native front: a path of requests without Python.
+#include <nanobind/nanobind.h>
+
+#include "front/bind_grpc.h"
+#include "front/bind_network.h"
+#include "scheduler/bind_scheduler.h"
+
+NB_MODULE(_front, m) {
+  nanobind::set_leak_warnings(false);  // a server holds its threads until the process ends
+  astrarium::front::bind_network(m);
+  astrarium::front::bind_grpc(m);
+  astrarium::front::bind_scheduler(m);
+}

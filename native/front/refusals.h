@@ -1,0 +1,163 @@
+// What clients of calls without an answer are told: the same as astrarium.server.control.calls.refusals tells them.
+#pragma once
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <string_view>
+
+#include "protocol/answer.h"
+#include "common/rounded_duration.h"
+#include "exchange/ticket.h"
+
+namespace astrarium::front {
+
+inline constexpr std::string_view kCauseNames[kCauses] = {"",         "expired",     "sacrificed",
+                                                          "unserved", "worker_lost", "model_error", "policy_error", "quarantined", "other"};
+inline std::string_view name_of(Cause cause) { return kCauseNames[static_cast<std::size_t>(cause)]; }
+
+// Bytes as Python shows them in an error.
+inline std::string shown_bytes(std::string_view bytes) {
+  constexpr std::size_t kLongest = 80;
+  constexpr char kHex[] = "0123456789abcdef";
+  const bool has_single = bytes.find('\'') != std::string_view::npos, has_double = bytes.find('"') != std::string_view::npos;
+  const char quote = has_single && !has_double ? '"' : '\'';
+  std::string text = {'b', quote};
+  for (const char c : bytes) {
+    const auto code = static_cast<unsigned char>(c);
+    if (c == quote || c == '\\') text += '\\', text += c;
+    else if (c == '\t' || c == '\n' || c == '\r') text += '\\', text += c == '\t' ? 't' : c == '\n' ? 'n' : 'r';
+    else if (code >= ' ' && code < 127) text += c;
+    else text += "\\x", text += kHex[code >> 4], text += kHex[code & 15];
+  }
+  text += quote;
+  return text.size() <= kLongest ? text : text.substr(0, kLongest - 3) + "...";
+}
+
+// The kind of a refusal, as in astrarium.server.contract.
+struct RefusalKind {
+  std::string_view http;  // status and its phrase
+  int grpc;               // status
+};
+
+struct Refusal {
+  RefusalKind kind{};
+  std::string reason;
+  bool retry = false;  // in a second
+};
+
+// Each one is there until the next.
+class Refusals {
+ public:
+  const Refusal& last() const { return last_; }
+
+  void too_late(std::string_view model, Time objective, Time needed, Time passed) {
+    begin("model ", model) += " cannot answer within " + rounded_duration(objective) + ": one request alone takes " +
+                              rounded_duration(needed) + ", and " + rounded_duration(passed) + " had passed";
+    write(kDeadline);
+  }
+  void full(std::int64_t open) {
+    text_ = "overloaded: " + std::to_string(open) + " calls are open already, the most that may be";
+    write(kOverloaded, true);
+  }
+  void backlog(std::string_view model, std::int64_t open, Time objective) {
+    char within[32];
+    std::snprintf(within, sizeof within, "%g", static_cast<double>(objective) / static_cast<double>(kMillisecond));
+    begin("overloaded: model ", model) += " has " + std::to_string(open) + " calls open, more than can be answered in " + within + " ms";
+    write(kOverloaded, true);
+  }
+  void changed(std::string_view model) {
+    begin("model ", model) += " was loaded anew or unloaded while the call arrived";
+    write(kUnavailable, true);
+  }
+  void closed(std::string_view model) {
+    begin("model ", model) += " took no calls when this one had arrived: the server drains, or no worker is up";
+    write(kUnavailable, true);
+  }
+  void away(std::string_view model, Time rest) {
+    begin("model ", model) += ": no worker is up; one is expected in " + rounded_duration(std::max<Time>(rest, 0));
+    write(kUnavailable, true);
+  }
+  void no_memory() {
+    text_ = "overloaded: the shared memory for tensors is full";
+    write(kOverloaded, true);
+  }
+
+  // Of a ticket that came back without an answer.
+  void ended(std::string_view model, const Ticket& ticket) {
+    if (ticket.cause == Cause::kQuarantined) return quarantined(model, ticket.reason);
+    if (ticket.outcome == Outcome::kFailed) return failed(model, ticket.reason);
+    if (ticket.cause == Cause::kExpired) {
+      begin("model ", model) += ": the deadline can no longer be met";
+      write(kDeadline);
+    } else if (ticket.cause == Cause::kUnserved) {
+      begin("model ", model) += ": the server stopped before it came to this call";
+      write(kUnavailable);
+    } else {
+      begin("overloaded: model ", model) += " dropped the call so that others are in time (";
+      text_ += ticket.cause == Cause::kOther ? std::string_view(ticket.reason) : name_of(ticket.cause);
+      text_ += ')';
+      write(kOverloaded, true);
+    }
+  }
+  void unequal(std::string_view model) {
+    begin("model ", model) += ": the rows of one call have answers of unequal shapes";
+    write(kFailed);
+  }
+  // An element in an answer that was to be JSON.
+  void no_text(const express::NoText& found) {
+    if (found.is_broken) return not_there();
+    text_ = "output ", text_ += found.output, text_ += ", element " + std::to_string(found.number) +
+            ": expected text in UTF-8; ask for this output with the parameter binary_data: true (got ";
+    text_ += shown_bytes(found.element.substr(0, 20)) + ")";
+    write(kBad);
+  }
+  // The element at *at* of an input breaks its limits.
+  void out_of_range(std::string_view model, const express::Spec& input, const express::Shape& shape, std::string_view data, std::size_t at) {
+    begin("model ", model) += ": input " + input.name + shown_place(shape, at) + ": expected " + input.limits->expected + " (got " +
+                              express::shown_element(data, input.type->kind, at) + ")";
+    write(kBad);
+  }
+  void not_there() {
+    text_ = "the worker's answer is not what it said it is";
+    write(kFailed);
+  }
+
+ private:
+  static constexpr RefusalKind kDeadline{"504 Gateway Timeout", 4}, kOverloaded{"429 Too Many Requests", 8},
+      kUnavailable{"503 Service Unavailable", 14}, kFailed{"500 Internal Server Error", 13}, kBad{"400 Bad Request", 3}, kUnprocessable{"422 Unprocessable Entity", 3};
+
+  static std::string shown_place(const express::Shape& shape, std::size_t at) {
+    std::string text = "]";
+    for (std::size_t axis = shape.size(); axis-- > 0;) {
+      const auto length = static_cast<std::size_t>(shape[axis]);
+      text.insert(0, (axis ? ", " : "[") + std::to_string(at % length));
+      at /= length;
+    }
+    return text;
+  }
+
+  void failed(std::string_view model, std::string_view reason) {
+    begin("model ", model) += " failed: ";
+    text_ += reason;
+    write(kFailed);
+  }
+
+  void quarantined(std::string_view model, std::string_view reason) {
+    begin("model ", model) += " does not take this input: ";
+    text_ += reason;
+    write(kUnprocessable);
+  }
+
+  std::string& begin(std::string_view start, std::string_view model) {
+    text_ = start;
+    return text_ += model;
+  }
+
+  void write(const RefusalKind& kind, bool retry = false) { last_.kind = kind, last_.retry = retry; }
+
+  Refusal last_;
+  std::string& text_ = last_.reason;
+};
+
+}  // namespace astrarium::front

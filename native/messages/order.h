@@ -1,0 +1,76 @@
+// Orders to workers, as serving/live/messages.py describes them: MessagePack arrays, one to a packet.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "messages/pack_writer.h"
+#include "exchange/ticket.h"
+
+namespace astrarium::front {
+
+using express::PackWriter;
+
+struct Part {
+  Ticket* ticket;
+  int row;
+  std::int64_t number = -1;  // as one that waits: in the order in which they came; one that is tried again has another
+};
+
+// One member of a batch as workers read it: six little-endian numbers.
+inline void append_member(std::string& out, const Part& part) {
+  static_assert(std::endian::native == std::endian::little);
+  const Ticket& ticket = *part.ticket;
+  const std::size_t reply = ticket.replies + static_cast<std::size_t>(part.row) * ticket.room;
+  const std::int64_t member[] = {static_cast<std::int64_t>(ticket.block), ticket.rows, part.row,
+                                 static_cast<std::int64_t>(reply), static_cast<std::int64_t>(ticket.room), ticket.application};
+  out.append(reinterpret_cast<const char*>(member), sizeof member);
+}
+inline constexpr std::size_t kMemberBytes = 48;
+
+inline void append_shapes(PackWriter& pack, const std::vector<Written>& shapes) {
+  if (shapes.empty()) return pack.nothing();
+  pack.array(shapes.size());
+  for (const Written& one : shapes) {
+    pack.array(2);
+    pack.array(one.shape.size());
+    for (const std::int64_t dimension : one.shape) pack.number(static_cast<std::uint64_t>(dimension));
+    pack.number(one.bytes);
+  }
+}
+
+// A batch that runs is stopped, one that waits is skipped; its GPU recovers for so long.
+inline std::string cancel_batch(std::int64_t run, Time recovery) {
+  std::string out;
+  PackWriter pack(out);
+  pack.array(3);
+  pack.text("CancelBatch");
+  pack.number(static_cast<std::uint64_t>(run));
+  pack.number(static_cast<std::uint64_t>(recovery));
+  return out;
+}
+
+inline std::string run_batch(std::int64_t run, int model, const std::vector<Part>& parts, Time start) {
+  std::string out;
+  out.reserve(48 + kMemberBytes * parts.size());
+  PackWriter pack(out);
+  pack.array(6);
+  pack.text("RunBatch");
+  pack.number(static_cast<std::uint64_t>(run));
+  pack.number(static_cast<std::uint64_t>(model));
+  pack.binary(kMemberBytes * parts.size());
+  for (const Part& part : parts) append_member(out, part);
+  pack.number(static_cast<std::uint64_t>(start));
+  bool own = false;
+  for (const Part& part : parts) own |= !part.ticket->inputs.empty();
+  if (!own) return pack.nothing(), out;
+  pack.array(parts.size());
+  for (const Part& part : parts) append_shapes(pack, part.ticket->inputs);
+  return out;
+}
+
+}  // namespace astrarium::front

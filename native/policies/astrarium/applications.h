@@ -1,0 +1,117 @@
+// Twin of astrarium.serving.policies.astrarium.applications. The Python file says what it means; the names are the same.
+#pragma once
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+#include <vector>
+
+#include "common/exact_sum.h"
+#include "policies/learnt_times.h"
+#include "policies/astrarium/queues.h"
+#include "policies/rate_meter.h"
+
+namespace astrarium {
+
+enum class Lines { kGrouped, kApplication, kModel };
+
+using Group = std::vector<int>;
+
+class Applications {
+ public:
+  Applications(const Model& model, Time memory, Lines lines)
+      : times(model, kBins, memory, kRefresh), meters(times.applications()), model_(model), lines_(lines) {
+    Group everybody(meters.size());
+    std::iota(everybody.begin(), everybody.end(), 0);
+    const bool apart = lines == Lines::kApplication || (lines == Lines::kGrouped && !times.known());
+    for (const int one : everybody)
+      if (apart || one == 0) groups.push_back(apart ? Group{one} : everybody);
+  }
+
+  LearntTimes times;
+  std::vector<RateMeter> meters;
+  std::vector<Group> groups;
+
+  void arrived(Time now, int application) {
+    if (!std::exchange(begun_, true)) times.begin(now);
+    times.arrived(now, application);
+    RateMeter& meter = meters[static_cast<std::size_t>(application)];
+    meter.roll(now);
+    meter.count();
+  }
+
+  bool regroup(Time now) {
+    if (lines_ != Lines::kGrouped || meters.size() < 2) return false;
+    for (RateMeter& meter : meters) meter.roll(now);
+    std::vector<Group> found = cheapest_cut(ranked());
+    if (demand(found) >= kWorthMoving * demand(groups)) return false;
+    groups = std::move(found);
+    return true;
+  }
+
+ private:
+  static constexpr Time kBins = 32, kRefresh = 1000 * kMillisecond;
+  static constexpr double kWorthMoving = 0.9, kRounding = 1e-9;
+
+  struct Cut {
+    double total = 0.0;
+    std::vector<Group> groups{};
+  };
+
+  Group ranked() const {
+    std::vector<std::pair<Time, int>> found;
+    for (int one = 0; one < std::ssize(meters); ++one) found.emplace_back(times.time({one}, 1, kSafe), one);
+    std::sort(found.begin(), found.end());
+    Group order;
+    for (const auto& [time, one] : found) order.push_back(one);
+    return order;
+  }
+
+  std::vector<Group> cheapest_cut(const Group& ranked) const {
+    std::vector<Cut> best(1);
+    for (std::ptrdiff_t end = 1; end <= std::ssize(ranked); ++end) {
+      std::vector<Cut> choices;
+      for (std::ptrdiff_t start = 0; start < end; ++start) {
+        Group group(ranked.begin() + start, ranked.begin() + end);
+        std::sort(group.begin(), group.end());
+        Cut choice = best[static_cast<std::size_t>(start)];
+        choice.total += demand(group);
+        choice.groups.push_back(std::move(group));
+        choices.push_back(std::move(choice));
+      }
+      best.push_back(fewest(choices));
+    }
+    return best.back().groups;
+  }
+
+  // Of the cuts that cost the least, the first into the fewest groups.
+  static const Cut& fewest(const std::vector<Cut>& choices) {
+    double least = choices[0].total;
+    for (const Cut& one : choices) least = std::min(least, one.total);
+    const Cut* best = nullptr;
+    for (const Cut& one : choices)
+      if (one.total <= (1 + kRounding) * least && (!best || one.groups.size() < best->groups.size())) best = &one;
+    return *best;
+  }
+
+  double demand(const std::vector<Group>& all) const {
+    ExactSum sum;
+    for (const Group& group : all) sum.add(demand(group));
+    return sum.value();
+  }
+
+  double demand(const Group& group) const {
+    ExactSum sum;
+    for (const int one : group) sum.add(meters[static_cast<std::size_t>(one)].rate());
+    const double rate = sum.value();
+    const auto waited = static_cast<std::int64_t>(rate * static_cast<double>(model_.slo) / 2);
+    const int size = static_cast<int>(std::min<std::int64_t>(model_.max_batch(), std::max<std::int64_t>(1, waited)));
+    return rate * static_cast<double>(times.time(group, size, kSafe)) / size;
+  }
+
+  const Model& model_;
+  Lines lines_;
+  bool begun_ = false;
+};
+
+}  // namespace astrarium

@@ -1,0 +1,228 @@
+// Twin of astrarium.serving.policies.astrarium. The Python file says what it means; the names are the same.
+#pragma once
+
+#include <algorithm>
+#include <deque>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "policies/astrarium/applications.h"
+#include "policies/entries.h"
+#include "policies/astrarium/queues.h"
+#include "policies/window.h"
+
+namespace astrarium {
+
+class Astrarium final : public WindowScheduler<Line, Astrarium> {
+  friend WindowScheduler;
+
+ public:
+  Astrarium(const Setup& setup, const Parameters& p)
+      : WindowScheduler(setup, lines(setup)), lookahead_(p.integers.at("lookahead") != 0), touched_(setup.models.size()),
+        running_(static_cast<std::size_t>(setup.gpus)) {
+    const double patience = p.reals.at("patience");
+    const bool few_gpus = p.integers.at("few_gpus") != 0;
+    for (const Model& model : setup.models) {
+      crowds_.push_back(crowd_of(model, p));
+      const LearntTimes* times = crowds_.back() ? &crowds_.back()->times : nullptr;
+      places_.emplace_back();
+      for (std::size_t left = lines_of(model); left > 0; --left) {
+        places_.back().push_back(static_cast<int>(queues_.size()));
+        queues_.emplace_back(model, network_, patience, lookahead_, few_gpus, times);
+      }
+      first_.push_back(places_.back()[0]);
+    }
+    for (std::size_t model = 0; model < crowds_.size(); ++model)
+      if (crowds_[model]) learns_ = true, form(static_cast<int>(model));
+    changed_.clear();  // there is nothing to look at yet
+  }
+
+  bool listens_to_profiler() const override { return learns_; }
+
+ private:
+  struct Running {
+    std::int64_t run;
+    int model;
+    std::vector<int> applications;
+  };
+
+  static std::size_t lines_of(const Model& model) { return model.dynamic ? std::max<std::size_t>(1, model.dynamic->history.size()) : 1; }
+  static std::size_t lines(const Setup& setup) {
+    std::size_t count = 0;
+    for (const Model& model : setup.models) count += lines_of(model);
+    return count;
+  }
+
+  static std::unique_ptr<Applications> crowd_of(const Model& model, const Parameters& p) {
+    if (!model.dynamic) return nullptr;
+    return std::make_unique<Applications>(model, p.integers.at("memory"), static_cast<Lines>(p.integers.at("lines")));
+  }
+
+  int line_of(std::int64_t id) const {
+    const int model = arrivals_->model[id];
+    if (!learns_) return model;
+    const auto& places = places_[static_cast<std::size_t>(model)];
+    return places[places.size() > 1 ? static_cast<std::size_t>(arrivals_->application[id]) : 0];
+  }
+
+  Applications* crowd(int model) { return crowds_[static_cast<std::size_t>(model)].get(); }
+
+  // A line for each group of a model's applications.
+  void form(int model) {
+    Applications& of = *crowd(model);
+    const int first = first_[static_cast<std::size_t>(model)], last = first + static_cast<int>(of.meters.size());
+    moving_.clear();
+    for (int line = first; line < last; ++line) {
+      queue(line).clear(moving_);
+      queue(line).measure({});
+      changed_.push_back(line);
+    }
+    int line = first;
+    for (const Group& group : of.groups) {
+      for (const int application : group) places_[static_cast<std::size_t>(model)][static_cast<std::size_t>(application)] = line;
+      queue(line).measure(RateMeter::sum(of.meters, group));
+      queue(line++).plan_with(of.times.table(group, kSafe), group.size());
+    }
+    for (const auto& [id, deadline] : moving_) queue(line_of(id)).insert(id, deadline);
+  }
+
+  void learn(Time now, int model) {
+    Applications& of = *crowd(model);
+    if (of.regroup(now)) return form(model);
+    int line = first_[static_cast<std::size_t>(model)];
+    for (const Group& group : of.groups) {
+      queue(line).plan_with(of.times.table(group, kSafe), group.size());
+      changed_.push_back(line++);
+    }
+  }
+
+  // Learn from arrivals, from batches, and from what the profiler measured.
+  void study(const Instant& instant) {
+    if (!learns_) return;
+    for (std::int64_t id = instant.first; id < instant.last; ++id) {
+      const int model = instant.arrivals.model[id];
+      if (!crowd(model)) continue;
+      crowd(model)->arrived(instant.now, instant.arrivals.application[id]);
+      touched_.add(model);
+    }
+    for (const Event& event : instant.events) hear_of(instant.now, event);
+    for (const int model : touched_.members())  // in any order: a model touches no other
+      if (crowd(model)->times.refreshed(instant.now)) learn(instant.now, model);
+    touched_.clear();
+  }
+
+  void hear_of(Time now, const Event& event) {
+    if (event.what == Happened::kRequestProfiled) {
+      if (!crowd(event.gpu)) return;
+      crowd(event.gpu)->times.measured(now, static_cast<int>(event.run), event.started);
+      return touched_.add(event.gpu);
+    }
+    std::deque<Running>& running = running_[static_cast<std::size_t>(event.gpu)];
+    if (event.what == Happened::kBatchFailed || event.what == Happened::kGpuLeft) return running.clear();
+    if (event.what != Happened::kBatchFinished || running.empty() || running.front().run != event.run) return;
+    const Running batch = std::move(running.front());
+    running.pop_front();
+    if (!crowd(batch.model)) return;
+    crowd(batch.model)->times.finished(now, batch.applications, (event.stopped ? event.stopped : now) - event.started, kSafe);
+    touched_.add(batch.model);
+  }
+
+  // Remember which requests run together: a batch's time tells about its members.
+  void sent(int gpu, const RunningBatch& batch) {
+    if (!learns_) return;
+    Running running{batch.run, arrivals_->model[batch.requests[0]], {}};
+    for (const std::int64_t id : batch.requests) running.applications.push_back(arrivals_->application[id]);
+    running_[static_cast<std::size_t>(gpu)].push_back(std::move(running));
+  }
+
+  static constexpr Time kPlanEvery = 50 * kMillisecond;
+  static constexpr int kAhead = 2;
+
+  Time opens(const Line& line) const { return line.opens(arrivals_->time[line.head()]); }
+
+  void plan(Time now, const Books& books) {
+    if (now < plan_at_) return;
+    plan_at_ = now + kPlanEvery;
+    demands_.clear();
+    for (Line& line : queues_) demands_.push_back(line.demand(now));
+    lost_.roll(now);
+    std::int64_t came = 0;
+    for (const Line& line : queues_) came += line.meter().window().first;
+    const double lost = came > 0 ? static_cast<double>(lost_.window().first) / static_cast<double>(came) : 0.0;
+    const Climate climate = climate_of(demands_, books.present(), lost);
+    for (std::size_t line = 0; line < demands_.size(); ++line) queues_[line].adapt(demands_[line], climate);
+  }
+
+  void gave_up(Time now, int count) {
+    lost_.roll(now);
+    lost_.count(count);
+  }
+
+  void settle(Time now, int place, int gpu, Books& books) {
+    const Time free = free_[gpu];
+    if (lookahead_) settle_ahead(now, place, gpu, books);
+    else WindowScheduler::settle(now, place, gpu, books);
+    if (queue(place).size) queue(place).choose(now, free, *arrivals_);
+  }
+
+  void settle_ahead(Time now, int place, int gpu, Books& books) {
+    Line& line = queue(place);
+    const Time free = free_[gpu];
+    if (line.settled(now, free)) return;
+    bool looked = false;
+    const auto grants = [&](int batch) -> const std::vector<Time>& {
+      if (!looked) look(now, gpu);
+      looked = true;
+      return next_grants(std::max(now + network_.delay(batch), free) + line.latency(batch));
+    };
+    give_up(now, line, line.settle(now, free, grants), books);
+    if (line.size == 0) forget(place);
+  }
+
+  // When the other GPUs are free, as far as the next grants may need them.
+  void look(Time now, int gpu) {
+    kept_.assign(1, {gpu, free_[gpu]});
+    free_.set(gpu, kForever);
+    others_.clear();
+    while (std::ssize(others_) < kAhead * turn() && free_.least() < kForever) {
+      const int next = free_.argmin();
+      others_.push_back(std::max(now, free_[next]));
+      kept_.emplace_back(next, free_[next]);
+      free_.set(next, kForever);
+    }
+    for (auto kept = kept_.rbegin(); kept != kept_.rend(); ++kept) free_.set(kept->first, kept->second);
+  }
+
+  // The GPU at hand is free again at `end`.
+  const std::vector<Time>& next_grants(Time end) {
+    const auto place = std::upper_bound(others_.begin(), others_.end(), end) - others_.begin();
+    grants_.clear();
+    for (std::ptrdiff_t found = turn() - 1; found < kAhead * turn() && found <= std::ssize(others_); found += turn())
+      grants_.push_back(found < place ? others_[static_cast<std::size_t>(found)]
+                        : found == place ? end
+                                         : others_[static_cast<std::size_t>(found - 1)]);
+    return grants_;
+  }
+
+  int turn() const { return std::max(1, open_); }
+
+  bool lookahead_, learns_ = false;
+  std::vector<std::unique_ptr<Applications>> crowds_;  // by model; none of static ones
+  std::vector<std::vector<int>> places_;               // by model and application: its line
+  std::vector<int> first_;                             // by model: the first of its lines
+  IndexSet touched_;
+  std::vector<std::deque<Running>> running_;  // by GPU
+  std::vector<std::pair<std::int64_t, Time>> moving_;
+  Time plan_at_ = 0;
+  RateMeter lost_;
+  std::vector<Demand> demands_;
+  std::vector<Time> others_, grants_;
+  std::vector<std::pair<int, Time>> kept_;
+};
+
+inline std::unique_ptr<Policy> make_astrarium(const Setup& setup, const Parameters& p) {
+  return std::make_unique<Astrarium>(setup, p);
+}
+
+}  // namespace astrarium

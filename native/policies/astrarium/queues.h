@@ -1,0 +1,219 @@
+// Twin of astrarium.serving.policies.astrarium.queues. The Python file says what it means.
+#pragma once
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "policies/books.h"
+#include "policies/learnt_times.h"
+#include "policies/model_queue.h"
+#include "policies/astrarium/pressure.h"
+
+namespace astrarium {
+
+inline constexpr double kSafe = 0.9;
+
+class Line : public ModelQueue {
+ public:
+  // A negative patience adapts; `times` are those of a dynamic model.
+  Line(const Model& model, const Network& network, double patience, bool lookahead, bool few_gpus, const LearntTimes* times)
+      : ModelQueue(model, network, Gather::kWindow), patience_(patience), lookahead_(lookahead), few_gpus_(few_gpus), times_(times) {
+    adapt({0.0, 1.0, target_, 0, 0, 1}, {});
+  }
+
+  int gather(Time now, Time gpu_free) {
+    first_ = 0;
+    as_of_ = std::max(now, gpu_free);
+    size = std::min(waiting(), model_.max_batch());
+    // All together, as most often: fewer would not end later, so there is nothing to search for.
+    if (size == 0 || deadline(0) >= finish(size, now, gpu_free)) return 0;
+    int before = gather_window(stance_.hold, now, gpu_free);
+    if (before == 0 || !lookahead_) return before;  // nobody is in the way, so nobody is lost
+    if (size == 0) before = gather_fcfs(now, gpu_free);
+    const int lost = hopeless(finish(1, now, gpu_free));
+    first_ = before - lost;
+    return lost;
+  }
+
+  Time opens(Time arrived) const {
+    if (first_ > 0) return -kForever;
+    return arrived + std::min(stance_.wait, static_cast<Time>(stance_.patience * static_cast<double>(frontrun() - arrived)));
+  }
+  Time latest() const { return deadline(first_) - latency(size); }
+
+  // The candidate was chosen just now, for this GPU, and is enough.
+  bool settled(Time now, Time free) const {
+    return first_ == 0 && as_of_ == now && free <= now && (size >= stance_.enough || size == waiting());
+  }
+
+  // Fix the batch that leaves; returns how many heads it gives up.
+  template <class Grants>
+  int settle(Time now, Time free, Grants grants) {
+    const int lost = hopeless(finish(1, now, free));
+    first_ = 0;
+    if (lost < waiting()) return give_up(now, free, lost, grants);
+    size = 0;
+    return lost;
+  }
+
+  // Begin with other rates.
+  void measure(const RateMeter& meter) { meter_ = meter; }
+
+  // Plan with other batch times, which make another target, for requests of so many applications.
+  void plan_with(std::vector<Time> latency, std::size_t applications) {
+    table_ = std::move(latency);
+    applications_ = applications;
+    estimate(table_.data());
+    if (meter_.window().first) target_ = staggered_target();
+  }
+
+  // Move all requests, with their deadlines for the end of execution.
+  void clear(std::vector<std::pair<std::int64_t, Time>>& out) {
+    for (int place = 0; place < waiting(); ++place) out.emplace_back(heads()[place], deadline(place));
+    cut(waiting());
+  }
+
+  // The members of a batch of a dynamic model, which come forward; where there are none, the batch stays what it was.
+  void choose(Time now, Time free, const Arrivals& arrivals) {
+    if (!times_) return;
+    Crew& crew = crew_;
+    crew.leave(times_->applications());
+    for (int place = 0; place < waiting() && crew.refusals < applications_; ++place) {
+      const int application = arrivals.application[heads()[place]];
+      if (crew.refused[static_cast<std::size_t>(application)]) continue;
+      const bool joins = may_join(crew, application, now, free);
+      if (joins) bring_forward(place, crew.size++);
+      if (crew.size == 0 || crew.size == model_.max_batch()) break;
+    }
+    if (crew.size) size = crew.size;
+    takes_ = crew.size ? crew.takes : latency(size);
+  }
+
+  Time planned() const { return times_ ? takes_ : ModelQueue::planned(); }
+
+  Demand demand(Time now) {
+    roll(now);
+    return {meter_.rate(), meter_.dispersion(), target_, latency(target_), fixed(), model_.slo};
+  }
+
+  void adapt(const Demand& demand, const Climate& climate) {
+    stance_ = stance_of(demand, climate, few_gpus_);
+    if (patience_ < 0) return;
+    stance_.wait = kForever;
+    stance_.patience = patience_;
+  }
+
+ private:
+  static constexpr int kMostGivenUp = 24;
+
+  // Who leaves together. As long as nobody joins, whoever is refused speaks for its application.
+  struct Crew {
+    std::vector<double> longest, joined;  // the CDF of the longest member's time, and what it would be with one more
+    Time takes = 0;
+    int size = 0;
+    std::vector<bool> refused;
+    std::size_t refusals = 0;
+
+    void leave(std::size_t applications) {
+      longest.clear(), refused.assign(applications, false);
+      takes = 0, size = 0, refusals = 0;
+    }
+  };
+
+  bool may_join(Crew& crew, int application, Time now, Time free) const {
+    crew.joined = crew.longest;
+    times_->join(crew.joined, application);
+    const Time takes = times_->kept(crew.joined, crew.size + 1, kSafe);
+    const Time start = std::max(now + network_.delay(crew.size + 1), free);
+    if (start + takes > deadline(0) || takes - crew.takes > times_->kept(times_->own_of(application), 1, kSafe)) {
+      crew.refused[static_cast<std::size_t>(application)] = true;
+      ++crew.refusals;
+      return false;
+    }
+    crew.longest.swap(crew.joined), crew.takes = takes;
+    crew.refused.assign(crew.refused.size(), false), crew.refusals = 0;
+    return true;
+  }
+
+  // The others keep their order.
+  void bring_forward(int from, int to) {
+    const auto bring = [&](auto& column) { std::rotate(column.begin() + head_ + to, column.begin() + head_ + from, column.begin() + head_ + from + 1); };
+    bring(requests_), bring(deadlines_);
+  }
+
+  Time fixed() const {
+    if (model_.max_batch() < 2) return latency(1);
+    return std::max<Time>(0, 2 * latency(1) - latency(2));
+  }
+
+  // The largest batch that is done when the first is due: times grow with the batch, so any guess will do.
+  int fitting(Time due, int limit, Time now, Time free, int guess = 1) const {
+    limit = std::min(limit, model_.max_batch());
+    int batch = std::clamp(guess, 1, limit);
+    while (batch > 1 && finish(batch, now, free) > due) --batch;
+    while (batch < limit && finish(batch + 1, now, free) <= due) ++batch;
+    return batch;
+  }
+
+  template <class Grants>
+  int give_up(Time now, Time free, int lost, Grants grants) {
+    const int count = waiting(), wanted = std::min(stance_.enough, count - lost);
+    int best = lost;
+    double least = -1;
+    size = fitting(deadline(lost), count - lost, now, free, size);
+    if (size >= wanted) return best;
+    for (int head = lost; head < std::min(lost + kMostGivenUp + 1, count); ++head) {
+      const int batch = fitting(deadline(head), count - head, now, free, size);
+      const double cost =
+          head - lost + stance_.price * waste(batch) + losses(now, head + batch, grants(batch));
+      if (least < 0 || cost < least - 1e-9) {
+        least = cost;
+        best = head;
+        size = batch;
+      }
+      if (batch >= wanted || head + batch >= count) break;
+    }
+    return best;
+  }
+
+  double waste(int batch) const {
+    return static_cast<double>(latency(batch) * target_) / static_cast<double>(latency(target_)) - batch;
+  }
+
+  int losses(Time now, int first, const std::vector<Time>& grants) const {
+    const int left = waiting() - first;
+    const double per_ns = meter_.rate();
+    int lost = 0, taken = 0;
+    for (const Time then : grants) {
+      const int present = left + static_cast<int>(per_ns * static_cast<double>(then - now));
+      int head = taken;
+      for (; head < present; ++head) {
+        const int batch = std::min({stance_.enough, present - head, model_.max_batch()});
+        if (finish(batch, now, then) <= due(now, first, left, head, per_ns)) break;
+      }
+      lost += std::max(0, head - taken);
+      taken = head >= present ? std::max(taken, present)
+                              : head + fitting(due(now, first, left, head, per_ns), present - head, now, then, stance_.enough);
+    }
+    return lost;
+  }
+
+  Time due(Time now, int first, int left, int place, double per_ns) const {
+    if (place < left) return deadline(first + place);
+    return now + static_cast<Time>((place - left + 1) / per_ns) + model_.slo;
+  }
+
+  double patience_;
+  bool lookahead_, few_gpus_;
+  const LearntTimes* times_;
+  std::vector<Time> table_;  // learnt
+  std::size_t applications_ = 1;
+  Crew crew_;
+  Time takes_ = 0;
+  int first_ = 0;
+  Time as_of_ = -1;
+  Stance stance_{};
+};
+
+}  // namespace astrarium

@@ -1,0 +1,319 @@
+// An answer as it goes over the wire: JSON in one buffer, binary tensors straight from shared memory.
+#pragma once
+
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstring>
+#include <ctime>
+#include <limits>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "protocol/json_call.h"
+#include "tensors/half.h"
+#include "tensors/json/text.h"
+#include "tensors/model.h"
+#include "protocol/compression.h"
+
+namespace astrarium::express {
+
+// Where a call's outputs lie: a room for each row, in it the outputs one after the other, each aligned.
+struct Rooms {
+  const char* first;
+  std::size_t bytes;               // of each room
+  std::vector<Shape> shapes;       // by output, of one row with its batch of one
+  std::vector<std::size_t> sizes;  // by output, of one row; of each row in turn where they may differ
+
+  std::size_t size(std::int64_t row, std::size_t output) const {
+    return sizes[sizes.size() == shapes.size() ? output : static_cast<std::size_t>(row) * shapes.size() + output];
+  }
+
+  // What a row has of an output.
+  std::string_view data(std::int64_t row, std::size_t output) const {
+    std::size_t before = 0;
+    for (std::size_t other = 0; other < output; ++other) before += aligned(size(row, other));
+    return {first + static_cast<std::size_t>(row) * bytes + before, size(row, output)};
+  }
+};
+
+// Whether the outputs of each of so many rows can lie in its room.
+inline bool fit(const Model& model, const Rooms& rooms, std::int64_t rows) {
+  if (rooms.shapes.size() != model.outputs.size()) return false;
+  if (rooms.sizes.size() != rooms.shapes.size() && rooms.sizes.size() != rooms.shapes.size() * static_cast<std::size_t>(rows)) return false;
+  for (std::int64_t row = 0; row < rows; ++row) {
+    std::size_t needed = 0;
+    for (std::size_t output = 0; output < rooms.shapes.size(); ++output) {
+      if (rooms.size(row, output) > rooms.bytes) return false;  // first: the sum must not overflow
+      needed += aligned(rooms.size(row, output));
+    }
+    if (needed > rooms.bytes) return false;
+  }
+  return true;
+}
+
+// An element of BYTES that cannot be written in JSON.
+struct NoText {
+  std::string_view output, element;
+  std::size_t number = 0;
+  bool is_broken = false;  // it is no element at all
+};
+
+// Rooms of a model whose outputs leave no size open.
+inline Rooms fixed_rooms(const Model& model, const char* first, std::size_t bytes) {
+  Rooms rooms{first, bytes, {}, {}};
+  for (const Spec& spec : model.outputs) {
+    Shape shape{1};
+    shape.insert(shape.end(), spec.item.begin(), spec.item.end());
+    std::size_t size = spec.type->bytes;
+    for (const std::int64_t dimension : spec.item) size *= static_cast<std::size_t>(dimension);
+    rooms.shapes.push_back(std::move(shape));
+    rooms.sizes.push_back(size);
+  }
+  return rooms;
+}
+
+class AnswerWriter {
+ public:
+  // What is written next answers this call.
+  void about(const Call& call) { closes_ = call.closes; }
+
+  // Builds the answer, with *lines* in its head; `send` or `rest` then read it. Valid until the next one is built.
+  // False where an element is no text.
+  bool write(const Call& call, const Rooms& rooms, std::string_view lines = {}) {
+    json_.clear(), binary_.clear();
+    json_ += R"({"model_name":)", quoted(call.model->name);
+    json_ += R"(,"model_version":)", quoted(call.model->version);
+    json_ += R"(,"outputs":[)";
+    for (const Wanted& wanted : call.outputs) {
+      if (!output(call, rooms, wanted)) return false;
+      json_ += ',';
+    }
+    json_.back() = ']';
+    if (!call.id.empty()) json_ += R"(,"id":)", quoted(call.id);
+    json_ += '}';
+    head(call.accepts, lines);
+    return true;
+  }
+  const NoText& no_text() const { return no_text_; }
+
+  // A refusal; *status* is its number and phrase.
+  void refuse(std::string_view status, std::string_view reason, bool retry) {
+    json_ = R"({"error":)", quoted(reason), json_ += '}';
+    refusal(status, retry);
+  }
+
+  // Bytes that the socket took at once; what it did not take is for `rest`.
+  std::size_t send(int socket) {
+    const ssize_t sent = size() <= kSmall ? send_joined(socket) : send_pieces(socket);
+    return sent < 0 ? 0 : static_cast<std::size_t>(sent);
+  }
+
+  std::size_t size() const {
+    std::size_t size = head_.size() + json_.size();
+    for (const auto piece : binary_) size += piece.size();
+    return size;
+  }
+
+  // Appends what is left after the first *sent* bytes.
+  template <class Bytes>
+  void rest(std::size_t sent, Bytes& out) {
+    out.reserve(size() - sent);
+    gather();
+    for (const iovec& piece : pieces_) {
+      const std::size_t skipped = std::min(sent, piece.iov_len);
+      out.append({static_cast<const char*>(piece.iov_base) + skipped, piece.iov_len - skipped});
+      sent -= skipped;
+    }
+  }
+
+ private:
+  static constexpr std::size_t kSmall = 4096;  // bytes: to copy fewer costs less than to tell the system of the pieces
+
+  ssize_t send_joined(int socket) {
+    char all[kSmall];
+    char* at = all;
+    const auto add = [&at](std::string_view piece) { at = std::copy(piece.begin(), piece.end(), at); };
+    add(head_), add(json_);
+    for (const auto piece : binary_) add(piece);
+    return ::send(socket, all, static_cast<std::size_t>(at - all), MSG_DONTWAIT | MSG_NOSIGNAL);
+  }
+
+  ssize_t send_pieces(int socket) {
+    gather();
+    msghdr message{};
+    message.msg_iov = pieces_.data();
+    message.msg_iovlen = std::min<std::size_t>(pieces_.size(), 1024);
+    return ::sendmsg(socket, &message, MSG_DONTWAIT | MSG_NOSIGNAL);
+  }
+
+  void refusal(std::string_view status, bool retry) {
+    binary_.clear();
+    head_ = "HTTP/1.1 ", head_ += status;
+    head_ += "\r\ndate: ", head_ += date(), head_ += "\r\ncontent-type: application/json\r\n";
+    if (retry) head_ += "retry-after: 1\r\nx-astrarium-retry-after-ms: 1000\r\n";
+    end_head(json_.size());
+  }
+
+  void end_head(std::size_t body) {
+    head_ += "content-length: ", append(head_, body), head_ += closes_ ? "\r\nconnection: close\r\n\r\n" : "\r\n\r\n";
+  }
+
+  void gather() {
+    pieces_.clear();
+    pieces_.push_back({head_.data(), head_.size()});
+    pieces_.push_back({json_.data(), json_.size()});
+    for (const auto piece : binary_) pieces_.push_back({const_cast<char*>(piece.data()), piece.size()});
+  }
+
+  void head(Coding coding, std::string_view lines) {
+    head_ = "HTTP/1.1 200 OK\r\ndate: ", head_ += date();
+    if (binary_.empty()) {
+      head_ += "\r\ncontent-type: application/json\r\n";
+    } else {
+      head_ += "\r\ncontent-type: application/octet-stream\r\ninference-header-content-length: ";
+      append(head_, json_.size()), head_ += "\r\n";
+    }
+    head_ += lines;
+    std::size_t body = json_.size();
+    for (const auto piece : binary_) body += piece.size();
+    if (coding != Coding::kNone && pack(coding, body)) {
+      head_ += "content-encoding: ", head_ += kCodings[static_cast<std::size_t>(coding)], head_ += "\r\n";
+      body = json_.size();
+    }
+    end_head(body);
+  }
+
+  // The whole body compressed, in the place of the JSON.
+  bool pack(Coding coding, std::size_t body) {
+    auto& deflater = deflaters_[coding == Coding::kGzip];
+    if (deflater == nullptr) deflater = std::make_unique<Deflater>(coding);
+    if (!deflater->begin(body, packed_)) return false;
+    deflater->add(json_);
+    for (const auto piece : binary_) deflater->add(piece);
+    deflater->end(packed_);
+    json_.swap(packed_);
+    binary_.clear();
+    return true;
+  }
+
+  const std::string& date() {
+    const std::time_t now = std::time(nullptr);
+    if (now != dated_) {
+      std::tm parts{};
+      gmtime_r(&now, &parts);
+      date_.resize(40);
+      date_.resize(std::strftime(date_.data(), date_.size(), "%a, %d %b %Y %H:%M:%S GMT", &parts));
+      dated_ = now;
+    }
+    return date_;
+  }
+
+  bool output(const Call& call, const Rooms& rooms, const Wanted& wanted) {
+    const Spec& spec = call.model->outputs[wanted.output];
+    json_ += R"({"name":)", quoted(spec.name);
+    json_ += R"(,"datatype":")", json_ += spec.type->name;
+    json_ += R"(","shape":[)", number(call.rows);
+    const Shape& shape = rooms.shapes[wanted.output];
+    for (std::size_t axis = 1; axis < shape.size(); ++axis) json_ += ',', number(shape[axis]);
+    json_ += ']';
+    if (wanted.binary) {
+      std::size_t size = 0;
+      for (std::int64_t row = 0; row < call.rows; ++row) size += binary_.emplace_back(rooms.data(row, wanted.output)).size();
+      json_ += R"(,"parameters":{"binary_data_size":)", number(size), json_ += '}';
+    } else {
+      json_ += R"(,"data":[)";
+      no_text_ = {spec.name, {}};
+      for (std::int64_t row = 0; row < call.rows; ++row) {
+        const std::string_view data = rooms.data(row, wanted.output);
+        if (spec.type->kind != Kind::kBytes) elements(*spec.type, data.data(), data.size());
+        else if (!texts(data)) return false;
+      }
+      if (json_.back() == ',') json_.pop_back();
+      json_ += ']';
+    }
+    json_ += '}';
+    return true;
+  }
+
+  bool texts(std::string_view data) {
+    for (; !data.empty(); ++no_text_.number) {
+      std::uint32_t length = 0;
+      if (data.size() >= sizeof length) std::memcpy(&length, data.data(), sizeof length);
+      if (data.size() < sizeof length || length > data.size() - sizeof length) return no_text_.is_broken = true, false;
+      no_text_.element = data.substr(sizeof length, length);
+      if (!is_utf8(no_text_.element)) return false;
+      quoted(no_text_.element);
+      json_ += ',';
+      data.remove_prefix(sizeof length + length);
+    }
+    return true;
+  }
+
+  void elements(const Datatype& type, const char* data, std::size_t size) {
+    switch (type.kind) {
+      case Kind::kBool: return each<std::uint8_t>(data, size, [this](auto v) { json_ += v ? "true" : "false"; });
+      case Kind::kU8: return whole<std::uint8_t>(data, size);
+      case Kind::kU16: return whole<std::uint16_t>(data, size);
+      case Kind::kU32: return whole<std::uint32_t>(data, size);
+      case Kind::kU64: return whole<std::uint64_t>(data, size);
+      case Kind::kI8: return whole<std::int8_t>(data, size);
+      case Kind::kI16: return whole<std::int16_t>(data, size);
+      case Kind::kI32: return whole<std::int32_t>(data, size);
+      case Kind::kI64: return whole<std::int64_t>(data, size);
+      case Kind::kF16: return each<std::uint16_t>(data, size, [this](auto bits) { json_ += HalfTexts::all()[bits]; });
+      case Kind::kF32: return each<float>(data, size, [this](float v) { real(v); });
+      case Kind::kF64: return each<double>(data, size, [this](double v) { real(v); });
+      default: return;  // BF16, which the protocol does not have in JSON
+    }
+  }
+
+  template <class T, class Write>
+  void each(const char* data, std::size_t size, Write write) {
+    for (std::size_t at = 0; at + sizeof(T) <= size; at += sizeof(T)) {
+      T value;
+      std::memcpy(&value, data + at, sizeof value);
+      write(value);
+      json_ += ',';
+    }
+  }
+
+  template <class T>
+  void whole(const char* data, std::size_t size) {
+    each<T>(data, size, [this](T v) { number(v); });
+  }
+
+  template <class T>
+  static void append(std::string& text, T value) {
+    char digits[24];
+    const auto [end, _] = std::to_chars(digits, digits + sizeof digits, value);
+    text.append(digits, end);
+  }
+
+  template <class T>
+  void number(T value) {
+    append(json_, value);
+  }
+
+  void real(double value) {
+    char digits[48];
+    json_.append(digits, write_real(value, digits, digits + sizeof digits));
+  }
+
+  void quoted(std::string_view text) { append_quoted(json_, text); }
+
+  std::string head_, json_, date_, packed_;
+  std::unique_ptr<Deflater> deflaters_[2];  // of deflate and of gzip, once they are needed
+  NoText no_text_;
+  bool closes_ = false;
+  std::vector<std::string_view> binary_;
+  std::vector<iovec> pieces_;
+  std::time_t dated_ = -1;
+};
+
+}  // namespace astrarium::express

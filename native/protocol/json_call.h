@@ -1,0 +1,377 @@
+// One inference request that goes the short way: checked against its model, its tensors ready to be placed.
+#pragma once
+
+#include <algorithm>
+#include <cstring>
+#include <optional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tensors/bytes_tensor.h"
+#include "tensors/half.h"
+#include "protocol/http_head.h"
+#include "tensors/json/scan.h"
+#include "tensors/model.h"
+
+namespace astrarium::express {
+
+inline constexpr std::size_t kLongestTag = 256, kMostDimensions = 32;
+// Bytes of JSON in a request, or of elements that its answer has in JSON: reading or writing more takes so long (20 ms
+// and more) that the long way does it, in a thread.
+inline constexpr std::size_t kMostJson = 1 << 20;
+// Bytes of JSON beside the elements of tensors: LARGE in server/settings.py, which the long way holds to the byte.
+inline constexpr std::size_t kMostBeside = 256 << 10;
+// Bytes of an answer: a larger one is copied, page by page, for longer (60 ms) than others should wait.
+inline constexpr std::size_t kMostAnswer = 32 << 20;
+
+// Of parameters: microseconds, and a level.
+inline constexpr std::int64_t kLongestTimeout = 1'000'000'000'000'000, kLargestPriority = 0xffffffff;
+
+struct Part {
+  Shape shape;
+  std::string made;       // from JSON; empty where the bytes lie in the request
+  std::string_view data;  // of the request, or of `made`
+  bool given = false;
+};
+
+struct Wanted {
+  std::size_t output;
+  bool binary;
+  bool stated = true;  // of this output; else of all of them
+};
+
+struct Call {
+  std::shared_ptr<const Model> model;
+  std::string id, application;
+  std::vector<Part> inputs;  // in the model's order
+  std::vector<Wanted> outputs;
+  std::int64_t rows = 0;
+  std::int64_t timeout_us = 0;  // 0: none was given
+  std::int64_t priority = 0;
+  Coding accepts = Coding::kNone;  // how the answer is compressed
+  bool closes = false;             // the connection, after the answer
+  bool timed = false;              // the answer says how long each stage took
+  std::int64_t patience = 0;  // nanoseconds for which the client waits, whatever the objective; 0: it did not say
+
+  // Makes it as new, for another request of any model, and keeps what memory it has.
+  void clear() {
+    id.clear(), application.clear(), outputs.clear();
+    for (Part& part : inputs) part.shape.clear(), part.made.clear(), part.data = {}, part.given = false;
+    rows = timeout_us = priority = patience = 0;
+    accepts = Coding::kNone, closes = timed = false;
+  }
+
+  std::size_t block_bytes() const {
+    std::size_t size = 0;
+    for (const Part& part : inputs) size += aligned(part.data.size());
+    return size;
+  }
+
+  // Tensors lie one after the other, each aligned; what lies between them is zero, so that equal inputs are equal blocks.
+  void place(char* at) const {
+    for (const Part& part : inputs) {
+      std::memcpy(at, part.data.data(), part.data.size());
+      at = clear_gap(at, part.data.size());
+    }
+  }
+  // After a tensor of *size* bytes; returns where the next one begins.
+  static char* clear_gap(char* at, std::size_t size) {
+    std::memset(at + size, 0, aligned(size) - size);
+    return at + aligned(size);
+  }
+};
+
+// Fills a Call from a body. Every `false` sends the request the long way; `why` says for what reason.
+class BodyReader {
+ public:
+  BodyReader(Call& call, std::string_view json, std::string_view binary, std::size_t limit)
+      : call_(call), scan_(json), binary_(binary), limit_(limit), beside_(json.size()) {}
+
+  bool read() {
+    call_.inputs.resize(call_.model->inputs.size());
+    return scan_.object([this](std::string_view key) { return field(key); }) && scan_.at_end() && complete();
+  }
+
+  std::string_view why() const { return why_; }
+
+ private:
+  enum Field { kInputs, kOutputs, kId, kParameters, kFields };
+  enum Parameter { kTimeout, kPriority, kApplication, kBinary, kParameterCount };
+  struct Announced {
+    std::string_view name, type;
+    std::int64_t dimensions[kMostDimensions];  // no vector: a request in the steady state takes no memory
+    std::size_t axes = 0;
+    std::optional<std::size_t> binary;
+    std::optional<JsonScan> data;  // where the elements are, if they came before what tells how to read them
+    bool has_name = false, has_type = false, has_shape = false, has_data = false, has_parameters = false;
+  };
+
+  // Fields and parameters that nobody asked for: they mean nothing, but each may be there only once.
+  struct Extras {
+    static constexpr std::size_t kMost = 8;  // more go the long way
+    std::string_view names[kMost];
+    std::size_t count = 0;
+
+    bool add(std::string_view name) {
+      if (count == kMost || std::find(names, names + count, name) != names + count) return false;
+      names[count++] = name;
+      return true;
+    }
+  };
+
+  bool extra(Extras& extras, std::string_view name) { return extras.add(name) && scan_.scalar(scratch_); }
+
+  // A parameter that would change what a tensor means.
+  static bool is_unserved(std::string_view name) { return name.substr(0, 13) == "shared_memory" || name == "classification"; }
+
+  bool once(bool& seen) { return std::exchange(seen, true) == false; }
+
+  bool field(std::string_view key) {
+    if (key == "inputs") return once(seen_[kInputs]) && scan_.list([this] { return input(); });
+    if (key == "outputs") return once(seen_[kOutputs]) && scan_.list([this] { return output(); });
+    if (key == "id") return once(seen_[kId]) && text(call_.id);
+    if (key == "parameters")
+      return once(seen_[kParameters]) && scan_.object([this](std::string_view name) { return parameter(name); });
+    return extra(fields_, key);
+  }
+
+  bool text(std::string& kept) {
+    kept.clear();
+    return scan_.any_text(kept);
+  }
+
+  bool parameter(std::string_view name) {
+    if (name == "timeout") return once(told_[kTimeout]) && bounded(call_.timeout_us, 1, kLongestTimeout);
+    if (name == "priority") return once(told_[kPriority]) && bounded(call_.priority, 0, kLargestPriority);
+    if (name == "application")
+      return once(told_[kApplication]) && text(call_.application) && characters(call_.application) <= kLongestTag;
+    if (name == "binary_data_output") return once(told_[kBinary]) && scan_.boolean(all_binary_);
+    return name.substr(0, 9) != "sequence_" && extra(parameters_, name);
+  }
+
+  bool bounded(std::int64_t& found, std::int64_t low, std::int64_t high) {
+    return scan_.whole(found) && found >= low && found <= high;
+  }
+
+  // inputs
+
+  bool input() {
+    Announced given;
+    Extras fields, parameters;
+    if (!scan_.object([&](std::string_view key) { return input_field(given, key, fields, parameters); })) return false;
+    if (given.binary) return !given.has_data && binary_data(given);
+    return given.data ? late_data(given) : given.has_data;
+  }
+
+  bool binary_data(const Announced& given) {
+    Part* part = announced(given);
+    if (part == nullptr || *given.binary > binary_.size() - taken_) return false;
+    part->data = binary_.substr(taken_, *given.binary);
+    taken_ += *given.binary;
+    if (!is_text()) return *given.binary == size_;
+    return bytes_elements(part->data, elements_) == std::pair(elements_, part->data.size());
+  }
+
+  // Elements that came first.
+  bool late_data(const Announced& given) {
+    const JsonScan after = std::exchange(scan_, *given.data);
+    const bool read = json_data(given);
+    scan_ = after;
+    return read;
+  }
+
+  bool input_field(Announced& given, std::string_view key, Extras& fields, Extras& parameters) {
+    if (key == "name") return once(given.has_name) && scan_.text(given.name);
+    if (key == "datatype") return once(given.has_type) && scan_.text(given.type);
+    if (key == "shape") return once(given.has_shape) && scan_.list([&] { return dimension(given); });
+    if (key == "data") return once(given.has_data) && elements(given);
+    if (key != "parameters") return extra(fields, key);
+    return once(given.has_parameters) && scan_.object([&](std::string_view name) {
+      if (name == "binary_data_size") return !given.binary && scan_.whole(given.binary.emplace());
+      return !is_unserved(name) && extra(parameters, name);
+    });
+  }
+
+  // Reads elements, or moves behind them where what tells how to read them is still to come.
+  bool elements(Announced& given) {
+    const std::size_t before = scan_.left();
+    const bool read = is_announced(given) ? json_data(given) : (given.data = scan_, scan_.skip_list());
+    beside_ -= before - scan_.left();
+    return read;
+  }
+
+  static bool is_announced(const Announced& given) { return given.has_name && given.has_type && given.has_shape; }
+  bool is_text() const { return spec_->type->kind == Kind::kBytes; }
+
+  bool dimension(Announced& given) {
+    return given.axes < kMostDimensions && scan_.whole(given.dimensions[given.axes++]);
+  }
+
+  // Where an input goes, once all is known of it but its elements; `elements_` is then how many there are, and `size_`
+  // the bytes that they take, if those do not vary.
+  Part* announced(const Announced& given) {
+    if (!is_announced(given)) return nullptr;
+    const auto at = place_of(call_.model->inputs, given.name);
+    if (at == call_.inputs.size() || std::exchange(call_.inputs[at].given, true)) return nullptr;
+    const Spec& spec = call_.model->inputs[at];
+    if (spec.type->name != given.type) return nullptr;
+    Shape& shape = call_.inputs[at].shape;
+    shape.assign(given.dimensions, given.dimensions + given.axes);
+    const auto elements = spec.elements(shape, limit_);
+    if (!elements || shape[0] > call_.model->max_batch) return nullptr;
+    if (call_.rows != 0 && shape[0] != call_.rows) return nullptr;
+    call_.rows = shape[0];
+    spec_ = &spec, elements_ = *elements, size_ = *elements * spec.type->bytes;
+    return &call_.inputs[at];
+  }
+
+  bool json_data(const Announced& given) {
+    Part* part = announced(given);
+    if (part == nullptr || !spec_->speaks_json()) return false;
+    if (elements_ > scan_.left()) return false;  // a short body must not ask for much memory
+    part->made.resize(size_);
+    out_ = part->made.data(), out_end_ = out_ + size_;
+    texts_ = &part->made, texts_left_ = elements_;
+    const bool read = scan_.nested_list() ? nested(part->shape, 0) : scan_.list([this] { return element(); });
+    part->data = part->made;
+    return read && (is_text() ? texts_left_ == 0 : out_ == out_end_);
+  }
+
+  bool nested(const Shape& shape, std::size_t axis) {
+    std::int64_t count = 0;
+    const bool last = axis + 1 == shape.size();
+    const bool read = scan_.list([&] { return ++count, last ? element() : nested(shape, axis + 1); });
+    return read && count == shape[axis];
+  }
+
+  bool element() {
+    switch (spec_->type->kind) {
+      case Kind::kBool: return boolean();
+      case Kind::kU8: return whole<std::uint8_t>();
+      case Kind::kU16: return whole<std::uint16_t>();
+      case Kind::kU32: return whole<std::uint32_t>();
+      case Kind::kU64: return whole<std::uint64_t>();
+      case Kind::kI8: return whole<std::int8_t>();
+      case Kind::kI16: return whole<std::int16_t>();
+      case Kind::kI32: return whole<std::int32_t>();
+      case Kind::kI64: return whole<std::int64_t>();
+      case Kind::kF16: return half();
+      case Kind::kF32: return real<float>();
+      case Kind::kF64: return real<double>();
+      case Kind::kBytes: return texts_left_-- > 0 && append_text(scan_, *texts_);
+      default: return false;
+    }
+  }
+
+  template <class T>
+  bool put(T value) {
+    if (out_end_ - out_ < static_cast<std::ptrdiff_t>(sizeof value)) return false;
+    std::memcpy(out_, &value, sizeof value);
+    out_ += sizeof value;
+    return true;
+  }
+
+  template <class T>
+  bool whole() {
+    T value{};
+    return scan_.whole(value) && put(value);
+  }
+
+  template <class T>
+  bool real() {
+    T value{};
+    return scan_.real(value) && put(value);
+  }
+
+  bool half() {
+    double value = 0;
+    std::uint16_t bits = 0;
+    return scan_.real(value) && to_half(value, bits) && put(bits);
+  }
+
+  bool boolean() {
+    bool value = false;
+    return scan_.boolean(value) && put(static_cast<std::uint8_t>(value));
+  }
+
+  // outputs
+
+  bool output() {
+    std::string_view name;
+    bool has_name = false, has_parameters = false;
+    std::optional<bool> binary;
+    Extras fields, parameters;
+    const bool read = scan_.object([&](std::string_view key) {
+      if (key == "name") return once(has_name) && scan_.text(name);
+      if (key != "parameters") return extra(fields, key);
+      return once(has_parameters) && scan_.object([&](std::string_view flag) {
+        if (flag == "binary_data") return !binary && scan_.boolean(binary.emplace());
+        return !is_unserved(flag) && extra(parameters, flag);
+      });
+    });
+    const auto at = place_of(call_.model->outputs, name);
+    if (!read || !has_name || at == call_.model->outputs.size()) return false;
+    for (const Wanted& other : call_.outputs)
+      if (other.output == at) return false;
+    call_.outputs.push_back({at, binary.value_or(false), binary.has_value()});
+    return true;
+  }
+
+  bool complete() {
+    const auto given = [](const Part& part) { return part.given; };
+    if (call_.rows == 0 || taken_ != binary_.size()) return false;
+    if (beside_ + call_.inputs.size() * kPieceDigits > kMostBeside) return refused(kTooLarge);
+    if (!std::all_of(call_.inputs.begin(), call_.inputs.end(), given)) return false;
+    if (call_.outputs.empty())
+      for (std::size_t at = 0; at < call_.model->outputs.size(); ++at) call_.outputs.push_back({at, false, false});
+    std::size_t answer = 0;
+    for (Wanted& wanted : call_.outputs) {
+      const Spec& output = call_.model->outputs[wanted.output];
+      const std::size_t size = expected_bytes(output);
+      if (!wanted.stated) wanted.binary = all_binary_;
+      if (!wanted.binary && !output.speaks_json()) return false;
+      if (!wanted.binary && size > kMostJson) return refused(kLargeJson);
+      answer += size;
+    }
+    if (answer > kMostAnswer) return refused(kTooLarge);
+    return call_.accepts == Coding::kNone || answer <= kMostJson || refused(kAccepts);  // as slow as JSON is
+  }
+
+  bool refused(std::string_view why) {
+    why_ = why;
+    return false;
+  }
+
+  // Of an output; where its size is open, it is expected to follow the inputs.
+  std::size_t expected_bytes(const Spec& output) const {
+    if (output.type->kind == Kind::kBytes) return call_.block_bytes();
+    std::size_t size = output.type->bytes * static_cast<std::size_t>(call_.rows);
+    for (const std::int64_t length : output.item) {
+      if (length < 0) return call_.block_bytes();
+      size *= static_cast<std::size_t>(length);
+    }
+    return size;
+  }
+
+  Call& call_;
+  JsonScan scan_;
+  std::string_view binary_;
+  std::size_t limit_, taken_ = 0, size_ = 0, elements_ = 0, texts_left_ = 0;
+  static constexpr std::size_t kPieceDigits = 20;  // at most, in the place of elements in an outline
+  std::size_t beside_;  // bytes of JSON that are no elements
+  const Spec* spec_ = nullptr;
+  char* out_ = nullptr;
+  char* out_end_ = nullptr;
+  std::string* texts_ = nullptr;
+  std::string scratch_;
+  Extras fields_, parameters_;
+  bool seen_[kFields] = {}, told_[kParameterCount] = {};
+  bool all_binary_ = false;
+  static constexpr std::string_view kBody = "body", kLargeJson = "large_json", kAccepts = "accept-encoding", kTooLarge = "too_large";
+  std::string_view why_ = kBody;
+};
+
+}  // namespace astrarium::express

@@ -1,0 +1,82 @@
+// What became of batches, added up for Python, which looks at it now and then: books, profiles that drift, busy GPUs.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <utility>
+#include <vector>
+
+#include "exchange/tally.h"
+
+namespace astrarium::front {
+
+// A batch that ended well.
+struct BatchRecord {
+  std::int64_t tag;
+  int gpu, model, size;
+  Time dispatched, planned_end, received, started, computing, computed, finished;
+
+  // How long it had its GPU, and for how long no other could have it: KeptGpu in astrarium.server.control.calls.ticket.
+  Time busy() const { return std::max<Time>(0, computed - std::max(started, dispatched)); }
+  Time kept_gpu() const { return (computing == started ? computed : finished) - started; }
+};
+
+// How long one batch kept its GPU.
+struct KeptGpu {
+  Time finished;
+  int size;
+  Time kept;
+};
+
+template <class T>
+T& grown(std::vector<T>& all, int place) {
+  if (std::ssize(all) <= place) all.resize(static_cast<std::size_t>(place) + 1);
+  return all[static_cast<std::size_t>(place)];
+}
+
+// A model's batches since Python last looked.
+struct ModelBatches {
+  static constexpr std::size_t kLast = 200;  // as many as a drift watch looks at (FEWEST)
+
+  std::array<std::int64_t, TimeHistogram::kBounds.size() + 1> execution{};  // counts by upper bound
+  Time gathering = 0, writing = 0;
+  std::vector<std::pair<std::int64_t, Time>> computing;  // by size: how many, and how long in all
+  std::deque<KeptGpu> last;
+
+  void add(const BatchRecord& one) {
+    ++execution[TimeHistogram::place(one.finished - one.started)];
+    gathering += one.computing - one.started, writing += one.finished - one.computed;
+    auto& [count, time] = grown(computing, one.size);
+    ++count, time += one.computed - one.computing;
+    last.push_back({one.finished, one.size, one.kept_gpu()});
+    if (last.size() > kLast) last.pop_front();
+  }
+};
+
+class BatchBooks {
+ public:
+  using Second = std::pair<Time, Time>;  // when it began, and how long a GPU was busy in it
+
+  void add(const BatchRecord& one) {
+    grown(models, one.model).add(one);
+    add_busy(one.gpu, one.finished, one.busy());
+  }
+  void add_busy(int gpu, Time until, Time time) { busy_in(grown(busy, gpu), until / kSecond * kSecond) += time; }
+
+  std::vector<ModelBatches> models;       // by model
+  std::vector<std::vector<Second>> busy;  // by GPU
+
+ private:
+  static constexpr Time kSecond = 1000 * kMillisecond;
+
+  // It is mostly the last one: batches of a GPU end one after another.
+  static Time& busy_in(std::vector<Second>& seconds, Time began) {
+    const auto found = std::find_if(seconds.rbegin(), seconds.rend(), [&](const Second& one) { return one.first == began; });
+    if (found != seconds.rend()) return found->second;
+    return seconds.emplace_back(began, 0).second;
+  }
+};
+
+}  // namespace astrarium::front

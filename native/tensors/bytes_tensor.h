@@ -1,0 +1,38 @@
+// A BYTES tensor in its binary layout: elements of any length, each after its length in 32 bits.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "tensors/json/scan.h"
+
+namespace astrarium::express {
+
+// How many elements there are, and where the last one ends: past the data where a length says too much. Counts no
+// further than one more than *most*, so that a request takes no longer than the shape that it announces.
+inline std::pair<std::size_t, std::size_t> bytes_elements(std::string_view data, std::size_t most) {
+  std::size_t found = 0, at = 0;
+  while (data.size() - at >= sizeof(std::uint32_t) && found <= most) {
+    std::uint32_t length;  // little-endian, as the machines that this runs on
+    std::memcpy(&length, data.data() + at, sizeof length);
+    at += sizeof length + length;
+    ++found;
+    if (at > data.size()) break;
+  }
+  return {found, at};
+}
+
+// Appends a text of JSON as an element.
+inline bool append_text(JsonScan& scan, std::string& made) {
+  const std::size_t begin = made.size();
+  made.append(sizeof(std::uint32_t), '\0');
+  if (!scan.any_text(made)) return false;
+  const auto length = static_cast<std::uint32_t>(made.size() - begin - sizeof(std::uint32_t));
+  std::memcpy(made.data() + begin, &length, sizeof length);
+  return true;
+}
+
+}  // namespace astrarium::express

@@ -1,0 +1,73 @@
+// What the short way knows of a model: the tensors that it takes and gives.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tensors/datatype.h"
+#include "tensors/value_limits.h"
+
+namespace astrarium::express {
+
+inline constexpr std::size_t kAlignment = 64;  // of every tensor in a block of shared memory
+
+inline constexpr std::size_t aligned(std::size_t size) { return (size + kAlignment - 1) / kAlignment * kAlignment; }
+
+inline constexpr std::size_t kMostTexts = 1'000'000;  // elements of BYTES, as in server/protocol/checking.py
+
+using Shape = std::vector<std::int64_t>;
+
+struct Spec {
+  std::string name;
+  const Datatype* type;
+  Shape item;  // of one item, without the batch; -1 is any size
+  std::optional<Limits> limits = std::nullopt;  // of an input
+
+  bool operator==(const Spec&) const = default;
+
+  // The protocol has no BF16 in JSON.
+  bool speaks_json() const { return type->kind != Kind::kBF16; }
+
+  // The bytes of a tensor of this shape (batch first), or nothing where it does not fit or exceeds *limit*.
+  std::optional<std::size_t> bytes(const Shape& shape, std::size_t limit) const {
+    const auto count = elements(shape, limit);
+    return count ? std::optional(*count * type->bytes) : std::nullopt;
+  }
+
+  // Its elements, each of a length of its own or not, or nothing where they cannot be within *limit* bytes.
+  std::optional<std::size_t> elements(const Shape& shape, std::size_t limit) const {
+    if (shape.size() != item.size() + 1 || shape[0] < 1) return std::nullopt;
+    std::size_t elements = 1;
+    for (std::size_t axis = 0; axis < shape.size(); ++axis) {
+      const bool fits = axis == 0 || item[axis - 1] == -1 || item[axis - 1] == shape[axis];
+      if (!fits || shape[axis] < 1) return std::nullopt;  // empty tensors go the long way
+      if (static_cast<std::size_t>(shape[axis]) > limit / elements) return std::nullopt;
+      elements *= static_cast<std::size_t>(shape[axis]);
+    }
+    const bool is_text = type->kind == Kind::kBytes;
+    if (is_text && elements > kMostTexts) return std::nullopt;
+    return elements <= limit / (is_text ? sizeof(std::uint32_t) : type->bytes) ? std::optional(elements) : std::nullopt;
+  }
+};
+
+struct Model {
+  int index;
+  std::string name, version;
+  std::vector<Spec> inputs, outputs;
+  std::int64_t max_batch;
+  std::int64_t objective = 0;                        // nanoseconds; 0: nobody is refused here for being late
+  std::map<std::int64_t, std::int64_t> priorities;  // their objectives
+};
+
+inline std::size_t place_of(const std::vector<Spec>& specs, std::string_view name) {
+  std::size_t at = 0;
+  while (at < specs.size() && specs[at].name != name) ++at;
+  return at;
+}
+
+}  // namespace astrarium::express

@@ -1,0 +1,250 @@
+// A worker's loop without Python: it hears orders, also while a batch runs, and runs the batches of models that need none.
+// serving/live/worker.py is the reference. All that this does not understand goes to Python, and so does every batch
+// that comes while Python has one: batches take turns in the order in which they were sent.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "messages/pack_writer.h"
+#include "worker/work.h"
+
+namespace astrarium::worker {
+
+// What a loop is surrounded by: the other end of its line, and time.
+class Surroundings {
+ public:
+  virtual ~Surroundings() = default;
+  virtual Time now() = 0;
+  // The next packet (empty: the other end is gone), or nothing where none came for a while.
+  virtual std::optional<std::string_view> receive() = 0;
+  virtual void say(const std::string& packet) = 0;
+  // Waits until an instant; whenever a packet can be received, *heard* is asked, and true ends the wait: it returns false.
+  virtual bool wait(Time until, const std::function<bool()>& heard) = 0;
+  // Waits until something is ready, which is expected at an instant, and asks *heard* meanwhile.
+  virtual void wait_for(Time expected, const std::function<bool()>& ready, const std::function<void()>& heard) = 0;
+};
+
+class BatchLoop : private Waiting {
+ public:
+  // *pass_on* gives a packet to Python, which says whether it wants its turn.
+  using PassOn = std::function<bool(std::string_view packet, Time received)>;
+
+  BatchLoop(Surroundings& around, Memory memory) : around_(around), memory_(memory) {}
+
+  // By any thread.
+  void know(std::int64_t model, std::shared_ptr<NativeModel> native) {
+    const std::lock_guard lock(mutex_);
+    models_[model] = std::move(native);
+  }
+  void forget(std::int64_t model) {
+    const std::lock_guard lock(mutex_);
+    models_.erase(model);
+  }
+
+  // Serves until Python wants its turn, or nothing but pings was heard for a while. *free* is when the GPU is done with what
+  // it was given; so is what this returns.
+  Time serve(Time free, const PassOn& pass_on) {
+    free_ = free, pass_on_ = &pass_on, python_waits_ = false;
+    while (true) {
+      if (!turns_.empty()) take();
+      else if (python_waits_ || !listen() || std::exchange(quiet_, false)) return free_;
+    }
+  }
+
+ private:
+  static constexpr Time kQuiet = 1'000'000'000;
+
+  struct Turn {
+    std::int64_t run;
+    Time received, not_before;
+    std::unique_ptr<Work> work;
+    std::optional<Time> recovery = std::nullopt;  // it is to be stopped or skipped
+  };
+
+  bool listen() {
+    const auto packet = around_.receive();
+    if (packet) obey(*packet, around_.now());
+    return packet.has_value();
+  }
+
+  void obey(std::string_view packet, Time received) {
+    if (const auto sent = OrderScan(packet).ping()) return answer_ping(*sent, received);
+    heard_ = received;
+    if (!python_waits_ && queue(packet, received)) return;
+    if (const auto order = OrderScan(packet).cancel_batch())
+      if (cancel(*order)) return;
+    python_waits_ |= (*pass_on_)(packet, received);
+  }
+
+  // The server pings an idle worker all the time: that is no reason for Python not to look around.
+  void answer_ping(Time sent, Time received) {
+    around_.say(pong(sent, received));
+    quiet_ = turns_.empty() && received - std::max(heard_, free_) >= kQuiet;
+    if (quiet_) heard_ = received;
+  }
+
+  // False where it is no batch, or one for Python.
+  bool queue(std::string_view packet, Time received) {
+    const auto order = OrderScan(packet).run_batch();
+    const auto model = order ? find(order->model) : nullptr;
+    if (model == nullptr) return false;
+    auto work = model->work(memory_, *order);
+    if (work == nullptr) return false;
+    turns_.push_back({order->run, received, std::max(received, order->start), std::move(work)});
+    return true;
+  }
+
+  std::shared_ptr<NativeModel> find(std::int64_t model) {
+    const std::lock_guard lock(mutex_);
+    const auto known = models_.find(model);
+    return known == models_.end() ? nullptr : known->second;
+  }
+
+  bool cancel(const CancelBatch& order) {
+    for (Turn& turn : turns_) {
+      if (turn.run != order.run) continue;
+      turn.recovery = order.recovery;
+      return true;
+    }
+    return false;
+  }
+
+  // The first batch has its turn; it stays the first until it has ended.
+  void take() {
+    Turn& turn = turns_.front();
+    const Time earliest = std::max(free_, turn.not_before);
+    try {
+      const auto ran = turn.recovery ? std::nullopt : turn.work->run(free_, turn.not_before, *this);
+      if (ran) free_ = ran->ended;
+      if (!ran || turn.recovery) return recover(earliest);
+      turn.work->answer();
+      around_.say(done(turn, *ran, around_.now()));
+    } catch (const BatchFailed& error) {
+      free_ = around_.now();
+      around_.say(broken(turn.run, std::min(earliest, free_), free_, error.what()));
+    } catch (const DeviceLost& error) {
+      around_.say(last_words(turn.run, error.what()));
+      throw;
+    }
+    turns_.pop_front();
+  }
+
+  // --- how a batch waits
+
+  Time now() override { return around_.now(); }
+
+  bool until(Time instant) override {
+    launch_ahead();
+    return around_.wait(instant, [this] { return heard(), turns_.front().recovery.has_value(); });
+  }
+
+  void until_ready(Time expected, const std::function<bool()>& ready) override {
+    launch_ahead();
+    around_.wait_for(expected, ready, [this] { heard(); });
+  }
+
+  void heard() {
+    listen();
+    launch_ahead();
+  }
+
+  // The GPU goes from one batch to the next without the host in between.
+  void launch_ahead() {
+    for (const Turn& turn : turns_) {
+      if (turn.work->launched() || turn.recovery) continue;
+      if (!may_launch(turn)) return;
+      turn.work->launch(around_.now());
+    }
+  }
+
+  // One that nothing is ahead of waits for its time; and a model has only so much memory for batches.
+  bool may_launch(const Turn& turn) {
+    std::size_t given = 0, of_model = 0;
+    for (const Turn& other : turns_) {
+      given += other.work->launched();
+      of_model += other.work->launched() && other.work->model() == turn.work->model();
+    }
+    if (given == 0 && turn.not_before > around_.now()) return false;
+    return of_model < turn.work->in_flight();
+  }
+
+  void recover(Time began) {
+    const Turn turn = std::move(turns_.front());
+    turns_.pop_front();
+    const Time stopped = around_.now();
+    free_ = stopped + *turn.recovery;
+    around_.wait(free_, [this] { return listen(), false; });
+    around_.say(cancelled(turn.run, std::min(began, stopped), stopped));
+  }
+
+  static std::string done(const Turn& turn, const Ran& ran, Time finished) {
+    std::string packet;
+    express::PackWriter pack(packet);
+    pack.array(9);
+    pack.text("BatchDone");
+    for (const Time value : {turn.run, turn.received, ran.began, ran.began, ran.ended, finished}) pack.number(static_cast<std::uint64_t>(value));
+    packet += turn.work->shapes;
+    pack.array(0);
+    return packet;
+  }
+
+  static std::string broken(std::int64_t run, Time started, Time finished, std::string_view error) {
+    std::string packet;
+    express::PackWriter pack(packet);
+    pack.array(5);
+    pack.text("BatchBroken");
+    for (const Time value : {run, started, finished}) pack.number(static_cast<std::uint64_t>(value));
+    pack.long_text(error);
+    return packet;
+  }
+
+  static std::string last_words(std::int64_t run, std::string_view error) {
+    std::string packet;
+    express::PackWriter pack(packet);
+    pack.array(3);
+    pack.text("WorkerBroken");
+    pack.number(static_cast<std::uint64_t>(run));
+    pack.long_text(error);
+    return packet;
+  }
+
+  static std::string pong(Time sent, Time received) {
+    std::string packet;
+    express::PackWriter pack(packet);
+    pack.array(3);
+    pack.text("Pong");
+    for (const Time value : {sent, received}) pack.number(static_cast<std::uint64_t>(value));
+    return packet;
+  }
+
+  static std::string cancelled(std::int64_t run, Time started, Time stopped) {
+    std::string packet;
+    express::PackWriter pack(packet);
+    pack.array(4);
+    pack.text("BatchCancelled");
+    for (const Time value : {run, started, stopped}) pack.number(static_cast<std::uint64_t>(value));
+    return packet;
+  }
+
+  Surroundings& around_;
+  const Memory memory_;
+  const PassOn* pass_on_ = nullptr;
+  bool python_waits_ = false, quiet_ = false;
+  Time free_ = 0, heard_ = 0;
+  std::deque<Turn> turns_;
+  std::mutex mutex_;  // for the models
+  std::unordered_map<std::int64_t, std::shared_ptr<NativeModel>> models_;
+};
+
+}  // namespace astrarium::worker

@@ -1,0 +1,126 @@
+// A worker's native loop as Python sees it, on a real line or in a time that a test makes.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "tensors/bind_tensors.h"
+#include "worker/batch_loop.h"
+#include "worker/graph_model.h"
+#include "worker/cuda_stream.h"
+#include "worker/timed_model.h"
+
+namespace astrarium::worker {
+
+namespace nb = nanobind;
+
+inline nb::bytes as_bytes(std::string_view text) { return nb::bytes(text.data(), text.size()); }
+
+// The line, the clock and the wait of a test, as worker.Worker takes them.
+class PythonSurroundings : public Surroundings {
+ public:
+  PythonSurroundings(nb::callable clock, nb::callable receive, nb::callable send, nb::callable watch)
+      : clock_(clock), receive_(receive), send_(send), watch_(watch) {}
+
+  Time now() override {
+    const nb::gil_scoped_acquire lock;
+    return nb::cast<Time>(clock_());
+  }
+  std::optional<std::string_view> receive() override {
+    const nb::gil_scoped_acquire lock;
+    const auto packet = nb::cast<nb::bytes>(receive_());
+    packet_.assign(packet.c_str(), packet.size());
+    return packet_;
+  }
+  void say(const std::string& packet) override {
+    const nb::gil_scoped_acquire lock;
+    send_(as_bytes(packet));
+  }
+  bool wait(Time until, const std::function<bool()>& heard) override {
+    const nb::gil_scoped_acquire lock;
+    const auto listens = nb::cpp_function([&heard](Time) { return heard(); });
+    return nb::cast<bool>(watch_(-1, listens)(until));
+  }
+  void wait_for(Time expected, const std::function<bool()>& ready, const std::function<void()>& heard) override {
+    const nb::gil_scoped_acquire lock;
+    const auto listens = nb::cpp_function([&heard](Time) { return heard(), false; });
+    watch_(-1, listens)(expected, nb::cpp_function([&ready] { return ready(); }));
+  }
+
+ private:
+  nb::callable clock_, receive_, send_, watch_;
+  std::string packet_;
+};
+
+using SpecRow = std::tuple<std::string, std::string, express::Shape>;  // as messages tell them
+
+inline std::vector<Spec> specs_of(const std::vector<SpecRow>& rows) {
+  std::vector<Spec> specs;
+  for (const auto& [name, type, item] : rows) {
+    const express::Datatype* known = express::datatype(type);
+    if (known == nullptr || known->bytes == 0) throw std::invalid_argument("datatype: expected one of a fixed size, got " + type);
+    specs.push_back({name, known, item});
+  }
+  return specs;
+}
+
+struct BoundLoop {
+  express::Bytes memory;
+  std::unique_ptr<Surroundings> around;
+  BatchLoop loop;
+
+  BoundLoop(nb::handle shared, std::unique_ptr<Surroundings> given)
+      : memory(shared, PyBUF_WRITABLE), around(std::move(given)), loop(*around, {memory.data(), memory.view().size()}) {}
+
+  void know(std::int64_t model, std::vector<Time> table, const std::vector<SpecRow>& inputs, const std::vector<SpecRow>& outputs,
+            std::vector<int> sources) {
+    const auto most = static_cast<int>(inputs.size());
+    if (sources.size() != outputs.size()) throw std::invalid_argument("sources: expected one for each output");
+    for (const int source : sources)
+      if (source < -1 || source >= most) throw std::invalid_argument("sources: there is no input " + std::to_string(source));
+    loop.know(model, std::make_shared<TimedModel>(std::move(table), specs_of(inputs), specs_of(outputs), std::move(sources)));
+  }
+
+  void know_graphs(std::int64_t model, std::shared_ptr<GraphRunner> runner) {
+    loop.know(model, std::make_shared<GraphModel>(std::move(runner)));
+  }
+
+  Time serve(Time free, const nb::callable& obey) {
+    const BatchLoop::PassOn pass_on = [&obey](std::string_view packet, Time received) {
+      const nb::gil_scoped_acquire lock;
+      return nb::cast<bool>(obey(as_bytes(packet), received));
+    };
+    const nb::gil_scoped_release release;
+    return loop.serve(free, pass_on);
+  }
+};
+
+inline void bind_batch_loop(nb::module_& m) {
+  using namespace nb::literals;
+  nb::exception<DeviceLost>(m, "DeviceLost");
+  nb::class_<BoundLoop>(m, "BatchLoop")
+      .def("__init__", [](BoundLoop* self, nb::handle memory, int line) { new (self) BoundLoop(memory, std::make_unique<Line>(line)); },
+           "memory"_a, "line"_a)
+      .def("__init__", [](BoundLoop* self, nb::handle memory, nb::callable clock, nb::callable receive, nb::callable send, nb::callable watch) {
+        new (self) BoundLoop(memory, std::make_unique<PythonSurroundings>(clock, receive, send, watch));
+      }, "memory"_a, "clock"_a, "receive"_a, "send"_a, "watch"_a)
+      .def("know", &BoundLoop::know, "model"_a, "table"_a, "inputs"_a, "outputs"_a, "sources"_a)
+      .def("know_graphs", &BoundLoop::know_graphs, "model"_a, "runner"_a)
+      .def("forget", [](BoundLoop& self, std::int64_t model) { self.loop.forget(model); }, "model"_a)
+      .def("serve", &BoundLoop::serve, "free"_a, "obey"_a);
+}
+
+}  // namespace astrarium::worker

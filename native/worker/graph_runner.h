@@ -1,0 +1,272 @@
+// Runs a model that was captured in CUDA graphs: copies a batch to the GPU, launches the graph of its size, and copies the
+// answers back, all of it in the order of streams, while the host goes on. backends/torch/cuda_runner.py makes graphs and memory.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "worker/cuda_driver.h"
+#include "worker/work.h"
+
+namespace astrarium::worker {
+
+// How far a batch has come; the host has its answers when it is done.
+class Milestones {
+ public:
+  explicit Milestones(const CudaDriver& driver)
+      : copied(driver.new_event(false)), began(driver.new_event(true)), computed(driver.new_event(true)), done(driver.new_event(true)), driver_(driver) {}
+  ~Milestones() {
+    for (const Handle event : {copied, began, computed, done}) driver_.destroy(event);
+  }
+  Milestones(const Milestones&) = delete;
+  Milestones& operator=(const Milestones&) = delete;
+
+  const Handle copied, began, computed, done;
+
+ private:
+  const CudaDriver& driver_;
+};
+
+// The streams of a GPU are the same for all models: their batches are computed one by one.
+class GpuStreams {
+ public:
+  // The calling thread has the GPU's context.
+  GpuStreams(const std::string& library, Handle copy_in, Handle compute, Handle copy_out)
+      : driver(library), copy_in(copy_in), compute(compute), copy_out(copy_out), context_(driver.context()) {}
+
+  void enter() const { driver.enter(context_); }
+
+  // Whether the GPU has nothing to do for us.
+  bool idle() {
+    const std::lock_guard lock(mutex_);
+    return last_ == nullptr || driver.happened(last_->done);
+  }
+  void launched(std::shared_ptr<Milestones> last) {
+    const std::lock_guard lock(mutex_);
+    last_ = std::move(last);
+  }
+
+  const CudaDriver driver;
+  const Handle copy_in, compute, copy_out;
+
+ private:
+  const Handle context_;
+  std::mutex mutex_;  // models are loaded in a thread of their own, and tried there
+  std::shared_ptr<Milestones> last_;
+};
+
+// The memory of one batch in flight, by input and by output.
+struct SlotMemory {
+  std::vector<char*> inputs;           // pinned
+  std::vector<DevicePointer> staged;   // where inputs wait while the batch before is computed
+  std::vector<DevicePointer> results;  // where outputs wait while the next one is
+  std::vector<char*> outputs;          // pinned
+};
+
+struct TensorRoom {
+  DevicePointer device;  // of an input that all graphs read
+  std::size_t item;      // bytes
+};
+
+// A batch that the GPU was given.
+struct Flight {
+  int size, room;
+  std::size_t slot;
+  std::shared_ptr<Milestones> milestones;
+  Time launched;
+};
+
+class GraphRunner {
+ public:
+  GraphRunner(std::shared_ptr<GpuStreams> streams, std::vector<TensorRoom> inputs, std::vector<std::size_t> outputs, std::vector<SlotMemory> slots)
+      : streams_(std::move(streams)), inputs_(std::move(inputs)), outputs_(std::move(outputs)), slots_(std::move(slots)), busy_(slots_.size()) {
+    if (slots_.empty()) throw std::invalid_argument("slots: expected at least one");
+    for (const SlotMemory& slot : slots_) check(slot);
+    for (const TensorRoom& input : inputs_) input_bytes_.push_back(input.item);
+    // The clock looks back at the batch before, whose slot may have been given away by then.
+    for (std::size_t i = 0; i < 2 * slots_.size(); ++i) milestones_.push_back(std::make_shared<Milestones>(streams_->driver));
+  }
+
+  // A graph for batches of up to *room*, and where it leaves its outputs. Graphs may be added while others run.
+  void add(int room, Handle graph, std::vector<DevicePointer> outputs) {
+    if (room < 1) throw std::invalid_argument("room: expected at least 1, got " + std::to_string(room));
+    if (outputs.size() != outputs_.size()) throw std::invalid_argument("outputs: expected one for each output");
+    const std::lock_guard lock(adding_);
+    graphs_[room] = {graph, std::move(outputs)};
+  }
+
+  // Whether there is a graph for a batch of this size.
+  bool takes(std::size_t size) const {
+    const std::lock_guard lock(adding_);
+    return size > 0 && !graphs_.empty() && size <= static_cast<std::size_t>(graphs_.rbegin()->first);
+  }
+
+  std::size_t in_flight() const { return slots_.size(); }
+  const std::vector<TensorRoom>& inputs() const { return inputs_; }
+  const std::vector<std::size_t>& input_bytes() const { return input_bytes_; }  // of an item
+  const std::vector<std::size_t>& outputs() const { return outputs_; }
+  const SlotMemory& memory(const Flight& flight) const { return slots_[flight.slot]; }
+
+  // The slot that the next batch is gathered in: nobody uses it any more.
+  std::size_t next() {
+    if (busy_[next_] != nullptr) streams_->enter(), streams_->driver.await(busy_[next_]->done), busy_[next_] = nullptr;
+    return next_;
+  }
+  const SlotMemory& next_memory() { return slots_[next()]; }
+
+  // Gives the GPU what was gathered in the next slot.
+  Flight launch(int size, Time now) {
+    const auto& [room, graph] = graph_for(size);
+    const std::size_t slot = next();
+    const auto& milestones = milestones_[turn_++ % milestones_.size()];
+    if (milestones == seen_) seen_ = nullptr;  // those in between were cancelled before their turn
+    streams_->enter();
+    give(size, room, graph, slots_[slot], *milestones);
+    busy_[slot] = milestones;
+    next_ = (next_ + 1) % slots_.size();
+    streams_->launched(milestones);
+    return {size, room, slot, milestones, now};
+  }
+
+  // Waits for all that the GPU was given, also for batches that were cancelled: the memory can go after that.
+  void finish() {
+    for (std::size_t i = 0; i < slots_.size(); ++i) next(), next_ = (next_ + 1) % slots_.size();
+  }
+
+  bool ready(const Flight& flight) const { return streams_->driver.happened(flight.milestones->done); }
+
+  // When a batch can be expected to be ready; *free* is when the GPU was done with the one before.
+  Time expected(const Flight& flight, Time free) const {
+    const auto known = takes_.find(flight.room);
+    return std::max(free, flight.launched) + (known == takes_.end() ? 0 : known->second);
+  }
+
+  // When the GPU computed a batch of which the host has *seen* all now; batches are seen in their order.
+  Ran ran(const Flight& flight, Time seen) {
+    const Milestones& passed = *flight.milestones;
+    const Time done = when_done(flight.milestones, seen), ended = done - streams_->driver.elapsed(passed.computed, passed.done);
+    const Time began = ended - streams_->driver.elapsed(passed.began, passed.computed);
+    learn(flight.room, done - began);
+    return {began, ended};
+  }
+
+ private:
+  static constexpr Time kDrift = 10'000;  // the clocks of a GPU and of its host differ by less than one part in this
+
+  struct Graph {
+    Handle graph;
+    std::vector<DevicePointer> outputs;
+  };
+
+  // The smallest graph that has room; it stays where it is when others are added.
+  const std::pair<const int, Graph>& graph_for(int size) const {
+    const std::lock_guard lock(adding_);
+    const auto found = graphs_.lower_bound(size);
+    if (size < 1 || found == graphs_.end()) throw std::invalid_argument("size: there is no graph for a batch of " + std::to_string(size));
+    return *found;
+  }
+
+  void check(const SlotMemory& slot) const {
+    if (slot.inputs.size() != inputs_.size() || slot.staged.size() != inputs_.size())
+      throw std::invalid_argument("slots: expected memory for each of " + std::to_string(inputs_.size()) + " inputs");
+    if (slot.outputs.size() != outputs_.size() || slot.results.size() != outputs_.size())
+      throw std::invalid_argument("slots: expected memory for each of " + std::to_string(outputs_.size()) + " outputs");
+  }
+
+  // Where nothing runs that copies could run beside, one stream does it all, which is launched in less time.
+  void give(int size, int room, const Graph& graph, const SlotMemory& slot, const Milestones& told) {
+    try {
+      if (streams_->idle()) straight(size, room, graph, slot, told);
+      else beside(size, room, graph, slot, told);
+    } catch (...) {
+      streams_->driver.synchronize(streams_->copy_in);  // the slot is for the next batch
+      throw;
+    }
+  }
+
+  void straight(int size, int room, const Graph& graph, const SlotMemory& slot, const Milestones& told) {
+    const CudaDriver& driver = streams_->driver;
+    const Handle stream = streams_->compute;
+    for (std::size_t i = 0; i < inputs_.size(); ++i) driver.copy_to_device(inputs_[i].device, slot.inputs[i], bytes(size, inputs_[i].item), stream);
+    clear_rest(size, room);
+    driver.record(told.began, stream);
+    driver.launch(graph.graph, stream);
+    driver.record(told.computed, stream);
+    for (std::size_t i = 0; i < outputs_.size(); ++i) driver.copy_to_host(slot.outputs[i], graph.outputs[i], bytes(size, outputs_[i]), stream);
+    driver.record(told.done, stream);
+  }
+
+  void beside(int size, int room, const Graph& graph, const SlotMemory& slot, const Milestones& told) {
+    const CudaDriver& driver = streams_->driver;
+    copy_in(size, slot, told);
+    driver.follow(streams_->compute, told.copied);
+    driver.record(told.began, streams_->compute);
+    for (std::size_t i = 0; i < inputs_.size(); ++i) driver.copy_within(inputs_[i].device, slot.staged[i], bytes(size, inputs_[i].item), streams_->compute);
+    clear_rest(size, room);
+    driver.launch(graph.graph, streams_->compute);
+    for (std::size_t i = 0; i < outputs_.size(); ++i) driver.copy_within(slot.results[i], graph.outputs[i], bytes(size, outputs_[i]), streams_->compute);
+    driver.record(told.computed, streams_->compute);
+    copy_out(size, slot, told);
+  }
+
+  void copy_in(int size, const SlotMemory& slot, const Milestones& told) {
+    for (std::size_t i = 0; i < inputs_.size(); ++i)
+      streams_->driver.copy_to_device(slot.staged[i], slot.inputs[i], bytes(size, inputs_[i].item), streams_->copy_in);
+    streams_->driver.record(told.copied, streams_->copy_in);
+  }
+
+  void copy_out(int size, const SlotMemory& slot, const Milestones& told) {
+    streams_->driver.follow(streams_->copy_out, told.computed);
+    for (std::size_t i = 0; i < outputs_.size(); ++i)
+      streams_->driver.copy_to_host(slot.outputs[i], slot.results[i], bytes(size, outputs_[i]), streams_->copy_out);
+    streams_->driver.record(told.done, streams_->copy_out);
+  }
+
+  // Not what the last batch left there.
+  void clear_rest(int size, int room) {
+    for (const TensorRoom& input : inputs_)
+      streams_->driver.clear(input.device + bytes(size, input.item), bytes(room - size, input.item), streams_->compute);
+  }
+
+  static std::size_t bytes(int items, std::size_t each) { return static_cast<std::size_t>(items) * each; }
+
+  // A batch is done when the host sees so, or a little before; and as long after the one seen before as the GPU says. The
+  // earlier of both is closer: the host may have been busy meanwhile.
+  Time when_done(const std::shared_ptr<Milestones>& passed, Time seen) {
+    Time at = seen;
+    if (seen_ != nullptr && seen_ != passed) {
+      const Time since = streams_->driver.elapsed(seen_->done, passed->done);
+      at = std::min(seen, seen_at_ + since + since / kDrift);
+    }
+    seen_ = passed, seen_at_ = at;
+    return at;
+  }
+
+  void learn(int room, Time took) {
+    const auto [known, first] = takes_.emplace(room, took);
+    if (!first) known->second = std::min(took, known->second + known->second / 8);  // expecting it too early costs less than too late
+  }
+
+  const std::shared_ptr<GpuStreams> streams_;
+  const std::vector<TensorRoom> inputs_;
+  std::vector<std::size_t> input_bytes_;
+  const std::vector<std::size_t> outputs_;  // bytes of an item
+  const std::vector<SlotMemory> slots_;
+  mutable std::mutex adding_;                          // another thread adds graphs
+  std::map<int, Graph> graphs_;                        // by room
+  std::map<int, Time> takes_;                          // by room
+  std::vector<std::shared_ptr<Milestones>> busy_;      // by slot: of the last batch in it
+  std::vector<std::shared_ptr<Milestones>> milestones_;
+  std::size_t next_ = 0, turn_ = 0;
+  std::shared_ptr<Milestones> seen_;
+  Time seen_at_ = 0;
+};
+
+}  // namespace astrarium::worker

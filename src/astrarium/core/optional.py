@@ -1,0 +1,30 @@
+"""What an installation may lack: our compiled modules, and packages that only an extra brings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from astrarium.core.errors import InputError
+
+
+@cache
+def extension(name: str) -> Any | None:
+    """`_native` (simulation, policies), `_express`, `_front` (servers), `_gate`, `_placement`, or None."""
+    try:
+        return import_module(f"astrarium.{name}")
+    except ImportError:
+        return None
+
+
+@contextmanager
+def from_extra(name: str) -> Iterator[None]:
+    """Around imports of packages that come with the extra *name*."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        expected = f"the package {error.name}: pip install 'astrarium[{name}]'"
+        raise InputError("", None, expected) from error
