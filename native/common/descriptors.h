@@ -1,5 +1,6 @@
-// Descriptors when they run short. Clients may not take the last ones: workers that start again and files that are written
-// need some. And a client for which there is none must hear so: left in the listener's queue, it would wait for ever.
+// Descriptors when they run short. Clients may not take the last ones: workers that start again and files that are
+// written need some. And a client for which there is none must hear so: left in the listener's queue, it would wait for
+// ever.
 #pragma once
 
 #include <fcntl.h>

@@ -15,7 +15,9 @@ namespace astrarium::front {
 // A number with one writer.
 class Count {
  public:
-  void add(std::int64_t more) { value_.store(value_.load(std::memory_order_relaxed) + more, std::memory_order_relaxed); }
+  void add(std::int64_t more) {
+    value_.store(value_.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
+  }
   void set(std::int64_t value) { value_.store(value, std::memory_order_relaxed); }
   std::int64_t get() const { return value_.load(std::memory_order_relaxed); }
 
@@ -27,8 +29,8 @@ class Count {
 struct TimeHistogram {
   static constexpr Time kMicrosecond = 1000;
   static constexpr std::array<Time, 13> kBounds = {
-      500 * kMicrosecond, 1 * kMillisecond,   2500 * kMicrosecond, 5 * kMillisecond,   10 * kMillisecond,
-      25 * kMillisecond,  50 * kMillisecond,  100 * kMillisecond,  250 * kMillisecond, 500 * kMillisecond,
+      500 * kMicrosecond,  1 * kMillisecond,    2500 * kMicrosecond, 5 * kMillisecond,   10 * kMillisecond,
+      25 * kMillisecond,   50 * kMillisecond,   100 * kMillisecond,  250 * kMillisecond, 500 * kMillisecond,
       1000 * kMillisecond, 2500 * kMillisecond, 5000 * kMillisecond};
 
   static std::size_t place(Time value) {
@@ -101,8 +103,9 @@ class AnsweredCalls {
     Slot& slot = slots_[static_cast<std::size_t>(number) % kKept];
     slot.number.store(kNone, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_release);
-    const std::int64_t fields[kFields] = {call.model,    call.gpu,        call.batch,   call.batch_size, call.in_time, call.received,
-                                          call.admitted, call.dispatched, call.started, call.finished,   call.answered};
+    const std::int64_t fields[kFields] = {call.model,   call.gpu,      call.batch,    call.batch_size,
+                                          call.in_time, call.received, call.admitted, call.dispatched,
+                                          call.started, call.finished, call.answered};
     for (int i = 0; i < kFields; ++i) slot.fields[i].store(fields[i], std::memory_order_relaxed);
     slot.number.store(number, std::memory_order_release);
     next_.set(number + 1);

@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "protocol/answer.h"
 #include "common/units.h"
+#include "protocol/answer.h"
 
 namespace astrarium::front {
 

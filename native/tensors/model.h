@@ -25,7 +25,7 @@ using Shape = std::vector<std::int64_t>;
 struct Spec {
   std::string name;
   const Datatype* type;
-  Shape item;  // of one item, without the batch; -1 is any size
+  Shape item;                                   // of one item, without the batch; -1 is any size
   std::optional<Limits> limits = std::nullopt;  // of an input
 
   bool operator==(const Spec&) const = default;
@@ -60,7 +60,7 @@ struct Model {
   std::string name, version;
   std::vector<Spec> inputs, outputs;
   std::int64_t max_batch;
-  std::int64_t objective = 0;                        // nanoseconds; 0: nobody is refused here for being late
+  std::int64_t objective = 0;                       // nanoseconds; 0: nobody is refused here for being late
   std::map<std::int64_t, std::int64_t> priorities;  // their objectives
 };
 

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from astrarium.tuning.live.backend import Ending, Iterated, Work
-from astrarium.tuning.live.training import Emulated
+from astrarium.tuning.live.training.workers import Emulated
 
 
 class SlotSetup(msgspec.Struct, frozen=True, tag=True):
@@ -15,7 +15,7 @@ class SlotSetup(msgspec.Struct, frozen=True, tag=True):
     which runs share the process and its GPU; empty: one run at a time."""
 
     device: str = "cpu"
-    build: str = ""  # file in which the parcel is
+    build: str = ""  # file in which the packed build is
     emulated: Emulated | None = None
     seed: int = 0
     threads: int = 1  # of PyTorch, on a CPU

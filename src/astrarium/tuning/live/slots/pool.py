@@ -2,80 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import select
-import signal
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
-from multiprocessing.connection import Connection, wait
-from pathlib import Path
+from multiprocessing.connection import wait
 from time import monotonic
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from astrarium.tuning.live.fork_server import ForkServer
-from astrarium.tuning.live.messages import Gone, Message, Order, SlotReady, SlotSetup, Warm
-
-
-class SlotProcess:
-    """A slot process, seen from its pool, can be told apart from others and ended. *runs* counts the runs on
-    it; *heard* is when it last gave a sign of life."""
-
-    def __init__(self, gpu: int, pipe: Connection) -> None:
-        self.gpu = gpu
-        self.pipe = pipe
-        self.pid = self.session = 0
-        self.handle: int | None = None  # of the process: its id could be used again
-        self.last_words = "its process ended"
-        self.runs = 0
-        self.warm = False
-        self.heard = monotonic()
-
-    def came_up(self, pid: int) -> None:
-        self.pid = pid
-        with suppress(OSError):
-            self.handle = os.pidfd_open(pid)
-            self.session = os.getsid(pid)
-
-    @property
-    def over(self) -> bool:
-        """Tell whether the process has ended, whoever still holds its pipe."""
-        return self.handle is not None and _ended(self.handle, 0)
-
-    def end(self) -> None:
-        """Kill the process and all that it has started, without waiting. A process that is not up yet ends
-        when it finds the pipe closed."""
-        if self.handle is not None:
-            alive = not self.over or any(_left_of(self.pid, self.session))
-            with suppress(ProcessLookupError, PermissionError):
-                if alive:
-                    os.killpg(self.pid, signal.SIGKILL)
-        self.pipe.close()
-
-    def wait(self, seconds: float) -> None:
-        if self.handle is not None:
-            _ended(self.handle, seconds)
-            os.close(self.handle)
-            self.handle = None
-
-
-def _left_of(group: int, session: int) -> Iterator[int]:
-    """Yield the processes of a group whose first process is gone. The session, which is the fork server's,
-    rules out that its number belongs to another process by now."""
-    for file in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            _, _, group_of, session_of = file.read_text().rpartition(")")[2].split()[:4]
-            if (int(group_of), int(session_of)) == (group, session):
-                yield int(file.parent.name)
-
-
-def _ended(handle: int, seconds: float) -> bool:
-    """Tell whether the process ends within so many seconds."""
-    poll = select.poll()
-    poll.register(handle, select.POLLIN)
-    return bool(poll.poll(int(seconds * 1000)))
-
+from astrarium.tuning.live.slots.fork_server import ForkServer
+from astrarium.tuning.live.slots.messages import Gone, Message, Order, SlotReady, SlotSetup, Warm
+from astrarium.tuning.live.slots.process import SlotProcess
 
 LOADING = 120.0  # seconds that a slot may take to come up: PyTorch is loaded meanwhile
 TRIES = 3  # slots that die before they are ready for work; then their GPU is taken to be gone
@@ -84,7 +21,7 @@ ENDING = 5.0
 
 class SlotMessage(NamedTuple):
     slot: int
-    said: Message
+    message: Message
 
 
 class Slots(Protocol):
@@ -245,16 +182,16 @@ class LocalSlots:
         over = slot.over
         try:
             while slot.pipe.poll():
-                said = slot.pipe.recv()
-                if isinstance(said, SlotReady):
-                    slot.came_up(said.pid)
-                elif isinstance(said, Warm):
+                message = slot.pipe.recv()
+                if isinstance(message, SlotReady):
+                    slot.came_up(message.pid)
+                elif isinstance(message, Warm):
                     slot.warm = True
                     self._failures.pop(slot.gpu, None)
-                elif isinstance(said, Gone):
-                    slot.last_words = said.why
+                elif isinstance(message, Gone):
+                    slot.last_words = message.why
                 else:
-                    self._heard.append(SlotMessage(number, said))
+                    self._heard.append(SlotMessage(number, message))
         except (EOFError, OSError):
             over = True
         if over:

@@ -19,9 +19,10 @@ from typing import Any, cast
 
 from astrarium.core.streams import stream
 from astrarium.tuning.live.backend import Checkpoint, Ending, Iterated
-from astrarium.tuning.live.checkpoints import read, seed_all, write
-from astrarium.tuning.live.messages import Begin, MemberEnded, Message, Noted, Saved, SlotSetup
-from astrarium.tuning.live.training import Build, Training, Workers
+from astrarium.tuning.live.checkpoints import read, write
+from astrarium.tuning.live.random_states import seed_all
+from astrarium.tuning.live.slots.messages import Begin, MemberEnded, Message, Noted, Saved, SlotSetup
+from astrarium.tuning.live.training.workers import Build, Training, Workers
 
 LONGEST = timedelta(minutes=30)  # that one member may be ahead of another
 MOST = 2000  # letters of an error that are told
