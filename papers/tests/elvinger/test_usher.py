@@ -5,6 +5,18 @@ from __future__ import annotations
 import msgspec
 import pytest
 from hypothesis import given, settings
+from papers.tests.elvinger.thesis_cases import (
+    MIXED,
+    VISION,
+    batches,
+    goodput,
+    mixed,
+    problems,
+    stands,
+    use,
+    vision,
+)
+from tests.support.placement.plans import planned
 
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import MILLISECOND
@@ -21,18 +33,6 @@ from astrarium.placement.policies.usher import (
 )
 from astrarium.placement.problem import ALONE, Form, PlacedModel, Problem
 from astrarium_papers.elvinger import _v100 as v100
-from tests.support.placement.usher_cases import (
-    MIXED,
-    VISION,
-    batches,
-    goodput,
-    mixed,
-    planned,
-    problems,
-    stands,
-    use,
-    vision,
-)
 
 METRICS = {"usher": "occupancy", "wao-usher": "weighted_occupancy"}
 KINDS = pytest.mark.parametrize("policy", sorted(METRICS))

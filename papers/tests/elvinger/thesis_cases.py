@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 from hypothesis import strategies as st
 
 from astrarium.core.quantities import MILLISECOND
-from astrarium.placement.plan import Plan, check
-from astrarium.placement.policies import Search, placement_policies
+from astrarium.placement.plan import Plan
 from astrarium.placement.problem import GpuDemand, PlacedModel, PlacementGpu, Problem
 from astrarium_papers.elvinger import _v100 as v100
 from astrarium_papers.elvinger._v100 import Measurement, measured_model
@@ -25,13 +23,6 @@ def vision(gpus: int, rate: float = 500, slo_ms: int = 200) -> Problem:
 
 def mixed(gpus: int) -> Problem:
     return v100.problem(MIXED, 300, 300 * MILLISECOND, gpus)
-
-
-def planned(policy: str, problem: Problem, **parameters: Any) -> Plan:
-    factory: Any = placement_policies.get(policy)
-    plan: Plan = factory(msgspec.convert(parameters, factory.Parameters)).place(problem, Search())
-    check(plan, problem)
-    return plan
 
 
 def stands(plan: Plan, problem: Problem) -> list[list[tuple[str, int]]]:

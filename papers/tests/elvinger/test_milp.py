@@ -11,6 +11,18 @@ from itertools import product
 import msgspec
 import pytest
 from hypothesis import given, settings
+from papers.tests.elvinger.thesis_cases import (
+    VISION,
+    batches,
+    goodput,
+    mixed,
+    problems,
+    stands,
+    use,
+    vision,
+    with_sizes,
+)
+from tests.support.placement.plans import planned
 
 from astrarium.core.quantities import MILLISECOND
 from astrarium.placement.plan import Replica
@@ -20,18 +32,6 @@ from astrarium.placement.policies.goodput_milp import WsmMilp, sets_that_fit
 from astrarium.placement.problem import GpuDemand, Problem
 from astrarium_papers.elvinger import _v100 as v100
 from astrarium_papers.elvinger._v100 import Measurement, measured_model
-from tests.support.placement.usher_cases import (
-    VISION,
-    batches,
-    goodput,
-    mixed,
-    planned,
-    problems,
-    stands,
-    use,
-    vision,
-    with_sizes,
-)
 
 METRICS = {"ao-milp": "occupancy", "wsm-milp": "sm_utilization"}
 KINDS = pytest.mark.parametrize("policy", sorted(METRICS))
