@@ -446,7 +446,7 @@ class NetworkThread : public EventThread {
     });
   }
 
-  // How long each stage took, in microseconds: as stage_line in astrarium.server.timelines.
+  // How long each stage took, in microseconds: as stage_line in astrarium.server.stage_line.
   static std::string stage_line(const Pending& pending) {
     const Time times[] = {pending.received, pending.admitted, pending.dispatched,
                           pending.started,  pending.finished, monotonic_ns()};

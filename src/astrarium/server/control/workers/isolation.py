@@ -12,9 +12,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from astrarium.core.quantities import SECOND, Time
-from astrarium.server.control.blame import Blame
-from astrarium.server.control.fleet import Fleet
 from astrarium.server.control.repository import Entry, Repository
+from astrarium.server.control.workers.blame import Blame
+from astrarium.server.control.workers.fleet import Fleet
 
 WINDOW = 600 * SECOND
 # what a broken worker counts, and one that somebody outside may have ended

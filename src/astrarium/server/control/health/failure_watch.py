@@ -15,8 +15,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from astrarium.core.quantities import SECOND, Time
-from astrarium.server.control.books import ModelBooks
-from astrarium.server.control.causes import MODEL_ERROR, WORKER_LOST
+from astrarium.server.control.accounts.causes import MODEL_ERROR, WORKER_LOST
+from astrarium.server.control.accounts.model_accounts import ModelBooks
 
 FEWEST_FAILED = 10  # calls in a row: one client with a bad value or two is not everybody
 WHILE = 5 * SECOND  # a worker that dies takes a few calls with it and is back in less

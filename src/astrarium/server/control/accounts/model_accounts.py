@@ -6,46 +6,24 @@ Plain numbers that the hot path can afford; `metrics` shows them to Prometheus, 
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from astrarium.core.quantities import MILLISECOND, Time
-from astrarium.server import contract
-from astrarium.server.contract import Duration, Stages
+from astrarium.core.quantities import Time
+from astrarium.server import contract, statistics
+from astrarium.server.contract import Stages
+from astrarium.server.control.accounts.histogram import SIZE_BOUNDS, TIME_BOUNDS, PrometheusHistogram
+from astrarium.server.statistics import Duration
 from astrarium.serving.state import Outcome
 
-# Upper bounds in seconds: from a fast path to an objective of seconds.
-TIME_BOUNDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-SIZE_BOUNDS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 OUTCOMES = {
     Outcome.IN_TIME: "in_time",
     Outcome.LATE: "late",
     Outcome.DROPPED: "dropped",
     Outcome.FAILED: "failed",
 }
-
-
-class PrometheusHistogram:
-    """A Prometheus histogram has counts by upper bound, and the sum."""
-
-    __slots__ = ("bounds", "counts", "sum")
-
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.sum = 0.0
-
-    def add(self, value: float, count: int = 1) -> None:
-        self.counts[bisect_left(self.bounds, value)] += count
-        self.sum += count * value
-
-    def enter(self, counts: Sequence[int], ns: Time) -> None:
-        """Enter times that were counted by the same bounds elsewhere."""
-        self.counts = list(map(int.__add__, self.counts, counts))
-        self.sum += ns / 1e9
 
 
 def _times() -> PrometheusHistogram:
@@ -135,94 +113,19 @@ class ModelBooks:
         self.outputs.add(new.writing, count)
         self.last_ms = now_ms
 
-    def statistics(self) -> contract.StatisticsOfModel:
+    def statistics(self) -> statistics.StatisticsOfModel:
         sums = self.success, self.fail, self.queue, self.inputs, self.compute, self.outputs
-        return contract.StatisticsOfModel(
+        return statistics.StatisticsOfModel(
             self.name,
             contract.ModelCard.version,
             last_inference=self.last_ms,
             inference_count=self.items,
             execution_count=self.compute.count,
-            inference_stats=contract.InferStatistics(*(each.duration() for each in sums)),
+            inference_stats=statistics.InferStatistics(*(each.duration() for each in sums)),
             batch_stats=[_batches(size, spent) for size, spent in sorted(self.by_size.items())],
         )
 
 
-def _batches(size: int, spent: _Sum) -> contract.BatchStatistics:
+def _batches(size: int, spent: _Sum) -> statistics.BatchStatistics:
     moved = Duration(spent.count, 0)  # not told apart by batch size
-    return contract.BatchStatistics(size, moved, spent.duration(), moved)
-
-
-Histogram = tuple[Sequence[int], int]  # counts by upper bound, and nanoseconds
-Sum = tuple[int, int]  # a count, and nanoseconds
-_NO_TIMES: Histogram = ([0] * (len(TIME_BOUNDS) + 1), 0)
-
-
-class Tally(NamedTuple):
-    """A tally is what network threads have counted of a model's calls, in all or since the last time."""
-
-    accepted: int = 0
-    items: int = 0
-    declined: int = 0
-    ended: Mapping[tuple[str, str], int] = {}  # by outcome and cause
-    refused: Mapping[str, int] = {}  # by kind
-    latency: Histogram = _NO_TIMES
-    queueing: Histogram = _NO_TIMES
-    success: Sum = (0, 0)
-    fail: Sum = (0, 0)
-    queue: Sum = (0, 0)
-
-
-def growth(before: Any, now: Any) -> Any:
-    """Return what numbers have grown by, in whatever they are wrapped."""
-    if isinstance(now, int):
-        return now - before
-    if isinstance(now, Mapping):
-        return {key: number - before.get(key, 0) for key, number in now.items()}
-    return tuple(map(growth, before, now))
-
-
-def enter(books: ModelBooks, new: Tally) -> None:
-    """Enter what network threads have newly counted in a model's books."""
-    books.accepted += new.accepted
-    books.items += new.items
-    if new.declined:
-        books.declined += new.declined
-        books.declined_because = "it is overloaded"
-    books.ended.update({key: number for key, number in new.ended.items() if number})
-    books.ended_in_all += sum(new.ended.values())
-    books.refused.update({kind: number for kind, number in new.refused.items() if number})
-    for histogram, (counts, ns) in ((books.latency, new.latency), (books.queueing, new.queueing)):
-        histogram.enter(counts, ns)
-    for total, (number, ns) in (
-        (books.success, new.success),
-        (books.fail, new.fail),
-        (books.queue, new.queue),
-    ):
-        total.add(ns, number)
-
-
-class LastMinute:
-    """The last minute is kept in steps of one second, for autoscaling advice and rates."""
-
-    SECONDS = 60
-
-    def __init__(self) -> None:
-        self._rows: dict[int, list[int]] = {}  # by second: ended, good, busy nanoseconds
-
-    def add(self, now: Time, ended: int = 0, good: int = 0, busy: Time = 0) -> None:
-        second = now // (1000 * MILLISECOND)
-        row = self._rows.get(second)
-        if row is None:
-            row = self._rows[second] = [0, 0, 0]
-            for old in [key for key in self._rows if key < second - self.SECONDS]:
-                del self._rows[old]
-        row[0] += ended
-        row[1] += good
-        row[2] += busy
-
-    def totals(self, now: Time) -> tuple[int, int, Time]:
-        """Return how many calls ended and were good over the last minute, and the busy nanoseconds."""
-        since = now // (1000 * MILLISECOND) - self.SECONDS
-        rows = [row for second, row in self._rows.items() if second > since]
-        return sum(row[0] for row in rows), sum(row[1] for row in rows), sum(row[2] for row in rows)
+    return statistics.BatchStatistics(size, moved, spent.duration(), moved)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from astrarium.server.control.tickets import TensorStore, Ticket
+from astrarium.server.control.calls.tensor_store import TensorStore
+from astrarium.server.control.calls.ticket import Ticket
 
 
 class Desk:

@@ -7,148 +7,27 @@ never come here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any, NamedTuple
 
 import numpy as np
 
-from astrarium.core.errors import one_of
-from astrarium.core.quantities import FOREVER, Time
+from astrarium.core.quantities import Time
 from astrarium.server.contract import InferAnswer, InferCall, Kind, ModelCard, Refused, Stages
-from astrarium.server.control.admission import RETRY_AFTER, admit, overloaded
-from astrarium.server.control.causes import QUARANTINED
+from astrarium.server.control.calls.admission import RETRY_AFTER, admit, overloaded
+from astrarium.server.control.calls.objectives import asks_what_was_promised, wanted
+from astrarium.server.control.calls.open_calls import Desk
+from astrarium.server.control.calls.preprocessing import Preprocessor, made_tensor
+from astrarium.server.control.calls.refusals import refusal
+from astrarium.server.control.calls.tensor_store import TensorStore
+from astrarium.server.control.calls.ticket import Ticket, Waiter
 from astrarium.server.control.control_room import ControlRoom
-from astrarium.server.control.desk import Desk
-from astrarium.server.control.failure_watch import FailureWatch
+from astrarium.server.control.health.failure_watch import FailureWatch
 from astrarium.server.control.repository import Entry, Repository
-from astrarium.server.control.tickets import TensorStore, Ticket, Waiter
 from astrarium.server.timelines import Timelines
-from astrarium.serving.contract import EXPIRED, UNSERVED
+from astrarium.serving.contract import UNSERVED
 from astrarium.serving.live.backends import examples
-from astrarium.serving.live.backends.contract import blamed
-from astrarium.serving.live.backends.references import loaded
-from astrarium.serving.live.limits import violation
-from astrarium.serving.live.tensors import Tensor, TensorSpec, datatype_of, to_array, to_bytes
 from astrarium.serving.state import Outcome
-
-# Preprocessing makes a model's inputs in the frontend, while the request already waits its turn.
-
-
-THREADS = 4
-Hook = Callable[..., Mapping[str, Any]]
-
-
-class Preprocessor:
-    """The preprocessor runs hooks in threads, and calls *made* when inputs are made."""
-
-    def __init__(self, tensor_store: TensorStore, made: Callable[[], None]) -> None:
-        self._tensor_store = tensor_store
-        self._made = made
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="preprocess")
-        self._hooks: dict[str, Hook] = {}
-        self._running: set[asyncio.Task[None]] = set()
-
-    def hook(self, reference: str, field: str) -> None:
-        """Load a hook now, so that a mistake shows before the first request."""
-        self._hooks[reference] = loaded(reference, Path(), field)
-
-    def prepare(self, ticket: Ticket, reference: str) -> None:
-        ticket.inputs_ready = False
-        task = asyncio.get_running_loop().create_task(self._prepare(ticket, reference))
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
-
-    async def _prepare(self, ticket: Ticket, reference: str) -> None:
-        loop = asyncio.get_running_loop()
-        try:
-            made = await loop.run_in_executor(self._threads, self._made_inputs, ticket, reference)
-            if not self._tensor_store.take_in(ticket, made):
-                ticket.broken = "there is no shared memory left for its inputs"
-        except Refused as refused:
-            ticket.broken = refused.reason
-            ticket.blamed = refused.kind
-        except Exception as error:
-            ticket.broken = f"its preprocessing failed: {blamed(error)}"
-        ticket.inputs_ready = True
-        self._tensor_store.settle(ticket)  # its call may have ended meanwhile
-        self._made()
-
-    def _made_inputs(self, ticket: Ticket, reference: str) -> list[Tensor]:
-        """Make the inputs, all of it in the thread: texts become objects and bytes again one by one."""
-        given = {tensor.name: to_array(tensor) for tensor in ticket.call.inputs}
-        answer = self._hooks[reference](**given)
-        made = [_tensor(spec, answer, ticket.call.rows) for spec in ticket.tensors.inputs]
-        for spec, tensor in zip(ticket.tensors.inputs, made, strict=True):
-            if found := violation(spec, tensor.shape, tensor.data):
-                raise Refused(
-                    Kind.BAD_REQUEST, f"its preprocessing made a value that the model does not take: {found}"
-                )
-        return made
-
-    def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
-
-
-def _tensor(spec: TensorSpec, answer: Mapping[str, Any], rows: int) -> Tensor:
-    if spec.name not in answer:
-        raise ValueError(f"it made no {spec.name}, which the model needs; it made {', '.join(answer)}")
-    array = answer[spec.name]
-    if array.shape[:1] != (rows,) or not spec.admits(array.shape[1:]):
-        raise ValueError(f"{spec.name}: expected shape {(rows, *spec.shape)}, got {array.shape}")
-    if datatype_of(array) != spec.datatype:
-        raise ValueError(f"{spec.name}: expected {spec.datatype}, got {datatype_of(array)}")
-    return Tensor(spec.name, spec.datatype, array.shape, to_bytes(array))
-
-
-class Wanted(NamedTuple):
-    """What a call wants of its model: an answer within its objective, as one of an application's requests."""
-
-    objective: Time
-    application: int
-
-
-def wanted(call: InferCall, entry: Entry) -> Wanted:
-    """Return what a call wants; it is refused if the model is not ready, or knows nothing of the kind."""
-    if entry.state != "READY":
-        raise Refused(Kind.UNAVAILABLE, f"model {call.model} is not ready: {entry.reason}")
-    objective = min(_objective(call, entry), FOREVER if call.patience is None else call.patience)
-    return Wanted(objective, _application(call, entry))
-
-
-def asks_what_was_promised(call: InferCall, entry: Entry) -> bool:
-    """Whether a call allows the model its objective, so that a refusal is not the call's own fault."""
-    slo = entry.plan.slo
-    timeout = call.timeout
-    patience = call.patience
-    return (timeout is None or timeout >= slo) and (patience is None or patience >= slo)
-
-
-def _objective(call: InferCall, entry: Entry) -> Time:
-    """Return the call's own timeout, or that of its priority, or the model's objective."""
-    if call.timeout is not None:
-        return call.timeout
-    priorities = entry.plan.priorities
-    if not call.priority or not priorities:
-        return entry.plan.slo
-    if call.priority not in priorities:
-        known = one_of([str(level) for level in priorities])
-        raise Refused(Kind.BAD_REQUEST, f"priority: expected {known} (got {call.priority})")
-    return priorities[call.priority]
-
-
-def _application(call: InferCall, entry: Entry) -> int:
-    """Return the number of the call's application; for models without applications any tag will do."""
-    known = entry.plan.applications
-    if not known or not call.application:
-        return 0
-    if call.application not in known:
-        expected = one_of(list(known), call.application)
-        raise Refused(Kind.BAD_REQUEST, f"application: expected {expected} (got {call.application!r})")
-    return known.index(call.application)
-
 
 _ANSWERED = (Outcome.IN_TIME, Outcome.LATE)
 _DECLINING = (Kind.DEADLINE, Kind.OVERLOADED)  # other refusals are the caller's fault, or known to be ours
@@ -272,7 +151,7 @@ class Calls:
         if closed or entry.state != "READY":
             raise Refused(Kind.UNAVAILABLE, closed or entry.reason)
         given = examples.batch(entry.tensors.inputs, 1, np.random.default_rng(0)).inputs
-        inputs = [_tensor(spec, given, 1) for spec in entry.tensors.inputs]
+        inputs = [made_tensor(spec, given, 1) for spec in entry.tensors.inputs]
         call = InferCall(plan.name, inputs, 1, now)
         admit(control.admission, plan.index, plan.name, now, plan.slo, now)
         ticket = Ticket(call, plan.index, entry.tensors, 0, now + plan.slo, answer, trial=True)
@@ -340,19 +219,3 @@ def _stages(ticket: Ticket, answered: Time) -> Stages:
     assert batch is not None, "an answered call was in a batch"
     moments = batch.dispatched, batch.started, batch.finished, answered
     return Stages(ticket.call.received, ticket.admitted, *moments)
-
-
-def refusal(ticket: Ticket) -> Refused:
-    """Return what the client of a call without an answer is told."""
-    name = ticket.call.model
-    if ticket.cause == QUARANTINED:
-        return Refused(Kind.UNPROCESSABLE, f"model {name} does not take this input: {ticket.reason}")
-    if ticket.outcome is Outcome.FAILED:
-        if ticket.blamed is Kind.BAD_REQUEST:
-            return Refused(ticket.blamed, f"model {name}: {ticket.reason}")
-        return Refused(Kind.MODEL_FAILED, f"model {name} failed: {ticket.reason}")
-    if ticket.cause == EXPIRED:
-        return Refused(Kind.DEADLINE, f"model {name}: the deadline can no longer be met")
-    if ticket.cause == UNSERVED:
-        return Refused(Kind.UNAVAILABLE, f"model {name}: the server stopped before it came to this call")
-    return overloaded(f"model {name} dropped the call so that others are in time ({ticket.cause})")

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from astrarium.core.quantities import FOREVER, MILLISECOND, SECOND, Time, rounded_duration
-from astrarium.server.control.blame import Blame, Loss
+from astrarium.server.control.workers.blame import Blame, Loss
 from astrarium.serving.live import messages
 from astrarium.serving.live.backends.contract import ModelFiles, powers_to
 from astrarium.serving.live.messages import ModelNews, Pong

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterable, Mapping
 from time import monotonic_ns
 from typing import TYPE_CHECKING
 
-from astrarium.core.errors import InputError
 from astrarium.core.quantities import MILLISECOND, Time
 from astrarium.server.contract import ModelCard, NativeFront
-from astrarium.server.settings import Address
 from astrarium.serving.live import limits
 from astrarium.serving.live.tensors import TensorSpec
 
@@ -99,28 +96,3 @@ def told_tensors(specs: Iterable[TensorSpec]) -> list[Spec]:
 
 def _limits(spec: TensorSpec) -> Limits | None:
     return (*limits.native_bounds(spec), limits.expected(spec)) if spec.is_limited else None
-
-
-_BACKLOG = 2048
-
-
-def listener_at(address: Address) -> socket.socket:
-    family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
-    try:
-        return socket.create_server((address.host, address.port), family=family, backlog=_BACKLOG)
-    except OSError as error:
-        where = f"{address.host}:{address.port}"
-        raise InputError("address", where, f"one that is free here: {error.strerror}") from None
-
-
-def listeners_at(address: Address, count: int) -> list[socket.socket]:
-    """Return sockets that share a port, which must be free: nobody else's is joined."""
-    first = listener_at(address)
-    host, port = first.getsockname()[:2]
-    first.close()
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-
-    def another() -> socket.socket:
-        return socket.create_server((host, port), family=family, backlog=_BACKLOG, reuse_port=True)
-
-    return [another() for _ in range(count)]

@@ -13,128 +13,15 @@ left nobody to show that it is over.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import count
+from collections.abc import Callable, Iterable, Sequence
 
 from msgspec.structs import replace
 
 from astrarium.core.quantities import MICROSECOND, SECOND, Time
-from astrarium.server.control.books import ModelBooks
-from astrarium.server.control.bounds import bounded, scaled
-from astrarium.server.control.tickets import KeptGpu
+from astrarium.server.control.calls.ticket import KeptGpu
+from astrarium.server.control.health.bounds import bounded, scaled
 from astrarium.serving.contract import ModelSpec, Network, Setup
-
-# The refusal watch finds models that are loaded and refuse every call.
-
-
-FEWEST_REFUSED = 10  # calls in a row: one client with bad luck is not everybody
-WHILE = 10 * SECOND  # what overload turns away in a burst shorter than this says nothing of the model
-
-
-class RefusalWatch:
-    """A refusal watch looks at the books now and then; `ModelBooks.refusing` holds what it finds."""
-
-    def __init__(self, books: Sequence[ModelBooks], now: Time) -> None:
-        self._rows = [_RefusedCalls(one, now) for one in books]
-
-    def look(self, now: Time) -> Iterator[int]:
-        """Return the models of which the watch says something else than before."""
-        for model, row in enumerate(self._rows):
-            row.look(now)
-            reason = row.reason(now)
-            if bool(reason) != bool(row.books.refusing):
-                row.books.refusing = reason
-                yield model
-
-
-class _RefusedCalls:
-    """The refused calls of one model since its last answer are counted here."""
-
-    def __init__(self, books: ModelBooks, now: Time) -> None:
-        self.books = books
-        self._began = self._last = now
-        self._answered = self._before = self._declined = 0
-
-    def look(self, now: Time) -> None:
-        if self.books.success.count != self._answered:
-            self._begin(now)
-        elif self.books.declined != self._declined:
-            self._began = self._began if self._length else now
-            self._declined = self.books.declined
-            self._last = now
-        elif now - self._last >= WHILE:
-            self._begin(now)
-
-    def reason(self, now: Time) -> str:
-        """Return why the model is said to refuse everybody; empty where it is not."""
-        if self._length < FEWEST_REFUSED or now - self._began < WHILE:
-            return ""
-        return f"it has turned away all of the last {self._length} calls ({self.books.declined_because})"
-
-    @property
-    def _length(self) -> int:
-        return self._declined - self._before
-
-    def _begin(self, now: Time) -> None:
-        self._answered = self.books.success.count
-        self._before = self._declined = self.books.declined
-        self._began = self._last = now
-
-
-# Calibration measures how long messages take, to plan scenarios that say nothing of delays.
-
-
-PINGS = 200  # at the start, and how many of the last ones count
-# Beyond the trip itself: decoding, deciding and gathering inputs on the way there; writing answers, the
-# books and the protocol on the way back. Of several margins tried near the goodput of one and of two emulated
-# GPUs, these let most requests be in time; half of them costs late answers, twice of them drops.
-CONTROL_MARGIN = 150 * MICROSECOND
-RESPONSE_MARGIN = 400 * MICROSECOND
-
-
-class Calibration:
-    """Calibration sends pings by *ping*; `pong` hears when each was there and that it came back."""
-
-    def __init__(self, ping: Callable[[int], None], clock: Callable[[], Time]) -> None:
-        self._ping = ping
-        self._clock = clock
-        self._there: deque[Time] = deque(maxlen=PINGS)
-        self._back: deque[Time] = deque(maxlen=PINGS)
-        self._turns = count()
-        self._heard = asyncio.Event()
-
-    def pong(self, sent: Time, received: Time, heard: Time = 0) -> None:
-        self._there.append(received - sent)
-        self._back.append((heard or self._clock()) - received)
-        self._heard.set()
-
-    async def measure(self, workers: Sequence[int]) -> None:
-        for _ in range(PINGS):
-            self._heard.clear()
-            self.ping_one(workers)
-            try:
-                await asyncio.wait_for(self._heard.wait(), 1.0)
-            except TimeoutError:
-                continue  # that worker is gone; the others tell enough
-
-    def ping_one(self, idle: Sequence[int]) -> None:
-        """Ping one of these workers, in turn: one that runs a batch would answer after it."""
-        if idle:
-            self._ping(idle[next(self._turns) % len(idle)])
-
-    def delays(self) -> Network:
-        control = _slow(self._there) + CONTROL_MARGIN
-        response = _slow(self._back) + RESPONSE_MARGIN
-        return Network(control=control, response=response)
-
-
-def _slow(trips: Iterable[Time]) -> Time:
-    """Return the 95th percentile of the trips."""
-    ordered = sorted(trips)
-    return ordered[len(ordered) * 95 // 100] if ordered else 0
-
 
 QUANTILE = 0.95
 FEWEST = 200  # batches of a model before it is taken for slower, or for faster than the scenario says
