@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 from _measure import Row, main
 from astrarium.core.level import Watching
 from astrarium.run.simulate import simulate
-from astrarium.serving import level, twin
+from astrarium.serving import level
 from astrarium.serving.scenario import Scenario, build, parse
+from astrarium.serving.twin import simulation
 
 RESNET50 = {"profile": {"alpha": "1.053ms", "beta": "5.072ms"}, "slo": "25ms"}  # Symphony, table 2
 BAR = 0.8
@@ -57,7 +58,7 @@ def ratio(engine: str, load: Load, requests: int, seed: int) -> float:
         made = build.policy(scenario, setup)
         began = time.process_time()
         if engine == "native":
-            twin.simulate(scenario, setup, made, arrivals)
+            simulation.simulate(scenario, setup, made, arrivals)
         else:
             ready = level.prepared(scenario, setup, made, arrivals, Watching())
             ready.record(simulate(ready.engine, ready.arrivals, ready.world))

@@ -7,8 +7,8 @@ from typing import Any
 
 from _measure import Row, main
 from astrarium import _front, _native
-from astrarium.serving import twin
 from astrarium.serving.scenario import build, parse
+from astrarium.serving.twin import native, simulation
 
 RESNET50 = {"profile": {"alpha": "1.053ms", "beta": "5.072ms"}, "slo": "25ms"}  # Symphony, table 2
 APPLICATIONS = {
@@ -52,8 +52,8 @@ class Fleet:
         self.count = len(arrivals)
         self._columns = (arrivals.time, build.deadlines(arrivals, setup), arrivals.model)
         self._work = arrivals.work
-        self._setup = twin.native_setup(_native, setup)
-        self._truth = twin.truth_for(_native, scenario, setup)
+        self._setup = native.native_setup(_native, setup)
+        self._truth = simulation.truth_for(_native, scenario, setup)
         self._parameters = _native.Parameters(chosen.native, *chosen.native_parameters())
 
     def __str__(self) -> str:

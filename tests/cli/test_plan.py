@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from astrarium.cli.main import INTERRUPTED
-from astrarium.serving.planned import run
+from astrarium.serving.planned import judge as judging
 from astrarium.serving.planning import plans
 from astrarium.serving.scenario import load
 from tests.support.paths import ROOT
@@ -107,7 +107,7 @@ def test_an_interrupt_shows_and_writes_the_best_so_far(
     call: Any, file: Path, monkeypatch: pytest.MonkeyPatch, left: int, judged: bool
 ) -> None:
     calls = [0]
-    real = run.PlanJudge
+    real = judging.PlanJudge
 
     def make(*arguments: Any) -> Any:
         judge = real(*arguments)
@@ -120,7 +120,7 @@ def test_an_interrupt_shows_and_writes_the_best_so_far(
 
         return interrupted
 
-    monkeypatch.setattr(run, "PlanJudge", make)
+    monkeypatch.setattr(judging, "PlanJudge", make)
     told = call("plan", "small.yaml", "--policy", "selective-replication", "--out", "best.yaml")
     assert (told.code, told.err) == (INTERRUPTED, "interrupted\n")
     assert told.lines[0] == "selective-replication: interrupted; this is the best plan so far, for 2 GPUs"

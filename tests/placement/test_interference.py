@@ -49,8 +49,8 @@ from astrarium.placement.problem import (
 )
 from astrarium.placement.worker_queues import Batching
 from astrarium.serving.planning.known import interference_named, v100
-from astrarium_papers.elvinger._world import poisson
 from tests.support.placement.igniter_cases import NOTES, form_of, placed, predictions, problem_of, uniform
+from tests.support.placement.plans import poisson
 
 MS = MILLISECOND
 GPU = PlacementGpu(0, 1000)

@@ -9,11 +9,11 @@ import pytest
 
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import Duration
-from astrarium.serving import twin
 from astrarium.serving.goodput import Probe, bisect, capacity, scan, search, shares
 from astrarium.serving.policies._queue import ModelQueue
 from astrarium.serving.policies.window import Deferred
 from astrarium.serving.scenario import Scenario, build, parse
+from astrarium.serving.twin import native
 
 RESNET50 = {"profile": {"alpha": "1.053ms", "beta": "5.072ms"}, "slo": "25ms"}
 INCEPTION = {"profile": {"alpha": "5.090ms", "beta": "18.368ms"}, "slo": "70ms"}
@@ -165,8 +165,8 @@ def test_a_subclass_is_not_taken_for_its_parent() -> None:
         def opens(self, queue: ModelQueue) -> int:
             return 0
 
-    assert twin.has_twin(Deferred(setup, Deferred.Parameters()))
-    assert not twin.has_twin(Mine(setup, Deferred.Parameters()))
+    assert native.has_twin(Deferred(setup, Deferred.Parameters()))
+    assert not native.has_twin(Mine(setup, Deferred.Parameters()))
 
 
 def test_an_interrupt_reaches_the_threads() -> None:
@@ -203,7 +203,7 @@ def test_processes_find_the_same() -> None:
     raw = msgspec.structs.replace(case.workload, warmup=Duration(0))
     case = msgspec.structs.replace(case, workload=raw)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(twin, "extension", lambda name: None)
+        patch.setattr(native, "extension", lambda name: None)
         one, two = (search(case, seeds=2, tolerance=0.3, jobs=jobs).per_seed for jobs in (1, 2))
     assert one == two
 

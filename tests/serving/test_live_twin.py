@@ -14,7 +14,7 @@ from astrarium.serving.contract import Setup
 from astrarium.serving.policies import serving_policies
 from astrarium.serving.policies.shepherd import Shepherd
 from astrarium.serving.policies.window import Deferred, Eager
-from astrarium.serving.twin import LiveTwin, faster
+from astrarium.serving.twin.live import LiveTwin, faster
 from tests.support.live_fakes import Stage
 
 TWINNED = ("astrarium", "deferred", "eager", "orloj", "timeout")

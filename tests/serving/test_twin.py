@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 from astrarium.core.errors import InputError
 from astrarium.core.level import Watching
-from astrarium.serving import twin as native
 from astrarium.serving.level import run
 from astrarium.serving.policies import serving_policies
 from astrarium.serving.record import ServingRecord
 from astrarium.serving.scenario import Scenario, build, load, parse
+from astrarium.serving.twin import simulation
+from astrarium.serving.twin.native import has_twin
 from tests.support.paths import ROOT
 
 EXAMPLES = sorted(
@@ -68,7 +69,7 @@ def test_there_are_twins() -> None:
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_the_twin_agrees_on_every_example(path: Path, policy: str) -> None:
     scenario = shortened(load(path)).with_policy(policy)
-    if not native.has_twin(build.policy(scenario, build.setup(scenario))):
+    if not has_twin(build.policy(scenario, build.setup(scenario))):
         assert (policy, scenario.dynamic) == ("astrarium", True)
         pytest.skip("its twin knows static models only")
     assert_same(run(scenario, "python"), run(scenario, "native"))
@@ -124,9 +125,9 @@ def test_a_lost_run_stops_early_but_not_before_it_is_lost() -> None:
     setup = build.setup(scenario)
     policy = build.policy(scenario, setup)
     arrivals = build.arrivals(scenario)
-    exact = native.worst_bad(scenario, setup, policy, arrivals, allowed=1.0)
+    exact = simulation.worst_bad(scenario, setup, policy, arrivals, allowed=1.0)
     for allowed in (0.0, exact / 2, exact):
-        found = native.worst_bad(scenario, setup, policy, arrivals, allowed)
+        found = simulation.worst_bad(scenario, setup, policy, arrivals, allowed)
         assert (found > allowed) == (exact > allowed)
         assert found <= exact
 

@@ -40,7 +40,7 @@ from astrarium.serving.live import worker
 from astrarium.serving.live.arena import SharedMemory, aligned
 from astrarium.serving.live.backends.contract import ModelFiles
 from astrarium.serving.live.backends.torch import TorchModel
-from astrarium.serving.live.backends.torch.runners import CudaRunner
+from astrarium.serving.live.backends.torch.cuda_runner import CudaRunner
 from astrarium.serving.live.messages import (
     LARGEST_MESSAGE,
     BatchDone,

@@ -114,9 +114,9 @@ class Plan(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the answer as plain data: what `astrarium plan --json` prints."""
-        from astrarium.serving.planning.answer import told
+        from astrarium.serving.planning.plain import plain_answer
 
-        return told(self.answer)
+        return plain_answer(self.answer)
 
     def save(self, path: str | Path) -> Path:
         """Write the plan as YAML or JSON, by the file's ending; `astrarium simulate --plan` runs it."""
@@ -130,7 +130,7 @@ class Plan(Shown):
 
     def plot(self, path: str | Path) -> Path:
         """Draw which models live on which GPUs, as a .png file."""
-        from astrarium.serving.planning.tables import draw_placement
+        from astrarium.serving.planning.picture import draw_placement
 
         chosen = self._chosen()
         names = [model.name for model in chosen.problem.models]

@@ -21,12 +21,13 @@ from astrarium.core.errors import InputError
 from astrarium.core.quantities import Time, write_duration
 from astrarium.run.pools import processes, threads
 from astrarium.run.report import plain_table
-from astrarium.serving import twin
 from astrarium.serving.contract import Setup
 from astrarium.serving.level import run
 from astrarium.serving.scenario import Scenario, build
 from astrarium.serving.scenario.schema import spans
 from astrarium.serving.state import Outcome
+from astrarium.serving.twin import simulation
+from astrarium.serving.twin.native import has_twin
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -66,7 +67,7 @@ def search(
     setup = build.setup(scenario)
     limit = capacity(scenario, setup)
     _check_length(scenario, limit)
-    threads = twin.has_twin(build.policy(scenario, setup))
+    threads = has_twin(build.policy(scenario, setup))
     heard = progress if threads or jobs == 1 else None  # another process could not be heard
     stop = Event() if threads else None
     search_one = partial(_search_seed, scenario, limit, tolerance, heard, stop)
@@ -135,13 +136,13 @@ def worst_bad(
     """Return the largest share of bad requests of any model in one run."""
     setup = build.setup(scenario)
     policy = build.policy(scenario, setup)
-    if twin.has_twin(policy):
-        return twin.worst_bad(scenario, setup, policy, build.arrivals(scenario), allowed, progress)
+    if has_twin(policy):
+        return simulation.worst_bad(scenario, setup, policy, build.arrivals(scenario), allowed, progress)
     requests = run(scenario, "python", progress).requests
     measured = requests.arrival >= scenario.workload.warmup
     bad = measured & (requests.outcome != Outcome.IN_TIME)
     counts = [np.bincount(requests.model[some], minlength=len(setup.models)) for some in (bad, measured)]
-    return twin.worst_share(*counts)
+    return simulation.worst_share(*counts)
 
 
 def _search_seed(

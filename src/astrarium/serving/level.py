@@ -13,7 +13,6 @@ from astrarium.core.engine import Engine
 from astrarium.core.level import Level, Simulation, Watching
 from astrarium.core.quantities import Time
 from astrarium.run.experiment import EngineName, Progress, recorded
-from astrarium.serving import twin as native
 from astrarium.serving.contract import Action, Event, Request, RequestArrived, Setup
 from astrarium.serving.policies import serving_policies
 from astrarium.serving.record import Ints, ServingRecord, batches_of, requests_of
@@ -24,6 +23,8 @@ from astrarium.serving.scenario import Scenario, build, parse
 from astrarium.serving.scenario.models import written_out
 from astrarium.serving.scenario.schema import DEFAULT_POLICY
 from astrarium.serving.state import ServingState
+from astrarium.serving.twin import simulation
+from astrarium.serving.twin.native import has_twin
 from astrarium.serving.world import ServingWorld
 
 
@@ -92,12 +93,12 @@ def by_twin(
     arrivals: Arrivals | None = None,
 ) -> ServingRecord | None:
     """Simulate on the native twin, where the policy has one."""
-    if not native.has_twin(policy):
+    if not has_twin(policy):
         return None
     took = Stopwatch()
     setup = build.setup(scenario) if setup is None else setup
     arrivals = build.arrivals(scenario) if arrivals is None else arrivals
-    return took.by(native.simulate(scenario, setup, policy, arrivals, progress))
+    return took.by(simulation.simulate(scenario, setup, policy, arrivals, progress))
 
 
 def events(arrivals: Arrivals, deadlines: Ints) -> Iterator[tuple[Time, RequestArrived]]:

@@ -8,7 +8,7 @@ import pytest
 
 from astrarium.core.optional import extension
 from astrarium.core.quantities import MILLISECOND
-from astrarium.server.control.admission import BACKLOG, CLOSED, FULL, TAKEN, TOO_LATE
+from astrarium.server.control.calls.admission import BACKLOG, CLOSED, FULL, TAKEN, TOO_LATE
 from astrarium.serving.contract import (
     DynamicSpec,
     GpuSpec,
@@ -18,7 +18,7 @@ from astrarium.serving.contract import (
     Setup,
     latency_table,
 )
-from astrarium.serving.twin import native_setup
+from astrarium.serving.twin.native import native_setup
 from tests.support.live_fakes import Stage
 
 # kWidest and kStretch in native/exchange/admission.h

@@ -17,7 +17,7 @@ from astrarium.core.policy import SetTimer, TimerFired
 from astrarium.core.quantities import FOREVER, MILLISECOND
 from astrarium.core.trace import Step
 from astrarium.run.replay import replay
-from astrarium.server.control.causes import POLICY_ERROR
+from astrarium.server.control.accounts.causes import POLICY_ERROR
 from astrarium.server.control.python_policy import PythonPolicy
 from astrarium.serving.contract import (
     Action,
@@ -41,7 +41,7 @@ from astrarium.serving.contract import (
 from astrarium.serving.live.messages import BatchDone, RunBatch, decode_order, encode
 from astrarium.serving.policies.window import Eager
 from astrarium.serving.state import Outcome, ServingState
-from astrarium.serving.twin import native_setup
+from astrarium.serving.twin.native import native_setup
 from tests.support.live_fakes import Stage
 from tests.support.server.fakes import HOUR
 from tests.support.server.http_connection import request

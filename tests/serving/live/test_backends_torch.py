@@ -18,9 +18,9 @@ from astrarium.serving.live import preparing
 from astrarium.serving.live.backends import backends, checked_options
 from astrarium.serving.live.backends import torch as torch_backend
 from astrarium.serving.live.backends.contract import Batch, ModelFailed, ModelFiles, Place
-from astrarium.serving.live.backends.torch import first_sizes, graph_sizes, programs, runners
+from astrarium.serving.live.backends.torch import cuda_runner, first_sizes, graph_sizes, programs
+from astrarium.serving.live.backends.torch.cuda_runner import CudaBatch, CudaRunner
 from astrarium.serving.live.backends.torch.programs import Program
-from astrarium.serving.live.backends.torch.runners import CudaBatch, CudaRunner
 from astrarium.serving.live.tensors import BF16, DATATYPES, TensorSpec, to_bfloat16
 from astrarium.serving.live.worker import files_to
 
@@ -411,7 +411,7 @@ def runner(fails_at: int = 0, shape: tuple[int, ...] = (4,)) -> tuple[CudaRunner
 @pytest.fixture(autouse=True)
 def host_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """The host's clock is the one of the streams; it stands still where there are none."""
-    monkeypatch.setattr(runners, "monotonic_ns", lambda: 0)
+    monkeypatch.setattr(cuda_runner, "monotonic_ns", lambda: 0)
 
 
 def check(cuda: CudaRunner, size: int) -> None:
@@ -485,14 +485,14 @@ def test_graphs_are_added_while_batches_run_in_the_others() -> None:
     model.calls = []
     assert cuda.capture_more(4, "m")
     assert (static == before).all(), "warming up writes to other inputs"
-    assert model.calls == [4] * (runners._BEFORE_CAPTURE + 1)
-    assert model.fake.default.free >= free + runners._BEFORE_CAPTURE * COMPUTING
+    assert model.calls == [4] * (cuda_runner._BEFORE_CAPTURE + 1)
+    assert model.fake.default.free >= free + cuda_runner._BEFORE_CAPTURE * COMPUTING
     assert (waiting.arrays()["Y"] == 6).all()
     model.calls.clear()
     for size in (1, 3, 4, 5, 8):
         check(cuda, size)
     assert not model.calls, "graphs call no Python"
-    assert cuda._room(3) == 4
+    assert cuda._graph_size(3) == 4
 
 
 def test_what_cannot_be_captured_later_runs_in_a_larger_graph() -> None:
@@ -627,7 +627,7 @@ def test_a_model_on_a_gpu_is_launched_ahead_and_tells_the_times_of_the_gpu(
     monkeypatch.setattr(torch_backend, "package", lambda *names: fake)
     monkeypatch.setattr(torch_backend.programs, "built", lambda *given: None)
     monkeypatch.setattr(torch_backend.programs, "placed", lambda *given: program)
-    for module in (torch_backend, runners):
+    for module in (torch_backend, cuda_runner):
         monkeypatch.setattr(module, "monotonic_ns", lambda: fake.now)
     outputs = (TensorSpec("Y", "FP32", (4,)),)
     model: Any = backends.get("torch")(files(home, "net.py:Net", outputs=outputs), Place(device="cuda:0"))

@@ -16,12 +16,13 @@ from astrarium.placement.plan import Plan, Replica
 from astrarium.placement.problem import ALONE, PlacementGpu, Problem, Shape
 from astrarium.run.report import ranges
 from astrarium.serving.level import run
+from astrarium.serving.planned.judge import PlanJudge
 from astrarium.serving.planned.parts import NO_REPLICA
-from astrarium.serving.planned.run import PlanJudge, PlannedRun, Routes, run_planned
+from astrarium.serving.planned.run import PlannedRun, Routes, run_planned
 from astrarium.serving.planning import plans
 from astrarium.serving.record import ServingRecord
+from astrarium.serving.report.planned import summarize_plan
 from astrarium.serving.report.summary import busy_time, summarize
-from astrarium.serving.report.tables import summarize_plan
 from astrarium.serving.scenario import Scenario, build, parse
 from astrarium.serving.state import Fate, Outcome
 from tests.support.pipelines import halved

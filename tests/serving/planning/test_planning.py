@@ -20,6 +20,7 @@ from astrarium.serving.planning.clusters import fewest_possible, sized
 from astrarium.serving.planning.growth import growth, narrowed, reason
 from astrarium.serving.planning.known import interference_named, measured_on_v100s
 from astrarium.serving.planning.load import PlanningLoad, grown, with_rates
+from astrarium.serving.planning.picture import draw_placement
 from astrarium.serving.planning.search import (
     Attempt,
     Planning,
@@ -27,7 +28,6 @@ from astrarium.serving.planning.search import (
     PlanningWatch,
     placement_policy,
 )
-from astrarium.serving.planning.tables import draw_placement
 from astrarium.serving.planning.use import uses
 from astrarium.serving.scenario import Scenario, parse
 from tests.support.pipelines import PIPELINE, halved

@@ -1,4 +1,4 @@
-"""The applications of a dynamic model stand in lines of alike times, which change with what is learnt."""
+"""The applications of a dynamic model stand in queues of alike times, which change with what is learnt."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_few_long_ones_among_short_are_not_worth_a_line_if_launches_cost_more() 
 
 @pytest.mark.parametrize("rates", [(218, 215, 281, 129), (230, 6, 136, 218), (33, 47, 91, 13)])
 def test_equal_applications_share_a_line_whatever_their_rates(rates: Sequence[float]) -> None:
-    """What separate lines would seem to save here is rounding."""
+    """What separate queues would seem to save here is rounding."""
     made = attended(model(4, 40, 4, 40), rates)
     assert made.regroup(2 * SECOND)
     assert made.groups == [(0, 2), (1, 3)]
@@ -147,7 +147,7 @@ def test_lines_come_together_again_when_the_times_do() -> None:
 
 
 @pytest.mark.parametrize("lines", ["application", "model"])
-def test_fixed_lines_never_change(lines: str) -> None:
+def test_fixed_queues_never_change(lines: str) -> None:
     made = attended(model(4, 40, 4.1), [100, 100, 100], lines=lines)
     before = list(made.groups)
     assert not made.regroup(2 * SECOND)
@@ -164,7 +164,7 @@ def test_one_application_has_nothing_to_cut() -> None:
     assert made.groups == [(0,)]
 
 
-# what a line is planned with
+# what a queue is planned with
 
 
 def test_a_group_is_planned_with_a_time_that_most_batches_keep() -> None:
@@ -310,8 +310,8 @@ def ask(id_: int, at: float, due: float, application: int) -> Event:
     return RequestArrived(Request(id_, 0, ms(at), ms(due), application))
 
 
-def lines(at: Desk) -> list[list[int]]:
-    """Who waits in which line, those without anybody left out."""
+def waiting_by_queue(at: Desk) -> list[list[int]]:
+    """Who waits in which queue, those without anybody left out."""
     return [[request.id for request in queue.requests] for queue in at.policy._queues if queue.requests]
 
 
@@ -326,12 +326,16 @@ def wait(at: Desk, applications: int, seconds: float = 1.5, every: float = 10) -
 def test_forming_lines_anew_loses_nobody_and_keeps_the_order() -> None:
     at = desk(4, 40, 4)
     wait(at, 3, seconds=0.9)
-    assert len(lines(at)) == 1
+    assert len(waiting_by_queue(at)) == 1
     wait_on = [ask(number, number * 10, 20_000 - number * 37 % 1000, number % 3) for number in range(90, 150)]
     for place, event in enumerate(wait_on, 90):
         assert at.hear(place * 10, event) == []
-    assert len(lines(at)) == 2
-    assert sorted(id_ for line in lines(at) for id_ in line) == sorted(at.state.waiting) == list(range(150))
+    assert len(waiting_by_queue(at)) == 2
+    assert (
+        sorted(id_ for queue in waiting_by_queue(at) for id_ in queue)
+        == sorted(at.state.waiting)
+        == list(range(150))
+    )
     for queue in at.policy._queues:
         assert all(one <= other for one, other in pairwise(queue.deadlines))
         assert queue.deadlines == [request.deadline for request in queue.requests]
@@ -344,7 +348,7 @@ def test_lines_of_the_new_groups_know_their_rates() -> None:
     whole = sum(queue.meter.window()[0] for queue in at.policy._queues)
     assert whole == pytest.approx(150, abs=6)  # the bin being filled is not in it
     rates = sorted(queue.meter.window()[0] for queue in at.policy._queues)
-    assert rates[0] == 0  # a line that is out of use
+    assert rates[0] == 0  # a queue that is out of use
     assert rates[2] == pytest.approx(2 * rates[1], abs=3)
 
 
@@ -352,9 +356,9 @@ def test_lines_of_the_new_groups_know_their_rates() -> None:
 def test_what_the_lines_are_made_of_can_be_chosen(kind: str, count: int) -> None:
     at = desk(4, 40, 4, lines=kind)
     wait(at, 3)
-    assert len(lines(at)) == count
+    assert len(waiting_by_queue(at)) == count
     if kind == "application":
-        assert all(len({number % 3 for number in line}) == 1 for line in lines(at))
+        assert all(len({number % 3 for number in queue}) == 1 for queue in waiting_by_queue(at))
 
 
 def test_everybody_is_served_once_there_is_a_gpu_again() -> None:
@@ -380,12 +384,12 @@ def test_what_the_profiler_measured_is_planned_with() -> None:
     assert at.policy._queues[0].latency[1] == pytest.approx(ms(2 + 0.2 * 16), rel=0.05)
 
 
-def test_a_static_model_beside_a_dynamic_one_has_one_line() -> None:
+def test_a_static_model_beside_a_dynamic_one_has_one_queue() -> None:
     static = linear_model(MS, 5 * MS, 100 * MS, 8)
     at = Desk("astrarium", cluster([static, model(4, 40), static], 1), lines="application")
     assert len(at.policy._queues) == 4
     places = [
-        at.policy.line_of(Request(0, of, 0, 1, application))
+        at.policy.index_of(Request(0, of, 0, 1, application))
         for of, application in [(0, 0), (1, 0), (1, 1), (2, 0)]
     ]
     assert places == [0, 1, 2, 3]

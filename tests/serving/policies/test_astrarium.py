@@ -27,17 +27,12 @@ from astrarium.serving.contract import (
 )
 from astrarium.serving.policies._queue import Backlog
 from astrarium.serving.policies.astrarium import Astrarium
-from astrarium.serving.policies.astrarium.line import RequestLine
 from astrarium.serving.policies.astrarium.pressure import Climate
+from astrarium.serving.policies.astrarium.queues import RequestQueue
 from astrarium.serving.scenario import build, parse
 from astrarium.serving.state import Outcome, ServingState
 from astrarium.testing.cases import Case, Run, cluster, linear_model, with_truth
 from astrarium.testing.serving import NO_DELAY, cases, gpu_changes
-from astrarium_papers.orloj import _finish
-from astrarium_papers.orloj._settings import SYSTEMS, System
-from astrarium_papers.orloj._tables import TABLE_4_1
-from astrarium_papers.orloj._workloads import Case as Workload
-from astrarium_papers.orloj._workloads import modes, real
 from tests.support.cases import run_case
 from tests.support.rival_runs import Desk, bad_rate, ms, resnet50, simulated
 
@@ -66,12 +61,12 @@ def test_a_line_gathers_as_a_window_does(
 ) -> None:
     """Its shortcut finds what the search finds where all fit together, and is not taken where they do not."""
     spec = ModelSpec(0, "steps", 40, latency_table(list(accumulate(rises, initial=3))[1:]))
-    line = RequestLine(spec, network, Astrarium.Parameters(lookahead=False))
+    queue = RequestQueue(spec, network, Astrarium.Parameters(lookahead=False))
     for place, deadline in enumerate(due):
-        line.insert(Request(place, 0, 0, deadline))
+        queue.insert(Request(place, 0, 0, deadline))
     ready = [network.delay(b) + t for b, t in enumerate(spec.latency)]
-    expected = Backlog(sorted(due), ready, spec.latency).gather_window(line.stance.hold, 5, free)
-    assert (len(line.gather(5, free)), line.size) == expected
+    expected = Backlog(sorted(due), ready, spec.latency).gather_window(queue.stance.hold, 5, free)
+    assert (len(queue.gather(5, free)), queue.size) == expected
 
 
 # when a batch leaves
@@ -262,9 +257,9 @@ def test_overload_insists_on_the_target(overload: float, expected: tuple[int, in
     at.arrive(0, *range(100, 108))
     at.arrive(5, 1, slo=20)  # due at 25: with six others at 13
     at.arrive(5, *range(2, 10), slo=22)
-    line = at.policy._queues[0]
-    line.adapt(line.demand(ms(5)), Climate(0.0, overload, 0.0))
-    assert line._target == 8
+    queue = at.policy._queues[0]
+    queue.adapt(queue.demand(ms(5)), Climate(0.0, overload, 0.0))
+    assert queue._target == 8
     actions = at.finish(13, 0)
     drops = [action for action in actions if isinstance(action, Drop)]
     (sent,) = [action for action in actions if isinstance(action, Dispatch)]
@@ -274,7 +269,7 @@ def test_overload_insists_on_the_target(overload: float, expected: tuple[int, in
 def test_many_losses_are_noticed_as_overload_and_forgotten_when_they_are_over() -> None:
     """Two come at a time: requests that came evenly would leave no doubt that all of the target pays."""
     at = desk(model(slo=80), patience=0.0)
-    line = at.policy._queues[0]
+    queue = at.policy._queues[0]
     for number in range(0, 700, 2):
         now = 10 * number
         if number < 100:
@@ -283,9 +278,9 @@ def test_many_losses_are_noticed_as_overload_and_forgotten_when_they_are_over() 
         at.arrive(now, number, number + 1)
         at.finish(now + 7, 0, started=now)
         if number == 98:
-            assert line.stance.hold == line._target == 8
-    assert line._target == 6  # l(b) + b / rate = b + 5 + 10 b
-    assert line.stance.hold == 5
+            assert queue.stance.hold == queue._target == 8
+    assert queue._target == 6  # l(b) + b / rate = b + 5 + 10 b
+    assert queue.stance.hold == 5
 
 
 @bounded(max_examples=60)
@@ -308,12 +303,12 @@ class Counting(Astrarium):
 
     def decide(self, now: Time, events: Sequence[Event], state: ServingState) -> Iterator[Action]:
         yield from super().decide(now, events, state)
-        opened = [line for line in range(len(self._queues)) if self._latest[line] < FOREVER]
+        opened = [index for index in range(len(self._queues)) if self._latest[index] < FOREVER]
         assert self._open == len(opened)
-        for line, queue in enumerate(self._queues):
-            assert (line in opened) <= (0 < queue.size <= len(queue.requests))
-            assert (line in opened) == (self._delays[line] < FOREVER)
-            assert (self._wake[line] < FOREVER) == bool(queue.size)
+        for index, queue in enumerate(self._queues):
+            assert (index in opened) <= (0 < queue.size <= len(queue.requests))
+            assert (index in opened) == (self._delays[index] < FOREVER)
+            assert (self._wake[index] < FOREVER) == bool(queue.size)
             assert sorted(queue.deadlines) == queue.deadlines
 
 
@@ -343,23 +338,6 @@ def test_one_percent_is_lost_later_than_by_deferred_or_eager(gpus: int, rate: fl
 def test_overload_is_answered_as_well_as_by_deferred() -> None:
     ours, theirs = (bad_rate(name, resnet50(), 7500, 2) for name in ("astrarium", "deferred"))
     assert ours < theirs + 0.01
-
-
-@pytest.mark.parametrize(
-    ("case", "multiple"),
-    [
-        (modes(4), 2.0),
-        *[(real(one), 2.0) for one in TABLE_4_1 if one.case in ("rdinet-cifar", "gpt-cornell")],
-    ],
-    ids=lambda value: value.name if isinstance(value, Workload) else "",
-)
-def test_on_dynamic_workloads_it_finishes_no_fewer_than_orloj(case: Workload, multiple: float) -> None:
-    ours, theirs = (
-        _finish.finish_rate(_finish.scenario(case, multiple, system, 500).with_seed(1))
-        for system in (System({"name": "astrarium"}), SYSTEMS["Orloj"])
-    )
-    assert SYSTEMS["Orloj"].policy["order"] == "latest"
-    assert ours > theirs - 0.01
 
 
 # parameters

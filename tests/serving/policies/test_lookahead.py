@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from astrarium.core.quantities import FOREVER, Time
 from astrarium.serving.policies._queue import Backlog
-from astrarium.serving.policies.astrarium.line import (
+from astrarium.serving.policies.astrarium.queues import (
     MOST_GIVEN_UP,
-    LineProspect,
+    Prospect,
     due,
     give_up,
     losses,
@@ -23,7 +23,7 @@ from astrarium.serving.policies.astrarium.line import (
 )
 
 LATENCY = (0, *(size + 5 for size in range(1, 9)), FOREVER)
-QUIET = LineProspect(rate=0.0, enough=4, target=4, price=0.0, slo=20)
+QUIET = Prospect(rate=0.0, enough=4, target=4, price=0.0, slo=20)
 
 
 def backlog(*deadlines: Time) -> Backlog:
@@ -139,7 +139,7 @@ def test_when_somebody_is_due() -> None:
 
 deadline_lists = st.lists(st.integers(6, 60), min_size=1, max_size=14).map(sorted)
 prospects = st.builds(
-    LineProspect,
+    Prospect,
     st.sampled_from([0.0, 0.1, 0.7]),
     st.integers(1, 8),
     st.integers(1, 8),
@@ -152,7 +152,7 @@ prospects = st.builds(
     deadlines=deadline_lists, prospect=prospects, grants=st.lists(st.integers(1, 40), max_size=3).map(sorted)
 )
 def test_the_choice_is_the_cheapest_of_those_it_may_make(
-    deadlines: list[Time], prospect: LineProspect, grants: list[Time]
+    deadlines: list[Time], prospect: Prospect, grants: list[Time]
 ) -> None:
     """It keeps the deadline of every member, and no other number of heads to drop would cost less."""
     waiting = backlog(*deadlines)

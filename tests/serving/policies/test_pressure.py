@@ -1,4 +1,4 @@
-"""What GPU time is worth, and what a line makes of it."""
+"""What GPU time is worth, and what a queue makes of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from astrarium.serving.policies.astrarium import pressure
 from astrarium.serving.policies.astrarium.pressure import (
     CALM,
     Climate,
-    LineDemand,
+    Demand,
     climate,
     fits,
     load,
@@ -34,9 +34,9 @@ climates = st.builds(Climate, prices, parts, st.floats(0, 0.5))
 
 def demand(
     rate: float = 1000, dispersion: float = 1.0, target: int = 10, time: float = 20, slo: float = 100
-) -> LineDemand:
+) -> Demand:
     """Requests per second of a model with batches of 20 ms, 5 of them whatever their size."""
-    return LineDemand(rate / SECOND, dispersion, target, round(time * MS), 5 * MS, round(slo * MS))
+    return Demand(rate / SECOND, dispersion, target, round(time * MS), 5 * MS, round(slo * MS))
 
 
 loads = st.builds(
@@ -44,7 +44,7 @@ loads = st.builds(
 )
 
 
-def waits(one: LineDemand, weather: Climate) -> Time:
+def waits(one: Demand, weather: Climate) -> Time:
     return stance(one, weather).wait
 
 
@@ -125,7 +125,7 @@ def test_nothing_asked_of_nothing_is_calm() -> None:
 
 @given(several=st.lists(loads, max_size=5), one=loads, gpus=st.integers(1, 64), lost=parts)
 def test_more_demand_is_dearer_and_more_gpus_are_not(
-    several: list[LineDemand], one: LineDemand, gpus: int, lost: float
+    several: list[Demand], one: Demand, gpus: int, lost: float
 ) -> None:
     before = climate(several, gpus, lost)
     after = climate([*several, one], gpus, lost)
@@ -178,15 +178,13 @@ def test_in_overload_the_gain_alone_decides() -> None:
 
 
 @given(one=loads, more=st.floats(0, 5000), weather=climates)
-def test_more_company_is_never_worth_less(one: LineDemand, more: float, weather: Climate) -> None:
+def test_more_company_is_never_worth_less(one: Demand, more: float, weather: Climate) -> None:
     faster = one._replace(rate=one.rate + more / SECOND)
     assert worthwhile(one, weather) <= worthwhile(faster, weather)
 
 
 @given(one=loads, weather=climates, more=parts)
-def test_a_price_never_takes_and_noise_never_adds_waiting(
-    one: LineDemand, weather: Climate, more: float
-) -> None:
+def test_a_price_never_takes_and_noise_never_adds_waiting(one: Demand, weather: Climate, more: float) -> None:
     usual = waits(one, weather)
     assert waits(one, weather._replace(price=weather.price + more)) >= usual
     assert waits(one, weather._replace(noise=weather.noise + more)) <= usual
@@ -239,7 +237,7 @@ def test_wasted_time_has_a_price_where_gpu_time_has() -> None:
 
 
 @given(one=loads, weather=climates)
-def test_what_is_held_for_is_no_more_than_what_is_enough(one: LineDemand, weather: Climate) -> None:
+def test_what_is_held_for_is_no_more_than_what_is_enough(one: Demand, weather: Climate) -> None:
     found = stance(one, weather)
     assert 1 <= found.hold <= found.enough <= one.target
     assert found.price >= 0

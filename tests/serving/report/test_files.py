@@ -20,16 +20,10 @@ from astrarium.run.timeline import write_timeline
 from astrarium.serving.level import LEVEL
 from astrarium.serving.record import Batches, Requests, ServingRecord
 from astrarium.serving.report import files
-from astrarium.serving.report.summary import (
-    batch_size_shares,
-    latency_cdf,
-    losses,
-    rates_over_time,
-    summarize,
-    waiting_at,
-)
+from astrarium.serving.report.curves import batch_size_shares, latency_cdf, losses, rates_over_time
+from astrarium.serving.report.summary import summarize
 from astrarium.serving.report.tables import model_table, overview_table
-from astrarium.serving.report.timeline import timeline
+from astrarium.serving.report.timeline import timeline, waiting_at
 from astrarium.serving.scenario import Scenario, parse
 from astrarium.serving.state import Outcome
 from tests.support.report_runs import by_hand, simulated

@@ -147,7 +147,7 @@ def _answered(scenario: Scenario, choice: Choice, goals: PlanningGoals, question
 
 def _write(answer: PlanningAnswer, out: Path | None, plot: Path | None, name: str) -> None:
     from astrarium.serving.planning import plans
-    from astrarium.serving.planning.tables import draw_placement
+    from astrarium.serving.planning.picture import draw_placement
 
     chosen = answer.chosen
     if chosen is None:
@@ -163,13 +163,15 @@ def _write(answer: PlanningAnswer, out: Path | None, plot: Path | None, name: st
 
 def _emit(answer: PlanningAnswer, json: bool, out: Path | None, plot: Path | None) -> None:
     from astrarium.serving.planning import tables
-    from astrarium.serving.planning.answer import told
+    from astrarium.serving.planning.plain import plain_answer
 
     if answer.interrupted:
         typer.echo("interrupted", err=True)
     files = {"out": str(out) if out else None, "plot": str(plot) if plot else None}
     written = [f"written to {path}" for path in (out, plot) if path is not None and answer.chosen is not None]
-    emit(json, {**told(answer), **files}, [*tables.shown(answer), *map(tables.line, written)], None)
+    emit(
+        json, {**plain_answer(answer), **files}, [*tables.shown(answer), *map(tables.text_of, written)], None
+    )
 
 
 # What was written, read into what planning takes.

@@ -27,8 +27,9 @@ from astrarium.serving.planning import plans
 from astrarium.serving.planning.known import interference_named
 from astrarium.serving.planning.stages import on_path, stages_of
 from astrarium.serving.record import ServingRecord
-from astrarium.serving.report import tables
 from astrarium.serving.report.files import PLAN
+from astrarium.serving.report.planned import PlanSummary, cell_table, summarize_plan
+from astrarium.serving.report.stages import plain_lines, stage_table
 from astrarium.serving.report.summary import summarize
 from astrarium.serving.scenario import Scenario, build, load
 
@@ -66,10 +67,10 @@ class PlanTaken(NamedTuple):
             done = run_planned(scenario, self.plan, self.problem, self.interference, chosen, progress)
         return done, Run(LEVEL, scenario, label, done.record, summarize(done.record))
 
-    def summary(self, done: PlannedRun) -> tables.PlanSummary:
+    def summary(self, done: PlannedRun) -> PlanSummary:
         plan = self.plan
         missing = {self.problem.models[index].name: why for index, why in plan.missing.items()}
-        return tables.summarize_plan(plan.policy, len(plan.replicas), missing, done.parts, done.record)
+        return summarize_plan(plan.policy, len(plan.replicas), missing, done.parts, done.record)
 
     def on_path(self, scenario: Scenario, max_wait: Time) -> Evaluation:
         return on_path(scenario, self.plan, self.problem, max_wait, self.interference)
@@ -85,7 +86,7 @@ def planned_run(
         scenario = variant(_placed(), scenario, policy)
     done, run = taken.run(scenario, asked.engine, scenario.policy.label)
     placed = taken.summary(done)
-    more = [tables.cell_table(placed)]
+    more = [cell_table(placed)]
     shown = {"plan": plain(placed)}
     for name, told in (
         ("stages", staged(run, done) if stages else None),
@@ -133,7 +134,7 @@ def staged(run: ServingRun, done: PlannedRun | None = None) -> Told:
     """Return where time went in a run, stage by stage."""
     lines = stages_of(run.record, done.parts if done else ())
     attained = {name: model.attainment for name, model in run.summary.models.items()}
-    return Told(tables.stage_table(lines, attained), tables.plain_lines(lines))
+    return Told(stage_table(lines, attained), plain_lines(lines))
 
 
 def routed(found: Evaluation, wait: str) -> Told:
@@ -145,6 +146,6 @@ def routed(found: Evaluation, wait: str) -> Told:
         "max_wait": wait,
         "attainment": found.attainment,
         "models": attained,
-        "stages": tables.plain_lines(lines),
+        "stages": plain_lines(lines),
     }
-    return Told(tables.stage_table(lines, attained, title), data)
+    return Told(stage_table(lines, attained, title), data)

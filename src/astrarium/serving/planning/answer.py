@@ -7,14 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
-
-import msgspec
 
 from astrarium.core.choice import Choice
 from astrarium.core.errors import InputError
-from astrarium.placement.problem import Problem
-from astrarium.serving.planning import plans
 from astrarium.serving.planning.clusters import MOST_GPUS
 from astrarium.serving.planning.growth import Growth, growth
 from astrarium.serving.planning.search import (
@@ -24,7 +19,6 @@ from astrarium.serving.planning.search import (
     PlanningWatch,
     placement_policy,
 )
-from astrarium.serving.planning.use import GpuUse
 from astrarium.serving.scenario import Scenario
 
 MOST_ALONE = 3_000_000  # requests that may be looked at to see how far each model can grow alone
@@ -120,98 +114,3 @@ def _affordable(answer: PlanningAnswer, planning: Planning) -> bool:
     models = len(answer.scenario.models)
     looked_at = sum(len(requests.times) for requests in planning.draws) * models * 8
     return models > 1 and looked_at <= MOST_ALONE
-
-
-# What `plan` answers as plain data, for --json.
-
-
-def told(answer: PlanningAnswer) -> dict[str, Any]:
-    chosen = answer.chosen
-    found: dict[str, Any] = {
-        "policy": answer.choice.name,
-        "parameters": answer.choice.parameters,
-        "target": answer.goals.target,
-        "seeds": answer.goals.seeds,
-        "cluster": answer.scenario.cluster.size,
-        "interrupted": answer.interrupted,
-        "fewest": None if answer.fewest is None else answer.fewest.gpus,
-        "tried": [_brief(each) for each in answer.attempts],
-    }
-    if chosen is not None:
-        found |= _chosen(answer, chosen)
-    return found
-
-
-def _chosen(answer: PlanningAnswer, chosen: Attempt) -> dict[str, Any]:
-    problem = chosen.problem
-    return {
-        "gpus": chosen.gpus,
-        "met": chosen.met,
-        "attainment": _attainment(chosen),
-        "plan": plans.plain(chosen.plan, problem),
-        "placement": [_gpu(use, problem) for use in chosen.uses],
-        "growth": _growth(answer.growth, problem),
-        "alone": {problem.models[at].name: _growth(each, problem) for at, each in answer.alone.items()},
-        "against": [
-            {
-                "policy": rival.choice.name,
-                "parameters": rival.choice.parameters,
-                "attainment": _attainment(rival.same),
-                "fewest": None if rival.fewest is None else rival.fewest.gpus,
-            }
-            for rival in answer.rivals
-        ],
-    }
-
-
-def _brief(attempt: Attempt) -> dict[str, Any]:
-    found = attempt.judged
-    assert found is not None
-    return {
-        "gpus": attempt.gpus,
-        "met": attempt.met,
-        "worst": found.models[found.worst].mean,
-        "worst_model": attempt.problem.models[found.worst].name,
-        "overall": found.overall.mean,
-    }
-
-
-def _attainment(attempt: Attempt) -> dict[str, Any] | None:
-    found = attempt.judged
-    if found is None:
-        return None
-    names = (model.name for model in attempt.problem.models)
-    models = {name: msgspec.to_builtins(each) for name, each in zip(names, found.models, strict=True)}
-    return {"overall": msgspec.to_builtins(found.overall), "models": models}
-
-
-def _gpu(use: GpuUse, problem: Problem) -> dict[str, Any]:
-    return {
-        "gpu": use.gpu.id,
-        "kind": use.gpu.kind,
-        "memory": use.gpu.memory,
-        "used": use.memory,
-        "busy": use.busy,
-        "replicas": [
-            {
-                "model": problem.models[each.replica.model].name,
-                "batch": each.replica.batch,
-                "share": each.replica.share,
-                "shape": str(each.replica.shape),
-                "memory": each.memory,
-                "busy": each.busy,
-                "why": each.replica.why,
-            }
-            for each in use.replicas
-        ],
-    }
-
-
-def _growth(growth: Growth | None, problem: Problem) -> dict[str, Any] | None:
-    if growth is None:
-        return None
-    names = [model.name for model in problem.models]
-    first = growth.first
-    others = [names[place] for place in growth.others]
-    named = {"first": None if first is None else names[first], "others": others}
-    return {**msgspec.structs.asdict(growth), **named}

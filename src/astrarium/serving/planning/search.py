@@ -17,7 +17,7 @@ from astrarium.core.errors import InputError, written_in
 from astrarium.placement.plan import Plan, check
 from astrarium.placement.policies import Judge, PlacementPolicy, Search, placement_policies
 from astrarium.placement.problem import Problem
-from astrarium.serving.planned import run
+from astrarium.serving.planned import judge as judging
 from astrarium.serving.planning import clusters, plans
 from astrarium.serving.planning.clusters import MOST_GPUS, Speeds, sized
 from astrarium.serving.planning.known import Known, Slowing, measured_on_v100s
@@ -165,7 +165,7 @@ class Planning:
         slowing = self.goals.interference
         scenario = sized(self.scenario, 1 + max(gpu.id for gpu in problem.gpus))
         interference = None if slowing is None else slowing(problem)
-        make = self.goals.make_judge or run.PlanJudge
+        make = self.goals.make_judge or judging.PlanJudge
         return make(scenario, problem, interference, self.load.warmup)
 
     def attempt(self, gpus: int) -> Attempt:

@@ -2,7 +2,7 @@
 
 Chen et al., "Symphony: Optimized DNN Model Serving using Deferred Batch Scheduling".
 
-Requests stand in lines, one for each model unless a subclass divides them otherwise. Each line keeps one
+Requests stand in queues, one for each model unless a subclass divides them otherwise. Each queue keeps one
 candidate batch. It may leave from the moment its window opens until `latest`, the last start that keeps its
 first deadline. While it may, it waits for a GPU; when `latest` passes, the candidate is gathered anew and
 heads that cannot be saved are dropped. GPUs are taken smallest id first, which keeps the large ids idle at
@@ -56,25 +56,25 @@ class WindowScheduler(Generic[Queue]):
         self.setup = setup
         self.parameters = parameters
         self._network = setup.network
-        self._queues = self.lines()
-        self._wake = MinTree(len(self._queues))  # when each line must be looked at again
-        self._latest = MinTree(len(self._queues))  # for the lines whose candidate may leave now
+        self._queues = self.make_queues()
+        self._wake = MinTree(len(self._queues))  # when each queue must be looked at again
+        self._latest = MinTree(len(self._queues))  # for the queues whose candidate may leave now
         self._delays = MinTree(len(self._queues))  # minus the delay of those, to find the longest
         self._free = MinTree(len(setup.gpus), 0)  # when each GPU is expected to be free
         self._planned = [deque[Time]() for _ in setup.gpus]  # what each batch that a GPU has is planned with
-        self._open = 0  # how many lines have a candidate that may leave
+        self._open = 0  # how many queues have a candidate that may leave
         self._timer: Time = FOREVER
 
     def native_parameters(self) -> NativeParameters:
         return {"fcfs": int(self.parameters.gather == "fcfs")}, {}, {}
 
-    def lines(self) -> list[Queue]:
+    def make_queues(self) -> list[Queue]:
         models = self.setup.models
         network = self.setup.network
         made = [ModelQueue(model, network, self.parameters.gather) for model in models]
         return cast(list[Queue], made)
 
-    def line_of(self, request: Request) -> int:
+    def index_of(self, request: Request) -> int:
         return request.model
 
     def opens(self, queue: Queue) -> Time:
@@ -83,11 +83,11 @@ class WindowScheduler(Generic[Queue]):
 
     def decide(self, now: Time, events: Sequence[Event], state: ServingState) -> Iterator[Action]:
         changed = self._hear(now, events, state)
-        while (line := self._wake.first_at_most(now)) >= 0:
-            self._wake.set(line, FOREVER)
-            changed.add(line)
-        for line in sorted(changed):
-            yield from self._update(now, line)
+        while (index := self._wake.first_at_most(now)) >= 0:
+            self._wake.set(index, FOREVER)
+            changed.add(index)
+        for index in sorted(changed):
+            yield from self._update(now, index)
         # without a GPU for the one with the longest delay there is none for anybody
         if self._latest.least < FOREVER and self._free.least <= now - self._delays.least:
             yield from self._match(now, state)
@@ -97,9 +97,9 @@ class WindowScheduler(Generic[Queue]):
         changed = set()
         for event in events:
             if type(event) is contract.RequestArrived:
-                line = self.line_of(event.request)
-                self._queues[line].push(now, event.request)
-                changed.add(line)
+                index = self.index_of(event.request)
+                self._queues[index].push(now, event.request)
+                changed.add(index)
             elif isinstance(event, contract.GpuEvent):
                 ended = event.ended if type(event) is contract.BatchFinished else 0
                 self._see_gpu(now, event.gpu, ended or now, state)
@@ -127,87 +127,87 @@ class WindowScheduler(Generic[Queue]):
         if free < end or free >= FOREVER:
             self._free.set(gpu, end)
 
-    def _update(self, now: Time, line: int, gpu_free: Time = 0) -> Iterator[Action]:
+    def _update(self, now: Time, index: int, gpu_free: Time = 0) -> Iterator[Action]:
         """Gather the candidate anew; drop what it gives up; set when to look again."""
-        queue = self._queues[line]
+        queue = self._queues[index]
         if given_up := queue.gather(now, gpu_free):
             yield from self._give_up(now, queue, given_up)
         if not queue.size:
-            self._forget(line)
+            self._forget(index)
             return
         delay = self._network.delay(queue.size)
         opens = self.opens(queue) - delay
         if opens > now:
-            self._hide(line)
-            self._wake.set(line, opens)
+            self._hide(index)
+            self._wake.set(index, opens)
         else:
             latest = queue.latest()
-            self._open += self._latest[line] >= FOREVER
-            self._latest.set(line, latest)
-            self._delays.set(line, -delay)
-            self._wake.set(line, latest - delay + 1)
+            self._open += self._latest[index] >= FOREVER
+            self._latest.set(index, latest)
+            self._delays.set(index, -delay)
+            self._wake.set(index, latest - delay + 1)
 
     def _give_up(self, now: Time, queue: Queue, requests: Sequence[Request]) -> Iterator[Action]:
         for request in requests:
             reason = contract.SACRIFICED if queue.saveable(request, now) else contract.EXPIRED
             yield contract.Drop(request.id, reason)
 
-    def _forget(self, line: int) -> None:
-        self._hide(line)
-        self._wake.set(line, FOREVER)
+    def _forget(self, index: int) -> None:
+        self._hide(index)
+        self._wake.set(index, FOREVER)
 
-    def _hide(self, line: int) -> None:
-        """Keep the line's candidate from leaving."""
-        if self._latest[line] < FOREVER:
+    def _hide(self, index: int) -> None:
+        """Keep the queue's candidate from leaving."""
+        if self._latest[index] < FOREVER:
             self._open -= 1
-            self._latest.set(line, FOREVER)
-            self._delays.set(line, FOREVER)
+            self._latest.set(index, FOREVER)
+            self._delays.set(index, FOREVER)
 
     def _match(self, now: Time, state: ServingState) -> Iterator[Action]:
         """Give GPUs to the candidates that may leave, the most urgent first."""
         too_late: dict[int, Time] = {}
-        while (line := self._latest.argmin()) >= 0:
-            gpu = self._claim(now, line, state)
+        while (index := self._latest.argmin()) >= 0:
+            gpu = self._claim(now, index, state)
             if gpu < 0:
                 break
-            if self._free[gpu] > self._latest[line]:
-                too_late[line] = self._latest[line]
-                self._latest.set(line, FOREVER)
+            if self._free[gpu] > self._latest[index]:
+                too_late[index] = self._latest[index]
+                self._latest.set(index, FOREVER)
             else:
-                yield from self._grant(now, line, gpu)
-        for line, latest in too_late.items():
-            self._latest.set(line, latest)
+                yield from self._grant(now, index, gpu)
+        for index, latest in too_late.items():
+            self._latest.set(index, latest)
 
-    def _claim(self, now: Time, line: int, state: ServingState) -> int:
-        """Return the smallest GPU that is free when the line's batch could start; -1 if there is none.
+    def _claim(self, now: Time, index: int, state: ServingState) -> int:
+        """Return the smallest GPU that is free when the queue's batch could start; -1 if there is none.
 
         Else it is the GPU that is free next, if the longest delay of a waiting candidate says that it must be
         claimed now.
         """
         while True:
-            gpu = self._free.first_at_most(now - self._delays[line])
+            gpu = self._free.first_at_most(now - self._delays[index])
             if gpu < 0 and self._free.least <= now - self._delays.least:
                 gpu = self._free.argmin()
             if gpu < 0 or self._free[gpu] > now or state.gpus[gpu].idle:
                 return gpu
             self._free.set(gpu, FOREVER)  # it overruns its estimate: wait for the news that it is free
 
-    def _grant(self, now: Time, line: int, gpu: int) -> Iterator[Action]:
-        queue = self._queues[line]
+    def _grant(self, now: Time, index: int, gpu: int) -> Iterator[Action]:
+        queue = self._queues[index]
         free = self._free[gpu]
-        yield from self._settle(now, line, gpu)
+        yield from self._settle(now, index, gpu)
         if not queue.size:
             return
         start = max(now + self._network.delay(queue.size), free)
         self._planned[gpu].append(queue.planned())
         self._free.set(gpu, start + queue.planned())
         yield contract.Dispatch(gpu, tuple([request.id for request in queue.pop_batch()]), start)
-        yield from self._update(now, line)
+        yield from self._update(now, index)
 
-    def _settle(self, now: Time, line: int, gpu: int) -> Iterator[Action]:
+    def _settle(self, now: Time, index: int, gpu: int) -> Iterator[Action]:
         """Gather a batch again for the GPU that it was given: one that starts later may be smaller."""
         if self._free[gpu] > now:
-            yield from self._update(now, line, self._free[gpu])
+            yield from self._update(now, index, self._free[gpu])
 
     def _set_timer(self, now: Time) -> Iterator[Action]:
         at = self._wake.least

@@ -8,19 +8,15 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from astrarium.core.quantities import MILLISECOND, SECOND, Time
-from astrarium.run.plots import COLORS, INK, color_of, draw_six, margins, picture
-from astrarium.serving import autoscale
-from astrarium.serving.autoscale import AdviceOverTime, Floats
-from astrarium.serving.record import Ints, ServingRecord
-from astrarium.serving.report import summary as numbers
-from astrarium.serving.report.summary import Summary
-from astrarium.serving.state import Fate
+from astrarium.run.plots import INK, color_of, draw_six
+from astrarium.serving.record import ServingRecord
+from astrarium.serving.report import curves
+from astrarium.serving.report.summary import Summary, busy_time
 
 _LOSS_COLORS = ("#D55E00", "#E69F00", "#56B4E9", "#CC79A7", "#009E73", "#8C6BB1", "#666666")
 _NAMED_MODELS = 8  # with more than that, models are shown by rank
 
-_BOXED: Any = {"frameon": True, "facecolor": "white", "edgecolor": "none", "framealpha": 0.9}
+BOXED: Any = {"frameon": True, "facecolor": "white", "edgecolor": "none", "framealpha": 0.9}
 
 Axes: TypeAlias = Any  # matplotlib is not imported here, and its own types say little
 Runs = Sequence[tuple[str, ServingRecord, Summary]]  # each with the name to show
@@ -40,7 +36,7 @@ def _latency(ax: Axes, runs: Runs) -> None:
     limit = 100.0 if relative else next(iter(slos)) / 1e6
     right = limit * 1.1
     for i, (_, record, _) in enumerate(runs):
-        curve = numbers.latency_cdf(record, relative)
+        curve = curves.latency_cdf(record, relative)
         right = min(max(right, float(curve.x[-1]) * 1.02), limit * 2)
         x = np.append(curve.x, limit * 100)
         y = np.append(curve.y, curve.y[-1])
@@ -55,7 +51,7 @@ def _latency(ax: Axes, runs: Runs) -> None:
 def _batch_sizes(ax: Axes, runs: Runs) -> None:
     largest = 1
     for i, (_, record, _) in enumerate(runs):
-        curve = numbers.batch_size_shares(record)
+        curve = curves.batch_size_shares(record)
         x = curve.x[1:]
         y = curve.y[1:]
         seen = np.flatnonzero(y > 0.05)
@@ -73,7 +69,7 @@ def _batch_sizes(ax: Axes, runs: Runs) -> None:
 
 def _over_time(ax: Axes, runs: Runs) -> None:
     for i, (_, record, _) in enumerate(runs):
-        offered, good = numbers.rates_over_time(record)
+        offered, good = curves.rates_over_time(record)
         if i == 0:
             ax.fill_between(offered.x, offered.y, color="#dddddd", lw=0, label="offered")
         ax.plot(
@@ -84,12 +80,12 @@ def _over_time(ax: Axes, runs: Runs) -> None:
         ax.axvline(record.warmup / 1e9, color=INK, lw=1, ls=":", label="end of the warm-up")
     ax.set(title="Goodput over time", xlabel="time (s)", ylabel="requests/s")
     ax.set(xlim=(0, record.duration / 1e9), ylim=(0, max(ax.get_ylim()[1] * 1.02, 1)))
-    ax.legend(loc="lower right", **_BOXED)
+    ax.legend(loc="lower right", **BOXED)
 
 
 def _gpu_load(ax: Axes, runs: Runs) -> None:
     for i, (_, record, _) in enumerate(runs):
-        busy, wasted = numbers.busy_time(record)
+        busy, wasted = busy_time(record)
         scale = 100 / max(record.duration - record.warmup, 1)
         ids = np.arange(len(busy))
         if len(runs) == 1:
@@ -105,7 +101,7 @@ def _gpu_load(ax: Axes, runs: Runs) -> None:
 
 
 def _losses(ax: Axes, runs: Runs) -> None:
-    found = [numbers.losses(record) for _, record, _ in runs]
+    found = [curves.losses(record) for _, record, _ in runs]
     reasons = sorted({reason for each in found for reason in each}, key=_loss_order)
     rows = np.arange(len(runs))
     left = np.zeros(len(runs))
@@ -154,7 +150,7 @@ def _attainment(ax: Axes, runs: Runs) -> None:
 def _attainment_over_time(ax: Axes, runs: Runs) -> None:
     lowest = 99.0
     for i, (_, record, _) in enumerate(runs):
-        offered, good = numbers.rates_over_time(record)
+        offered, good = curves.rates_over_time(record)
         share = 100 * good.y / np.maximum(offered.y, 1e-9)
         share[offered.y == 0] = np.nan
         if not np.isnan(share).all():
@@ -170,141 +166,3 @@ def _attainment_axis(ax: Axes, lowest: float) -> None:
     room = max(100 - lowest, 2.0)
     ax.axhline(99, color=INK, lw=1, ls="--")
     ax.set(ylabel="answered in time (%)", ylim=(max(0.0, 100 - 1.1 * room), 100 + 0.05 * room))
-
-
-# What an autoscaler would have heard: requests, GPUs in use, advice and bad rate over time.
-
-
-_POINTS = 60
-
-
-def draw_scaling(record: ServingRecord, path: Path, window: Time | None = None) -> None:
-    """Four panels over one time axis; the window is a tenth of the run, at most ten seconds, unless given."""
-    step = max(record.duration // _POINTS, 1)
-    window = window or min(max(record.duration // 10, step), 10 * SECOND)
-    advice = autoscale.advice_over_time(record, window, step)
-    with picture(path, 9, 8.4, 4, 1, sharex=True) as (figure, axes):
-        margins(figure, left=0.8, right=0.25, bottom=0.55, top=0.35, w=0, h=0.5)
-        _requests(axes[0, 0], record)
-        _gpus(axes[1, 0], record, advice)
-        _advice(axes[2, 0], record, advice)
-        _bad_rate(axes[3, 0], advice)
-        axes[3, 0].set(xlabel=f"time (s); each point looks back over {window / SECOND:g} s")
-        axes[3, 0].set(xlim=(0, record.duration / SECOND))
-
-
-def _requests(ax: Axes, record: ServingRecord) -> None:
-    offered, good = numbers.rates_over_time(record)
-    ax.fill_between(offered.x, offered.y, color="#dddddd", lw=0, label="offered")
-    ax.plot(good.x, good.y, color=COLORS[0], lw=1.5, label="answered in time")
-    ax.set(title="Requests", ylabel="requests/s", ylim=(0, None))
-    ax.legend(loc="lower right", **_BOXED)
-
-
-def _gpus(ax: Axes, record: ServingRecord, advice: AdviceOverTime) -> None:
-    count = len(record.setup.gpus)
-    x = advice.time / SECOND
-    ax.plot(x, advice.used, color=COLORS[3], lw=1.5, label="used at all")
-    ax.plot(x, count * (1 - advice.idle_fraction), color=COLORS[0], lw=1.5, label="busy on average")
-    ax.axhline(count, color=INK, lw=1, ls="--", label="in the cluster")
-    ax.set(title="GPUs", ylabel="GPUs", ylim=(0, count * 1.1))
-    ax.legend(loc="lower right", ncols=3, **_BOXED)
-
-
-def _advice(ax: Axes, record: ServingRecord, advice: AdviceOverTime) -> None:
-    x = advice.time / SECOND
-    width = 0.9 * record.duration / SECOND / _POINTS
-    most = 2 * len(record.setup.gpus)  # where nothing is served the advice has no bound, the picture has
-    ax.bar(x, np.minimum(advice.allocate, most), width, color=COLORS[1], label="add")
-    ax.bar(x, -advice.release, width, color=COLORS[2], label="give back")
-    ax.axhline(0, color=INK, lw=0.8)
-    ax.set(title="Advice (Symphony, section 3.5)", ylabel="GPUs")
-    ax.legend(loc="best", ncols=2, **_BOXED)
-
-
-def _bad_rate(ax: Axes, advice: AdviceOverTime) -> None:
-    ax.plot(advice.time / SECOND, 100 * advice.bad_rate, color=COLORS[1], lw=1.5)
-    ax.axhline(100 * autoscale.BAD_RATE_THRESHOLD, color=INK, lw=1, ls="--")
-    top = max(100 * float(advice.bad_rate.max(initial=0)) * 1.1, 2.0)
-    ax.set(title="Bad requests (dashed: more GPUs above this)", ylabel="bad (%)", ylim=(0, top))
-
-
-# A close look at the schedule: what every GPU ran in a short stretch of the run.
-
-
-_BATCHES_A_GPU = 10  # about as many bars as stay readable side by side
-_MOST_GPUS = 16
-_MOST_GPUS_OF_MANY = 8  # with more than three runs on one picture
-_MOST_BARS = 1000
-_MOST_LABELS = 400
-
-
-def draw_schedule(runs: Runs, path: Path) -> None:
-    """One panel a run, all over the same stretch of time from the end of the warm-up."""
-    stretch = _stretch([record for _, record, _ in runs])
-    gpus = min(len(runs[0][1].setup.gpus), _MOST_GPUS if len(runs) <= 3 else _MOST_GPUS_OF_MANY)
-    height = 0.7 + len(runs) * (0.5 + 0.22 * gpus)
-    with picture(path, 15, height, len(runs), 1, sharex=True) as (figure, axes):
-        margins(figure, left=0.6, right=0.2, bottom=0.5, top=0.3, w=0, h=0.5)
-        for (label, record, _), ax in zip(runs, axes.flat, strict=True):
-            _panel(ax, label, record, stretch, gpus)
-        axes.flat[-1].set(xlabel="time (ms)")
-
-
-def _stretch(records: list[ServingRecord]) -> tuple[Time, Time]:
-    """As many batches as one can tell apart, by the mean batch of the slowest policy."""
-    start = records[0].warmup
-    duration = records[0].duration
-    longest = 0.0
-    for record in records:
-        done = record.batches.fate == Fate.FINISHED
-        if done.any():
-            longest = max(longest, float(np.mean((record.batches.finished - record.batches.started)[done])))
-    span = round(longest * _BATCHES_A_GPU) or duration
-    return start, min(start + span, max(duration, start + 1))
-
-
-def _panel(ax: Axes, label: str, record: ServingRecord, stretch: tuple[Time, Time], gpus: int) -> None:
-    begin, end = stretch
-    started, finished = autoscale.occupancy(record.batches, record.setup.preemption_cost)
-    shown = (finished > begin) & (started < end) & (record.batches.gpu < gpus) & (finished > started)
-    runs = np.flatnonzero(shown)[:_MOST_BARS]
-    left = np.maximum(started[runs], begin) / MILLISECOND
-    right = np.minimum(finished[runs], end) / MILLISECOND
-    _bars(ax, record, runs, left, right)
-    _sizes(ax, record, runs, left, right, (end - begin) / MILLISECOND)
-    count = len(record.setup.gpus)
-    note = f" (the first {gpus} of {count} GPUs)" if count > gpus else ""
-    ax.set(title=f"{label}{note}: the batches on each GPU and their sizes", ylabel="GPU id")
-    ax.set(xlim=(begin / MILLISECOND, end / MILLISECOND), ylim=(gpus - 0.4, -0.6))
-    ax.set_yticks(range(0, gpus, 1 if gpus <= 16 else 4))
-    ax.grid(axis="y", visible=False)
-
-
-def _bars(ax: Axes, record: ServingRecord, runs: Ints, left: Floats, right: Floats) -> None:
-    """A color for each model; hollow and hatched where the work was lost."""
-    from matplotlib.collections import PolyCollection
-
-    row = record.batches.gpu[runs]
-    corners = [(left, row - 0.4), (left, row + 0.4), (right, row + 0.4), (right, row - 0.4)]
-    boxes = np.stack([np.stack(corner, axis=-1) for corner in corners], axis=1)
-    colors = np.array(COLORS)[record.batches.model[runs] % len(COLORS)]
-    lost = record.batches.fate[runs] != Fate.FINISHED
-    ax.add_collection(
-        PolyCollection(list(boxes[~lost]), facecolors=colors[~lost].tolist(), edgecolors="white", lw=0.8)
-    )
-    if lost.any():
-        edge = colors[lost].tolist()
-        ax.add_collection(
-            PolyCollection(list(boxes[lost]), facecolors="white", edgecolors=edge, hatch="////")
-        )
-
-
-def _sizes(ax: Axes, record: ServingRecord, runs: Ints, left: Floats, right: Floats, span: float) -> None:
-    """The number of requests, where the bar has room for it."""
-    batches = record.batches
-    for i in np.flatnonzero(right - left > span / 70)[:_MOST_LABELS].tolist():
-        run = int(runs[i])
-        ink = "white" if batches.fate[run] == Fate.FINISHED else INK
-        place = ((left[i] + right[i]) / 2, batches.gpu[run])
-        ax.text(*place, str(batches.size[run]), ha="center", va="center", fontsize=7.5, color=ink)

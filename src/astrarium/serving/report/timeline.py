@@ -17,7 +17,6 @@ from astrarium.run.timeline import Entry, counter, process, slice_of, thread
 from astrarium.run.timeline import timeline as document
 from astrarium.serving.autoscale import occupancy
 from astrarium.serving.record import Ints, ServingRecord
-from astrarium.serving.report.summary import waiting_at
 from astrarium.serving.state import Fate, Outcome
 
 MOST_SLICES = 20_000
@@ -132,3 +131,17 @@ def _drops(record: ServingRecord, dropped: Ints) -> Iterator[Entry]:
             "ts": done / MICROSECOND,
             "args": {"request": request, "model": models[model].name, "waited_us": waited},
         }
+
+
+def waiting_at(record: ServingRecord, times: Ints) -> Ints:
+    """How many requests had arrived and were neither dispatched nor ended at each of *times*.
+
+    A request that was preempted counts as waiting until its last batch left.
+    """
+    requests = record.requests
+    dispatched = np.concatenate((record.batches.dispatched, [0]))  # batch -1 finds the last place
+    left = np.where(requests.batch >= 0, dispatched[requests.batch], requests.done)
+    waiting: Ints = np.searchsorted(requests.arrival, times, "right") - np.searchsorted(
+        np.sort(left), times, "right"
+    )
+    return waiting

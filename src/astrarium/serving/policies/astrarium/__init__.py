@@ -1,6 +1,6 @@
 """Astrarium's own policy uses Symphony's window over Orloj's distributions; waiting and drops adapt to load.
 
-- Requests stand in lines of alike times: one for each static model, one for each group of alike applications
+- Requests stand in queues of alike times: one for each static model, one for each group of alike applications
   of a dynamic model, whose batch times are learnt, and whose batches are chosen by who waits.
 - A candidate waits for others as long as the GPU time that this saves is worth it, by a price that is zero
   while GPUs are plenty, and at most a part of the way to Symphony's frontrun.
@@ -25,20 +25,20 @@ from astrarium.serving.policies._rates import RateMeter
 from astrarium.serving.policies._times import LearntTimes
 from astrarium.serving.policies.astrarium import pressure
 from astrarium.serving.policies.astrarium.applications import Applications
-from astrarium.serving.policies.astrarium.line import DynamicLine, RequestLine
+from astrarium.serving.policies.astrarium.queues import DynamicQueue, RequestQueue
 from astrarium.serving.policies.window import WindowScheduler
 from astrarium.serving.state import Batch, ServingState
 
 PLAN_EVERY: Time = 50 * MILLISECOND
 AHEAD = 2  # grants to simulate: a third changes next to nothing
-LINES = ("grouped", "application", "model")
+GROUPINGS = ("grouped", "application", "model")
 # of learnt times, as in `orloj`
 BINS = 32
 REFRESH = SECOND
 
 
 @serving_policies.register("astrarium")
-class Astrarium(WindowScheduler[RequestLine]):
+class Astrarium(WindowScheduler[RequestQueue]):
     """Wait as long as waiting pays, and give up only what the next GPUs could not make good."""
 
     native = "astrarium"
@@ -83,7 +83,7 @@ class Astrarium(WindowScheduler[RequestLine]):
         integers = {
             "lookahead": int(given.lookahead),
             "few_gpus": int(given.prefer == "few-gpus"),
-            "lines": LINES.index(given.lines),
+            "lines": GROUPINGS.index(given.lines),
             "memory": given.memory,
         }
         return integers, {"patience": -1.0 if given.patience is None else given.patience}, {}
@@ -91,67 +91,63 @@ class Astrarium(WindowScheduler[RequestLine]):
     def decide(self, now: Time, events: Sequence[Event], state: ServingState) -> Iterator[Action]:
         return self._watched(now, events, state) if self._crowds else super().decide(now, events, state)
 
-    # lines
-
-    def lines(self) -> list[RequestLine]:
-        """Make a line for each static model, and one for each application of a dynamic model.
+    def make_queues(self) -> list[RequestQueue]:
+        """Make a queue for each static model, and one for each application of a dynamic model.
 
         Of the latter, as many are in use as the model has groups of applications.
         """
-        self._places: list[list[int]] = []  # by model and application: its line
+        self._places: list[list[int]] = []  # by model and application: its queue
         self._crowds: dict[int, Applications] = {}
-        made: list[RequestLine] = []
+        queues: list[RequestQueue] = []
         for model in self.setup.models:
             applications = len(model.dynamic.history) if model.dynamic else 1
-            self._places.append([len(made) + place for place in range(applications)])
+            self._places.append([len(queues) + place for place in range(applications)])
             if model.dynamic:
                 times = LearntTimes(model, BINS, self.parameters.memory, REFRESH)
                 self._crowds[model.index] = Applications(model, times, self.parameters.lines)
                 given = (model, self.setup.network, self.parameters, times)
-                made += [DynamicLine(*given) for _ in range(applications)]
+                queues += [DynamicQueue(*given) for _ in range(applications)]
             else:
-                made.append(RequestLine(model, self.setup.network, self.parameters))
-        self._queues = made
-        for index in self._crowds:
-            self._form(index)
-        return made
+                queues.append(RequestQueue(model, self.setup.network, self.parameters))
+        self._queues = queues
+        for model_index in self._crowds:
+            self._form(model_index)
+        return queues
 
-    def line_of(self, request: Request) -> int:
+    def index_of(self, request: Request) -> int:
         if not self._crowds:
             return request.model
         places = self._places[request.model]
         return places[request.application if len(places) > 1 else 0]
 
     def _form(self, model: int) -> Sequence[int]:
-        """Give each group of the model's applications a line of its own; return the model's lines."""
+        """Give each group of the model's applications a queue of its own; return the model's queues."""
         crowd = self._crowds[model]
         first = min(self._places[model])
         last = first + len(self._places[model])
-        waiting = [request for line in range(first, last) for request in self._queues[line].clear()]
-        for line in range(first, last):
-            self._queues[line].meter = RateMeter()
-        for line, group in enumerate(crowd.groups, first):
+        waiting = [request for index in range(first, last) for request in self._queues[index].clear()]
+        for index in range(first, last):
+            self._queues[index].meter = RateMeter()
+        for index, group in enumerate(crowd.groups, first):
             for application in group:
-                self._places[model][application] = line
-            self._queues[line].meter = RateMeter.sum([crowd.meters[place] for place in group])
-            self._queues[line].plan_with(crowd.table(group))
+                self._places[model][application] = index
+            self._queues[index].meter = RateMeter.sum([crowd.meters[place] for place in group])
+            self._queues[index].plan_with(crowd.table(group))
         for request in waiting:
-            self._queues[self.line_of(request)].insert(request)
+            self._queues[self.index_of(request)].insert(request)
         return range(first, last)
 
     def _learn(self, now: Time, model: int) -> Sequence[int]:
-        """Plan with the times that are known now; return the lines that must be looked at again."""
+        """Plan with the times that are known now; return the queues that must be looked at again."""
         crowd = self._crowds[model]
         if crowd.regroup(now):
             return self._form(model)
-        lines = [self._places[model][group[0]] for group in crowd.groups]
-        for line, group in zip(lines, crowd.groups, strict=True):
-            self._queues[line].plan_with(crowd.table(group))
-        return lines
+        indices = [self._places[model][group[0]] for group in crowd.groups]
+        for index, group in zip(indices, crowd.groups, strict=True):
+            self._queues[index].plan_with(crowd.table(group))
+        return indices
 
-    # what has happened
-
-    def opens(self, queue: RequestLine) -> Time:
+    def opens(self, queue: RequestQueue) -> Time:
         return queue.opens()
 
     def _hear(self, now: Time, events: Sequence[Event], state: ServingState) -> set[int]:
@@ -196,7 +192,7 @@ class Astrarium(WindowScheduler[RequestLine]):
         return -1
 
     def _plan(self, now: Time, state: ServingState) -> None:
-        """Let every line adapt its stance to the measured rates."""
+        """Let every queue adapt its stance to the measured rates."""
         self._plan_at = now + PLAN_EVERY
         demands = [queue.demand(now) for queue in self._queues]
         self._lost.roll(now)
@@ -206,34 +202,32 @@ class Astrarium(WindowScheduler[RequestLine]):
         for queue, demand in zip(self._queues, demands, strict=True):
             queue.adapt(demand, climate)
 
-    # what to do
-
-    def _give_up(self, now: Time, queue: RequestLine, requests: Sequence[Request]) -> Iterator[Action]:
+    def _give_up(self, now: Time, queue: RequestQueue, requests: Sequence[Request]) -> Iterator[Action]:
         if requests:
             self._lost.roll(now)
             self._lost.count(len(requests))
         return super()._give_up(now, queue, requests)
 
-    def _settle(self, now: Time, line: int, gpu: int) -> Iterator[Action]:
-        queue = self._queues[line]
+    def _settle(self, now: Time, index: int, gpu: int) -> Iterator[Action]:
+        queue = self._queues[index]
         free = self._free[gpu]
         if not self.parameters.lookahead:
-            yield from super()._settle(now, line, gpu)
+            yield from super()._settle(now, index, gpu)
         elif not queue.settled(now, free):
-            yield from self._give_up(now, queue, queue.settle(now, free, self._grants(now, line, gpu)))
+            yield from self._give_up(now, queue, queue.settle(now, free, self._grants(now, index, gpu)))
             if not queue.size:
-                self._forget(line)
-        if queue.size and isinstance(queue, DynamicLine):
+                self._forget(index)
+        if queue.size and isinstance(queue, DynamicQueue):
             queue.choose(now, free)
 
-    def _grants(self, now: Time, line: int, gpu: int) -> Callable[[int], Sequence[Time]]:
-        """Return when the line may expect GPUs again, by the size of the batch that leaves now."""
-        queue = self._queues[line]
+    def _grants(self, now: Time, index: int, gpu: int) -> Callable[[int], Sequence[Time]]:
+        """Return when the queue may expect GPUs again, by the size of the batch that leaves now."""
+        queue = self._queues[index]
         free = self._free[gpu]
         others: list[Time] = []
 
         def grants(size: int) -> Sequence[Time]:
-            """Return the next grants of the line; every other open candidate gets a GPU first."""
+            """Return the next grants of the queue; every other open candidate gets a GPU first."""
             if not others:
                 others.extend(self._next_free(now, gpu))
             end = max(now + self._network.delay(size), free) + queue.latency[size]

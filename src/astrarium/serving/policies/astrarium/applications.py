@@ -1,6 +1,6 @@
-"""Applications of a dynamic model are grouped into lines of requests that take alike times.
+"""Applications of a dynamic model are grouped into queues of requests that take alike times.
 
-A batch is padded to its longest request, so mixing short with long wastes time; yet every line more makes
+A batch is padded to its longest request, so mixing short with long wastes time; yet every queue more makes
 batches smaller, and each launch has its fixed cost. Applications are sorted by the time that one request of
 theirs keeps, and cut into the neighbourhoods that together ask for the least GPU time at the present rates.
 As long as nothing is known of them they stand apart, so that batches tell about one application each.
@@ -17,21 +17,21 @@ from astrarium.serving.policies._rates import RateMeter
 from astrarium.serving.policies._times import LearntTimes
 
 SAFE = 0.9  # the chance with which a batch keeps the time that it is planned with
-WORTH_MOVING = 0.9  # of the present demand: only for less are lines formed anew
+WORTH_MOVING = 0.9  # of the present demand: only for less are queues formed anew
 ROUNDING = 1e-9  # costs that differ by less are equal
 
 Group = tuple[int, ...]
 
 
 class Applications:
-    def __init__(self, model: ModelSpec, times: LearntTimes, lines: str) -> None:
+    def __init__(self, model: ModelSpec, times: LearntTimes, grouping: str) -> None:
         self.model = model
         self.times = times
-        self._lines = lines
+        self._grouping = grouping
         self.meters = [RateMeter() for _ in range(times.applications)]
         self._begun = False
         everybody = tuple(range(times.applications))
-        apart = lines == "application" or (lines == "grouped" and not times.known)
+        apart = grouping == "application" or (grouping == "grouped" and not times.known)
         self.groups: list[Group] = [(place,) for place in everybody] if apart else [everybody]
 
     def arrived(self, now: Time, application: int) -> None:
@@ -47,7 +47,7 @@ class Applications:
 
     def regroup(self, now: Time) -> bool:
         """Group the applications anew if that saves enough to move the requests that wait."""
-        if self._lines != "grouped" or len(self.meters) < 2:
+        if self._grouping != "grouped" or len(self.meters) < 2:
             return False
         for meter in self.meters:
             meter.roll(now)

@@ -1,15 +1,15 @@
-"""Pressure sets a price on GPU time, and how long a line of requests waits for more of them at that price.
+"""Pressure sets a price on GPU time, and how long a queue of requests waits for more of them at that price.
 
 All of it follows from measured rates, 20 times a second. A batch of b takes alpha b + f on a GPU: f is what a
-launch costs whatever its size. Requests come at a rate r, so a line whose batches wait w sends batches of
+launch costs whatever its size. Requests come at a rate r, so a queue whose batches wait w sends batches of
 1 + r w. Waiting costs latency and saves GPU time. If GPU time has a *price* (the waiting of a request that a
 unit of it is worth), the cheapest batch is sqrt(price f r): the economic order quantity of inventory theory.
 The price is the lowest at which mean demand with two standard deviations fits in the GPUs. So nobody waits
-while GPUs are plenty, and lines that gain much by batching wait first.
+while GPUs are plenty, and queues that gain much by batching wait first.
 
-Where no price makes demand fit, latency is not what holds a line back but risk: a GPU that is idle now may
+Where no price makes demand fit, latency is not what holds a queue back but risk: a GPU that is idle now may
 be taken later. One more request comes after 1 / r and saves f / b: the *gain* r f / b of waiting for it falls
-as the batch grows. A line waits until its gain has fallen to a multiple of the *noise*, the standard
+as the batch grows. A queue waits until its gain has fallen to a multiple of the *noise*, the standard
 deviation of demand as a share of the GPUs: bursts raise it, and many GPUs lower it. Where far more than the
 target would be worth waiting for, there is less *doubt*: more of the way is waited, more of the target asked.
 """
@@ -37,8 +37,8 @@ WASTE = 2.0  # what wasted GPU time is worth in lost requests where no price mak
 HALVINGS = 24  # of the range in which the price is searched for
 
 
-class LineDemand(NamedTuple):
-    """A line's demand is what it asks of the GPUs."""
+class Demand(NamedTuple):
+    """A queue's demand is what it asks of the GPUs."""
 
     rate: float  # requests per nanosecond
     dispersion: float  # of their arrivals: variance over mean
@@ -70,13 +70,13 @@ class LineDemand(NamedTuple):
 
     @property
     def highest_price(self) -> float:
-        """Return the price from which on the line's batches are of the target size."""
+        """Return the price from which on the queue's batches are of the target size."""
         launches = self.fixed * self.rate
         return self.target * self.target / launches if launches > 0.0 else 0.0
 
 
 class Climate(NamedTuple):
-    """The climate is what all lines have in common: how scarce GPUs are, and how much demand varies."""
+    """The climate is what all queues have in common: how scarce GPUs are, and how much demand varies."""
 
     price: float  # of GPU time; 0: GPUs are plenty; infinite: no waiting makes demand fit
     overload: float  # 0: at most a tolerable share of requests is lost, 1: many are
@@ -92,7 +92,7 @@ CALM = Climate(0.0, 0.0, 0.0)
 
 
 class Stance(NamedTuple):
-    """A stance says how a line behaves, until rates are looked at again.
+    """A stance says how a queue behaves, until rates are looked at again.
 
     Its candidate waits for `wait`, and no more than a share of the way to Symphony's frontrun; it is no
     smaller than `hold` if it can be helped; with a GPU at hand, a batch of `enough` needs nobody given up;
@@ -106,14 +106,14 @@ class Stance(NamedTuple):
     price: float
 
 
-def climate(demands: Sequence[LineDemand], gpus: int, lost: float) -> Climate:
+def climate(demands: Sequence[Demand], gpus: int, lost: float) -> Climate:
     gpus = max(1, gpus)
     highest = max((demand.highest_price for demand in demands), default=0.0)
     _, deviation = load(demands, highest)
     return Climate(lowest_price(demands, highest, gpus), ramp(lost, TOLERABLE, OVERLOAD), deviation / gpus)
 
 
-def lowest_price(demands: Sequence[LineDemand], highest: float, gpus: int) -> float:
+def lowest_price(demands: Sequence[Demand], highest: float, gpus: int) -> float:
     """Return the lowest price of GPU time at which demand and its reserve fit in the GPUs; else infinity."""
     if fits(demands, 0.0, gpus):
         return 0.0
@@ -127,12 +127,12 @@ def lowest_price(demands: Sequence[LineDemand], highest: float, gpus: int) -> fl
     return high
 
 
-def fits(demands: Sequence[LineDemand], price: float, gpus: int) -> bool:
+def fits(demands: Sequence[Demand], price: float, gpus: int) -> bool:
     mean, deviation = load(demands, price)
     return mean + RESERVE * deviation <= gpus
 
 
-def load(demands: Sequence[LineDemand], price: float) -> tuple[float, float]:
+def load(demands: Sequence[Demand], price: float) -> tuple[float, float]:
     """Return mean and standard deviation of the GPUs that demand keeps busy at a price of GPU time."""
     mean = variance = 0.0
     for demand in demands:
@@ -142,8 +142,8 @@ def load(demands: Sequence[LineDemand], price: float) -> tuple[float, float]:
     return mean, math.sqrt(variance)
 
 
-def stance(demand: LineDemand, climate: Climate, few_gpus: bool = False) -> Stance:
-    """Return how a line should behave; with *few_gpus* it also waits while GPUs are plenty."""
+def stance(demand: Demand, climate: Climate, few_gpus: bool = False) -> Stance:
+    """Return how a queue should behave; with *few_gpus* it also waits while GPUs are plenty."""
     worth = worthwhile(demand, climate)
     doubt = (1.0 - climate.overload) * min(1.0, SURE * demand.target / worth if worth > 0.0 else 1.0)
     return Stance(
@@ -155,14 +155,14 @@ def stance(demand: LineDemand, climate: Climate, few_gpus: bool = False) -> Stan
     )
 
 
-def worthwhile(demand: LineDemand, climate: Climate) -> float:
+def worthwhile(demand: Demand, climate: Climate) -> float:
     """Return the batch size at which the gain of waiting has fallen to its risk."""
     risk = (1.0 - climate.overload) * RISK * climate.noise + climate.overload * SAVES
     launches = demand.company * demand.fixed
     return launches / risk if risk > 0.0 else math.inf if launches > 0.0 else 0.0
 
 
-def wait(demand: LineDemand, climate: Climate, worth: float) -> Time:
+def wait(demand: Demand, climate: Climate, worth: float) -> Time:
     """Return how long a candidate waits: until its size is economic, no longer than is worth the risk."""
     if climate.price < math.inf:
         worth = min(worth, demand.size(climate.price))

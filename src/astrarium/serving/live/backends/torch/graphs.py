@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple, Protocol
 
-import numpy as np
-
-from astrarium.serving.live.tensors import BF16, BYTES, DATATYPES, TensorSpec
+from astrarium.serving.live.backends.torch.tensors import kind
+from astrarium.serving.live.tensors import BYTES, TensorSpec
 
 IN_FLIGHT = 2  # batches of a model on the GPU: one is computed while the next is copied there and waits
 
@@ -126,10 +125,3 @@ class CapturedGraphs(NamedTuple):
         staged = list(map(on_gpu, self.inputs))
         results = list(map(on_gpu, self.outputs))
         return NativeSlot(list(map(pinned, self.inputs)), staged, results, list(map(pinned, self.outputs)))
-
-
-def kind(torch: Any, spec: TensorSpec) -> Any:
-    """Return PyTorch's type for a tensor."""
-    if spec.datatype == BF16:
-        return torch.bfloat16
-    return torch.from_numpy(np.empty(0, DATATYPES[spec.datatype])).dtype

@@ -1,0 +1,124 @@
+"""A plan is told in sentences: what was asked and answered, what is missing, what breaks first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from astrarium.core.quantities import counted
+
+if TYPE_CHECKING:
+    from astrarium.serving.planning.answer import PlanningAnswer
+    from astrarium.serving.planning.search import Attempt
+
+
+def headline(answer: PlanningAnswer) -> Iterator[str]:
+    """Return the answer in words."""
+    chosen = answer.chosen
+    label = answer.choice.label
+    target = answer.goals.target
+    if chosen is None:
+        yield f"{label}: interrupted before there was any plan"
+        return
+    if answer.interrupted:
+        yield f"{label}: interrupted; this is the best plan so far, for {counted(chosen.gpus, 'GPU')}"
+    goal = f"{target:.4g}" if target < 0.01 else f"{100 * target:g} %"
+    if answer.question.gpus is not None or answer.interrupted:
+        yield _verdict(answer, chosen, goal)
+    elif answer.fewest is not None:
+        yield (
+            f"{label}: {_which(chosen)} {'is' if chosen.gpus == 1 else 'are'} enough for every model to "
+            f"have {goal} of its requests in time{_below(answer, chosen.gpus)}"
+        )
+    else:
+        most = max((each.gpus for each in answer.attempts), default=chosen.gpus)
+        yield (
+            f"{label}: no number of such GPUs up to {most} gives every model {goal} in time; "
+            f"this is its plan for {counted(chosen.gpus, 'GPU')}"
+        )
+    yield from _cluster(answer, chosen)
+
+
+def _below(answer: PlanningAnswer, gpus: int) -> str:
+    tried = {each.gpus for each in answer.attempts}
+    if gpus - 1 in tried:
+        return f", {gpus - 1} {'is' if gpus == 2 else 'are'} not"
+    return ", and fewer cannot carry the load" if gpus > 1 else ""
+
+
+def _verdict(answer: PlanningAnswer, chosen: Attempt, goal: str) -> str:
+    if chosen.judged is None:
+        return f"the plan was not judged yet; its policy expects {chosen.plan.attainment or 0:.2%} in time"
+    below = chosen.judged.below(chosen.target)
+    overall = f"{chosen.judged.overall.mean:.2%} of all requests are in time on {_which(chosen)}"
+    names = ", ".join(chosen.problem.models[place].name for place in chosen.short)
+    if below:
+        return f"{answer.choice.label}: {overall}; below {goal}: {names}"
+    if chosen.short:
+        return f"{answer.choice.label}: {overall}, but not for long: there is too little time for {names}"
+    return f"{answer.choice.label}: {overall}, and at least {goal} of each model's"
+
+
+def _cluster(answer: PlanningAnswer, chosen: Attempt) -> Iterator[str]:
+    there = answer.scenario.cluster.size
+    if chosen.gpus > there:
+        more = chosen.gpus - there
+        way = f" (-o cluster.gpus={chosen.gpus})" if isinstance(answer.scenario.cluster.gpus, int) else ""
+        yield (
+            f"the scenario's cluster has {counted(there, 'GPU')}: the plan asks for {more} more like "
+            f"{'it' if there == 1 else 'them'}{way}"
+        )
+    elif chosen.gpus < there:
+        free = there - chosen.gpus
+        yield f"the scenario's cluster has {counted(there, 'GPU')}: {free} of them would stay free"
+
+
+def missing_lines(attempt: Attempt) -> Iterator[str]:
+    for index, why in sorted(attempt.plan.missing.items()):
+        model = attempt.problem.models[index]
+        told = f"It would take: {why}" if model.rate else "Nobody asks for it."
+        yield f"{model.name} has no replica. {told}"
+
+
+def growth_line(answer: PlanningAnswer, attempt: Attempt) -> str:
+    found = answer.growth
+    if found is None:
+        return ""
+    if found.first is None or found.breaks is None:
+        return f"what breaks first: nothing up to {found.carries:g} times the load"
+    name = attempt.problem.models[found.first].name
+    others = f", and {len(found.others)} more with it" if found.others else ""
+    if found.first in attempt.plan.missing:
+        return f"what breaks first: {name}{others}, at any load: without a replica nobody answers"
+    if found.carries <= 0:
+        return f"what breaks first: even at {found.breaks:g} times the load, {name}{others}: {found.why}"
+    carried = f"the plan carries {found.carries:.2f} times the load"
+    return f"what breaks first: {carried}; at {found.breaks:.2f} times it is {name}{others}: {found.why}"
+
+
+def tried_line(answer: PlanningAnswer) -> str:
+    """Say which sizes were tried, and how the worst model fared."""
+    told = [
+        f"{each.gpus} ({each.judged.models[each.judged.worst].mean:.1%})"
+        for each in sorted(answer.attempts, key=lambda each: each.gpus)
+        if each.judged is not None
+    ]
+    return f"GPUs tried, with what the worst model got in time: {', '.join(told)}" if len(told) > 1 else ""
+
+
+def rivals_missing(answer: PlanningAnswer) -> Iterator[str]:
+    for rival in answer.rivals:
+        missing = rival.same.plan.missing
+        if missing:
+            names = [rival.same.problem.models[index].name for index in sorted(missing)]
+            why = missing[min(missing)]
+            yield f"{rival.choice.label} places no {', '.join(names)}. {names[0]} would take: {why}"
+
+
+def _which(attempt: Attempt) -> str:
+    """Say how many GPUs an attempt has, with their kinds where they are unequal."""
+    kinds = Counter(gpu.kind for gpu in attempt.problem.gpus)
+    told = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    unequal = attempt.speeds is not None and attempt.speeds.unequal
+    return f"{counted(attempt.gpus, 'GPU')} ({told})" if unequal else counted(attempt.gpus, "GPU")

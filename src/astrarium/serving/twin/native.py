@@ -1,0 +1,27 @@
+"""The extension takes a setup in its own types, and has twins of some policies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from astrarium.core.optional import extension
+from astrarium.serving.contract import ModelSpec, Setup
+
+
+def has_twin(policy: Any) -> bool:
+    """Whether a policy has a native twin: it is named in `native`, with `native_parameters()`."""
+    named = type(policy).__dict__.get("native", "")  # not inherited: a subclass decides otherwise
+    return bool(named) and extension("_native") is not None
+
+
+def native_setup(module: Any, setup: Setup) -> Any:
+    network = module.Network(setup.network.control, setup.network.data, setup.network.response)
+    models = [_model(module, model) for model in setup.models]
+    return module.Setup(models, len(setup.gpus), network, setup.preemption_cost)
+
+
+def _model(module: Any, model: ModelSpec) -> Any:
+    known = model.dynamic
+    if known is None:
+        return module.Model(model.slo, model.latency)
+    return module.Model(model.slo, model.latency, module.Dynamic(known.c0, known.c1, known.history))
