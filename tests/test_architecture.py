@@ -183,6 +183,14 @@ def test_nothing_imports_the_command_line() -> None:
             assert "cli" not in rooms_of_ours(imports(path)), module_name(path)
 
 
+def test_the_product_and_its_tests_do_without_the_papers() -> None:
+    """The command line loads `astrarium reproduce` by name, where the papers' package is installed."""
+    for path in [*HOUSE.rglob("*.py"), *(ROOT / "tests").rglob("*.py")]:
+        source = path.read_text()
+        if "papers" in source and path != HOUSE / "cli" / "main.py":
+            assert not breaches(imported_modules(source), {"astrarium_papers", "papers"}), path
+
+
 def test_deciding_modules_import_no_clock_no_chance_no_io() -> None:
     found = {module_name(path): breaches(imports(path), IMPURE) for path in deciding_modules()}
     assert len(found) > 10

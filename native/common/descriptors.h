@@ -1,5 +1,6 @@
-// Descriptors when they run short. Clients may not take the last ones: workers that start again and files that are written
-// need some. And a client for which there is none must hear so: left in the listener's queue, it would wait for ever.
+// Descriptors when they run short. Clients may not take the last ones: workers that start again and files that are
+// written need some. And a client for which there is none must hear so: left in the listener's queue, it would wait for
+// ever.
 #pragma once
 
 #include <fcntl.h>
@@ -14,7 +15,7 @@
 namespace astrarium::front {
 
 // From this descriptor on a connection is turned away: new ones get the smallest that is free. Twin of
-// `most_descriptors` in astrarium.server.descriptors.
+// `most_descriptors` in astrarium.server.process.descriptors.
 inline int most_descriptors() {
   constexpr rlim_t kKept = 32;
   rlimit limit{};

@@ -1,6 +1,6 @@
-// Numbers that belong together are changed together: by one thread, between two steps of a sequence that others look at.
-// A reader takes what it has read only if the sequence stood still meanwhile, so it never sees half of a change. To the
-// writer this costs two stores to a line that it writes anyway.
+// Numbers that belong together are changed together: by one thread, between two steps of a sequence that others look
+// at. A reader takes what it has read only if the sequence stood still meanwhile, so it never sees half of a change. To
+// the writer this costs two stores to a line that it writes anyway.
 #pragma once
 
 #include <atomic>

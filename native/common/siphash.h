@@ -16,7 +16,10 @@ struct SipKey {
 class SipHash {
  public:
   explicit SipHash(SipKey key)
-      : v0_(key.first ^ 0x736f6d6570736575), v1_(key.second ^ 0x646f72616e646f6d), v2_(key.first ^ 0x6c7967656e657261), v3_(key.second ^ 0x7465646279746573) {}
+      : v0_(key.first ^ 0x736f6d6570736575),
+        v1_(key.second ^ 0x646f72616e646f6d),
+        v2_(key.first ^ 0x6c7967656e657261),
+        v3_(key.second ^ 0x7465646279746573) {}
 
   // The hash of these bytes; a hash is used once.
   std::uint64_t of(const char* bytes, std::size_t size) {
@@ -38,15 +41,22 @@ class SipHash {
 
   void take(std::uint64_t word) {
     v3_ ^= word;
-    round(), round();
+    round();
+    round();
     v0_ ^= word;
   }
 
   void round() {
-    v0_ += v1_, v1_ = std::rotl(v1_, 13) ^ v0_, v0_ = std::rotl(v0_, 32);
-    v2_ += v3_, v3_ = std::rotl(v3_, 16) ^ v2_;
-    v0_ += v3_, v3_ = std::rotl(v3_, 21) ^ v0_;
-    v2_ += v1_, v1_ = std::rotl(v1_, 17) ^ v2_, v2_ = std::rotl(v2_, 32);
+    v0_ += v1_;
+    v1_ = std::rotl(v1_, 13) ^ v0_;
+    v0_ = std::rotl(v0_, 32);
+    v2_ += v3_;
+    v3_ = std::rotl(v3_, 16) ^ v2_;
+    v0_ += v3_;
+    v3_ = std::rotl(v3_, 21) ^ v0_;
+    v2_ += v1_;
+    v1_ = std::rotl(v1_, 17) ^ v2_;
+    v2_ = std::rotl(v2_, 32);
   }
 
   std::uint64_t v0_, v1_, v2_, v3_;

@@ -7,8 +7,8 @@
 #include <memory>
 #include <vector>
 
-#include "policies/contract.h"
 #include "common/ring.h"
+#include "policies/contract.h"
 
 namespace astrarium::front {
 
@@ -21,22 +21,24 @@ enum class Verdict {
   kBacklog,  // as many calls of this model are open as can be answered in time
 };
 
-// How many calls of a model can be open and still be in time. It follows the rate at which the model's calls are answered:
-// by its profile, or, where calls have queued up through all of the last stretch, as they really were, of which calls may
-// queue for a share of the objective: a longer queue answers nobody more, only later. Threads that read calls ask, and the
-// scheduler counts answers.
+// How many calls of a model can be open and still be in time. It follows the rate at which the model's calls are
+// answered: by its profile, or, where calls have queued up through all of the last stretch, as they really were, of
+// which calls may queue for a share of the objective: a longer queue answers nobody more, only later. Threads that read
+// calls ask, and the scheduler counts answers.
 class OpenCallLimit {
  public:
   static constexpr Time kStretch = 100 * kMillisecond;  // long enough for some batches to end
   static constexpr double kShare = 0.5;                 // of the objective
-  static constexpr double kRecovery = 1.5;  // by which a limit is forgotten after each stretch in which calls did not queue up
+  static constexpr double kRecovery =
+      1.5;  // by which a limit is forgotten after each stretch in which calls did not queue up
 
   void plan(const Model& model, int gpus, Time now) {
     const double best = best_time(model);
     promised_ = best > 0 ? gpus / best : 1e9;
     queued_.store(std::int64_t{2} * model.max_batch() * gpus, std::memory_order_relaxed);
     rate_.store(promised_, std::memory_order_relaxed);
-    began_ = now, answers_ = 0;
+    began_ = now;
+    answers_ = 0;
     always_queued_.store(false, std::memory_order_relaxed);
   }
 
@@ -56,7 +58,8 @@ class OpenCallLimit {
     const double found = static_cast<double>(answers_) / static_cast<double>(now - began_);
     const bool queued = always_queued_.load(std::memory_order_relaxed);
     rate_.store(std::min(promised_, queued ? kShare * found : kRecovery * rate), std::memory_order_relaxed);
-    began_ = now, answers_ = 0;
+    began_ = now;
+    answers_ = 0;
     always_queued_.store(true, std::memory_order_relaxed);
   }
 
@@ -105,10 +108,14 @@ class Admission {
     at(model).open.fetch_sub(1, std::memory_order_relaxed);
     open_.fetch_sub(1, std::memory_order_relaxed);
   }
-  std::int64_t open(int model) const { return gates_[static_cast<std::size_t>(model)].open.load(std::memory_order_relaxed); }
+  std::int64_t open(int model) const {
+    return gates_[static_cast<std::size_t>(model)].open.load(std::memory_order_relaxed);
+  }
   std::int64_t open() const { return open_.load(std::memory_order_relaxed); }
   // What a lone request needs, from the decision on it to its answer.
-  Time needed(int model) const { return gates_[static_cast<std::size_t>(model)].needed.load(std::memory_order_relaxed); }
+  Time needed(int model) const {
+    return gates_[static_cast<std::size_t>(model)].needed.load(std::memory_order_relaxed);
+  }
   // The same from *now* on, when perhaps no worker is up.
   Time needed(int model, Time now) const { return needed(model) + std::max<Time>(0, back_at() - now); }
 
@@ -122,9 +129,12 @@ class Admission {
     Gate& gate = at(model);
     const Time margin = gate.margin.load(std::memory_order_relaxed);
     const Time moved = margin + (slip > margin ? kWider : -kNarrower);
-    gate.margin.store(std::clamp<Time>(moved, 0, gate.widest.load(std::memory_order_relaxed)), std::memory_order_relaxed);
+    gate.margin.store(std::clamp<Time>(moved, 0, gate.widest.load(std::memory_order_relaxed)),
+                      std::memory_order_relaxed);
   }
-  Time margin(int model) const { return gates_[static_cast<std::size_t>(model)].margin.load(std::memory_order_relaxed); }
+  Time margin(int model) const {
+    return gates_[static_cast<std::size_t>(model)].margin.load(std::memory_order_relaxed);
+  }
 
   // By the scheduler.
   void plan(const Setup& setup, int gpus, Time now) {
@@ -144,7 +154,8 @@ class Admission {
 
  private:
   static constexpr Time kWider = 90'000, kNarrower = 10'000;  // nanoseconds
-  static constexpr double kWidest = 0.4;  // of an objective: with less than the rest of it, hardly a batch could be planned
+  static constexpr double kWidest =
+      0.4;  // of an objective: with less than the rest of it, hardly a batch could be planned
 
   struct alignas(kCacheLine) Gate {
     std::atomic<std::int64_t> open = 0;

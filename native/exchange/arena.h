@@ -20,7 +20,10 @@ class Arena {
     if (bytes < kSmallest) throw std::invalid_argument("memory: at least 256 bytes");
     top_ = std::bit_width(bytes / kSmallest) - 1;
     const std::size_t places = std::size_t{1} << top_;
-    order_.assign(places, kNotABlock), is_free_.assign(places, false), next_.assign(places, kEnd), last_.assign(places, kEnd);
+    order_.assign(places, kNotABlock);
+    is_free_.assign(places, false);
+    next_.assign(places, kEnd);
+    last_.assign(places, kEnd);
     free_.assign(static_cast<std::size_t>(top_) + 1, kEnd);
     link(0, top_);
   }
@@ -53,7 +56,8 @@ class Arena {
   void give_back(std::size_t offset) {
     const std::lock_guard lock(mutex_);
     Place place = static_cast<Place>(offset / kSmallest);
-    if (offset % kSmallest || place >= order_.size() || order_[place] < 0 || is_free_[place]) throw std::out_of_range("block");
+    if (offset % kSmallest || place >= order_.size() || order_[place] < 0 || is_free_[place])
+      throw std::out_of_range("block");
     int order = order_[place];
     used_ -= kSmallest << order;
     order_[place] = kNotABlock;
@@ -71,15 +75,14 @@ class Arena {
   static constexpr Place kEnd = ~Place{0};
   static constexpr std::int8_t kNotABlock = -1;
 
-  static int order_of(std::size_t bytes) {
-    return bytes <= kSmallest ? 0 : std::bit_width((bytes - 1) / kSmallest);
-  }
+  static int order_of(std::size_t bytes) { return bytes <= kSmallest ? 0 : std::bit_width((bytes - 1) / kSmallest); }
 
   void link(Place place, int order) {
     Place& first = free_[static_cast<std::size_t>(order)];
     order_[place] = static_cast<std::int8_t>(order);
     is_free_[place] = true;
-    next_[place] = first, last_[place] = kEnd;
+    next_[place] = first;
+    last_[place] = kEnd;
     if (first != kEnd) last_[first] = place;
     first = place;
   }

@@ -13,13 +13,15 @@ namespace astrarium::front {
 
 // Calls that an origin's thread has in its books as open, less those that it has sent and not had back.
 inline std::int64_t astray_at(const Origin& origin) {
-  return origin.counted.read([&] { return origin.open() - static_cast<std::int64_t>(origin.sent.pushed() - origin.back.popped()); });
+  return origin.counted.read(
+      [&] { return origin.open() - static_cast<std::int64_t>(origin.sent.pushed() - origin.back.popped()); });
 }
 
 // Calls that were taken out of the rings to be decided on and did not come back. Nobody decides meanwhile.
 inline std::int64_t taken_to_decide(const Exchange& exchange) {
   std::int64_t found = 0;
-  for (const auto& origin : exchange.origins) found += static_cast<std::int64_t>(origin->sent.popped() - origin->back.pushed());
+  for (const auto& origin : exchange.origins)
+    found += static_cast<std::int64_t>(origin->sent.popped() - origin->back.pushed());
   return found;
 }
 
@@ -43,7 +45,8 @@ inline std::optional<std::int64_t> admitted_astray(const Exchange& exchange, std
 // *open_in_python*: those that Python has read.
 inline std::int64_t astray(const Exchange& exchange, std::int64_t held, std::int64_t open_in_python) {
   std::int64_t found = std::abs(taken_to_decide(exchange) - held);
-  for (std::size_t i = 0; i + 1 < exchange.origins.size(); ++i) found += std::abs(astray_at(*exchange.origins[i]));  // the last is Python's
+  for (std::size_t i = 0; i + 1 < exchange.origins.size(); ++i)
+    found += std::abs(astray_at(*exchange.origins[i]));  // the last is Python's
   return found + std::abs(admitted_astray(exchange, open_in_python).value_or(0));
 }
 

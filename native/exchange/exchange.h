@@ -10,12 +10,12 @@
 #include <stdexcept>
 #include <vector>
 
+#include "common/ring.h"
+#include "common/sequence.h"
 #include "exchange/admission.h"
 #include "exchange/arena.h"
-#include "common/ring.h"
 #include "exchange/tally.h"
 #include "exchange/ticket.h"
-#include "common/sequence.h"
 
 namespace astrarium::front {
 
@@ -51,8 +51,8 @@ struct Exchange {
     for (std::size_t i = 0; i < origins; ++i) this->origins.push_back(std::make_unique<Origin>(most, models));
   }
 
-  // By an origin's thread that has sent tickets: the scheduler is to take them. Where it sleeps and no batch is under way,
-  // whose end could wake it, its turn is taken here and now: that is sooner than it could wake up.
+  // By an origin's thread that has sent tickets: the scheduler is to take them. Where it sleeps and no batch is under
+  // way, whose end could wake it, its turn is taken here and now: that is sooner than it could wake up.
   void hand_in() {
     if (at_rest.load(std::memory_order_relaxed) && bell.is_needed()) {
       const std::unique_lock lock(turn, std::try_to_lock);

@@ -15,7 +15,9 @@ namespace astrarium::front {
 // A number with one writer.
 class Count {
  public:
-  void add(std::int64_t more) { value_.store(value_.load(std::memory_order_relaxed) + more, std::memory_order_relaxed); }
+  void add(std::int64_t more) {
+    value_.store(value_.load(std::memory_order_relaxed) + more, std::memory_order_relaxed);
+  }
   void set(std::int64_t value) { value_.store(value, std::memory_order_relaxed); }
   std::int64_t get() const { return value_.load(std::memory_order_relaxed); }
 
@@ -23,12 +25,12 @@ class Count {
   std::atomic<std::int64_t> value_ = 0;
 };
 
-// Twin of PrometheusHistogram in astrarium.server.control.books with TIME_BOUNDS, in nanoseconds.
+// Twin of PrometheusHistogram in astrarium.server.control.accounts.histogram with TIME_BOUNDS, in nanoseconds.
 struct TimeHistogram {
   static constexpr Time kMicrosecond = 1000;
   static constexpr std::array<Time, 13> kBounds = {
-      500 * kMicrosecond, 1 * kMillisecond,   2500 * kMicrosecond, 5 * kMillisecond,   10 * kMillisecond,
-      25 * kMillisecond,  50 * kMillisecond,  100 * kMillisecond,  250 * kMillisecond, 500 * kMillisecond,
+      500 * kMicrosecond,  1 * kMillisecond,    2500 * kMicrosecond, 5 * kMillisecond,   10 * kMillisecond,
+      25 * kMillisecond,   50 * kMillisecond,   100 * kMillisecond,  250 * kMillisecond, 500 * kMillisecond,
       1000 * kMillisecond, 2500 * kMillisecond, 5000 * kMillisecond};
 
   static std::size_t place(Time value) {
@@ -55,7 +57,7 @@ struct TimedCount {
 enum class RefusedFor { kDeadline, kOverloaded, kUnavailable, kBadRequest };
 inline constexpr int kRefusals = 4;
 
-// Twin of what ModelBooks in astrarium.server.control.books counts of calls.
+// Twin of what ModelBooks in astrarium.server.control.accounts.model_accounts counts of calls.
 struct alignas(kCacheLine) ModelTally {
   static constexpr int kOutcomes = 5;  // of which kOpen is never counted
 
@@ -101,8 +103,9 @@ class AnsweredCalls {
     Slot& slot = slots_[static_cast<std::size_t>(number) % kKept];
     slot.number.store(kNone, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_release);
-    const std::int64_t fields[kFields] = {call.model,    call.gpu,        call.batch,   call.batch_size, call.in_time, call.received,
-                                          call.admitted, call.dispatched, call.started, call.finished,   call.answered};
+    const std::int64_t fields[kFields] = {call.model,   call.gpu,      call.batch,    call.batch_size,
+                                          call.in_time, call.received, call.admitted, call.dispatched,
+                                          call.started, call.finished, call.answered};
     for (int i = 0; i < kFields; ++i) slot.fields[i].store(fields[i], std::memory_order_relaxed);
     slot.number.store(number, std::memory_order_release);
     next_.set(number + 1);

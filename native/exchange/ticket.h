@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "messages/news.h"
 #include "common/units.h"
+#include "messages/news.h"
 
 namespace astrarium::front {
 
@@ -17,7 +17,17 @@ using express::Written;
 enum class Outcome : std::uint8_t { kOpen, kInTime, kLate, kDropped, kFailed };
 
 // One of a few words that metrics count; any other is the ticket's reason. Their names are in refusals.h.
-enum class Cause : std::uint8_t { kNone, kExpired, kSacrificed, kUnserved, kWorkerLost, kModelError, kPolicyError, kQuarantined, kOther };
+enum class Cause : std::uint8_t {
+  kNone,
+  kExpired,
+  kSacrificed,
+  kUnserved,
+  kWorkerLost,
+  kModelError,
+  kPolicyError,
+  kQuarantined,
+  kOther
+};
 inline constexpr int kCauses = 9;
 
 struct Ticket {
@@ -47,9 +57,17 @@ struct Ticket {
 
   // Make it as new, keeping what memory it has.
   void clear() {
-    inputs.clear(), reply_shapes.clear(), reason.clear();
-    open_parts = held = 0, outcome = Outcome::kOpen, cause = Cause::kNone, retried = false;
-    gpu = -1, batch_size = 0, batch = 0, dispatched = started = finished = planned_end = 0;
+    inputs.clear();
+    reply_shapes.clear();
+    reason.clear();
+    open_parts = held = 0;
+    outcome = Outcome::kOpen;
+    cause = Cause::kNone;
+    retried = false;
+    gpu = -1;
+    batch_size = 0;
+    batch = 0;
+    dispatched = started = finished = planned_end = 0;
   }
 };
 

@@ -18,11 +18,13 @@ namespace astrarium::front {
 
 // Its threads are the second half of the network threads among the exchange's origins.
 struct BoundGrpc : BoundThreads<GrpcThread, GrpcShared> {
-  BoundGrpc(BoundExchange& exchange, const std::vector<int>& listeners, std::size_t first, std::size_t head_bytes, std::size_t body_bytes,
-            std::size_t message_bytes, std::size_t held_bytes, Time request, Time keep_alive, std::vector<std::string> keys)
+  BoundGrpc(BoundExchange& exchange, const std::vector<int>& listeners, std::size_t first, std::size_t head_bytes,
+            std::size_t body_bytes, std::size_t message_bytes, std::size_t held_bytes, Time request, Time keep_alive,
+            std::vector<std::string> keys)
       : BoundThreads(exchange,
-                     std::make_shared<GrpcShared>(*exchange.exchange, HttpLimits{head_bytes, body_bytes, held_bytes, request, keep_alive, 0},
-                                                  message_bytes, Keys(std::move(keys))),
+                     std::make_shared<GrpcShared>(
+                         *exchange.exchange, HttpLimits{head_bytes, body_bytes, held_bytes, request, keep_alive, 0},
+                         message_bytes, Keys(std::move(keys))),
                      listeners, first) {}
 
   template <class Work>
@@ -31,15 +33,17 @@ struct BoundGrpc : BoundThreads<GrpcThread, GrpcShared> {
   }
 };
 
-// What was passed to Python: (kind, (connection, stream), (bytes, compressed), streams, (metadata, peer, why, received, patience)).
+// What was passed to Python: (kind, (connection, stream), (bytes, compressed), streams, (metadata, peer, why, received,
+// patience)).
 inline nb::list passed_calls(BoundGrpc& self) {
   constexpr std::size_t kAtOnce = 64;  // the event loop looks at others, too, after some milliseconds
   auto [all, stalled] = self.shared->long_way.take(kAtOnce);
   if (stalled) self.read_on();
   nb::list found;
   for (const PassedCall& one : all)
-    found.append(nb::make_tuple(static_cast<int>(one.kind), nb::make_tuple(one.connection, one.stream), nb::make_tuple(as_bytes(one.bytes), one.compressed),
-                                one.streams, nb::make_tuple(as_bytes(one.metadata), one.peer, one.why, one.received, one.patience)));
+    found.append(nb::make_tuple(static_cast<int>(one.kind), nb::make_tuple(one.connection, one.stream),
+                                nb::make_tuple(as_bytes(one.bytes), one.compressed), one.streams,
+                                nb::make_tuple(as_bytes(one.metadata), one.peer, one.why, one.received, one.patience)));
   return found;
 }
 
@@ -63,31 +67,49 @@ inline void bind_grpc(nb::module_& m) {
   using G = BoundGrpc;
   using Trailing = std::vector<std::pair<std::string, std::string>>;
   bind_threads(nb::class_<G>(m, "Grpc"))
-      .def(nb::init<BoundExchange&, const std::vector<int>&, std::size_t, std::size_t, std::size_t, std::size_t, std::size_t, Time, Time,
-                    std::vector<std::string>>(),
-           "exchange"_a, "listeners"_a, "first"_a, "head_bytes"_a, "body_bytes"_a, "message_bytes"_a, "held_bytes"_a, "request_ns"_a,
-           "keep_alive_ns"_a, "keys"_a, nb::keep_alive<1, 2>())
+      .def(nb::init<BoundExchange&, const std::vector<int>&, std::size_t, std::size_t, std::size_t, std::size_t,
+                    std::size_t, Time, Time, std::vector<std::string>>(),
+           "exchange"_a, "listeners"_a, "first"_a, "head_bytes"_a, "body_bytes"_a, "message_bytes"_a, "held_bytes"_a,
+           "request_ns"_a, "keep_alive_ns"_a, "keys"_a, nb::keep_alive<1, 2>())
       .def("passed", &passed_calls)
-      .def("send", [](G& self, ConnectionNumber n, std::uint32_t stream, nb::bytes data) {
-             self.tell(n, [=, bytes = std::string(data.c_str(), data.size())](GrpcThread& thread) { thread.send(n, stream, bytes); });
-           }, "connection"_a, "stream"_a, "message"_a)
-      .def("finish", [](G& self, ConnectionNumber n, std::uint32_t stream, int status, const std::string& details, const Trailing& trailing) {
-             self.tell(n, [=](GrpcThread& thread) { thread.finish(n, stream, status, details, trailing); });
-           }, "connection"_a, "stream"_a, "status"_a, "details"_a, "trailing"_a)
-      .def("taken", [](G& self, ConnectionNumber n, std::uint32_t stream, std::size_t bytes) {
-             self.tell(n, [=](GrpcThread& thread) { thread.taken(n, stream, bytes); });
-           }, "connection"_a, "stream"_a, "bytes"_a)
+      .def(
+          "send",
+          [](G& self, ConnectionNumber n, std::uint32_t stream, nb::bytes data) {
+            self.tell(n, [=, bytes = std::string(data.c_str(), data.size())](GrpcThread& thread) {
+              thread.send(n, stream, bytes);
+            });
+          },
+          "connection"_a, "stream"_a, "message"_a)
+      .def(
+          "finish",
+          [](G& self, ConnectionNumber n, std::uint32_t stream, int status, const std::string& details,
+             const Trailing& trailing) {
+            self.tell(n, [=](GrpcThread& thread) { thread.finish(n, stream, status, details, trailing); });
+          },
+          "connection"_a, "stream"_a, "status"_a, "details"_a, "trailing"_a)
+      .def(
+          "taken",
+          [](G& self, ConnectionNumber n, std::uint32_t stream, std::size_t bytes) {
+            self.tell(n, [=](GrpcThread& thread) { thread.taken(n, stream, bytes); });
+          },
+          "connection"_a, "stream"_a, "bytes"_a)
       // Python has nothing of a call any more, whose metadata had so many bytes.
-      .def("forgotten", [](G& self, std::size_t metadata) { self.shared->forget_call(metadata); }, "metadata"_a)
+      .def(
+          "forgotten", [](G& self, std::size_t metadata) { self.shared->forget_call(metadata); }, "metadata"_a)
       .def("heads", [](G& self) { return self.shared->heads.load(); })
       .def("long_calls", [](G& self) { return self.shared->long_calls.load(); })
       .def("left", [](G& self) { return self.shared->left.all(); })
-      .def("tell_when_sent", [](G& self, ConnectionNumber n, std::uint32_t stream) {
-             self.tell(n, [=](GrpcThread& thread) { thread.tell_when_sent(n, stream); });
-           }, "connection"_a, "stream"_a);
+      .def(
+          "tell_when_sent",
+          [](G& self, ConnectionNumber n, std::uint32_t stream) {
+            self.tell(n, [=](GrpcThread& thread) { thread.tell_when_sent(n, stream); });
+          },
+          "connection"_a, "stream"_a);
   m.def("read_blocks", &read_blocks, "blocks"_a, "table"_a);
-  m.attr("CALL") = static_cast<int>(PassedCall::kCall), m.attr("MESSAGE") = static_cast<int>(PassedCall::kMessage);
-  m.attr("CALL_END") = static_cast<int>(PassedCall::kEnd), m.attr("CALL_SENT") = static_cast<int>(PassedCall::kSent);
+  m.attr("CALL") = static_cast<int>(PassedCall::kCall);
+  m.attr("MESSAGE") = static_cast<int>(PassedCall::kMessage);
+  m.attr("CALL_END") = static_cast<int>(PassedCall::kEnd);
+  m.attr("CALL_SENT") = static_cast<int>(PassedCall::kSent);
   m.attr("LEFT") = static_cast<int>(PassedCall::kLeft);
 }
 

@@ -8,14 +8,14 @@
 #include <utility>
 #include <vector>
 
-#include "protocol/answer.h"
-#include "protocol/json_call.h"
-#include "protocol/trim.h"
 #include "common/clock.h"
 #include "exchange/exchange.h"
 #include "front/incoming.h"
 #include "front/refusals.h"
 #include "front/served.h"
+#include "protocol/answer.h"
+#include "protocol/json_call.h"
+#include "protocol/trim.h"
 
 namespace astrarium::front {
 
@@ -48,7 +48,8 @@ struct Pending : Ticket {
 
 class CallDesk {
  public:
-  CallDesk(Exchange& exchange, int number) : exchange_(exchange), origin_(*exchange.origins.at(static_cast<std::size_t>(number))), number_(number) {}
+  CallDesk(Exchange& exchange, int number)
+      : exchange_(exchange), origin_(*exchange.origins.at(static_cast<std::size_t>(number))), number_(number) {}
 
   // A call is read into this one before anybody knows whether it is taken.
   Pending& spare() {
@@ -70,7 +71,8 @@ class CallDesk {
     const auto& model = static_cast<const ServedModel&>(*pending.call.model);
     const std::string_view why = fill(pending, model, received);
     if (!why.empty()) return {false, why};
-    if (!model.limited.empty() && !takes_values(pending, model, nullptr)) return turn_away(model, RefusedFor::kBadRequest);
+    if (!model.limited.empty() && !takes_values(pending, model, nullptr))
+      return turn_away(model, RefusedFor::kBadRequest);
     const Time now = monotonic_ns(), objective = pending.deadline - pending.received;
     const Together let_in(origin_.admitted);
     const Verdict verdict = exchange_.admission.admit(model.index, objective, pending.received, now);
@@ -114,12 +116,15 @@ class CallDesk {
     }
     const Time now = monotonic_ns(), objective = pending.deadline - pending.received;
     const Together let_in(origin_.admitted);
-    const Verdict verdict = is_served ? exchange_.admission.admit(model.index, objective, pending.received, now) : Verdict::kClosed;
+    const Verdict verdict =
+        is_served ? exchange_.admission.admit(model.index, objective, pending.received, now) : Verdict::kClosed;
     if (verdict == Verdict::kTaken) return hand_over(pending, asker) ? Taking{true} : refuse_as_full(pending, model);
     put_back(pending);
     if (verdict != Verdict::kClosed) return refuse(model, verdict, objective, now - pending.received);
     is_served ? refusals_.closed(model.name) : refusals_.changed(model.name);
-    origin_.tallies[static_cast<std::size_t>(model.index)].refused[static_cast<std::size_t>(RefusedFor::kUnavailable)].add(1);
+    origin_.tallies[static_cast<std::size_t>(model.index)]
+        .refused[static_cast<std::size_t>(RefusedFor::kUnavailable)]
+        .add(1);
     return {false};
   }
 
@@ -146,8 +151,8 @@ class CallDesk {
     if (std::exchange(has_sent_, false)) exchange_.hand_in();
   }
 
-  // For each ticket that has come back `answer(pending, rooms)`, which returns when the client had it, as far as one can
-  // tell; without rooms there is a refusal. Then, when all is in the books, `then(connection, asker)`.
+  // For each ticket that has come back `answer(pending, rooms)`, which returns when the client had it, as far as one
+  // can tell; without rooms there is a refusal. Then, when all is in the books, `then(connection, asker)`.
   template <class Answer, class Then>
   void answer_all(Answer answer, Then then) {
     for (Ticket* ticket = nullptr; origin_.back.peek(ticket);) {
@@ -173,19 +178,23 @@ class CallDesk {
   // Makes a ticket of a call; where that is not possible, somebody else has to explain why.
   std::string_view fill(Pending& pending, const ServedModel& model, Time received) {
     pending.clear();
-    pending.origin = number_, pending.model = model.index, pending.rows = static_cast<int>(pending.call.rows);
+    pending.origin = number_;
+    pending.model = model.index;
+    pending.rows = static_cast<int>(pending.call.rows);
     const Time objective = model.objective_of(pending.call);
     if (!objective) return "priority";
-    pending.received = received, pending.deadline = received + objective;
+    pending.received = received;
+    pending.deadline = received + objective;
     pending.application = model.application_of(pending.call);
     if (pending.application < 0) return "application";
-    const std::size_t inputs = pending.call.block_bytes(), rows = static_cast<std::size_t>(pending.rows), most = exchange_.arena.size();
+    const std::size_t inputs = pending.call.block_bytes(), rows = static_cast<std::size_t>(pending.rows),
+                      most = exchange_.arena.size();
     pending.room = model.room(inputs, rows);
     return pending.room > (most - std::min(inputs, most)) / rows ? "memory" : "";
   }
 
-  // Whether all numbers are within the limits of their inputs, else there is a refusal. Tensors lie one after the other from
-  // *placed* on, or still in the request.
+  // Whether all numbers are within the limits of their inputs, else there is a refusal. Tensors lie one after the other
+  // from *placed* on, or still in the request.
   bool takes_values(const Pending& pending, const ServedModel& model, const char* placed) {
     for (std::size_t at = 0, next = 0; next < model.limited.size(); ++at) {
       const express::Part& part = pending.call.inputs[at];
@@ -216,7 +225,8 @@ class CallDesk {
     const std::size_t inputs = pending.call.block_bytes();
     const std::int64_t block = exchange_.arena.take(inputs + static_cast<std::size_t>(pending.rows) * pending.room);
     if (block < 0) return false;
-    pending.block = static_cast<std::size_t>(block), pending.replies = pending.block + inputs;
+    pending.block = static_cast<std::size_t>(block);
+    pending.replies = pending.block + inputs;
     return true;
   }
 
@@ -237,7 +247,9 @@ class CallDesk {
   // Clients may send slowly: only so much of the memory waits for them.
   bool take_arriving(Pending& pending) {
     const std::size_t bytes = block_size(pending, pending.call.block_bytes());
-    if (exchange_.arriving.fetch_add(bytes, std::memory_order_relaxed) + bytes <= exchange_.arena.size() / 4 && take_block(pending)) return true;
+    if (exchange_.arriving.fetch_add(bytes, std::memory_order_relaxed) + bytes <= exchange_.arena.size() / 4 &&
+        take_block(pending))
+      return true;
     exchange_.arriving.fetch_sub(bytes, std::memory_order_relaxed);
     return false;
   }
@@ -255,7 +267,8 @@ class CallDesk {
     unused_.push_back(&pending);
   }
 
-  // Where tensors that were read as if they lay in *room* go, in their order there; those that came as JSON go there now.
+  // Where tensors that were read as if they lay in *room* go, in their order there; those that came as JSON go there
+  // now.
   std::vector<Incoming::Place> places_of(const Pending& pending, std::string_view room) const {
     std::vector<std::pair<const char*, Incoming::Place>> found;
     char* to = exchange_.memory + pending.block;
@@ -290,7 +303,8 @@ class CallDesk {
   }
 
   Taking refuse(const ServedModel& model, Verdict verdict, Time objective, Time passed) {
-    if (verdict == Verdict::kTooLate) refusals_.too_late(model.name, objective, exchange_.admission.needed(model.index), passed);
+    if (verdict == Verdict::kTooLate)
+      refusals_.too_late(model.name, objective, exchange_.admission.needed(model.index), passed);
     else if (verdict == Verdict::kAway) refusals_.away(model.name, exchange_.admission.back_at() - monotonic_ns());
     else if (verdict == Verdict::kFull) refusals_.full(exchange_.admission.open());
     else refusals_.backlog(model.name, exchange_.admission.open(model.index), objective);
@@ -330,7 +344,8 @@ class CallDesk {
   // By what the worker said.
   express::Rooms& rooms_of(const Pending& pending) {
     const std::size_t count = pending.reply_shapes.empty() ? 0 : pending.reply_shapes.front().size();
-    rooms_.shapes.resize(count), rooms_.sizes.clear();
+    rooms_.shapes.resize(count);
+    rooms_.sizes.clear();
     for (std::size_t at = 0; at < count; ++at) rooms_.shapes[at] = pending.reply_shapes.front()[at].shape;
     for (const auto& row : pending.reply_shapes)
       for (const Written& one : row) rooms_.sizes.push_back(one.bytes);
@@ -357,15 +372,21 @@ class CallDesk {
     ModelTally& tally = origin_.tallies[static_cast<std::size_t>(pending.model)];
     Outcome outcome = pending.outcome;
     Cause cause = pending.cause;
-    if (outcome == Outcome::kInTime && !has_answer) outcome = Outcome::kFailed, cause = Cause::kModelError;  // as its client was told
+    if (outcome == Outcome::kInTime && !has_answer) {  // as its client was told
+      outcome = Outcome::kFailed;
+      cause = Cause::kModelError;
+    }
     if (outcome == Outcome::kInTime && now > pending.deadline) outcome = Outcome::kLate;
     tally.call_ended(outcome, cause, now - pending.received);
-    if (outcome == Outcome::kDropped && pending.cause != Cause::kUnserved && model.was_promised(pending.call)) tally.declined.add(1);
+    if (outcome == Outcome::kDropped && pending.cause != Cause::kUnserved && model.was_promised(pending.call))
+      tally.declined.add(1);
     if (!has_answer) return;
     tally.answered(pending.received, pending.started, now, pending.rows);
-    exchange_.admission.answered(pending.model, now - pending.planned_end - exchange_.response.load(std::memory_order_relaxed));
-    origin_.last_calls.add({pending.model, pending.gpu, pending.batch, pending.batch_size, outcome == Outcome::kInTime, pending.received,
-                            pending.admitted, pending.dispatched, pending.started, pending.finished, now});
+    exchange_.admission.answered(pending.model,
+                                 now - pending.planned_end - exchange_.response.load(std::memory_order_relaxed));
+    origin_.last_calls.add({pending.model, pending.gpu, pending.batch, pending.batch_size, outcome == Outcome::kInTime,
+                            pending.received, pending.admitted, pending.dispatched, pending.started, pending.finished,
+                            now});
   }
 
   Exchange& exchange_;

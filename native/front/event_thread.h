@@ -36,7 +36,8 @@ class EventThread {
         number_(number),
         listener_(listener),
         epoll_(::epoll_create1(EPOLL_CLOEXEC)) {
-    const bool watches = epoll_ >= 0 && watch(listener_, kListener, EPOLLIN, EPOLL_CTL_ADD) && watch(origin_.bell.fd(), kBell, EPOLLIN, EPOLL_CTL_ADD);
+    const bool watches = epoll_ >= 0 && watch(listener_, kListener, EPOLLIN, EPOLL_CTL_ADD) &&
+                         watch(origin_.bell.fd(), kBell, EPOLLIN, EPOLL_CTL_ADD);
     if (!watches) throw std::runtime_error("epoll failed");
   }
   virtual ~EventThread() {

@@ -1,5 +1,5 @@
-// The rest of a large request: its tensors are received straight where workers find them, or thrown away where its call was
-// refused before they came.
+// The rest of a large request: its tensors are received straight where workers find them, or thrown away where its call
+// was refused before they came.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +29,8 @@ struct Incoming {
   void came(std::size_t size) {
     left -= size;
     if (is_refused()) return;
-    places[at_].to += size, places[at_].size -= size;
+    places[at_].to += size;
+    places[at_].size -= size;
     if (places[at_].size == 0) ++at_;
   }
 

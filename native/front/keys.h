@@ -18,10 +18,12 @@ class Keys {
   explicit operator bool() const { return !keys_.empty(); }
 
   // Whether one of them is shown in these headers; without keys anybody may come.
-  bool admit(std::string_view authorization, std::string_view api_key) const { return keys_.empty() || known(shown(authorization, api_key)); }
+  bool admit(std::string_view authorization, std::string_view api_key) const {
+    return keys_.empty() || known(shown(authorization, api_key));
+  }
 
  private:
-  // As shown_key in astrarium.server.settings.
+  // As shown_key in astrarium.server.protocol.keys.
   static std::string_view shown(std::string_view authorization, std::string_view api_key) {
     const auto space = authorization.find(' ');
     if (!express::same_word(authorization.substr(0, space), "bearer")) return api_key;

@@ -37,14 +37,15 @@ struct Passed {
   std::string bytes = {};
   std::string why = {};  // it goes the long way
   Time received = 0;
-  int error = 0;  // what ended the connection; 0: it was closed
+  int error = 0;   // what ended the connection; 0: it was closed
   Peer peer = {};  // with the first bytes of a connection
 
   std::size_t cost() const { return sizeof *this + bytes.size() + why.size() + peer.host.size(); }  // bytes of memory
   void forget() { bytes = {}; }
 };
 
-// *Passed* has a `cost` and a `connection`. Network threads push, Python's event loop takes when the descriptor is readable.
+// *Passed* has a `cost` and a `connection`. Network threads push, Python's event loop takes when the descriptor is
+// readable.
 template <class Passed>
 class LongWayQueue {
  public:
@@ -57,8 +58,8 @@ class LongWayQueue {
 
   int fd() const { return fd_; }
 
-  // False where so much waits, in all or of this connection, that no more should be read from it for now. *number*: what
-  // it can be withdrawn by.
+  // False where so much waits, in all or of this connection, that no more should be read from it for now. *number*:
+  // what it can be withdrawn by.
   bool push(Passed passed, std::uint64_t* number = nullptr) {
     const std::lock_guard lock(mutex_);
     if (waiting_.empty()) ring();
@@ -77,7 +78,8 @@ class LongWayQueue {
     if (number < taken_) return false;
     Waiting& one = waiting_[number - taken_];
     bytes_ -= one.passed.cost();
-    one.passed.forget(), one.withdrawn = true;
+    one.passed.forget();
+    one.withdrawn = true;
     bytes_ += one.passed.cost();
     return true;
   }
@@ -97,7 +99,7 @@ class LongWayQueue {
   std::map<std::string, std::int64_t> reasons() { return reasons_.all(); }
 
  private:
-  static constexpr std::size_t kMostBytes = 16 << 20;  // an event loop takes so much in some milliseconds
+  static constexpr std::size_t kMostBytes = 16 << 20;    // an event loop takes so much in some milliseconds
   static constexpr std::size_t kMostOfConnection = 128;  // what one client makes others wait for, about 10 ms
   struct Waiting {
     Passed passed;
@@ -110,7 +112,8 @@ class LongWayQueue {
     const auto of = waiting_of_.find(first.passed.connection);
     if (--of->second == 0) waiting_of_.erase(of);
     if (!first.withdrawn) found.push_back(std::move(first.passed));
-    waiting_.pop_front(), ++taken_;
+    waiting_.pop_front();
+    ++taken_;
   }
 
   void ring() {

@@ -1,4 +1,4 @@
-// What clients of calls without an answer are told: the same as astrarium.server.control.calls tells them.
+// What clients of calls without an answer are told: the same as astrarium.server.control.calls.refusals tells them.
 #pragma once
 
 #include <algorithm>
@@ -6,29 +6,38 @@
 #include <string>
 #include <string_view>
 
-#include "protocol/answer.h"
 #include "common/rounded_duration.h"
 #include "exchange/ticket.h"
+#include "protocol/answer.h"
 
 namespace astrarium::front {
 
-inline constexpr std::string_view kCauseNames[kCauses] = {"",         "expired",     "sacrificed",
-                                                          "unserved", "worker_lost", "model_error", "policy_error", "quarantined", "other"};
+inline constexpr std::string_view kCauseNames[kCauses] = {
+    "", "expired", "sacrificed", "unserved", "worker_lost", "model_error", "policy_error", "quarantined", "other"};
 inline std::string_view name_of(Cause cause) { return kCauseNames[static_cast<std::size_t>(cause)]; }
 
 // Bytes as Python shows them in an error.
 inline std::string shown_bytes(std::string_view bytes) {
   constexpr std::size_t kLongest = 80;
   constexpr char kHex[] = "0123456789abcdef";
-  const bool has_single = bytes.find('\'') != std::string_view::npos, has_double = bytes.find('"') != std::string_view::npos;
+  const bool has_single = bytes.find('\'') != std::string_view::npos,
+             has_double = bytes.find('"') != std::string_view::npos;
   const char quote = has_single && !has_double ? '"' : '\'';
   std::string text = {'b', quote};
   for (const char c : bytes) {
     const auto code = static_cast<unsigned char>(c);
-    if (c == quote || c == '\\') text += '\\', text += c;
-    else if (c == '\t' || c == '\n' || c == '\r') text += '\\', text += c == '\t' ? 't' : c == '\n' ? 'n' : 'r';
-    else if (code >= ' ' && code < 127) text += c;
-    else text += "\\x", text += kHex[code >> 4], text += kHex[code & 15];
+    if (c == quote || c == '\\') {
+      text += '\\';
+      text += c;
+    } else if (c == '\t' || c == '\n' || c == '\r') {
+      text += '\\';
+      text += c == '\t' ? 't' : c == '\n' ? 'n' : 'r';
+    } else if (code >= ' ' && code < 127) text += c;
+    else {
+      text += "\\x";
+      text += kHex[code >> 4];
+      text += kHex[code & 15];
+    }
   }
   text += quote;
   return text.size() <= kLongest ? text : text.substr(0, kLongest - 3) + "...";
@@ -63,7 +72,8 @@ class Refusals {
   void backlog(std::string_view model, std::int64_t open, Time objective) {
     char within[32];
     std::snprintf(within, sizeof within, "%g", static_cast<double>(objective) / static_cast<double>(kMillisecond));
-    begin("overloaded: model ", model) += " has " + std::to_string(open) + " calls open, more than can be answered in " + within + " ms";
+    begin("overloaded: model ", model) +=
+        " has " + std::to_string(open) + " calls open, more than can be answered in " + within + " ms";
     write(kOverloaded, true);
   }
   void changed(std::string_view model) {
@@ -107,15 +117,18 @@ class Refusals {
   // An element in an answer that was to be JSON.
   void no_text(const express::NoText& found) {
     if (found.is_broken) return not_there();
-    text_ = "output ", text_ += found.output, text_ += ", element " + std::to_string(found.number) +
-            ": expected text in UTF-8; ask for this output with the parameter binary_data: true (got ";
+    text_ = "output ", text_ += found.output,
+    text_ += ", element " + std::to_string(found.number) +
+             ": expected text in UTF-8; ask for this output with the parameter binary_data: true (got ";
     text_ += shown_bytes(found.element.substr(0, 20)) + ")";
     write(kBad);
   }
   // The element at *at* of an input breaks its limits.
-  void out_of_range(std::string_view model, const express::Spec& input, const express::Shape& shape, std::string_view data, std::size_t at) {
-    begin("model ", model) += ": input " + input.name + shown_place(shape, at) + ": expected " + input.limits->expected + " (got " +
-                              express::shown_element(data, input.type->kind, at) + ")";
+  void out_of_range(std::string_view model, const express::Spec& input, const express::Shape& shape,
+                    std::string_view data, std::size_t at) {
+    begin("model ", model) += ": input " + input.name + shown_place(shape, at) + ": expected " +
+                              input.limits->expected + " (got " + express::shown_element(data, input.type->kind, at) +
+                              ")";
     write(kBad);
   }
   void not_there() {
@@ -125,7 +138,8 @@ class Refusals {
 
  private:
   static constexpr RefusalKind kDeadline{"504 Gateway Timeout", 4}, kOverloaded{"429 Too Many Requests", 8},
-      kUnavailable{"503 Service Unavailable", 14}, kFailed{"500 Internal Server Error", 13}, kBad{"400 Bad Request", 3}, kUnprocessable{"422 Unprocessable Entity", 3};
+      kUnavailable{"503 Service Unavailable", 14}, kFailed{"500 Internal Server Error", 13}, kBad{"400 Bad Request", 3},
+      kUnprocessable{"422 Unprocessable Entity", 3};
 
   static std::string shown_place(const express::Shape& shape, std::size_t at) {
     std::string text = "]";

@@ -1,5 +1,5 @@
-// The world of a network thread that is fuzzed: one client after the other sends bytes in any pieces, calls go both ways, and
-// clients leave. Whatever comes, nothing may be held in the end.
+// The world of a network thread that is fuzzed: one client after the other sends bytes in any pieces, calls go both
+// ways, and clients leave. Whatever comes, nothing may be held in the end.
 #pragma once
 
 #include <sys/eventfd.h>
@@ -41,7 +41,8 @@ class ClientWorld {
       : memory_(std::size_t{1} << 20),
         exchange_(memory_.data(), memory_.size(), models, 8, 1),
         loopback_(exchange_),
-        shared_(std::make_shared<Shared>(exchange_, HttpLimits{1024, 65536, 1 << 20, kHour, kHour, 0, 8}, std::move(given)...)),
+        shared_(std::make_shared<Shared>(exchange_, HttpLimits{1024, 65536, 1 << 20, kHour, kHour, 0, 8},
+                                         std::move(given)...)),
         thread_(shared_, 0, ::eventfd(0, EFD_NONBLOCK)) {
     thread_.serve(ServedModel(model(0, "fixed", {2}), {"a", "b"}));
     express::Model open = model(1, "open", {-1});
@@ -130,7 +131,8 @@ class ClientWorld {
 template <class Another>
 std::string with_accidents(std::string whole, std::mt19937& random, const Another& another, std::size_t kept = 0) {
   for (auto left = random() % 4; left > 0 && !whole.empty(); --left) {
-    const std::size_t skipped = random() % 16 ? kept : 0, at = std::min(whole.size() - 1, skipped + random() % whole.size());
+    const std::size_t skipped = random() % 16 ? kept : 0,
+                      at = std::min(whole.size() - 1, skipped + random() % whole.size());
     switch (random() % 3) {
       case 0: whole[at] = another(); break;
       case 1: whole.erase(at, random() % 9); break;

@@ -1,5 +1,5 @@
-// Drives a target, whose made() returns inputs that are nearly right: chance alone seldom writes one. libFuzzer begins with
-// such an input now and then; without it (-DALONE) there are only these, as many as the program is told.
+// Drives a target, whose made() returns inputs that are nearly right: chance alone seldom writes one. libFuzzer begins
+// with such an input now and then; without it (-DALONE) there are only these, as many as the program is told.
 #pragma once
 
 #include <algorithm>

@@ -1,5 +1,6 @@
-// A stress of the front's threads: two network threads for HTTP and two for gRPC, a loopback, clients that ask and leave, models that come and
-// go, a reader of what is counted, and one that answers the long way. Bounded by its number of requests.
+// A stress of the front's threads: two network threads for HTTP and two for gRPC, a loopback, clients that ask and
+// leave, models that come and go, a reader of what is counted, and one that answers the long way. Bounded by its number
+// of requests.
 //
 // native/fuzz/run.py builds and runs it.
 #include <arpa/inet.h>
@@ -19,8 +20,8 @@
 #include <vector>
 
 #include "front/grpc/grpc_thread.h"
-#include "testing/loopback.h"
 #include "front/http1/http1_thread.h"
+#include "testing/loopback.h"
 
 #include "must.h"
 
@@ -36,7 +37,8 @@ int listener(int& port) {
   const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), yes = 1;
   MUST(::setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &yes, sizeof yes) == 0);
   sockaddr_in address{};
-  address.sin_family = AF_INET, address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   address.sin_port = htons(static_cast<std::uint16_t>(port));
   socklen_t size = sizeof address;
   MUST(::bind(fd, reinterpret_cast<sockaddr*>(&address), size) == 0 && ::listen(fd, 64) == 0);
@@ -48,7 +50,8 @@ int listener(int& port) {
 int connected(int port) {
   const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};
-  address.sin_family = AF_INET, address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   address.sin_port = htons(static_cast<std::uint16_t>(port));
   MUST(::connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0);
   return fd;
@@ -63,12 +66,15 @@ bool answered(int fd) {
     if (size <= 0) return false;
     got.append(buffer, static_cast<std::size_t>(size));
     const auto end = got.find("\r\n\r\n"), length = got.find("content-length: ");
-    if (end != std::string::npos && got.size() >= end + 4 + std::strtoul(got.c_str() + length + 16, nullptr, 10)) return true;
+    if (end != std::string::npos && got.size() >= end + 4 + std::strtoul(got.c_str() + length + 16, nullptr, 10))
+      return true;
   }
 }
 
 const std::string kBody = R"({"inputs":[{"name":"IN","shape":[1,2],"datatype":"FP32","data":[1,2.5]}]})";
-const std::string kPlain = "POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(kBody.size()) + "\r\n\r\n" + kBody;
+const std::string kPlain =
+    "POST /v2/models/echo/infer HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(kBody.size()) + "\r\n\r\n" +
+    kBody;
 const std::string kOther = "GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n";
 
 // Asks, and now and then leaves without waiting or in the middle of a request.
@@ -91,13 +97,17 @@ void client(int port, int number, int requests, std::atomic<long>& answers) {
 
 // ---- gRPC
 
-const std::string kMessage = std::string("\x0a\4echo\x2a\x0e\x0a\2IN\x12\4FP32\x1a\2\1\2\x3a\x08", 24) + std::string(8, '\1');
+const std::string kMessage =
+    std::string("\x0a\4echo\x2a\x0e\x0a\2IN\x12\4FP32\x1a\2\1\2\x3a\x08", 24) + std::string(8, '\1');
 
 std::string grpc_call(std::uint32_t stream, std::string_view path) {
   std::string block = "\x83\x86", out, data = message_prefix(kMessage.size()) + kMessage;
-  append_field(block, ":path", path), append_field(block, "content-type", "application/grpc");
-  append_head(out, block.size(), Frame::kHeaders, kEndHeaders, stream), out += block;
-  append_head(out, data.size(), Frame::kData, kEndStream, stream), out += data;
+  append_field(block, ":path", path);
+  append_field(block, "content-type", "application/grpc");
+  append_head(out, block.size(), Frame::kHeaders, kEndHeaders, stream);
+  out += block;
+  append_head(out, data.size(), Frame::kData, kEndStream, stream);
+  out += data;
   return out;
 }
 
@@ -125,11 +135,15 @@ void grpc_client(int port, int number, int requests, std::atomic<long>& answers)
   for (int i = 0; i < requests; ++i, stream += 2) {
     std::string asked;
     if (fd < 0) {
-      fd = connected(port), stream = 1, got.clear();
-      asked = kPreface, append_head(asked, 0, Frame::kSettings, 0, 0);
+      fd = connected(port);
+      stream = 1;
+      got.clear();
+      asked = kPreface;
+      append_head(asked, 0, Frame::kSettings, 0, 0);
     }
     const bool short_way = (i + number) % 5, leaves = i % 17 == number, resets = i % 7 == number;
-    asked += grpc_call(stream, short_way ? "/inference.GRPCInferenceService/ModelInfer" : "/inference.GRPCInferenceService/ServerLive");
+    asked += grpc_call(stream, short_way ? "/inference.GRPCInferenceService/ModelInfer"
+                                         : "/inference.GRPCInferenceService/ServerLive");
     if (resets) append_reset(asked, stream, Http2Error::kCancel);
     MUST(::send(fd, asked.data(), asked.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(asked.size()));
     if (leaves) ::close(std::exchange(fd, -1));
@@ -205,7 +219,8 @@ int main(int count, char** words) {
   Exchange exchange(memory.data(), memory.size(), 1, 64, 2 * kThreads);
   Loopback loopback(exchange);
   loopback.start();
-  auto shared = std::make_shared<NetworkShared>(exchange, HttpLimits{65536, 1 << 20, 1 << 20, kHour, kHour, 0}, Keys(), "", "");
+  auto shared =
+      std::make_shared<NetworkShared>(exchange, HttpLimits{65536, 1 << 20, 1 << 20, kHour, kHour, 0}, Keys(), "", "");
   const express::Datatype* type = express::datatype("FP32");
   const ServedModel model({0, "echo", "1", {{"IN", type, {2}}}, {{"OUT", type, {2}}}, 4, kHour, {}}, {});
   int port = 0;
@@ -218,7 +233,8 @@ int main(int count, char** words) {
   auto grpc = std::make_shared<GrpcShared>(exchange, shared->limits, 1 << 20, Keys());
   int grpc_port = 0;
   GrpcThreads grpc_threads;
-  for (int i = 0; i < kThreads; ++i) grpc_threads.push_back(std::make_unique<GrpcThread>(grpc, kThreads + i, listener(grpc_port)));
+  for (int i = 0; i < kThreads; ++i)
+    grpc_threads.push_back(std::make_unique<GrpcThread>(grpc, kThreads + i, listener(grpc_port)));
   for (auto& thread : grpc_threads) {
     thread->post([one = thread.get(), model] { one->serve(model); });
     thread->start();
@@ -226,18 +242,23 @@ int main(int count, char** words) {
   std::atomic<bool> stopped = false;
   std::atomic<long> answers = 0;
   std::thread hears_calls([&] { hear_calls(*grpc, grpc_threads, stopped); });
-  std::thread hears([&] { hear(*shared, threads, stopped); }), changes([&] { change_models(exchange, threads, model, stopped); });
+  std::thread hears([&] { hear(*shared, threads, stopped); }),
+      changes([&] { change_models(exchange, threads, model, stopped); });
   std::vector<std::thread> clients;
   for (int i = 0; i < kClients; ++i) clients.emplace_back([&, i] { client(port, i, requests, answers); });
   for (int i = 0; i < kClients; ++i) clients.emplace_back([&, i] { grpc_client(grpc_port, i, requests, answers); });
   for (std::thread& one : clients) one.join();
-  while (exchange.admission.open() || shared->connections.load() || grpc->connections.load()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  while (exchange.admission.open() || shared->connections.load() || grpc->connections.load())
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   stopped = true;
-  hears.join(), changes.join(), hears_calls.join();
+  hears.join();
+  changes.join();
+  hears_calls.join();
   for (auto& thread : threads) thread->stop();
   for (auto& thread : grpc_threads) thread->stop();
   loopback.stop();
-  MUST(exchange.arena.used() == 0 && shared->held.load() == 0 && grpc->held.load() == 0 && grpc->heads.load() == 0 && grpc->long_calls.load() == 0);
+  MUST(exchange.arena.used() == 0 && shared->held.load() == 0 && grpc->held.load() == 0 && grpc->heads.load() == 0 &&
+       grpc->long_calls.load() == 0);
   long calls = 0;
   for (const auto& origin : exchange.origins) calls += origin->tallies[0].accepted.get();
   std::printf("%ld answers, %ld calls of the short way\n", answers.load(), calls);

@@ -63,20 +63,28 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t siz
 namespace {
 
 void sized(std::string& out, int number, std::string_view data) {
-  out += static_cast<char>(number << 3 | 2), out += static_cast<char>(data.size()), out += data;
+  out += static_cast<char>(number << 3 | 2);
+  out += static_cast<char>(data.size());
+  out += data;
 }
 
 std::string infer(std::string_view name, int rows, bool raw, std::string_view parameter = "") {
   std::string message, input, shape, contents;
   const std::string elements(static_cast<std::size_t>(8 * rows), '\1');
-  shape += static_cast<char>(rows), shape += '\2';
+  shape += static_cast<char>(rows);
+  shape += '\2';
   sized(contents, 6, elements);
-  sized(input, 1, "IN"), sized(input, 2, "FP32"), sized(input, 3, shape);
+  sized(input, 1, "IN");
+  sized(input, 2, "FP32");
+  sized(input, 3, shape);
   if (!raw) sized(input, 5, contents);
-  sized(message, 1, name), sized(message, 3, "id");
+  sized(message, 1, name);
+  sized(message, 3, "id");
   if (!parameter.empty()) {
     std::string entry;
-    sized(entry, 1, parameter), sized(entry, 2, parameter == "application" ? "\x1a\1b" : "\x10\2"), sized(message, 4, entry);
+    sized(entry, 1, parameter);
+    sized(entry, 2, parameter == "application" ? "\x1a\1b" : "\x10\2");
+    sized(message, 4, entry);
   }
   sized(message, 5, input);
   if (raw) sized(message, 7, elements);
@@ -85,16 +93,21 @@ std::string infer(std::string_view name, int rows, bool raw, std::string_view pa
 
 std::string call(std::uint32_t stream, std::string_view path, const std::string& message, bool padded = false) {
   std::string block = "\x83\x86", out, data(1, '\0');
-  append_field(block, ":path", path), append_field(block, "content-type", "application/grpc"), append_field(block, "grpc-timeout", "9S");
+  append_field(block, ":path", path);
+  append_field(block, "content-type", "application/grpc");
+  append_field(block, "grpc-timeout", "9S");
   block += "\x40\x82\x49\x7f\x82\x49\x7f";  // a field that the table keeps
-  append_head(out, block.size(), Frame::kHeaders, kEndHeaders, stream), out += block;
+  append_head(out, block.size(), Frame::kHeaders, kEndHeaders, stream);
+  out += block;
   append_number(data, static_cast<std::uint32_t>(message.size()), 4), data += message;
   if (padded) data = "\3" + data + "pad";
-  append_head(out, data.size(), Frame::kData, kEndStream | (padded ? kPadded : 0), stream), out += data;
+  append_head(out, data.size(), Frame::kData, kEndStream | (padded ? kPadded : 0), stream);
+  out += data;
   return out;
 }
 
-constexpr std::string_view kInfer = "/inference.GRPCInferenceService/ModelInfer", kStreams = "/inference.GRPCInferenceService/ModelStreamInfer";
+constexpr std::string_view kInfer = "/inference.GRPCInferenceService/ModelInfer",
+                           kStreams = "/inference.GRPCInferenceService/ModelStreamInfer";
 
 // A frame of any kind, about right: its length, its stream and its flags may be wrong.
 std::string odd_frame(std::mt19937& random, std::uint32_t stream) {
@@ -108,8 +121,9 @@ std::string odd_frame(std::mt19937& random, std::uint32_t stream) {
 // A head in two frames, with fields that may be malformed; trailers, where the stream has a head already.
 std::string odd_head(std::mt19937& random, std::uint32_t stream) {
   constexpr std::pair<std::string_view, std::string_view> kFields[] = {
-      {":path", kInfer}, {":method", "POST"}, {":scheme", "http"}, {":authority", "a"}, {"host", "a"}, {"content-length", "9"}, {"te", "trailers"},
-      {"content-type", "application/grpc"}, {"connection", "close"}, {"grpc-timeout", "0n"}, {"X", " "}, {"authorization", "Bearer k"}};
+      {":path", kInfer},       {":method", "POST"},     {":scheme", "http"}, {":authority", "a"},
+      {"host", "a"},           {"content-length", "9"}, {"te", "trailers"},  {"content-type", "application/grpc"},
+      {"connection", "close"}, {"grpc-timeout", "0n"},  {"X", " "},          {"authorization", "Bearer k"}};
   std::string block, out;
   for (auto left = random() % 9; left > 0; --left) {
     const auto& [name, value] = kFields[random() % std::size(kFields)];
@@ -118,8 +132,10 @@ std::string odd_head(std::mt19937& random, std::uint32_t stream) {
     if (random() % 4 == 0) block += "\xbe";
   }
   const std::size_t cut = random() % (block.size() + 1);
-  append_head(out, cut, Frame::kHeaders, random() % 2 ? kEndStream : 0, stream), out += block.substr(0, cut);
-  append_head(out, block.size() - cut, Frame::kContinuation, kEndHeaders, stream), out += block.substr(cut);
+  append_head(out, cut, Frame::kHeaders, random() % 2 ? kEndStream : 0, stream);
+  out += block.substr(0, cut);
+  append_head(out, block.size() - cut, Frame::kContinuation, kEndHeaders, stream);
+  out += block.substr(cut);
   return out;
 }
 
@@ -129,7 +145,9 @@ std::string frames(std::mt19937& random, std::uint32_t stream) {
     case 12: return odd_frame(random, stream);
     case 13: return odd_head(random, stream);
     case 14: return call(stream, kInfer, infer("fixed", 1, true)) + odd_head(random, stream);
-    case 15: return call(stream, "/inference.GRPCInferenceService/ServerLive", "") + (append_reset(out, stream, Http2Error::kCancel), out);
+    case 15:
+      return call(stream, "/inference.GRPCInferenceService/ServerLive", "") +
+             (append_reset(out, stream, Http2Error::kCancel), out);
     case 0: return call(stream, kInfer, infer("fixed", 1, true));
     case 1: return call(stream, kInfer, infer("open", 2, false), true);
     case 2: return call(stream, kInfer, infer("fixed", 3, false, "application"));
@@ -140,7 +158,9 @@ std::string frames(std::mt19937& random, std::uint32_t stream) {
     case 7: return append_ping(out, "12345678", random() % 2), out;
     case 8: return append_window(out, random() % 2 ? stream : 0, 1 + random() % 70000), out;
     case 9: return append_reset(out, stream, Http2Error::kCancel), out;
-    case 10: return append_head(out, 6, Frame::kSettings, 0, 0), append_setting(out, static_cast<Setting>(random() % 7), random() % 70000), out;
+    case 10:
+      return append_head(out, 6, Frame::kSettings, 0, 0),
+             append_setting(out, static_cast<Setting>(random() % 7), random() % 70000), out;
     default: return call(stream, "/other", "x");
   }
 }

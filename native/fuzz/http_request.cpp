@@ -64,18 +64,23 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t siz
 namespace {
 
 std::string request(std::string_view name, const std::string& body, std::string_view more = "") {
-  return "POST /v2/models/" + std::string(name) + "/infer HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(body.size()) + "\r\n" +
-         std::string(more) + "\r\n" + body;
+  return "POST /v2/models/" + std::string(name) +
+         "/infer HTTP/1.1\r\nHost: x\r\nContent-Length: " + std::to_string(body.size()) + "\r\n" + std::string(more) +
+         "\r\n" + body;
 }
 
 const std::string kBody = R"({"inputs":[{"name":"IN","shape":[1,2],"datatype":"FP32","data":[1,2.5]}]})";
-const std::string kBinary = R"({"inputs":[{"name":"IN","shape":[2,2],"datatype":"FP32","parameters":{"binary_data_size":16}}],"id":"x"})";
-const std::string kTexts = R"({"inputs":[{"data":["a","\u00e9\n"],"name":"IN","shape":[1,2],"datatype":"BYTES"}],"more":null})";
-const std::string kTwoTexts = R"({"inputs":[{"name":"IN","shape":[2,1],"datatype":"BYTES","parameters":{"binary_data_size":11,"x":1.5}}],"id":"\ud83d\ude00"})";
+const std::string kBinary =
+    R"({"inputs":[{"name":"IN","shape":[2,2],"datatype":"FP32","parameters":{"binary_data_size":16}}],"id":"x"})";
+const std::string kTexts =
+    R"({"inputs":[{"data":["a","\u00e9\n"],"name":"IN","shape":[1,2],"datatype":"BYTES"}],"more":null})";
+const std::string kTwoTexts =
+    R"({"inputs":[{"name":"IN","shape":[2,1],"datatype":"BYTES","parameters":{"binary_data_size":11,"x":1.5}}],"id":"\ud83d\ude00"})";
 const std::string kBrain =
     R"({"inputs":[{"name":"IN","shape":[1,2],"datatype":"BF16","parameters":{"binary_data_size":4}}],"parameters":{"binary_data_output":true}})";
 
-const std::string kMany = R"({"inputs":[{"name":"IN","shape":[1,1000],"datatype":"FP32","parameters":{"binary_data_size":4000}}]})";
+const std::string kMany =
+    R"({"inputs":[{"name":"IN","shape":[1,1000],"datatype":"FP32","parameters":{"binary_data_size":4000}}]})";
 const std::string kHurried =
     R"({"parameters":{"timeout":1},"inputs":[{"name":"IN","shape":[1,1000],"datatype":"FP32","parameters":{"binary_data_size":4000}}]})";
 
@@ -84,7 +89,8 @@ std::string with_binary(std::string_view name, const std::string& json, const st
 }
 
 std::string chunked(std::string_view name, const std::string& body, std::size_t size) {
-  std::string whole = "POST /v2/models/" + std::string(name) + "/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
+  std::string whole =
+      "POST /v2/models/" + std::string(name) + "/infer HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n";
   char length[24];
   for (std::size_t at = 0; at < body.size(); at += size) {
     const std::string part = body.substr(at, size);
@@ -107,15 +113,19 @@ std::string packed(const std::string& body, express::Coding coding) {
 const std::vector<std::string> kSeeds = {
     request("fixed", kBody),
     request("open", kBody, "Connection: keep-alive\r\nX-API-Key: k\r\n"),
-    request("open", kBinary + std::string(16, '\1'), "Inference-Header-Content-Length: " + std::to_string(kBinary.size()) + "\r\n"),
-    request("fixed", R"({"inputs":[{"name":"IN","shape":[1,2],"datatype":"FP32","data":[[1,2]]}],"parameters":{"priority":2,"application":"b"}})"),
+    request("open", kBinary + std::string(16, '\1'),
+            "Inference-Header-Content-Length: " + std::to_string(kBinary.size()) + "\r\n"),
+    request(
+        "fixed",
+        R"({"inputs":[{"name":"IN","shape":[1,2],"datatype":"FP32","data":[[1,2]]}],"parameters":{"priority":2,"application":"b"}})"),
     request("absent", kBody),
     request("fixed", kBody, "Host: y\r\n"),
     "POST /v2/models/fixed/infer HTTP/1.0\r\nHost: [::1]:80\r\nContent-Length: 0\r\n\r\n",
     "GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n",
     request("fixed", kBody, "Expect: 100-continue\r\n"),
     request("fixed", kBody, "Connection: close\r\nAccept-Encoding: gzip\r\n"),
-    request("fixed", kBody, "X-Astrarium-Timeline: 1\r\nContent-Type: application/json; charset=x\r\nAccept-Encoding: deflate\r\n"),
+    request("fixed", kBody,
+            "X-Astrarium-Timeline: 1\r\nContent-Type: application/json; charset=x\r\nAccept-Encoding: deflate\r\n"),
     request("texts", kTexts),
     with_binary("texts", kTwoTexts, std::string("\1\0\0\0a\2\0\0\0\xff\xfe", 11)),
     with_binary("brain", kBrain, "1234"),
@@ -124,7 +134,8 @@ const std::vector<std::string> kSeeds = {
     chunked("open", kBody, 20),
     chunked("texts", kTexts, 1),
     request("fixed", packed(kBody, express::Coding::kGzip), "Content-Encoding: gzip\r\n"),
-    request("texts", packed(kTexts, express::Coding::kDeflate), "Content-Encoding: deflate\r\nExpect: 100-continue\r\n"),
+    request("texts", packed(kTexts, express::Coding::kDeflate),
+            "Content-Encoding: deflate\r\nExpect: 100-continue\r\n"),
 };
 
 // Some requests one after the other, in pieces, with a few accidents.

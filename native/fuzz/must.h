@@ -5,4 +5,5 @@
 #include <cstdlib>
 
 #define MUST(condition) \
-  if (!(condition)) std::fprintf(stderr, "broken: %s (line %d)\n", #condition, __LINE__), std::perror("errno"), std::abort()
+  if (!(condition))     \
+  std::fprintf(stderr, "broken: %s (line %d)\n", #condition, __LINE__), std::perror("errno"), std::abort()

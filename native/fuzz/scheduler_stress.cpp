@@ -1,6 +1,6 @@
-// A stress of the scheduler's thread with real workers' loops: threads hand in calls, alone and many at once, and wait for
-// them to come back; whoever finds nothing under way takes the scheduler's turn, but where Python is asked. Every call must
-// end well.
+// A stress of the scheduler's thread with real workers' loops: threads hand in calls, alone and many at once, and wait
+// for them to come back; whoever finds nothing under way takes the scheduler's turn, but where Python is asked. Every
+// call must end well.
 //
 // native/fuzz/run.py builds and runs it.
 #include <poll.h>
@@ -14,8 +14,8 @@
 #include <thread>
 #include <vector>
 
-#include "scheduler/scheduler_thread.h"
 #include "policies/live_twins.h"
+#include "scheduler/scheduler_thread.h"
 #include "worker/cuda_stream.h"
 #include "worker/timed_model.h"
 
@@ -35,8 +35,9 @@ void work(int socket, char* memory, std::size_t size) {
   worker::BatchLoop loop(line, {memory, size});
   const express::Datatype* type = express::datatype("FP32");
   for (int model = 0; model < kModels; ++model)
-    loop.know(model, std::make_shared<worker::TimedModel>(std::vector<Time>{0, 1000, 2000, 3000, 4000}, std::vector<express::Spec>{{"IN", type, {2}}},
-                                                                std::vector<express::Spec>{{"OUT", type, {2}}}, std::vector<int>{0}));
+    loop.know(model, std::make_shared<worker::TimedModel>(
+                         std::vector<Time>{0, 1000, 2000, 3000, 4000}, std::vector<express::Spec>{{"IN", type, {2}}},
+                         std::vector<express::Spec>{{"OUT", type, {2}}}, std::vector<int>{0}));
   bool gone = false;
   while (!gone) loop.serve(0, [&gone](std::string_view packet, Time) { return gone = packet.empty(); });
   ::close(socket);
@@ -52,9 +53,13 @@ void ask(Exchange& exchange, int number, long calls) {
       Ticket& ticket = tickets[i];
       ticket.clear();
       const std::size_t place = (static_cast<std::size_t>(number) * tickets.size() + i) * 512;
-      ticket.origin = number, ticket.model = static_cast<int>(done + static_cast<long>(i)) % kModels;
-      ticket.block = place, ticket.replies = place + 256, ticket.room = 64;
-      ticket.received = monotonic_ns(), ticket.deadline = ticket.received + kSlo;
+      ticket.origin = number;
+      ticket.model = static_cast<int>(done + static_cast<long>(i)) % kModels;
+      ticket.block = place;
+      ticket.replies = place + 256;
+      ticket.room = 64;
+      ticket.received = monotonic_ns();
+      ticket.deadline = ticket.received + kSlo;
       MUST(origin.sent.push(&ticket));
     }
     exchange.hand_in();
@@ -111,7 +116,8 @@ int main(int count, char** words) {
   const Model model{kSlo, {0, 1000, 2000, 3000, 4000, kForever}};
   scheduler.start();
   const Setup setup{std::vector<Model>(kModels, model), kGpus, {}, 0};
-  const MakeDecider deciders[] = {live_twin({"eager", {{"fcfs", 0}}, {}, {}}), [](const Setup& given) { return std::make_unique<InPython>(given); }};
+  const MakeDecider deciders[] = {live_twin({"eager", {{"fcfs", 0}}, {}, {}}),
+                                  [](const Setup& given) { return std::make_unique<InPython>(given); }};
   for (const MakeDecider& decider : deciders) {
     scheduler.begin(setup, "eager", decider);
     for (int number = 0; number < kThreads; ++number)

@@ -7,8 +7,8 @@
 #include <string>
 #include <string_view>
 
-#include "testing/feed.h"
 #include "policies/live_twins.h"
+#include "testing/feed.h"
 
 using namespace astrarium;
 using namespace astrarium::front;
@@ -28,9 +28,15 @@ Setup make_setup() {
 }
 
 Parameters make_parameters(bool orloj) {
-  if (!orloj) return {"astrarium", {{"lookahead", 1}, {"few_gpus", 0}, {"lines", 0}, {"memory", 50 * kMillisecond}}, {{"patience", -1.0}}, {}};
-  return {"orloj", {{"bins", 32}, {"window", 50 * kMillisecond}, {"refresh", 0}, {"own", 1}, {"latest", 0}},
-          {{"rate", 1e-10}, {"farthest", 250.0}}, {{"batch_sizes", {}}}};
+  if (!orloj)
+    return {"astrarium",
+            {{"lookahead", 1}, {"few_gpus", 0}, {"lines", 0}, {"memory", 50 * kMillisecond}},
+            {{"patience", -1.0}},
+            {}};
+  return {"orloj",
+          {{"bins", 32}, {"window", 50 * kMillisecond}, {"refresh", 0}, {"own", 1}, {"latest", 0}},
+          {{"rate", 1e-10}, {"farthest", 250.0}},
+          {{"batch_sizes", {}}}};
 }
 
 // Stands for a policy in Python: small batches, of which every third instant cancels those that run.
@@ -115,10 +121,12 @@ MakeDecider make_decider(int which) {
   return live_twin(make_parameters(which == 1));
 }
 
-// Two GPUs whose scheduler is fed by an input: each byte says what happens next; words that are changed take those after it.
+// Two GPUs whose scheduler is fed by an input: each byte says what happens next; words that are changed take those
+// after it.
 class Life {
  public:
-  Life(std::string_view input, int which) : rest_(input.substr(0, kLongest)), admission_(2, 1 << 20), scheduler_(2, admission_, nullptr) {
+  Life(std::string_view input, int which)
+      : rest_(input.substr(0, kLongest)), admission_(2, 1 << 20), scheduler_(2, admission_, nullptr) {
     scheduler_.profile(1.0, 1);
     for (int gpu = 0; gpu < 2; ++gpu) scheduler_.worker_joined(gpu, 0);
     scheduler_.begin(make_setup(), "fuzzed", make_decider(which), 0);
@@ -143,7 +151,8 @@ class Life {
   }
 
  private:
-  static constexpr std::size_t kLongest = 100;  // events: a policy that learns takes its time, and many lives show more than long ones
+  static constexpr std::size_t kLongest =
+      100;  // events: a policy that learns takes its time, and many lives show more than long ones
 
   char next() {
     const char first = rest_.front();
@@ -159,14 +168,18 @@ class Life {
 
   void arrive(int model, unsigned char what) {
     Ticket& ticket = tickets_.emplace_back();
-    ticket.model = model, ticket.rows = 1 + (what >> 6), ticket.application = model == 0 ? what >> 3 & 1 : 0;
-    ticket.received = now_, ticket.deadline = now_ + 100 * kMillisecond;
+    ticket.model = model;
+    ticket.rows = 1 + (what >> 6);
+    ticket.application = model == 0 ? what >> 3 & 1 : 0;
+    ticket.received = now_;
+    ticket.deadline = now_ + 100 * kMillisecond;
     scheduler_.arrive(&ticket, now_);
   }
 
   void tell(int gpu, std::int64_t run, unsigned char what) {
     if (what % 8 == 6) return void(scheduler_.hear(gpu, batch_cancelled(run, now_), now_));
-    std::string words = batch_done(run, now_ - kMillisecond, now_, std::vector<Time>(1 + (what >> 5), what * kMillisecond / 8));
+    std::string words =
+        batch_done(run, now_ - kMillisecond, now_, std::vector<Time>(1 + (what >> 5), what * kMillisecond / 8));
     if (what % 4 == 1 && rest_.size() >= 2) {
       const auto at = static_cast<unsigned char>(next()) % words.size();
       words[at] = next();

@@ -54,7 +54,9 @@ class Script : public Surroundings {
     return true;
   }
 
-  void wait_for(Time, const std::function<bool()>&, const std::function<void()>&) override { MUST(!"models that take times wait for none"); }
+  void wait_for(Time, const std::function<bool()>&, const std::function<void()>&) override {
+    MUST(!"models that take times wait for none");
+  }
 
   long said = 0;
 
@@ -66,8 +68,9 @@ class Script : public Surroundings {
 
 std::shared_ptr<NativeModel> model(express::Shape in, express::Shape out, int source) {
   const express::Datatype* type = express::datatype("FP32");
-  return std::make_shared<TimedModel>(std::vector<Time>{0, 2 * kMillisecond, 3 * kMillisecond}, std::vector<Spec>{{"IN", type, in}},
-                                            std::vector<Spec>{{"OUT", type, out}}, std::vector<int>{source});
+  return std::make_shared<TimedModel>(std::vector<Time>{0, 2 * kMillisecond, 3 * kMillisecond},
+                                      std::vector<Spec>{{"IN", type, in}}, std::vector<Spec>{{"OUT", type, out}},
+                                      std::vector<int>{source});
 }
 
 }  // namespace
@@ -90,16 +93,23 @@ std::string order(std::mt19937& random) {
   std::string out;
   express::PackWriter pack(out);
   if (random() % 8 == 0) {
-    pack.array(3), pack.text("CancelBatch"), pack.number(random() % 8), pack.number(random() % 3 * kMillisecond);
+    pack.array(3);
+    pack.text("CancelBatch");
+    pack.number(random() % 8);
+    pack.number(random() % 3 * kMillisecond);
     return out;
   }
   const auto model = random() % 4, size = random() % 3;
-  pack.array(6), pack.text("RunBatch"), pack.number(random() % 8), pack.number(model);
+  pack.array(6);
+  pack.text("RunBatch");
+  pack.number(random() % 8);
+  pack.number(model);
   pack.binary(size * sizeof(Member));
   for (std::size_t i = 0; i < size; ++i) {
     const std::int64_t rows = static_cast<std::int64_t>(random() % 3) + 1;
-    const Member member{static_cast<std::int64_t>(random() % 9 * 512), rows, static_cast<std::int64_t>(random()) % rows,
-                        static_cast<std::int64_t>(random() % 9 * 512 + 256), 64, 0};
+    const Member member{
+        static_cast<std::int64_t>(random() % 9 * 512),       rows, static_cast<std::int64_t>(random()) % rows,
+        static_cast<std::int64_t>(random() % 9 * 512 + 256), 64,   0};
     out.append(reinterpret_cast<const char*>(&member), sizeof member);
   }
   pack.number(random() % 9 * kMillisecond);
@@ -107,7 +117,12 @@ std::string order(std::mt19937& random) {
   pack.array(size);
   for (std::size_t i = 0; i < size; ++i) {
     const auto rows = random() % 3 + 1, length = random() % 5 + 1;
-    pack.array(1), pack.array(2), pack.array(2), pack.number(rows), pack.number(length), pack.number(4 * rows * length);
+    pack.array(1);
+    pack.array(2);
+    pack.array(2);
+    pack.number(rows);
+    pack.number(length);
+    pack.number(4 * rows * length);
   }
   return out;
 }
@@ -122,7 +137,8 @@ std::string made(std::mt19937& random) {
       if (random() % 4) one[at] = static_cast<char>(random());
       else one.erase(at, random() % 9);
     }
-    whole += static_cast<char>(one.size() & 255), whole += static_cast<char>(one.size() >> 8);
+    whole += static_cast<char>(one.size() & 255);
+    whole += static_cast<char>(one.size() >> 8);
     whole += one;
   }
   return whole;

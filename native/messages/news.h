@@ -8,8 +8,8 @@
 #include <utility>
 #include <vector>
 
-#include "tensors/model.h"
 #include "messages/pack_reader.h"
+#include "tensors/model.h"
 
 namespace astrarium::express {
 
@@ -49,17 +49,22 @@ class NewsScan {
 
   // Nothing for any other message.
   std::optional<BatchDone> batch_done() {
-    constexpr std::string_view kStart = "\x99\xa9" "BatchDone";  // an array of nine, and its tag
+    constexpr std::string_view kStart =
+        "\x99\xa9"
+        "BatchDone";  // an array of nine, and its tag
     if (!pack_.begins_with(kStart)) return std::nullopt;
     BatchDone done{pack_.number(), {}};
-    for (std::int64_t* time : {&done.received, &done.started, &done.computing, &done.computed, &done.finished}) *time = pack_.number();
+    for (std::int64_t* time : {&done.received, &done.started, &done.computing, &done.computed, &done.finished})
+      *time = pack_.number();
     if (!pack_.nothing()) done.shapes = pack_.list([this] { return read_shapes(pack_); });
     done.own_times = pack_.list([this] { return pack_.number(); });
     return pack_.good() ? std::optional(std::move(done)) : std::nullopt;
   }
 
   std::optional<BatchBroken> batch_broken() {
-    constexpr std::string_view kStart = "\x95\xab" "BatchBroken";
+    constexpr std::string_view kStart =
+        "\x95\xab"
+        "BatchBroken";
     if (!pack_.begins_with(kStart)) return std::nullopt;
     BatchBroken broken{pack_.number(), pack_.number(), pack_.number(), {}};
     broken.error = pack_.text();
@@ -67,7 +72,9 @@ class NewsScan {
   }
 
   std::optional<BatchCancelled> batch_cancelled() {
-    constexpr std::string_view kStart = "\x94\xae" "BatchCancelled";
+    constexpr std::string_view kStart =
+        "\x94\xae"
+        "BatchCancelled";
     if (!pack_.begins_with(kStart)) return std::nullopt;
     const BatchCancelled cancelled{pack_.number(), pack_.number(), pack_.number()};
     return pack_.good() ? std::optional(cancelled) : std::nullopt;

@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "messages/pack_writer.h"
 #include "exchange/ticket.h"
+#include "messages/pack_writer.h"
 
 namespace astrarium::front {
 
@@ -26,8 +26,9 @@ inline void append_member(std::string& out, const Part& part) {
   static_assert(std::endian::native == std::endian::little);
   const Ticket& ticket = *part.ticket;
   const std::size_t reply = ticket.replies + static_cast<std::size_t>(part.row) * ticket.room;
-  const std::int64_t member[] = {static_cast<std::int64_t>(ticket.block), ticket.rows, part.row,
-                                 static_cast<std::int64_t>(reply), static_cast<std::int64_t>(ticket.room), ticket.application};
+  const std::int64_t member[] = {
+      static_cast<std::int64_t>(ticket.block), ticket.rows,       part.row, static_cast<std::int64_t>(reply),
+      static_cast<std::int64_t>(ticket.room),  ticket.application};
   out.append(reinterpret_cast<const char*>(member), sizeof member);
 }
 inline constexpr std::size_t kMemberBytes = 48;

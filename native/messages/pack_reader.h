@@ -1,4 +1,5 @@
-// Reads what we need of MessagePack. Whatever it is given, it reads no further than that, and says whether all was well.
+// Reads what we need of MessagePack. Whatever it is given, it reads no further than that, and says whether all was
+// well.
 #pragma once
 
 #include <cstdint>

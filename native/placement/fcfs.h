@@ -1,5 +1,5 @@
 // First come, first served on groups of GPUs: a request is accepted or rejected when it comes, from the
-// clocks of the stages alone. Twin of FirstCome in placement/groups.py.
+// clocks of the stages alone. Twin of FirstCome in placement/groups/first_come.py.
 #pragma once
 
 #include <type_traits>
@@ -15,9 +15,17 @@ class FirstCome {
  public:
   // `clocks[group][stage]`: when each stage is free; brought up to date when `keep` is set.
   FirstCome(const Forms<Time>& forms, const Groups& groups, const Rules<Time>& rules, Time* clocks, bool keep)
-      : forms_(forms), groups_(groups), rules_(rules), clocks_(clocks), last_(groups.count), work_(groups.count),
-        slowest_(groups.count), total_(groups.count), unfinished_(rules.by_queue ? groups.count : 0),
-        hosts_(groups, forms.models), tried_(groups.count) {
+      : forms_(forms),
+        groups_(groups),
+        rules_(rules),
+        clocks_(clocks),
+        last_(groups.count),
+        work_(groups.count),
+        slowest_(groups.count),
+        total_(groups.count),
+        unfinished_(rules.by_queue ? groups.count : 0),
+        hosts_(groups, forms.models),
+        tried_(groups.count) {
     for (std::int64_t group = 0; group < groups.count; ++group) {
       last_[group] = clocks[group * forms.width + groups.stages[group] - 1];
       if (!keep) find_one_form(group);
@@ -89,7 +97,10 @@ class FirstCome {
       for (const std::int32_t* group = begin; group < end; ++group) {
         if (tried_[*group]) continue;
         const Time here = load(*group, arrival);
-        if (best < 0 || here < least) best = *group, least = here;
+        if (best < 0 || here < least) {
+          best = *group;
+          least = here;
+        }
       }
       where = best;
       const Time finish = on_group(where, arrival, model, slo);
@@ -99,8 +110,8 @@ class FirstCome {
   }
 
   Time on_group(std::int32_t group, Time arrival, std::int32_t model, Time slo) {
-    const Time finish = slowest_[group] ? through_one_form(group, arrival, slo)
-                                        : through_stages(group, arrival, model, slo);
+    const Time finish =
+        slowest_[group] ? through_one_form(group, arrival, slo) : through_stages(group, arrival, model, slo);
     if (finish != kRejected && rules_.by_queue) unfinished_[group].add(finish);
     return finish;
   }

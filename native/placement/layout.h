@@ -23,9 +23,9 @@ struct Forms {
 
 struct Groups {
   std::int64_t count;
-  const std::int32_t* kind;       // of each group
-  const std::int32_t* stages;     // of each group
-  const std::uint8_t* hosts;      // [group][model]
+  const std::int32_t* kind;    // of each group
+  const std::int32_t* stages;  // of each group
+  const std::uint8_t* hosts;   // [group][model]
 };
 
 template <typename Time>
@@ -38,10 +38,10 @@ struct Requests {
 
 template <typename Time>
 struct Rules {
-  Time fixed;        // added to every answer
-  bool by_queue;     // dispatch to the shortest queue instead of the earliest last stage
-  bool another;      // try the next group where one would be late
-  bool edf;          // earliest deadline first, among those that wait
+  Time fixed;     // added to every answer
+  bool by_queue;  // dispatch to the shortest queue instead of the earliest last stage
+  bool another;   // try the next group where one would be late
+  bool edf;       // earliest deadline first, among those that wait
 };
 
 // The groups of each model, in order.

@@ -1,4 +1,4 @@
-// Groups of GPUs, simulated: arrays in, arrays filled. Meaning: placement/groups.py.
+// Groups of GPUs, simulated: arrays in, arrays filled. Meaning: placement/groups/.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/vector.h>
@@ -102,8 +102,8 @@ using Nanoseconds = std::int64_t;
 // The same where requests wait, in batches as large as the forms say.
 void waiting(const In<Nanoseconds>& times, const In<std::int32_t>& kind, const In<std::int32_t>& stages,
              const In<std::uint8_t>& hosts, const In<Nanoseconds>& arrival, const In<std::int32_t>& model,
-             const In<Nanoseconds>& slo, Nanoseconds fixed, bool edf, bool another, Out<Nanoseconds> finish, Out<std::int32_t> where,
-             Out<Nanoseconds> work) {
+             const In<Nanoseconds>& slo, Nanoseconds fixed, bool edf, bool another, Out<Nanoseconds> finish,
+             Out<std::int32_t> where, Out<Nanoseconds> work) {
   const Scene<Nanoseconds> scene(times, kind, stages, hosts, arrival, model, slo);
   Scene<Nanoseconds>::check(finish.size() == arrival.size() && where.size() == arrival.size(), "results");
   Scene<Nanoseconds>::check(work.size() == kind.size(), "work");

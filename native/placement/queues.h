@@ -1,5 +1,5 @@
 // Groups that let requests wait: the next batch is made when the first stage is free. Earliest deadline or
-// arrival first. Twin of Waiting in placement/groups.py.
+// arrival first. Twin of QueuedGroups in placement/groups/queued.py.
 #pragma once
 
 #include <functional>
@@ -13,10 +13,17 @@ class Waiting {
   using Time = std::int64_t;
 
  public:
-  Waiting(const Forms<Time>& forms, const Groups& groups, const Rules<Time>& rules, const Requests<Time>& requests, Time* finish,
-          std::int32_t* where)
-      : forms_(forms), groups_(groups), rules_(rules), requests_(requests), finish_(finish), where_(where),
-        hosts_(groups, forms.models), rooms_(groups.count), work_(groups.count) {
+  Waiting(const Forms<Time>& forms, const Groups& groups, const Rules<Time>& rules, const Requests<Time>& requests,
+          Time* finish, std::int32_t* where)
+      : forms_(forms),
+        groups_(groups),
+        rules_(rules),
+        requests_(requests),
+        finish_(finish),
+        where_(where),
+        hosts_(groups, forms.models),
+        rooms_(groups.count),
+        work_(groups.count) {
     for (std::int64_t group = 0; group < groups.count; ++group) {
       rooms_[group].clocks.resize(groups.stages[group]);
       rooms_[group].queues.resize(forms.models);
@@ -61,7 +68,10 @@ class Waiting {
       if (rules_.another && through(*group, now, model, 1) > deadline(id)) continue;
       Room& room = rooms_[*group];
       const std::int64_t length = room.waiting + room.running.count(now);
-      if (best < 0 || length < least) best = *group, least = length;
+      if (best < 0 || length < least) {
+        best = *group;
+        least = length;
+      }
     }
     where_[id] = best;
     if (best < 0 || through(best, now, model, 1) > deadline(id)) return;

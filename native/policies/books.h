@@ -79,7 +79,14 @@ struct Batches {
 };
 
 // The last three happen live only.
-enum class Happened : std::int8_t { kBatchFinished, kBatchPreempted, kRequestProfiled, kBatchFailed, kGpuJoined, kGpuLeft };
+enum class Happened : std::int8_t {
+  kBatchFinished,
+  kBatchPreempted,
+  kRequestProfiled,
+  kBatchFailed,
+  kGpuJoined,
+  kGpuLeft
+};
 
 struct Event {
   Time at;
@@ -90,9 +97,7 @@ struct Event {
   Time started;      // and what it took alone
   Time stopped;      // when the GPU was done with the batch; 0: just now
 
-  bool operator>(const Event& other) const {
-    return at != other.at ? at > other.at : sequence > other.sequence;
-  }
+  bool operator>(const Event& other) const { return at != other.at ? at > other.at : sequence > other.sequence; }
 };
 
 struct RunningBatch {

@@ -46,8 +46,7 @@ class EntryQueue {
 
   // Give the first entries up; those due at `saveable_from` or later could still have run alone.
   void drop(Time now, int count, Time saveable_from, Books& books) {
-    for (int i = 0; i < count; ++i)
-      books.drop(now, ids()[i], due(i) >= saveable_from ? kSacrificed : kExpired);
+    for (int i = 0; i < count; ++i) books.drop(now, ids()[i], due(i) >= saveable_from ? kSacrificed : kExpired);
     cut(count);
   }
 
@@ -76,7 +75,9 @@ class IndexSet {
     members_.push_back(index);
   }
 
-  void clear() { keep([](int) { return false; }); }
+  void clear() {
+    keep([](int) { return false; });
+  }
 
   template <class Wanted>
   void keep(Wanted wanted) {

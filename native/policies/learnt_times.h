@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstddef>
 #include <compare>
+#include <cstddef>
 #include <deque>
 #include <iterator>
 #include <utility>
@@ -68,7 +68,8 @@ class Memory {
     std::merge(rising_.begin(), rising_.end(), fresh_.begin(), fresh_.end(), std::back_inserter(merged));
     rising_.clear();
     std::set_difference(merged.begin(), merged.end(), gone_.begin(), gone_.end(), std::back_inserter(rising_));
-    fresh_.clear(), gone_.clear();
+    fresh_.clear();
+    gone_.clear();
     return rising_;
   }
 
@@ -163,8 +164,12 @@ inline Time mean(const std::vector<Time>& edges, const std::vector<double>& chan
 class LearntTimes {
  public:
   LearntTimes(const Model& model, Time bins, Time window, Time refresh)
-      : latency_(model.latency), bins_(bins), window_(window), refresh_(refresh),
-        spec_(model.dynamic.value_or(Dynamic{0, 1.0, {}})), learns_(model.dynamic.has_value()),
+      : latency_(model.latency),
+        bins_(bins),
+        window_(window),
+        refresh_(refresh),
+        spec_(model.dynamic.value_or(Dynamic{0, 1.0, {}})),
+        learns_(model.dynamic.has_value()),
         traffic_(applications()) {
     for (const auto& history : spec_.history) memories_.emplace_back(history);
     remake();
@@ -246,12 +251,14 @@ class LearntTimes {
   void join(std::vector<double>& longest, int application) const {
     const std::vector<double>& own = own_of(application);
     if (longest.empty()) longest = own;
-    else for (std::size_t edge = 0; edge < own.size(); ++edge) longest[edge] *= own[edge];
+    else
+      for (std::size_t edge = 0; edge < own.size(); ++edge) longest[edge] *= own[edge];
   }
 
   // Its CDF, or that of the mixture where too little was known of it when they were made.
   const std::vector<double>& own_of(int application) const {
-    return !own_.empty() && own_[static_cast<std::size_t>(application)] ? cdfs_[static_cast<std::size_t>(application)] : mixture_;
+    return !own_.empty() && own_[static_cast<std::size_t>(application)] ? cdfs_[static_cast<std::size_t>(application)]
+                                                                        : mixture_;
   }
 
   Time kept(const std::vector<double>& longest, int size, double chance) const {
@@ -285,15 +292,19 @@ class LearntTimes {
     for (Memory& memory : memories_) {
       sorted.push_back(&memory.rising());
       if (sorted.back()->empty()) continue;
-      low = std::min(low, sorted.back()->front().time), high = std::max(high, sorted.back()->back().time);
+      low = std::min(low, sorted.back()->front().time);
+      high = std::max(high, sorted.back()->back().time);
     }
     edges_ = grid(low, high, bins_);
-    cdfs_.clear(), own_.clear();
+    cdfs_.clear();
+    own_.clear();
     std::vector<int> seen;
     for (const Memory& memory : memories_) {
       const std::vector<Sample>& rising = *sorted[cdfs_.size()];
       if (!rising.empty()) seen.push_back(static_cast<int>(cdfs_.size()));
-      cdfs_.push_back(rising.empty() ? std::vector<double>{} : memory.by_longest() ? cdf_by_longest(rising, edges_) : cdf(rising, edges_));
+      cdfs_.push_back(rising.empty()        ? std::vector<double>{}
+                      : memory.by_longest() ? cdf_by_longest(rising, edges_)
+                                            : cdf(rising, edges_));
       own_.push_back(memory.size() >= kFewest);
     }
     mixture_ = mixed(seen);

@@ -1,6 +1,6 @@
 // Who decides on the wall clock: a policy's twin (here), or a policy in Python (front/python_policy.h). Whoever carries
-// decisions out keeps the books that count; a twin has only those that it reads. Requests have slots while they wait and
-// run; what happens to GPUs is told.
+// decisions out keeps the books that count; a twin has only those that it reads. Requests have slots while they wait
+// and run; what happens to GPUs is told.
 #pragma once
 
 #include <algorithm>
@@ -78,7 +78,8 @@ class Waiting {
   void leave(std::int64_t id) { taken_[slot(id)] = false; }
 
   Arrivals columns() const {
-    return {{time_.data(), mask_}, {deadline_.data(), mask_}, {model_.data(), mask_}, {}, mask_ + 1, {application_.data(), mask_}};
+    return {{time_.data(), mask_},       {deadline_.data(), mask_}, {model_.data(), mask_}, {}, mask_ + 1,
+            {application_.data(), mask_}};
   }
 
  private:
@@ -86,8 +87,13 @@ class Waiting {
 
   void set(std::int64_t id, const Arrival& one) {
     const std::size_t at = slot(id);
-    id_[at] = id, caller_[at] = one.id, taken_[at] = true;
-    time_[at] = one.arrival, deadline_[at] = one.deadline, model_[at] = one.model, application_[at] = one.application;
+    id_[at] = id;
+    caller_[at] = one.id;
+    taken_[at] = true;
+    time_[at] = one.arrival;
+    deadline_[at] = one.deadline;
+    model_[at] = one.model;
+    application_[at] = one.application;
   }
 
   std::int64_t room_for(std::int64_t count) {
@@ -112,8 +118,13 @@ class Waiting {
   void resize(std::int64_t slots) {
     const auto size = static_cast<std::size_t>(slots);
     mask_ = slots - 1;
-    id_.resize(size), caller_.resize(size), time_.resize(size), deadline_.resize(size);
-    model_.resize(size), application_.resize(size), taken_.resize(size);
+    id_.resize(size);
+    caller_.resize(size);
+    time_.resize(size);
+    deadline_.resize(size);
+    model_.resize(size);
+    application_.resize(size);
+    taken_.resize(size);
   }
 
   std::int64_t mask_ = 0, next_ = 0;
@@ -186,7 +197,9 @@ class LivePolicy final : public Decider {
 
   bool listens_to_profiler() const override { return policy_->listens_to_profiler(); }
 
-  std::vector<Decision> decide(Time now, const Heard& heard) override { return decide(now, heard.arrivals, heard.events); }
+  std::vector<Decision> decide(Time now, const Heard& heard) override {
+    return decide(now, heard.arrivals, heard.events);
+  }
   std::vector<Decision> decide(Time now, const std::vector<Arrival>& arrivals, const std::vector<Event>& events) {
     for (const Arrival& one : arrivals) check(one);
     for (const Event& one : events) books_.hear(one);

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <vector>
 
-#include "policies/rate_meter.h"
 #include "policies/contract.h"
+#include "policies/rate_meter.h"
 
 namespace astrarium {
 
@@ -17,7 +17,10 @@ enum class Gather { kFcfs, kWindow };
 class ModelQueue {
  public:
   ModelQueue(const Model& model, const Network& network, Gather gather)
-      : model_(model), network_(network), gather_(gather), ready_(model.latency.size()),
+      : model_(model),
+        network_(network),
+        gather_(gather),
+        ready_(model.latency.size()),
         target_(std::max(1, model.largest_batch_within(model.slo / 2 - 2 * kMillisecond))) {
     estimate(model.latency.data());
   }
@@ -63,9 +66,7 @@ class ModelQueue {
     head_ = 0;
   }
 
-  bool saveable(Time client_deadline, Time now) const {
-    return now + ready_[1] + network_.response <= client_deadline;
-  }
+  bool saveable(Time client_deadline, Time now) const { return now + ready_[1] + network_.response <= client_deadline; }
 
   Time latest() const { return deadline(0) - latency(size); }
   Time frontrun() const { return deadline(0) - latency(size + 1) - network_.data; }
@@ -76,7 +77,8 @@ class ModelQueue {
   // Plan with these times for batches of 0, 1, 2, ... requests; they stay where they are.
   void estimate(const Time* latency) {
     latency_ = latency;
-    for (std::size_t size = 0; size < ready_.size(); ++size) ready_[size] = network_.delay(static_cast<int>(size)) + latency[size];
+    for (std::size_t size = 0; size < ready_.size(); ++size)
+      ready_[size] = network_.delay(static_cast<int>(size)) + latency[size];
   }
 
   int waiting() const { return static_cast<int>(static_cast<std::ptrdiff_t>(deadlines_.size()) - head_); }
@@ -86,9 +88,7 @@ class ModelQueue {
     return std::max(now + ready_[static_cast<std::size_t>(batch)], gpu_free + latency(batch));
   }
 
-  int gather_fcfs(Time now, Time gpu_free) {
-    return settle(1, hopeless(finish(1, now, gpu_free)), now, gpu_free);
-  }
+  int gather_fcfs(Time now, Time gpu_free) { return settle(1, hopeless(finish(1, now, gpu_free)), now, gpu_free); }
 
   int gather_window(int target, Time now, Time gpu_free) {
     const int count = waiting(), largest = model_.max_batch();
@@ -126,7 +126,8 @@ class ModelQueue {
     while (low < high) {
       const int middle = (low + high + 1) / 2;
       const Wide cost = Wide{latency(middle) + network_.data * middle} * count + Wide{middle} * window;
-      if (cost <= budget) low = middle; else high = middle - 1;
+      if (cost <= budget) low = middle;
+      else high = middle - 1;
     }
     return low;
   }

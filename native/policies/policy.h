@@ -30,8 +30,7 @@ struct Parameters {
 // One of the lists: one number for each model.
 inline const std::vector<std::int64_t>& per_model(const Setup& setup, const Parameters& p, const std::string& name) {
   const std::vector<std::int64_t>& values = p.lists.at(name);
-  if (values.size() != setup.models.size())
-    throw std::invalid_argument(name + " must have one number for each model");
+  if (values.size() != setup.models.size()) throw std::invalid_argument(name + " must have one number for each model");
   return values;
 }
 

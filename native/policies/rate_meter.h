@@ -62,7 +62,8 @@ class RateMeter {
     for (std::int64_t back = bins; back >= 0; --back) {
       std::int64_t count = 0;
       for (const int one : these) count += meters[static_cast<std::size_t>(one)].past(back);
-      if (back > 0) total.store(count); else total.filling_ = count;
+      if (back > 0) total.store(count);
+      else total.filling_ = count;
     }
     return total;
   }

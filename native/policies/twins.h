@@ -4,11 +4,11 @@
 #include <memory>
 #include <stdexcept>
 
+#include "policies/live_twins.h"
+#include "policies/policy.h"
 #include "policies/rivals/clipper.h"
 #include "policies/rivals/clockwork.h"
-#include "policies/live_twins.h"
 #include "policies/rivals/nexus.h"
-#include "policies/policy.h"
 #include "policies/rivals/shepherd.h"
 
 namespace astrarium {

@@ -18,8 +18,12 @@ template <class Queue, class Self>
 class WindowScheduler : public Policy {
  public:
   WindowScheduler(const Setup& setup, std::size_t lines)
-      : network_(setup.network), wake_(lines), latest_(lines), delays_(lines),
-        free_(static_cast<std::size_t>(setup.gpus), 0), planned_(static_cast<std::size_t>(setup.gpus)) {
+      : network_(setup.network),
+        wake_(lines),
+        latest_(lines),
+        delays_(lines),
+        free_(static_cast<std::size_t>(setup.gpus), 0),
+        planned_(static_cast<std::size_t>(setup.gpus)) {
     queues_.reserve(lines);
   }
 

@@ -15,11 +15,11 @@
 #include <string_view>
 #include <vector>
 
+#include "protocol/compression.h"
 #include "protocol/json_call.h"
 #include "tensors/half.h"
 #include "tensors/json/text.h"
 #include "tensors/model.h"
-#include "protocol/compression.h"
 
 namespace astrarium::express {
 
@@ -45,7 +45,9 @@ struct Rooms {
 // Whether the outputs of each of so many rows can lie in its room.
 inline bool fit(const Model& model, const Rooms& rooms, std::int64_t rows) {
   if (rooms.shapes.size() != model.outputs.size()) return false;
-  if (rooms.sizes.size() != rooms.shapes.size() && rooms.sizes.size() != rooms.shapes.size() * static_cast<std::size_t>(rows)) return false;
+  if (rooms.sizes.size() != rooms.shapes.size() &&
+      rooms.sizes.size() != rooms.shapes.size() * static_cast<std::size_t>(rows))
+    return false;
   for (std::int64_t row = 0; row < rows; ++row) {
     std::size_t needed = 0;
     for (std::size_t output = 0; output < rooms.shapes.size(); ++output) {
@@ -86,16 +88,22 @@ class AnswerWriter {
   // Builds the answer, with *lines* in its head; `send` or `rest` then read it. Valid until the next one is built.
   // False where an element is no text.
   bool write(const Call& call, const Rooms& rooms, std::string_view lines = {}) {
-    json_.clear(), binary_.clear();
-    json_ += R"({"model_name":)", quoted(call.model->name);
-    json_ += R"(,"model_version":)", quoted(call.model->version);
+    json_.clear();
+    binary_.clear();
+    json_ += R"({"model_name":)";
+    quoted(call.model->name);
+    json_ += R"(,"model_version":)";
+    quoted(call.model->version);
     json_ += R"(,"outputs":[)";
     for (const Wanted& wanted : call.outputs) {
       if (!output(call, rooms, wanted)) return false;
       json_ += ',';
     }
     json_.back() = ']';
-    if (!call.id.empty()) json_ += R"(,"id":)", quoted(call.id);
+    if (!call.id.empty()) {
+      json_ += R"(,"id":)";
+      quoted(call.id);
+    }
     json_ += '}';
     head(call.accepts, lines);
     return true;
@@ -104,7 +112,9 @@ class AnswerWriter {
 
   // A refusal; *status* is its number and phrase.
   void refuse(std::string_view status, std::string_view reason, bool retry) {
-    json_ = R"({"error":)", quoted(reason), json_ += '}';
+    json_ = R"({"error":)";
+    quoted(reason);
+    json_ += '}';
     refusal(status, retry);
   }
 
@@ -139,7 +149,8 @@ class AnswerWriter {
     char all[kSmall];
     char* at = all;
     const auto add = [&at](std::string_view piece) { at = std::copy(piece.begin(), piece.end(), at); };
-    add(head_), add(json_);
+    add(head_);
+    add(json_);
     for (const auto piece : binary_) add(piece);
     return ::send(socket, all, static_cast<std::size_t>(at - all), MSG_DONTWAIT | MSG_NOSIGNAL);
   }
@@ -154,14 +165,19 @@ class AnswerWriter {
 
   void refusal(std::string_view status, bool retry) {
     binary_.clear();
-    head_ = "HTTP/1.1 ", head_ += status;
-    head_ += "\r\ndate: ", head_ += date(), head_ += "\r\ncontent-type: application/json\r\n";
+    head_ = "HTTP/1.1 ";
+    head_ += status;
+    head_ += "\r\ndate: ";
+    head_ += date();
+    head_ += "\r\ncontent-type: application/json\r\n";
     if (retry) head_ += "retry-after: 1\r\nx-astrarium-retry-after-ms: 1000\r\n";
     end_head(json_.size());
   }
 
   void end_head(std::size_t body) {
-    head_ += "content-length: ", append(head_, body), head_ += closes_ ? "\r\nconnection: close\r\n\r\n" : "\r\n\r\n";
+    head_ += "content-length: ";
+    append(head_, body);
+    head_ += closes_ ? "\r\nconnection: close\r\n\r\n" : "\r\n\r\n";
   }
 
   void gather() {
@@ -172,18 +188,22 @@ class AnswerWriter {
   }
 
   void head(Coding coding, std::string_view lines) {
-    head_ = "HTTP/1.1 200 OK\r\ndate: ", head_ += date();
+    head_ = "HTTP/1.1 200 OK\r\ndate: ";
+    head_ += date();
     if (binary_.empty()) {
       head_ += "\r\ncontent-type: application/json\r\n";
     } else {
       head_ += "\r\ncontent-type: application/octet-stream\r\ninference-header-content-length: ";
-      append(head_, json_.size()), head_ += "\r\n";
+      append(head_, json_.size());
+      head_ += "\r\n";
     }
     head_ += lines;
     std::size_t body = json_.size();
     for (const auto piece : binary_) body += piece.size();
     if (coding != Coding::kNone && pack(coding, body)) {
-      head_ += "content-encoding: ", head_ += kCodings[static_cast<std::size_t>(coding)], head_ += "\r\n";
+      head_ += "content-encoding: ";
+      head_ += kCodings[static_cast<std::size_t>(coding)];
+      head_ += "\r\n";
       body = json_.size();
     }
     end_head(body);
@@ -216,7 +236,8 @@ class AnswerWriter {
 
   bool output(const Call& call, const Rooms& rooms, const Wanted& wanted) {
     const Spec& spec = call.model->outputs[wanted.output];
-    json_ += R"({"name":)", quoted(spec.name);
+    json_ += R"({"name":)";
+    quoted(spec.name);
     json_ += R"(,"datatype":")", json_ += spec.type->name;
     json_ += R"(","shape":[)", number(call.rows);
     const Shape& shape = rooms.shapes[wanted.output];
@@ -224,8 +245,11 @@ class AnswerWriter {
     json_ += ']';
     if (wanted.binary) {
       std::size_t size = 0;
-      for (std::int64_t row = 0; row < call.rows; ++row) size += binary_.emplace_back(rooms.data(row, wanted.output)).size();
-      json_ += R"(,"parameters":{"binary_data_size":)", number(size), json_ += '}';
+      for (std::int64_t row = 0; row < call.rows; ++row)
+        size += binary_.emplace_back(rooms.data(row, wanted.output)).size();
+      json_ += R"(,"parameters":{"binary_data_size":)";
+      number(size);
+      json_ += '}';
     } else {
       json_ += R"(,"data":[)";
       no_text_ = {spec.name, {}};

@@ -18,7 +18,9 @@ class Chunks {
 
   // Where a body of at most *most* bytes ends in *data*, which begins with its first chunk.
   Found find(std::string_view data, std::size_t most) {
-    data_ = data, bytes = 0, size = 0;
+    data_ = data;
+    bytes = 0;
+    size = 0;
     for (int left = kMost; left > 0; --left) {
       std::size_t length = 0;
       const Found found = line(length);

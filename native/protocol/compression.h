@@ -56,8 +56,9 @@ class Zlib {
   Zlib() {
     void* library = ::dlopen("libz.so.1", RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) return;
-    whole_ = find(library, "inflateInit2_", inflate_init) && find(library, "inflate", inflate) && find(library, "inflateReset", inflate_reset) &&
-             find(library, "inflateEnd", inflate_end) && find(library, "deflateInit2_", deflate_init) && find(library, "deflate", deflate) &&
+    whole_ = find(library, "inflateInit2_", inflate_init) && find(library, "inflate", inflate) &&
+             find(library, "inflateReset", inflate_reset) && find(library, "inflateEnd", inflate_end) &&
+             find(library, "deflateInit2_", deflate_init) && find(library, "deflate", deflate) &&
              find(library, "deflateReset", deflate_reset) && find(library, "deflateEnd", deflate_end) &&
              find(library, "deflateBound", deflate_bound);
   }
@@ -74,7 +75,9 @@ class Zlib {
 // Makes bodies of compressed ones.
 class Inflater {
  public:
-  Inflater() { ready_ = zlib_ && zlib_.inflate_init(&stream_, kAnyWrapping, Zlib::kVersion, sizeof stream_) == Zlib::kOk; }
+  Inflater() {
+    ready_ = zlib_ && zlib_.inflate_init(&stream_, kAnyWrapping, Zlib::kVersion, sizeof stream_) == Zlib::kOk;
+  }
   ~Inflater() {
     if (ready_) zlib_.inflate_end(&stream_);
   }
@@ -112,7 +115,8 @@ class Deflater {
   explicit Deflater(Coding coding) {
     constexpr int kFastest = 1, kWindow = 15;
     const int wrapping = coding == Coding::kGzip ? 16 + kWindow : kWindow;
-    ready_ = zlib_ && zlib_.deflate_init(&stream_, kFastest, Zlib::kDeflated, wrapping, Zlib::kMemory, 0, Zlib::kVersion, sizeof stream_) == Zlib::kOk;
+    ready_ = zlib_ && zlib_.deflate_init(&stream_, kFastest, Zlib::kDeflated, wrapping, Zlib::kMemory, 0,
+                                         Zlib::kVersion, sizeof stream_) == Zlib::kOk;
   }
   ~Deflater() {
     if (ready_) zlib_.deflate_end(&stream_);

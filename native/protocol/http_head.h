@@ -61,11 +61,35 @@ class HeadReader {
   }
 
  private:
-  enum Known { kLength, kJson, kApplication, kAuthorization, kApiKey, kType, kConnection, kAccepts, kCoded, kTransfer, kExpect, kTimeline, kHost, kCount };
-  static constexpr std::string_view kNames[kCount] = {
-      "content-length", "inference-header-content-length", "x-astrarium-application", "authorization",
-      "x-api-key",      "content-type",                    "connection",              "accept-encoding",
-      "content-encoding", "transfer-encoding", "expect", "x-astrarium-timeline", "host"};
+  enum Known {
+    kLength,
+    kJson,
+    kApplication,
+    kAuthorization,
+    kApiKey,
+    kType,
+    kConnection,
+    kAccepts,
+    kCoded,
+    kTransfer,
+    kExpect,
+    kTimeline,
+    kHost,
+    kCount
+  };
+  static constexpr std::string_view kNames[kCount] = {"content-length",
+                                                      "inference-header-content-length",
+                                                      "x-astrarium-application",
+                                                      "authorization",
+                                                      "x-api-key",
+                                                      "content-type",
+                                                      "connection",
+                                                      "accept-encoding",
+                                                      "content-encoding",
+                                                      "transfer-encoding",
+                                                      "expect",
+                                                      "x-astrarium-timeline",
+                                                      "host"};
   // What these ask for, the short way does not do.
   static constexpr std::string_view kUnusual[] = {"proxy-connection"};
 
@@ -135,7 +159,9 @@ class HeadReader {
   // Of which characters names of headers are made.
   static constexpr std::array<bool, 256> kToken = [] {
     std::array<bool, 256> found{};
-    for (int c = '!'; c <= '~'; ++c) found[static_cast<std::size_t>(c)] = std::string_view("\"(),/:;<=>?@[\\]{}").find(static_cast<char>(c)) == std::string_view::npos;
+    for (int c = '!'; c <= '~'; ++c)
+      found[static_cast<std::size_t>(c)] =
+          std::string_view("\"(),/:;<=>?@[\\]{}").find(static_cast<char>(c)) == std::string_view::npos;
     return found;
   }();
 
@@ -168,7 +194,8 @@ class HeadReader {
     for (const std::string_view other : kUnusual)
       if (same_word(name, other)) return why_ = other, false;
     for (int known = 0; known < kCount; ++known)
-      if (same_word(name, kNames[known])) return why_ = kNames[known], once(known) && taken(static_cast<Known>(known), value);
+      if (same_word(name, kNames[known]))
+        return why_ = kNames[known], once(known) && taken(static_cast<Known>(known), value);
     return true;
   }
 
@@ -197,7 +224,8 @@ class HeadReader {
     for (const char c : value)
       all &= (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '-' && c <= ':' && c != '/') || c == '_';
     const auto colon = value.find(':');
-    return all && (colon == std::string_view::npos || value.find_first_not_of("0123456789", colon + 1) == std::string_view::npos);
+    return all && (colon == std::string_view::npos ||
+                   value.find_first_not_of("0123456789", colon + 1) == std::string_view::npos);
   }
 
   // Of the connection. An upgrade is an offer, of which nothing need come.

@@ -3,16 +3,16 @@
 
 #include <algorithm>
 #include <cstring>
-#include <optional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "protocol/http_head.h"
 #include "tensors/bytes_tensor.h"
 #include "tensors/half.h"
-#include "protocol/http_head.h"
 #include "tensors/json/scan.h"
 #include "tensors/model.h"
 
@@ -54,14 +54,22 @@ struct Call {
   Coding accepts = Coding::kNone;  // how the answer is compressed
   bool closes = false;             // the connection, after the answer
   bool timed = false;              // the answer says how long each stage took
-  std::int64_t patience = 0;  // nanoseconds for which the client waits, whatever the objective; 0: it did not say
+  std::int64_t patience = 0;       // nanoseconds for which the client waits, whatever the objective; 0: it did not say
 
   // Makes it as new, for another request of any model, and keeps what memory it has.
   void clear() {
-    id.clear(), application.clear(), outputs.clear();
-    for (Part& part : inputs) part.shape.clear(), part.made.clear(), part.data = {}, part.given = false;
+    id.clear();
+    application.clear();
+    outputs.clear();
+    for (Part& part : inputs) {
+      part.shape.clear();
+      part.made.clear();
+      part.data = {};
+      part.given = false;
+    }
     rows = timeout_us = priority = patience = 0;
-    accepts = Coding::kNone, closes = timed = false;
+    accepts = Coding::kNone;
+    closes = timed = false;
   }
 
   std::size_t block_bytes() const {
@@ -70,7 +78,8 @@ struct Call {
     return size;
   }
 
-  // Tensors lie one after the other, each aligned; what lies between them is zero, so that equal inputs are equal blocks.
+  // Tensors lie one after the other, each aligned; what lies between them is zero, so that equal inputs are equal
+  // blocks.
   void place(char* at) const {
     for (const Part& part : inputs) {
       std::memcpy(at, part.data.data(), part.data.size());
@@ -125,7 +134,9 @@ class BodyReader {
   bool extra(Extras& extras, std::string_view name) { return extras.add(name) && scan_.scalar(scratch_); }
 
   // A parameter that would change what a tensor means.
-  static bool is_unserved(std::string_view name) { return name.substr(0, 13) == "shared_memory" || name == "classification"; }
+  static bool is_unserved(std::string_view name) {
+    return name.substr(0, 13) == "shared_memory" || name == "classification";
+  }
 
   bool once(bool& seen) { return std::exchange(seen, true) == false; }
 
@@ -224,7 +235,9 @@ class BodyReader {
     if (!elements || shape[0] > call_.model->max_batch) return nullptr;
     if (call_.rows != 0 && shape[0] != call_.rows) return nullptr;
     call_.rows = shape[0];
-    spec_ = &spec, elements_ = *elements, size_ = *elements * spec.type->bytes;
+    spec_ = &spec;
+    elements_ = *elements;
+    size_ = *elements * spec.type->bytes;
     return &call_.inputs[at];
   }
 
@@ -233,8 +246,10 @@ class BodyReader {
     if (part == nullptr || !spec_->speaks_json()) return false;
     if (elements_ > scan_.left()) return false;  // a short body must not ask for much memory
     part->made.resize(size_);
-    out_ = part->made.data(), out_end_ = out_ + size_;
-    texts_ = &part->made, texts_left_ = elements_;
+    out_ = part->made.data();
+    out_end_ = out_ + size_;
+    texts_ = &part->made;
+    texts_left_ = elements_;
     const bool read = scan_.nested_list() ? nested(part->shape, 0) : scan_.list([this] { return element(); });
     part->data = part->made;
     return read && (is_text() ? texts_left_ == 0 : out_ == out_end_);
@@ -361,7 +376,7 @@ class BodyReader {
   std::string_view binary_;
   std::size_t limit_, taken_ = 0, size_ = 0, elements_ = 0, texts_left_ = 0;
   static constexpr std::size_t kPieceDigits = 20;  // at most, in the place of elements in an outline
-  std::size_t beside_;  // bytes of JSON that are no elements
+  std::size_t beside_;                             // bytes of JSON that are no elements
   const Spec* spec_ = nullptr;
   char* out_ = nullptr;
   char* out_end_ = nullptr;
@@ -370,7 +385,8 @@ class BodyReader {
   Extras fields_, parameters_;
   bool seen_[kFields] = {}, told_[kParameterCount] = {};
   bool all_binary_ = false;
-  static constexpr std::string_view kBody = "body", kLargeJson = "large_json", kAccepts = "accept-encoding", kTooLarge = "too_large";
+  static constexpr std::string_view kBody = "body", kLargeJson = "large_json", kAccepts = "accept-encoding",
+                                    kTooLarge = "too_large";
   std::string_view why_ = kBody;
 };
 

@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "protocol/answer.h"
-#include "protocol/json_call.h"
 #include "protocol/compression.h"
+#include "protocol/json_call.h"
 
 namespace astrarium::express {
 
@@ -48,7 +48,8 @@ class Desk {
     why = "too_large";
     if (head->body > largest_body_ || head->application.size() > kLongestTag) return std::nullopt;
     why = "large_json";
-    if (head->coded == Coding::kNone && std::min(head->json.value_or(head->body), head->body) > kMostJson) return std::nullopt;
+    if (head->coded == Coding::kNone && std::min(head->json.value_or(head->body), head->body) > kMostJson)
+      return std::nullopt;
     why = head->coded != Coding::kNone ? "content-encoding" : "accept-encoding";
     if ((head->coded != Coding::kNone || head->accepts != Coding::kNone) && !Zlib::library()) return std::nullopt;
     const auto* model = find(head->model, why);
@@ -74,7 +75,9 @@ class Desk {
   }
   std::string_view fill(Call& call, const Asked& asked, std::string_view json, std::string_view binary) const {
     call.model = asked.model;
-    call.accepts = asked.head.accepts, call.closes = asked.head.closes, call.timed = asked.head.timed;
+    call.accepts = asked.head.accepts;
+    call.closes = asked.head.closes;
+    call.timed = asked.head.timed;
     call.application = asked.head.application;
     BodyReader reader(call, json, binary, largest_body_);
     return reader.read() ? std::string_view() : reader.why();

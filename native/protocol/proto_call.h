@@ -28,8 +28,11 @@ class ProtoCallReader {
 
   // The call is as new, and has its model.
   bool read(Call& call, std::string_view message, std::size_t limit) {
-    call_ = &call, limit_ = limit, why_ = kBody;
-    inputs_.clear(), raw_.clear();
+    call_ = &call;
+    limit_ = limit;
+    why_ = kBody;
+    inputs_.clear();
+    raw_.clear();
     call.inputs.resize(call.model->inputs.size());
     ProtoScan scan(message);
     Field field;
@@ -41,7 +44,15 @@ class ProtoCallReader {
   std::string_view why() const { return why_; }
 
  private:
-  enum Number : std::uint32_t { kName = 1, kVersion = 2, kId = 3, kParameters = 4, kInputs = 5, kOutputs = 6, kRaw = 7 };
+  enum Number : std::uint32_t {
+    kName = 1,
+    kVersion = 2,
+    kId = 3,
+    kParameters = 4,
+    kInputs = 5,
+    kOutputs = 6,
+    kRaw = 7
+  };
   struct Given {
     std::size_t at;  // among the model's inputs
     std::size_t size;
@@ -173,7 +184,8 @@ class ProtoCallReader {
     if (!bytes || shape_[0] > call_->model->max_batch || (call_->rows != 0 && shape_[0] != call_->rows)) return false;
     call_->rows = shape_[0];
     call_->inputs[at].shape = shape_;
-    given.at = at, given.size = *bytes;
+    given.at = at;
+    given.size = *bytes;
     inputs_.push_back(given);
     return true;
   }
@@ -215,7 +227,9 @@ class ProtoCallReader {
     }
     const auto at = place_of(call_->model->outputs, name);
     const auto same = [at](const Wanted& other) { return other.output == at; };
-    if (!scan.good || at == call_->model->outputs.size() || std::any_of(call_->outputs.begin(), call_->outputs.end(), same)) return false;
+    if (!scan.good || at == call_->model->outputs.size() ||
+        std::any_of(call_->outputs.begin(), call_->outputs.end(), same))
+      return false;
     call_->outputs.push_back({at, true});
     return true;
   }
@@ -245,7 +259,8 @@ class ProtoAnswerWriter {
 
   const std::vector<std::string_view>& write(const Call& call, const Rooms& rooms) {
     text_.assign(kPrefix, '\0');
-    string(kName, call.model->name), string(kVersion, call.model->version);
+    string(kName, call.model->name);
+    string(kVersion, call.model->version);
     if (!call.id.empty()) string(kId, call.id);
     for (const Wanted& wanted : call.outputs) describe(call, rooms, wanted.output);
     cuts_.clear();
@@ -279,7 +294,9 @@ class ProtoAnswerWriter {
     for (std::size_t axis = 1; axis < shape.size(); ++axis) varint(shape_, static_cast<std::uint64_t>(shape[axis]));
     std::string whole = std::exchange(text_, std::move(inner_));
     text_.clear();
-    string(kName, spec.name), string(kVersion, spec.type->name), string(kShape, shape_);
+    string(kName, spec.name);
+    string(kVersion, spec.type->name);
+    string(kShape, shape_);
     inner_ = std::exchange(text_, std::move(whole));
     string(kOutputs, inner_);
   }

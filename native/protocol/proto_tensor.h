@@ -35,7 +35,8 @@ class ProtoScan {
     const std::size_t begin = at_;
     std::uint64_t tag = 0;
     good = varint(tag) && tag >> 3 != 0 && tag >> 32 == 0;
-    field.number = static_cast<std::uint32_t>(tag >> 3), field.wire = tag & 7;
+    field.number = static_cast<std::uint32_t>(tag >> 3);
+    field.wire = tag & 7;
     good = good && value(field);
     field.place = {begin, at_};
     return good;
@@ -88,8 +89,10 @@ class ProtoOutline {
     ProtoScan scan(message_);
     Field field;
     while (text.size() + walked_ <= most_ && scan.next(field)) {
-      if (field.number == kRaw && field.wire == kSized) raw.push_back(place(field.data)), walked_ += 1;
-      else if (field.number == kInputs && field.wire == kSized) scan.good = input(field.data);
+      if (field.number == kRaw && field.wire == kSized) {
+        raw.push_back(place(field.data));
+        walked_ += 1;
+      } else if (field.number == kInputs && field.wire == kSized) scan.good = input(field.data);
       else text += message_.substr(field.place.first, field.place.second - field.place.first);
     }
     return scan.good;
@@ -115,8 +118,10 @@ class ProtoOutline {
     ProtoScan scan(data);
     Field field;
     while (text.size() + walked_ + kept.size() <= most_ && scan.next(field)) {
-      if (field.number == kContents && field.wire == kSized) contents.back().push_back(place(field.data)), walked_ += 1;
-      else kept += data.substr(field.place.first, field.place.second - field.place.first);
+      if (field.number == kContents && field.wire == kSized) {
+        contents.back().push_back(place(field.data));
+        walked_ += 1;
+      } else kept += data.substr(field.place.first, field.place.second - field.place.first);
     }
     text += static_cast<char>(kInputs << 3 | kSized);
     std::size_t size = kept.size();
@@ -152,9 +157,13 @@ class ProtoTensor {
   std::uint32_t number() const {
     switch (kind_) {
       case Kind::kBool: return 1;
-      case Kind::kI8: case Kind::kI16: case Kind::kI32: return 2;
+      case Kind::kI8:
+      case Kind::kI16:
+      case Kind::kI32: return 2;
       case Kind::kI64: return 3;
-      case Kind::kU8: case Kind::kU16: case Kind::kU32: return 4;
+      case Kind::kU8:
+      case Kind::kU16:
+      case Kind::kU32: return 4;
       case Kind::kU64: return 5;
       case Kind::kF32: return 6;
       case Kind::kF64: return 7;
@@ -167,13 +176,15 @@ class ProtoTensor {
     if (kind_ == Kind::kBytes) return field.wire == kSized && text(field.data);
     const std::uint32_t alone = kind_ == Kind::kF32 ? kFixed32 : kind_ == Kind::kF64 ? kFixed64 : kVarint;
     if (field.wire == alone) return element(field.value);
-    return field.wire == kSized && (alone == kVarint ? varints(field.data) : fixed(field.data, alone == kFixed32 ? 4 : 8));
+    return field.wire == kSized &&
+           (alone == kVarint ? varints(field.data) : fixed(field.data, alone == kFixed32 ? 4 : 8));
   }
 
   bool fixed(std::string_view data, std::size_t size) {
     if (data.size() % size != 0 || data.size() / size > elements_ - read) return false;
     std::memcpy(out_, data.data(), data.size());
-    out_ += data.size(), read += data.size() / size;
+    out_ += data.size();
+    read += data.size() / size;
     return true;
   }
 

@@ -18,7 +18,7 @@ struct BatchRecord {
   int gpu, model, size;
   Time dispatched, planned_end, received, started, computing, computed, finished;
 
-  // How long it had its GPU, and for how long no other could have it: KeptGpu in astrarium.server.control.tickets.
+  // How long it had its GPU, and for how long no other could have it: KeptGpu in astrarium.server.control.calls.ticket.
   Time busy() const { return std::max<Time>(0, computed - std::max(started, dispatched)); }
   Time kept_gpu() const { return (computing == started ? computed : finished) - started; }
 };
@@ -47,9 +47,11 @@ struct ModelBatches {
 
   void add(const BatchRecord& one) {
     ++execution[TimeHistogram::place(one.finished - one.started)];
-    gathering += one.computing - one.started, writing += one.finished - one.computed;
+    gathering += one.computing - one.started;
+    writing += one.finished - one.computed;
     auto& [count, time] = grown(computing, one.size);
-    ++count, time += one.computed - one.computing;
+    ++count;
+    time += one.computed - one.computing;
     last.push_back({one.finished, one.size, one.kept_gpu()});
     if (last.size() > kLast) last.pop_front();
   }
@@ -73,7 +75,8 @@ class BatchBooks {
 
   // It is mostly the last one: batches of a GPU end one after another.
   static Time& busy_in(std::vector<Second>& seconds, Time began) {
-    const auto found = std::find_if(seconds.rbegin(), seconds.rend(), [&](const Second& one) { return one.first == began; });
+    const auto found =
+        std::find_if(seconds.rbegin(), seconds.rend(), [&](const Second& one) { return one.first == began; });
     if (found != seconds.rend()) return found->second;
     return seconds.emplace_back(began, 0).second;
   }

@@ -1,5 +1,6 @@
-// A policy in Python decides for the native scheduler: what has happened goes to it in one batch, its actions come back.
-// Whoever asks has not Python's lock, and takes it here. The other side is astrarium.server.control.python_policy.
+// A policy in Python decides for the native scheduler: what has happened goes to it in one batch, its actions come
+// back. Whoever asks has not Python's lock, and takes it here. The other side is
+// astrarium.server.control.python_policy.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -50,7 +51,9 @@ class PythonPolicy final : public Decider {
  public:
   // With Python's lock.
   PythonPolicy(nanobind::object policy, int gpus)
-      : decide_(shared(policy.attr("decide"))), listens_(nanobind::cast<bool>(policy.attr("listens_to_profiler"))), gpus_(gpus) {}
+      : decide_(shared(policy.attr("decide"))),
+        listens_(nanobind::cast<bool>(policy.attr("listens_to_profiler"))),
+        gpus_(gpus) {}
 
   bool is_python() const override { return true; }
   bool listens_to_profiler() const override { return listens_; }
@@ -88,13 +91,16 @@ class PythonPolicy final : public Decider {
     for (const Event& event : heard.events) {
       arrive_until(static_cast<std::size_t>(event.sequence));
       const bool has_error = event.what == Happened::kBatchFailed;
-      all.append(nb::make_tuple(static_cast<int>(event.what), told(event, has_error ? heard.errors[failed++] : std::string())));
+      all.append(nb::make_tuple(static_cast<int>(event.what),
+                                told(event, has_error ? heard.errors[failed++] : std::string())));
     }
     arrive_until(heard.arrivals.size());
     return all;
   }
 
-  static nanobind::tuple told(const Arrival& one) { return nanobind::make_tuple(one.id, one.model, one.arrival, one.deadline, one.application); }
+  static nanobind::tuple told(const Arrival& one) {
+    return nanobind::make_tuple(one.id, one.model, one.arrival, one.deadline, one.application);
+  }
   static nanobind::tuple told(const Event& one, const std::string& error) {
     namespace nb = nanobind;
     switch (one.what) {
@@ -122,11 +128,19 @@ class PythonPolicy final : public Decider {
     const int gpu = nb::cast<int>(action[1]);
     if (gpu < 0 || gpu >= gpus_) throw std::invalid_argument("there is no GPU " + std::to_string(gpu));
     if (kind == 2) return {Decision::kPreempt, gpu, 0, {}, kNone, nb::cast<std::int64_t>(action[2])};
-    return {Decision::kDispatch, gpu, nb::cast<Time>(action[3]), nb::cast<std::vector<std::int64_t>>(action[2]), kNone, runs_++};
+    return {Decision::kDispatch,
+            gpu,
+            nb::cast<Time>(action[3]),
+            nb::cast<std::vector<std::int64_t>>(action[2]),
+            kNone,
+            runs_++};
   }
 
   static Decision drop(std::int64_t request, std::string reason) {
-    const Reason known = reason == "expired" ? kExpired : reason == "sacrificed" ? kSacrificed : reason == "unserved" ? kUnserved : kNone;
+    const Reason known = reason == "expired"      ? kExpired
+                         : reason == "sacrificed" ? kSacrificed
+                         : reason == "unserved"   ? kUnserved
+                                                  : kNone;
     return {Decision::kDrop, 0, 0, {request}, known, -1, known == kNone ? std::move(reason) : std::string()};
   }
 

@@ -1,5 +1,5 @@
-// The quarantine knows inputs that have broken a worker alone. Calls with the same bytes are refused for a while, so that
-// one client who tries again and again breaks no further worker.
+// The quarantine knows inputs that have broken a worker alone. Calls with the same bytes are refused for a while, so
+// that one client who tries again and again breaks no further worker.
 #pragma once
 
 #include <algorithm>
@@ -45,17 +45,19 @@ class Quarantine {
     if (held.size() > kMost) held.pop_front();
   }
 
-  // The entry that a call's inputs are held by, or nothing. Only inputs whose sample is known are read as a whole: others
-  // cost next to nothing.
+  // The entry that a call's inputs are held by, or nothing. Only inputs whose sample is known are read as a whole:
+  // others cost next to nothing.
   const QuarantinedInput* find(const Ticket& ticket, Time now) {
     if (static_cast<std::size_t>(ticket.model) >= models_.size() || of(ticket.model).empty()) return nullptr;
     auto& held = of(ticket.model);
     while (!held.empty() && held.front().until <= now) held.pop_front();
     const std::uint64_t seen = sample(ticket);
-    const auto alike = std::find_if(held.begin(), held.end(), [&](const QuarantinedInput& one) { return one.sample == seen; });
+    const auto alike =
+        std::find_if(held.begin(), held.end(), [&](const QuarantinedInput& one) { return one.sample == seen; });
     if (alike == held.end()) return nullptr;
     const std::uint64_t whole = digest(ticket);
-    const auto found = std::find_if(alike, held.end(), [&](const QuarantinedInput& one) { return one.digest == whole; });
+    const auto found =
+        std::find_if(alike, held.end(), [&](const QuarantinedInput& one) { return one.digest == whole; });
     return found == held.end() ? nullptr : &*found;
   }
 
@@ -71,7 +73,8 @@ class Quarantine {
   std::vector<QuarantinedInput> all(Time now) const {
     std::vector<QuarantinedInput> found;
     for (const auto& held : models_)
-      std::copy_if(held.begin(), held.end(), std::back_inserter(found), [now](const QuarantinedInput& one) { return one.until > now; });
+      std::copy_if(held.begin(), held.end(), std::back_inserter(found),
+                   [now](const QuarantinedInput& one) { return one.until > now; });
     return found;
   }
 

@@ -1,19 +1,19 @@
-// The scheduler of the native front: a policy, or its twin, decides over tickets, batches go to workers, answers come back.
-// It handles tickets, orders and times; no tensor comes near it. Time is an argument, so a test can be its clock.
+// The scheduler of the native front: a policy, or its twin, decides over tickets, batches go to workers, answers come
+// back. It handles tickets, orders and times; no tensor comes near it. Time is an argument, so a test can be its clock.
 //
 // When a plan has drifted, `begin` lets a fresh policy take over: what waits is handed on, and a GPU that still works
 // for the old one is away in the books of the new until it is done.
 //
-// A GPU has a worker that all models share, whose number is the GPU's. A model that broke workers may have workers of its
-// own, one on each GPU (`set_apart`). The batches of a GPU run one by one all the same: a worker gets no order while
-// another one on that GPU has a batch.
+// A GPU has a worker that all models share, whose number is the GPU's. A model that broke workers may have workers of
+// its own, one on each GPU (`set_apart`). The batches of a GPU run one by one all the same: a worker gets no order
+// while another one on that GPU has a batch.
 //
-// A lost worker: the batch that broke it is suspect, all its others go back to the policy. Suspects run alone, one by one,
-// on the successor before the policy hears of it; what breaks a worker alone is put in quarantine.
+// A lost worker: the batch that broke it is suspect, all its others go back to the policy. Suspects run alone, one by
+// one, on the successor before the policy hears of it; what breaks a worker alone is put in quarantine.
 //
-// A policy may cancel the batch that runs on a GPU. Its parts wait again at once, and may run in other batches, while the
-// batch stays with its worker, which may still write for them: until the worker has said that it is done, none of their
-// tickets goes home.
+// A policy may cancel the batch that runs on a GPU. Its parts wait again at once, and may run in other batches, while
+// the batch stays with its worker, which may still write for them: until the worker has said that it is done, none of
+// their tickets goes home.
 #pragma once
 
 #include <algorithm>
@@ -26,15 +26,15 @@
 #include <utility>
 #include <vector>
 
-#include "common/id_map.h"
-#include "policies/live_policy.h"
-#include "exchange/admission.h"
-#include "scheduler/batch_books.h"
 #include "common/draws.h"
-#include "messages/order.h"
-#include "scheduler/quarantine.h"
+#include "common/id_map.h"
 #include "common/rounded_duration.h"
+#include "exchange/admission.h"
 #include "exchange/ticket.h"
+#include "messages/order.h"
+#include "policies/live_policy.h"
+#include "scheduler/batch_books.h"
+#include "scheduler/quarantine.h"
 
 namespace astrarium::front {
 
@@ -50,8 +50,8 @@ struct Loss {
   std::int64_t run = -1;     // the batch that it named in its last words; -1: it named none
 };
 
-// Whose fault a loss was: a model (-1: it ran none), and so many of its calls. It is certain where the work broke the worker;
-// else somebody outside may have ended it.
+// Whose fault a loss was: a model (-1: it ran none), and so many of its calls. It is certain where the work broke the
+// worker; else somebody outside may have ended it.
 struct Blame {
   int model = -1, calls = 0;
   bool certain = false;
@@ -71,9 +71,14 @@ class Scheduler {
   // A fresh policy decides from now on; a setup that none can be made for changes nothing.
   void begin(Setup setup, std::string name, MakeDecider make, Time now) {
     auto policy = make(setup);
-    setup_ = std::move(setup), name_ = std::move(name), make_ = std::move(make), policy_ = std::move(policy);
-    base_ = now, timer_ = kForever;
-    heard_.clear(), recoveries_.clear();
+    setup_ = std::move(setup);
+    name_ = std::move(name);
+    make_ = std::move(make);
+    policy_ = std::move(policy);
+    base_ = now;
+    timer_ = kForever;
+    heard_.clear();
+    recoveries_.clear();
     number_waiting(policy_->is_python());
     for (std::size_t gpu = 0; gpu < gpus_.size(); ++gpu) {
       for (Flight& flight : gpus_[gpu].flights) flight.ours = false;
@@ -103,11 +108,12 @@ class Scheduler {
     return blame;
   }
 
-  // A model has workers of its own from now on, one on each GPU; without any it is back with the others, and what waited
-  // for its worker goes back to the policy. Nothing of it may be with its own workers then.
+  // A model has workers of its own from now on, one on each GPU; without any it is back with the others, and what
+  // waited for its worker goes back to the policy. Nothing of it may be with its own workers then.
   void set_apart(int model, const std::vector<int>& workers, Time now) {
     std::erase_if(apart_, [model](const Apart& one) { return one.model == model; });
-    for (std::size_t gpu = 0; gpu < workers.size(); ++gpu) apart_.push_back({workers[gpu], static_cast<int>(gpu), model});
+    for (std::size_t gpu = 0; gpu < workers.size(); ++gpu)
+      apart_.push_back({workers[gpu], static_cast<int>(gpu), model});
     for (int gpu = 0; gpu < std::ssize(gpus_); ++gpu)
       for (Flight& flight : at(gpu).flights)
         if (!flight.sent && flight.model == model) flight.worker = worker_for(gpu, model);
@@ -122,7 +128,8 @@ class Scheduler {
 
   // What a worker said; false where it is not about a batch, and others must hear it.
   bool hear(int worker, std::string_view packet, Time now) {
-    if (auto done = express::NewsScan(packet).batch_done()) return believe(*done, now), finished(worker, *done, now), true;
+    if (auto done = express::NewsScan(packet).batch_done())
+      return believe(*done, now), finished(worker, *done, now), true;
     if (const auto broken = express::NewsScan(packet).batch_broken()) return failed(worker, *broken, now), true;
     if (const auto stopped = express::NewsScan(packet).batch_cancelled()) return cancelled(worker, *stopped, now), true;
     return false;
@@ -150,11 +157,14 @@ class Scheduler {
   void close() {
     policy_.reset();
     for (const std::size_t slot : all_waiting()) end(leave_slot(slot), Outcome::kDropped, Cause::kUnserved, "");
-    for (const Suspect& one : std::exchange(suspects_, {})) end(one.part, Outcome::kFailed, Cause::kWorkerLost, one.reason + ", and the server stopped");
+    for (const Suspect& one : std::exchange(suspects_, {}))
+      end(one.part, Outcome::kFailed, Cause::kWorkerLost, one.reason + ", and the server stopped");
     for (Gpu& gpu : gpus_)
       for (const Flight& flight : std::exchange(gpu.flights, {})) {
         if (flight.cancelled) let_go(flight);
-        else for (const Part& part : flight.parts) end(part, Outcome::kFailed, Cause::kModelError, "the server stopped before the batch ended");
+        else
+          for (const Part& part : flight.parts)
+            end(part, Outcome::kFailed, Cause::kModelError, "the server stopped before the batch ended");
       }
   }
 
@@ -207,9 +217,10 @@ class Scheduler {
 
  private:
   static constexpr Time kShortestLimit = 1'000 * kMillisecond;  // before a worker is taken for stuck
-  static constexpr Time kShortestApart = 200 * kMillisecond;    // the same of a model's own one: it holds up the others of its GPU
-  static constexpr int kStuckAfter = 10;                        // times its estimate
-  static constexpr Time kLookEvery = 10 * kMillisecond;         // a tenth of what limits are judged over
+  static constexpr Time kShortestApart =
+      200 * kMillisecond;                 // the same of a model's own one: it holds up the others of its GPU
+  static constexpr int kStuckAfter = 10;  // times its estimate
+  static constexpr Time kLookEvery = 10 * kMillisecond;  // a tenth of what limits are judged over
 
   struct Flight {
     std::int64_t tag;
@@ -217,8 +228,8 @@ class Scheduler {
     bool ours;  // of the policy that decides now
     std::vector<Part> parts;
     Time dispatched, planned_end, limit;
-    std::int64_t run;      // as that policy counts them
-    std::string order;     // until it is sent
+    std::int64_t run;   // as that policy counts them
+    std::string order;  // until it is sent
     bool sent = false;
     bool cancelled = false;  // its parts are elsewhere by now; it is sent, and its worker has not said that it is done
 
@@ -226,8 +237,8 @@ class Scheduler {
   };
 
   struct Gpu {
-    bool present = false;  // its shared worker
-    bool away = true;      // in the policy's books
+    bool present = false;         // its shared worker
+    bool away = true;             // in the policy's books
     std::vector<Flight> flights;  // a few, of all its workers
   };
 
@@ -237,8 +248,8 @@ class Scheduler {
     bool present = false;
   };
 
-  // A part that no policy knows of: it was in a batch that broke its worker, and is to run *alone*; or its model's own worker
-  // is away.
+  // A part that no policy knows of: it was in a batch that broke its worker, and is to run *alone*; or its model's own
+  // worker is away.
   struct Suspect {
     Part part;
     bool alone;
@@ -266,7 +277,8 @@ class Scheduler {
   // workers
 
   const Apart* apart(int worker) const {
-    const auto found = std::find_if(apart_.begin(), apart_.end(), [worker](const Apart& one) { return one.worker == worker; });
+    const auto found =
+        std::find_if(apart_.begin(), apart_.end(), [worker](const Apart& one) { return one.worker == worker; });
     return found == apart_.end() ? nullptr : &*found;
   }
   Apart* apart(int worker) { return const_cast<Apart*>(std::as_const(*this).apart(worker)); }
@@ -318,7 +330,8 @@ class Scheduler {
     if (one == nullptr) return lost;
     one->present = false;
     auto& flights = at(one->gpu).flights;
-    while (!flights.empty() && flights.front().sent && flights.front().worker == worker) lost.push_back(take_first(one->gpu));
+    while (!flights.empty() && flights.front().sent && flights.front().worker == worker)
+      lost.push_back(take_first(one->gpu));
     for (const Flight& flight : lost) {  // in their order
       const auto what = flight.cancelled ? Happened::kBatchPreempted : Happened::kBatchFailed;
       tell_end(one->gpu, flight, what, now, now, "the model's own worker is gone");
@@ -333,19 +346,25 @@ class Scheduler {
     for (const Flight& flight : lost)
       if (flight.cancelled) let_go(flight);  // its parts wait, or run elsewhere
       else if (&flight == guilty) suspect(flight, loss, now);
-      else if (flight.is_solo()) suspects_.push_back({flight.parts[0], true, "the worker of GPU " + std::to_string(gpu_of(worker)) + " " + loss.reason});
-      else for (const Part& part : flight.parts) lost_beside(part, worker, loss.reason, now);
+      else if (flight.is_solo())
+        suspects_.push_back(
+            {flight.parts[0], true, "the worker of GPU " + std::to_string(gpu_of(worker)) + " " + loss.reason});
+      else
+        for (const Part& part : flight.parts) lost_beside(part, worker, loss.reason, now);
     if (guilty == nullptr && (lost.empty() || !lost.front().sent)) return {};
     const Flight& first = guilty == nullptr ? lost.front() : *guilty;
     return {first.model, static_cast<int>(first.parts.size()), guilty != nullptr};
   }
 
-  // The one that the worker named, or the first that it had. That somebody outside ended a worker is believed of a call once.
+  // The one that the worker named, or the first that it had. That somebody outside ended a worker is believed of a call
+  // once.
   static const Flight* guilty_of(const std::vector<Flight>& lost, const Loss& loss) {
     if (lost.empty() || !lost.front().sent) return nullptr;
-    const auto named = std::find_if(lost.begin(), lost.end(), [&](const Flight& one) { return one.sent && one.tag == loss.run; });
+    const auto named =
+        std::find_if(lost.begin(), lost.end(), [&](const Flight& one) { return one.sent && one.tag == loss.run; });
     const Flight& first = named == lost.end() ? lost.front() : *named;
-    const bool again = std::any_of(first.parts.begin(), first.parts.end(), [](const Part& part) { return part.ticket->retried; });
+    const bool again =
+        std::any_of(first.parts.begin(), first.parts.end(), [](const Part& part) { return part.ticket->retried; });
     return loss.by_its_work || again ? &first : nullptr;
   }
 
@@ -354,17 +373,21 @@ class Scheduler {
     const std::string told = "the worker of GPU " + std::to_string(gpu_of(flight.worker)) + " " + loss.reason;
     if (flight.parts.size() == 1) return convict(flight.parts[0], told, now);
     for (const Part& part : flight.parts)
-      suspects_.push_back({part, true, told + " while it ran a batch of " + std::to_string(flight.parts.size()) + " calls, this one among them"});
+      suspects_.push_back(
+          {part, true,
+           told + " while it ran a batch of " + std::to_string(flight.parts.size()) + " calls, this one among them"});
   }
 
   void convict(const Part& part, const std::string& told, Time now) {
     const std::string reason = told + " while it ran this call alone";
     quarantine.add(*part.ticket, reason, now);
-    end(part, Outcome::kFailed, Cause::kWorkerLost, reason + "; the same input is refused for " + rounded_duration(Quarantine::kLasts));
+    end(part, Outcome::kFailed, Cause::kWorkerLost,
+        reason + "; the same input is refused for " + rounded_duration(Quarantine::kLasts));
   }
 
   void refuse(Ticket* ticket, const QuarantinedInput& held, Time now) {
-    ticket->outcome = Outcome::kFailed, ticket->cause = Cause::kQuarantined;
+    ticket->outcome = Outcome::kFailed;
+    ticket->cause = Cause::kQuarantined;
     ticket->reason = told_of(held, now);
     ticket->open_parts = 0;
     ended.push_back(ticket);
@@ -393,7 +416,8 @@ class Scheduler {
   // What another of them did, or another row of the same call, these would do too.
   void give_up_held(Time now) {
     std::erase_if(suspects_, [&](const Suspect& one) {
-      if (one.part.ticket->outcome == Outcome::kFailed) return end(one.part, Outcome::kFailed, Cause::kWorkerLost, one.reason), true;
+      if (one.part.ticket->outcome == Outcome::kFailed)
+        return end(one.part, Outcome::kFailed, Cause::kWorkerLost, one.reason), true;
       const QuarantinedInput* held = quarantine.find(*one.part.ticket, now);
       if (held != nullptr) end(one.part, Outcome::kFailed, Cause::kQuarantined, told_of(*held, now));
       return held != nullptr;
@@ -409,7 +433,8 @@ class Scheduler {
     if (suspects_.empty() || !is_present(worker)) return false;
     give_up_late(now);
     give_up_held(now);
-    const auto found = std::find_if(suspects_.begin(), suspects_.end(), [&](const Suspect& one) { return one.alone && runs_on(one.part, worker); });
+    const auto found = std::find_if(suspects_.begin(), suspects_.end(),
+                                    [&](const Suspect& one) { return one.alone && runs_on(one.part, worker); });
     if (found == suspects_.end()) return false;
     const Part part = found->part;
     suspects_.erase(found);
@@ -450,7 +475,10 @@ class Scheduler {
   std::size_t keep(const Part& part, Time now) {
     std::size_t slot = parts_.size();
     if (free_.empty()) parts_.push_back({});
-    else slot = free_.back(), free_.pop_back();
+    else {
+      slot = free_.back();
+      free_.pop_back();
+    }
     parts_[slot] = {part, planned(*part.ticket, now), true};
     ++waiting_;
     if (is_numbered_) slots_.add(part.number, static_cast<std::int32_t>(slot));
@@ -462,7 +490,8 @@ class Scheduler {
     std::vector<std::size_t> found;
     for (std::size_t slot = 0; slot < parts_.size(); ++slot)
       if (parts_[slot].waits) found.push_back(slot);
-    std::sort(found.begin(), found.end(), [this](std::size_t a, std::size_t b) { return parts_[a].part.number < parts_[b].part.number; });
+    std::sort(found.begin(), found.end(),
+              [this](std::size_t a, std::size_t b) { return parts_[a].part.number < parts_[b].part.number; });
     return found;
   }
 
@@ -471,13 +500,15 @@ class Scheduler {
     is_numbered_ = is_numbered;
     slots_.clear();
     if (is_numbered_)
-      for (const std::size_t slot : all_waiting()) slots_.add(parts_[slot].part.number, static_cast<std::int32_t>(slot));
+      for (const std::size_t slot : all_waiting())
+        slots_.add(parts_[slot].part.number, static_cast<std::int32_t>(slot));
   }
 
   void tell_of(std::size_t slot) {
     const Waiting& one = parts_[slot];
     const std::int64_t id = is_numbered_ ? one.part.number : static_cast<std::int64_t>(slot);
-    heard_.arrivals.push_back({id, one.part.ticket->model, one.part.ticket->received - base_, one.deadline - base_, one.part.ticket->application});
+    heard_.arrivals.push_back({id, one.part.ticket->model, one.part.ticket->received - base_, one.deadline - base_,
+                               one.part.ticket->application});
   }
 
   void tell(Happened what, int gpu, std::int64_t run = -1, Time started = 0, Time ended = 0) {
@@ -508,7 +539,11 @@ class Scheduler {
 
   void end(const Part& part, Outcome outcome, Cause cause, std::string_view reason) {
     Ticket& ticket = *part.ticket;
-    if (outcome > ticket.outcome) ticket.outcome = outcome, ticket.cause = cause, ticket.reason = reason;
+    if (outcome > ticket.outcome) {
+      ticket.outcome = outcome;
+      ticket.cause = cause;
+      ticket.reason = reason;
+    }
     if (--ticket.open_parts > 0) return;
     if (ticket.outcome == Outcome::kInTime) admission_.limit(ticket.model).answered();
     if (ticket.held == 0) ended.push_back(&ticket);
@@ -524,7 +559,8 @@ class Scheduler {
   void lost_beside(const Part& part, int worker, const std::string& reason, Time now) {
     Ticket& ticket = *part.ticket;
     if (now + admission_.needed(ticket.model, now) <= ticket.deadline) return count_retry(ticket), wait(part, now);
-    end(part, Outcome::kFailed, Cause::kWorkerLost, "the worker of GPU " + std::to_string(gpu_of(worker)) + " " + reason + ", and it is too late to try again");
+    end(part, Outcome::kFailed, Cause::kWorkerLost,
+        "the worker of GPU " + std::to_string(gpu_of(worker)) + " " + reason + ", and it is too late to try again");
   }
 
   void count_retry(Ticket& ticket) {
@@ -549,14 +585,16 @@ class Scheduler {
     return flight;
   }
 
-  // Sends what can be sent: to one worker of a GPU at a time. A batch for a worker that is away has failed, and so has an
-  // empty one; the policy hears of it when its turn has come.
+  // Sends what can be sent: to one worker of a GPU at a time. A batch for a worker that is away has failed, and so has
+  // an empty one; the policy hears of it when its turn has come.
   void advance(int gpu, Time now) {
     auto& flights = at(gpu).flights;
-    while (!flights.empty() && !flights.front().sent && (flights.front().parts.empty() || !is_present(flights.front().worker))) {
+    while (!flights.empty() && !flights.front().sent &&
+           (flights.front().parts.empty() || !is_present(flights.front().worker))) {
       const Flight flight = take_first(gpu);
       elsewhere(gpu, flight, now);
-      left(gpu, flight, Happened::kBatchFailed, now, now, now, flight.parts.empty() ? "its inputs are refused" : "its model's own worker is away");
+      left(gpu, flight, Happened::kBatchFailed, now, now, now,
+           flight.parts.empty() ? "its inputs are refused" : "its model's own worker is away");
     }
     for (Flight& flight : flights) {
       if (flight.worker != flights.front().worker || flight.parts.empty()) return;
@@ -567,14 +605,17 @@ class Scheduler {
   // A batch whose worker is away goes to a GPU where its model has one, or waits.
   void elsewhere(int gpu, const Flight& flight, Time now) {
     for (int other = 0; other < std::ssize(gpus_); ++other)
-      if (is_present(worker_for(other, flight.model)) && !flight.is_solo()) return launch(other, flight.parts, false, now, -1, now);
+      if (is_present(worker_for(other, flight.model)) && !flight.is_solo())
+        return launch(other, flight.parts, false, now, -1, now);
     for (const Part& part : flight.parts)
-      suspects_.push_back({part, flight.is_solo(), "the worker of its model on GPU " + std::to_string(gpu) + " is away"});
+      suspects_.push_back(
+          {part, flight.is_solo(), "the worker of its model on GPU " + std::to_string(gpu) + " is away"});
   }
 
   // Nothing that a worker tells of can have happened later than now.
   static void believe(express::BatchDone& done, Time now) {
-    for (Time* time : {&done.received, &done.started, &done.computing, &done.computed, &done.finished}) *time = std::clamp<Time>(*time, 0, now);
+    for (Time* time : {&done.received, &done.started, &done.computing, &done.computed, &done.finished})
+      *time = std::clamp<Time>(*time, 0, now);
   }
 
   void finished(int worker, const express::BatchDone& done, Time now) {
@@ -587,25 +628,36 @@ class Scheduler {
       const Part& part = flight->parts[member];
       Ticket& ticket = *part.ticket;
       if (told) shape(ticket, part.row, (*done.shapes)[member]);
-      ticket.gpu = gpu, ticket.batch_size = static_cast<int>(flight->parts.size()), ticket.batch = flight->tag;
-      ticket.dispatched = flight->dispatched, ticket.planned_end = flight->planned_end;
-      ticket.started = done.started, ticket.finished = done.finished;
-      if (done.shapes && !told) end(part, Outcome::kFailed, Cause::kModelError, "the worker's answer is not what it said it is");
+      ticket.gpu = gpu;
+      ticket.batch_size = static_cast<int>(flight->parts.size());
+      ticket.batch = flight->tag;
+      ticket.dispatched = flight->dispatched;
+      ticket.planned_end = flight->planned_end;
+      ticket.started = done.started;
+      ticket.finished = done.finished;
+      if (done.shapes && !told)
+        end(part, Outcome::kFailed, Cause::kModelError, "the worker's answer is not what it said it is");
       else end(part, Outcome::kInTime, Cause::kNone, "");
     }
-    const BatchRecord record{flight->tag, gpu, flight->model, static_cast<int>(flight->parts.size()), flight->dispatched,
-                             flight->planned_end, done.received, done.started, done.computing, done.computed, done.finished};
+    const BatchRecord record{flight->tag,        gpu,
+                             flight->model,      static_cast<int>(flight->parts.size()),
+                             flight->dispatched, flight->planned_end,
+                             done.received,      done.started,
+                             done.computing,     done.computed,
+                             done.finished};
     books.add(record);
     left(gpu, *flight, Happened::kBatchFinished, done.started, done.started + record.kept_gpu(), now);
     if (flight->ours) profiled(*flight, done.own_times);
   }
 
   void profiled(const Flight& flight, const std::vector<std::int64_t>& own_times) {
-    if (!policy_ || !policy_->listens_to_profiler() || !setup_.models[static_cast<std::size_t>(flight.model)].dynamic) return;
+    if (!policy_ || !policy_->listens_to_profiler() || !setup_.models[static_cast<std::size_t>(flight.model)].dynamic)
+      return;
     for (std::size_t member = 0; member < std::min(own_times.size(), flight.parts.size()); ++member) {
       const Part& part = flight.parts[member];
       if (draws_.share() < profiled_share_)
-        tell(Happened::kRequestProfiled, flight.model, part.ticket->application, std::clamp<Time>(own_times[member], 0, kLongest), part.number);
+        tell(Happened::kRequestProfiled, flight.model, part.ticket->application,
+             std::clamp<Time>(own_times[member], 0, kLongest), part.number);
     }
   }
 
@@ -617,7 +669,8 @@ class Scheduler {
   void failed(int worker, const express::BatchBroken& broken, Time now) {
     auto flight = take(worker, broken.run);
     if (!flight) return;
-    if (flight->cancelled) return stopped(gpu_of(worker), *flight, broken.started, broken.finished, broken.finished, now);
+    if (flight->cancelled)
+      return stopped(gpu_of(worker), *flight, broken.started, broken.finished, broken.finished, now);
     for (const Part& part : flight->parts) end(part, Outcome::kFailed, Cause::kModelError, broken.error);
     left(gpu_of(worker), *flight, Happened::kBatchFailed, broken.started, broken.finished, now, broken.error);
   }
@@ -637,7 +690,8 @@ class Scheduler {
   }
 
   // A batch has left its GPU: tell the policy, or, where it was no batch of its own, let the GPU join once it is idle.
-  void left(int gpu, const Flight& flight, Happened what, Time started, Time ended, Time now, std::string_view error = {}) {
+  void left(int gpu, const Flight& flight, Happened what, Time started, Time ended, Time now,
+            std::string_view error = {}) {
     if (!policy_) return;
     tell_end(gpu, flight, what, started, ended, error);
     if (!flight.ours && flight.worker != gpu) try_alone(flight.worker, now);
@@ -699,10 +753,12 @@ class Scheduler {
     advance(made.gpu, now);
   }
 
-  // The policy's batch on a GPU is cancelled: the policy knows that its parts wait again, and hears when the GPU has recovered.
+  // The policy's batch on a GPU is cancelled: the policy knows that its parts wait again, and hears when the GPU has
+  // recovered.
   void preempt(int gpu, std::int64_t run, Time now) {
     auto& flights = at(gpu).flights;
-    const auto found = std::find_if(flights.begin(), flights.end(), [run](const Flight& one) { return one.ours && one.run == run && !one.cancelled; });
+    const auto found = std::find_if(flights.begin(), flights.end(),
+                                    [run](const Flight& one) { return one.ours && one.run == run && !one.cancelled; });
     if (found != flights.end())
       for (const Part& part : found->parts) keep(part, now);
     if (found != flights.end() && found->sent) return stop(*found);
@@ -742,7 +798,8 @@ class Scheduler {
     std::string order = run_batch(++tag_, model, parts, std::max<Time>(0, start - delay));
     const int worker = worker_for(gpu, model);
     const Time limit = std::max(worker == gpu ? kShortestLimit : kShortestApart, kStuckAfter * estimate);
-    at(gpu).flights.push_back({tag_, model, worker, ours, std::move(parts), now, start + estimate, limit, run, std::move(order)});
+    at(gpu).flights.push_back(
+        {tag_, model, worker, ours, std::move(parts), now, start + estimate, limit, run, std::move(order)});
     advance(gpu, now);
   }
 
@@ -762,8 +819,8 @@ class Scheduler {
 
   Admission& admission_;
   std::vector<Gpu> gpus_;
-  std::vector<Apart> apart_;        // few
-  std::vector<Suspect> suspects_;   // in the order in which they came; mostly none
+  std::vector<Apart> apart_;       // few
+  std::vector<Suspect> suspects_;  // in the order in which they came; mostly none
   Setup setup_;
   std::string name_;  // of the policy
   MakeDecider make_;

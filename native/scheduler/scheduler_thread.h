@@ -175,7 +175,10 @@ class SchedulerThread {
     if (entered == nullptr) return scheduler_.step(now);
     const Time since = now;
     now = monotonic_ns();
-    if (now - since > kLongWait) hear_busy(now), settle();
+    if (now - since > kLongWait) {
+      hear_busy(now);
+      settle();
+    }
     take_arrivals(now);
     return scheduler_.step(now);
   }
@@ -268,7 +271,9 @@ class SchedulerThread {
 
   // A pong says when it was heard: Python comes to it later.
   static std::string stamped(std::string_view words) {
-    constexpr std::string_view kPong = "\x93\xa4" "Pong";
+    constexpr std::string_view kPong =
+        "\x93\xa4"
+        "Pong";
     std::string told(words);
     if (!words.starts_with(kPong)) return told;
     told[0] = '\x94';
@@ -306,7 +311,9 @@ class SchedulerThread {
   }
 
   // Network threads take turns only where that is no longer than waking this thread: never with Python.
-  void tell_at_rest() { exchange_.at_rest.store(scheduler_.at_rest() && !scheduler_.asks_python(), std::memory_order_relaxed); }
+  void tell_at_rest() {
+    exchange_.at_rest.store(scheduler_.at_rest() && !scheduler_.asks_python(), std::memory_order_relaxed);
+  }
 
   void send(const Order& order) {
     const auto known = sockets_.find(order.worker);
@@ -315,7 +322,8 @@ class SchedulerThread {
     if (sent >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK && errno != EMSGSIZE)) return;
     {
       const std::lock_guard lock(told_);
-      troubles_.emplace_back(order.worker, errno == EMSGSIZE ? "was sent an order that is too long" : "stopped reading its orders");
+      troubles_.emplace_back(order.worker,
+                             errno == EMSGSIZE ? "was sent an order that is too long" : "stopped reading its orders");
     }
     exchange_.origins.back()->bell.ring();
   }

@@ -23,14 +23,14 @@ inline nanobind::tuple told(const Decision& decision) {
   }
 }
 
-// Arrivals are (id, model, arrival, deadline, application). Events are (what happened, GPU, run, when it began and ended),
-// or of a profiled request (what happened, model, application, what it took alone, 0).
+// Arrivals are (id, model, arrival, deadline, application). Events are (what happened, GPU, run, when it began and
+// ended), or of a profiled request (what happened, model, application, what it took alone, 0).
 inline nanobind::list decide(LivePolicy& self, Time now, nanobind::list arrivals, nanobind::list events) {
   namespace nb = nanobind;
   std::vector<Arrival> came;
   for (nb::handle one : arrivals)
-    came.push_back({nb::cast<std::int64_t>(one[0]), nb::cast<int>(one[1]), nb::cast<Time>(one[2]), nb::cast<Time>(one[3]),
-                    nb::cast<int>(one[4])});
+    came.push_back({nb::cast<std::int64_t>(one[0]), nb::cast<int>(one[1]), nb::cast<Time>(one[2]),
+                    nb::cast<Time>(one[3]), nb::cast<int>(one[4])});
   std::vector<Event> heard;
   for (nb::handle one : events)
     heard.push_back({now, 0, static_cast<Happened>(nb::cast<int>(one[0])), nb::cast<int>(one[1]),

@@ -1,8 +1,8 @@
 // astrarium._native: arrays of a simulation in, a finished run out; setups and the twins of policies.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
-#include <nanobind/stl/optional.h>
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -15,11 +15,11 @@
 #include <utility>
 #include <vector>
 
-#include "testing/bind_hull.h"
+#include "policies/twins.h"
 #include "simulator/bind_live.h"
 #include "simulator/simulate.h"
+#include "testing/bind_hull.h"
 #include "testing/timed_policy.h"
-#include "policies/twins.h"
 
 namespace nb = nanobind;
 
@@ -120,14 +120,18 @@ void listen(const Setup& setup, const Truth& truth, const Arrivals& arrivals, Bo
   books.run_profiler(delay);
 }
 
-nb::dict simulate_serving(const Setup& setup, const Truth& truth, const Parameters& parameters,
-                          Column<Time> time, Column<Time> deadline, Column<std::int32_t> model,
-                          Column<Time> work, Time warmup, std::vector<std::int64_t> bad_limits,
-                          nb::object progress, std::optional<Column<std::int32_t>> application,
-                          std::optional<Column<bool>> profiled, Time profiler_delay, bool timed) {
-  const Arrivals arrivals{time.data(), deadline.data(), model.data(), work.data(),
+nb::dict simulate_serving(const Setup& setup, const Truth& truth, const Parameters& parameters, Column<Time> time,
+                          Column<Time> deadline, Column<std::int32_t> model, Column<Time> work, Time warmup,
+                          std::vector<std::int64_t> bad_limits, nb::object progress,
+                          std::optional<Column<std::int32_t>> application, std::optional<Column<bool>> profiled,
+                          Time profiler_delay, bool timed) {
+  const Arrivals arrivals{time.data(),
+                          deadline.data(),
+                          model.data(),
+                          work.data(),
                           static_cast<std::int64_t>(time.size()),
-                          application ? application->data() : nullptr, profiled ? profiled->data() : nullptr};
+                          application ? application->data() : nullptr,
+                          profiled ? profiled->data() : nullptr};
   check_setup(setup);
   check_truth(setup, truth, work.size(), time.size());
   check_columns(setup, arrivals, deadline.size(), model.size());
@@ -168,22 +172,24 @@ NB_MODULE(_native, m) {
   nb::class_<Network>(m, "Network").def(nb::init<Time, Time, Time>());
   nb::class_<Setup>(m, "Setup").def(nb::init<std::vector<Model>, int, Network, Time>());
   nb::class_<Truth>(m, "Truth")
-      .def(nb::init<std::vector<int>, std::vector<std::vector<std::vector<Time>>>, std::vector<int>,
-                    std::vector<Time>, std::vector<double>>());
-  nb::class_<Parameters>(m, "Parameters").def(nb::init<std::string, std::map<std::string, std::int64_t>,
-                                                          std::map<std::string, double>,
-                                                          std::map<std::string, std::vector<std::int64_t>>>());
+      .def(nb::init<std::vector<int>, std::vector<std::vector<std::vector<Time>>>, std::vector<int>, std::vector<Time>,
+                    std::vector<double>>());
+  nb::class_<Parameters>(m, "Parameters")
+      .def(nb::init<std::string, std::map<std::string, std::int64_t>, std::map<std::string, double>,
+                    std::map<std::string, std::vector<std::int64_t>>>());
   using namespace nb::literals;
-  m.def("simulate_serving", &simulate_serving, "setup"_a, "truth"_a, "parameters"_a, "time"_a, "deadline"_a,
-        "model"_a, "work"_a, "warmup"_a, "bad_limits"_a, "progress"_a = nb::none(),
-        "application"_a = nb::none(), "profiled"_a = nb::none(), "profiler_delay"_a = 0,
-        "timed"_a = false);
+  m.def("simulate_serving", &simulate_serving, "setup"_a, "truth"_a, "parameters"_a, "time"_a, "deadline"_a, "model"_a,
+        "work"_a, "warmup"_a, "bad_limits"_a, "progress"_a = nb::none(), "application"_a = nb::none(),
+        "profiled"_a = nb::none(), "profiler_delay"_a = 0, "timed"_a = false);
   m.def("reasons", &reasons);
   bind_hull(m);
   nb::class_<LivePolicy>(m, "LivePolicy")
-      .def("__init__", [](LivePolicy* self, const Setup& setup, const Parameters& parameters) {
-        check_setup(setup);
-        new (self) LivePolicy(setup, parameters, &make_policy);
-      }, "setup"_a, "parameters"_a)
+      .def(
+          "__init__",
+          [](LivePolicy* self, const Setup& setup, const Parameters& parameters) {
+            check_setup(setup);
+            new (self) LivePolicy(setup, parameters, &make_policy);
+          },
+          "setup"_a, "parameters"_a)
       .def("decide", &decide, "now"_a, "arrivals"_a, "events"_a);
 }

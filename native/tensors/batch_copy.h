@@ -45,15 +45,18 @@ inline std::vector<Member> unpacked(std::string_view packed) {
 
 inline std::string of_member(std::size_t place) { return "member " + std::to_string(place) + ": "; }
 
-inline std::string of_memory(std::size_t size) { return " outside of the " + std::to_string(size) + " bytes of shared memory"; }
+inline std::string of_memory(std::size_t size) {
+  return " outside of the " + std::to_string(size) + " bytes of shared memory";
+}
 
 // The sizes are those of an item of each tensor; the arrays hold that for every member.
-inline void check_arrays(const std::vector<std::size_t>& sizes, const std::vector<std::size_t>& arrays, std::size_t members) {
+inline void check_arrays(const std::vector<std::size_t>& sizes, const std::vector<std::size_t>& arrays,
+                         std::size_t members) {
   if (sizes.size() != arrays.size()) throw std::invalid_argument("arrays: one for each size");
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     if (sizes[i] != 0 && (arrays[i] % sizes[i] != 0 || arrays[i] / sizes[i] != members)) {
-      throw std::invalid_argument("arrays: expected " + std::to_string(members) + " items of " + std::to_string(sizes[i]) +
-                                  " bytes, got " + std::to_string(arrays[i]) + " bytes");
+      throw std::invalid_argument("arrays: expected " + std::to_string(members) + " items of " +
+                                  std::to_string(sizes[i]) + " bytes, got " + std::to_string(arrays[i]) + " bytes");
     }
   }
 }
@@ -66,8 +69,8 @@ inline std::vector<Copy> gathering(std::string_view memory, const std::vector<Me
   for (std::size_t place = 0; place < members.size(); ++place) {
     const Member& member = members[place];
     if (member.row < 0 || member.row >= member.rows) {
-      throw std::invalid_argument(of_member(place) + "there is no row " + std::to_string(member.row) + " in a block of " +
-                                  std::to_string(member.rows));
+      throw std::invalid_argument(of_member(place) + "there is no row " + std::to_string(member.row) +
+                                  " in a block of " + std::to_string(member.rows));
     }
     Wide at = member.block;
     for (std::size_t i = 0; i < sizes.size(); ++i) {

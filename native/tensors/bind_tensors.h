@@ -11,12 +11,12 @@
 #include <string_view>
 #include <utility>
 
+#include "protocol/proto_tensor.h"
 #include "tensors/batch_copy.h"
 #include "tensors/bytes_tensor.h"
 #include "tensors/json/outline.h"
 #include "tensors/json/tensor.h"
 #include "tensors/model.h"
-#include "protocol/proto_tensor.h"
 
 namespace astrarium::express {
 
@@ -35,7 +35,9 @@ class Bytes {
   Bytes(const Bytes&) = delete;
   Bytes& operator=(const Bytes&) = delete;
 
-  std::string_view view() const { return {static_cast<const char*>(buffer_.buf), static_cast<std::size_t>(buffer_.len)}; }
+  std::string_view view() const {
+    return {static_cast<const char*>(buffer_.buf), static_cast<std::size_t>(buffer_.len)};
+  }
   char* data() const { return static_cast<char*>(buffer_.buf); }
 
  private:

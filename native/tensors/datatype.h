@@ -15,10 +15,10 @@ struct Datatype {
 };
 
 inline constexpr Datatype kDatatypes[] = {
-    {"BOOL", Kind::kBool, 1},   {"UINT8", Kind::kU8, 1},  {"UINT16", Kind::kU16, 2}, {"UINT32", Kind::kU32, 4},
-    {"UINT64", Kind::kU64, 8},  {"INT8", Kind::kI8, 1},   {"INT16", Kind::kI16, 2},  {"INT32", Kind::kI32, 4},
-    {"INT64", Kind::kI64, 8},   {"FP16", Kind::kF16, 2},  {"FP32", Kind::kF32, 4},   {"FP64", Kind::kF64, 8},
-    {"BF16", Kind::kBF16, 2},   {"BYTES", Kind::kBytes, 0},
+    {"BOOL", Kind::kBool, 1},  {"UINT8", Kind::kU8, 1},    {"UINT16", Kind::kU16, 2}, {"UINT32", Kind::kU32, 4},
+    {"UINT64", Kind::kU64, 8}, {"INT8", Kind::kI8, 1},     {"INT16", Kind::kI16, 2},  {"INT32", Kind::kI32, 4},
+    {"INT64", Kind::kI64, 8},  {"FP16", Kind::kF16, 2},    {"FP32", Kind::kF32, 4},   {"FP64", Kind::kF64, 8},
+    {"BF16", Kind::kBF16, 2},  {"BYTES", Kind::kBytes, 0},
 };
 
 inline const Datatype* datatype(std::string_view name) {

@@ -19,7 +19,10 @@ inline char* write_real(double value, char* at, char* end) {
   const bool fixed = value == 0 || (size >= 1e-5 && size < 1e16);
   const auto form = fixed ? std::chars_format::fixed : std::chars_format::scientific;
   char* last = std::to_chars(at, end - 2, value, form).ptr;
-  if (fixed && std::memchr(at, '.', static_cast<std::size_t>(last - at)) == nullptr) *last++ = '.', *last++ = '0';
+  if (fixed && std::memchr(at, '.', static_cast<std::size_t>(last - at)) == nullptr) {
+    *last++ = '.';
+    *last++ = '0';
+  }
   return last;
 }
 

@@ -18,14 +18,14 @@ inline constexpr std::size_t kAlignment = 64;  // of every tensor in a block of 
 
 inline constexpr std::size_t aligned(std::size_t size) { return (size + kAlignment - 1) / kAlignment * kAlignment; }
 
-inline constexpr std::size_t kMostTexts = 1'000'000;  // elements of BYTES, as in server/checking.py
+inline constexpr std::size_t kMostTexts = 1'000'000;  // elements of BYTES, as in server/protocol/checking.py
 
 using Shape = std::vector<std::int64_t>;
 
 struct Spec {
   std::string name;
   const Datatype* type;
-  Shape item;  // of one item, without the batch; -1 is any size
+  Shape item;                                   // of one item, without the batch; -1 is any size
   std::optional<Limits> limits = std::nullopt;  // of an input
 
   bool operator==(const Spec&) const = default;
@@ -60,7 +60,7 @@ struct Model {
   std::string name, version;
   std::vector<Spec> inputs, outputs;
   std::int64_t max_batch;
-  std::int64_t objective = 0;                        // nanoseconds; 0: nobody is refused here for being late
+  std::int64_t objective = 0;                       // nanoseconds; 0: nobody is refused here for being late
   std::map<std::int64_t, std::int64_t> priorities;  // their objectives
 };
 

@@ -1,10 +1,10 @@
 // What Python's own ways of reading and writing tensors, and of running batches, leave to native code.
 #include <nanobind/nanobind.h>
 
+#include "tensors/bind_tensors.h"
+#include "tensors/model.h"
 #include "worker/bind_batch_loop.h"
 #include "worker/bind_graph_runner.h"
-#include "tensors/model.h"
-#include "tensors/bind_tensors.h"
 
 NB_MODULE(_express, m) {
   using namespace astrarium::express;

@@ -25,8 +25,8 @@ struct Limits {
 
 inline constexpr std::size_t kAllInside = static_cast<std::size_t>(-1);
 
-// The bits of a floating number as a whole one of the same order: those of negative numbers are turned around. NaN lies beyond
-// the infinities.
+// The bits of a floating number as a whole one of the same order: those of negative numbers are turned around. NaN lies
+// beyond the infinities.
 template <class Bits>
 Bits ordered(Bits bits) {
   return bits ^ ((bits >> (8 * sizeof bits - 1)) & std::numeric_limits<Bits>::max());
@@ -39,13 +39,14 @@ Number number_at(std::string_view data, std::size_t at) {
   return number;
 }
 
-// How far each number lies above the lowest tells both bounds at once: what is below it wraps around. A piece is looked at
-// as a whole, without branches, before anybody looks for the element.
+// How far each number lies above the lowest tells both bounds at once: what is below it wraps around. A piece is looked
+// at as a whole, without branches, before anybody looks for the element.
 template <class Number, bool kReal>
 std::size_t first_outside(std::string_view data, const Limits& limits) {
   using Distance = std::make_unsigned_t<Number>;
   constexpr std::size_t kPiece = 1024;
-  const auto low = static_cast<Distance>(limits.low), most = static_cast<Distance>(static_cast<Distance>(limits.high) - low);
+  const auto low = static_cast<Distance>(limits.low),
+             most = static_cast<Distance>(static_cast<Distance>(limits.high) - low);
   const auto distance = [data, low](std::size_t at) {
     Number value = number_at<Number>(data, at);
     if constexpr (kReal) value = ordered(value);
@@ -75,7 +76,8 @@ inline std::size_t first_outside(std::string_view data, Kind kind, const Limits&
     case Kind::kI16: return first_outside<std::int16_t, false>(data, limits);
     case Kind::kI32: return first_outside<std::int32_t, false>(data, limits);
     case Kind::kI64: return first_outside<std::int64_t, false>(data, limits);
-    case Kind::kF16: case Kind::kBF16: return first_outside<std::int16_t, true>(data, limits);
+    case Kind::kF16:
+    case Kind::kBF16: return first_outside<std::int16_t, true>(data, limits);
     case Kind::kF32: return first_outside<std::int32_t, true>(data, limits);
     case Kind::kF64: return first_outside<std::int64_t, true>(data, limits);
     default: return kAllInside;
@@ -89,7 +91,9 @@ inline std::string shown_real(double value) {
   const double size = std::fabs(value);
   const bool fixed = value == 0 || (size >= 1e-4 && size < 1e16);
   char digits[48];
-  char* end = std::to_chars(digits, digits + sizeof digits, value, fixed ? std::chars_format::fixed : std::chars_format::scientific).ptr;
+  char* end = std::to_chars(digits, digits + sizeof digits, value,
+                            fixed ? std::chars_format::fixed : std::chars_format::scientific)
+                  .ptr;
   std::string text(digits, end);
   return fixed && text.find('.') == std::string::npos ? text + ".0" : text;
 }

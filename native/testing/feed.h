@@ -1,5 +1,5 @@
-// Measures the scheduler alone: tickets come through a ring at a given rate, workers take as long as planned (of dynamic
-// models, what their histories say), and time is virtual, so that what is left is the work of one core.
+// Measures the scheduler alone: tickets come through a ring at a given rate, workers take as long as planned (of
+// dynamic models, what their histories say), and time is virtual, so that what is left is the work of one core.
 #pragma once
 
 #include <algorithm>
@@ -36,7 +36,10 @@ inline std::string batch_done(std::int64_t run, Time started, Time finished, con
 class Feed {
  public:
   Feed(const Setup& setup, std::string name, MakeDecider make, double profiled_share)
-      : setup_(setup), admission_(setup.models.size(), 1 << 30), scheduler_(setup.gpus, admission_, nullptr), free_(static_cast<std::size_t>(setup.gpus)) {
+      : setup_(setup),
+        admission_(setup.models.size(), 1 << 30),
+        scheduler_(setup.gpus, admission_, nullptr),
+        free_(static_cast<std::size_t>(setup.gpus)) {
     scheduler_.profile(profiled_share, kSeed);
     for (int gpu = 0; gpu < setup.gpus; ++gpu) scheduler_.worker_joined(gpu, 0);
     scheduler_.begin(setup, std::move(name), std::move(make), 0);
@@ -52,7 +55,8 @@ class Feed {
     const double gap = 1e9 / per_second;
     std::int64_t sent = 0;
     Time next = 0;
-    for (Time now = 0; sent < requests || scheduler_.waiting() > 0 || !ends_.empty(); now = std::max(now + 1, std::min(next, sent < requests ? now + turn : kForever))) {
+    for (Time now = 0; sent < requests || scheduler_.waiting() > 0 || !ends_.empty();
+         now = std::max(now + 1, std::min(next, sent < requests ? now + turn : kForever))) {
       for (; sent < requests && static_cast<double>(sent) * gap <= static_cast<double>(now) && !spare.empty(); ++sent) {
         Ticket* ticket = spare.back();
         spare.pop_back();
@@ -66,7 +70,8 @@ class Feed {
       }
       Ticket* ticket = nullptr;
       while (ring.pop(ticket)) scheduler_.arrive(ticket, now);
-      for (; !ends_.empty() && ends_.top().at <= now; ends_.pop()) scheduler_.hear(ends_.top().gpu, ends_.top().packet, now);
+      for (; !ends_.empty() && ends_.top().at <= now; ends_.pop())
+        scheduler_.hear(ends_.top().gpu, ends_.top().packet, now);
       next = scheduler_.step(now);
       ++fed.steps;
       work(now, fed);
@@ -108,7 +113,8 @@ class Feed {
     std::size_t members = 0;
     Time start = 0;
     explicit OrderScan(const std::string& packet) : at_(packet.data() + 10) {  // after the array and its tag
-      run = number(), model = number();
+      run = number();
+      model = number();
       ++at_;
       members = bytes(4) / kMemberBytes;
       first_ = at_;
@@ -145,7 +151,8 @@ class Feed {
       own_times_.push_back(history[draws_.next() % history.size()]);
     }
     const Time longest = *std::max_element(own_times_.begin(), own_times_.end());
-    return model.dynamic->c0 + static_cast<Time>(model.dynamic->c1 * static_cast<double>(scan.members) * static_cast<double>(longest));
+    return model.dynamic->c0 +
+           static_cast<Time>(model.dynamic->c1 * static_cast<double>(scan.members) * static_cast<double>(longest));
   }
 
   Setup setup_;

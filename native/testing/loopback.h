@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "common/clock.h"
-#include "front/http1/connection.h"
 #include "exchange/exchange.h"
+#include "front/http1/connection.h"
 #include "front/served.h"
 
 namespace astrarium::front {
@@ -73,7 +73,8 @@ class Loopback {
       for (int i = 0; i < ticket.rows; ++i)
         std::memcpy(exchange_.memory + to + static_cast<std::size_t>(i) * ticket.room,
                     exchange_.memory + from + static_cast<std::size_t>(i) * row, row);
-      from += express::aligned(bytes), to += express::aligned(row);
+      from += express::aligned(bytes);
+      to += express::aligned(row);
     }
     if (!model.reply_bytes) describe(ticket, model);
   }
@@ -112,8 +113,12 @@ class Loopback {
   }
 
   Origin& give_back(Pending& ticket, const Ending& ending) {
-    ticket.outcome = ending.outcome, ticket.cause = ending.cause, ticket.reason = ending.reason;
-    ticket.gpu = 0, ticket.batch = ++batches_, ticket.batch_size = ticket.rows;
+    ticket.outcome = ending.outcome;
+    ticket.cause = ending.cause;
+    ticket.reason = ending.reason;
+    ticket.gpu = 0;
+    ticket.batch = ++batches_;
+    ticket.batch_size = ticket.rows;
     ticket.dispatched = ticket.started = ticket.finished = ticket.planned_end = monotonic_ns();
     Origin& origin = *exchange_.origins[static_cast<std::size_t>(ticket.origin)];
     origin.back.push(&ticket);  // as many fit as may be open
@@ -126,7 +131,8 @@ class Loopback {
       for (std::size_t at = 0; at < model.outputs.size() && at < model.inputs.size(); ++at) {
         express::Shape shape = ticket.call.inputs[at].shape;
         shape[0] = 1;
-        row.push_back({std::move(shape), ticket.input_bytes(at, exchange_.size) / static_cast<std::size_t>(ticket.rows)});
+        row.push_back(
+            {std::move(shape), ticket.input_bytes(at, exchange_.size) / static_cast<std::size_t>(ticket.rows)});
       }
   }
 

@@ -1,6 +1,6 @@
-// A worker's loop without Python: it hears orders, also while a batch runs, and runs the batches of models that need none.
-// serving/live/worker/ is the reference. All that this does not understand goes to Python, and so does every batch
-// that comes while Python has one: batches take turns in the order in which they were sent.
+// A worker's loop without Python: it hears orders, also while a batch runs, and runs the batches of models that need
+// none. serving/live/worker/ is the reference. All that this does not understand goes to Python, and so does every
+// batch that comes while Python has one: batches take turns in the order in which they were sent.
 #pragma once
 
 #include <algorithm>
@@ -29,7 +29,8 @@ class Surroundings {
   // The next packet (empty: the other end is gone), or nothing where none came for a while.
   virtual std::optional<std::string_view> receive() = 0;
   virtual void say(const std::string& packet) = 0;
-  // Waits until an instant; whenever a packet can be received, *heard* is asked, and true ends the wait: it returns false.
+  // Waits until an instant; whenever a packet can be received, *heard* is asked, and true ends the wait: it returns
+  // false.
   virtual bool wait(Time until, const std::function<bool()>& heard) = 0;
   // Waits until something is ready, which is expected at an instant, and asks *heard* meanwhile.
   virtual void wait_for(Time expected, const std::function<bool()>& ready, const std::function<void()>& heard) = 0;
@@ -52,10 +53,12 @@ class BatchLoop : private Waiting {
     models_.erase(model);
   }
 
-  // Serves until Python wants its turn, or nothing but pings was heard for a while. *free* is when the GPU is done with what
-  // it was given; so is what this returns.
+  // Serves until Python wants its turn, or nothing but pings was heard for a while. *free* is when the GPU is done with
+  // what it was given; so is what this returns.
   Time serve(Time free, const PassOn& pass_on) {
-    free_ = free, pass_on_ = &pass_on, python_waits_ = false;
+    free_ = free;
+    pass_on_ = &pass_on;
+    python_waits_ = false;
     while (true) {
       if (!turns_.empty()) take();
       else if (python_waits_ || !listen() || std::exchange(quiet_, false)) return free_;
@@ -193,7 +196,8 @@ class BatchLoop : private Waiting {
     express::PackWriter pack(packet);
     pack.array(9);
     pack.text("BatchDone");
-    for (const Time value : {turn.run, turn.received, ran.began, ran.began, ran.ended, finished}) pack.number(static_cast<std::uint64_t>(value));
+    for (const Time value : {turn.run, turn.received, ran.began, ran.began, ran.ended, finished})
+      pack.number(static_cast<std::uint64_t>(value));
     packet += turn.work->shapes;
     pack.array(0);
     return packet;

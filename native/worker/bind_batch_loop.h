@@ -19,8 +19,8 @@
 
 #include "tensors/bind_tensors.h"
 #include "worker/batch_loop.h"
-#include "worker/graph_model.h"
 #include "worker/cuda_stream.h"
+#include "worker/graph_model.h"
 #include "worker/timed_model.h"
 
 namespace astrarium::worker {
@@ -71,7 +71,8 @@ inline std::vector<Spec> specs_of(const std::vector<SpecRow>& rows) {
   std::vector<Spec> specs;
   for (const auto& [name, type, item] : rows) {
     const express::Datatype* known = express::datatype(type);
-    if (known == nullptr || known->bytes == 0) throw std::invalid_argument("datatype: expected one of a fixed size, got " + type);
+    if (known == nullptr || known->bytes == 0)
+      throw std::invalid_argument("datatype: expected one of a fixed size, got " + type);
     specs.push_back({name, known, item});
   }
   return specs;
@@ -83,15 +84,19 @@ struct BoundLoop {
   BatchLoop loop;
 
   BoundLoop(nb::handle shared, std::unique_ptr<Surroundings> given)
-      : memory(shared, PyBUF_WRITABLE), around(std::move(given)), loop(*around, {memory.data(), memory.view().size()}) {}
+      : memory(shared, PyBUF_WRITABLE),
+        around(std::move(given)),
+        loop(*around, {memory.data(), memory.view().size()}) {}
 
-  void know(std::int64_t model, std::vector<Time> table, const std::vector<SpecRow>& inputs, const std::vector<SpecRow>& outputs,
-            std::vector<int> sources) {
+  void know(std::int64_t model, std::vector<Time> table, const std::vector<SpecRow>& inputs,
+            const std::vector<SpecRow>& outputs, std::vector<int> sources) {
     const auto most = static_cast<int>(inputs.size());
     if (sources.size() != outputs.size()) throw std::invalid_argument("sources: expected one for each output");
     for (const int source : sources)
-      if (source < -1 || source >= most) throw std::invalid_argument("sources: there is no input " + std::to_string(source));
-    loop.know(model, std::make_shared<TimedModel>(std::move(table), specs_of(inputs), specs_of(outputs), std::move(sources)));
+      if (source < -1 || source >= most)
+        throw std::invalid_argument("sources: there is no input " + std::to_string(source));
+    loop.know(model,
+              std::make_shared<TimedModel>(std::move(table), specs_of(inputs), specs_of(outputs), std::move(sources)));
   }
 
   void know_graphs(std::int64_t model, std::shared_ptr<GraphRunner> runner) {
@@ -112,14 +117,23 @@ inline void bind_batch_loop(nb::module_& m) {
   using namespace nb::literals;
   nb::exception<DeviceLost>(m, "DeviceLost");
   nb::class_<BoundLoop>(m, "BatchLoop")
-      .def("__init__", [](BoundLoop* self, nb::handle memory, int line) { new (self) BoundLoop(memory, std::make_unique<Line>(line)); },
-           "memory"_a, "line"_a)
-      .def("__init__", [](BoundLoop* self, nb::handle memory, nb::callable clock, nb::callable receive, nb::callable send, nb::callable watch) {
-        new (self) BoundLoop(memory, std::make_unique<PythonSurroundings>(clock, receive, send, watch));
-      }, "memory"_a, "clock"_a, "receive"_a, "send"_a, "watch"_a)
+      .def(
+          "__init__",
+          [](BoundLoop* self, nb::handle memory, int line) {
+            new (self) BoundLoop(memory, std::make_unique<Line>(line));
+          },
+          "memory"_a, "line"_a)
+      .def(
+          "__init__",
+          [](BoundLoop* self, nb::handle memory, nb::callable clock, nb::callable receive, nb::callable send,
+             nb::callable watch) {
+            new (self) BoundLoop(memory, std::make_unique<PythonSurroundings>(clock, receive, send, watch));
+          },
+          "memory"_a, "clock"_a, "receive"_a, "send"_a, "watch"_a)
       .def("know", &BoundLoop::know, "model"_a, "table"_a, "inputs"_a, "outputs"_a, "sources"_a)
       .def("know_graphs", &BoundLoop::know_graphs, "model"_a, "runner"_a)
-      .def("forget", [](BoundLoop& self, std::int64_t model) { self.loop.forget(model); }, "model"_a)
+      .def(
+          "forget", [](BoundLoop& self, std::int64_t model) { self.loop.forget(model); }, "model"_a)
       .def("serve", &BoundLoop::serve, "free"_a, "obey"_a);
 }
 

@@ -35,22 +35,27 @@ inline std::vector<char*> on_host(const Addresses& addresses) {
 }
 inline std::vector<DevicePointer> on_device(const Addresses& addresses) { return {addresses.begin(), addresses.end()}; }
 
-inline std::shared_ptr<GraphRunner> new_runner(std::shared_ptr<GpuStreams> streams, const std::vector<std::pair<std::uintptr_t, std::size_t>>& inputs,
-                                               std::vector<std::size_t> outputs, const std::vector<SlotAddresses>& slots) {
+inline std::shared_ptr<GraphRunner> new_runner(std::shared_ptr<GpuStreams> streams,
+                                               const std::vector<std::pair<std::uintptr_t, std::size_t>>& inputs,
+                                               std::vector<std::size_t> outputs,
+                                               const std::vector<SlotAddresses>& slots) {
   std::vector<TensorRoom> rooms;
   for (const auto& [device, item] : inputs) rooms.push_back({device, item});
   std::vector<SlotMemory> memory;
-  for (const auto& [in, staged, results, out] : slots) memory.push_back({on_host(in), on_device(staged), on_device(results), on_host(out)});
+  for (const auto& [in, staged, results, out] : slots)
+    memory.push_back({on_host(in), on_device(staged), on_device(results), on_host(out)});
   return std::make_shared<GraphRunner>(std::move(streams), std::move(rooms), std::move(outputs), std::move(memory));
 }
 
-inline std::vector<nb::bytes> rehearse_graphs(nb::handle shared, std::shared_ptr<GraphRunner> runner, const nb::bytes& order, int times) {
+inline std::vector<nb::bytes> rehearse_graphs(nb::handle shared, std::shared_ptr<GraphRunner> runner,
+                                              const nb::bytes& order, int times) {
   const express::Bytes memory(shared, PyBUF_WRITABLE);
   const std::string packet(order.c_str(), order.size());
   std::vector<std::string> news;
   {
     const nb::gil_scoped_release release;
-    news = rehearse({memory.data(), memory.view().size()}, std::make_shared<GraphModel>(std::move(runner)), packet, times);
+    news =
+        rehearse({memory.data(), memory.view().size()}, std::make_shared<GraphModel>(std::move(runner)), packet, times);
   }
   std::vector<nb::bytes> told;
   for (const std::string& one : news) told.emplace_back(one.data(), one.size());
@@ -60,17 +65,28 @@ inline std::vector<nb::bytes> rehearse_graphs(nb::handle shared, std::shared_ptr
 inline void bind_graph_runner(nb::module_& m) {
   using namespace nb::literals;
   nb::class_<GpuStreams>(m, "GpuStreams")
-      .def("__init__", [](GpuStreams* self, const std::string& library, std::uintptr_t copy_in, std::uintptr_t compute, std::uintptr_t copy_out) {
-        new (self) GpuStreams(library, handle_at(copy_in), handle_at(compute), handle_at(copy_out));
-      }, "library"_a, "copy_in"_a, "compute"_a, "copy_out"_a);
+      .def(
+          "__init__",
+          [](GpuStreams* self, const std::string& library, std::uintptr_t copy_in, std::uintptr_t compute,
+             std::uintptr_t copy_out) {
+            new (self) GpuStreams(library, handle_at(copy_in), handle_at(compute), handle_at(copy_out));
+          },
+          "library"_a, "copy_in"_a, "compute"_a, "copy_out"_a);
   nb::class_<GraphRunner>(m, "GraphRunner")
       .def(nb::new_(&new_runner), "streams"_a, "inputs"_a, "outputs"_a, "slots"_a)
-      .def("add", [](GraphRunner& self, int room, std::uintptr_t graph, const Addresses& outputs) { self.add(room, handle_at(graph), on_device(outputs)); },
-           "room"_a, "graph"_a, "outputs"_a)
+      .def(
+          "add",
+          [](GraphRunner& self, int room, std::uintptr_t graph, const Addresses& outputs) {
+            self.add(room, handle_at(graph), on_device(outputs));
+          },
+          "room"_a, "graph"_a, "outputs"_a)
       .def("takes", &GraphRunner::takes, "size"_a)
-      .def("rehearse", [](std::shared_ptr<GraphRunner> self, nb::handle memory, const nb::bytes& order, int times) {
-        return rehearse_graphs(memory, std::move(self), order, times);
-      }, "memory"_a, "order"_a, "times"_a)
+      .def(
+          "rehearse",
+          [](std::shared_ptr<GraphRunner> self, nb::handle memory, const nb::bytes& order, int times) {
+            return rehearse_graphs(memory, std::move(self), order, times);
+          },
+          "memory"_a, "order"_a, "times"_a)
       .def("finish", &GraphRunner::finish, nb::call_guard<nb::gil_scoped_release>());
 }
 

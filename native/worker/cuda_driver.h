@@ -17,14 +17,28 @@ class CudaError : public std::runtime_error {
  public:
   explicit CudaError(const std::string& told, int code = 0) : std::runtime_error(told), code_(code) {}
 
-  // Whether the process cannot use its GPU any more: such an error comes back from every later call of the driver, until
-  // the context goes with the process.
+  // Whether the process cannot use its GPU any more: such an error comes back from every later call of the driver,
+  // until the context goes with the process.
   bool is_sticky() const {
     switch (code_) {
-      case 46: case 101: case 201: case 214: case 220: case 226:        // GPU gone, no context, uncorrectable memory
-      case 700: case 702: case 709: case 710:                            // illegal address, time-out, destroyed, assert
-      case 714: case 715: case 716: case 717: case 718: case 719:        // broken stack, instruction, alignment, launch
-      case 721: case 999: return true;
+      case 46:
+      case 101:
+      case 201:
+      case 214:
+      case 220:
+      case 226:  // GPU gone, no context, uncorrectable memory
+      case 700:
+      case 702:
+      case 709:
+      case 710:  // illegal address, time-out, destroyed, assert
+      case 714:
+      case 715:
+      case 716:
+      case 717:
+      case 718:
+      case 719:  // broken stack, instruction, alignment, launch
+      case 721:
+      case 999: return true;
       default: return false;
     }
   }
@@ -37,12 +51,22 @@ class CudaDriver {
  public:
   explicit CudaDriver(const std::string& library) : library_(::dlopen(library.c_str(), RTLD_NOW)) {
     if (library_ == nullptr) throw CudaError(std::string("the CUDA driver cannot be loaded: ") + ::dlerror());
-    find(get_context_, "cuCtxGetCurrent"), find(set_context_, "cuCtxSetCurrent");
-    find(to_device_, "cuMemcpyHtoDAsync_v2"), find(to_host_, "cuMemcpyDtoHAsync_v2"), find(within_, "cuMemcpyDtoDAsync_v2");
-    find(fill_, "cuMemsetD8Async"), find(launch_, "cuGraphLaunch"), find(synchronize_, "cuStreamSynchronize");
-    find(create_, "cuEventCreate"), find(destroy_, "cuEventDestroy_v2"), find(record_, "cuEventRecord");
-    find(query_, "cuEventQuery"), find(wait_, "cuEventSynchronize"), find(elapsed_, "cuEventElapsedTime");
-    find(follow_, "cuStreamWaitEvent"), find(explain_, "cuGetErrorString");
+    find(get_context_, "cuCtxGetCurrent");
+    find(set_context_, "cuCtxSetCurrent");
+    find(to_device_, "cuMemcpyHtoDAsync_v2");
+    find(to_host_, "cuMemcpyDtoHAsync_v2");
+    find(within_, "cuMemcpyDtoDAsync_v2");
+    find(fill_, "cuMemsetD8Async");
+    find(launch_, "cuGraphLaunch");
+    find(synchronize_, "cuStreamSynchronize");
+    find(create_, "cuEventCreate");
+    find(destroy_, "cuEventDestroy_v2");
+    find(record_, "cuEventRecord");
+    find(query_, "cuEventQuery");
+    find(wait_, "cuEventSynchronize");
+    find(elapsed_, "cuEventElapsedTime");
+    find(follow_, "cuStreamWaitEvent");
+    find(explain_, "cuGetErrorString");
   }
   CudaDriver(const CudaDriver&) = delete;
   CudaDriver& operator=(const CudaDriver&) = delete;

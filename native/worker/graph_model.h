@@ -28,7 +28,8 @@ class GraphWork : public Work {
       gather();
       flight_ = runner_->launch(static_cast<int>(members_.size()), now);
     } catch (const CudaError& error) {
-      error_ = error.what(), lost_ = error.is_sticky();
+      error_ = error.what();
+      lost_ = error.is_sticky();
     } catch (const std::exception& error) {
       error_ = error.what();
     }
@@ -86,14 +87,16 @@ class GraphModel : public NativeModel {
   explicit GraphModel(std::shared_ptr<GraphRunner> runner) : runner_(std::move(runner)) {}
 
   std::unique_ptr<Work> work(const Memory& memory, const RunBatch& order) override {
-    if (!order.shapes.empty() || !runner_->takes(order.members.size()) || !is_well(memory, order.members)) return nullptr;
+    if (!order.shapes.empty() || !runner_->takes(order.members.size()) || !is_well(memory, order.members))
+      return nullptr;
     return std::make_unique<GraphWork>(runner_, memory, order.members);
   }
 
  private:
   // Whether inputs and answers of all members lie where they can be.
   bool is_well(const Memory& memory, const std::vector<Member>& members) const {
-    const std::vector<char*> inputs(runner_->inputs().size(), memory.data), outputs(runner_->outputs().size(), memory.data);
+    const std::vector<char*> inputs(runner_->inputs().size(), memory.data),
+        outputs(runner_->outputs().size(), memory.data);
     try {
       express::gathering({memory.data, memory.size}, members, runner_->input_bytes(), inputs);
       express::scattering(memory.data, memory.size, members, runner_->outputs(), outputs);

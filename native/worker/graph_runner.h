@@ -1,5 +1,6 @@
-// Runs a model that was captured in CUDA graphs: copies a batch to the GPU, launches the graph of its size, and copies the
-// answers back, all of it in the order of streams, while the host goes on. backends/torch/cuda_runner.py makes graphs and memory.
+// Runs a model that was captured in CUDA graphs: copies a batch to the GPU, launches the graph of its size, and copies
+// the answers back, all of it in the order of streams, while the host goes on. backends/torch/cuda_runner.py makes graphs
+// and memory.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +22,11 @@ namespace astrarium::worker {
 class Milestones {
  public:
   explicit Milestones(const CudaDriver& driver)
-      : copied(driver.new_event(false)), began(driver.new_event(true)), computed(driver.new_event(true)), done(driver.new_event(true)), driver_(driver) {}
+      : copied(driver.new_event(false)),
+        began(driver.new_event(true)),
+        computed(driver.new_event(true)),
+        done(driver.new_event(true)),
+        driver_(driver) {}
   ~Milestones() {
     for (const Handle event : {copied, began, computed, done}) driver_.destroy(event);
   }
@@ -85,13 +90,19 @@ struct Flight {
 
 class GraphRunner {
  public:
-  GraphRunner(std::shared_ptr<GpuStreams> streams, std::vector<TensorRoom> inputs, std::vector<std::size_t> outputs, std::vector<SlotMemory> slots)
-      : streams_(std::move(streams)), inputs_(std::move(inputs)), outputs_(std::move(outputs)), slots_(std::move(slots)), busy_(slots_.size()) {
+  GraphRunner(std::shared_ptr<GpuStreams> streams, std::vector<TensorRoom> inputs, std::vector<std::size_t> outputs,
+              std::vector<SlotMemory> slots)
+      : streams_(std::move(streams)),
+        inputs_(std::move(inputs)),
+        outputs_(std::move(outputs)),
+        slots_(std::move(slots)),
+        busy_(slots_.size()) {
     if (slots_.empty()) throw std::invalid_argument("slots: expected at least one");
     for (const SlotMemory& slot : slots_) check(slot);
     for (const TensorRoom& input : inputs_) input_bytes_.push_back(input.item);
     // The clock looks back at the batch before, whose slot may have been given away by then.
-    for (std::size_t i = 0; i < 2 * slots_.size(); ++i) milestones_.push_back(std::make_shared<Milestones>(streams_->driver));
+    for (std::size_t i = 0; i < 2 * slots_.size(); ++i)
+      milestones_.push_back(std::make_shared<Milestones>(streams_->driver));
   }
 
   // A graph for batches of up to *room*, and where it leaves its outputs. Graphs may be added while others run.
@@ -116,7 +127,11 @@ class GraphRunner {
 
   // The slot that the next batch is gathered in: nobody uses it any more.
   std::size_t next() {
-    if (busy_[next_] != nullptr) streams_->enter(), streams_->driver.await(busy_[next_]->done), busy_[next_] = nullptr;
+    if (busy_[next_] != nullptr) {
+      streams_->enter();
+      streams_->driver.await(busy_[next_]->done);
+      busy_[next_] = nullptr;
+    }
     return next_;
   }
   const SlotMemory& next_memory() { return slots_[next()]; }
@@ -151,7 +166,8 @@ class GraphRunner {
   // When the GPU computed a batch of which the host has *seen* all now; batches are seen in their order.
   Ran ran(const Flight& flight, Time seen) {
     const Milestones& passed = *flight.milestones;
-    const Time done = when_done(flight.milestones, seen), ended = done - streams_->driver.elapsed(passed.computed, passed.done);
+    const Time done = when_done(flight.milestones, seen),
+               ended = done - streams_->driver.elapsed(passed.computed, passed.done);
     const Time began = ended - streams_->driver.elapsed(passed.began, passed.computed);
     learn(flight.room, done - began);
     return {began, ended};
@@ -169,7 +185,8 @@ class GraphRunner {
   const std::pair<const int, Graph>& graph_for(int size) const {
     const std::lock_guard lock(adding_);
     const auto found = graphs_.lower_bound(size);
-    if (size < 1 || found == graphs_.end()) throw std::invalid_argument("size: there is no graph for a batch of " + std::to_string(size));
+    if (size < 1 || found == graphs_.end())
+      throw std::invalid_argument("size: there is no graph for a batch of " + std::to_string(size));
     return *found;
   }
 
@@ -194,12 +211,14 @@ class GraphRunner {
   void straight(int size, int room, const Graph& graph, const SlotMemory& slot, const Milestones& told) {
     const CudaDriver& driver = streams_->driver;
     const Handle stream = streams_->compute;
-    for (std::size_t i = 0; i < inputs_.size(); ++i) driver.copy_to_device(inputs_[i].device, slot.inputs[i], bytes(size, inputs_[i].item), stream);
+    for (std::size_t i = 0; i < inputs_.size(); ++i)
+      driver.copy_to_device(inputs_[i].device, slot.inputs[i], bytes(size, inputs_[i].item), stream);
     clear_rest(size, room);
     driver.record(told.began, stream);
     driver.launch(graph.graph, stream);
     driver.record(told.computed, stream);
-    for (std::size_t i = 0; i < outputs_.size(); ++i) driver.copy_to_host(slot.outputs[i], graph.outputs[i], bytes(size, outputs_[i]), stream);
+    for (std::size_t i = 0; i < outputs_.size(); ++i)
+      driver.copy_to_host(slot.outputs[i], graph.outputs[i], bytes(size, outputs_[i]), stream);
     driver.record(told.done, stream);
   }
 
@@ -208,10 +227,12 @@ class GraphRunner {
     copy_in(size, slot, told);
     driver.follow(streams_->compute, told.copied);
     driver.record(told.began, streams_->compute);
-    for (std::size_t i = 0; i < inputs_.size(); ++i) driver.copy_within(inputs_[i].device, slot.staged[i], bytes(size, inputs_[i].item), streams_->compute);
+    for (std::size_t i = 0; i < inputs_.size(); ++i)
+      driver.copy_within(inputs_[i].device, slot.staged[i], bytes(size, inputs_[i].item), streams_->compute);
     clear_rest(size, room);
     driver.launch(graph.graph, streams_->compute);
-    for (std::size_t i = 0; i < outputs_.size(); ++i) driver.copy_within(slot.results[i], graph.outputs[i], bytes(size, outputs_[i]), streams_->compute);
+    for (std::size_t i = 0; i < outputs_.size(); ++i)
+      driver.copy_within(slot.results[i], graph.outputs[i], bytes(size, outputs_[i]), streams_->compute);
     driver.record(told.computed, streams_->compute);
     copy_out(size, slot, told);
   }
@@ -237,21 +258,24 @@ class GraphRunner {
 
   static std::size_t bytes(int items, std::size_t each) { return static_cast<std::size_t>(items) * each; }
 
-  // A batch is done when the host sees so, or a little before; and as long after the one seen before as the GPU says. The
-  // earlier of both is closer: the host may have been busy meanwhile.
+  // A batch is done when the host sees so, or a little before; and as long after the one seen before as the GPU says.
+  // The earlier of both is closer: the host may have been busy meanwhile.
   Time when_done(const std::shared_ptr<Milestones>& passed, Time seen) {
     Time at = seen;
     if (seen_ != nullptr && seen_ != passed) {
       const Time since = streams_->driver.elapsed(seen_->done, passed->done);
       at = std::min(seen, seen_at_ + since + since / kDrift);
     }
-    seen_ = passed, seen_at_ = at;
+    seen_ = passed;
+    seen_at_ = at;
     return at;
   }
 
   void learn(int room, Time took) {
     const auto [known, first] = takes_.emplace(room, took);
-    if (!first) known->second = std::min(took, known->second + known->second / 8);  // expecting it too early costs less than too late
+    if (!first)
+      known->second =
+          std::min(took, known->second + known->second / 8);  // expecting it too early costs less than too late
   }
 
   const std::shared_ptr<GpuStreams> streams_;
@@ -259,10 +283,10 @@ class GraphRunner {
   std::vector<std::size_t> input_bytes_;
   const std::vector<std::size_t> outputs_;  // bytes of an item
   const std::vector<SlotMemory> slots_;
-  mutable std::mutex adding_;                          // another thread adds graphs
-  std::map<int, Graph> graphs_;                        // by room
-  std::map<int, Time> takes_;                          // by room
-  std::vector<std::shared_ptr<Milestones>> busy_;      // by slot: of the last batch in it
+  mutable std::mutex adding_;                      // another thread adds graphs
+  std::map<int, Graph> graphs_;                    // by room
+  std::map<int, Time> takes_;                      // by room
+  std::vector<std::shared_ptr<Milestones>> busy_;  // by slot: of the last batch in it
   std::vector<std::shared_ptr<Milestones>> milestones_;
   std::size_t next_ = 0, turn_ = 0;
   std::shared_ptr<Milestones> seen_;

@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "tensors/batch_copy.h"
 #include "messages/news.h"
 #include "messages/pack_reader.h"
+#include "tensors/batch_copy.h"
 
 namespace astrarium::worker {
 
@@ -35,10 +35,13 @@ class OrderScan {
 
   // Nothing for any other message.
   std::optional<RunBatch> run_batch() {
-    constexpr std::string_view kStart = "\x96\xa8" "RunBatch";  // an array of six, and its tag
+    constexpr std::string_view kStart =
+        "\x96\xa8"
+        "RunBatch";  // an array of six, and its tag
     if (!pack_.begins_with(kStart)) return std::nullopt;
     RunBatch order;
-    order.run = pack_.number(), order.model = pack_.number();
+    order.run = pack_.number();
+    order.model = pack_.number();
     const std::string_view members = pack_.binary();
     if (members.size() % sizeof(Member) != 0) return std::nullopt;
     order.members = express::unpacked(members);
@@ -50,14 +53,18 @@ class OrderScan {
 
   // When a ping was sent.
   std::optional<Time> ping() {
-    constexpr std::string_view kStart = "\x92\xa4" "Ping";
+    constexpr std::string_view kStart =
+        "\x92\xa4"
+        "Ping";
     if (!pack_.begins_with(kStart)) return std::nullopt;
     const Time sent = pack_.number();
     return pack_.good() ? std::optional(sent) : std::nullopt;
   }
 
   std::optional<CancelBatch> cancel_batch() {
-    constexpr std::string_view kStart = "\x93\xab" "CancelBatch";
+    constexpr std::string_view kStart =
+        "\x93\xab"
+        "CancelBatch";
     if (!pack_.begins_with(kStart)) return std::nullopt;
     const CancelBatch order{pack_.number(), pack_.number()};
     return pack_.good() && order.recovery < kLatest ? std::optional(order) : std::nullopt;
@@ -66,9 +73,7 @@ class OrderScan {
  private:
   static constexpr Time kLatest = Time{1} << 61;  // what is added to a time does not go beyond what a number holds
 
-  std::vector<Written> of_member() {
-    return pack_.nothing() ? std::vector<Written>() : express::read_shapes(pack_);
-  }
+  std::vector<Written> of_member() { return pack_.nothing() ? std::vector<Written>() : express::read_shapes(pack_); }
 
   express::PackReader pack_;
 };

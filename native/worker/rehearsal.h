@@ -22,17 +22,20 @@ class Rehearsal : public Surroundings {
   Time now() override { return front::monotonic_ns(); }
   std::optional<std::string_view> receive() override {
     if (left_ == 0) return std::nullopt;
-    --left_, ++open_;
+    --left_;
+    ++open_;
     return order_;
   }
   void say(const std::string& packet) override { --open_, news.push_back(packet); }
   bool wait(Time until, const std::function<bool()>&) override {
-    while (now() < until) {}
+    while (now() < until) {
+    }
     return true;
   }
   void wait_for(Time, const std::function<bool()>& ready, const std::function<void()>& heard) override {
     if (left_ > 0 && open_ < 2) heard();
-    while (!ready()) {}
+    while (!ready()) {
+    }
   }
 
   std::vector<std::string> news;
@@ -43,13 +46,15 @@ class Rehearsal : public Surroundings {
 };
 
 // What is said about a batch that is run *times* times in a row.
-inline std::vector<std::string> rehearse(const Memory& memory, std::shared_ptr<NativeModel> model, const std::string& order, int times) {
+inline std::vector<std::string> rehearse(const Memory& memory, std::shared_ptr<NativeModel> model,
+                                         const std::string& order, int times) {
   Rehearsal around(order, times);
   BatchLoop loop(around, memory);
   const auto known = OrderScan(order).run_batch();
   if (!known) throw std::invalid_argument("order: expected one to run a batch");
   loop.know(known->model, std::move(model));
-  loop.serve(0, [](std::string_view, Time) -> bool { throw std::invalid_argument("order: the model needs Python for it"); });
+  loop.serve(
+      0, [](std::string_view, Time) -> bool { throw std::invalid_argument("order: the model needs Python for it"); });
   return std::move(around.news);
 }
 

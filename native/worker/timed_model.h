@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "tensors/model.h"
 #include "messages/pack_writer.h"
+#include "tensors/model.h"
 #include "worker/work.h"
 
 namespace astrarium::worker {
@@ -55,8 +55,14 @@ class TimedModel : public NativeModel {
  public:
   // *sources* are the places of the inputs that are handed back as each output, or -1.
   TimedModel(std::vector<Time> table, std::vector<Spec> inputs, std::vector<Spec> outputs, std::vector<int> sources)
-      : table_(std::move(table)), inputs_(std::move(inputs)), outputs_(std::move(outputs)), sources_(std::move(sources)) {
-    for (const Spec& spec : outputs_) open_ |= is_open(spec), zeros_.push_back(zeros_of(spec));
+      : table_(std::move(table)),
+        inputs_(std::move(inputs)),
+        outputs_(std::move(outputs)),
+        sources_(std::move(sources)) {
+    for (const Spec& spec : outputs_) {
+      open_ |= is_open(spec);
+      zeros_.push_back(zeros_of(spec));
+    }
   }
 
   std::unique_ptr<Work> work(const Memory& memory, const RunBatch& order) override {
@@ -117,7 +123,8 @@ class TimedModel : public NativeModel {
     return Item{nullptr, Shape(whole.begin() + 1, whole.end()), *bytes / static_cast<std::size_t>(member.rows)};
   }
 
-  std::optional<std::vector<Item>> items_of(const Memory& memory, const Member& member, const std::vector<Written>* written) const {
+  std::optional<std::vector<Item>> items_of(const Memory& memory, const Member& member,
+                                            const std::vector<Written>* written) const {
     if (member.row < 0 || member.row >= member.rows) return std::nullopt;
     if (written != nullptr && written->size() != inputs_.size()) return std::nullopt;
     std::vector<Item> items;
@@ -149,13 +156,15 @@ class TimedModel : public NativeModel {
     return source < 0 ? zeros_[output] : items[static_cast<std::size_t>(source)];
   }
 
-  bool answer(const Memory& memory, const Member& member, const std::vector<Item>& items, std::vector<Answer>& found) const {
+  bool answer(const Memory& memory, const Member& member, const std::vector<Item>& items,
+              std::vector<Answer>& found) const {
     if (!memory.holds(member.reply, member.room)) return false;
     Wide at = 0;
     for (std::size_t i = 0; i < outputs_.size(); ++i) {
       const Item& item = output_of(i, items);
       if (at + static_cast<Wide>(item.bytes) > member.room) return false;
-      found.push_back({memory.data + static_cast<std::size_t>(member.reply) + static_cast<std::size_t>(at), item.data, item.bytes});
+      found.push_back(
+          {memory.data + static_cast<std::size_t>(member.reply) + static_cast<std::size_t>(at), item.data, item.bytes});
       at += express::aligned_wide(static_cast<Wide>(item.bytes));
     }
     return true;
@@ -177,7 +186,7 @@ class TimedModel : public NativeModel {
   std::vector<Spec> inputs_, outputs_;
   std::vector<int> sources_;
   std::vector<Item> zeros_;  // by output
-  bool open_ = false;  // whether some output's shape is not known beforehand
+  bool open_ = false;        // whether some output's shape is not known beforehand
 };
 
 }  // namespace astrarium::worker

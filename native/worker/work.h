@@ -16,7 +16,9 @@ struct Memory {
   char* data;
   std::size_t size;
 
-  bool holds(express::Wide at, express::Wide bytes) const { return at >= 0 && bytes >= 0 && at + bytes <= static_cast<express::Wide>(size); }
+  bool holds(express::Wide at, express::Wide bytes) const {
+    return at >= 0 && bytes >= 0 && at + bytes <= static_cast<express::Wide>(size);
+  }
 };
 
 // When a batch ran on the GPU, by the clock of the host.
@@ -59,7 +61,8 @@ class Work {
   virtual std::size_t in_flight() const { return 0; }
   virtual const void* model() const { return nullptr; }
 
-  // Runs it, or waits until it has run; nothing where it was stopped before. *free* is when the batch before left the GPU.
+  // Runs it, or waits until it has run; nothing where it was stopped before. *free* is when the batch before left the
+  // GPU.
   virtual std::optional<Ran> run(Time free, Time not_before, Waiting& waiting) = 0;
   virtual void answer() = 0;
 

@@ -14,11 +14,13 @@ import pytest
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import MILLISECOND, SECOND
 from astrarium.server.contract import InferCall, Refused
-from astrarium.server.control.books import ModelBooks
-from astrarium.server.control.calls import Calls, Preprocessor, asks_what_was_promised
+from astrarium.server.control.accounts.model_accounts import ModelBooks
+from astrarium.server.control.calls.handler import Calls
+from astrarium.server.control.calls.objectives import asks_what_was_promised
+from astrarium.server.control.calls.preprocessing import Preprocessor
+from astrarium.server.control.calls.ticket import EndedBatch
+from astrarium.server.control.health.refusal_watch import FEWEST_REFUSED, WHILE, RefusalWatch
 from astrarium.server.control.plan import plan
-from astrarium.server.control.tickets import EndedBatch
-from astrarium.server.control.watches import FEWEST_REFUSED, WHILE, RefusalWatch
 from astrarium.server.service import LiveService
 from astrarium.server.timelines import Timelines
 from astrarium.serving.contract import Network

@@ -15,13 +15,14 @@ from astrarium.core.choice import parameters_of
 from astrarium.core.optional import extension
 from astrarium.core.quantities import FOREVER, MILLISECOND, Time
 from astrarium.server.contract import InferCall
+from astrarium.server.control.calls.open_calls import Desk
+from astrarium.server.control.calls.tensor_store import TensorStore
+from astrarium.server.control.calls.ticket import Ticket
 from astrarium.server.control.control_room import ControlRoom
-from astrarium.server.control.desk import Desk
-from astrarium.server.control.fleet import Fleet
-from astrarium.server.control.isolation import Isolation
 from astrarium.server.control.plan import ModelPlan, ServingPlan
 from astrarium.server.control.repository import Repository
-from astrarium.server.control.tickets import TensorStore, Ticket
+from astrarium.server.control.workers.fleet import Fleet
+from astrarium.server.control.workers.isolation import Isolation
 from astrarium.serving.contract import (
     DynamicSpec,
     GpuSpec,

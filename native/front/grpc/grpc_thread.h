@@ -16,13 +16,13 @@
 #include <utility>
 #include <vector>
 
-#include "protocol/plain_calls.h"
-#include "protocol/proto_call.h"
+#include "common/memory_return.h"
 #include "front/event_thread.h"
 #include "front/grpc/stream.h"
 #include "front/keys.h"
-#include "common/memory_return.h"
 #include "front/reasons.h"
+#include "protocol/plain_calls.h"
+#include "protocol/proto_call.h"
 
 namespace astrarium::front {
 
@@ -36,11 +36,13 @@ struct GrpcShared {
   const std::size_t message_bytes;  // of one message, tensors and all
   const Keys keys;
   LongWayQueue<PassedCall> long_way;
-  Reasons left;                           // connections that we closed, by reason
+  Reasons left;  // connections that we closed, by reason
   std::atomic<std::int64_t> connections = 0;
   std::atomic<std::int64_t> long_calls = 0;  // that Python has, or that wait for it
-  std::atomic<std::size_t> held = 0;   // bytes of messages that are not whole, of what waits in Python, and of answers that nobody takes
-  std::atomic<std::size_t> heads = 0;  // bytes of open streams and their metadata, and of frames and heads that are not whole
+  std::atomic<std::size_t> held =
+      0;  // bytes of messages that are not whole, of what waits in Python, and of answers that nobody takes
+  std::atomic<std::size_t> heads =
+      0;  // bytes of open streams and their metadata, and of frames and heads that are not whole
 
   // Python has nothing of a call any more.
   void forget_call(std::size_t metadata) {
@@ -53,17 +55,17 @@ struct GrpcConnection {
   int fd = -1;  // -1: this place is free
   ConnectionNumber number = 0;
   std::unique_ptr<GrpcHttp2> http2;
-  Bytes in;              // part of a frame
-  std::size_t sent = 0;  // bytes of http2->out()
-  Time since = 0;        // when the client last took something of what waits for it, or nothing waited
-  std::size_t moved = 0; // bytes of http2->moved() then
-  std::size_t heads = 0; // bytes of its open streams and their metadata
-  std::size_t partial = 0;              // bytes of a frame and a head that are not whole
-  std::size_t waiting = 0;              // bytes of answers that wait for it, as they are counted
-  Time frame_since = 0, head_since = 0; // when that frame and that head began to arrive; 0: there is none
-  Time left = 0;                        // when we said the last that we say; what it still sends is nothing
-  bool stalled = false;  // because too much waits for Python
-  bool marked = false;   // it is looked at when the round ends
+  Bytes in;                              // part of a frame
+  std::size_t sent = 0;                  // bytes of http2->out()
+  Time since = 0;                        // when the client last took something of what waits for it, or nothing waited
+  std::size_t moved = 0;                 // bytes of http2->moved() then
+  std::size_t heads = 0;                 // bytes of its open streams and their metadata
+  std::size_t partial = 0;               // bytes of a frame and a head that are not whole
+  std::size_t waiting = 0;               // bytes of answers that wait for it, as they are counted
+  Time frame_since = 0, head_since = 0;  // when that frame and that head began to arrive; 0: there is none
+  Time left = 0;                         // when we said the last that we say; what it still sends is nothing
+  bool stalled = false;                  // because too much waits for Python
+  bool marked = false;                   // it is looked at when the round ends
   std::uint32_t armed = 0;
 
   std::size_t unsent() const { return http2->out().size() - sent; }
@@ -141,17 +143,19 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
   }
 
  private:
-  static constexpr std::string_view kService = "/inference.GRPCInferenceService/", kInfer = "/inference.GRPCInferenceService/ModelInfer",
+  static constexpr std::string_view kService = "/inference.GRPCInferenceService/",
+                                    kInfer = "/inference.GRPCInferenceService/ModelInfer",
                                     kStreams = "/inference.GRPCInferenceService/ModelStreamInfer";
-  static constexpr std::size_t kRead = 1 << 18;         // bytes at once
-  static constexpr std::size_t kMostUnsent = 1 << 20;   // bytes: from who takes nothing, nothing is read
-  static constexpr std::size_t kMostStreams = 1024;     // at once on a connection
+  static constexpr std::size_t kRead = 1 << 18;                 // bytes at once
+  static constexpr std::size_t kMostUnsent = 1 << 20;           // bytes: from who takes nothing, nothing is read
+  static constexpr std::size_t kMostStreams = 1024;             // at once on a connection
   static constexpr std::size_t kMostResets = 2 * kMostStreams;  // soon after each other: all calls, twice
-  static constexpr std::size_t kForgiven = 100;         // resets a second, besides one for each answer
-  static constexpr Time kPatient = 50 * kMillisecond;   // who waits so long for an answer may give up on it
-  static constexpr std::size_t kMostKept = 64 << 20;    // bytes of answers that a client's windows keep here
-  static constexpr std::int64_t kWindow = 1 << 20;      // bytes of a stream: more than most messages have
-  static constexpr std::size_t kMostHeads = 256 << 20;  // bytes of streams, metadata and unfinished frames, of all connections
+  static constexpr std::size_t kForgiven = 100;                 // resets a second, besides one for each answer
+  static constexpr Time kPatient = 50 * kMillisecond;           // who waits so long for an answer may give up on it
+  static constexpr std::size_t kMostKept = 64 << 20;            // bytes of answers that a client's windows keep here
+  static constexpr std::int64_t kWindow = 1 << 20;              // bytes of a stream: more than most messages have
+  static constexpr std::size_t kMostHeads =
+      256 << 20;  // bytes of streams, metadata and unfinished frames, of all connections
   static constexpr std::size_t kHeadsOfEach = 4 << 20;  // and of one: 4 KiB for each stream that it may open
   static constexpr std::size_t kReported = 1 << 16;     // bytes of which other threads need not know
   static constexpr std::int64_t kMostLong = 1 << 14;    // calls in Python at once, which cost about 10 KiB each
@@ -220,7 +224,8 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
     connection.in.append(data.substr(used));
     time_parts(connection, used > 0);
     count_partial(connection, connection.in.size() + connection.http2->head_bytes());
-    if (connection.partial > kFrameHead && is_crowded()) connection.http2->break_off(Http2Error::kCalm, "memory", "too much memory is held");
+    if (connection.partial > kFrameHead && is_crowded())
+      connection.http2->break_off(Http2Error::kCalm, "memory", "too much memory is held");
     mark(connection);
   }
 
@@ -260,7 +265,8 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
     watch(connection.fd, connection.number, wanted, EPOLL_CTL_MOD);
   }
 
-  // Frees all that it has. The socket stays for a moment: closed with something unread, it would take back what we said last.
+  // Frees all that it has. The socket stays for a moment: closed with something unread, it would take back what we said
+  // last.
   void leave(GrpcConnection& connection) {
     shared_.left.count(connection.http2->reason());
     connection.http2->end();
@@ -275,7 +281,8 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
   bool flush(GrpcConnection& connection) {
     std::string& out = connection.http2->out();
     while (connection.sent < out.size()) {
-      const ssize_t sent = ::send(connection.fd, out.data() + connection.sent, out.size() - connection.sent, MSG_DONTWAIT | MSG_NOSIGNAL);
+      const ssize_t sent = ::send(connection.fd, out.data() + connection.sent, out.size() - connection.sent,
+                                  MSG_DONTWAIT | MSG_NOSIGNAL);
       if (sent < 0 && errno == EINTR) continue;
       if (sent < 0) break;
       connection.sent += static_cast<std::size_t>(sent);
@@ -290,7 +297,8 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
   void note_taken(GrpcConnection& connection) {
     const std::size_t moved = connection.http2->moved();
     if (connection.http2->unsent() && moved == connection.moved) return;
-    connection.moved = moved, connection.since = began_;
+    connection.moved = moved;
+    connection.since = began_;
   }
 
   static void forget_sent(GrpcConnection& connection, std::string& out) {
@@ -318,7 +326,8 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
 
   // Open streams, their metadata and unfinished frames. Other threads learn of it when it is worth that.
   void count_heads(std::size_t more, std::size_t less) {
-    heads_ += more, heads_ -= less;
+    heads_ += more;
+    heads_ -= less;
     memory_.held(heads_);
     if (heads_ > reported_ + kReported || heads_ + kReported < reported_) report_heads();
   }
@@ -335,10 +344,12 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
   // Answers that wait for the client. Where all memory is held, those go who let most of it wait.
   void count_waiting(GrpcConnection& connection, std::size_t bytes) {
     if (bytes == connection.waiting) return;
-    const std::size_t held = shared_.held.fetch_add(bytes - connection.waiting, std::memory_order_relaxed) + bytes - connection.waiting;
+    const std::size_t held =
+        shared_.held.fetch_add(bytes - connection.waiting, std::memory_order_relaxed) + bytes - connection.waiting;
     connection.waiting = bytes;
     memory_.held(held);
-    if (held > shared_.limits.held_bytes && bytes > kMostUnsent) connection.http2->break_off(Http2Error::kCalm, "memory", "too many answers wait to be taken");
+    if (held > shared_.limits.held_bytes && bytes > kMostUnsent)
+      connection.http2->break_off(Http2Error::kCalm, "memory", "too many answers wait to be taken");
   }
 
   // ---- what comes on a stream
@@ -350,13 +361,18 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
     if (name == "content-type") return stream.is_grpc = is_grpc_type(value), void();
     Place* place = known(stream, name);
     if (place == nullptr) return;
-    stream.metadata += name, stream.metadata += '\0';
+    stream.metadata += name;
+    stream.metadata += '\0';
     *place = {stream.metadata.size(), value.size()};
-    stream.metadata += value, stream.metadata += '\0';
+    stream.metadata += value;
+    stream.metadata += '\0';
   }
 
   void begin(GrpcStream& stream) {
-    if (stream.connection == nullptr) stream.connection = reads_, stream.received = stream.since = arrived_;
+    if (stream.connection == nullptr) {
+      stream.connection = reads_;
+      stream.received = stream.since = arrived_;
+    }
   }
 
   Place* known(GrpcStream& stream, std::string_view name) const {
@@ -364,7 +380,10 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
       case 5: return name == ":path" ? &stream.path : nullptr;
       case 9: return name == "x-api-key" && shared_.keys ? &stream.api_key : nullptr;
       case 12: return name == "grpc-timeout" ? &stream.timeout : nullptr;
-      case 13: return name == "grpc-encoding" ? &stream.encoding : name == "authorization" && shared_.keys ? &stream.authorization : nullptr;
+      case 13:
+        return name == "grpc-encoding"                   ? &stream.encoding
+               : name == "authorization" && shared_.keys ? &stream.authorization
+                                                         : nullptr;
       case 20: return name == "x-astrarium-timeline" ? &stream.timeline : nullptr;
       case 23: return name == "x-astrarium-application" ? &stream.application : nullptr;
       default: return nullptr;
@@ -375,7 +394,9 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
     begin(stream);
     if (!count_stream(stream) || !is_call(stream)) return;
     const std::string_view path = stream.view(stream.path);
-    stream.mode = path == kInfer ? GrpcStream::kInfer : path != kStreams && path.substr(0, kService.size()) == kService ? GrpcStream::kUnary : GrpcStream::kStream;
+    stream.mode = path == kInfer                                                    ? GrpcStream::kInfer
+                  : path != kStreams && path.substr(0, kService.size()) == kService ? GrpcStream::kUnary
+                                                                                    : GrpcStream::kStream;
     if (!has_key(stream) && !is_open_method(path)) return refuse(stream, kUnauthenticated, kNoKey);
     if (stream.mode == GrpcStream::kStream) go_long(stream, "stream", {}, false);
   }
@@ -399,7 +420,9 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
   bool is_call(GrpcStream& stream) {
     if (stream.head_bytes > shared_.limits.head_bytes) {
       const std::string most = std::to_string(shared_.limits.head_bytes), told = std::to_string(stream.head_bytes);
-      return refuse_head(stream, "431", kExhausted, "metadata: expected at most " + most + " bytes with 32 for each field (got " + told + ")"), false;
+      return refuse_head(stream, "431", kExhausted,
+                         "metadata: expected at most " + most + " bytes with 32 for each field (got " + told + ")"),
+             false;
     }
     if (!stream.is_post) return refuse_head(stream, "405", kInternal, ":method: expected POST"), false;
     if (!stream.is_grpc) return refuse_head(stream, "415", kInternal, "content-type: expected application/grpc"), false;
@@ -409,10 +432,13 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
     return false;
   }
 
-  bool has_key(const GrpcStream& stream) const { return shared_.keys.admit(stream.view(stream.authorization), stream.view(stream.api_key)); }
+  bool has_key(const GrpcStream& stream) const {
+    return shared_.keys.admit(stream.view(stream.authorization), stream.view(stream.api_key));
+  }
   // As OPEN_METHODS in astrarium.server.grpc.front.
   static bool is_open_method(std::string_view path) {
-    return path.substr(0, kService.size()) == kService && (path.substr(kService.size()) == "ServerLive" || path.substr(kService.size()) == "ServerReady");
+    return path.substr(0, kService.size()) == kService &&
+           (path.substr(kService.size()) == "ServerLive" || path.substr(kService.size()) == "ServerReady");
   }
 
   struct Message {
@@ -464,7 +490,8 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
   // A message begins with whether it is compressed.
   bool has_known_flag(GrpcStream& stream, std::string_view body) {
     if (!stream.in.empty() || (body[0] & ~1) == 0) return true;
-    refuse(stream, kInternal, "a message begins with 0 or 1 (got " + std::to_string(static_cast<unsigned char>(body[0])) + ")");
+    refuse(stream, kInternal,
+           "a message begins with 0 or 1 (got " + std::to_string(static_cast<unsigned char>(body[0])) + ")");
     return false;
   }
 
@@ -500,7 +527,8 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
 
   bool is_small(GrpcStream& stream, std::size_t size) {
     if (size <= shared_.message_bytes) return true;
-    const std::string told = "SERVER: Received message larger than max (" + std::to_string(size) + " vs. " + std::to_string(shared_.message_bytes) + ")";
+    const std::string told = "SERVER: Received message larger than max (" + std::to_string(size) + " vs. " +
+                             std::to_string(shared_.message_bytes) + ")";
     refuse(stream, kExhausted, told);
     return false;
   }
@@ -517,12 +545,14 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
     const std::size_t cost = message_cost(message.bytes.size());
     if (!hold(cost)) return refuse_to_hold(stream);
     stream.untaken += cost;
-    pass(stream, {PassedCall::kMessage, stream.connection->number, stream.id, std::string(message.bytes), message.compressed});
+    pass(stream,
+         {PassedCall::kMessage, stream.connection->number, stream.id, std::string(message.bytes), message.compressed});
   }
 
   void ended(GrpcStream& stream) override {
     if (!stream.in.empty()) return refuse(stream, kInternal, "the last message is not whole");
-    if (stream.mode == GrpcStream::kStream) return pass(stream, {PassedCall::kEnd, stream.connection->number, stream.id});
+    if (stream.mode == GrpcStream::kStream)
+      return pass(stream, {PassedCall::kEnd, stream.connection->number, stream.id});
     if (!stream.has_message) refuse(stream, kUnimplemented, "expected a message, and none came");
   }
 
@@ -608,15 +638,20 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
 
   // ---- the end of a call
 
-  static constexpr int kInvalid = 3, kDeadline = 4, kExhausted = 8, kUnimplemented = 12, kInternal = 13, kUnauthenticated = 16;  // statuses
-  // As Keys in astrarium.server.settings.
-  static constexpr std::string_view kNoKey = "API key: expected 'Authorization: Bearer KEY' or 'x-api-key: KEY' with a key that this server knows";
+  static constexpr int kInvalid = 3, kDeadline = 4, kExhausted = 8, kUnimplemented = 12, kInternal = 13,
+                       kUnauthenticated = 16;  // statuses
+  // As Keys in astrarium.server.protocol.keys.
+  static constexpr std::string_view kNoKey =
+      "API key: expected 'Authorization: Bearer KEY' or 'x-api-key: KEY' with a key that this server knows";
 
   void refuse(GrpcStream& stream, const Refusal& refusal) {
-    const std::vector<std::pair<std::string, std::string>> wait = {{"grpc-retry-pushback-ms", "1000"}, {"retry-after", "1"}};
+    const std::vector<std::pair<std::string, std::string>> wait = {{"grpc-retry-pushback-ms", "1000"},
+                                                                   {"retry-after", "1"}};
     end(*stream.connection->http2, stream, refusal.kind.grpc, refusal.reason, refusal.retry ? wait : decltype(wait)());
   }
-  void refuse(GrpcStream& stream, int status, std::string_view details) { end(*stream.connection->http2, stream, status, details, {}); }
+  void refuse(GrpcStream& stream, int status, std::string_view details) {
+    end(*stream.connection->http2, stream, status, details, {});
+  }
 
   // What was asked is no call: clients of HTTP hear so too.
   void refuse_head(GrpcStream& stream, std::string_view http_status, int status, std::string_view details) {
@@ -643,11 +678,13 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
   void go_long(GrpcStream& stream, std::string_view why, std::string_view message, bool compressed) {
     const bool streams = stream.mode == GrpcStream::kStream;
     if (stream.mode == GrpcStream::kInfer) shared_.long_way.counted(why);
-    if (shared_.long_calls.load(std::memory_order_relaxed) >= kMostLong || !hold(call_cost(stream.metadata.size()))) return refuse_to_hold(stream);
+    if (shared_.long_calls.load(std::memory_order_relaxed) >= kMostLong || !hold(call_cost(stream.metadata.size())))
+      return refuse_to_hold(stream);
     shared_.long_calls.fetch_add(1, std::memory_order_relaxed);
     stream.is_long = true;
-    pass(stream, {PassedCall::kCall, stream.connection->number, stream.id, std::string(message), compressed, streams, stream.metadata,
-                  peer(stream.connection->fd), std::string(why), stream.received, timeout_of(stream.view(stream.timeout)).value_or(0)});
+    pass(stream, {PassedCall::kCall, stream.connection->number, stream.id, std::string(message), compressed, streams,
+                  stream.metadata, peer(stream.connection->fd), std::string(why), stream.received,
+                  timeout_of(stream.view(stream.timeout)).value_or(0)});
   }
 
   // Whose calls wait for Python is not read before it has taken some of them.
@@ -676,8 +713,8 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
 
   // ---- time
 
-  // Closes who has never said hello, stops in the middle of something or takes nothing of what waits for it, and ends calls
-  // that stopped arriving.
+  // Closes who has never said hello, stops in the middle of something or takes nothing of what waits for it, and ends
+  // calls that stopped arriving.
   bool sweep_all() override {
     bool lingers = false;
     connections_.each([this, &lingers](GrpcConnection& connection) {
@@ -702,12 +739,16 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
     const bool waits = connection.unsent() || connection.http2->unsent(), reads = connection.armed & EPOLLIN;
     if (!connection.http2->greeted()) return is_over(connection.since, shared_.limits.request) ? "no_greeting" : "";
     if (waits && is_over(connection.since, shared_.limits.keep_alive)) return "takes_nothing";
-    return reads && (is_over(connection.frame_since, shared_.limits.request) || is_over(connection.head_since, shared_.limits.request)) ? "slow" : "";
+    return reads && (is_over(connection.frame_since, shared_.limits.request) ||
+                     is_over(connection.head_since, shared_.limits.request))
+               ? "slow"
+               : "";
   }
 
   void too_slow(GrpcStream& stream) {
     mark(*stream.connection);
-    refuse(stream, kDeadline, "request: expected each message whole within " + rounded_duration(shared_.limits.request));
+    refuse(stream, kDeadline,
+           "request: expected each message whole within " + rounded_duration(shared_.limits.request));
   }
 
   std::shared_ptr<GrpcShared> kept_;

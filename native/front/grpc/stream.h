@@ -10,10 +10,10 @@
 #include <string_view>
 #include <utility>
 
-#include "protocol/trim.h"
 #include "front/call_desk.h"
 #include "front/http2/connection.h"
 #include "front/long_way.h"
+#include "protocol/trim.h"
 
 namespace astrarium::front {
 
@@ -34,13 +34,13 @@ struct GrpcStream : Http2Stream, Asker {
   GrpcConnection* connection = nullptr;
   Mode mode = kStream;
   bool is_post = false, is_grpc = false;  // what its head says
-  bool is_long = false;      // Python has it
-  bool has_message = false;  // the one
-  bool tell_sent = false;    // Python wants to hear when all is sent
-  std::string metadata;      // what we read of it: names and values, each before a zero
+  bool is_long = false;                   // Python has it
+  bool has_message = false;               // the one
+  bool tell_sent = false;                 // Python wants to hear when all is sent
+  std::string metadata;                   // what we read of it: names and values, each before a zero
   Place path, timeout, authorization, api_key, application, timeline, encoding;
-  std::size_t cost = 0;      // bytes that it is counted for, head and all, while it is open
-  std::uint64_t passed = 0;  // the number of the call on its way to Python
+  std::size_t cost = 0;          // bytes that it is counted for, head and all, while it is open
+  std::uint64_t passed = 0;      // the number of the call on its way to Python
   Time received = 0, since = 0;  // when the head came, and the message that arrives began to
   Bytes in;                      // part of a message, with its prefix
   std::size_t untaken = 0;       // bytes of messages that Python has not taken, with what each one costs
@@ -52,7 +52,8 @@ struct GrpcStream : Http2Stream, Asker {
     constexpr std::size_t kKept = 1024;
     std::string kept = std::move(metadata);
     express::trim(kept, kKept);
-    std::destroy_at(this), std::construct_at(this);
+    std::destroy_at(this);
+    std::construct_at(this);
     metadata = std::move(kept);
   }
 };
@@ -76,12 +77,14 @@ struct PassedCall {
   std::string metadata = {}, peer = {}, why = {};
   Time received = 0, patience = 0;
 
-  std::size_t cost() const { return sizeof *this + bytes.size() + metadata.size() + peer.size() + why.size(); }  // bytes of memory
+  std::size_t cost() const {
+    return sizeof *this + bytes.size() + metadata.size() + peer.size() + why.size();
+  }  // bytes of memory
   void forget() { bytes = {}, metadata = {}, peer = {}, why = {}; }
 };
 
-// What a call costs in Python while it goes the long way, with all its metadata, and each message that waits there: bytes,
-// rather more than less.
+// What a call costs in Python while it goes the long way, with all its metadata, and each message that waits there:
+// bytes, rather more than less.
 inline std::size_t call_cost(std::size_t metadata) { return 4096 + 16 * metadata; }
 inline std::size_t message_cost(std::size_t bytes) { return 512 + bytes; }
 
@@ -93,7 +96,8 @@ inline std::optional<Time> timeout_of(std::string_view text) {
   if (text.size() < 2 || text.size() > kMostDigits + 1) return std::nullopt;
   const auto unit = kUnits.find(text.back());
   std::size_t number = 0;
-  if (unit == std::string_view::npos || !express::whole_number(text.substr(0, text.size() - 1), number)) return std::nullopt;
+  if (unit == std::string_view::npos || !express::whole_number(text.substr(0, text.size() - 1), number))
+    return std::nullopt;
   constexpr Time kLongest = Time{1'000'000'000} * 1'000'000'000;  // FOREVER in astrarium.core.quantities
   if (number > static_cast<std::size_t>(kLongest / kSizes[unit])) return kLongest;
   return std::max<Time>(1, static_cast<Time>(number) * kSizes[unit]);  // no time at all is over when it begins
@@ -102,7 +106,8 @@ inline std::optional<Time> timeout_of(std::string_view text) {
 // application/grpc, and what may come after that.
 inline bool is_grpc_type(std::string_view type) {
   constexpr std::string_view kType = "application/grpc";
-  return type.substr(0, kType.size()) == kType && (type.size() == kType.size() || type[kType.size()] == '+' || type[kType.size()] == ';');
+  return type.substr(0, kType.size()) == kType &&
+         (type.size() == kType.size() || type[kType.size()] == '+' || type[kType.size()] == ';');
 }
 
 // ---- what we answer with

@@ -11,10 +11,10 @@
 #include <string_view>
 #include <vector>
 
-#include "protocol/trim.h"
 #include "front/call_desk.h"
 #include "front/incoming.h"
 #include "front/long_way.h"
+#include "protocol/trim.h"
 
 namespace astrarium::front {
 
@@ -23,7 +23,8 @@ struct HttpLimits {
   std::size_t head_bytes, body_bytes, held_bytes;
   Time request, keep_alive;
   std::int64_t connections;  // 0: any number
-  std::size_t straight = 32 << 10;  // from so many bytes that are missing on, tensors are received where workers find them
+  std::size_t straight =
+      32 << 10;  // from so many bytes that are missing on, tensors are received where workers find them
 };
 
 // Bytes of which the first ones go first. An empty one holds next to no memory.
@@ -38,7 +39,10 @@ class Bytes {
   void consume(std::size_t count) {
     begin_ += count;
     if (begin_ == text_.size()) clear();
-    else if (begin_ > text_.size() / 2) text_.erase(0, begin_), begin_ = 0;
+    else if (begin_ > text_.size() / 2) {
+      text_.erase(0, begin_);
+      begin_ = 0;
+    }
   }
 
   void clear() {
@@ -65,7 +69,8 @@ class Connections {
     Place& place = all_[free_.back()];
     const std::uint64_t generation = place.generation++ & 0xffffffu;
     place.connection->fd = fd;
-    place.connection->number = std::uint64_t{free_.back()} | generation << 24 | static_cast<std::uint64_t>(thread) << 48;
+    place.connection->number =
+        std::uint64_t{free_.back()} | generation << 24 | static_cast<std::uint64_t>(thread) << 48;
     free_.pop_back();
     ++open_;
     return *place.connection;
@@ -73,7 +78,9 @@ class Connections {
 
   void remove(Connection& connection) {
     free_.push_back(static_cast<std::uint32_t>(connection.number & 0xffffffu));
-    std::destroy_at(&connection), std::construct_at(&connection);  // assigning would keep the memory of texts
+    // assigning would keep the memory of texts
+    std::destroy_at(&connection);
+    std::construct_at(&connection);
     --open_;
   }
 
@@ -107,20 +114,20 @@ struct Connection : Asker {
   int fd = -1;  // -1: this place is free
   ConnectionNumber number = 0;
 
-  Bytes in;              // begins with the first byte of a request
-  std::size_t need = 0;  // it is of no use to look at `in` before it has so many bytes
+  Bytes in;                            // begins with the first byte of a request
+  std::size_t need = 0;                // it is of no use to look at `in` before it has so many bytes
   std::unique_ptr<Incoming> incoming;  // the rest of a large request; `in` is empty then
   bool large = false;                  // the last request was: another may be
   Bytes out;
   Time since = 0;  // when the first byte of this request came, or something last was sent
 
   // What comes while `pending` waits for its answer waits too.
-  bool closes = false;         // as soon as it is idle
-  bool closing = false;        // as soon as it has taken what is left for it
-  bool encouraged = false;     // to send the body that it asked about
-  bool deaf = false;           // nothing is read any more
-  bool lingers = false;        // it is not closed before its client has had time to read the last answer
-  bool left = false;           // it has been sent all: what still comes is thrown away
+  bool closes = false;      // as soon as it is idle
+  bool closing = false;     // as soon as it has taken what is left for it
+  bool encouraged = false;  // to send the body that it asked about
+  bool deaf = false;        // nothing is read any more
+  bool lingers = false;     // it is not closed before its client has had time to read the last answer
+  bool left = false;        // it has been sent all: what still comes is thrown away
 
   // The long way.
   bool is_long = false;      // requests go there now

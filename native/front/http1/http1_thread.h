@@ -14,20 +14,24 @@
 #include <string_view>
 #include <utility>
 
-#include "protocol/plain_calls.h"
 #include "front/call_desk.h"
-#include "front/http1/connection.h"
 #include "front/event_thread.h"
+#include "front/http1/connection.h"
+#include "front/http1/request_reader.h"
 #include "front/keys.h"
 #include "front/long_way.h"
-#include "front/http1/request_reader.h"
+#include "protocol/plain_calls.h"
 
 namespace astrarium::front {
 
 // What all threads of a network share.
 struct NetworkShared {
   NetworkShared(Exchange& exchange, HttpLimits limits, Keys keys, std::string too_slow, std::string no_descriptor)
-      : exchange(exchange), limits(limits), keys(std::move(keys)), too_slow(std::move(too_slow)), no_descriptor(std::move(no_descriptor)) {}
+      : exchange(exchange),
+        limits(limits),
+        keys(std::move(keys)),
+        too_slow(std::move(too_slow)),
+        no_descriptor(std::move(no_descriptor)) {}
 
   Exchange& exchange;
   const HttpLimits limits;
@@ -94,8 +98,10 @@ class NetworkThread : public EventThread {
   void close_soon(ConnectionNumber number) {
     Connection* connection = connections_.find(number);
     if (connection == nullptr) return;
-    if (connection->is_long) connection->closing = connection->deaf = true, connection->since = began_;
-    else connection->closes = true;
+    if (connection->is_long) {
+      connection->closing = connection->deaf = true;
+      connection->since = began_;
+    } else connection->closes = true;
     settle(*connection);
   }
   // The same after a refusal: the client may be in the middle of sending, and is to read it all the same.
@@ -113,7 +119,8 @@ class NetworkThread : public EventThread {
   void take_back(ConnectionNumber number, std::uint64_t received, const std::string& bytes) {
     Connection* connection = connections_.find(number);
     if (connection == nullptr) return;
-    if (connection->is_long && !connection->deaf && connection->passed == received) connection->is_long = connection->paused = false;
+    if (connection->is_long && !connection->deaf && connection->passed == received)
+      connection->is_long = connection->paused = false;
     connection->since = began_;
     connection->out.append(bytes);
     send_rest(*connection);
@@ -126,9 +133,10 @@ class NetworkThread : public EventThread {
   }
 
  private:
-  static constexpr std::size_t kRead = 1 << 18;  // bytes at once, as the event loop's transports do
+  static constexpr std::size_t kRead = 1 << 18;         // bytes at once, as the event loop's transports do
   static constexpr Time kLinger = 2000 * kMillisecond;  // for a client to read the last answer and to close
-  static constexpr std::size_t kLook = 1 << 14;  // bytes of a request that may be large: where its tensors go is not known yet
+  static constexpr std::size_t kLook =
+      1 << 14;  // bytes of a request that may be large: where its tensors go is not known yet
 
   // ---- connections
 
@@ -150,8 +158,8 @@ class NetworkThread : public EventThread {
     connections_.remove(connection);
     shared_.connections.fetch_sub(1, std::memory_order_relaxed);
   }
-  // Closes a connection whose last answer is sent. A socket with bytes that nobody has read would be reset, and the answer
-  // with it: so what a client still sends is read and thrown away for a while (RFC 9112, 9.6).
+  // Closes a connection whose last answer is sent. A socket with bytes that nobody has read would be reset, and the
+  // answer with it: so what a client still sends is read and thrown away for a while (RFC 9112, 9.6).
   void leave(Connection& connection) {
     int unread = 0;
     ::ioctl(connection.fd, FIONREAD, &unread);
@@ -184,7 +192,8 @@ class NetworkThread : public EventThread {
     if (connection.out.empty()) {
       if (std::exchange(connection.tell_sent, false)) pass({Passed::kSent, connection.number});
       if (connection.closing || (connection.closes && connection.idle())) return leave(connection);
-      if (connection.arriving() && !connection.incoming && connection.in.size() >= connection.need) return read_kept(connection);
+      if (connection.arriving() && !connection.incoming && connection.in.size() >= connection.need)
+        return read_kept(connection);
       if (connection.is_over()) return lose(connection, 0);
     }
     arm(connection);
@@ -207,7 +216,8 @@ class NetworkThread : public EventThread {
   void receive(Connection& connection) {
     if (connection.left) return throw_away(connection);
     if (connection.incoming) return receive_body(connection);
-    const bool looks = connection.large && connection.in.empty() && connection.pending == nullptr && !connection.is_long;
+    const bool looks =
+        connection.large && connection.in.empty() && connection.pending == nullptr && !connection.is_long;
     const ssize_t size = ::recv(connection.fd, buffer_.get(), looks ? kLook : kRead, MSG_DONTWAIT);
     if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (size < 0) return lose(connection, errno);
@@ -346,8 +356,8 @@ class NetworkThread : public EventThread {
 
   // Whether calls that were read for one model are right for the other, which has its name.
   static bool takes_calls_of(const express::Model& one, const express::Model& other) {
-    return one.index == other.index && one.version == other.version && one.max_batch == other.max_batch && one.inputs == other.inputs &&
-           one.outputs == other.outputs;
+    return one.index == other.index && one.version == other.version && one.max_batch == other.max_batch &&
+           one.inputs == other.inputs && one.outputs == other.outputs;
   }
 
   void forget_kept(Connection& connection) {
@@ -410,7 +420,8 @@ class NetworkThread : public EventThread {
   }
 
   bool is_full_house() const {
-    return shared_.limits.connections && shared_.connections.load(std::memory_order_relaxed) >= shared_.limits.connections;
+    return shared_.limits.connections &&
+           shared_.connections.load(std::memory_order_relaxed) >= shared_.limits.connections;
   }
 
   void refuse(const Refusal& refusal) { writer_.refuse(refusal.kind.http, refusal.reason, refusal.retry); }
@@ -422,7 +433,8 @@ class NetworkThread : public EventThread {
     const auto answer = [this](const Pending& pending, const express::Rooms* rooms) {
       writer_.about(pending.call);
       if (rooms == nullptr) refuse(calls_.refusal());
-      else if (!writer_.write(pending.call, *rooms, pending.call.timed ? stage_line(pending) : std::string())) refuse(calls_.no_text(writer_.no_text()));
+      else if (!writer_.write(pending.call, *rooms, pending.call.timed ? stage_line(pending) : std::string()))
+        refuse(calls_.no_text(writer_.no_text()));
       if (pending.asker != nullptr) send_answer(static_cast<Connection&>(*pending.asker), pending.call.closes);
       return monotonic_ns();
     };
@@ -434,12 +446,14 @@ class NetworkThread : public EventThread {
     });
   }
 
-  // How long each stage took, in microseconds: as stage_line in astrarium.server.timelines.
+  // How long each stage took, in microseconds: as stage_line in astrarium.server.stage_line.
   static std::string stage_line(const Pending& pending) {
-    const Time times[] = {pending.received, pending.admitted, pending.dispatched, pending.started, pending.finished, monotonic_ns()};
+    const Time times[] = {pending.received, pending.admitted, pending.dispatched,
+                          pending.started,  pending.finished, monotonic_ns()};
     constexpr std::string_view kBetween[] = {"admit=", ", queue=", ", hand_over=", ", execute=", ", answer="};
     std::string line = "x-astrarium-timeline: ";
-    for (std::size_t i = 0; i < std::size(kBetween); ++i) line.append(kBetween[i]) += std::to_string((times[i + 1] - times[i]) / 1000);
+    for (std::size_t i = 0; i < std::size(kBetween); ++i)
+      line.append(kBetween[i]) += std::to_string((times[i + 1] - times[i]) / 1000);
     return line + ", batch=" + std::to_string(pending.batch_size) + ", gpu=" + std::to_string(pending.gpu) + "\r\n";
   }
 
@@ -475,7 +489,8 @@ class NetworkThread : public EventThread {
   void pass_on(Connection& connection, std::string_view data, std::string_view why) {
     connection.passed += data.size();
     Peer peer = std::exchange(connection.is_known, true) ? Peer() : peer_of(connection.fd);
-    if (!pass({Passed::kData, connection.number, std::string(data), std::string(why), arrived_, 0, std::move(peer)})) connection.stalled = true;
+    if (!pass({Passed::kData, connection.number, std::string(data), std::string(why), arrived_, 0, std::move(peer)}))
+      connection.stalled = true;
   }
 
   bool pass(Passed passed) { return shared_.long_way.push(std::move(passed)); }
@@ -490,7 +505,10 @@ class NetworkThread : public EventThread {
         arriving = true;
         if (now - connection.since > kLinger) lose(connection, 0);
       } else if (connection.arriving()) {
-        if (connection.incoming && calls_.expire(*connection.incoming, now)) tell_refusal(connection), arm(connection);
+        if (connection.incoming && calls_.expire(*connection.incoming, now)) {
+          tell_refusal(connection);
+          arm(connection);
+        }
         if (now - connection.since > shared_.limits.request) too_slow(connection);
         else arriving = true;
       } else if (now - connection.since > shared_.limits.keep_alive && is_left_alone(connection)) {
@@ -507,8 +525,12 @@ class NetworkThread : public EventThread {
   }
 
   void too_slow(Connection& connection) {
-    if (connection.incoming && connection.incoming->is_refused()) return lose(connection, 0);  // it has been told something else
-    if (connection.incoming) calls_.abandon(*connection.incoming), connection.incoming.reset();
+    if (connection.incoming && connection.incoming->is_refused())
+      return lose(connection, 0);  // it has been told something else
+    if (connection.incoming) {
+      calls_.abandon(*connection.incoming);
+      connection.incoming.reset();
+    }
     hold_less(connection.in.size());
     connection.in.clear();
     connection.out.append(shared_.too_slow);

@@ -6,17 +6,17 @@
 #include <string>
 #include <string_view>
 
+#include "front/keys.h"
 #include "protocol/chunks.h"
 #include "protocol/plain_calls.h"
 #include "protocol/trim.h"
-#include "front/keys.h"
 
 namespace astrarium::front {
 
 struct Reading {
   enum Found { kPart, kWhole, kOther };
   Found found;
-  std::size_t size = 0;       // of a whole request; of a part: it is of no use to look again before so many bytes are here
+  std::size_t size = 0;  // of a whole request; of a part: it is of no use to look again before so many bytes are here
   std::string_view why = {};  // another goes the long way
   bool expects = false;       // its client waits for 100 Continue
   std::size_t before = 0;     // bytes before the tensors of a part, if those are all that is missing then
@@ -32,7 +32,8 @@ class RequestReader {
     std::string_view why;
     const auto asked = desk_.asked(data, why);
     if (!asked) return may_become_plain(data, why) ? part(data.size() + 1) : other(why);
-    if (!keys_.admit(asked->head.authorization, asked->head.api_key)) return other("key");  // who shows no key has no body kept either
+    if (!keys_.admit(asked->head.authorization, asked->head.api_key))
+      return other("key");  // who shows no key has no body kept either
     std::string_view body;
     Reading found = framed(data, asked->head, body);
     found.expects = asked->head.expects;
@@ -44,12 +45,13 @@ class RequestReader {
     return why.empty() ? found : other(why);
   }
 
-  // Fills *call* from the beginning of a request whose tensors are on their way, as if they lay in *room*, which nobody reads.
-  // Returns how many bytes come before them; 0 where more must be seen to say what the request is.
+  // Fills *call* from the beginning of a request whose tensors are on their way, as if they lay in *room*, which nobody
+  // reads. Returns how many bytes come before them; 0 where more must be seen to say what the request is.
   std::size_t preview(std::string_view data, std::string_view room, express::Call& call) {
     std::string_view why;
     const auto asked = desk_.asked(data, why);
-    if (!asked || !asked->head.json || !tensors_follow(*asked) || data.size() < asked->head.size + *asked->head.json) return 0;
+    if (!asked || !asked->head.json || !tensors_follow(*asked) || data.size() < asked->head.size + *asked->head.json)
+      return 0;
     const std::size_t json = *asked->head.json, binary = asked->head.body - std::min(json, asked->head.body);
     if (binary == 0 || binary > room.size()) return 0;
     call.clear();
@@ -62,7 +64,8 @@ class RequestReader {
   static bool tensors_follow(const express::Asked& asked) {
     const auto varies = [](const express::Spec& input) { return input.type->kind == express::Kind::kBytes; };
     const auto& inputs = asked.model->inputs;
-    return !asked.head.chunked && !asked.head.expects && asked.head.coded == express::Coding::kNone && std::none_of(inputs.begin(), inputs.end(), varies);
+    return !asked.head.chunked && !asked.head.expects && asked.head.coded == express::Coding::kNone &&
+           std::none_of(inputs.begin(), inputs.end(), varies);
   }
 
   // Inflated bytes: to make more takes so long (10 ms and more) that the long way does it, in a thread.
@@ -102,7 +105,8 @@ class RequestReader {
   bool may_become_plain(std::string_view data, std::string_view why) const {
     constexpr std::string_view kStart = "POST /v2/models/";
     const auto both = std::min(data.size(), kStart.size()), line = data.find('\n');
-    if (line != std::string_view::npos && (line == 0 || data[line - 1] != '\r')) return false;  // no head has such lines
+    if (line != std::string_view::npos && (line == 0 || data[line - 1] != '\r'))
+      return false;  // no head has such lines
     return why == express::kInPieces && data.size() < largest_head_ && data.substr(0, both) == kStart.substr(0, both);
   }
 

@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "front/http1/connection.h"
-#include "front/http2/header_compression.h"
 #include "front/http2/fields.h"
 #include "front/http2/frames.h"
+#include "front/http2/header_compression.h"
 #include "front/http2/reset_budget.h"
 #include "front/http2/stream_history.h"
 
@@ -22,16 +22,16 @@ namespace astrarium::front {
 
 // What every stream has; a protocol's own streams have more.
 struct Http2Stream {
-  std::uint32_t id = 0;                      // 0: it is no more
-  std::int64_t send_window = 0;              // bytes that the client allows us, beyond what it allows every stream
-  std::int64_t window = 0, used = 0;         // bytes that we allow the client, and that came since we last did
-  std::int64_t length = -1, got = 0;         // bytes of data that its head announced, if it did, and that came
-  std::size_t head_bytes = 0;                // of its fields, as SETTINGS_MAX_HEADER_LIST_SIZE counts them
-  bool client_ended = false;                 // it sends no more
-  bool has_head = false;                     // the client has our first headers
-  bool ends = false, waits = false;          // once `out` is sent so is `trailers`; it is among those that wait
-  Bytes out;                                 // data for which there was no window yet
-  std::string trailers;                      // a header block
+  std::uint32_t id = 0;               // 0: it is no more
+  std::int64_t send_window = 0;       // bytes that the client allows us, beyond what it allows every stream
+  std::int64_t window = 0, used = 0;  // bytes that we allow the client, and that came since we last did
+  std::int64_t length = -1, got = 0;  // bytes of data that its head announced, if it did, and that came
+  std::size_t head_bytes = 0;         // of its fields, as SETTINGS_MAX_HEADER_LIST_SIZE counts them
+  bool client_ended = false;          // it sends no more
+  bool has_head = false;              // the client has our first headers
+  bool ends = false, waits = false;   // once `out` is sent so is `trailers`; it is among those that wait
+  Bytes out;                          // data for which there was no window yet
+  std::string trailers;               // a header block
 };
 
 template <class Stream>
@@ -57,11 +57,11 @@ class Http2Service {
 };
 
 struct Http2Limits {
-  std::size_t head_bytes;     // of a head's fields, with what HPACK counts for each
-  std::size_t streams;        // at once
-  std::size_t resets;         // that a client may have in reserve
-  std::int64_t window;        // of a stream
-  std::size_t unsent;         // bytes: who takes so little opens no more streams
+  std::size_t head_bytes;  // of a head's fields, with what HPACK counts for each
+  std::size_t streams;     // at once
+  std::size_t resets;      // that a client may have in reserve
+  std::int64_t window;     // of a stream
+  std::size_t unsent;      // bytes: who takes so little opens no more streams
 };
 
 template <class Stream>
@@ -69,7 +69,10 @@ class Http2Connection {
  public:
   using Service = Http2Service<Stream>;
 
-  Http2Connection(Service& service, const Http2Limits& limits) : service_(&service), limits_(limits), resets_(limits.resets) { greet(); }
+  Http2Connection(Service& service, const Http2Limits& limits)
+      : service_(&service), limits_(limits), resets_(limits.resets) {
+    greet();
+  }
 
   // Takes whole frames from the front of *data*, until it is paused; how many bytes that were.
   std::size_t receive(std::string_view data) {
@@ -152,7 +155,8 @@ class Http2Connection {
   }
   // The client has made us do work for nothing.
   void charge() {
-    if (!resets_.spend()) break_off(Http2Error::kCalm, "resets", "too many calls were reset or refused, of those that were answered");
+    if (!resets_.spend())
+      break_off(Http2Error::kCalm, "resets", "too many calls were reset or refused, of those that were answered");
   }
 
   // Ends all streams: there is no connection any more.
@@ -161,15 +165,15 @@ class Http2Connection {
   }
 
   bool greeted() const { return greeted_; }
-  bool broken() const { return broken_; }                     // it is to be closed as soon as `out` is sent
-  std::string_view reason() const { return reason_; }         // why it is broken; lives for ever
-  bool gone() const { return gone_ && streams_.empty(); }     // so is this one
-  bool in_head() const { return block_stream_ != 0; }         // a header block is not whole
-  std::size_t head_bytes() const { return block_.size(); }    // of that
+  bool broken() const { return broken_; }                   // it is to be closed as soon as `out` is sent
+  std::string_view reason() const { return reason_; }       // why it is broken; lives for ever
+  bool gone() const { return gone_ && streams_.empty(); }   // so is this one
+  bool in_head() const { return block_stream_ != 0; }       // a header block is not whole
+  std::size_t head_bytes() const { return block_.size(); }  // of that
   std::size_t streams() const { return streams_.size(); }
   std::size_t unsent() const { return unsent_; }
-  std::size_t moved() const { return moved_; }                // bytes of data that the client's windows have let pass
-  std::string& out() { return out_; }                         // what is to be sent, for the owner to take
+  std::size_t moved() const { return moved_; }  // bytes of data that the client's windows have let pass
+  std::string& out() { return out_; }           // what is to be sent, for the owner to take
   template <class Work>
   void each(Work work) {
     std::vector<Stream*> all;  // some may be no more after this
@@ -183,11 +187,11 @@ class Http2Connection {
  private:
   using Streams = std::unordered_map<std::uint32_t, std::unique_ptr<Stream>>;
   static constexpr std::string_view kLeaving = "leaving.";  // eight bytes
-  static constexpr std::int64_t kWindow = 1 << 24;          // bytes of the connection: what is held is bounded elsewhere
-  static constexpr int kMostFrames = 1024;                  // of one header block
+  static constexpr std::int64_t kWindow = 1 << 24;  // bytes of the connection: what is held is bounded elsewhere
+  static constexpr int kMostFrames = 1024;          // of one header block
   // Times what was announced of a head, before and after it is read. What is less costs its stream, and no other.
   static constexpr std::size_t kMostCompressed = 4, kMostUnfolded = 16;
-  static constexpr std::size_t kSpare = 64;                 // streams that are kept for the next ones
+  static constexpr std::size_t kSpare = 64;  // streams that are kept for the next ones
 
   static std::string_view word(Http2Error error) {
     switch (error) {
@@ -276,14 +280,16 @@ class Http2Connection {
     }
     block_ends_ = head.flags & kEndStream;
     if (head.flags & kEndHeaders) return block(head.stream, body);
-    block_stream_ = head.stream, block_frames_ = 1;
+    block_stream_ = head.stream;
+    block_frames_ = 1;
     block_.assign(body);
   }
 
   void continuation(const FrameHead& head, std::string_view body) {
     if (!block_stream_) return break_off();
     if (block_.size() + body.size() > kMostCompressed * limits_.head_bytes || ++block_frames_ > kMostFrames)
-      return break_off(Http2Error::kCalm, "head", "a head is many times larger than announced, or comes in too many frames");
+      return break_off(Http2Error::kCalm, "head",
+                       "a head is many times larger than announced, or comes in too many frames");
     block_ += body;
     if (!(head.flags & kEndHeaders)) return;
     block(std::exchange(block_stream_, 0), block_);
@@ -300,7 +306,8 @@ class Http2Connection {
     if (gone_) return reset(stream, Http2Error::kRefused);
     if (block_is_wrong_ || !head_.well_formed()) return offend(stream, Http2Error::kProtocol);
     if (block_ends_ && head_.length() > 0) return offend(stream, Http2Error::kProtocol);
-    if (streams_.size() + abandoned > limits_.streams || unsent_ > limits_.unsent) return offend(stream, Http2Error::kRefused);
+    if (streams_.size() + abandoned > limits_.streams || unsent_ > limits_.unsent)
+      return offend(stream, Http2Error::kRefused);
     stream.length = head_.length();
     service_->opened(stream);
     if (block_ends_ && stream.id == id) service_->ended(stream);
@@ -324,8 +331,10 @@ class Http2Connection {
   void later_block(std::uint32_t id, std::string_view block) {
     Stream* stream = find(id);
     const auto past = history_.of(id);
-    if (stream == nullptr && past == StreamHistory::kSkipped) return break_off(Http2Error::kProtocol, "a new stream has a smaller number than one before it");
-    if (stream == nullptr && past != StreamHistory::kLeft) return break_off(Http2Error::kStreamClosed, "a head on a stream that is closed");
+    if (stream == nullptr && past == StreamHistory::kSkipped)
+      return break_off(Http2Error::kProtocol, "a new stream has a smaller number than one before it");
+    if (stream == nullptr && past != StreamHistory::kLeft)
+      return break_off(Http2Error::kStreamClosed, "a head on a stream that is closed");
     bool good = !block_is_wrong_;
     const bool whole = decoder_.decode(block, [&good](std::string_view name, std::string_view value, bool clean) {
       good = good && clean && name.front() != ':' && !is_about_connection(name, value);
@@ -369,16 +378,20 @@ class Http2Connection {
     if (stream == nullptr) return late_data(head.stream);
     if (stream->client_ended) return offend(*stream, Http2Error::kStreamClosed);
     if (size > stream->window) return offend(*stream, Http2Error::kFlowControl);
-    stream->window -= size, stream->used += size, stream->got += static_cast<std::int64_t>(body.size());
+    stream->window -= size;
+    stream->used += size;
+    stream->got += static_cast<std::int64_t>(body.size());
     const bool ends = head.flags & kEndStream;
-    if (stream->length >= 0 && (stream->got > stream->length || (ends && is_short(*stream)))) return offend(*stream, Http2Error::kProtocol);
+    if (stream->length >= 0 && (stream->got > stream->length || (ends && is_short(*stream))))
+      return offend(*stream, Http2Error::kProtocol);
     stream->client_ended = ends;
     service_->data(*stream, body);
     if (ends && stream->id == head.stream) service_->ended(*stream);
   }
 
   void late_data(std::uint32_t id) {
-    if (history_.of(id) != StreamHistory::kLeft) break_off(Http2Error::kStreamClosed, "data on a stream that is closed");
+    if (history_.of(id) != StreamHistory::kLeft)
+      break_off(Http2Error::kStreamClosed, "data on a stream that is closed");
   }
 
   // Whether less data came than its head has announced.
@@ -397,15 +410,18 @@ class Http2Connection {
       const std::size_t size = std::min({data.size() - sent, static_cast<std::size_t>(window), largest_});
       append_head(out_, size, Frame::kData, 0, stream.id);
       out_ += data.substr(sent, size);
-      sent += size, moved_ += size;
-      send_window_ -= static_cast<std::int64_t>(size), stream.send_window -= static_cast<std::int64_t>(size);
+      sent += size;
+      moved_ += size;
+      send_window_ -= static_cast<std::int64_t>(size);
+      stream.send_window -= static_cast<std::int64_t>(size);
     }
     return sent;
   }
 
   void wait(Stream& stream) {
     if (std::exchange(stream.waits, true)) return;
-    if (waiting_.size() > 2 * streams_.size() + kSpare) std::erase_if(waiting_, [this](std::uint32_t id) { return find(id) == nullptr; });
+    if (waiting_.size() > 2 * streams_.size() + kSpare)
+      std::erase_if(waiting_, [this](std::uint32_t id) { return find(id) == nullptr; });
     waiting_.push_back(stream.id);
   }
 
@@ -441,13 +457,17 @@ class Http2Connection {
       block.remove_prefix(piece.size());
       append_head(out_, piece.size(), type, flags | (block.empty() ? kEndHeaders : 0), id);
       out_ += piece;
-      type = Frame::kContinuation, flags = 0;
+      type = Frame::kContinuation;
+      flags = 0;
     } while (!block.empty());
   }
 
   // Nothing more is sent; nothing more is read either.
   void close(Stream& stream, Http2Error error) {
-    if (!stream.client_ended) append_reset(out_, stream.id, error), history_.left(stream.id);
+    if (!stream.client_ended) {
+      append_reset(out_, stream.id, error);
+      history_.left(stream.id);
+    }
     resets_.earn(1);
     remove(stream);
   }
@@ -484,7 +504,8 @@ class Http2Connection {
     constexpr std::size_t kEach = 6;
     if (head.stream) return break_off();
     has_settings_ = true;
-    if (head.flags & kAck) return head.size ? break_off(Http2Error::kFrameSize, "an acknowledgement has no settings") : void();
+    if (head.flags & kAck)
+      return head.size ? break_off(Http2Error::kFrameSize, "an acknowledgement has no settings") : void();
     if (body.size() % kEach) return break_off(Http2Error::kFrameSize, "settings have six bytes each");
     for (std::size_t at = 0; at < body.size() && !broken_; at += kEach)
       setting(static_cast<Setting>(read_number(body, at, 2)), read_number(body, at + 2, 4));
@@ -498,7 +519,8 @@ class Http2Connection {
       if (value < kSmallestFrame || value > kLargestFrame) return break_off();
       largest_ = value;
     } else if (setting == Setting::kWindow) {
-      if (value > kLargestWindow || overflows(value)) return break_off(Http2Error::kFlowControl, "a window is larger than it can be");
+      if (value > kLargestWindow || overflows(value))
+        return break_off(Http2Error::kFlowControl, "a window is larger than it can be");
       client_window_ = value;
     } else if (setting == Setting::kPush && value > 1) {
       break_off();
@@ -509,7 +531,8 @@ class Http2Connection {
   bool overflows(std::uint32_t value) {
     if (value + largest_send_window_ <= kLargestWindow) return false;
     largest_send_window_ = 0;
-    for (const auto& [id, stream] : streams_) largest_send_window_ = std::max(largest_send_window_, stream->send_window);
+    for (const auto& [id, stream] : streams_)
+      largest_send_window_ = std::max(largest_send_window_, stream->send_window);
     return value + largest_send_window_ > kLargestWindow;
   }
 

@@ -13,11 +13,13 @@
 
 namespace astrarium::front {
 
-// Lower-case letters, digits and the other characters of a token; a colon only in front, where *pseudo* fields have one.
+// Lower-case letters, digits and the other characters of a token; a colon only in front, where *pseudo* fields have
+// one.
 inline bool is_field_name(std::string_view name) {
   static constexpr auto kAllowed = [] {
     std::array<bool, 256> made{};
-    for (const char c : std::string_view("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz")) made[static_cast<unsigned char>(c)] = true;
+    for (const char c : std::string_view("!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyz"))
+      made[static_cast<unsigned char>(c)] = true;
     return made;
   }();
   if (!name.empty() && name.front() == ':') name.remove_prefix(1);
@@ -48,16 +50,20 @@ inline bool is_about_connection(std::string_view name, std::string_view value) {
 
 inline bool is_same_host(std::string_view one, std::string_view other) {
   const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c | 0x20) : c; };
-  return std::equal(one.begin(), one.end(), other.begin(), other.end(), [&](char a, char b) { return lower(a) == lower(b); });
+  return std::equal(one.begin(), one.end(), other.begin(), other.end(),
+                    [&](char a, char b) { return lower(a) == lower(b); });
 }
 
 // Checks the fields of one request's head after the other; a connection has one of these.
 class RequestHead {
  public:
   void begin() {
-    seen_ = 0, length_ = -1;
-    good_ = true, has_fields_ = false;
-    express::trim(authority_, kKept), express::trim(host_, kKept);
+    seen_ = 0;
+    length_ = -1;
+    good_ = true;
+    has_fields_ = false;
+    express::trim(authority_, kKept);
+    express::trim(host_, kKept);
   }
 
   // *clean*: name and value have only characters that they may have. False once the head is malformed.
@@ -69,7 +75,8 @@ class RequestHead {
   // To be asked when all fields were taken.
   bool well_formed() const {
     constexpr unsigned kNeeded = kMethod | kScheme | kPath;
-    return good_ && (seen_ & kNeeded) == kNeeded && (host_.empty() || authority_.empty() || is_same_host(host_, authority_));
+    return good_ && (seen_ & kNeeded) == kNeeded &&
+           (host_.empty() || authority_.empty() || is_same_host(host_, authority_));
   }
 
   std::int64_t length() const { return length_; }  // of the content; -1: it does not say

@@ -38,15 +38,16 @@ class Huffman {
  private:
   static constexpr int kSymbols = 257, kEnd = 256, kNodes = 256, kLongest = 30;
   static constexpr std::array<std::uint8_t, kSymbols> kLengths = {
-      13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 28,
-      6,  10, 10, 12, 13, 6,  8,  11, 10, 10, 8,  11, 8,  6,  6,  6,  5,  5,  5,  6,  6,  6,  6,  6,  6,  6,  7,  8,  15, 6,  12, 10,
-      13, 6,  7,  7,  7,  7,  7,  7,  7,  7,  7,  7,  7,  7,  7,  7,  7,  7,  7,  7,  7,  7,  7,  7,  8,  7,  8,  13, 19, 13, 14, 6,
-      15, 5,  6,  5,  6,  5,  6,  6,  6,  5,  7,  7,  6,  6,  6,  5,  6,  7,  6,  5,  5,  6,  7,  7,  7,  7,  7,  15, 11, 14, 13, 28,
-      20, 22, 20, 20, 22, 22, 22, 23, 22, 23, 23, 23, 23, 23, 24, 23, 24, 24, 22, 23, 24, 23, 23, 23, 23, 21, 22, 23, 22, 23, 23, 24,
-      22, 21, 20, 22, 22, 23, 23, 21, 23, 22, 22, 24, 21, 22, 23, 23, 21, 21, 22, 21, 23, 22, 23, 23, 20, 22, 22, 22, 23, 22, 22, 23,
-      26, 26, 20, 19, 22, 23, 22, 25, 26, 26, 26, 27, 27, 26, 24, 25, 19, 21, 26, 27, 27, 26, 27, 24, 21, 21, 26, 26, 28, 27, 27, 27,
-      20, 24, 20, 21, 22, 21, 21, 23, 22, 22, 25, 25, 24, 24, 26, 23, 26, 27, 26, 26, 27, 27, 27, 27, 27, 28, 27, 27, 27, 27, 27, 26,
-      30};
+      13, 23, 28, 28, 28, 28, 28, 28, 28, 24, 30, 28, 28, 30, 28, 28, 28, 28, 28, 28, 28, 28, 30, 28, 28, 28,
+      28, 28, 28, 28, 28, 28, 6,  10, 10, 12, 13, 6,  8,  11, 10, 10, 8,  11, 8,  6,  6,  6,  5,  5,  5,  6,
+      6,  6,  6,  6,  6,  6,  7,  8,  15, 6,  12, 10, 13, 6,  7,  7,  7,  7,  7,  7,  7,  7,  7,  7,  7,  7,
+      7,  7,  7,  7,  7,  7,  7,  7,  7,  7,  8,  7,  8,  13, 19, 13, 14, 6,  15, 5,  6,  5,  6,  5,  6,  6,
+      6,  5,  7,  7,  6,  6,  6,  5,  6,  7,  6,  5,  5,  6,  7,  7,  7,  7,  7,  15, 11, 14, 13, 28, 20, 22,
+      20, 20, 22, 22, 22, 23, 22, 23, 23, 23, 23, 23, 24, 23, 24, 24, 22, 23, 24, 23, 23, 23, 23, 21, 22, 23,
+      22, 23, 23, 24, 22, 21, 20, 22, 22, 23, 23, 21, 23, 22, 22, 24, 21, 22, 23, 23, 21, 21, 22, 21, 23, 22,
+      23, 23, 20, 22, 22, 22, 23, 22, 22, 23, 26, 26, 20, 19, 22, 23, 22, 25, 26, 26, 26, 27, 27, 26, 24, 25,
+      19, 21, 26, 27, 27, 26, 27, 24, 21, 21, 26, 26, 28, 27, 27, 27, 20, 24, 20, 21, 22, 21, 21, 23, 22, 22,
+      25, 25, 24, 24, 26, 23, 26, 27, 26, 26, 27, 27, 27, 27, 27, 28, 27, 27, 27, 27, 27, 26, 30};
   struct Step {
     std::uint16_t next = 0;
     std::uint8_t symbol = 0;
@@ -58,9 +59,11 @@ class Huffman {
   Huffman() {
     const Tree tree = grown();
     for (int node = 0; node < kNodes; ++node)
-      for (unsigned nibble = 0; nibble < 16; ++nibble) steps_[static_cast<std::size_t>(node)][nibble] = step(tree, node, nibble);
+      for (unsigned nibble = 0; nibble < 16; ++nibble)
+        steps_[static_cast<std::size_t>(node)][nibble] = step(tree, node, nibble);
     // What is left of the last byte is filled with the first bits of the end's code: ones, fewer than eight.
-    for (int node = 0, depth = 0; depth < 8; ++depth, node = tree[static_cast<std::size_t>(node)][1]) may_end_[static_cast<std::size_t>(node)] = true;
+    for (int node = 0, depth = 0; depth < 8; ++depth, node = tree[static_cast<std::size_t>(node)][1])
+      may_end_[static_cast<std::size_t>(node)] = true;
   }
 
   static Tree grown() {
@@ -88,7 +91,8 @@ class Huffman {
     for (int bit = 3; bit >= 0; --bit) {
       node = tree[static_cast<std::size_t>(node)][nibble >> bit & 1];
       if (node >= 0) continue;
-      found.emits = true, found.symbol = static_cast<std::uint8_t>(~node);
+      found.emits = true;
+      found.symbol = static_cast<std::uint8_t>(~node);
       found.fails |= ~node == kEnd;
       node = 0;
     }
@@ -101,19 +105,70 @@ class Huffman {
 };
 
 // Appendix A.
-inline constexpr std::pair<std::string_view, std::string_view> kStaticFields[] = {
-    {":authority", ""}, {":method", "GET"}, {":method", "POST"}, {":path", "/"}, {":path", "/index.html"}, {":scheme", "http"},
-    {":scheme", "https"}, {":status", "200"}, {":status", "204"}, {":status", "206"}, {":status", "304"}, {":status", "400"},
-    {":status", "404"}, {":status", "500"}, {"accept-charset", ""}, {"accept-encoding", "gzip, deflate"}, {"accept-language", ""},
-    {"accept-ranges", ""}, {"accept", ""}, {"access-control-allow-origin", ""}, {"age", ""}, {"allow", ""}, {"authorization", ""},
-    {"cache-control", ""}, {"content-disposition", ""}, {"content-encoding", ""}, {"content-language", ""}, {"content-length", ""},
-    {"content-location", ""}, {"content-range", ""}, {"content-type", ""}, {"cookie", ""}, {"date", ""}, {"etag", ""}, {"expect", ""},
-    {"expires", ""}, {"from", ""}, {"host", ""}, {"if-match", ""}, {"if-modified-since", ""}, {"if-none-match", ""}, {"if-range", ""},
-    {"if-unmodified-since", ""}, {"last-modified", ""}, {"link", ""}, {"location", ""}, {"max-forwards", ""}, {"proxy-authenticate", ""},
-    {"proxy-authorization", ""}, {"range", ""}, {"referer", ""}, {"refresh", ""}, {"retry-after", ""}, {"server", ""}, {"set-cookie", ""},
-    {"strict-transport-security", ""}, {"transfer-encoding", ""}, {"user-agent", ""}, {"vary", ""}, {"via", ""}, {"www-authenticate", ""}};
+inline constexpr std::pair<std::string_view, std::string_view> kStaticFields[] = {{":authority", ""},
+                                                                                  {":method", "GET"},
+                                                                                  {":method", "POST"},
+                                                                                  {":path", "/"},
+                                                                                  {":path", "/index.html"},
+                                                                                  {":scheme", "http"},
+                                                                                  {":scheme", "https"},
+                                                                                  {":status", "200"},
+                                                                                  {":status", "204"},
+                                                                                  {":status", "206"},
+                                                                                  {":status", "304"},
+                                                                                  {":status", "400"},
+                                                                                  {":status", "404"},
+                                                                                  {":status", "500"},
+                                                                                  {"accept-charset", ""},
+                                                                                  {"accept-encoding", "gzip, deflate"},
+                                                                                  {"accept-language", ""},
+                                                                                  {"accept-ranges", ""},
+                                                                                  {"accept", ""},
+                                                                                  {"access-control-allow-origin", ""},
+                                                                                  {"age", ""},
+                                                                                  {"allow", ""},
+                                                                                  {"authorization", ""},
+                                                                                  {"cache-control", ""},
+                                                                                  {"content-disposition", ""},
+                                                                                  {"content-encoding", ""},
+                                                                                  {"content-language", ""},
+                                                                                  {"content-length", ""},
+                                                                                  {"content-location", ""},
+                                                                                  {"content-range", ""},
+                                                                                  {"content-type", ""},
+                                                                                  {"cookie", ""},
+                                                                                  {"date", ""},
+                                                                                  {"etag", ""},
+                                                                                  {"expect", ""},
+                                                                                  {"expires", ""},
+                                                                                  {"from", ""},
+                                                                                  {"host", ""},
+                                                                                  {"if-match", ""},
+                                                                                  {"if-modified-since", ""},
+                                                                                  {"if-none-match", ""},
+                                                                                  {"if-range", ""},
+                                                                                  {"if-unmodified-since", ""},
+                                                                                  {"last-modified", ""},
+                                                                                  {"link", ""},
+                                                                                  {"location", ""},
+                                                                                  {"max-forwards", ""},
+                                                                                  {"proxy-authenticate", ""},
+                                                                                  {"proxy-authorization", ""},
+                                                                                  {"range", ""},
+                                                                                  {"referer", ""},
+                                                                                  {"refresh", ""},
+                                                                                  {"retry-after", ""},
+                                                                                  {"server", ""},
+                                                                                  {"set-cookie", ""},
+                                                                                  {"strict-transport-security", ""},
+                                                                                  {"transfer-encoding", ""},
+                                                                                  {"user-agent", ""},
+                                                                                  {"vary", ""},
+                                                                                  {"via", ""},
+                                                                                  {"www-authenticate", ""}};
 inline constexpr std::size_t kStatic = std::size(kStaticFields);
-inline constexpr std::size_t kFieldOverhead = 32;  // bytes that a field counts for besides its text, in a table or a head
+inline constexpr std::size_t kFieldOverhead =
+    32;  // bytes that a field counts for besides its text, in a table or a head
 
 // Reads the header blocks of one connection, in their order.
 class HpackDecoder {
@@ -121,13 +176,14 @@ class HpackDecoder {
   // *most*: bytes of the dynamic table that the other side may use.
   explicit HpackDecoder(std::size_t most = 4096) : most_(most), limit_(most) {}
 
-  // Calls `take(name, value, clean)` for each field; it is clean if name and value have only characters that they may have.
-  // False where the block cannot be read to its end: then no other can be read either.
+  // Calls `take(name, value, clean)` for each field; it is clean if name and value have only characters that they may
+  // have. False where the block cannot be read to its end: then no other can be read either.
   template <class Take>
   bool decode(std::string_view block, Take take) {
     left_ = block;
     const bool whole = decode_all(take);
-    express::trim(name_, kKept), express::trim(value_, kKept);
+    express::trim(name_, kKept);
+    express::trim(value_, kKept);
     return whole;
   }
 

@@ -1,6 +1,6 @@
 // How often a client may make us drop a call before it is answered. Each answer earns one more such call, and so does
-// time: who gives up on some of its calls never runs out, who opens streams only to reset them soon does (CVE-2023-44487),
-// whether it resets them itself or by frames that we must answer with a reset.
+// time: who gives up on some of its calls never runs out, who opens streams only to reset them soon does
+// (CVE-2023-44487), whether it resets them itself or by frames that we must answer with a reset.
 #pragma once
 
 #include <algorithm>

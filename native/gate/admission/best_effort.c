@@ -75,8 +75,7 @@ static uint64_t fences_before(gate_board *board, member *me, CUstream handle, ui
 static void pace(const gate_board *board, member *me, CUstream handle) {
     uint32_t next = me->pacing.paces + 1;
     if (!gate_board_paced(board)) return;
-    if (gpu_await(handle, &me->client->permitted, next, CU_STREAM_WAIT_VALUE_GEQ))
-        STORE(me->pacing.paces, next);
+    if (gpu_await(handle, &me->client->permitted, next, CU_STREAM_WAIT_VALUE_GEQ)) STORE(me->pacing.paces, next);
 }
 
 /* *stream* is NULL for a stream too many: it has a fence before every launch. */

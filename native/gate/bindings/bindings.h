@@ -3,7 +3,7 @@
 
 #include <nanobind/nanobind.h>
 
-void bind_policies(nanobind::module_& m);
-void bind_learning(nanobind::module_& m);
-void bind_simulation(nanobind::module_& m);
-void bind_board(nanobind::module_& m);
+void bind_policies(nanobind::module_ &m);
+void bind_learning(nanobind::module_ &m);
+void bind_simulation(nanobind::module_ &m);
+void bind_board(nanobind::module_ &m);

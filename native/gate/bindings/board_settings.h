@@ -106,8 +106,8 @@ inline double value_of(const BoardSetting &setting, BoardSettings &at) {
 }
 
 inline BoardSettings settings_of(const gate_board *board) {
-    return {gate_board_knobs(board), gate_board_lease(board), gate_board_long_kernel(board), gate_board_chunk(board),
-            gate_board_partition(board), gate_board_search_limit(board)};
+    return {gate_board_knobs(board), gate_board_lease(board),     gate_board_long_kernel(board),
+            gate_board_chunk(board), gate_board_partition(board), gate_board_search_limit(board)};
 }
 
 // The new policy begins with its defaults, but for what was learnt.

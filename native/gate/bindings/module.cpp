@@ -2,8 +2,8 @@
 #include "bindings/bindings.h"
 
 NB_MODULE(_gate, m) {
-  bind_policies(m);
-  bind_learning(m);
-  bind_simulation(m);
-  bind_board(m);
+    bind_policies(m);
+    bind_learning(m);
+    bind_simulation(m);
+    bind_board(m);
 }

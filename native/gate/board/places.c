@@ -111,8 +111,8 @@ static int free_place(gate_board *board) {
 
 static void note_place(gate_board *board, uint32_t index) {
     uint32_t places = LOAD(board->places);
-    while (places <= index && !__atomic_compare_exchange_n(&board->places, &places, index + 1, 0, __ATOMIC_ACQ_REL,
-                                                           __ATOMIC_ACQUIRE)) {
+    while (places <= index &&
+           !__atomic_compare_exchange_n(&board->places, &places, index + 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
     }
 }
 

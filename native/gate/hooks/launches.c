@@ -3,7 +3,7 @@
 #include "hooks/hooks.h"
 
 /* As the driver's functions take a shape. */
-#define SPREAD(shape)                                                                                         \
+#define SPREAD(shape)                                                                                        \
     (shape).grid[0], (shape).grid[1], (shape).grid[2], (shape).block[0], (shape).block[1], (shape).block[2], \
         (shape).shared
 
@@ -24,8 +24,12 @@ static CUresult submit_cooperative(const launch *made, CUstream stream) {
 }
 
 static CUresult launch_plain(const plain_arguments *a, CUstream stream, int cooperative) {
-    launch made = {.submit = cooperative ? submit_cooperative : submit_plain, .stream = stream, .arguments = a,
-                   .function = a->function, .shape = a->shape, .rigid = cooperative};
+    launch made = {.submit = cooperative ? submit_cooperative : submit_plain,
+                   .stream = stream,
+                   .arguments = a,
+                   .function = a->function,
+                   .shape = a->shape,
+                   .rigid = cooperative};
     return client_launch(&made);
 }
 
@@ -81,8 +85,12 @@ static kernel_shape shape_of(const CUlaunchConfig *config) {
 
 static CUresult launch_ex(const ex_arguments *a, CUstream stream) {
     const CUlaunchConfig *config = a->config;
-    launch made = {.submit = submit_ex, .stream = stream, .arguments = a, .function = a->function,
-                   .shape = shape_of(config), .rigid = cooperative(config)};
+    launch made = {.submit = submit_ex,
+                   .stream = stream,
+                   .arguments = a,
+                   .function = a->function,
+                   .shape = shape_of(config),
+                   .rigid = cooperative(config)};
     return client_launch(&made);
 }
 

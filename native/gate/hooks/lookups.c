@@ -8,7 +8,7 @@ enum {
 #define X(name, arguments) NUMBER_##name,
     HOOKS(X)
 #undef X
-    HOOK_COUNT
+        HOOK_COUNT
 };
 
 static struct {

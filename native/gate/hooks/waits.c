@@ -2,10 +2,10 @@
 #include "admission/boundaries.h"
 #include "hooks/hooks.h"
 
-#define WAITS(pauses, call)       \
-    pauses;                       \
-    CUresult result = (call);     \
-    client_waited();              \
+#define WAITS(pauses, call)   \
+    pauses;                   \
+    CUresult result = (call); \
+    client_waited();          \
     return result
 
 static CUresult wait_for(CUstream stream) { WAITS(client_pauses_at(stream), driver()->stream_synchronize(stream)); }

@@ -5,8 +5,8 @@
 #include <string.h>
 
 #include "driver/driver.h"
-#include "policy/kinds.h"
 #include "kernels/profile.h"
+#include "policy/kinds.h"
 
 enum { CONTEXT_FREE_CAPACITY = 1 << 15 };
 static const double COPY_BYTES_PER_NS = 20.0; /* PCIe 5 gives twice that, and is shared */

@@ -28,9 +28,7 @@ static int split(char *text, char *fields[FIELDS]) {
     return 1;
 }
 
-static int three(const char *text, unsigned into[3]) {
-    return sscanf(text, "%u,%u,%u", into, into + 1, into + 2) == 3;
-}
+static int three(const char *text, unsigned into[3]) { return sscanf(text, "%u,%u,%u", into, into + 1, into + 2) == 3; }
 
 static int parsed(char *text, profile_row *into) {
     char kind[16] = "", *fields[FIELDS];

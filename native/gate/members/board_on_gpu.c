@@ -19,8 +19,10 @@ static int registered(gate_board *shared) {
 static int registered_or_said(gate_board *shared) {
     if (registered(shared)) return 1;
     board_on_gpu = 0;
-    fputs("astrarium gate: the GPU cannot write to shared memory; launches are held, and work in flight is not "
-          "bounded\n", stderr);
+    fputs(
+        "astrarium gate: the GPU cannot write to shared memory; launches are held, and work in flight is not "
+        "bounded\n",
+        stderr);
     return 0;
 }
 

@@ -50,8 +50,8 @@ static int joined(int kind, const char *name) {
         return NOBODY;
     }
     gate_client *client = &board->clients[place];
-    members[place] = (member){
-        .place = place, .kind = (gate_class)kind, .client = client, .phases = gate_client_phases(client)};
+    members[place] =
+        (member){.place = place, .kind = (gate_class)kind, .client = client, .phases = gate_client_phases(client)};
     pthread_mutex_init(&members[place].lock, NULL);
     STORE(client->can_fence, gpu_reaches_board());
     return place;
@@ -158,9 +158,7 @@ void members_open_fences(void) {
 /* who */
 
 /* Default streams are everybody's: where the process has a class, a marked thread cannot claim them. */
-static int claimable(CUstream stream) {
-    return (uintptr_t)stream > CU_PER_THREAD_STREAM || process_place == NOBODY;
-}
+static int claimable(CUstream stream) { return (uintptr_t)stream > CU_PER_THREAD_STREAM || process_place == NOBODY; }
 
 void members_forget_stream(CUstream stream) {
     if (any_marked) stream_owners_forget_stream(stream, process_place);

@@ -24,6 +24,6 @@
 namespace gate::sim {
 
 // Throws std::invalid_argument for what cannot be simulated.
-Result simulate(const Setting& setting, const std::vector<ClientSpec>& clients);
+Result simulate(const Setting &setting, const std::vector<ClientSpec> &clients);
 
 }  // namespace gate::sim

@@ -149,8 +149,7 @@ TWINS(cuMemcpyHtoDAsync_v2, _ptsz, (CUdeviceptr to, const void *from, size_t byt
 static CUresult do_cuMemcpyDtoHAsync_v2(const char *call, void *to, CUdeviceptr from, size_t bytes, CUstream stream) {
     return copy(call, NUMBER(to), from, bytes, stream);
 }
-TWINS(cuMemcpyDtoHAsync_v2, _ptsz, (void *to, CUdeviceptr from, size_t bytes, CUstream stream), to, from, bytes,
-      stream)
+TWINS(cuMemcpyDtoHAsync_v2, _ptsz, (void *to, CUdeviceptr from, size_t bytes, CUstream stream), to, from, bytes, stream)
 
 /* Those that wait go through the default stream, of all or of the thread. */
 static CUresult copy_and_wait(const char *call, CUdeviceptr to, CUdeviceptr from, size_t bytes, CUstream stream) {

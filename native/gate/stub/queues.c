@@ -24,8 +24,8 @@ static void let_others(void) {
 
 CUstream stub_stream_new(unsigned flags, int priority, unsigned sms) {
     CUstream stream = calloc(1, sizeof *stream);
-    *stream = (struct stub_stream){
-        .magic = STREAM_MAGIC, .next = streams, .flags = flags, .priority = priority, .sms = sms};
+    *stream =
+        (struct stub_stream){.magic = STREAM_MAGIC, .next = streams, .flags = flags, .priority = priority, .sms = sms};
     streams = stream;
     return stream;
 }

@@ -8,9 +8,7 @@ static CUresult create(const char *call, CUstream *stream, unsigned flags, int p
     return error;
 }
 
-EXPORT CUresult cuStreamCreate(CUstream *stream, unsigned flags) {
-    LOCKED(create("cuStreamCreate", stream, flags, 0));
-}
+EXPORT CUresult cuStreamCreate(CUstream *stream, unsigned flags) { LOCKED(create("cuStreamCreate", stream, flags, 0)); }
 
 EXPORT CUresult cuStreamCreateWithPriority(CUstream *stream, unsigned flags, int priority) {
     LOCKED(create("cuStreamCreateWithPriority", stream, flags, priority));

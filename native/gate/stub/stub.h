@@ -83,7 +83,14 @@ enum { STUB_SMS = 132 };
 
 /* A wait is for an event, a fence for a word in memory. */
 typedef enum stub_kind {
-    STUB_KERNEL, STUB_GRAPH, STUB_COPY, STUB_WRITE, STUB_RECORD, STUB_WAIT, STUB_FENCE, STUB_KINDS
+    STUB_KERNEL,
+    STUB_GRAPH,
+    STUB_COPY,
+    STUB_WRITE,
+    STUB_RECORD,
+    STUB_WAIT,
+    STUB_FENCE,
+    STUB_KINDS
 } stub_kind;
 
 /* One entry in a stream's queue, or a node of a graph. */
@@ -164,12 +171,12 @@ struct stub_context {
 /* ---- queues.c: the device, and one lock around every call */
 void stub_lock(void); /* automatic work that can be done is done first */
 void stub_unlock(void);
-#define LOCKED(expression)                  \
-    do {                                    \
-        stub_lock();                        \
-        CUresult result_ = (expression);    \
-        stub_unlock();                      \
-        return result_;                     \
+#define LOCKED(expression)               \
+    do {                                 \
+        stub_lock();                     \
+        CUresult result_ = (expression); \
+        stub_unlock();                   \
+        return result_;                  \
     } while (0)
 
 extern int stub_is_automatic;
@@ -195,11 +202,11 @@ void stub_note(const char *call, const uint64_t *arguments, int count);
 void stub_remember_launch(CUfunction function); /* in the order of launches */
 
 /* A call that takes a `stream` has a twin, to which NULL means the thread's own stream. Both do do_NAME. */
-#define TWINS(name, suffix, parameters, ...)                                            \
-    EXPORT CUresult name parameters { LOCKED(do_##name(#name, __VA_ARGS__)); }          \
-    EXPORT CUresult name##suffix parameters {                                           \
-        if (!stream) stream = STREAM_PER_THREAD;                                        \
-        LOCKED(do_##name(#name #suffix, __VA_ARGS__));                                  \
+#define TWINS(name, suffix, parameters, ...)                                   \
+    EXPORT CUresult name parameters { LOCKED(do_##name(#name, __VA_ARGS__)); } \
+    EXPORT CUresult name##suffix parameters {                                  \
+        if (!stream) stream = STREAM_PER_THREAD;                               \
+        LOCKED(do_##name(#name #suffix, __VA_ARGS__));                         \
     }
 
 /* ---- device.c */

@@ -1,4 +1,5 @@
-// Twin of astrarium.serving.policies.astrarium.applications. The Python file says what it means; the names are the same.
+// Twin of astrarium.serving.policies.astrarium.applications. The Python file says what it means; the names are the
+// same.
 #pragma once
 
 #include <algorithm>
@@ -7,8 +8,8 @@
 #include <vector>
 
 #include "common/exact_sum.h"
-#include "policies/learnt_times.h"
 #include "policies/astrarium/queues.h"
+#include "policies/learnt_times.h"
 #include "policies/rate_meter.h"
 
 namespace astrarium {

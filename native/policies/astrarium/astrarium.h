@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "policies/astrarium/applications.h"
-#include "policies/entries.h"
 #include "policies/astrarium/queues.h"
+#include "policies/entries.h"
 #include "policies/window.h"
 
 namespace astrarium {
@@ -19,7 +19,9 @@ class Astrarium final : public WindowScheduler<Line, Astrarium> {
 
  public:
   Astrarium(const Setup& setup, const Parameters& p)
-      : WindowScheduler(setup, lines(setup)), lookahead_(p.integers.at("lookahead") != 0), touched_(setup.models.size()),
+      : WindowScheduler(setup, lines(setup)),
+        lookahead_(p.integers.at("lookahead") != 0),
+        touched_(setup.models.size()),
         running_(static_cast<std::size_t>(setup.gpus)) {
     const double patience = p.reals.at("patience");
     const bool few_gpus = p.integers.at("few_gpus") != 0;
@@ -34,7 +36,10 @@ class Astrarium final : public WindowScheduler<Line, Astrarium> {
       first_.push_back(places_.back()[0]);
     }
     for (std::size_t model = 0; model < crowds_.size(); ++model)
-      if (crowds_[model]) learns_ = true, form(static_cast<int>(model));
+      if (crowds_[model]) {
+        learns_ = true;
+        form(static_cast<int>(model));
+      }
     changed_.clear();  // there is nothing to look at yet
   }
 
@@ -47,7 +52,9 @@ class Astrarium final : public WindowScheduler<Line, Astrarium> {
     std::vector<int> applications;
   };
 
-  static std::size_t lines_of(const Model& model) { return model.dynamic ? std::max<std::size_t>(1, model.dynamic->history.size()) : 1; }
+  static std::size_t lines_of(const Model& model) {
+    return model.dynamic ? std::max<std::size_t>(1, model.dynamic->history.size()) : 1;
+  }
   static std::size_t lines(const Setup& setup) {
     std::size_t count = 0;
     for (const Model& model : setup.models) count += lines_of(model);
@@ -80,7 +87,8 @@ class Astrarium final : public WindowScheduler<Line, Astrarium> {
     }
     int line = first;
     for (const Group& group : of.groups) {
-      for (const int application : group) places_[static_cast<std::size_t>(model)][static_cast<std::size_t>(application)] = line;
+      for (const int application : group)
+        places_[static_cast<std::size_t>(model)][static_cast<std::size_t>(application)] = line;
       queue(line).measure(RateMeter::sum(of.meters, group));
       queue(line++).plan_with(of.times.table(group, kSafe), group.size());
     }
@@ -124,7 +132,8 @@ class Astrarium final : public WindowScheduler<Line, Astrarium> {
     const Running batch = std::move(running.front());
     running.pop_front();
     if (!crowd(batch.model)) return;
-    crowd(batch.model)->times.finished(now, batch.applications, (event.stopped ? event.stopped : now) - event.started, kSafe);
+    crowd(batch.model)
+        ->times.finished(now, batch.applications, (event.stopped ? event.stopped : now) - event.started, kSafe);
     touched_.add(batch.model);
   }
 
@@ -199,7 +208,7 @@ class Astrarium final : public WindowScheduler<Line, Astrarium> {
     const auto place = std::upper_bound(others_.begin(), others_.end(), end) - others_.begin();
     grants_.clear();
     for (std::ptrdiff_t found = turn() - 1; found < kAhead * turn() && found <= std::ssize(others_); found += turn())
-      grants_.push_back(found < place ? others_[static_cast<std::size_t>(found)]
+      grants_.push_back(found < place    ? others_[static_cast<std::size_t>(found)]
                         : found == place ? end
                                          : others_[static_cast<std::size_t>(found - 1)]);
     return grants_;

@@ -112,8 +112,7 @@ inline Stance stance_of(const Demand& demand, const Climate& climate, bool few_g
   const double worth = worthwhile(demand, climate);
   const double doubt = (1.0 - climate.overload) * std::min(1.0, worth > 0.0 ? kSure * demand.target / worth : 1.0);
   return {few_gpus && climate.price < kPriceless ? kForever : wait_of(demand, climate, worth), 1.0 - kRest * doubt,
-          share_of(demand.target, kHold, doubt), share_of(demand.target, kEnough, doubt),
-          kWaste * climate.scarcity()};
+          share_of(demand.target, kHold, doubt), share_of(demand.target, kEnough, doubt), kWaste * climate.scarcity()};
 }
 
 }  // namespace astrarium

@@ -5,10 +5,10 @@
 #include <utility>
 #include <vector>
 
+#include "policies/astrarium/pressure.h"
 #include "policies/books.h"
 #include "policies/learnt_times.h"
 #include "policies/model_queue.h"
-#include "policies/astrarium/pressure.h"
 
 namespace astrarium {
 
@@ -17,8 +17,13 @@ inline constexpr double kSafe = 0.9;
 class Line : public ModelQueue {
  public:
   // A negative patience adapts; `times` are those of a dynamic model.
-  Line(const Model& model, const Network& network, double patience, bool lookahead, bool few_gpus, const LearntTimes* times)
-      : ModelQueue(model, network, Gather::kWindow), patience_(patience), lookahead_(lookahead), few_gpus_(few_gpus), times_(times) {
+  Line(const Model& model, const Network& network, double patience, bool lookahead, bool few_gpus,
+       const LearntTimes* times)
+      : ModelQueue(model, network, Gather::kWindow),
+        patience_(patience),
+        lookahead_(lookahead),
+        few_gpus_(few_gpus),
+        times_(times) {
     adapt({0.0, 1.0, target_, 0, 0, 1}, {});
   }
 
@@ -38,7 +43,8 @@ class Line : public ModelQueue {
 
   Time opens(Time arrived) const {
     if (first_ > 0) return -kForever;
-    return arrived + std::min(stance_.wait, static_cast<Time>(stance_.patience * static_cast<double>(frontrun() - arrived)));
+    return arrived +
+           std::min(stance_.wait, static_cast<Time>(stance_.patience * static_cast<double>(frontrun() - arrived)));
   }
   Time latest() const { return deadline(first_) - latency(size); }
 
@@ -116,8 +122,11 @@ class Line : public ModelQueue {
     std::size_t refusals = 0;
 
     void leave(std::size_t applications) {
-      longest.clear(), refused.assign(applications, false);
-      takes = 0, size = 0, refusals = 0;
+      longest.clear();
+      refused.assign(applications, false);
+      takes = 0;
+      size = 0;
+      refusals = 0;
     }
   };
 
@@ -131,15 +140,20 @@ class Line : public ModelQueue {
       ++crew.refusals;
       return false;
     }
-    crew.longest.swap(crew.joined), crew.takes = takes;
-    crew.refused.assign(crew.refused.size(), false), crew.refusals = 0;
+    crew.longest.swap(crew.joined);
+    crew.takes = takes;
+    crew.refused.assign(crew.refused.size(), false);
+    crew.refusals = 0;
     return true;
   }
 
   // The others keep their order.
   void bring_forward(int from, int to) {
-    const auto bring = [&](auto& column) { std::rotate(column.begin() + head_ + to, column.begin() + head_ + from, column.begin() + head_ + from + 1); };
-    bring(requests_), bring(deadlines_);
+    const auto bring = [&](auto& column) {
+      std::rotate(column.begin() + head_ + to, column.begin() + head_ + from, column.begin() + head_ + from + 1);
+    };
+    bring(requests_);
+    bring(deadlines_);
   }
 
   Time fixed() const {
@@ -165,8 +179,7 @@ class Line : public ModelQueue {
     if (size >= wanted) return best;
     for (int head = lost; head < std::min(lost + kMostGivenUp + 1, count); ++head) {
       const int batch = fitting(deadline(head), count - head, now, free, size);
-      const double cost =
-          head - lost + stance_.price * waste(batch) + losses(now, head + batch, grants(batch));
+      const double cost = head - lost + stance_.price * waste(batch) + losses(now, head + batch, grants(batch));
       if (least < 0 || cost < least - 1e-9) {
         least = cost;
         best = head;
@@ -193,8 +206,9 @@ class Line : public ModelQueue {
         if (finish(batch, now, then) <= due(now, first, left, head, per_ns)) break;
       }
       lost += std::max(0, head - taken);
-      taken = head >= present ? std::max(taken, present)
-                              : head + fitting(due(now, first, left, head, per_ns), present - head, now, then, stance_.enough);
+      taken = head >= present
+                  ? std::max(taken, present)
+                  : head + fitting(due(now, first, left, head, per_ns), present - head, now, then, stance_.enough);
     }
     return lost;
   }

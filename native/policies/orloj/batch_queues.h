@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
+#include "common/id_map.h"
 #include "policies/books.h"
 #include "policies/orloj/hull.h"
-#include "common/id_map.h"
 #include "policies/orloj/score_table.h"
 
 namespace astrarium {

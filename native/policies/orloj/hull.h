@@ -285,7 +285,7 @@ class HullQueue {
 
   Index root_ = kNobody;
   std::vector<Node> nodes_;
-  std::vector<Key> splits_;  // beside the nodes
+  std::vector<Key> splits_;         // beside the nodes
   std::vector<Index> free_, path_;  // nodes to be used again; from the root down, in an update
   IdMap leaves_;
 };

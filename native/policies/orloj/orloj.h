@@ -7,10 +7,10 @@
 #include <utility>
 #include <vector>
 
-#include "policies/orloj/batch_queues.h"
 #include "policies/entries.h"
 #include "policies/learnt_times.h"
 #include "policies/min_tree.h"
+#include "policies/orloj/batch_queues.h"
 #include "policies/policy.h"
 
 namespace astrarium {
@@ -18,8 +18,13 @@ namespace astrarium {
 class Orloj : public Policy {
  public:
   Orloj(const Setup& setup, const Parameters& p)
-      : rate_(p.reals.at("rate")), farthest_(p.reals.at("farthest")), own_(p.integers.at("own") != 0),
-        touched_(setup.models.size()), drops_(setup.models.size()), fronts_(setup.models.size()), idle_(static_cast<std::size_t>(setup.gpus), 0) {
+      : rate_(p.reals.at("rate")),
+        farthest_(p.reals.at("farthest")),
+        own_(p.integers.at("own") != 0),
+        touched_(setup.models.size()),
+        drops_(setup.models.size()),
+        fronts_(setup.models.size()),
+        idle_(static_cast<std::size_t>(setup.gpus), 0) {
     const bool latest = p.integers.at("latest") != 0;
     for (const Model& model : setup.models) {
       times_.emplace_back(model, p.integers.at("bins"), p.integers.at("window"), p.integers.at("refresh"));

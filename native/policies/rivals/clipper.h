@@ -11,10 +11,15 @@ namespace astrarium {
 class Clipper : public ReplicaScheduler {
  public:
   Clipper(const Setup& setup, const Parameters& p)
-      : ReplicaScheduler(setup), setup_(setup), increase_(p.reals.at("increase")),
-        decrease_(p.reals.at("decrease")), objective_(p.reals.at("objective")),
-        total_(p.integers.at("total") != 0), limits_(cell(setup.gpus, 0), 1.0),
-        running_(static_cast<std::size_t>(setup.gpus)), rotation_(setup.models.size(), 0) {}
+      : ReplicaScheduler(setup),
+        setup_(setup),
+        increase_(p.reals.at("increase")),
+        decrease_(p.reals.at("decrease")),
+        objective_(p.reals.at("objective")),
+        total_(p.integers.at("total") != 0),
+        limits_(cell(setup.gpus, 0), 1.0),
+        running_(static_cast<std::size_t>(setup.gpus)),
+        rotation_(setup.models.size(), 0) {}
 
  protected:
   int route(int model, std::int64_t) override {

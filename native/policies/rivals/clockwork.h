@@ -8,17 +8,21 @@
 #include <queue>
 #include <vector>
 
-#include "policies/rivals/candidates.h"
 #include "policies/min_tree.h"
 #include "policies/policy.h"
+#include "policies/rivals/candidates.h"
 
 namespace astrarium {
 
 class Clockwork : public Policy {
  public:
   Clockwork(const Setup& setup, Time ahead, Time buffer, Time window, bool powers_of_two)
-      : ahead_(ahead), buffer_(buffer), window_(window), response_(setup.network.response),
-        changed_(setup.models.size()), free_(static_cast<std::size_t>(setup.gpus), 0),
+      : ahead_(ahead),
+        buffer_(buffer),
+        window_(window),
+        response_(setup.network.response),
+        changed_(setup.models.size()),
+        free_(static_cast<std::size_t>(setup.gpus), 0),
         first_(static_cast<std::size_t>(setup.gpus), -1) {
     for (const Model& model : setup.models) models_.emplace_back(model, setup.network, powers_of_two);
   }
@@ -161,8 +165,8 @@ class Clockwork : public Policy {
 };
 
 inline std::unique_ptr<Policy> make_clockwork(const Setup& setup, const Parameters& p) {
-  return std::make_unique<Clockwork>(setup, p.integers.at("ahead"), p.integers.at("buffer"),
-                                     p.integers.at("window"), p.integers.at("powers_of_two") != 0);
+  return std::make_unique<Clockwork>(setup, p.integers.at("ahead"), p.integers.at("buffer"), p.integers.at("window"),
+                                     p.integers.at("powers_of_two") != 0);
 }
 
 }  // namespace astrarium

@@ -18,8 +18,7 @@ namespace nexus {
 // One frontend's round robin over the replicas of one model.
 class Ring {
  public:
-  Ring(const std::vector<std::pair<int, double>>& weights, std::size_t start)
-      : next_(start % weights.size()) {
+  Ring(const std::vector<std::pair<int, double>>& weights, std::size_t start) : next_(start % weights.size()) {
     double largest = 0;
     for (const auto& [gpu, weight] : weights) largest = std::max(largest, weight);
     for (const auto& [gpu, weight] : weights) places_.push_back({gpu, weight / largest, 0.0});
@@ -54,11 +53,15 @@ class Nexus : public ReplicaScheduler {
  public:
   // `order` lists the models by name: the plan does not depend on the order in the scenario.
   Nexus(const Setup& setup, const Parameters& p)
-      : ReplicaScheduler(setup), gpus_(setup.gpus), epoch_(p.integers.at("epoch")),
+      : ReplicaScheduler(setup),
+        gpus_(setup.gpus),
+        epoch_(p.integers.at("epoch")),
         frontends_(static_cast<std::size_t>(p.integers.at("frontends"))),
         spread_(p.integers.at("spread") != 0),
-        rates_(models_, 1.0 / static_cast<double>(kSecond)), largest_(models_, 1),
-        batches_(cell(setup.gpus, 0), 0), counts_(models_, 0) {
+        rates_(models_, 1.0 / static_cast<double>(kSecond)),
+        largest_(models_, 1),
+        batches_(cell(setup.gpus, 0), 0),
+        counts_(models_, 0) {
     for (const std::int64_t index : per_model(setup, p, "order")) {
       const int model = static_cast<int>(index);
       const Time slo = setup.models[static_cast<std::size_t>(model)].slo;
@@ -127,17 +130,15 @@ class Nexus : public ReplicaScheduler {
     const Weights weights = settle(nexus::plan(profiles_, rates_, gpus_, spread_ || !rates_known_));
     rings_.clear();
     for (std::size_t frontend = 0; frontend < frontends_; ++frontend)
-      for (const auto& replicas : weights)
-        rings_.emplace_back(replicas, frontend * replicas.size() / frontends_);
+      for (const auto& replicas : weights) rings_.emplace_back(replicas, frontend * replicas.size() / frontends_);
   }
 
   // A GPU for each node: one that ran many of its models already, else the next by id.
   Weights settle(nexus::Nodes open) {
     Weights weights(models_);
     for (int gpu = 0; gpu < gpus_; ++gpu) {
-      const auto place = std::max_element(open.begin(), open.end(), [&](const auto& a, const auto& b) {
-        return kept(gpu, a) < kept(gpu, b);
-      });
+      const auto place = std::max_element(open.begin(), open.end(),
+                                          [&](const auto& a, const auto& b) { return kept(gpu, a) < kept(gpu, b); });
       std::fill_n(batches_.begin() + static_cast<std::ptrdiff_t>(cell(gpu, 0)), models_, 0);
       if (place == open.end()) continue;
       for (const nexus::Load& load : place->loads) {
@@ -151,9 +152,8 @@ class Nexus : public ReplicaScheduler {
   }
 
   std::ptrdiff_t kept(int gpu, const nexus::Node& node) const {
-    return std::count_if(node.loads.begin(), node.loads.end(), [&](const nexus::Load& load) {
-      return batches_[cell(gpu, load.profile->model)] > 0;
-    });
+    return std::count_if(node.loads.begin(), node.loads.end(),
+                         [&](const nexus::Load& load) { return batches_[cell(gpu, load.profile->model)] > 0; });
   }
 
   int gpus_;

@@ -59,9 +59,7 @@ struct Node {
 
 using Nodes = std::vector<Node>;
 
-inline Load whole(const Profile& profile) {
-  return {&profile, profile.peak(), profile.cost(profile.largest)};
-}
+inline Load whole(const Profile& profile) { return {&profile, profile.peak(), profile.cost(profile.largest)}; }
 
 inline Load residual(const Profile& profile, double rate) {
   const double slo = static_cast<double>(profile.slo);
@@ -77,15 +75,17 @@ inline int fullest(const Nodes& nodes, const Load& load) {
   double most = 0;
   for (std::size_t candidate = 0; candidate < nodes.size(); ++candidate) {
     const double occupancy = nodes[candidate].occupancy_with(load);
-    if (most < occupancy && occupancy <= 1) place = static_cast<int>(candidate), most = occupancy;
+    if (most < occupancy && occupancy <= 1) {
+      place = static_cast<int>(candidate);
+      most = occupancy;
+    }
   }
   return place;
 }
 
 inline Nodes share(std::vector<Load> loads) {
-  std::stable_sort(loads.begin(), loads.end(), [](const Load& a, const Load& b) {
-    return a.occupancy(a.duty) > b.occupancy(b.duty);
-  });
+  std::stable_sort(loads.begin(), loads.end(),
+                   [](const Load& a, const Load& b) { return a.occupancy(a.duty) > b.occupancy(b.duty); });
   Nodes nodes;
   for (const Load& load : loads) {
     const int place = fullest(nodes, load);
@@ -164,8 +164,7 @@ inline void fill(Nodes& nodes, const Profiles& profiles, const Rates& rates, int
 // At most one node for each GPU, and every model on one of them at least.
 inline Nodes plan(const Profiles& profiles, const Rates& rates, int gpus, bool spread) {
   ExactSum needed;
-  for (const Profile& profile : profiles)
-    needed.add(rates[static_cast<std::size_t>(profile.model)] / profile.peak());
+  for (const Profile& profile : profiles) needed.add(rates[static_cast<std::size_t>(profile.model)] / profile.peak());
   const double ceiling = gpus / needed.value();
   std::optional<Nodes> nodes = pack_most(profiles, rates, gpus, spread ? ceiling : std::min(1.0, ceiling));
   if (!nodes) return everywhere(profiles, gpus);

@@ -15,7 +15,8 @@ namespace astrarium {
 class ReplicaScheduler : public Policy {
  public:
   explicit ReplicaScheduler(const Setup& setup)
-      : network_(setup.network), models_(setup.models.size()),
+      : network_(setup.network),
+        models_(setup.models.size()),
         backends_(static_cast<std::size_t>(setup.gpus), Backend{std::vector<EntryQueue>(models_), {}}) {
     for (const Model& model : setup.models) costs_.push_back(batch_costs(model, network_));
   }

@@ -13,9 +13,15 @@ namespace astrarium {
 class Shepherd : public Policy {
  public:
   Shepherd(const Setup& setup, double preemption, bool preempt, bool purge_tail)
-      : network_(setup.network), preemption_cost_(setup.preemption_cost), preemption_(preemption),
-        preempt_(preempt), purge_tail_(purge_tail), queues_(setup.models.size()), waiting_(setup.models.size()),
-        arrived_(setup.models.size()), idle_(static_cast<std::size_t>(setup.gpus), 0),
+      : network_(setup.network),
+        preemption_cost_(setup.preemption_cost),
+        preemption_(preemption),
+        preempt_(preempt),
+        purge_tail_(purge_tail),
+        queues_(setup.models.size()),
+        waiting_(setup.models.size()),
+        arrived_(setup.models.size()),
+        idle_(static_cast<std::size_t>(setup.gpus), 0),
         running_(static_cast<std::size_t>(setup.gpus)) {
     for (const Model& model : setup.models) {
       costs_.push_back(batch_costs(model, network_));
@@ -105,8 +111,7 @@ class Shepherd : public Policy {
   void await_tails(Time now, Books& books) {
     Time lost = kForever;
     for (const int model : waiting_.members())
-      if (!queue(model).empty())
-        lost = std::min(lost, queue(model).due(queue(model).size() - 1) - alone(model) + 1);
+      if (!queue(model).empty()) lost = std::min(lost, queue(model).due(queue(model).size() - 1) - alone(model) + 1);
     if (lost < kForever) books.set_timer(now, lost);
   }
 

@@ -20,7 +20,8 @@ namespace astrarium::express {
 // Reads a JSON list, flat or nested as the shape says. `read` elements were right where the whole was not.
 class JsonTensor {
  public:
-  JsonTensor(std::string_view json, Kind kind, const Shape& shape) : json_(json), scan_(json), kind_(kind), shape_(shape) {
+  JsonTensor(std::string_view json, Kind kind, const Shape& shape)
+      : json_(json), scan_(json), kind_(kind), shape_(shape) {
     elements_ = 1;
     for (const std::int64_t size : shape) elements_ *= static_cast<std::size_t>(size);
   }
@@ -42,7 +43,8 @@ class JsonTensor {
   bool level(std::size_t axis) {
     std::int64_t count = 0;
     const bool last = axis + 1 == shape_.size();
-    return scan_.list([&] { return ++count <= shape_[axis] && (last ? counted() : level(axis + 1)); }) && count == shape_[axis];
+    return scan_.list([&] { return ++count <= shape_[axis] && (last ? counted() : level(axis + 1)); }) &&
+           count == shape_[axis];
   }
 
   bool counted() {
@@ -104,7 +106,9 @@ class JsonTensor {
     if (size == 0 || size > kLongest || rest.find_first_not_of("+-.0123456789eE") < size) return false;
     const std::string number(rest.substr(0, size));
     const std::size_t first = number[0] == '-';
-    if (number[first] < '0' || number[first] > '9' || (number[first] == '0' && number[first + 1] >= '0' && number[first + 1] <= '9')) return false;
+    if (number[first] < '0' || number[first] > '9' ||
+        (number[first] == '0' && number[first + 1] >= '0' && number[first + 1] <= '9'))
+      return false;
     char* end = nullptr;
     const double found = std::strtod(number.c_str(), &end);
     if (*end != '\0' || std::fabs(found) > std::numeric_limits<double>::min()) return false;

@@ -12,7 +12,11 @@ namespace astrarium::express {
 inline bool is_utf8(std::string_view text) {
   for (std::size_t at = 0; at < text.size();) {
     const auto first = static_cast<unsigned char>(text[at++]);
-    const int more = first < 0x80 ? 0 : first >= 0xc2 && first < 0xe0 ? 1 : first >> 4 == 14 ? 2 : first >= 0xf0 && first < 0xf5 ? 3 : -1;
+    const int more = first < 0x80                    ? 0
+                     : first >= 0xc2 && first < 0xe0 ? 1
+                     : first >> 4 == 14              ? 2
+                     : first >= 0xf0 && first < 0xf5 ? 3
+                                                     : -1;
     if (more < 0 || text.size() - at < static_cast<std::size_t>(more)) return false;
     std::uint32_t code = more == 0 ? first : first & (0x3f >> more);
     for (int i = 0; i < more; ++i) {
@@ -20,7 +24,9 @@ inline bool is_utf8(std::string_view text) {
       if (next >> 6 != 2) return false;
       code = code << 6 | (next & 63);
     }
-    if ((more == 2 && (code < 0x800 || (code >= 0xd800 && code < 0xe000))) || (more == 3 && (code < 0x10000 || code > 0x10ffff))) return false;
+    if ((more == 2 && (code < 0x800 || (code >= 0xd800 && code < 0xe000))) ||
+        (more == 3 && (code < 0x10000 || code > 0x10ffff)))
+      return false;
   }
   return true;
 }
@@ -52,7 +58,9 @@ class JsonText {
   // Plain characters, all at once; false where there are none.
   bool stretch() {
     std::size_t end = at_;
-    while (end < json_.size() && json_[end] != '"' && json_[end] != '\\' && static_cast<unsigned char>(json_[end]) >= ' ') ++end;
+    while (end < json_.size() && json_[end] != '"' && json_[end] != '\\' &&
+           static_cast<unsigned char>(json_[end]) >= ' ')
+      ++end;
     if (end == at_) return false;
     made_.append(json_.substr(at_, end - at_));
     at_ = end;
@@ -91,7 +99,10 @@ class JsonText {
     if (code < 0x80) return put(code);
     if (code < 0x800) return put(0xc0 | code >> 6), put(0x80 | (code & 63));
     if (code < 0x10000) return put(0xe0 | code >> 12), put(0x80 | (code >> 6 & 63)), put(0x80 | (code & 63));
-    put(0xf0 | code >> 18), put(0x80 | (code >> 12 & 63)), put(0x80 | (code >> 6 & 63)), put(0x80 | (code & 63));
+    put(0xf0 | code >> 18);
+    put(0x80 | (code >> 12 & 63));
+    put(0x80 | (code >> 6 & 63));
+    put(0x80 | (code & 63));
   }
 
   std::string_view json_;
@@ -109,9 +120,17 @@ inline void append_escaped(std::string& json, std::string_view text) {
     if (code >= ' ' && c != '"' && c != '\\') continue;
     json.append(text.substr(begin, at - begin));
     begin = at + 1;
-    if (code >= ' ') json += '\\', json += c;
-    else if (const char* named = std::strchr(kNamed, c); c != '\0' && named != nullptr) json += '\\', json += kLetters[named - kNamed];
-    else json += "\\u00", json += kHex[code >> 4], json += kHex[code & 15];
+    if (code >= ' ') {
+      json += '\\';
+      json += c;
+    } else if (const char* named = std::strchr(kNamed, c); c != '\0' && named != nullptr) {
+      json += '\\';
+      json += kLetters[named - kNamed];
+    } else {
+      json += "\\u00";
+      json += kHex[code >> 4];
+      json += kHex[code & 15];
+    }
   }
   json.append(text.substr(begin));
 }

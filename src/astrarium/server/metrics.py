@@ -12,8 +12,16 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from astrarium.core.quantities import SECOND
-from astrarium.server.control.books import OUTCOMES, LastMinute, PrometheusHistogram
-from astrarium.server.control.causes import INPUTS, MODEL_ERROR, POLICY_ERROR, QUARANTINED, WORKER_LOST
+from astrarium.server.control.accounts.causes import (
+    INPUTS,
+    MODEL_ERROR,
+    POLICY_ERROR,
+    QUARANTINED,
+    WORKER_LOST,
+)
+from astrarium.server.control.accounts.histogram import PrometheusHistogram
+from astrarium.server.control.accounts.last_minute import LastMinute
+from astrarium.server.control.accounts.model_accounts import OUTCOMES
 from astrarium.server.control.control_room import ControlRoom
 from astrarium.serving.autoscale import advise
 from astrarium.serving.contract import EXPIRED, SACRIFICED, UNSERVED

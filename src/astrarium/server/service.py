@@ -16,29 +16,26 @@ from astrarium.core.errors import InputError
 from astrarium.core.optional import extension
 from astrarium.core.quantities import MILLISECOND, SECOND, Time, rounded_duration, write_duration
 from astrarium.server.client_errors import ClientErrors
-from astrarium.server.contract import (
-    HeldInput,
-    InferAnswer,
-    InferCall,
-    ModelCard,
-    Refused,
-    Stages,
-    StatisticsOfModel,
-)
-from astrarium.server.control.books import ModelBooks
-from astrarium.server.control.bounds import around, tightest
-from astrarium.server.control.calls import Calls, Preprocessor
+from astrarium.server.contract import HeldInput, InferAnswer, InferCall, ModelCard, Refused, Stages
+from astrarium.server.control.accounts.model_accounts import ModelBooks
+from astrarium.server.control.calls.handler import Calls
+from astrarium.server.control.calls.open_calls import Desk
+from astrarium.server.control.calls.preprocessing import Preprocessor
+from astrarium.server.control.calls.tensor_store import TensorStore
+from astrarium.server.control.calls.ticket import KeptGpu
 from astrarium.server.control.control_room import ControlRoom, HearingScheduler
-from astrarium.server.control.desk import Desk
-from astrarium.server.control.failure_watch import FailureWatch
-from astrarium.server.control.fleet import LOOK_EVERY, Fleet
-from astrarium.server.control.isolation import Isolation
+from astrarium.server.control.health.bounds import around, tightest
+from astrarium.server.control.health.calibration import Calibration
+from astrarium.server.control.health.drift_watch import DriftWatch
+from astrarium.server.control.health.failure_watch import FailureWatch
+from astrarium.server.control.health.refusal_watch import RefusalWatch
 from astrarium.server.control.plan import ServingPlan
 from astrarium.server.control.repository import Entry, Repository
-from astrarium.server.control.tickets import KeptGpu, TensorStore
-from astrarium.server.control.watches import Calibration, DriftWatch, RefusalWatch
+from astrarium.server.control.workers.fleet import LOOK_EVERY, Fleet
+from astrarium.server.control.workers.isolation import Isolation
 from astrarium.server.metrics import Metrics
 from astrarium.server.recording import Recording
+from astrarium.server.statistics import StatisticsOfModel
 from astrarium.server.timelines import Timelines
 from astrarium.serving.contract import Network
 from astrarium.serving.live.arena import SharedMemory

@@ -19,7 +19,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from astrarium.core.quantities import MILLISECOND, SECOND
 from astrarium.server.contract import InferCall
-from astrarium.server.control.calls import Calls, Preprocessor
+from astrarium.server.control.calls.handler import Calls
+from astrarium.server.control.calls.preprocessing import Preprocessor
 from astrarium.server.timelines import Timelines
 from astrarium.serving.live.tensors import Tensor
 from tests.support.live_fakes import FakeAnswer, Stage

@@ -7,9 +7,9 @@ import logging
 import pytest
 
 from astrarium.core.quantities import MILLISECOND, SECOND
-from astrarium.server.control.causes import QUARANTINED, WORKER_LOST
-from astrarium.server.control.fleet import LOADS
-from astrarium.server.control.tickets import Ticket
+from astrarium.server.control.accounts.causes import QUARANTINED, WORKER_LOST
+from astrarium.server.control.calls.ticket import Ticket
+from astrarium.server.control.workers.fleet import LOADS
 from astrarium.serving.live.messages import LoadModel, RunBatch, UnloadModel, WorkerBroken
 from astrarium.serving.live.process import Death
 from astrarium.serving.state import Outcome

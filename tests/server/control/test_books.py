@@ -15,15 +15,19 @@ from prometheus_client.parser import text_string_to_metric_families
 from astrarium.core.quantities import MILLISECOND, SECOND
 from astrarium.core.trace import Step
 from astrarium.server.contract import InferCall, Kind, Refused, Stages
-from astrarium.server.control.admission import admit
-from astrarium.server.control.books import TIME_BOUNDS, BatchesDone, LastMinute, ModelBooks
-from astrarium.server.control.calls import Preprocessor, wanted
-from astrarium.server.control.plan import device_chooser, visible_gpus
-from astrarium.server.control.tickets import Ticket
-from astrarium.server.control.watches import CONTROL_MARGIN, PINGS, RESPONSE_MARGIN, Calibration
-from astrarium.server.logs import JsonLines
+from astrarium.server.control.accounts.histogram import TIME_BOUNDS
+from astrarium.server.control.accounts.last_minute import LastMinute
+from astrarium.server.control.accounts.model_accounts import BatchesDone, ModelBooks
+from astrarium.server.control.calls.admission import admit
+from astrarium.server.control.calls.objectives import wanted
+from astrarium.server.control.calls.preprocessing import Preprocessor
+from astrarium.server.control.calls.ticket import Ticket
+from astrarium.server.control.devices import device_chooser, visible_gpus
+from astrarium.server.control.health.calibration import CONTROL_MARGIN, PINGS, RESPONSE_MARGIN, Calibration
 from astrarium.server.metrics import Metrics
-from astrarium.server.timelines import BETWEEN, Timelines
+from astrarium.server.process.logs import JsonLines
+from astrarium.server.stage_line import BETWEEN
+from astrarium.server.timelines import Timelines
 from astrarium.serving.contract import (
     Dispatch,
     GpuSpec,

@@ -17,11 +17,11 @@ import numpy as np
 import pytest
 
 from astrarium.core.optional import extension
-from astrarium.server import checking
-from astrarium.server.checking import CheckedTensor, bytes_elements
 from astrarium.server.contract import Refused
 from astrarium.server.grpc.messages import message
-from astrarium.server.http import handlers, json_tensors
+from astrarium.server.http import handlers, json_outline, json_tensors
+from astrarium.server.protocol import checking
+from astrarium.server.protocol.checking import CheckedTensor, bytes_elements
 from astrarium.serving.live import tensors
 from astrarium.serving.live.tensors import (
     DATATYPES,
@@ -351,7 +351,7 @@ def test_a_large_answer_that_is_no_text_is_refused_like_a_small_one(monkeypatch:
     ],
 )  # fmt: skip
 def test_an_outline_has_all_but_the_elements(text: bytes, outline: bytes, pieces: list[bytes]) -> None:
-    found = json_tensors.outline(text)
+    found = json_outline.outline(text)
     assert (found.text, [bytes(piece) for piece in found.pieces or ()]) == (outline, pieces)
 
 
@@ -361,7 +361,7 @@ def test_an_outline_has_all_but_the_elements(text: bytes, outline: bytes, pieces
 )
 def test_what_is_no_json_has_no_outline(text: bytes) -> None:
     with pytest.raises(Refused, match="JSON"):
-        json_tensors.outline(text)
+        json_outline.outline(text)
 
 
 # Keys that are there twice

@@ -15,9 +15,9 @@ from astrarium.core.errors import InputError
 from astrarium.core.quantities import MILLISECOND, SECOND
 from astrarium.core.trace import Step
 from astrarium.run.replay import replay
-from astrarium.server.control.causes import MODEL_ERROR, POLICY_ERROR, WORKER_LOST
-from astrarium.server.control.fleet import FIRST_PAUSE, LATE_FOR, LONGEST_PAUSE, LOOK_EVERY
-from astrarium.server.control.tickets import Ticket
+from astrarium.server.control.accounts.causes import MODEL_ERROR, POLICY_ERROR, WORKER_LOST
+from astrarium.server.control.calls.ticket import Ticket
+from astrarium.server.control.workers.fleet import FIRST_PAUSE, LATE_FOR, LONGEST_PAUSE, LOOK_EVERY
 from astrarium.serving.contract import Action, BatchPreempted, Dispatch, Drop, Preempt
 from astrarium.serving.live.messages import (
     BatchCancelled,

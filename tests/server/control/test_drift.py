@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from astrarium.core.quantities import MILLISECOND, SECOND, Time
-from astrarium.server.control.bounds import alone, bounded
-from astrarium.server.control.watches import EVERY, FEWEST, DriftWatch
+from astrarium.server.control.health.bounds import alone, bounded
+from astrarium.server.control.health.drift_watch import EVERY, FEWEST, DriftWatch
 from astrarium.server.service import LiveService
 from astrarium.serving.contract import GpuSpec, ModelSpec, Network, Setup, latency_table
 from astrarium.serving.live.messages import ModelComplete, ModelLoaded

@@ -15,9 +15,10 @@ import tritonclient.grpc as over_grpc
 
 from astrarium.core.quantities import MILLISECOND, SECOND
 from astrarium.server.contract import InferCall, Kind, Refused
-from astrarium.server.control.books import ModelBooks
-from astrarium.server.control.calls import Calls, Preprocessor, _tensor
-from astrarium.server.control.failure_watch import (
+from astrarium.server.control.accounts.model_accounts import ModelBooks
+from astrarium.server.control.calls.handler import Calls
+from astrarium.server.control.calls.preprocessing import Preprocessor, made_tensor
+from astrarium.server.control.health.failure_watch import (
     FEWEST_FAILED,
     FIRST_PAUSE,
     LONGEST_PAUSE,
@@ -265,7 +266,7 @@ def ask(stage: Stage, calls: Calls) -> None:
 def test_a_trial_can_be_made_of_every_datatype(datatype: str) -> None:
     spec = TensorSpec("X", datatype, (3, -1))
     made = examples.batch([spec], 1, np.random.default_rng(0)).inputs
-    assert _tensor(spec, made, 1).shape == (1, 3, 1)
+    assert made_tensor(spec, made, 1).shape == (1, 3, 1)
 
 
 # The service

@@ -8,7 +8,7 @@ import pytest
 
 from astrarium.core.optional import extension
 from astrarium.core.quantities import MILLISECOND
-from astrarium.server.control.admission import BACKLOG, CLOSED, FULL, TAKEN, TOO_LATE
+from astrarium.server.control.calls.admission import BACKLOG, CLOSED, FULL, TAKEN, TOO_LATE
 from astrarium.serving.contract import (
     DynamicSpec,
     GpuSpec,

@@ -17,7 +17,7 @@ from astrarium.core.policy import SetTimer, TimerFired
 from astrarium.core.quantities import FOREVER, MILLISECOND
 from astrarium.core.trace import Step
 from astrarium.run.replay import replay
-from astrarium.server.control.causes import POLICY_ERROR
+from astrarium.server.control.accounts.causes import POLICY_ERROR
 from astrarium.server.control.python_policy import PythonPolicy
 from astrarium.serving.contract import (
     Action,

@@ -56,7 +56,7 @@ def _run(scenario: Scenario, source: Path) -> None:
         import uvloop
 
         from astrarium.run.waiting import waiting
-        from astrarium.server.logs import start_logging
+        from astrarium.server.process.logs import start_logging
         from astrarium.server.running import serve as run
     except ImportError as error:
         expected = f"the packages for serving: pip install 'astrarium[serve]' ({error})"

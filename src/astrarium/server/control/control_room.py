@@ -21,17 +21,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from astrarium.core.optional import extension
 from astrarium.core.quantities import MILLISECOND, Time
 from astrarium.core.trace import Step
-from astrarium.server.control.blame import Blame, Loss
-from astrarium.server.control.books import BatchesDone, LastMinute, ModelBooks, Tally, enter, growth
-from astrarium.server.control.bounds import bounded
-from astrarium.server.control.causes import INPUTS
-from astrarium.server.control.desk import Desk
-from astrarium.server.control.fleet import Fleet
+from astrarium.server.control.accounts.causes import INPUTS
+from astrarium.server.control.accounts.last_minute import LastMinute
+from astrarium.server.control.accounts.model_accounts import BatchesDone, ModelBooks
+from astrarium.server.control.accounts.tally import Tally, enter, growth
+from astrarium.server.control.calls.open_calls import Desk
+from astrarium.server.control.calls.ticket import EndedBatch, KeptGpu, Ticket
+from astrarium.server.control.health.bounds import bounded
+from astrarium.server.control.health.calibration import Calibration
 from astrarium.server.control.plan import ServingPlan
 from astrarium.server.control.python_policy import PythonPolicy
 from astrarium.server.control.repository import Repository
-from astrarium.server.control.tickets import EndedBatch, KeptGpu, Ticket
-from astrarium.server.control.watches import Calibration
+from astrarium.server.control.workers.blame import Blame, Loss
+from astrarium.server.control.workers.fleet import Fleet
 from astrarium.serving.contract import UNSERVED, Setup
 from astrarium.serving.live.messages import ModelNews, Pong, Shapes
 from astrarium.serving.live.process import Death
