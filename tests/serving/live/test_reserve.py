@@ -16,7 +16,7 @@ import pytest
 
 from astrarium.core.optional import extension
 from astrarium.server.control.workers.hearing import HearingScheduler
-from astrarium.serving.live import preparing, reserve
+from astrarium.serving.live import reserve
 from astrarium.serving.live.arena import SharedMemory
 from astrarium.serving.live.backends.contract import ModelFiles, Place
 from astrarium.serving.live.messages import LoadModel, ModelLoaded, News, UnloadModel, WorkerUp, plain_files
