@@ -18,8 +18,8 @@ from _measure import Row, main
 from astrarium.core.quantities import MILLISECOND, SECOND, Time
 from astrarium.core.streams import stream
 from astrarium.placement.evaluation import evaluate
-from astrarium.placement.groups import GroupRuntime
-from astrarium.placement.igniter import WHOLE, GpuTraits, ModelTraits, TenantLoad, predict
+from astrarium.placement.groups.runtime import GroupRuntime
+from astrarium.placement.igniter.model import WHOLE, GpuTraits, ModelTraits, TenantLoad, predict
 from astrarium.placement.interference import IgniterInterference
 from astrarium.placement.plan import Plan
 from astrarium.placement.policies import Judge, Search, placement_policies

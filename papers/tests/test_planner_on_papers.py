@@ -13,7 +13,7 @@ from tests.support.placement.plans import planned
 from astrarium.core.quantities import SECOND
 from astrarium.core.streams import stream
 from astrarium.placement.evaluation import evaluate
-from astrarium.placement.groups import GroupRuntime
+from astrarium.placement.groups.runtime import GroupRuntime
 from astrarium.placement.interference import IgniterInterference, Interference, NoInterference
 from astrarium.placement.plan import Plan
 from astrarium.placement.policies import Judge, Search

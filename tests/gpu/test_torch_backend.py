@@ -18,7 +18,7 @@ from astrarium.serving.live.arena import aligned
 from astrarium.serving.live.backends import backends, contract
 from astrarium.serving.live.backends.contract import Batch, ModelFiles, Place
 from astrarium.serving.live.tensors import DATATYPES, TensorSpec
-from astrarium.serving.live.worker import RepeatedOrder
+from astrarium.serving.live.worker.repeated_order import RepeatedOrder
 
 torch = pytest.importorskip("torch")
 pytestmark = [

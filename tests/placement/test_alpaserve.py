@@ -7,9 +7,11 @@ from itertools import combinations, product
 import numpy as np
 
 from astrarium.core.quantities import MILLISECOND, SECOND
-from astrarium.placement.groups import Group, GroupLayout, GroupRuntime, score
+from astrarium.placement.groups.layout import Group, GroupLayout
+from astrarium.placement.groups.runtime import GroupRuntime
+from astrarium.placement.groups.simulation import score
 from astrarium.placement.policies import Search
-from astrarium.placement.policies._bucket_search import device_buckets
+from astrarium.placement.policies._divisions import device_buckets
 from astrarium.placement.policies._search_context import SearchContext, grouped
 from astrarium.placement.policies._selection import GroupAssignment, whole
 from astrarium.placement.problem import (

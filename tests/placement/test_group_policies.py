@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from astrarium.core.quantities import MILLISECOND
-from astrarium.placement.groups import Group, GroupRuntime
+from astrarium.placement.groups.layout import Group
+from astrarium.placement.groups.runtime import GroupRuntime
 from astrarium.placement.policies import Search, placement_policies
 from astrarium.placement.policies._search_context import MOST, SearchContext, plan_of, steady_requests
 from astrarium.placement.problem import ALONE, PlacementGpu, Problem, Shape

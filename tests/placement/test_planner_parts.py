@@ -8,15 +8,17 @@ import numpy as np
 import pytest
 
 from astrarium.core.quantities import MILLISECOND, SECOND
-from astrarium.placement import groups as group_simulation
 from astrarium.placement.evaluation import evaluate
-from astrarium.placement.groups import GroupRuntime
+from astrarium.placement.groups import simulation as group_simulation
+from astrarium.placement.groups.runtime import GroupRuntime
 from astrarium.placement.interference import IgniterInterference, Tenant
 from astrarium.placement.plan import Plan
 from astrarium.placement.policies import Search
 from astrarium.placement.policies.planner import GREEDY, Planner
+from astrarium.placement.policies.planner.climb import Climb
 from astrarium.placement.policies.planner.draft import Draft, FitCheck, Site, SiteMember, replicas
 from astrarium.placement.policies.planner.explain import DraftExplainer
+from astrarium.placement.policies.planner.finishing import trimmed
 from astrarium.placement.policies.planner.judge import (
     CautiousInterference,
     long_enough,
@@ -24,10 +26,10 @@ from astrarium.placement.policies.planner.judge import (
     rearranged,
     samples,
 )
+from astrarium.placement.policies.planner.mending import DraftJudge
 from astrarium.placement.policies.planner.moves import Moves, Reshaping
 from astrarium.placement.policies.planner.options import BUSY, ModelOptions
 from astrarium.placement.policies.planner.quick_simulation import QuickSimulation, worths
-from astrarium.placement.policies.planner.search import Climb, DraftJudge, trimmed
 from astrarium.placement.problem import ALONE, PlacementRequests, Problem, Shape
 from astrarium.placement.worker_queues import Batching
 from astrarium.testing.placement import GIB, gpus, model

@@ -13,10 +13,12 @@ import pytest
 
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import MILLISECOND
-from astrarium.placement.groups import Group, GroupLayout, GroupRuntime, SimulatedRequests, Tables, score
+from astrarium.placement.groups.layout import Group, GroupLayout, Tables
+from astrarium.placement.groups.runtime import GroupRuntime
+from astrarium.placement.groups.simulation import SimulatedRequests, score
 from astrarium.placement.plan import Plan, check
 from astrarium.placement.policies import Search, placement_policies
-from astrarium.placement.policies._bucket_search import model_buckets
+from astrarium.placement.policies._divisions import model_buckets
 from astrarium.placement.policies._search_context import steady_requests
 from astrarium.placement.problem import (
     ALONE,

@@ -28,7 +28,8 @@ from astrarium.core.quantities import MILLISECOND
 from astrarium.placement.plan import Replica
 from astrarium.placement.policies import Search
 from astrarium.placement.policies._requirements import MICRO, BatchOption, ModelNeeds, all_needs
-from astrarium.placement.policies.goodput_milp import WsmMilp, sets_that_fit
+from astrarium.placement.policies.goodput_milp import WsmMilp
+from astrarium.placement.policies.goodput_milp.contents import sets_that_fit
 from astrarium.placement.problem import GpuDemand, Problem
 from astrarium_papers.elvinger import _v100 as v100
 from astrarium_papers.elvinger._v100 import Measurement, measured_model

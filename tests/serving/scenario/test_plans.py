@@ -261,7 +261,7 @@ def test_a_scenario_file_can_be_read_for_planning(tmp_path: Path) -> None:
 
 def test_every_plan_field_is_written() -> None:
     """A field that is added to a replica must not be lost on the way."""
-    from astrarium.placement.plan import PlanEntry, ReplicaEntry
+    from astrarium.placement.plan_file import PlanEntry, ReplicaEntry
 
     for inside, outside in ((Replica, ReplicaEntry), (Plan, PlanEntry)):
         names = [{info.name for info in msgspec.structs.fields(kind)} for kind in (inside, outside)]

@@ -6,14 +6,7 @@ from collections.abc import Iterable
 from functools import cache
 
 from astrarium.core.quantities import MILLISECOND, SECOND, Time
-from astrarium.placement.igniter import (
-    WHOLE,
-    GpuTraits,
-    ModelTraits,
-    Prediction,
-    TenantLoad,
-    predict,
-)
+from astrarium.placement.igniter.model import WHOLE, GpuTraits, ModelTraits, Prediction, TenantLoad, predict
 from astrarium.placement.plan import Plan, Replica
 from astrarium.placement.policies import Search
 from astrarium.placement.policies.igniter import Igniter

@@ -23,7 +23,8 @@ from astrarium.core.errors import InputError, read_from
 from astrarium.core.plain_data import read_yaml
 from astrarium.core.quantities import SECOND
 from astrarium.core.streams import stream
-from astrarium.placement.plan import Plan, PlanEntry, parse_shape, read, written
+from astrarium.placement.plan import Plan
+from astrarium.placement.plan_file import PlanEntry, read, written
 from astrarium.placement.problem import (
     ALONE,
     Form,
@@ -32,6 +33,7 @@ from astrarium.placement.problem import (
     PlacementRequests,
     Problem,
     Shape,
+    parse_shape,
 )
 from astrarium.serving.contract import ModelSpec
 from astrarium.serving.scenario import build, schema

@@ -13,7 +13,7 @@ from astrarium.core.errors import InputError, did_you_mean, one_of, written_in
 from astrarium.core.plain_data import read_yaml
 from astrarium.core.profiles import Dynamic, Kinds, Linear, Profile, Table
 from astrarium.core.quantities import Duration
-from astrarium.placement.plan import parse_shape
+from astrarium.placement.problem import parse_shape
 from astrarium.serving import zoo
 from astrarium.serving.scenario import schema
 from astrarium.serving.traces import read_samples
