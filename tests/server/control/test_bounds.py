@@ -56,9 +56,14 @@ def calls_of_the_loop(server: Served, act: Callable[[], Any]) -> int:
 
 
 def _on_the_loop(server: Served, do: Callable[[], None]) -> None:
-    done = Future[None]()
-    server.loop.call_soon_threadsafe(lambda: done.set_result(do()))
-    done.result(60)
+    done = threading.Event()
+
+    def run() -> None:
+        do()
+        done.set()
+
+    server.loop.call_soon_threadsafe(run)
+    assert done.wait(60)
 
 
 def post(server: Served, model: str, body: bytes, json_size: int | None = None) -> tuple[int, bytes]:
