@@ -99,7 +99,7 @@ async def _listen(service: LiveService, options: ServerOptions) -> RunningServer
 
 
 async def _finish(running: RunningServer) -> None:
-    log.info("draining: %d calls are open", running.service.control.admission.open())
+    log.info("draining: %d calls are open", running.service.coordinator.admission.open())
     await running.service.drain(DRAIN_SECONDS)
     await running.http.stop(CLOSE_SECONDS)
     if running.grpc is not None:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from astrarium.core.optional import extension
-from astrarium.server.control.control_room import HearingScheduler
+from astrarium.server.control.workers.hearing import HearingScheduler
 from astrarium.serving.live import reserve
 from astrarium.serving.live.arena import SharedMemory
 from astrarium.serving.live.backends.contract import ModelFiles, Place

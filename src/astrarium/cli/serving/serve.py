@@ -83,7 +83,7 @@ def _announce(scenario: Scenario, running: RunningServer) -> None:
     """Where it is, and a line that can be pasted into another terminal."""
     scheme = "https" if scenario.server.tls else "http"
     address = f"{scheme}://{running.http.host}:{running.http.port}"
-    network = running.service.control.setup.network
+    network = running.service.coordinator.setup.network
     delays = f"control {network.control / 1e6:.2f} ms, response {network.response / 1e6:.2f} ms"
     served = f"{counted(len(scenario.models), 'model')} on {counted(scenario.cluster.size, 'GPU')}"
     print(f"serving {served} with {scenario.policy.name} (planned with {delays})")
