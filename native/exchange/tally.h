@@ -57,7 +57,7 @@ struct TimedCount {
 enum class RefusedFor { kDeadline, kOverloaded, kUnavailable, kBadRequest };
 inline constexpr int kRefusals = 4;
 
-// Twin of what ModelBooks in astrarium.server.control.accounts.model_accounts counts of calls.
+// Twin of what ModelAccounts in astrarium.server.control.accounts.model_accounts counts of calls.
 struct alignas(kCacheLine) ModelTally {
   static constexpr int kOutcomes = 5;  // of which kOpen is never counted
 

@@ -45,7 +45,7 @@ struct ServedModel : express::Model {
     if (reply_bytes) rooms = express::fixed_rooms(*this, nullptr, 0);
   }
 
-  // Bytes for the answer to each row of inputs of this size (TensorStore._room in astrarium.server.control.calls.tensor_store).
+  // Bytes for the answer to each row of inputs of this size (TensorStore._bytes_of_reply in astrarium.server.control.calls.tensor_store).
   std::size_t room(std::size_t input_bytes, std::size_t rows) const {
     constexpr std::size_t kLeast = 1 << 14;  // for an answer whose size nobody knows beforehand
     return reply_bytes ? *reply_bytes : express::aligned(std::max((input_bytes + rows - 1) / rows, kLeast));

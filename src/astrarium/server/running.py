@@ -22,7 +22,7 @@ from astrarium.server.service import LiveService
 from astrarium.server.settings import Address, HttpLimits, Security
 from astrarium.serving.live.workers import LocalWorkers
 from astrarium.serving.scenario import Scenario
-from astrarium.serving.scenario.schema import ServerOptions
+from astrarium.serving.scenario.server_options import ServerOptions
 
 DRAIN_SECONDS = 30.0
 CLOSE_SECONDS = 5.0
@@ -99,7 +99,7 @@ async def _listen(service: LiveService, options: ServerOptions) -> RunningServer
 
 
 async def _finish(running: RunningServer) -> None:
-    log.info("draining: %d calls are open", running.service.control.admission.open())
+    log.info("draining: %d calls are open", running.service.coordinator.admission.open())
     await running.service.drain(DRAIN_SECONDS)
     await running.http.stop(CLOSE_SECONDS)
     if running.grpc is not None:

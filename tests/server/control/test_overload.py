@@ -32,7 +32,7 @@ OBJECTIVE = 25 * MILLISECOND
 
 def late_by(stage: Stage, slips_ms: list[float]) -> None:
     for slip in slips_ms:
-        stage.control.admission.answered(0, round(slip * MILLISECOND))
+        stage.coordinator.admission.answered(0, round(slip * MILLISECOND))
 
 
 def margin(stage: Stage, spare_ms: float = 1000.0) -> float:

@@ -42,7 +42,7 @@ async def _start_each(
         async for data in requests:
             await under_way.put(asyncio.create_task(respond(data)))
     finally:
-        # Where this fails for want of room, the writer is gone already.
+        # Where this fails because the queue is full, the writer is gone already.
         with contextlib.suppress(asyncio.CancelledError):
             await under_way.put(None)
 

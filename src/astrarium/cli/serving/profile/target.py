@@ -13,7 +13,7 @@ from astrarium.serving.live.backends import backends, examples, placed
 from astrarium.serving.live.backends.contract import LoadedModel, ModelFiles, Place, package
 from astrarium.serving.live.tensors import DATATYPES, TensorSpec
 from astrarium.serving.scenario import Scenario, load
-from astrarium.serving.scenario.build import model_files
+from astrarium.serving.scenario.model_files import model_files
 
 _ENDINGS = {".onnx": "onnx", ".pt2": "torch", ".pt": "torch"}
 INPUT_FORM = "NAME:TYPE:SHAPE, such as IMAGE:FP32:3,224,224 (the shape of one item)"

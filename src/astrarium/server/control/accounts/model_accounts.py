@@ -1,4 +1,4 @@
-"""The server's books count how calls end: every accepted call in exactly one way, so that all adds up.
+"""The server's accounts count how calls end: every accepted call in exactly one way, so that all adds up.
 
     accepted = answered in time + answered late + dropped + failed + open
 Plain numbers that the hot path can afford; `metrics` shows them to Prometheus, `statistics` to clients.
@@ -56,8 +56,8 @@ class BatchesDone(NamedTuple):
 
 
 @dataclass
-class ModelBooks:
-    """A model's books count its calls and batches since the server started."""
+class ModelAccounts:
+    """A model's accounts count its calls and batches since the server started."""
 
     name: str
     accepted: int = 0

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from astrarium.server.control.accounts.histogram import TIME_BOUNDS
-from astrarium.server.control.accounts.model_accounts import ModelBooks
+from astrarium.server.control.accounts.model_accounts import ModelAccounts
 
 Histogram = tuple[Sequence[int], int]  # counts by upper bound, and nanoseconds
 Sum = tuple[int, int]  # a count, and nanoseconds
@@ -37,21 +37,21 @@ def growth(before: Any, now: Any) -> Any:
     return tuple(map(growth, before, now))
 
 
-def enter(books: ModelBooks, new: Tally) -> None:
-    """Enter what network threads have newly counted in a model's books."""
-    books.accepted += new.accepted
-    books.items += new.items
+def enter(accounts: ModelAccounts, new: Tally) -> None:
+    """Enter what network threads have newly counted in a model's accounts."""
+    accounts.accepted += new.accepted
+    accounts.items += new.items
     if new.declined:
-        books.declined += new.declined
-        books.declined_because = "it is overloaded"
-    books.ended.update({key: number for key, number in new.ended.items() if number})
-    books.ended_in_all += sum(new.ended.values())
-    books.refused.update({kind: number for kind, number in new.refused.items() if number})
-    for histogram, (counts, ns) in ((books.latency, new.latency), (books.queueing, new.queueing)):
+        accounts.declined += new.declined
+        accounts.declined_because = "it is overloaded"
+    accounts.ended.update({key: number for key, number in new.ended.items() if number})
+    accounts.ended_in_all += sum(new.ended.values())
+    accounts.refused.update({kind: number for kind, number in new.refused.items() if number})
+    for histogram, (counts, ns) in ((accounts.latency, new.latency), (accounts.queueing, new.queueing)):
         histogram.enter(counts, ns)
     for total, (number, ns) in (
-        (books.success, new.success),
-        (books.fail, new.fail),
-        (books.queue, new.queue),
+        (accounts.success, new.success),
+        (accounts.fail, new.fail),
+        (accounts.queue, new.queue),
     ):
         total.add(ns, number)

@@ -16,12 +16,10 @@ from astrarium.core.quantities import Time
 from astrarium.server.contract import InferAnswer, InferCall, Kind, ModelCard, Refused, Stages
 from astrarium.server.control.calls.admission import RETRY_AFTER, admit, overloaded
 from astrarium.server.control.calls.objectives import asks_what_was_promised, wanted
-from astrarium.server.control.calls.open_calls import Desk
 from astrarium.server.control.calls.preprocessing import Preprocessor, made_tensor
 from astrarium.server.control.calls.refusals import refusal
-from astrarium.server.control.calls.tensor_store import TensorStore
 from astrarium.server.control.calls.ticket import Ticket, Waiter
-from astrarium.server.control.control_room import ControlRoom
+from astrarium.server.control.coordinator import Coordinator
 from astrarium.server.control.health.failure_watch import FailureWatch
 from astrarium.server.control.repository import Entry, Repository
 from astrarium.server.timelines import Timelines
@@ -33,12 +31,12 @@ _ANSWERED = (Outcome.IN_TIME, Outcome.LATE)
 _DECLINING = (Kind.DEADLINE, Kind.OVERLOADED)  # other refusals are the caller's fault, or known to be ours
 
 
-class Calls:
+class CallHandler:
     """Calls of the long way meet here; *closed* says why none is taken now, and is empty where they are."""
 
     def __init__(
         self,
-        control: ControlRoom,
+        coordinator: Coordinator,
         repository: Repository,
         preprocessor: Preprocessor,
         timelines: Timelines,
@@ -46,15 +44,15 @@ class Calls:
         closed: Callable[[], str],
         failures: FailureWatch | None = None,
     ) -> None:
-        self._control = control
+        self._coordinator = coordinator
         self._repository = repository
         self._preprocessor = preprocessor
         self._timelines = timelines
         self._clock = clock
         self._closed = closed
-        self._failures = failures or FailureWatch(control.books, clock())
-        self._desk: Desk = control.desk
-        self._tensor_store: TensorStore = control.desk.tensor_store
+        self._failures = failures or FailureWatch(coordinator.accounts.models, clock())
+        self._open_calls = coordinator.open_calls
+        self._tensor_store = coordinator.open_calls.tensor_store
 
     def cards(self) -> Sequence[tuple[int, ModelCard, str]]:
         """Return the models' cards; a model with preprocessing goes the long way, and says so."""
@@ -67,7 +65,7 @@ class Calls:
         await self._ended(ticket)
         if ticket.outcome in _ANSWERED:
             return self._answer(ticket)
-        self._desk.release(ticket)
+        self._open_calls.release(ticket)
         raise refusal(ticket)
 
     async def _ended(self, ticket: Ticket) -> None:
@@ -78,20 +76,20 @@ class Calls:
             await answer
         except asyncio.CancelledError:
             if not answer.cancelled():  # it had ended already, and nobody will read the answer
-                self._desk.release(ticket)
+                self._open_calls.release(ticket)
             raise
 
     def _answer(self, ticket: Ticket) -> InferAnswer:
         try:
             outputs = self._tensor_store.outputs(ticket)
         except ValueError as error:
-            self._desk.release(ticket)
+            self._open_calls.release(ticket)
             raise Refused(Kind.MODEL_FAILED, f"model {ticket.call.model}: {error}") from None
         stages = self._note(ticket)
         batch = ticket.batch
         assert batch is not None
         in_time = ticket.outcome is Outcome.IN_TIME
-        release = partial(self._desk.release, ticket)
+        release = partial(self._open_calls.release, ticket)
         return InferAnswer(outputs, stages, batch.size, batch.gpu, in_time, release)
 
     def _admit(self, call: InferCall, entry: Entry, answer: Waiter) -> Ticket:
@@ -105,11 +103,11 @@ class Calls:
 
     def _decline(self, call: InferCall, entry: Entry, reason: str) -> None:
         if asks_what_was_promised(call, entry):
-            self._control.books[entry.plan.index].decline(reason)
+            self._coordinator.accounts.models[entry.plan.index].decline(reason)
 
     def _admitted(self, call: InferCall, entry: Entry, answer: Waiter) -> Ticket:
         closed = self._closed()
-        control = self._control
+        coordinator = self._coordinator
         if closed:
             raise Refused(Kind.UNAVAILABLE, closed)
         index = entry.plan.index
@@ -117,20 +115,20 @@ class Calls:
         if entry.failing and not self._failures.lets_through(index, now):
             raise Refused(Kind.UNAVAILABLE, f"model {call.model} is not ready: {entry.failing}", RETRY_AFTER)
         objective, application = wanted(call, entry)
-        admit(control.admission, index, call.model, call.received, objective, now)
+        admit(coordinator.admission, index, call.model, call.received, objective, now)
         ticket = Ticket(call, index, entry.tensors, application, call.received + objective, answer)
         try:
             self._take_in(ticket, entry)
         except Refused:
-            control.admission.ended(index)
+            coordinator.admission.ended(index)
             raise
         self._failures.let_through(index, now)
-        control.books[index].accepted += 1
+        coordinator.accounts.models[index].accepted += 1
         return self._taken(ticket)
 
     def _taken(self, ticket: Ticket) -> Ticket:
         ticket.admitted = self._clock()
-        self._control.take(ticket)
+        self._open_calls.take(ticket)
         return ticket
 
     async def try_out(self, entry: Entry) -> str:
@@ -140,12 +138,12 @@ class Calls:
         """
         ticket = self._trial(entry, asyncio.get_running_loop().create_future())
         await self._ended(ticket)
-        self._desk.release(ticket)
+        self._open_calls.release(ticket)
         return "" if ticket.outcome in _ANSWERED else ticket.reason
 
     def _trial(self, entry: Entry, answer: Waiter) -> Ticket:
         closed = self._closed()
-        control = self._control
+        coordinator = self._coordinator
         plan = entry.plan
         now = self._clock()
         if closed or entry.state != "READY":
@@ -153,16 +151,16 @@ class Calls:
         given = examples.batch(entry.tensors.inputs, 1, np.random.default_rng(0)).inputs
         inputs = [made_tensor(spec, given, 1) for spec in entry.tensors.inputs]
         call = InferCall(plan.name, inputs, 1, now)
-        admit(control.admission, plan.index, plan.name, now, plan.slo, now)
+        admit(coordinator.admission, plan.index, plan.name, now, plan.slo, now)
         ticket = Ticket(call, plan.index, entry.tensors, 0, now + plan.slo, answer, trial=True)
         if not self._tensor_store.take_in(ticket, inputs):
-            control.admission.ended(plan.index)
+            coordinator.admission.ended(plan.index)
             raise overloaded("the shared memory for tensors is full")
-        control.trials[plan.index].accepted += 1
+        coordinator.accounts.trials[plan.index].accepted += 1
         return self._taken(ticket)
 
     def turned_away(self, entry: Entry, refused: Refused) -> None:
-        self._control.books[entry.plan.index].refused[refused.kind.name.lower()] += 1
+        self._coordinator.accounts.models[entry.plan.index].refused[refused.kind.name.lower()] += 1
 
     def _take_in(self, ticket: Ticket, entry: Entry) -> None:
         if entry.plan.preprocess is not None:
@@ -179,20 +177,22 @@ class Calls:
         raise overloaded("the shared memory for tensors is full")
 
     def ticket_ended(self, ticket: Ticket) -> None:
-        """Answer or refuse a call; the desk calls this when its last part has ended."""
+        """Answer or refuse a call; `OpenCalls` calls this once for each."""
         now = self._clock()
-        control = self._control
+        coordinator = self._coordinator
         if ticket.outcome in _ANSWERED:  # known better than the plan knew it
             ticket.outcome = Outcome.IN_TIME if now <= ticket.deadline else Outcome.LATE
-        books = (control.trials if ticket.trial else control.books)[ticket.model]
-        books.call_ended(ticket.outcome, ticket.cause, now - ticket.call.received)
-        if ticket.outcome in _ANSWERED:  # in the same moment: whoever reads the books finds as many times
-            books.answered(_stages(ticket, now), ticket.call.rows)
+        accounts = (coordinator.accounts.trials if ticket.trial else coordinator.accounts.models)[
+            ticket.model
+        ]
+        accounts.call_ended(ticket.outcome, ticket.cause, now - ticket.call.received)
+        if ticket.outcome in _ANSWERED:  # in the same moment: whoever reads the accounts finds as many times
+            accounts.answered(_stages(ticket, now), ticket.call.rows)
         if not ticket.trial:
             self._count_for_clients(ticket, now)
-        control.admission.ended(ticket.model)
+        coordinator.admission.ended(ticket.model)
         if ticket.answer.done():  # nobody waits for it any more
-            self._desk.release(ticket)
+            self._open_calls.release(ticket)
         else:
             ticket.answer.set_result(None)
 
@@ -200,7 +200,7 @@ class Calls:
         if ticket.outcome is Outcome.DROPPED and ticket.cause != UNSERVED:
             entry = self._repository.entries[ticket.model]
             self._decline(ticket.call, entry, f"dropped: {ticket.cause}")
-        self._control.recent.add(now, ended=1, good=ticket.outcome is Outcome.IN_TIME)
+        self._coordinator.accounts.recent.add(now, ended=1, good=ticket.outcome is Outcome.IN_TIME)
 
     def _note(self, ticket: Ticket) -> Stages:
         """Enter an answered call on the timeline, and let margins follow."""
@@ -208,7 +208,7 @@ class Calls:
         call = ticket.call
         stages = _stages(ticket, self._clock())
         assert batch is not None, "an answered call was in a batch"
-        self._control.answered(ticket.model, batch, stages.answered)
+        self._coordinator.answered(ticket.model, batch, stages.answered)
         in_time = ticket.outcome is Outcome.IN_TIME
         self._timelines.add(call.model, batch.gpu, batch.tag, batch.size, in_time, stages)
         return stages

@@ -16,14 +16,14 @@ from astrarium.server.control.calls.ticket import Ticket
 
 
 class TensorStore:
-    """The tensor store gives each call a block: its inputs first, then a reply room for each of its rows."""
+    """The tensor store gives each call a block: its inputs, then space for the reply to each row."""
 
     def __init__(self, memory: SharedMemory, arena: Arena) -> None:
         self.memory = memory
         self.arena = arena
 
     def take_in(self, ticket: Ticket, given: Sequence[Tensor]) -> bool:
-        """Copy the inputs, in the model's order, where workers find them. False where there is no room."""
+        """Copy the inputs, in the model's order, where workers find them; False where memory is full."""
         shapes: Shapes = [(tensor.shape, len(tensor.data)) for tensor in given]
         if not self._take(ticket, arena.block_bytes(shapes)):
             return False
@@ -32,18 +32,18 @@ class TensorStore:
         return True
 
     def _take(self, ticket: Ticket, size: int) -> bool:
-        room = self._room(ticket, size)
-        block = self.arena.take(size + ticket.call.rows * room)
+        reply = self._bytes_of_reply(ticket, size)
+        block = self.arena.take(size + ticket.call.rows * reply)
         if block is None:
             return False
         ticket.block = block
         ticket.replies = block + size
-        ticket.room = room
+        ticket.reply_bytes = reply
         return True
 
     @staticmethod
-    def _room(ticket: Ticket, size: int) -> int:
-        return ticket.tensors.room(-(-size // ticket.call.rows))
+    def _bytes_of_reply(ticket: Ticket, size: int) -> int:
+        return ticket.tensors.bytes_of_reply(-(-size // ticket.call.rows))
 
     @staticmethod
     def bytes_of(given: Sequence[Tensor]) -> int:
@@ -51,7 +51,7 @@ class TensorStore:
 
     def needed(self, ticket: Ticket, inputs: int) -> int:
         """Return the bytes for inputs of this many bytes and the answer to them."""
-        return inputs + ticket.call.rows * self._room(ticket, inputs)
+        return inputs + ticket.call.rows * self._bytes_of_reply(ticket, inputs)
 
     def outputs(self, ticket: Ticket) -> list[Tensor]:
         """Return views on the answer; rows are joined where there are several."""
@@ -77,7 +77,7 @@ class TensorStore:
     def _row(self, ticket: Ticket, row: int) -> list[Tensor]:
         specs = ticket.tensors.outputs
         shapes = ticket.reply_shapes[row] or arena.whole_shapes(specs, 1)
-        at = ticket.replies + row * ticket.room
+        at = ticket.replies + row * ticket.reply_bytes
         return list(arena.tensors_at(self.memory.view, at, specs, shapes))
 
 

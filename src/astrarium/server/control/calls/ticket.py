@@ -13,7 +13,7 @@ from astrarium.serving.live.messages import Shapes
 from astrarium.serving.live.tensors import TensorSpec
 from astrarium.serving.state import Outcome
 
-LEAST_ROOM = 1 << 14  # bytes for an answer whose size nobody knows beforehand
+LEAST_REPLY = 1 << 14  # bytes for an answer whose size nobody knows beforehand
 
 
 @dataclass(frozen=True)
@@ -29,11 +29,11 @@ class Tensors:
         object.__setattr__(self, "fixed_inputs", arena.fixed_bytes(self.inputs) is not None)
         object.__setattr__(self, "reply_bytes", arena.fixed_bytes(self.outputs))
 
-    def room(self, input_bytes: int) -> int:
+    def bytes_of_reply(self, input_bytes: int) -> int:
         """Return the bytes for the answer to one item: as much as its input where its size is not known."""
         if self.reply_bytes is not None:
             return self.reply_bytes
-        return aligned(max(input_bytes, LEAST_ROOM))
+        return aligned(max(input_bytes, LEAST_REPLY))
 
 
 class Waiter(Protocol):
@@ -75,8 +75,8 @@ class Ticket:
     reply_shapes: list[Shapes | None] = field(init=False)  # by row; None or empty: the model's own
     block: int = -1  # -1: no memory yet, or none any more
     shapes: Shapes | None = None  # of the inputs; None: the model's own
-    replies: int = 0  # where the first reply room begins
-    room: int = 0
+    replies: int = 0  # where the first reply begins
+    reply_bytes: int = 0  # kept for the reply to each row
     admitted: Time = 0
     outcome: Outcome = Outcome.OPEN
     cause: str = ""  # one of a few words: what metrics count

@@ -20,15 +20,17 @@ SLACK = 0.1
 def bounded(setup: Setup, stated: Setup) -> Setup:
     """Return *setup* with its delays and profiles cut; *stated* is what the scenario says."""
     least = tightest(stated)
-    network = _within(setup.network, max(0, _room(least, stated) - least.latency[1]))
+    network = _within(setup.network, max(0, _longest_alone(least, stated) - least.latency[1]))
     pairs = zip(setup.models, stated.models, strict=True)
-    models = tuple(_fitting(spec, said, _room(said, stated) - around(network)) for spec, said in pairs)
+    models = tuple(
+        _fitting(spec, said, _longest_alone(said, stated) - around(network)) for spec, said in pairs
+    )
     return replace(setup, models=models, network=network)
 
 
 def tightest(stated: Setup) -> ModelSpec:
     """Return the model that leaves least for delays."""
-    return min(stated.models, key=lambda spec: _room(spec, stated) - spec.latency[1])
+    return min(stated.models, key=lambda spec: _longest_alone(spec, stated) - spec.latency[1])
 
 
 def alone(spec: ModelSpec, network: Network) -> Time:
@@ -48,7 +50,7 @@ def scaled(spec: ModelSpec, scale: float) -> ModelSpec:
     return replace(spec, latency=(0, *times))
 
 
-def _room(spec: ModelSpec, stated: Setup) -> Time:
+def _longest_alone(spec: ModelSpec, stated: Setup) -> Time:
     """Return the longest time that one request alone may be planned to take."""
     spare = max(0, spec.slo - alone(spec, stated.network))
     return spec.slo - min(round(SLACK * spec.slo), spare // 2)

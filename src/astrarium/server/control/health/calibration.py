@@ -12,8 +12,8 @@ from astrarium.serving.contract import Network
 
 PINGS = 200  # at the start, and how many of the last ones count
 # Beyond the trip itself: decoding, deciding and gathering inputs on the way there; writing answers, the
-# books and the protocol on the way back. Of several margins tried near the goodput of one and of two emulated
-# GPUs, these let most requests be in time; half of them costs late answers, twice of them drops.
+# accounts and the protocol on the way back. Of several margins tried near the goodput of one and of two
+# emulated GPUs, these let most requests be in time; half of them costs late answers, twice of them drops.
 CONTROL_MARGIN = 150 * MICROSECOND
 RESPONSE_MARGIN = 400 * MICROSECOND
 

@@ -25,9 +25,8 @@ from astrarium.core.quantities import FOREVER, MILLISECOND, SECOND, Time, rounde
 from astrarium.server.control.workers.blame import Blame, Loss
 from astrarium.serving.live import messages
 from astrarium.serving.live.backends.contract import ModelFiles, powers_to
-from astrarium.serving.live.messages import ModelNews, Pong
+from astrarium.serving.live.messages import ModelNews, Pong, plain_files
 from astrarium.serving.live.process import Death
-from astrarium.serving.live.worker import files_to
 from astrarium.serving.live.workers import Workers, WorkerSpec
 
 FIRST_PAUSE = 100 * MILLISECOND
@@ -350,7 +349,7 @@ class Fleet:
     def _load(self, entry: _WorkerEntry, model: int) -> None:
         files = self.models[model][entry.spec.place.kind]
         order = messages.LoadModel(
-            model, files_to(files), powers_to(files.max_batch)
+            model, plain_files(files), powers_to(files.max_batch)
         )  # sizes to warm up with
         self._order(entry.spec.worker, order)
 

@@ -7,7 +7,6 @@ import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -15,9 +14,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from astrarium.core.quantities import MILLISECOND, SECOND
 from astrarium.core.trace import Step
 from astrarium.server.contract import InferCall, Kind, Refused, Stages
+from astrarium.server.control.accounts.accounts import Accounts
 from astrarium.server.control.accounts.histogram import TIME_BOUNDS
 from astrarium.server.control.accounts.last_minute import LastMinute
-from astrarium.server.control.accounts.model_accounts import BatchesDone, ModelBooks
+from astrarium.server.control.accounts.model_accounts import BatchesDone
 from astrarium.server.control.calls.admission import admit
 from astrarium.server.control.calls.objectives import wanted
 from astrarium.server.control.calls.preprocessing import Preprocessor
@@ -47,15 +47,11 @@ STEP = Step(7, (RequestArrived(Request(0, 0, 5, 30)),), (Dispatch(0, (0,)),))
 
 
 class Source:
-    def __init__(self) -> None:
-        self.books = [ModelBooks("a"), ModelBooks("b")]
-        self.trials = [ModelBooks("a"), ModelBooks("b")]
-        self.recent = LastMinute()
-        self.gpu_busy = [3 * SECOND, 0]
-        self.now = 0
+    """Numbers from elsewhere, and the accounts that are shown with them."""
 
-    def clock(self) -> int:
-        return self.now
+    def __init__(self) -> None:
+        self.now = 0
+        self.accounts = Accounts(["a", "b"], 2, lambda: self.now)
 
     def gauges(self) -> dict[str, tuple[str, float]]:
         return {"workers": ("Workers.", 2)}
@@ -71,8 +67,7 @@ class Source:
 
 
 def metrics_of(source: Source) -> Metrics:
-    control: Any = source  # as much of a control room as metrics ask
-    return Metrics(control, source)
+    return Metrics(source.accounts, source, lambda: source.now)
 
 
 def shown(source: Source) -> dict[str, dict[tuple[str, ...], float]]:
@@ -84,22 +79,23 @@ def shown(source: Source) -> dict[str, dict[tuple[str, ...], float]]:
     return found
 
 
-def test_metrics_show_what_the_books_hold() -> None:
+def test_metrics_show_what_the_accounts_hold() -> None:
     source = Source()
-    books = source.books[0]
-    books.accepted = 5
+    source.accounts.gpu_busy[0] = 3 * SECOND
+    accounts = source.accounts.models[0]
+    accounts.accepted = 5
     for outcome, reason in (
         (Outcome.IN_TIME, ""),
         (Outcome.LATE, ""),
         (Outcome.DROPPED, "expired"),
         (Outcome.FAILED, "worker_lost"),
     ):
-        books.call_ended(outcome, reason, MILLISECOND)
-    books.answered(Stages(0, 1, 2, 4 * MILLISECOND, 9 * MILLISECOND, 10 * MILLISECOND), 1)
+        accounts.call_ended(outcome, reason, MILLISECOND)
+    accounts.answered(Stages(0, 1, 2, 4 * MILLISECOND, 9 * MILLISECOND, 10 * MILLISECOND), 1)
     took = [int(place == 4) for place in range(len(TIME_BOUNDS) + 1)]  # 5 ms and a bit
-    books.batches_done(BatchesDone(took, 1, 1, {3: (1, 5 * MILLISECOND)}), 0)
-    books.refused["overloaded"] += 2
-    books.refusing = "it has turned away all of the last 33 calls"
+    accounts.batches_done(BatchesDone(took, 1, 1, {3: (1, 5 * MILLISECOND)}), 0)
+    accounts.refused["overloaded"] += 2
+    accounts.refusing = "it has turned away all of the last 33 calls"
     found = shown(source)
     assert found["astrarium_accepted_total"] == {("a",): 5, ("b",): 0}
     assert found["astrarium_open"] == {("a",): 1, ("b",): 0}
@@ -121,8 +117,8 @@ def test_advice_follows_the_last_minute() -> None:
     source = Source()
     metrics = metrics_of(source)
     source.now = 100 * SECOND
-    source.recent.add(10 * SECOND, ended=1000, good=0, busy=SECOND)  # too long ago
-    source.recent.add(90 * SECOND, ended=100, good=80, busy=60 * SECOND)
+    source.accounts.recent.add(10 * SECOND, ended=1000, good=0, busy=SECOND)  # too long ago
+    source.accounts.recent.add(90 * SECOND, ended=100, good=80, busy=60 * SECOND)
     text = metrics.text().decode()
     values = dict(line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#"))
     assert float(values["astrarium_bad_fraction"]) == pytest.approx(0.2)
@@ -204,7 +200,7 @@ def promise(
     call = InferCall("m0", [], 1, stage.loop.now, timeout, priority, patience=patience)
     objective, _ = wanted(call, entry)
     stage.wait(passed_ms)
-    admit(stage.control.admission, 0, "m0", call.received, objective, stage.loop.now)
+    admit(stage.coordinator.admission, 0, "m0", call.received, objective, stage.loop.now)
     return objective
 
 
@@ -273,7 +269,7 @@ def test_inputs_that_are_made_after_their_call_has_ended_keep_no_memory(tmp_path
         answer = asyncio.get_running_loop().create_future()
         ticket = Ticket(call, 0, tensors, 0, stage.loop.now, answer)
         preparer.prepare(ticket, reference)
-        stage.desk.release(ticket)  # dropped while its inputs were being made
+        stage.open_calls.release(ticket)  # dropped while its inputs were being made
         await asyncio.gather(*preparer._running)
         preparer.close()
         assert ticket.inputs_ready

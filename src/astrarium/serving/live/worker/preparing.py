@@ -27,8 +27,8 @@ from typing import Any, TypeAlias
 import msgspec
 
 from astrarium.serving.live.backends import backends
-from astrarium.serving.live.backends.contract import ModelFiles, Place
-from astrarium.serving.live.messages import LARGEST_MESSAGE, Message, encode
+from astrarium.serving.live.backends.contract import ForgetfulFactory, Place, PreparingFactory
+from astrarium.serving.live.messages import LARGEST_MESSAGE, Message, encode, files_from
 
 _PR_SET_NAME = 15
 _PR_SET_PDEATHSIG = 1
@@ -146,9 +146,9 @@ def _prepare(line: socket, orders: _Orders) -> None:
 
 
 def _prepare_model(order: PrepareModel) -> None:
-    files = msgspec.convert(order.files, ModelFiles, dec_hook=lambda kind, value: kind(value))  # of its path
+    files = files_from(order.files)
     factory = backends.get(files.backend)
-    if hasattr(factory, "prepare"):
+    if isinstance(factory, PreparingFactory):
         _prepared.add(files.backend)
         factory.prepare(files, order.code)
 
@@ -161,7 +161,9 @@ def forget_unused(loading: Callable[[], bool]) -> None:
     if _prepared:
         sleep(_UNUSED_AFTER)
     while _prepared and not loading():
-        getattr(backends.get(_prepared.pop()), "forget", lambda: None)()
+        factory = backends.get(_prepared.pop())
+        if isinstance(factory, ForgetfulFactory):
+            factory.forget()
 
 
 def _problem() -> str:
