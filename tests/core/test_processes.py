@@ -12,6 +12,7 @@ from astrarium.core.arrivals import Arrivals
 from astrarium.core.quantities import SECOND
 from astrarium.serving import scenario
 from astrarium.serving.scenario import Scenario, build
+from astrarium.serving.scenario.rates import zipf
 from tests.support.work import calls_of
 
 MODEL = {"profile": {"alpha": "1ms", "beta": "5ms"}, "slo": "25ms"}
