@@ -29,7 +29,7 @@ from astrarium.serving.contract import (
 )
 from astrarium.serving.policies._rates import BIN, BINS, RateMeter
 from astrarium.serving.state import Fate, Ledger, Outcome, ServingState
-from astrarium.testing.cases import cluster, linear_model
+from astrarium.testing.serving.cases import cluster, linear_model
 
 RESPONSE = 3
 

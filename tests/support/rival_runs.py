@@ -17,7 +17,7 @@ from astrarium.serving.contract import Action, BatchFinished, Event, ModelSpec, 
 from astrarium.serving.policies import serving_policies
 from astrarium.serving.state import Outcome, ServingState
 from astrarium.serving.world import ServingWorld, TableTruth
-from astrarium.testing.cases import cluster, linear_model
+from astrarium.testing.serving.cases import cluster, linear_model
 
 MS = MILLISECOND
 
