@@ -85,9 +85,9 @@ class InPython final : public Decider {
   explicit InPython(const Setup& setup) : policy_(setup, {"eager", {{"fcfs", 0}}, {}, {}}, &make_live_policy) {}
   bool is_python() const override { return true; }
   bool listens_to_profiler() const override { return false; }
-  std::vector<Decision> decide(Time now, const Heard& heard) override {
+  std::vector<Action> decide(Time now, const Happenings& happenings) override {
     MUST(!is_network_thread);
-    return policy_.decide(now, heard);
+    return policy_.decide(now, happenings);
   }
   static thread_local bool is_network_thread;
 

@@ -114,36 +114,41 @@ class Astrarium final : public WindowScheduler<Line, Astrarium> {
       crowd(model)->arrived(instant.now, instant.arrivals.application[id]);
       touched_.add(model);
     }
-    for (const Event& event : instant.events) hear_of(instant.now, event);
+    for (const Event& event : instant.events) std::visit([&](const auto& one) { learn_from(instant.now, one); }, event);
     for (const int model : touched_.members())  // in any order: a model touches no other
       if (crowd(model)->times.refreshed(instant.now)) learn(instant.now, model);
     touched_.clear();
   }
 
-  void hear_of(Time now, const Event& event) {
-    if (event.what == Happened::kRequestProfiled) {
-      if (!crowd(event.gpu)) return;
-      crowd(event.gpu)->times.measured(now, static_cast<int>(event.run), event.started);
-      return touched_.add(event.gpu);
-    }
-    std::deque<Running>& running = running_[static_cast<std::size_t>(event.gpu)];
-    if (event.what == Happened::kBatchFailed || event.what == Happened::kGpuLeft) return running.clear();
-    if (event.what != Happened::kBatchFinished || running.empty() || running.front().run != event.run) return;
+  void learn_from(Time now, const RequestProfiled& profiled) {
+    if (!crowd(profiled.model)) return;
+    crowd(profiled.model)->times.measured(now, profiled.application, profiled.alone);
+    touched_.add(profiled.model);
+  }
+  void learn_from(Time now, const BatchFinished& finished) {
+    std::deque<Running>& running = running_on(finished.gpu);
+    if (running.empty() || running.front().run != finished.run) return;
     const Running batch = std::move(running.front());
     running.pop_front();
     if (!crowd(batch.model)) return;
-    crowd(batch.model)
-        ->times.finished(now, batch.applications, (event.stopped ? event.stopped : now) - event.started, kSafe);
+    const Time took = (finished.stopped ? finished.stopped : now) - finished.started;
+    crowd(batch.model)->times.finished(now, batch.applications, took, kSafe);
     touched_.add(batch.model);
   }
+  void learn_from(Time, const BatchFailed& failed) { running_on(failed.gpu).clear(); }
+  void learn_from(Time, const GpuLeft& gone) { running_on(gone.gpu).clear(); }
+  void learn_from(Time, const BatchPreempted&) {}  // it cancels none
+  void learn_from(Time, const GpuJoined&) {}
 
   // Remember which requests run together: a batch's time tells about its members.
   void sent(int gpu, const RunningBatch& batch) {
     if (!learns_) return;
     Running running{batch.run, arrivals_->model[batch.requests[0]], {}};
     for (const std::int64_t id : batch.requests) running.applications.push_back(arrivals_->application[id]);
-    running_[static_cast<std::size_t>(gpu)].push_back(std::move(running));
+    running_on(gpu).push_back(std::move(running));
   }
+
+  std::deque<Running>& running_on(int gpu) { return running_[static_cast<std::size_t>(gpu)]; }
 
   static constexpr Time kPlanEvery = 50 * kMillisecond;
   static constexpr int kAhead = 2;
