@@ -11,7 +11,7 @@
 
 namespace astrarium::front {
 
-using express::Written;
+using protocol::Written;
 
 // As in astrarium.serving.state; a call is as bad as its worst row.
 enum class Outcome : std::uint8_t { kOpen, kInTime, kLate, kDropped, kFailed };
@@ -38,8 +38,8 @@ struct Ticket {
   int rows = 1;
   int application = 0;
   Time received = 0, admitted = 0, deadline = 0;
-  std::size_t block = 0, replies = 0, room = 0;  // offsets in shared memory, and the bytes of one row's answer
-  std::vector<Written> inputs;                   // shapes of the inputs; empty: the model's own say it all
+  std::size_t block = 0, replies = 0, reply_bytes = 0;  // offsets in shared memory, and the bytes of one row's answer
+  std::vector<Written> inputs;                          // shapes of the inputs; empty: the model's own say it all
 
   // Written by the scheduler.
   int open_rows = 0;

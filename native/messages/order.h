@@ -13,16 +13,16 @@
 
 namespace astrarium::front {
 
-using express::PackWriter;
+using protocol::PackWriter;
 
 // One member of a batch as workers read it: six little-endian numbers.
 inline void append_member(std::string& out, const Row& row) {
   static_assert(std::endian::native == std::endian::little);
   const Ticket& ticket = *row.ticket;
-  const std::size_t reply = ticket.replies + static_cast<std::size_t>(row.index) * ticket.room;
+  const std::size_t reply = ticket.replies + static_cast<std::size_t>(row.index) * ticket.reply_bytes;
   const std::int64_t member[] = {
-      static_cast<std::int64_t>(ticket.block), ticket.rows,       row.index, static_cast<std::int64_t>(reply),
-      static_cast<std::int64_t>(ticket.room),  ticket.application};
+      static_cast<std::int64_t>(ticket.block),       ticket.rows,       row.index, static_cast<std::int64_t>(reply),
+      static_cast<std::int64_t>(ticket.reply_bytes), ticket.application};
   out.append(reinterpret_cast<const char*>(member), sizeof member);
 }
 inline constexpr std::size_t kMemberBytes = 48;

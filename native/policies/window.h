@@ -17,14 +17,14 @@ namespace astrarium {
 template <class Queue, class Self>
 class WindowScheduler : public Policy {
  public:
-  WindowScheduler(const Setup& setup, std::size_t lines)
+  WindowScheduler(const Setup& setup, std::size_t queues)
       : network_(setup.network),
-        wake_(lines),
-        latest_(lines),
-        delays_(lines),
+        wake_(queues),
+        latest_(queues),
+        delays_(queues),
         free_(static_cast<std::size_t>(setup.gpus), 0),
         planned_(static_cast<std::size_t>(setup.gpus)) {
-    queues_.reserve(lines);
+    queues_.reserve(queues);
   }
 
   void decide(const Instant& instant, Books& books) override {

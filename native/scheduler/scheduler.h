@@ -128,10 +128,11 @@ class Scheduler {
 
   // What a worker said; false where it is not about a batch, and others must hear it.
   bool hear(int worker, std::string_view packet, Time now) {
-    if (auto done = express::NewsScan(packet).batch_done())
+    if (auto done = protocol::NewsScan(packet).batch_done())
       return believe(*done, now), finished(worker, *done, now), true;
-    if (const auto broken = express::NewsScan(packet).batch_broken()) return failed(worker, *broken, now), true;
-    if (const auto stopped = express::NewsScan(packet).batch_cancelled()) return cancelled(worker, *stopped, now), true;
+    if (const auto broken = protocol::NewsScan(packet).batch_broken()) return failed(worker, *broken, now), true;
+    if (const auto stopped = protocol::NewsScan(packet).batch_cancelled())
+      return cancelled(worker, *stopped, now), true;
     return false;
   }
 
@@ -558,12 +559,12 @@ class Scheduler {
   }
 
   // Nothing that a worker tells of can have happened later than now.
-  static void believe(express::BatchDone& done, Time now) {
+  static void believe(protocol::BatchDone& done, Time now) {
     for (Time* time : {&done.received, &done.started, &done.computing, &done.computed, &done.finished})
       *time = std::clamp<Time>(*time, 0, now);
   }
 
-  void finished(int worker, const express::BatchDone& done, Time now) {
+  void finished(int worker, const protocol::BatchDone& done, Time now) {
     auto batch = take(worker, done.run);
     if (!batch) return;
     const int gpu = gpu_of(worker);
@@ -612,7 +613,7 @@ class Scheduler {
     ticket.reply_shapes[static_cast<std::size_t>(row)] = std::move(shapes);
   }
 
-  void failed(int worker, const express::BatchBroken& broken, Time now) {
+  void failed(int worker, const protocol::BatchBroken& broken, Time now) {
     auto batch = take(worker, broken.run);
     if (!batch) return;
     if (batch->cancelled) return stopped(gpu_of(worker), *batch, broken.started, broken.finished, broken.finished, now);
@@ -620,7 +621,7 @@ class Scheduler {
     left(gpu_of(worker), *batch, BatchFailed{gpu_of(worker), batch->run, broken.error}, now);
   }
 
-  void cancelled(int worker, const express::BatchCancelled& told, Time now) {
+  void cancelled(int worker, const protocol::BatchCancelled& told, Time now) {
     const auto first = oldest(worker);
     if (!first || first->first != told.run || !at(gpu_of(worker)).batches.front().cancelled) return;
     const Time started = std::clamp<Time>(told.started, 0, now), ended = std::clamp<Time>(told.stopped, 0, now);

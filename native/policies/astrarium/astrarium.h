@@ -14,12 +14,12 @@
 
 namespace astrarium {
 
-class Astrarium final : public WindowScheduler<Line, Astrarium> {
+class Astrarium final : public WindowScheduler<RequestQueue, Astrarium> {
   friend WindowScheduler;
 
  public:
   Astrarium(const Setup& setup, const Parameters& p)
-      : WindowScheduler(setup, lines(setup)),
+      : WindowScheduler(setup, queues(setup)),
         lookahead_(p.integers.at("lookahead") != 0),
         touched_(setup.models.size()),
         running_(static_cast<std::size_t>(setup.gpus)) {
@@ -55,7 +55,7 @@ class Astrarium final : public WindowScheduler<Line, Astrarium> {
   static std::size_t lines_of(const Model& model) {
     return model.dynamic ? std::max<std::size_t>(1, model.dynamic->history.size()) : 1;
   }
-  static std::size_t lines(const Setup& setup) {
+  static std::size_t queues(const Setup& setup) {
     std::size_t count = 0;
     for (const Model& model : setup.models) count += lines_of(model);
     return count;
@@ -63,7 +63,7 @@ class Astrarium final : public WindowScheduler<Line, Astrarium> {
 
   static std::unique_ptr<Applications> crowd_of(const Model& model, const Parameters& p) {
     if (!model.dynamic) return nullptr;
-    return std::make_unique<Applications>(model, p.integers.at("memory"), static_cast<Lines>(p.integers.at("lines")));
+    return std::make_unique<Applications>(model, p.integers.at("memory"), static_cast<Lines>(p.integers.at("queues")));
   }
 
   int line_of(std::int64_t id) const {
@@ -153,16 +153,16 @@ class Astrarium final : public WindowScheduler<Line, Astrarium> {
   static constexpr Time kPlanEvery = 50 * kMillisecond;
   static constexpr int kAhead = 2;
 
-  Time opens(const Line& line) const { return line.opens(arrivals_->time[line.head()]); }
+  Time opens(const RequestQueue& line) const { return line.opens(arrivals_->time[line.head()]); }
 
   void plan(Time now, const Books& books) {
     if (now < plan_at_) return;
     plan_at_ = now + kPlanEvery;
     demands_.clear();
-    for (Line& line : queues_) demands_.push_back(line.demand(now));
+    for (RequestQueue& line : queues_) demands_.push_back(line.demand(now));
     lost_.roll(now);
     std::int64_t came = 0;
-    for (const Line& line : queues_) came += line.meter().window().first;
+    for (const RequestQueue& line : queues_) came += line.meter().window().first;
     const double lost = came > 0 ? static_cast<double>(lost_.window().first) / static_cast<double>(came) : 0.0;
     const Climate climate = climate_of(demands_, books.present(), lost);
     for (std::size_t line = 0; line < demands_.size(); ++line) queues_[line].adapt(demands_[line], climate);
@@ -181,7 +181,7 @@ class Astrarium final : public WindowScheduler<Line, Astrarium> {
   }
 
   void settle_ahead(Time now, int place, int gpu, Books& books) {
-    Line& line = queue(place);
+    RequestQueue& line = queue(place);
     const Time free = free_[gpu];
     if (line.settled(now, free)) return;
     bool looked = false;
@@ -224,7 +224,7 @@ class Astrarium final : public WindowScheduler<Line, Astrarium> {
   bool lookahead_, learns_ = false;
   std::vector<std::unique_ptr<Applications>> crowds_;  // by model; none of static ones
   std::vector<std::vector<int>> places_;               // by model and application: its line
-  std::vector<int> first_;                             // by model: the first of its lines
+  std::vector<int> first_;                             // by model: the first of its queues
   IndexSet touched_;
   std::vector<std::deque<Running>> running_;  // by GPU
   std::vector<std::pair<std::int64_t, Time>> moving_;
