@@ -15,7 +15,7 @@ import torch
 
 from astrarium.core.streams import stream
 from astrarium.tuning import Workers
-from astrarium.tuning.live.checkpoints import random_states, restore_random, seed_all
+from astrarium.tuning.live.random_states import random_states, restore_random, seed_all
 
 # seconds of an iteration, on the mean
 SEED = 0

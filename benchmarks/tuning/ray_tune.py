@@ -75,7 +75,8 @@ def ours(policy: str, log: str) -> float:
     from astrarium.core.choice import Choice
     from astrarium.tuning import Emulated, SuccessiveHalving
     from astrarium.tuning.live.ray.backend import RayTrialBackend
-    from astrarium.tuning.live.run import SearchSpec, run_with
+    from astrarium.tuning.live.run.search import run_with
+    from astrarium.tuning.live.run.spec import SearchSpec
 
     search = SuccessiveHalving(candidates=RUNGS[-1], iterations=RUNGS[-1], eta=3)
     spec = SearchSpec({**SPACE, "log": {"options": [log]}}, search, policy=Choice(policy), seed=SEED)

@@ -22,10 +22,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from astrarium.tuning.live import member
 from astrarium.tuning.live.backend import Checkpoint, Iterated, RunEnded, Work
 from astrarium.tuning.live.local import LocalTrialBackend
-from astrarium.tuning.live.training import Emulated, Workers
+from astrarium.tuning.live.slots import member
+from astrarium.tuning.live.training.workers import Emulated, Workers
 from astrarium.tuning.runtime import Place
 
 BAR = 50.0  # ms besides the checkpoint

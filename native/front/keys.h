@@ -23,7 +23,7 @@ class Keys {
   }
 
  private:
-  // As shown_key in astrarium.server.settings.
+  // As shown_key in astrarium.server.protocol.keys.
   static std::string_view shown(std::string_view authorization, std::string_view api_key) {
     const auto space = authorization.find(' ');
     if (!protocol::same_word(authorization.substr(0, space), "bearer")) return api_key;

@@ -1,4 +1,4 @@
-// What clients of calls without an answer are told: the same as astrarium.server.control.calls tells them.
+// What clients of calls without an answer are told: the same as astrarium.server.control.calls.refusals tells them.
 #pragma once
 
 #include <algorithm>

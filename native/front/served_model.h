@@ -45,7 +45,8 @@ struct ServedModel : protocol::Model {
     if (reply_bytes) layout = protocol::fixed_layout(*this, nullptr, 0);
   }
 
-  // Bytes for the answer to each row of inputs of this size (TensorStore._room in astrarium.server.control.tickets).
+  // Bytes for the answer to each row of inputs of this size (TensorStore._bytes_of_reply in
+  // astrarium.server.control.calls.tensor_store).
   std::size_t reply_capacity(std::size_t input_bytes, std::size_t rows) const {
     constexpr std::size_t kLeast = 1 << 14;  // for an answer whose size nobody knows beforehand
     return reply_bytes ? *reply_bytes : protocol::aligned(std::max((input_bytes + rows - 1) / rows, kLeast));

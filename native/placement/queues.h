@@ -1,5 +1,5 @@
 // Groups that let requests wait: the next batch is made when the first stage is free. Earliest deadline or
-// arrival first. Twin of Waiting in placement/groups.py.
+// arrival first. Twin of QueuedGroups in placement/groups/queued.py.
 #pragma once
 
 #include <functional>

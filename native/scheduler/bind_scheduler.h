@@ -145,7 +145,7 @@ struct BoundScheduler {
   }
 };
 
-// What BatchesDone in astrarium.server.control.books holds, and how long the last batches kept their GPUs.
+// What BatchesDone in astrarium.server.control.accounts.model_accounts holds, and how long the last batches kept their GPUs.
 inline nb::tuple told(const ModelBatches& one) {
   nb::list execution, last;
   nb::dict computing;

@@ -18,7 +18,7 @@ inline constexpr std::size_t kAlignment = 64;  // of every tensor in a block of 
 
 inline constexpr std::size_t aligned(std::size_t size) { return (size + kAlignment - 1) / kAlignment * kAlignment; }
 
-inline constexpr std::size_t kMostTexts = 1'000'000;  // elements of BYTES, as in server/checking.py
+inline constexpr std::size_t kMostTexts = 1'000'000;  // elements of BYTES, as in server/protocol/checking.py
 
 using Shape = std::vector<std::int64_t>;
 

@@ -1,5 +1,5 @@
 // A worker's loop without Python: it hears orders, also while a batch runs, and runs the batches of models that need
-// none. serving/live/worker.py is the reference. All that this does not understand goes to Python, and so does every
+// none. serving/live/worker/ is the reference. All that this does not understand goes to Python, and so does every
 // batch that comes while Python has one: batches take turns in the order in which they were sent.
 #pragma once
 

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from astrarium.core.level import Scenario
     from astrarium.core.policy import Policy
     from astrarium.run.results import Comparison, Run, Table
-    from astrarium.tuning.live.tune import Tuned, tune
+    from astrarium.tuning.live.tune import tune
+    from astrarium.tuning.live.tuned import Tuned
 
 __version__ = "0.2.0"
 
@@ -61,7 +62,8 @@ _HOMES = {
     "core.level": ("Scenario",),
     "core.policy": ("Policy",),
     "run.results": ("Comparison", "Run", "Table"),
-    "tuning.live.tune": ("Tuned", "tune"),
+    "tuning.live.tune": ("tune",),
+    "tuning.live.tuned": ("Tuned",),
 }
 
 

@@ -10,7 +10,7 @@ import pytest
 import astrarium
 from astrarium import tuning
 from astrarium.core.choice import Choice, Registered
-from astrarium.tuning.live.run import SearchSpec
+from astrarium.tuning.live.run.spec import SearchSpec
 from astrarium.tuning.live.tune import specified
 from astrarium.tuning.policies import searches, tuning_policies
 from astrarium.tuning.policies.fifo import Fifo

@@ -17,7 +17,7 @@ from astrarium.cli.main import BAD_INPUT
 from astrarium.cli.search import gpus, settings
 from astrarium.tuning.live.local import LocalTrialBackend
 from astrarium.tuning.live.ray.backend import RayTrialBackend
-from astrarium.tuning.live.run import folder_lock
+from astrarium.tuning.live.run.folder import folder_lock
 from astrarium.tuning.policies import searches, tuning_policies
 from tests.support.paths import ROOT
 from tests.support.scenario_files import load_tuning as load

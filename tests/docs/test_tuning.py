@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from astrarium.tuning.live.training import Emulated
+from astrarium.tuning.live.training.workers import Emulated
 from astrarium.tuning.policies import tuning_policies
 from astrarium.tuning.scenario import schema
 from astrarium.tuning.scenario.read import SECTIONS

@@ -21,8 +21,10 @@ from astrarium.core.choice import Choice
 from astrarium.core.errors import InputError
 from astrarium.core.trace import read_trace
 from astrarium.tuning.contract import Action, Event, TrialFinished
-from astrarium.tuning.live.books import LiveTuning
-from astrarium.tuning.live.run import INTERRUPTED, SearchSpec, run_with
+from astrarium.tuning.live.loop.live_tuning import LiveTuning
+from astrarium.tuning.live.run.interrupts import INTERRUPTED
+from astrarium.tuning.live.run.search import run_with
+from astrarium.tuning.live.run.spec import SearchSpec
 from astrarium.tuning.optuna import optimize
 from astrarium.tuning.ray_tune import fit
 from astrarium.tuning.record import TuningRecord

@@ -640,7 +640,7 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
 
   static constexpr int kInvalid = 3, kDeadline = 4, kExhausted = 8, kUnimplemented = 12, kInternal = 13,
                        kUnauthenticated = 16;  // statuses
-  // As Keys in astrarium.server.settings.
+  // As Keys in astrarium.server.protocol.keys.
   static constexpr std::string_view kNoKey =
       "API key: expected 'Authorization: Bearer KEY' or 'x-api-key: KEY' with a key that this server knows";
 

@@ -445,7 +445,7 @@ class Http1Thread : public EventThread {
     });
   }
 
-  // How long each stage took, in microseconds: as stage_line in astrarium.server.timelines.
+  // How long each stage took, in microseconds: as stage_line in astrarium.server.stage_line.
   static std::string stage_line(const ClientTicket& ticket) {
     const Time times[] = {ticket.received, ticket.admitted, ticket.dispatched,
                           ticket.started,  ticket.finished, monotonic_ns()};

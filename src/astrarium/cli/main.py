@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import importlib
 import os
 import signal
 import sys
@@ -91,9 +92,7 @@ for verb in (top.top, policy.policy, policy.policies, policy.mps):
     gate.command()(verb)
 app.add_typer(gate, name="gate")
 if find_spec("astrarium_papers"):  # the papers' tables and figures are a package of their own
-    from astrarium_papers.command import reproduce
-
-    app.command()(reproduce)
+    app.command()(importlib.import_module("astrarium_papers.command").reproduce)
 
 
 def _version(wanted: bool) -> None:

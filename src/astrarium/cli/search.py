@@ -21,11 +21,13 @@ from astrarium.core.level import Level, Run
 from astrarium.core.quantities import SECOND
 from astrarium.run.folder import file_name, write_runs
 from astrarium.run.waiting import waiting
-from astrarium.tuning.live.backend import LiveOptions
+from astrarium.tuning.live.loop.limits import LiveLimits
 from astrarium.tuning.live.progress import SearchProgress
-from astrarium.tuning.live.run import SearchSpec, folder_lock
-from astrarium.tuning.live.training import Emulated
-from astrarium.tuning.live.tune import trained, with_checkpoint
+from astrarium.tuning.live.run.folder import folder_lock
+from astrarium.tuning.live.run.spec import SearchSpec
+from astrarium.tuning.live.training.workers import Emulated
+from astrarium.tuning.live.tune import trained
+from astrarium.tuning.live.tuned import with_checkpoint
 from astrarium.tuning.record import TuningRecord
 from astrarium.tuning.report.files import FILES
 from astrarium.tuning.scenario.read import TuningScenario
@@ -212,9 +214,7 @@ def run_live(
         folder=folder,
         resume=resume,
         progress=progress,
-        options=LiveOptions()
-        if scenario.live.longest is None
-        else LiveOptions(longest=scenario.live.longest),
+        limits=LiveLimits() if scenario.live.longest is None else LiveLimits(longest=scenario.live.longest),
     )
     said = scenario.emulated
     emulated = said is not None and Emulated(packing=said.packing, scaling=said.scaling)

@@ -16,29 +16,27 @@ from astrarium.core.errors import InputError
 from astrarium.core.optional import extension
 from astrarium.core.quantities import MILLISECOND, SECOND, Time, rounded_duration, write_duration
 from astrarium.server.client_errors import ClientErrors
-from astrarium.server.contract import (
-    HeldInput,
-    InferAnswer,
-    InferCall,
-    ModelCard,
-    Refused,
-    Stages,
-    StatisticsOfModel,
-)
-from astrarium.server.control.books import ModelBooks
-from astrarium.server.control.bounds import around, tightest
-from astrarium.server.control.calls import Calls, Preprocessor
-from astrarium.server.control.control_room import ControlRoom, HearingScheduler
-from astrarium.server.control.desk import Desk
-from astrarium.server.control.failure_watch import FailureWatch
-from astrarium.server.control.fleet import LOOK_EVERY, Fleet
-from astrarium.server.control.isolation import Isolation
+from astrarium.server.contract import HeldInput, InferAnswer, InferCall, ModelCard, Refused, Stages
+from astrarium.server.control.accounts.model_accounts import ModelAccounts
+from astrarium.server.control.calls.handler import CallHandler
+from astrarium.server.control.calls.open_calls import OpenCalls
+from astrarium.server.control.calls.preprocessing import Preprocessor
+from astrarium.server.control.calls.tensor_store import TensorStore
+from astrarium.server.control.calls.ticket import KeptGpu
+from astrarium.server.control.coordinator import Coordinator
+from astrarium.server.control.health.bounds import around, tightest
+from astrarium.server.control.health.calibration import Calibration
+from astrarium.server.control.health.drift_watch import DriftWatch
+from astrarium.server.control.health.failure_watch import FailureWatch
+from astrarium.server.control.health.refusal_watch import RefusalWatch
 from astrarium.server.control.plan import ServingPlan
 from astrarium.server.control.repository import Entry, Repository
-from astrarium.server.control.tickets import KeptGpu, TensorStore
-from astrarium.server.control.watches import Calibration, DriftWatch, RefusalWatch
+from astrarium.server.control.workers.fleet import LOOK_EVERY, Fleet
+from astrarium.server.control.workers.hearing import HearingScheduler
+from astrarium.server.control.workers.isolation import Isolation
 from astrarium.server.metrics import Metrics
 from astrarium.server.recording import Recording
+from astrarium.server.statistics import StatisticsOfModel
 from astrarium.server.timelines import Timelines
 from astrarium.serving.contract import Network
 from astrarium.serving.live.arena import SharedMemory
@@ -50,7 +48,7 @@ if TYPE_CHECKING:
     from astrarium._front import Exchange
 
 POLL = 0.01
-SYNC_EVERY = 5  # looks after workers: books are synchronized too where somebody reads them
+SYNC_EVERY = 5  # looks after workers: accounts are synchronized too where somebody reads them
 _DELAYS_CUT = (
     "delays of %(measured_ms).2f ms were measured, and the objective of model %(model)s leaves "
     "%(planned_ms).2f ms for them: answers may be late"
@@ -83,31 +81,33 @@ class LiveService:
         origins = 2 * plan.threads + 1  # HTTP's threads, those of gRPC, and Python
         self.exchange: Exchange = front.Exchange(memory.view, len(plan.models), plan.queue, origins)
         self._tensor_store = TensorStore(memory, self.exchange.arena)
-        self.desk = Desk(self._tensor_store, lambda ticket: self.calls.ticket_ended(ticket))
         self._networks: list[NativeNetwork] = []
         self._timed = [0] * self.exchange.origins  # calls of network threads that are on the timeline
         scheduler = front.Scheduler(self.exchange, len(plan.workers))
+        open_calls = OpenCalls(scheduler, self._tensor_store, lambda ticket: self.calls.ticket_ended(ticket))
         recorder = None if recording is None else recording.section
-        self.control = ControlRoom(plan, self.desk, scheduler, self.clock, recorder)
+        self.coordinator = Coordinator(plan, scheduler, open_calls, self.clock, recorder)
         scheduler.start()
-        self.fleet = self.control.fleet = Fleet(plan.workers, self.control, self.clock, _later)
-        self.repository = self.control.repository = Repository(plan.models, self.fleet)
+        self.fleet = self.coordinator.fleet = Fleet(plan.workers, self.coordinator, self.clock, _later)
+        self.repository = self.coordinator.repository = Repository(plan.models, self.fleet)
         self.repository.changed = self._tell_network
-        self.isolation = Isolation(self.repository, self.fleet, self.control, self.clock, self._tell_network)
-        ears = HearingScheduler(scheduler, self.control.collect)
+        self.isolation = Isolation(
+            self.repository, self.fleet, self.coordinator, self.clock, self._tell_network
+        )
+        ears = HearingScheduler(scheduler, self.coordinator.collect)
         self.workers = new_workers(memory, self.fleet, ears)
-        self._calibration = self.control.calibration = Calibration(self._ping, self.clock)
-        self._preprocessor = Preprocessor(self._tensor_store, self.control.inputs_made)
+        self._calibration = self.coordinator.calibration = Calibration(self._ping, self.clock)
+        self._preprocessor = Preprocessor(self._tensor_store, self.coordinator.open_calls.inputs_made)
         self._timelines = Timelines()
-        self._metrics = Metrics(self.control, self)
+        self._metrics = Metrics(self.coordinator.accounts, self, self.clock)
         pinged = self._measured_delays if plan.measured_delays else None
         self._drift = DriftWatch(plan.setup, self.clock(), pinged)
-        self.control.listeners.append(self._saw)
-        self._refusals = RefusalWatch(self.control.books, self.clock())
-        self._failures = FailureWatch(self.control.books, self.clock())
+        self.coordinator.accounts.batch_listeners.append(self._saw)
+        self._refusals = RefusalWatch(self.coordinator.accounts.models, self.clock())
+        self._failures = FailureWatch(self.coordinator.accounts.models, self.clock())
         self._trials: set[asyncio.Task[None]] = set()
-        given = self.control, self.repository, self._preprocessor, self._timelines
-        self.calls = Calls(*given, self.clock, self._closed, self._failures)
+        given = self.coordinator, self.repository, self._preprocessor, self._timelines
+        self.calls = CallHandler(*given, self.clock, self._closed, self._failures)
         self.garbage = GarbageKeeper()
         self.client_errors = ClientErrors()
         self.long_way: Counter[str] = Counter()  # calls that did not go the short way, by reason
@@ -131,8 +131,8 @@ class LiveService:
     async def drain(self, grace: float) -> None:
         """Take no more calls and end those that were taken, for at most *grace* seconds."""
         self.draining = True
-        self.control.takes_calls(False)
-        await self._until(lambda: not self.control.admission.open(), grace)
+        self.coordinator.takes_calls(False)
+        await self._until(lambda: not self.coordinator.admission.open(), grace)
 
     async def stop(self, grace: float = 2.0) -> None:
         """End what is still open, with a reason, and stop the workers within *grace* seconds."""
@@ -141,8 +141,8 @@ class LiveService:
             if task is not None:
                 task.cancel()
         self.workers.hush()
-        if self.control.began:
-            self.control.close()
+        if self.coordinator.began:
+            self.coordinator.close()
         await self.workers.stop(grace)
         self._preprocessor.close()
 
@@ -154,13 +154,13 @@ class LiveService:
         """
         loaded = [entry for entry in self.repository.entries if entry.state == "READY"]
         answering = [entry for entry in loaded if not entry.refusing and not entry.failing]
-        return not self._closed() and bool(self.control.present) and bool(answering or not loaded)
+        return not self._closed() and bool(self.coordinator.present) and bool(answering or not loaded)
 
     def _closed(self) -> str:
         """Return why no call is taken now; empty where they are."""
         if self.draining:
             return "the server is draining"
-        return "" if self.control.expects_worker and self.control.began else "no worker is up"
+        return "" if self.coordinator.expects_worker and self.coordinator.began else "no worker is up"
 
     # calls
 
@@ -178,7 +178,7 @@ class LiveService:
     async def load(self, model: str) -> None:
         entry = self.repository.find(model)
         async with entry.turn:
-            self.control.release(entry.plan.index)
+            self.coordinator.release(entry.plan.index)
             await self.repository.load(entry)
             self._failures.forget(entry.plan.index, self.clock())
             self._show_failing(entry)
@@ -198,7 +198,7 @@ class LiveService:
         entry.reason = "it is being unloaded"
         self._tell_network()
         try:
-            await self._until(lambda: not self.control.admission.open_of(entry.plan.index))
+            await self._until(lambda: not self.coordinator.admission.open_of(entry.plan.index))
         except asyncio.CancelledError:
             entry.state = "READY"
             entry.reason = ""
@@ -208,7 +208,7 @@ class LiveService:
     def quarantine(self, model: str) -> list[HeldInput]:
         index = self.repository.find(model).plan.index
         now = self.clock()
-        held = [one for one in self.control.quarantined() if one.model == index]
+        held = [one for one in self.coordinator.quarantined() if one.model == index]
         return [
             HeldInput(
                 f"{one.digest:016x}", one.reason, (one.until - now) / SECOND, (now - one.since) / SECOND
@@ -217,13 +217,13 @@ class LiveService:
         ]
 
     def release(self, model: str) -> int:
-        return self.control.release(self.repository.find(model).plan.index)
+        return self.coordinator.release(self.repository.find(model).plan.index)
 
     # network threads
 
     def listen_to(self, network: NativeNetwork) -> None:
-        """Bring what network threads count into the books, and their calls on the timeline."""
-        self.control.tally = self.exchange.tally
+        """Bring what network threads count into the accounts, and their calls on the timeline."""
+        self.coordinator.accounts.tally = self.exchange.tally
         self._networks.append(network)
 
     def _tell_network(self) -> None:
@@ -241,11 +241,11 @@ class LiveService:
         self.long_way[reason] += 1
 
     def statistics(self, model: str) -> StatisticsOfModel:
-        self.control.sync()
-        return self.books[self.repository.find(model).plan.index].statistics()
+        self.coordinator.sync()
+        return self.accounts[self.repository.find(model).plan.index].statistics()
 
     def metrics(self) -> bytes:
-        self.control.sync()
+        self.coordinator.sync()
         return self._metrics.text()
 
     def timeline(self, last: int) -> bytes:
@@ -259,23 +259,23 @@ class LiveService:
         return self._timelines.trace(last)
 
     @property
-    def books(self) -> Sequence[ModelBooks]:
-        return self.control.books
+    def accounts(self) -> Sequence[ModelAccounts]:
+        return self.coordinator.accounts.models
 
     def gauges(self) -> dict[str, tuple[str, float]]:
         arena = self._tensor_store.arena
-        quarantined = len(self.control.quarantined())
+        quarantined = len(self.coordinator.quarantined())
         apart = sum(bool(entry.apart) for entry in self.repository.entries)
         recorded = self._recording is not None and self._recording.goes_on
         kept = "Memory for what clients have begun, or do not take, beside the tensors of accepted calls."
         return {
             "recording": ("1 while what the policy hears and decides is written down.", recorded),
-            "workers": ("Workers that can run batches.", len(self.control.present)),
+            "workers": ("Workers that can run batches.", len(self.coordinator.present)),
             "quarantined_inputs": ("Inputs that are refused: they broke a worker.", quarantined),
             "models_apart": ("Models in processes of their own: they broke workers.", apart),
             "reserve": ("Processes that are ready to become a worker at once.", self.workers.in_reserve()),
-            "unaccounted": ("Calls that the books have lost: always 0.", self.control.unaccounted()),
-            "waiting_requests": ("Requests that wait for a batch.", self.control.waiting),
+            "unaccounted": ("Calls that the accounts have lost: always 0.", self.coordinator.unaccounted()),
+            "waiting_requests": ("Requests that wait for a batch.", self.coordinator.waiting),
             "shared_memory_bytes": ("Shared memory in use for tensors.", arena.used),
             "shared_memory_limit_bytes": ("Shared memory for tensors.", arena.size),
             "kept_bytes": (kept, sum(network.kept() for network in self._networks)),
@@ -286,7 +286,7 @@ class LiveService:
         return {
             "recording_lost_steps": ("Steps that could not be written down.", lost),
             "worker_restarts": ("Workers that died and were started again.", self.fleet.restarts),
-            "policy_errors": ("Times that the policy failed.", self.control.policy_errors),
+            "policy_errors": ("Times that the policy failed.", self.coordinator.policy_errors),
             "express_calls": ("Accepted calls that came the short way.", self._taken_the_short_way()),
             "connections_turned_away": (
                 "Connections for which there was no descriptor: raise ulimit -n.",
@@ -329,7 +329,9 @@ class LiveService:
 
     async def _until_workers_are_up(self) -> None:
         limit = self.plan.start_limit
-        up = await self._until(lambda: len(self.control.present) == len(self.plan.workers), limit / SECOND)
+        up = await self._until(
+            lambda: len(self.coordinator.present) == len(self.plan.workers), limit / SECOND
+        )
         for entry in self.repository.entries:
             if entry.plan.loaded and entry.state == "UNAVAILABLE":
                 expected = f"a model that can be loaded; {entry.reason}"
@@ -350,11 +352,11 @@ class LiveService:
 
     async def _begin(self) -> None:
         measured = await self._delays()
-        self.control.begin(replace(self.plan.setup, network=measured))
-        if self.control.setup.network != measured:
+        self.coordinator.begin(replace(self.plan.setup, network=measured))
+        if self.coordinator.setup.network != measured:
             told = {
                 "measured_ms": around(measured) / MILLISECOND,
-                "planned_ms": around(self.control.setup.network) / MILLISECOND,
+                "planned_ms": around(self.coordinator.setup.network) / MILLISECOND,
                 "model": tightest(self.plan.setup).name,
             }
             log.warning(_DELAYS_CUT, told, extra=told)
@@ -362,7 +364,7 @@ class LiveService:
     async def _delays(self) -> Network:
         if not self.plan.measured_delays:
             return self.plan.setup.network
-        await self._calibration.measure(sorted(self.control.present))
+        await self._calibration.measure(sorted(self.coordinator.present))
         return self._measured_delays()
 
     def _measured_delays(self) -> Network:
@@ -384,7 +386,7 @@ class LiveService:
             await asyncio.sleep(LOOK_EVERY / SECOND)
             try:
                 if looks % SYNC_EVERY == 0:
-                    self.control.sync()
+                    self.coordinator.sync()
                 self.fleet.check_for_stuck()
                 self._calibration.ping_one(self.fleet.idle())
                 self._follow_drift()
@@ -401,17 +403,17 @@ class LiveService:
         self._drift.saw(model, [batch for batch in batches if entry.whole(batch[0])])
 
     def _follow_drift(self) -> None:
-        revised = self._drift.revised(self.control.setup, self.clock())
+        revised = self._drift.revised(self.coordinator.setup, self.clock())
         if revised is not None:
             delays = revised.network.control / MILLISECOND, revised.network.response / MILLISECOND
-            log.info("batches or delays have drifted; now control %.2f ms, response %.2f ms", *delays)
-            self.control.begin(revised)
+            log.info("batches or delays have drifted; now coordinator %.2f ms, response %.2f ms", *delays)
+            self.coordinator.begin(revised)
 
     def _collect_garbage(self) -> None:
         """Collect garbage in an idle moment: nothing is open, and nothing came since the last look."""
         before = self._accepted
-        self._accepted = sum(books.accepted for books in self.books)
-        if self._accepted == before and not self.control.admission.open():
+        self._accepted = sum(accounts.accepted for accounts in self.accounts)
+        if self._accepted == before and not self.coordinator.admission.open():
             self.garbage.idle_moment()
         else:
             self.garbage.busy_moment()
@@ -419,12 +421,12 @@ class LiveService:
     def _look_for_refusals(self) -> None:
         for model in self._refusals.look(self.clock()):
             entry = self.repository.entries[model]
-            entry.refusing = self.books[model].refusing
+            entry.refusing = self.accounts[model].refusing
             told = {"model": entry.plan.name, "reason": entry.refusing}
             if entry.refusing:
                 log.warning("model %(model)s is not ready: %(reason)s; planning anew", told, extra=told)
                 # A policy that learnt something wrong in a bad moment gives way to one that has not.
-                self.control.begin(self.control.setup)
+                self.coordinator.begin(self.coordinator.setup)
             else:
                 log.info("model %(model)s no longer turns away all calls", told, extra=told)
 
@@ -462,7 +464,7 @@ class LiveService:
         self._tell_network()
 
     def _show_failing(self, entry: Entry) -> None:
-        entry.failing = self.books[entry.plan.index].failing
+        entry.failing = self.accounts[entry.plan.index].failing
 
     async def _until(self, holds: Callable[[], bool], limit: float | None = None) -> bool:
         end = None if limit is None else self.clock() + limit * SECOND

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from astrarium.core.choice import Registered
-    from astrarium.tuning.live.training import Build, Emulated, Training, Workers
-    from astrarium.tuning.live.training import current_workers as workers
-    from astrarium.tuning.live.tune import Best, Live, Tuned, tune
+    from astrarium.tuning.live.live_options import Live
+    from astrarium.tuning.live.training.workers import Build, Emulated, Training, Workers
+    from astrarium.tuning.live.training.workers import current_workers as workers
+    from astrarium.tuning.live.tune import tune
+    from astrarium.tuning.live.tuned import Best, Tuned
     from astrarium.tuning.optuna.objective import iterations
 
     Asha: Registered
@@ -58,8 +60,10 @@ __all__ = [
 ]
 
 _HOMES = {
-    "live.training": ("Build", "Emulated", "Training", "Workers"),
-    "live.tune": ("Best", "Live", "Tuned", "tune"),
+    "live.training.workers": ("Build", "Emulated", "Training", "Workers"),
+    "live.live_options": ("Live",),
+    "live.tune": ("tune",),
+    "live.tuned": ("Best", "Tuned"),
     "optuna.objective": ("iterations",),
 }
 
@@ -71,7 +75,7 @@ if not TYPE_CHECKING:  # type checkers see the imports above, and no other names
             if name in names:
                 return getattr(import_module(f"{__name__}.{home}"), name)
         if name == "workers":
-            return import_module(f"{__name__}.live.training").current_workers
+            return import_module(f"{__name__}.live.training.workers").current_workers
         if name in __all__:
             return _registered(name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

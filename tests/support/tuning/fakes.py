@@ -9,7 +9,7 @@ from math import ceil
 
 from astrarium.core.quantities import FOREVER, SECOND, Time
 from astrarium.tuning.live.backend import Checkpoint, Ending, GpusSeen, Iterated, News, RunEnded, Work
-from astrarium.tuning.live.books import LiveTuning
+from astrarium.tuning.live.loop.live_tuning import LiveTuning
 from astrarium.tuning.runtime import Runtime
 
 

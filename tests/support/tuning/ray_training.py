@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from astrarium.tuning.live.training import Workers
+from astrarium.tuning.live.training.workers import Workers
 
 SECONDS = 0.15  # an iteration, on an emulated GPU by itself
 

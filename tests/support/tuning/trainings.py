@@ -16,7 +16,7 @@ from torch import nn
 
 from astrarium.tuning import Workers, iterations
 from astrarium.tuning.live import local
-from astrarium.tuning.live.fork_server import ForkServer
+from astrarium.tuning.live.slots.fork_server import ForkServer
 
 BATCH = 12
 
@@ -104,7 +104,7 @@ class _Lent:
 _fork_servers: dict[str, ForkServer] = {}
 
 
-def _lent(environment: Any, preload: Any, litter: str = "") -> Any:
+def _lent(environment: Any, preload: Any, temporary_folder: str = "") -> Any:
     told = {name: value for name, value in environment.items() if name != "PYTEST_CURRENT_TEST"}
     key = repr((sorted(told.items()), preload))
     if key not in _fork_servers:

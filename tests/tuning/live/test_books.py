@@ -17,21 +17,23 @@ from astrarium.core.policy import SetTimer, TimerFired
 from astrarium.core.quantities import FOREVER, MILLISECOND, SECOND, Time
 from astrarium.core.trace import Step, read_trace, write_trace
 from astrarium.run.replay import replay
+from astrarium.testing.tuning_runs import costs_of
+from astrarium.testing.tuning_runs import run as simulated
 from astrarium.tuning.contract import Action, Event, MovingMeasured, Pause, Put
 from astrarium.tuning.level import Truth
-from astrarium.tuning.live.backend import Checkpoint, GpusSeen, Journal, LiveOptions, RunEnded
-from astrarium.tuning.live.books import LiveTuning, live_tuning
+from astrarium.tuning.live.backend import Checkpoint, GpusSeen, RunEnded
 from astrarium.tuning.live.checkpoints import Checkpoints
 from astrarium.tuning.live.estimates import Estimates
-from astrarium.tuning.live.run import FileJournal
+from astrarium.tuning.live.loop.journal import Journal
+from astrarium.tuning.live.loop.limits import LiveLimits
+from astrarium.tuning.live.loop.live_tuning import LiveTuning, live_tuning
+from astrarium.tuning.live.run.journal import FileJournal
 from astrarium.tuning.policies import searches, tuning_policies
 from astrarium.tuning.runtime import Place, Runtime
 from astrarium.tuning.samplers import RandomSampler, Standing
 from astrarium.tuning.scenario.schema import CostsSection
 from astrarium.tuning.scenario.tasks import TASKS
 from astrarium.tuning.state import Outcome, TuningState
-from astrarium_papers.fluid._searches import costs_of
-from astrarium_papers.fluid._searches import run as simulated
 from tests.support.tuning.fakes import Clock, FakeBackend, play
 
 POLICIES = ["fifo", "static-fluid", "dynamic-fluid"]
@@ -46,7 +48,7 @@ SMALL: dict[str, dict[str, Any]] = {
 SYNCHRONOUS = ["random", "successive-halving", "hyperband", "pbt"]
 
 
-class Told(Estimates):
+class TrueEstimates(Estimates):
     """Beliefs that are the truth, once a candidate has trained."""
 
     def __init__(self, truth: Truth) -> None:
@@ -76,7 +78,7 @@ class Play:
         target: float | None = None,
         journal: Journal | None = None,
         told: bool = True,
-        options: LiveOptions | None = None,
+        limits: LiveLimits | None = None,
         costs: CostsSection | None = None,
         settings: dict[str, Any] | None = None,
         moving: Time | None = None,
@@ -102,8 +104,8 @@ class Play:
             self.truth.space,
             TuningState(self.costs.moving if moving is None else moving, self.truth.usual),
             journal=journal,
-            options=options or LiveOptions(progress=FOREVER, patience=100_000 * SECOND),
-            beliefs=Told(self.truth) if told else Estimates(),
+            limits=limits or LiveLimits(progress=FOREVER, patience=100_000 * SECOND),
+            estimates=TrueEstimates(self.truth) if told else Estimates(),
             record=self.steps.append,
         )
         self.truth.values = lambda number: self.live.session.candidates[number].values
@@ -236,7 +238,7 @@ def test_no_trial_is_lost_when_gpus_and_processes_come_and_go(
         checkpoints=checkpoints,
         leaving=leaving * SECOND,
         told=False,
-        options=LiveOptions(retries=99, patience=1000 * SECOND),
+        limits=LiveLimits(retries=99, patience=1000 * SECOND),
     )
     for at, gpus in changes:
         played.backend.at(at, lambda gpus=gpus: played.backend.change(sorted(gpus)))  # type: ignore[misc]
@@ -317,8 +319,8 @@ def test_a_value_that_is_no_number_is_a_failure(value: float | None) -> None:
 
 def test_a_trial_whose_iteration_never_ends_fails() -> None:
     """Its process lives on: the backend sees nothing wrong."""
-    options = LiveOptions(progress=FOREVER, patience=10 * SECOND, longest=1000 * SECOND)
-    played = Play("random", "fifo", gpus=2, options=options)
+    limits = LiveLimits(progress=FOREVER, patience=10 * SECOND, longest=1000 * SECOND)
+    played = Play("random", "fifo", gpus=2, limits=limits)
     honest = played.backend._runtime
     played.backend._runtime = lambda number: Runtime(FOREVER) if number == 3 else honest(number)
     played.go()
@@ -354,9 +356,9 @@ def test_a_gpu_is_used_again_when_whoever_was_there_has_left() -> None:
     """The books free it at once; two at a time would be too many for its memory."""
     played = Play("random", "fifo", gpus=1, leaving=7 * SECOND).go_seconds(2)
     at = played.clock.now
-    played.live._heard.append(GpusSeen(()))  # they were there all the time, in truth
+    played.live._news.append(GpusSeen(()))  # they were there all the time, in truth
     played.live.step(at)
-    played.live._heard.append(GpusSeen((0,)))
+    played.live._news.append(GpusSeen((0,)))
     played.live.step(at)
     assert played.live.state.open[0].settled  # in the books it runs
     assert played.backend.orders == [("start", 0), ("stop", 0)]
@@ -443,7 +445,7 @@ def test_moves_and_pauses_are_carried_out_at_the_end_of_iterations() -> None:
         leaving=2 * SECOND,
         costs=costs_of(SECOND, 3 * SECOND),
         settings={"candidates": 1, "iterations": 40},
-        options=LiveOptions(patience=SECOND),
+        limits=LiveLimits(patience=SECOND),
         told=False,
     )
     played.go()

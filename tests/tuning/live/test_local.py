@@ -19,14 +19,17 @@ from astrarium.core.errors import AstrariumError, InputError
 from astrarium.run.leased import GPUS, USED
 from astrarium.tuning.live.backend import Checkpoint, GpusSeen, Iterated, News, RunEnded, Work
 from astrarium.tuning.live.checkpoints import Checkpoints, path, read, write
-from astrarium.tuning.live.fork_server import Rendezvous
-from astrarium.tuning.live.gangs import SearchFolder, SlotBackend
-from astrarium.tuning.live.local import LocalTrialBackend, environment, found_gpus
-from astrarium.tuning.live.member import GangMember
-from astrarium.tuning.live.messages import Begin, Message, RendezvousSetup, SlotSetup
-from astrarium.tuning.live.slot import Slot
-from astrarium.tuning.live.slots import TRIES, LocalSlots, SlotTemplate
-from astrarium.tuning.live.training import Emulated, Workers, named, opened, packed
+from astrarium.tuning.live.local import LocalTrialBackend, found_gpus
+from astrarium.tuning.live.slots.backend import SlotBackend
+from astrarium.tuning.live.slots.environment import environment
+from astrarium.tuning.live.slots.member import GangMember
+from astrarium.tuning.live.slots.messages import Begin, Message, RendezvousSetup, SlotSetup
+from astrarium.tuning.live.slots.pool import TRIES, LocalSlots, SlotTemplate
+from astrarium.tuning.live.slots.rendezvous import Rendezvous
+from astrarium.tuning.live.slots.search_folder import SearchFolder
+from astrarium.tuning.live.slots.slot import Slot
+from astrarium.tuning.live.training.packing import named, opened, packed
+from astrarium.tuning.live.training.workers import Emulated, Workers
 from astrarium.tuning.runtime import Place, Width
 from tests.support.gate.build import Built
 from tests.support.gate.fakes import fresh_user

@@ -16,7 +16,7 @@ import torch
 from astrarium import tuning
 from astrarium.core.choice import Choice
 from astrarium.core.errors import InputError
-from astrarium.tuning.live.run import bounded_spread
+from astrarium.tuning.live.run.spec import bounded_spread
 from astrarium.tuning.optuna.objective import ObjectiveBuild, ObjectiveTraining
 from astrarium.tuning.optuna.sampler import OptunaSampler
 from tests.support.paths import ROOT

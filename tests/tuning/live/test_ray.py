@@ -11,7 +11,7 @@ import pytest
 
 from astrarium.core.errors import InputError
 from astrarium.tuning import SuccessiveHalving
-from astrarium.tuning.live.backend import GpusSeen, News, RunEnded, Work
+from astrarium.tuning.live.backend import GpusSeen, News, RunEnded, Work  # noqa: E402
 from astrarium.tuning.runtime import Place
 from astrarium.tuning.samplers import Standing
 from astrarium.tuning.state import Outcome
@@ -23,14 +23,12 @@ ray: Any = pytest.importorskip("ray")
 pytest.importorskip("torch")
 
 from astrarium.core.streams import stream  # noqa: E402
-from astrarium.tuning.live.checkpoints import seed_all  # noqa: E402
-from astrarium.tuning.live.ray.backend import (  # noqa: E402
-    GROUP,
-    RayTrialBackend,
-    agent_placement,
-)
-from astrarium.tuning.live.run import SearchSpec, run_with  # noqa: E402
-from astrarium.tuning.live.training import Emulated, Workers  # noqa: E402
+from astrarium.tuning.live.random_states import seed_all  # noqa: E402
+from astrarium.tuning.live.ray.backend import RayTrialBackend  # noqa: E402
+from astrarium.tuning.live.ray.cluster import GROUP, agent_placement  # noqa: E402
+from astrarium.tuning.live.run.search import run_with  # noqa: E402
+from astrarium.tuning.live.run.spec import SearchSpec  # noqa: E402
+from astrarium.tuning.live.training.workers import Emulated, Workers  # noqa: E402
 
 LONGEST = 120.0
 GPUS = Emulated(packing=1.1, scaling=1.1)

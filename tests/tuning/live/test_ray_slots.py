@@ -13,12 +13,13 @@ import pytest
 pytest.importorskip("ray")
 
 from astrarium.core.errors import InputError
-from astrarium.tuning.live.messages import Beat, Gone, Leave, MemberEnded, SlotSetup
 from astrarium.tuning.live.ray import agent as tuning_ray_agent
-from astrarium.tuning.live.ray import backend as ray_backend
+from astrarium.tuning.live.ray import slots as ray_slots
 from astrarium.tuning.live.ray.agent import AgentAnswer, AgentSettings, SlotAgent
-from astrarium.tuning.live.ray.backend import AGAIN, AgentPlacement, RaySlots
-from astrarium.tuning.live.slots import SlotMessage
+from astrarium.tuning.live.ray.cluster import AgentPlacement
+from astrarium.tuning.live.ray.slots import AGAIN, RaySlots
+from astrarium.tuning.live.slots.messages import Beat, Gone, Leave, MemberEnded, SlotSetup
+from astrarium.tuning.live.slots.pool import SlotMessage
 
 PATIENCE = 3.0
 LEAVE = Leave(0, 1)
@@ -96,8 +97,8 @@ class FakeRay:
 @pytest.fixture
 def ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     fake = FakeRay()
-    monkeypatch.setattr(ray_backend, "the_ray", lambda: fake)
-    monkeypatch.setattr(ray_backend, "monotonic", lambda: fake.now)
+    monkeypatch.setattr(ray_slots, "the_ray", lambda: fake)
+    monkeypatch.setattr(ray_slots, "monotonic", lambda: fake.now)
     return fake
 
 
@@ -275,7 +276,7 @@ def test_what_slots_say_is_told_by_lease_and_beats_are_not() -> None:
     one.order("send", 7, LEAVE)
     waited(lambda: len(under.told) == 2)
     under.says(SlotMessage(11, Beat()), SlotMessage(99, Gone("another's")), SlotMessage(11, Gone("dead")))
-    heard = waited(lambda: one.hear(0.01).heard)
+    heard = waited(lambda: one.hear(0.01).messages)
     assert heard == [SlotMessage(7, Gone("dead"))]
     one.order("kill", 7)  # of a slot that is gone
     one.order("send", 8, LEAVE)
@@ -289,8 +290,8 @@ def test_where_no_process_can_be_started_a_run_is_gone() -> None:
     under.there = ()
     one = agent(under)
     one.order("send", 7, LEAVE)
-    answer = waited(lambda: (found := one.hear(0.01)).heard and found)
-    assert [type(said) for _, said in answer.heard] == [Gone]
+    answer = waited(lambda: (found := one.hear(0.01)).messages and found)
+    assert [type(said) for _, said in answer.messages] == [Gone]
     assert not answer.usable
     one.close()
 
@@ -304,5 +305,5 @@ def test_what_nobody_asks_for_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     waited(lambda: len(under.told) == 2)
     now[0] = 31.0
     assert waited(lambda: under.told[2:]) == [("kill", 11)]
-    assert waited(lambda: one.hear(0.01).heard) == [SlotMessage(7, Gone("nobody asked for it any more"))]
+    assert waited(lambda: one.hear(0.01).messages) == [SlotMessage(7, Gone("nobody asked for it any more"))]
     one.close()

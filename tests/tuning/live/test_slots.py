@@ -22,13 +22,17 @@ from astrarium.core.errors import InputError
 from astrarium.tuning.live import local
 from astrarium.tuning.live.backend import Checkpoint, GpusSeen, Iterated, RunEnded, Work
 from astrarium.tuning.live.checkpoints import read, write
-from astrarium.tuning.live.fork_server import PRELOAD, ForkServer
 from astrarium.tuning.live.local import LocalTrialBackend
-from astrarium.tuning.live.messages import Gone, SlotSetup
-from astrarium.tuning.live.run import SearchSpec, check_same_search, run_with
-from astrarium.tuning.live.slot import ProcessSettings
-from astrarium.tuning.live.slots import TRIES, LocalSlots, SlotMessage, SlotTemplate
-from astrarium.tuning.live.training import Emulated, ParkedFunction, packed
+from astrarium.tuning.live.run.folder import check_same_search
+from astrarium.tuning.live.run.search import run_with
+from astrarium.tuning.live.run.spec import SearchSpec
+from astrarium.tuning.live.slots.fork_server import PRELOAD, ForkServer
+from astrarium.tuning.live.slots.messages import Gone, SlotSetup
+from astrarium.tuning.live.slots.pool import TRIES, LocalSlots, SlotMessage, SlotTemplate
+from astrarium.tuning.live.slots.process_settings import ProcessSettings
+from astrarium.tuning.live.training.packing import packed
+from astrarium.tuning.live.training.parked import ParkedFunction
+from astrarium.tuning.live.training.workers import Emulated
 from astrarium.tuning.optuna import optimize
 from astrarium.tuning.optuna.objective import ObjectiveTraining
 from astrarium.tuning.optuna.sampler import OptunaSampler
@@ -183,7 +187,7 @@ def test_a_gpu_is_given_up_with_all_that_wait_on_it() -> None:
     fork_server: Any = Barren()
     slots = LocalSlots({0: SlotTemplate(fork_server, SlotSetup())}, most=8)
     taken = {slots.take(0) for _ in range(5)}
-    lost = [each.slot for each in slots.hear(1.0) if isinstance(each.said, Gone)]
+    lost = [each.slot for each in slots.hear(1.0) if isinstance(each.message, Gone)]
     assert taken <= set(lost)
     assert len(lost) == len(set(lost))
     assert slots.gpus() == ()
@@ -208,7 +212,7 @@ def test_a_gpu_on_which_none_gets_ready_is_given_up_and_says_why(setup: SlotSetu
         until(partial(heard_more_than, len(found)))
         if not slots.gpus():
             break
-    assert all(isinstance(each.said, Gone) and why in each.said.why for each in found[:TRIES])
+    assert all(isinstance(each.message, Gone) and why in each.message.why for each in found[:TRIES])
     assert slots.gpus() == ()
     assert why in slots.given_up
     slots.close()
@@ -340,12 +344,12 @@ def test_a_study_that_goes_on_has_the_candidates_it_had(tmp_path: Path) -> None:
 
 def test_a_search_in_another_space_does_not_go_on_with_this_one(tmp_path: Path) -> None:
     told = {"space": {"rate": {"low": 0, "high": 1}}, "seed": 0}
-    check_same_search(tmp_path, told, again=False)
-    check_same_search(tmp_path, told, again=True)
+    check_same_search(tmp_path, told, resume=False)
+    check_same_search(tmp_path, told, resume=True)
     with pytest.raises(InputError, match="space: expected"):
-        check_same_search(tmp_path, {**told, "space": {"rate": {"low": 0, "high": 2}}}, again=True)
-    check_same_search(tmp_path, {**told, "seed": 1}, again=False)  # of which nothing was kept
-    check_same_search(tmp_path, {**told, "seed": 1}, again=True)
+        check_same_search(tmp_path, {**told, "space": {"rate": {"low": 0, "high": 2}}}, resume=True)
+    check_same_search(tmp_path, {**told, "seed": 1}, resume=False)  # of which nothing was kept
+    check_same_search(tmp_path, {**told, "seed": 1}, resume=True)
     (tmp_path / "search.json").write_text("{")
     with pytest.raises(InputError, match="first run wrote"):
-        check_same_search(tmp_path, told, again=True)
+        check_same_search(tmp_path, told, resume=True)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from astrarium.core.errors import InputError
-from astrarium.tuning.live.training import Emulated, Workers, current_workers
+from astrarium.tuning.live.training.workers import Emulated, Workers, current_workers
 from astrarium.tuning.ray_tune.trainables import trainable_build
 from astrarium.tuning.runtime import Width
 from astrarium.tuning.spaces import Choice, Range

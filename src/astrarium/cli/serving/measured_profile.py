@@ -22,7 +22,7 @@ from astrarium.serving.live.backends.contract import LoadedModel, ModelFiles, Pl
 from astrarium.serving.live.profiling import Care, Fit, MeasuredTimes
 from astrarium.serving.live.tensors import DATATYPES, Array, TensorSpec
 from astrarium.serving.scenario import Scenario, load
-from astrarium.serving.scenario.build import model_files
+from astrarium.serving.scenario.model_files import model_files
 
 # Puts a model's profile into the text of a scenario file and leaves all else, comments too, as it is.
 

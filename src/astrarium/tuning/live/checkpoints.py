@@ -7,15 +7,14 @@ states of all random generators, so that a run goes on as if it had never stoppe
 from __future__ import annotations
 
 import os
-import random
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 from astrarium.core.errors import InputError
 from astrarium.run.unpickling import load_file, make_own
 from astrarium.tuning.live.backend import Checkpoint
+from astrarium.tuning.live.random_states import random_states, restore_random
 
 SUFFIX = ".pt"
 
@@ -80,45 +79,3 @@ def read(folder: Path, checkpoint: Checkpoint) -> Any:
         found = load_file(opened, device="cpu")
     restore_random(found["random"])
     return found["state"]
-
-
-def random_states() -> dict[str, Any]:
-    import torch
-
-    states: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
-    if "numpy" in sys.modules:
-        name, keys, *rest = sys.modules["numpy"].random.get_state()
-        states["numpy"] = (name, keys.tolist(), *rest)  # plain numbers: nobody need trust the file
-    if _on_gpu():
-        states["cuda"] = torch.cuda.get_rng_state()
-    return states
-
-
-def restore_random(states: dict[str, Any]) -> None:
-    import torch
-
-    random.setstate(states["python"])
-    torch.set_rng_state(states["torch"])
-    if "numpy" in states:
-        import numpy
-
-        name, keys, *rest = states["numpy"]
-        numpy.random.set_state((name, numpy.asarray(keys, numpy.uint32), *rest))
-    if "cuda" in states and _on_gpu():
-        torch.cuda.set_rng_state(states["cuda"])
-
-
-def _on_gpu() -> bool:
-    import torch
-
-    return bool(torch.cuda.is_initialized())
-
-
-def seed_all(seed: int) -> None:
-    """Seed all random generators: a slot has trained other candidates before."""
-    import torch
-
-    random.seed(seed)
-    torch.manual_seed(seed)
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(seed % 2**32)

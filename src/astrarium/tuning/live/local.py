@@ -16,17 +16,19 @@ from pathlib import Path
 from time import monotonic
 
 from astrarium.core.errors import InputError
-from astrarium.gate.driver import VISIBLE, NoGpu, chosen_gpu, count_gpus
+from astrarium.gate.driver import count_gpus
 from astrarium.run.leased import LeasedGpus
 from astrarium.run.waiting import waiting
 from astrarium.tuning.live.backend import News, Work
-from astrarium.tuning.live.fork_server import PRELOAD, ForkServer, Rendezvous
-from astrarium.tuning.live.gangs import TICK, Note, SearchFolder, SlotBackend
-from astrarium.tuning.live.messages import Packing, SlotSetup
-from astrarium.tuning.live.slots import LOADING, LocalSlots, SlotTemplate
-from astrarium.tuning.live.training import Build, Emulated, packed
-
-CLIENT = "astrarium tune"  # as which slots are on the gate's board
+from astrarium.tuning.live.slots.backend import TICK, Note, SlotBackend
+from astrarium.tuning.live.slots.environment import environment
+from astrarium.tuning.live.slots.fork_server import PRELOAD, ForkServer
+from astrarium.tuning.live.slots.messages import Packing
+from astrarium.tuning.live.slots.pool import LOADING, LocalSlots, SlotTemplate
+from astrarium.tuning.live.slots.rendezvous import Rendezvous
+from astrarium.tuning.live.slots.search_folder import SearchFolder
+from astrarium.tuning.live.training.packing import packed
+from astrarium.tuning.live.training.workers import Build, Emulated
 
 
 def found_gpus(gpus: int | Sequence[int] | None, emulated: Emulated | None) -> tuple[int, ...]:
@@ -43,32 +45,6 @@ def found_gpus(gpus: int | Sequence[int] | None, emulated: Emulated | None) -> t
     if missing or not wanted:
         raise InputError("gpus", gpus, f"GPUs of this machine, which has {there}; others can be emulated")
     return wanted
-
-
-def environment(
-    gpu: int, setup: SlotSetup, gate: bool, environ: Mapping[str, str] = os.environ
-) -> dict[str, str]:
-    """Return the environment of the slots on a GPU, which see no other GPU."""
-    own = {"GLOO_SOCKET_IFNAME": "lo", **environ}
-    if not setup.device.startswith("cuda"):
-        return {**own, VISIBLE: "", "OMP_NUM_THREADS": str(setup.threads)}
-    visible = {**own, VISIBLE: chosen_gpu(gpu, environ)}
-    return (under_gate(gpu, own) or visible) if gate else visible
-
-
-def under_gate(gpu: int, environ: Mapping[str, str]) -> dict[str, str] | None:
-    """Return the environment that `astrarium gate run --class best-effort` would give, with MPS where there
-    is any; None where there is no gate."""
-    from astrarium.gate.board import board_path
-    from astrarium.gate.launch import Client, shared
-
-    try:
-        chosen = chosen_gpu(gpu, environ)
-        return shared(
-            Client(CLIENT, chosen, "best-effort", board_path(chosen)), {}, "may", environ
-        ).environment
-    except (NoGpu, InputError):
-        return None
 
 
 LOOPBACK = "127.0.0.1"
@@ -111,9 +87,9 @@ class LocalTrialBackend(SlotBackend):
             raise InputError("preload", missing, "a module that can be imported")
         self._leased = LeasedGpus(Path(os.environ.get("ASTRARIUM_FOLDER", ".")))
         found = found_gpus(gpus, emulated)
-        parcel = packed(build)
+        packed_build = packed(build)
         search_folder = SearchFolder(
-            Path(folder) if folder is not None else _temporary(memory), parcel, folder is None
+            Path(folder) if folder is not None else _temporary(memory), packed_build, folder is None
         )
         beat = max(0.05, min(1.0, patience / 4))
         own = {"seed": seed, "threads": threads, "beat": beat, "lane_backend": lane_backend}
@@ -121,7 +97,9 @@ class LocalTrialBackend(SlotBackend):
         environments = {gpu: environment(gpu, setup, gate) for gpu in found}
         with ExitStack() as undo:  # an interrupt leaves nothing behind
             undo.callback(search_folder.close)
-            fork_servers = _fork_servers(environments, (*PRELOAD, *preload), search_folder.litter, undo)
+            fork_servers = _fork_servers(
+                environments, (*PRELOAD, *preload), search_folder.temporary_folder, undo
+            )
             gpus_made = {gpu: SlotTemplate(fork_servers[gpu], setup) for gpu in found}
             first = self._leased.devices if self._leased.elastic else None
             self._local = LocalSlots(gpus_made, most, patience, packing == "lanes", first)
@@ -137,8 +115,8 @@ class LocalTrialBackend(SlotBackend):
         until = monotonic() + seconds
         with waiting(f"starting {self._local.count} processes, which import torch and the training"):
             while not self._local.warm and monotonic() < until:
-                for heard in self._local.hear(TICK):
-                    self._heard(heard)
+                for message in self._local.hear(TICK):
+                    self._receive(message)
 
     def withdraw(self, gpu: int) -> None:
         """Give up a GPU, which is wanted for something else: runs on it are lost."""
@@ -170,14 +148,17 @@ class LocalTrialBackend(SlotBackend):
 
 
 def _fork_servers(
-    environments: Mapping[int, Mapping[str, str]], preload: Sequence[str], litter: str, undo: ExitStack
+    environments: Mapping[int, Mapping[str, str]],
+    preload: Sequence[str],
+    temporary_folder: str,
+    undo: ExitStack,
 ) -> dict[int, ForkServer]:
     """Start fork servers; GPUs whose slots have the same environment share one."""
     made: dict[tuple[tuple[str, str], ...], ForkServer] = {}
     for variables in environments.values():
         key = tuple(sorted(variables.items()))
         if key not in made:
-            made[key] = ForkServer(variables, preload, litter)
+            made[key] = ForkServer(variables, preload, temporary_folder)
             undo.callback(made[key].close)
     return {gpu: made[tuple(sorted(variables.items()))] for gpu, variables in environments.items()}
 

@@ -6,7 +6,7 @@ import sys
 import time
 from typing import Any, Self
 
-from astrarium.tuning.live.books import LiveTuning
+from astrarium.tuning.live.loop.live_tuning import LiveTuning
 from astrarium.tuning.report.tables import LINE, configuration, last_line
 from astrarium.tuning.samplers import Standing
 from astrarium.tuning.state import Outcome

@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from astrarium.core.errors import InputError
-from astrarium.tuning.live.training import ParkedFunction, Training, Workers, named, set_current_workers
+from astrarium.tuning.live.training.packing import named
+from astrarium.tuning.live.training.parked import ParkedFunction
+from astrarium.tuning.live.training.workers import Training, Workers, set_current_workers
 
 if TYPE_CHECKING:
     import optuna

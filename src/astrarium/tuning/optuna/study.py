@@ -7,9 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from astrarium.tuning.live.run import bounded_spread, tried
-from astrarium.tuning.live.training import Emulated
-from astrarium.tuning.live.tune import Live, Progress, Tuned, finished, specified, trained
+from astrarium.tuning.live.live_options import Live
+from astrarium.tuning.live.run.search import tried
+from astrarium.tuning.live.run.spec import bounded_spread
+from astrarium.tuning.live.training.workers import Emulated
+from astrarium.tuning.live.tune import Progress, specified, trained
+from astrarium.tuning.live.tuned import Tuned, finished
 from astrarium.tuning.optuna.objective import ObjectiveBuild
 from astrarium.tuning.optuna.sampler import OptunaSampler
 from astrarium.tuning.policies import DEFAULT_POLICY, DEFAULT_SEARCH

@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from astrarium.core.errors import InputError
 from astrarium.core.optional import from_extra
-from astrarium.tuning.live.run import bounded_spread
-from astrarium.tuning.live.training import Emulated
-from astrarium.tuning.live.tune import Live, Progress, Tuned, finished, specified, trained
+from astrarium.tuning.live.live_options import Live
+from astrarium.tuning.live.run.spec import bounded_spread
+from astrarium.tuning.live.training.workers import Emulated
+from astrarium.tuning.live.tune import Progress, specified, trained
+from astrarium.tuning.live.tuned import Tuned, finished
 from astrarium.tuning.policies import DEFAULT_POLICY, DEFAULT_SEARCH
 from astrarium.tuning.ray_tune.sampler import RayTuneSampler
 from astrarium.tuning.ray_tune.trainables import trainable_build

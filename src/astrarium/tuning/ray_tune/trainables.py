@@ -23,7 +23,8 @@ from weakref import finalize
 
 from astrarium.core.errors import InputError
 from astrarium.core.optional import from_extra
-from astrarium.tuning.live.training import ParkedFunction, Training, Workers, set_current_workers
+from astrarium.tuning.live.training.parked import ParkedFunction
+from astrarium.tuning.live.training.workers import Training, Workers, set_current_workers
 from astrarium.tuning.ray_tune.allocation import factory
 
 Files: TypeAlias = dict[str, Any]  # by their names in the folder: tensors of bytes, which are quick to save

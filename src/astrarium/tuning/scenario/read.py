@@ -21,7 +21,7 @@ import msgspec
 from astrarium.core.choice import DEFAULT_SEED, Choice, Seed, WrittenScenario, read_policy
 from astrarium.core.decode import Decoder, check_keys, keys_of
 from astrarium.core.errors import InputError, one_of
-from astrarium.tuning.live.training import Emulated
+from astrarium.tuning.live.training.workers import Emulated
 from astrarium.tuning.policies import DEFAULT_POLICY, DEFAULT_SEARCH, searches, tuning_policies
 from astrarium.tuning.samplers import Goal
 from astrarium.tuning.scenario import schema

@@ -13,7 +13,7 @@ import msgspec
 from astrarium.core.errors import InputError, did_you_mean, one_of
 from astrarium.core.optional import from_extra
 from astrarium.core.quantities import MILLISECOND, SECOND, Duration, check_above_zero
-from astrarium.tuning.live.training import Overhead
+from astrarium.tuning.live.training.workers import Overhead
 from astrarium.tuning.samplers import Goal, GridSampler, RandomSampler, Sampler
 from astrarium.tuning.spaces import Choice, Range, Space
 

@@ -17,7 +17,7 @@ from astrarium.core.decode import Decoder, check_keys
 from astrarium.core.errors import InputError, one_of
 from astrarium.core.quantities import Time
 from astrarium.core.streams import stream
-from astrarium.tuning.live.training import Emulated
+from astrarium.tuning.live.training.workers import Emulated
 from astrarium.tuning.samplers import Goal
 from astrarium.tuning.scenario.schema import KnobEntry, TaskEntry
 from astrarium.tuning.spaces import Choice, Range, Space, space_of

@@ -21,10 +21,10 @@ from threading import Thread
 from time import monotonic
 from typing import Any, NamedTuple
 
-from astrarium.tuning.live.fork_server import PRELOAD, ForkServer
-from astrarium.tuning.live.local import environment
-from astrarium.tuning.live.messages import Beat, Gone, Message, Order, SlotSetup
-from astrarium.tuning.live.slots import LocalSlots, SlotMessage, SlotTemplate
+from astrarium.tuning.live.slots.environment import environment
+from astrarium.tuning.live.slots.fork_server import PRELOAD, ForkServer
+from astrarium.tuning.live.slots.messages import Beat, Gone, Message, Order, SlotSetup
+from astrarium.tuning.live.slots.pool import LocalSlots, SlotMessage, SlotTemplate
 
 TICK = 1.0  # seconds between two looks at whether anybody asks
 GLOO = "GLOO_SOCKET_IFNAME"
@@ -32,9 +32,9 @@ GPU = 0  # an agent has one GPU, which it numbers 0
 
 
 class AgentAnswer(NamedTuple):
-    """The agent answers the driver with what its slots said, and whether its GPU can be used."""
+    """The agent answers the driver with what its slots sent, and whether its GPU can be used."""
 
-    heard: list[SlotMessage]  # by lease
+    messages: list[SlotMessage]  # by lease
     usable: bool
 
 
@@ -118,14 +118,14 @@ class SlotAgent:
         self._slots.close()
 
     def _heard(self, heard: SlotMessage) -> None:
-        if isinstance(heard.said, Beat):
+        if isinstance(heard.message, Beat):
             return  # that is between the slot and us
         for lease in [lease for lease, slot in self._slot_of.items() if slot == heard.slot]:
-            self._tell(lease, heard.said)
+            self._tell(lease, heard.message)
 
-    def _tell(self, lease: int, said: Message) -> None:
-        self._news.put(SlotMessage(lease, said))
-        if isinstance(said, Gone):
+    def _tell(self, lease: int, message: Message) -> None:
+        self._news.put(SlotMessage(lease, message))
+        if isinstance(message, Gone):
             self._slot_of.pop(lease, None)
 
     def _carry_out(self, verb: str, lease: int, order: Order | None) -> None:

@@ -1,0 +1,31 @@
+"""Reports keep the last value that each trial of a live search has reported."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from astrarium.tuning.contract import Trial
+
+
+class Reported(NamedTuple):
+    iterations: int
+    value: float | None
+
+
+class Reports:
+    """The session asks `worth` for a trial's value when the trial has finished."""
+
+    def __init__(self) -> None:
+        self._last: dict[int, Reported] = {}  # by trial
+
+    def hear(self, trial: int, iterations: int, value: float | None) -> None:
+        """Take a report. One without a value replaces nothing, unless it tells of another iteration."""
+        before = self._last.get(trial)
+        if value is not None or before is None or before.iterations != iterations:
+            self._last[trial] = Reported(iterations, value)
+
+    def last(self, trial: int) -> Reported:
+        return self._last.get(trial, Reported(0, None))
+
+    def worth(self, trial: Trial) -> float | None:
+        return self.last(trial.id).value

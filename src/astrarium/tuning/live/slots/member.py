@@ -1,0 +1,227 @@
+"""A member trains one run in a slot, as the only worker or in a gang.
+
+The first member leads. Before each iteration it tells the others whether there is one more, so that all end
+after the same iteration; only the first member reports and saves.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import timedelta
+from functools import cache
+from pathlib import Path
+from time import monotonic, monotonic_ns
+from typing import Any, cast
+
+from astrarium.core.streams import stream
+from astrarium.tuning.live.backend import Checkpoint, Ending, Iterated
+from astrarium.tuning.live.checkpoints import read, write
+from astrarium.tuning.live.random_states import seed_all
+from astrarium.tuning.live.slots.messages import Begin, MemberEnded, Message, Noted, Saved, SlotSetup
+from astrarium.tuning.live.training.workers import Build, Training, Workers
+
+LONGEST = timedelta(minutes=30)  # that one member may be ahead of another
+MOST = 2000  # letters of an error that are told
+NEEDED = ("step", "save", "load")
+
+
+class Dropped(BaseException):
+    """The error is raised inside a training that nobody wants any more."""
+
+
+class GangMember:
+    """A member carries out one run of its slot. Each iteration runs inside a *turn*."""
+
+    def __init__(self, begin: Begin, setup: SlotSetup, tell: Callable[[Message], None]) -> None:
+        self.begin = begin
+        self.work = begin.work
+        self.leave = self.dropped = False
+        self.interruptible = False  # in the person's code, and nowhere else
+        self.broken = False  # its gang did not end properly
+        self.turn: Callable[[], AbstractContextManager[Any]] = nullcontext
+        self._setup = setup
+        self._tell = tell
+        self._done = self.work.start.iterations if self.work.start is not None else 0
+        self._value: float | None = None
+        self._saved = self.work.start  # the newest checkpoint that is its own or that it began with
+        self._saved_at = monotonic()
+        self._held: Any = None
+
+    @property
+    def key(self) -> tuple[int, int]:
+        return self.work.trial, self.work.run
+
+    @property
+    def left(self) -> int:
+        """Return the iterations that are left."""
+        return max(0, self.work.total - self._done)
+
+    def train(self, build: Callable[[], Build]) -> MemberEnded:
+        """Train the whole run. An error ends the run, and not the slot."""
+        try:
+            with self._gang():
+                self._trained(build)
+            return self._ended("finished" if self._done >= self.work.total else "left")
+        except Dropped:
+            return self._ended("left")
+        except BaseException as error:
+            return self.failed(error)
+
+    def _trained(self, build: Callable[[], Build]) -> None:
+        training = self._prepared(build)
+        try:
+            self._iterate(training)
+        finally:
+            getattr(training, "close", lambda: None)()  # it need not have one
+
+    def failed(self, error: BaseException) -> MemberEnded:
+        """Return a failed end. The whole traceback goes where trainings print."""
+        traceback.print_exception(error)
+        sys.stderr.flush()
+        told = traceback.format_exception_only(error)[-1].strip()
+        told = told if len(told) <= MOST else told[:MOST] + "..."
+        return self._ended("failed", told, self.begin.size > 1 and _is_trouble(error))
+
+    # before the first iteration
+
+    @contextmanager
+    def _gang(self) -> Iterator[None]:
+        if self.begin.size == 1:
+            yield
+            return
+        import torch.distributed as dist
+        from torch._C._distributed_c10d import PrefixStore
+
+        assert self.begin.store is not None
+        store = PrefixStore(self.begin.group, _store(*self.begin.store))
+        backend = "nccl" if self._setup.device.startswith("cuda") else "gloo"
+        rank = self.begin.rank
+        size = self.begin.size
+        dist.init_process_group(backend, timeout=LONGEST, world_size=size, rank=rank, store=store)
+        # Whoever holds it last ends its threads, and must not do so as PyTorch's reducer would: with
+        # Python's lock, which those threads may be waiting for. We outlive the training.
+        self._held = dist.group.WORLD
+        self.broken = True
+        yield
+        # One that is broken says so and is killed by its backend: to let go of the group might take for ever.
+        self.broken = False
+        # The training goes first. If it were the last that knows the group, that would end its threads
+        # while it has Python's lock, which those threads want too.
+        gc.collect()
+        dist.destroy_process_group()
+
+    def _prepared(self, build: Callable[[], Build]) -> Training:
+        workers = self._workers()
+        if not self._setup.lanes:  # runs in lanes share the generators
+            seed_all(workers.seed)
+        with self._theirs():
+            training = _checked(build()(dict(self.work.values), workers))
+        if self.work.start is not None:
+            with self._theirs():
+                training.load(read(Path(self.begin.folder), self.work.start))
+        self.workers = workers
+        return training
+
+    def _workers(self) -> Workers:
+        own = int(stream(self._setup.seed, "training", self.work.candidate).integers(2**31))
+        rank = self.begin.rank
+        size = self.begin.size
+        width = self.work.place.width
+        candidate = self.work.candidate
+        workers = Workers(rank, size, self._setup.device, width, self._setup.emulated, own, candidate)
+        if rank == 0:
+            workers.noted = lambda name, value: self._tell(Noted(*self.key, name, value))
+        return workers
+
+    # iterations
+
+    def _iterate(self, training: Training) -> None:
+        while self._one_more():
+            self._step(training)
+            if self.begin.rank == 0 and monotonic() - self._saved_at > self.begin.every:
+                self._save(training)
+                self._tell(Saved(*self.key, self._done))
+        if self.dropped:
+            raise Dropped
+        if self.begin.rank == 0:
+            self._save(training)
+
+    def _one_more(self) -> bool:
+        """Tell whether there is one more iteration, as the first member sees it."""
+        more = self._done < self.work.total and not self.leave
+        if self.begin.size == 1:
+            return more
+        import torch
+        import torch.distributed as dist
+
+        flag = torch.tensor([int(more)], device=self._setup.device)
+        dist.broadcast(flag, 0)
+        return bool(flag.item())
+
+    def _step(self, training: Training) -> None:
+        began = monotonic_ns()
+        with self.turn(), self._theirs():
+            self.workers.begin()
+            self._value = _number(training.step())
+        self._done += 1
+        if self.begin.rank == 0:
+            took = monotonic_ns() - began
+            sharers = float(self.work.place.parts) if self._setup.emulated is not None else None
+            self._tell(Iterated(*self.key, self._done, took, self._value, sharers))
+
+    def _save(self, training: Training) -> None:
+        checkpoint = Checkpoint(self.work.candidate, self._done)
+        if self._saved != checkpoint:
+            write(Path(self.begin.folder), checkpoint, training.save())
+        self._saved, self._saved_at = checkpoint, monotonic()
+
+    # helpers
+
+    @contextmanager
+    def _theirs(self) -> Iterator[None]:
+        """Run the user's code inside, which a dropped run leaves at once."""
+        self.interruptible = True
+        try:
+            if self.dropped:
+                raise Dropped
+            yield
+        finally:
+            self.interruptible = False
+
+    def _ended(self, ending: Ending, error: str = "", trouble: bool = False) -> MemberEnded:
+        saved = self._saved.iterations if self._saved is not None else 0
+        return MemberEnded(*self.key, self.begin.rank, ending, saved, self._value, error, trouble)
+
+
+def _checked(training: Any) -> Training:
+    missing = [name for name in NEEDED if not callable(getattr(training, name, None))]
+    if missing:
+        told = f"build must return a training, which has {', '.join(NEEDED)}"
+        raise TypeError(f"{told}; {type(training).__name__} has no {', no '.join(missing)}")
+    return cast("Training", training)
+
+
+def _number(value: Any) -> float:
+    try:
+        return float(value.detach() if hasattr(value, "detach") else value)
+    except (TypeError, ValueError, RuntimeError):  # the last by a tensor of several
+        raise TypeError(f"step() must return a number, what the candidate is worth; not {value!r}") from None
+
+
+def _is_trouble(error: BaseException) -> bool:
+    """Tell whether the error is of the connection to other members; Gloo has no class of its own."""
+    import torch.distributed as dist
+
+    return isinstance(error, dist.DistError) or "gloo" in str(error).lower()
+
+
+@cache
+def _store(host: str, port: int) -> Any:
+    """Return the slot's connection to the store, which all its runs share."""
+    from torch._C._distributed_c10d import TCPStore
+
+    return TCPStore(host, port, None, False, LONGEST, wait_for_workers=False)

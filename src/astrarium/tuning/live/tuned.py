@@ -1,0 +1,133 @@
+"""The result of a search from Python: its best candidate, its candidates and its trials."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from astrarium.core.choice import Choice
+from astrarium.core.errors import InputError
+from astrarium.core.level import Run as CoreRun
+from astrarium.run.results import Run, Table
+from astrarium.tuning.level import LEVEL
+from astrarium.tuning.live.backend import Checkpoint
+from astrarium.tuning.live.checkpoints import path as checkpoint_path
+from astrarium.tuning.live.run.spec import SearchSpec
+from astrarium.tuning.record import TuningRecord
+from astrarium.tuning.report.files import CANDIDATES
+from astrarium.tuning.report.summary import TuningSummary, summarize
+from astrarium.tuning.scenario.read import TuningScenario
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best candidate: its *config*, its *value* after so many *iterations*, and its *checkpoint*.
+
+    The checkpoint is a file where a folder was given: `torch.load(file)["state"]` is what the training saved,
+    if that is tensors and plain values. Other objects need `weights_only=False`, which runs code of the file.
+    """
+
+    candidate: int
+    config: dict[str, Any]
+    value: float
+    iterations: int
+    checkpoint: Path | None
+
+
+class Tuned(Run):
+    """A finished search: its best candidate, its candidates and trials, and what it took of the GPUs.
+
+    It is a `Run` of the level tuning: `places`, `decisions` and `utilization` are rows too, and it is plotted
+    and saved alike.
+    """
+
+    @property
+    def best(self) -> Best:
+        """The best candidate; a search without any value has none, and says why."""
+        found = self.summary.best
+        if found is None:
+            reasons = [each.reason for each in self.summary.by_candidate if each.reason]
+            raise InputError(
+                "best", None, f"a candidate with a value: {self.over} ({'; '.join(reasons[:3])})"
+            )
+        file = None if found.checkpoint is None else Path(found.checkpoint)
+        return Best(found.candidate, dict(found.configuration), found.value, found.iterations, file)
+
+    @property
+    def over(self) -> str:
+        """Why the search ended."""
+        return str(self.record.over)
+
+    @cached_property
+    def candidates(self) -> Table:
+        """One row for each candidate, the best first: value, iterations, how it ended, its configuration."""
+        found = self.summary.by_candidate
+        columns = {name: [getattr(each, name) for each in found] for name in CANDIDATES}
+        return Table({**columns, **_config([each.configuration for each in found])}, "candidates")
+
+    @cached_property
+    def trials(self) -> Table:
+        """One row for each trial: when and how long it trained, and its candidate's configuration."""
+        of = {each.candidate: each.configuration for each in self.summary.by_candidate}
+        found = self.rows["trials"]
+        configs = [of.get(number, {}) for number in found["candidate"].tolist()]
+        return Table({**found, **_config(configs)}, "trials")
+
+    def __repr__(self) -> str:
+        best = f"best {self.summary.best.value:.5g}" if self.summary.best else "no value"
+        return f"<search by {self.policy}: {len(self.candidates)} candidates, {best}; {self.over}>"
+
+
+def finished(record: TuningRecord, spec: SearchSpec, engine: str) -> Tuned:
+    """Return a result of what was recorded."""
+    summary = summarize(record, spec.goal, spec.target)
+    return Tuned(
+        CoreRun(
+            LEVEL, _scenario(record, spec, engine), spec.label, record, with_checkpoint(summary, spec.folder)
+        )
+    )
+
+
+def _config(configurations: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    names = dict.fromkeys(name for each in configurations for name in each)
+    return {f"config.{name}": [each.get(name) for each in configurations] for name in names}
+
+
+def with_checkpoint(summary: TuningSummary, folder: Path | None) -> TuningSummary:
+    """Return the summary with the file in which the best candidate's state is kept."""
+    if summary.best is None or folder is None:
+        return summary
+    best = summary.best
+    file = checkpoint_path(folder / "checkpoints", Checkpoint(best.candidate, best.iterations))
+    kept = msgspec.structs.replace(best, checkpoint=str(file) if file.is_file() else None)
+    return msgspec.structs.replace(summary, best=kept)
+
+
+def _scenario(record: TuningRecord, spec: SearchSpec, engine: str) -> TuningScenario:
+    """Return what was searched as a scenario, which reports ask."""
+    search = _choice(spec.search)
+    policy = _choice(spec.policy)
+    gpus = max(1, len(record.gpus))
+    written = {"goal": spec.goal, "target": spec.target, "gpus": gpus, "seed": spec.seed}
+    space = msgspec.to_builtins(dict(spec.space), enc_hook=repr)
+    return TuningScenario(
+        search=search,
+        space=dict(spec.space),
+        goal=spec.goal,
+        target=spec.target,
+        gpus=gpus,
+        policy=policy,
+        seed=spec.seed,
+        engine="local" if engine == "local" else "ray",
+        raw={"space": space, "search": search.plain(), "policy": policy.plain(), **written},
+        source="astrarium.tune",
+    )
+
+
+def _choice(given: Any) -> Choice:
+    return given if isinstance(given, Choice) else Choice(type(given).__name__)
