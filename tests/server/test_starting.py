@@ -16,7 +16,7 @@ from astrarium.server.control.plan import plan
 from astrarium.server.process import preflight
 from astrarium.server.recording import Header, Recording
 from astrarium.serving.scenario import Scenario, load
-from astrarium.serving.scenario.schema import ServerOptions
+from astrarium.serving.scenario.server_options import ServerOptions
 from tests.support.live_fakes import KILLED, Stage
 from tests.support.server.live_server import PATIENCE
 

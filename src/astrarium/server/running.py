@@ -22,7 +22,7 @@ from astrarium.server.service import LiveService
 from astrarium.server.settings import Address, HttpLimits, Security
 from astrarium.serving.live.workers import LocalWorkers
 from astrarium.serving.scenario import Scenario
-from astrarium.serving.scenario.schema import ServerOptions
+from astrarium.serving.scenario.server_options import ServerOptions
 
 DRAIN_SECONDS = 30.0
 CLOSE_SECONDS = 5.0

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from astrarium.server.running import RunningServer
     from astrarium.serving.live.tensors import TensorSpec
     from astrarium.serving.scenario import Scenario
-    from astrarium.serving.scenario.schema import ServerOptions
+    from astrarium.serving.scenario.server_options import ServerOptions
 
 Port = Annotated[int | None, typer.Option(metavar="PORT", help="Instead of the file's; 0 is any free one.")]
 Host = Annotated[str | None, typer.Option(metavar="HOST", help="Instead of the file's (127.0.0.1).")]

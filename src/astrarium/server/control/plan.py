@@ -19,7 +19,8 @@ from astrarium.serving.live.tensors import TensorSpec
 from astrarium.serving.live.workers import WorkerSpec
 from astrarium.serving.policies import ServingPolicy
 from astrarium.serving.scenario import Scenario, build
-from astrarium.serving.scenario.schema import ServerOptions
+from astrarium.serving.scenario.model_files import model_files
+from astrarium.serving.scenario.server_options import ServerOptions
 from astrarium.serving.twin.live import LiveTwin, faster
 
 
@@ -110,7 +111,7 @@ def plan(scenario: Scenario) -> ServingPlan:
     _check_extension()
     setup = build.setup(scenario)
     _check_objectives(setup)
-    files = {kind: build.model_files(scenario, kind) for kind in scenario.cluster.kinds}
+    files = {kind: model_files(scenario, kind) for kind in scenario.cluster.kinds}
     device = device_chooser(scenario.server.device, visible_gpus())
     names = enumerate(scenario.models)
 
@@ -145,7 +146,7 @@ def _check_objectives(setup: Setup) -> None:
 
 
 def _model(scenario: Scenario, setup: Setup, files: Any, index: int, name: str) -> ModelPlan:
-    from astrarium.serving.scenario.models import specs
+    from astrarium.serving.scenario.served import specs
 
     model = scenario.models[name]
     profile = model.profile

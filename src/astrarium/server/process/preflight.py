@@ -9,7 +9,7 @@ from pathlib import Path
 
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import write_bytes
-from astrarium.serving.scenario.schema import ServerOptions
+from astrarium.serving.scenario.server_options import ServerOptions
 
 _MIB = 2**20
 _SMALLEST = 256  # bytes: one block of the arena

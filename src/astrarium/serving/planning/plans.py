@@ -36,8 +36,11 @@ from astrarium.placement.problem import (
     parse_shape,
 )
 from astrarium.serving.contract import ModelSpec
-from astrarium.serving.scenario import build, schema
-from astrarium.serving.scenario.schema import Cluster, Model, Parallel, Scenario, spans
+from astrarium.serving.scenario import build
+from astrarium.serving.scenario.cluster import Cluster
+from astrarium.serving.scenario.plain import plain_value
+from astrarium.serving.scenario.rates import spans
+from astrarium.serving.scenario.schema import Model, Parallel, Scenario
 
 ENDINGS = (".yaml", ".yml", ".json")
 
@@ -80,7 +83,7 @@ def parse(raw: Any, problem: Problem, source: str = "") -> Plan:
 
 def plain(plan: Plan, problem: Problem) -> dict[str, Any]:
     """Return a plan as data that JSON and YAML know; defaults are left out."""
-    found: dict[str, Any] = schema.plain(PlanEntry, written(plan, problem))
+    found: dict[str, Any] = plain_value(PlanEntry, written(plan, problem))
     return found
 
 
