@@ -20,7 +20,7 @@ import numpy as np
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import Time, write_duration
 from astrarium.run.pools import processes, threads
-from astrarium.run.report import plain_table
+from astrarium.run.tables import plain_table
 from astrarium.serving.contract import Setup
 from astrarium.serving.level import run
 from astrarium.serving.scenario import Scenario, build
