@@ -127,8 +127,8 @@ def replayed(scenario: TuningScenario, policy: TuningPolicy) -> Engine[Any, Any,
 
 def _task_of(scenario: TuningScenario) -> Task:
     if scenario.task is None:
-        told = "a task beside train: what an iteration takes, and how candidates learn"
-        raise InputError("task", None, told, scenario.source)
+        expected = "a task beside train: what an iteration takes, and how candidates learn"
+        raise InputError("task", None, expected, scenario.source)
     return scenario.task
 
 

@@ -68,7 +68,7 @@ class TuningRecord:
         end = self.end if end is None else end
         length = max(1, end) / count
         held = {gpu: [0.0] * count for gpu in self.gpus}
-        ends = [*(each.at for each in self.levels[1:]), self.end]
+        ends = [*(level.at for level in self.levels[1:]), self.end]
         for level, until in zip(self.levels, ends, strict=False):  # none: it ended before it had begun
             for window, share in _overlaps(level.at, min(until, end), length, count):
                 for gpu, part in level.shares.items():
@@ -78,7 +78,7 @@ class TuningRecord:
     def reached(self, target: float, goal: str) -> Time | None:
         """When a candidate was as good as that for the first time."""
         sign = 1 if goal == "min" else -1
-        return next((each.at for each in self.best if sign * each.value <= sign * target), None)
+        return next((best.at for best in self.best if sign * best.value <= sign * target), None)
 
 
 def _overlaps(start: Time, end: Time, length: float, count: int) -> Iterable[tuple[int, float]]:
@@ -108,7 +108,7 @@ class Watch:
             self._levels.append(Level(step.now, shares))
         self._look(step.now)
         self._decisions += [
-            Decision(step.now, each) for each in step.actions if isinstance(each, Put | Pause)
+            Decision(step.now, action) for action in step.actions if isinstance(action, Put | Pause)
         ]
 
     def _look(self, now: Time) -> None:

@@ -117,13 +117,13 @@ class Strips:
         """Return a share of the GPU on which the least stays free, to keep whole GPUs for others."""
         share = Fraction(1, parts)
         rooms = [(self.room(gpu, trial), trial not in self.holders[gpu], gpu) for gpu in self.holders]
-        fitting = [each for each in rooms if each[0] >= share]
+        fitting = [candidate for candidate in rooms if candidate[0] >= share]
         return Place((min(fitting)[2],), parts) if fitting else None
 
     def _whole(self, count: int, trial: int) -> Place | None:
         mine = [gpu for gpu, holders in self.holders.items() if set(holders) == {trial}]
-        found = sorted([*mine, *self.idle], key=lambda gpu: (gpu not in mine, gpu))[:count]
-        return Place(tuple(sorted(found))) if len(found) == count else None
+        free = sorted([*mine, *self.idle], key=lambda gpu: (gpu not in mine, gpu))[:count]
+        return Place(tuple(sorted(free))) if len(free) == count else None
 
 
 class TuningState(LevelState[contract.Event, contract.Action]):
@@ -175,8 +175,8 @@ class TuningState(LevelState[contract.Event, contract.Action]):
 
     def runtime(self, row: TrialRow) -> Runtime:
         """Return the estimated runtime of a candidate; the mean of the others if it was never measured."""
-        found = self._runtimes.get(row.trial.candidate)
-        return found or self._usual
+        measured = self._runtimes.get(row.trial.candidate)
+        return measured or self._usual
 
     def left(self, now: Time, row: TrialRow) -> float:
         """Return the iterations that the trial still has to do, interpolated between two of its reports."""

@@ -104,9 +104,11 @@ class Estimates:
         if not self._fresh:
             return {}
         self._fresh = False
-        found = {candidate: each for candidate, each in self.all().items() if self._new(candidate, each)}
-        self._told |= found
-        return found
+        changed = {
+            candidate: runtime for candidate, runtime in self.all().items() if self._new(candidate, runtime)
+        }
+        self._told |= changed
+        return changed
 
     def all(self) -> dict[int, Runtime]:
         """Return the runtime of every candidate that has trained for long enough."""
@@ -133,13 +135,13 @@ class Estimates:
 
 def fitted(usual: _Views, first: _Views, prior: Overheads) -> Overheads:
     """Fit packing and scaling in turn, each with the current estimate of the other."""
-    found = prior
+    overheads = prior
     for _ in range(ROUNDS):
-        packing = _slope(usual, first, prior.packing, "packed", Overheads(0.0, found.scaling))
-        found = Overheads(packing, found.scaling)
-        scaling = _slope(usual, first, prior.scaling, "spread", Overheads(found.packing, 0.0))
-        found = Overheads(found.packing, scaling)
-    return found
+        packing = _slope(usual, first, prior.packing, "packed", Overheads(0.0, overheads.scaling))
+        overheads = Overheads(packing, overheads.scaling)
+        scaling = _slope(usual, first, prior.scaling, "spread", Overheads(overheads.packing, 0.0))
+        overheads = Overheads(overheads.packing, scaling)
+    return overheads
 
 
 class _Slope(NamedTuple):
@@ -149,13 +151,13 @@ class _Slope(NamedTuple):
 
 def _slope(usual: _Views, first: _Views, prior: float, axis: str, other: Overheads) -> float:
     """Return how fast times grow along one axis, once the cost of the other is left out."""
-    found = _compared(usual, prior, axis, other)
+    slope = _compared(usual, prior, axis, other)
     for views in (usual, first):  # what the first iteration of a run compiles is in all of the latter
-        slopes = [slope for each in views.values() for slope in _slopes(each, axis, other)]
+        slopes = [pair for samples in views.values() for pair in _slopes(samples, axis, other)]
         if slopes:
-            found = _weighted_median([_Slope(prior, 1.0), *slopes])
+            slope = _weighted_median([_Slope(prior, 1.0), *slopes])
             break
-    return min(MOST, max(0.0, found))
+    return min(MOST, max(0.0, slope))
 
 
 def _slopes(views: Iterable[WidthSample], axis: str, other: Overheads) -> Iterator[_Slope]:
@@ -169,9 +171,9 @@ def _slopes(views: Iterable[WidthSample], axis: str, other: Overheads) -> Iterat
 def _compared(views: _Views, prior: float, axis: str, other: Overheads) -> float:
     """Compare candidates with each other, where each has been seen at one width only."""
     levels: dict[int, list[float]] = {}
-    for view in (view for each in views.values() for view in each):
+    for view in (view for samples in views.values() for view in samples):
         levels.setdefault(round(getattr(view, axis)), []).append(other.left_out(view))
-    crowd = [WidthSample(median(each), at, at, len(each)) for at, each in levels.items()]
+    crowd = [WidthSample(median(samples), at, at, len(samples)) for at, samples in levels.items()]
     slopes = list(_slopes(crowd, axis, Overheads(0.0, 0.0)))
     if not slopes:
         return prior
@@ -203,7 +205,7 @@ def _level(views: Sequence[WidthSample], overheads: Overheads) -> float:
     beside = [view.packed + view.spread for view in views]
     levels = [overheads.left_out(view) for view in views]
     weights = [view.weight / (1 + more) for view, more in zip(views, beside, strict=True)]
-    return _weighted_median([_Slope(*each) for each in zip(levels, weights, strict=True)])
+    return _weighted_median([_Slope(*pair) for pair in zip(levels, weights, strict=True)])
 
 
 def _runtime(level: float, overheads: Overheads) -> Runtime:

@@ -64,9 +64,15 @@ class SearchProgress:
 
     def _tell_failures(self, live: LiveTuning, seconds: float) -> None:
         """The first few: whoever watches may want to stop, and mend something."""
-        failed = [each for each in live.session.candidates.values() if each.standing is Standing.FAILED]
-        for each in failed[self._failed : MOST_FAILURES]:
-            self._say(f"{seconds:8.1f}s  candidate {each.number} failed: {last_line(each.reason, LINE)}")
+        failed = [
+            candidate
+            for candidate in live.session.candidates.values()
+            if candidate.standing is Standing.FAILED
+        ]
+        for candidate in failed[self._failed : MOST_FAILURES]:
+            self._say(
+                f"{seconds:8.1f}s  candidate {candidate.number} failed: {last_line(candidate.reason, LINE)}"
+            )
         self._failed = len(failed)
 
     def _say(self, text: str) -> None:

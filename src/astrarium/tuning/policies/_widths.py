@@ -52,11 +52,11 @@ def water_filled(
     """Divide GPUs in proportion to the *times* left on one GPU each: rounded down, at least one part in
     *packed* of a GPU, at most *spread*."""
     total = max(1, sum(times.values()))
-    found = {}
+    widths = {}
     for trial, left in times.items():
         whole = min(left * gpus // total, spread[trial])
-        found[trial] = Width(whole) if whole else Width(1, packed)
-    return found
+        widths[trial] = Width(whole) if whole else Width(1, packed)
+    return widths
 
 
 def fluid_widths(

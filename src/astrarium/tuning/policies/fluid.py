@@ -89,19 +89,19 @@ def topped_up(
 ) -> dict[int, Width]:
     """Give GPUs that are left over to the trials that would end last, one by one, as long as that shortens
     them and all still fit."""
-    found = dict(widths)
+    topped = dict(widths)
     by_trial = {row.trial.id: row for row in rows}
     last = [(-state.time_left(now, row, widths[trial]), trial) for trial, row in by_trial.items()]
     heapify(last)
     budget = GpuBudget(gpus, widths.values())
     while last:
         height, trial = heappop(last)
-        step = wider(found[trial])
+        step = wider(topped[trial])
         then = state.time_left(now, by_trial[trial], step)
-        if step <= spread and then < -height and budget.changed(found[trial], step):
-            found[trial] = step
+        if step <= spread and then < -height and budget.changed(topped[trial], step):
+            topped[trial] = step
             heappush(last, (-then, trial))
-    return found
+    return topped
 
 
 @tuning_policies.register("dynamic-fluid")

@@ -91,25 +91,25 @@ class Allocation:
         self._heard(trial, result)
         there = controller._resource_updater
         trials = controller.get_live_trials()
-        live = [self._live(each, result if each is trial else each.last_result) for each in trials]
+        live = [self._live(other, result if other is trial else other.last_result) for other in trials]
         gpus = int(there.get_num_gpus()) if self._gpus is None else self._gpus
-        width = self._chosen(self._number(trial.trial_id), [each for each in live if each.left > 0], gpus)
+        width = self._chosen(self._number(trial.trial_id), [other for other in live if other.left > 0], gpus)
         if width is None:
             return None
-        found = factory(scheduler.base_trial_resources, width)
-        if _cpus([found, *_others(controller, trial)]) > there.get_num_cpus():
+        resources = factory(scheduler.base_trial_resources, width)
+        if _cpus([resources, *_others(controller, trial)]) > there.get_num_cpus():
             return None  # it would wait for ever
         self._promised[trial.trial_id], self._asked_at[trial.trial_id] = width, time.monotonic()
-        return found
+        return resources
 
     # what trials tell
 
     def _heard(self, trial: Any, result: Mapping[str, Any]) -> None:
         took = float(result["time_this_iter_s"])
-        asked = self._asked_at.pop(trial.trial_id, None)
+        asked_at = self._asked_at.pop(trial.trial_id, None)
         self._promised.pop(trial.trial_id, None)
-        if asked is not None:  # it has moved, and this is its first iteration there
-            self._costs.append(max(0.0, time.monotonic() - asked - took))
+        if asked_at is not None:  # it has moved, and this is its first iteration there
+            self._costs.append(max(0.0, time.monotonic() - asked_at - took))
         width = width_of(trial.placement_group_factory)
         number = self._number(trial.trial_id)
         first = self._widths.get(trial.trial_id) != width
@@ -132,7 +132,7 @@ class Allocation:
     def _chosen(self, number: int, live: Sequence[_Live], gpus: int) -> Width | None:
         """Return how wide the trial should be from now on; None: as it is. No trial changes while another
         waits to be started: Ray Tune lets those go first, and a paused trial would wait for all of them."""
-        if any(each.held is None for each in live):
+        if any(trial.held is None for trial in live):
             return None
         state = TuningState(round(self.moving * SECOND), self._usual)
         state.apply(0, GpusChanged(tuple(range(gpus))))
@@ -145,8 +145,8 @@ class Allocation:
         return puts.get(number)
 
     def _made(self) -> TuningPolicy:
-        found: TuningPolicy = chosen(tuning_policies, self._policy)
-        return found
+        policy: TuningPolicy = chosen(tuning_policies, self._policy)
+        return policy
 
 
 def resource_changing(
@@ -202,12 +202,12 @@ def width_of(resources: PlacementGroupFactory) -> Width:
 def _placed(state: TuningState, live: Sequence[_Live]) -> bool:
     """Place all trials; return False where they do not fit. Ray does not put parts of GPUs together, so each
     is taken to be on a GPU of its own where possible."""
-    state.apply(0, GroupArrived(0, tuple(Trial(each.number, 0, each.number, each.left) for each in live)))
-    for each in sorted(live, key=lambda each: -(each.held or 0)):
-        place = _roomiest(state, each.number, each.held or Width(1))
+    state.apply(0, GroupArrived(0, tuple(Trial(trial.number, 0, trial.number, trial.left) for trial in live)))
+    for trial in sorted(live, key=lambda trial: -(trial.held or 0)):
+        place = _roomiest(state, trial.number, trial.held or Width(1))
         if place is None:
             return False
-        state.commit(0, Put(each.number, place))
+        state.commit(0, Put(trial.number, place))
     return True
 
 
@@ -222,8 +222,10 @@ def _roomiest(state: TuningState, trial: int, width: Width) -> Place | None:
 
 def _others(controller: Any, trial: Any) -> list[Any]:
     live = controller.get_live_trials()
-    return [each.placement_group_factory for each in live if each is not trial and each.status == "RUNNING"]
+    return [
+        other.placement_group_factory for other in live if other is not trial and other.status == "RUNNING"
+    ]
 
 
 def _cpus(factories: Iterable[Any]) -> float:
-    return sum(float(each.required_resources.get("CPU", 0)) for each in factories)
+    return sum(float(factory.required_resources.get("CPU", 0)) for factory in factories)

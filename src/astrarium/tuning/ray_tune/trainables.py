@@ -74,8 +74,8 @@ class TrainableSession(TrialInfo):
         if not self._began:
             self._began = True
             _install(self)
-        said: TrainableReport | None = self._thread.next()
-        return said
+        report: TrainableReport | None = self._thread.next()
+        return report
 
     def report(self, metrics: Report, checkpoint: Any = None, **_: Any) -> None:
         """Take a report from the function, which goes on with the next step."""
@@ -209,11 +209,11 @@ class FunctionTraining:
 
     def step(self) -> float:
         for _ in range(self._again + 1):
-            said = self._session.next()
-            if said is None:
+            report = self._session.next()
+            if report is None:
                 break  # it has come to its end, and stays as it is
-            self._last = dict(said.metrics)
-            self._files, self._since = (said.files, 0) if said.files else (self._files, self._since + 1)
+            self._last = dict(report.metrics)
+            self._files, self._since = (report.files, 0) if report.files else (self._files, self._since + 1)
         self._again = 0
         return worth(self._last, self._metric)
 

@@ -49,13 +49,13 @@ def tables(runs: Runs) -> list[Any]:
     by_policy = {run.label: [one.summary for one in runs if one.label == run.label] for run in first}
     failures = made.failures_line(first[-1].summary.by_candidate)
     lines = [failures, made.remembered_line(run.summary for run in first)]
-    found: list[Any] = [_best_line(runs), *(line for line in lines if line is not None)]
-    found += [made.overview_table(by_policy), *_heat_maps(first, seeds=len(first) < len(runs))]
+    parts: list[Any] = [_best_line(runs), *(line for line in lines if line is not None)]
+    parts += [made.overview_table(by_policy), *_heat_maps(first, seeds=len(first) < len(runs))]
     if len(runs) == 1:
-        found.append(made.candidates_table(runs[0].summary.by_candidate))
+        parts.append(made.candidates_table(runs[0].summary.by_candidate))
     if len(first) == 1 and len(runs) > 1:
-        found.append(made.seeds_table({run.seed: run.summary for run in runs}))
-    return found
+        parts.append(made.seeds_table({run.seed: run.summary for run in runs}))
+    return parts
 
 
 def _best_line(runs: Runs) -> Any:
@@ -93,9 +93,9 @@ def shown(runs: Runs) -> dict[str, Any]:
         heat = {str(gpu): parts for gpu, parts in run.record.windows(WINDOWS).items()}
         return {"seed": run.seed, **about, **plain(run.summary), "heat_map": heat}
     seeds = list(dict.fromkeys(run.seed for run in runs))
-    found = {seed: {run.label: _brief(run.summary) for run in runs if run.seed == seed} for seed in seeds}
-    told = {**about, "seeds": seeds, "sooner": _sooner(runs)}
-    return {**told, "policies": found[seeds[0]]} if len(seeds) == 1 else {**told, "by_seed": found}
+    briefs = {seed: {run.label: _brief(run.summary) for run in runs if run.seed == seed} for seed in seeds}
+    content = {**about, "seeds": seeds, "sooner": _sooner(runs)}
+    return {**content, "policies": briefs[seeds[0]]} if len(seeds) == 1 else {**content, "by_seed": briefs}
 
 
 def _brief(summary: TuningSummary) -> dict[str, Any]:
@@ -153,15 +153,15 @@ def explain(run: Run[TuningScenario, TuningRecord], item: str) -> list[str]:
     record = run.record
     row = picked({str(row.trial.id): row for row in record.rows}, item, "trial")
     trial = row.trial
-    told = [f"trial {trial.id} of candidate {trial.candidate}, under {run.label}"]
-    told.append(f"It comes at {moment(row.arrived)}, to train {trial.iterations} iterations.")
-    for each in record.decisions:
-        action: Any = each.action
+    lines = [f"trial {trial.id} of candidate {trial.candidate}, under {run.label}"]
+    lines.append(f"It comes at {moment(row.arrived)}, to train {trial.iterations} iterations.")
+    for decision in record.decisions:
+        action: Any = decision.action
         if action.trial == trial.id:
             where = f"is put on {_where(action.place)}" if isinstance(action, Put) else "pauses"
-            told.append(f"At {moment(each.at)} it {where}{': ' + action.why if action.why else '.'}")
+            lines.append(f"At {moment(decision.at)} it {where}{': ' + action.why if action.why else '.'}")
     why = f": {row.reason}" if row.reason else ""
-    return [*told, f"It ends at {moment(row.ended)}, {row.outcome.name.lower()}{why}."]
+    return [*lines, f"It ends at {moment(row.ended)}, {row.outcome.name.lower()}{why}."]
 
 
 def _where(place: Place) -> str:
@@ -182,25 +182,28 @@ def trials_timeline(record: TuningRecord) -> Entry:
     return timeline([process(1, "GPUs"), *tracks, *slices], shown)
 
 
-def _candidates(found: Sequence[CandidateSummary]) -> NamedRows:
-    names = list(dict.fromkeys(name for each in found for name in each.configuration))
+def _candidates(candidates: Sequence[CandidateSummary]) -> NamedRows:
+    names = list(dict.fromkeys(name for candidate in candidates for name in candidate.configuration))
     cells = (
-        (*(getattr(each, name) for name in CANDIDATES), *(each.configuration.get(name) for name in names))
-        for each in found
+        (
+            *(getattr(candidate, name) for name in CANDIDATES),
+            *(candidate.configuration.get(name) for name in names),
+        )
+        for candidate in candidates
     )
     return [*CANDIDATES, *(f"configuration.{name}" for name in names)], cells
 
 
 def _places(record: TuningRecord) -> Iterator[Sequence[Any]]:
     owner = {row.trial.id: row.trial.candidate for row in record.rows}
-    for each in record.stays:
-        times = (each.start / SECOND, each.end / SECOND)
-        yield (each.trial, owner[each.trial], *_place_cells(each.place), *times)
+    for stay in record.stays:
+        times = (stay.start / SECOND, stay.end / SECOND)
+        yield (stay.trial, owner[stay.trial], *_place_cells(stay.place), *times)
 
 
 def _decisions(record: TuningRecord) -> Iterator[Sequence[Any]]:
     owner = {row.trial.id: row.trial.candidate for row in record.rows}
-    return (_decision_cells(each, owner) for each in record.decisions)
+    return (_decision_cells(decision, owner) for decision in record.decisions)
 
 
 def _heat(record: TuningRecord) -> Iterator[Sequence[Any]]:
@@ -218,12 +221,12 @@ def _trial_cells(row: TrialRow) -> list[Any]:
     return [trial.id, trial.group, trial.candidate, trial.begins, trial.iterations, *moments, *ending]
 
 
-def _decision_cells(each: Decision, owner: Mapping[int, int]) -> list[Any]:
-    action: Any = each.action
+def _decision_cells(decision: Decision, owner: Mapping[int, int]) -> list[Any]:
+    action: Any = decision.action
     put = isinstance(action, Put)
     place = _place_cells(action.place) if put else ["", ""]
     what = "put" if put else "pause"
-    return [each.at / SECOND, what, action.trial, owner[action.trial], *place, action.why]
+    return [decision.at / SECOND, what, action.trial, owner[action.trial], *place, action.why]
 
 
 def _place_cells(place: Place) -> list[Any]:

@@ -43,21 +43,21 @@ def check_search(kind: Any, settings: Mapping[str, Any]) -> None:
     iterations = all_of.get("iterations", 1)
     eta = all_of.get("eta", 1)
     if iterations < eta:
-        told = f"at least eta ({eta}): with fewer there is one rung only, and nobody is stopped"
-        raise InputError("search.iterations", iterations, told)
+        expected = f"at least eta ({eta}): with fewer there is one rung only, and nobody is stopped"
+        raise InputError("search.iterations", iterations, expected)
     if all_of.get("smallest", 1) * eta > iterations:
-        told = f"at most {iterations // eta}, one in eta ({eta}) of the iterations ({iterations})"
-        raise InputError("search.smallest", all_of["smallest"], told)
+        expected = f"at most {iterations // eta}, one in eta ({eta}) of the iterations ({iterations})"
+        raise InputError("search.smallest", all_of["smallest"], expected)
     if all_of.get("interval", 0) >= iterations:
-        told = f"less than the iterations ({iterations}): otherwise nobody is ever replaced"
-        raise InputError("search.interval", all_of["interval"], told)
+        expected = f"less than the iterations ({iterations}): otherwise nobody is ever replaced"
+        raise InputError("search.interval", all_of["interval"], expected)
 
 
 def check_grid(sampler: str, space: Space) -> None:
     size = prod(len(dimension.grid()) for dimension in space.values()) if sampler == "grid" else 0
     if size > MOST_CANDIDATES:
-        told = f"a grid of at most {MOST_CANDIDATES:,} combinations (this one has {size:,}): fewer points"
-        raise InputError("space", None, told)
+        expected = f"a grid of at most {MOST_CANDIDATES:,} combinations (this one has {size:,}): fewer points"
+        raise InputError("space", None, expected)
 
 
 def check_target(target: float | None, task: Task | None) -> None:
@@ -66,8 +66,10 @@ def check_target(target: float | None, task: Task | None) -> None:
         return
     low, high = sorted((task.start, task.reach))
     if not low < target < high:
-        told = f"between {low:g} and {high:g}: the task begins at {task.start:g} and reaches {task.reach:g}"
-        raise InputError("target", target, f"a value {told} at best (goal: {task.goal})")
+        expected = (
+            f"between {low:g} and {high:g}: the task begins at {task.start:g} and reaches {task.reach:g}"
+        )
+        raise InputError("target", target, f"a value {expected} at best (goal: {task.goal})")
 
 
 # The train function that a live scenario names, looked for before anything is imported or started.
@@ -90,10 +92,10 @@ def train_function(raw: Any, home: Path) -> str:
     if function not in names and "*" not in names:
         known = one_of(sorted(names), function) if names else "but there is none"
         raise InputError("train", raw, f"a function of {place.name}: {known}")
-    found = names.get(function)
-    if isinstance(found, ast.FunctionDef) and [each.arg for each in found.args.args[:1]] == ["trial"]:
-        told = "a function of values and workers; an objective of Optuna goes through Python"
-        raise InputError("train", raw, f"{told}: astrarium.tuning.optuna.optimize(study, {function})")
+    node = names.get(function)
+    if isinstance(node, ast.FunctionDef) and [argument.arg for argument in node.args.args[:1]] == ["trial"]:
+        expected = "a function of values and workers; an objective of Optuna goes through Python"
+        raise InputError("train", raw, f"{expected}: astrarium.tuning.optuna.optimize(study, {function})")
     return f"{place}:{function}"
 
 
@@ -147,8 +149,8 @@ class TuningScenario(WrittenScenario, frozen=True, kw_only=True):
 def parse(raw: Any, path: Path = Path()) -> TuningScenario:
     """Files that the scenario names are looked for beside it."""
     if not isinstance(raw, dict) or ("models" in raw or "jobs" in raw or "apps" in raw):
-        told = "a mapping with a task or a train function"
-        raise InputError("", keys_of(raw), told)
+        expected = "a mapping with a task or a train function"
+        raise InputError("", keys_of(raw), expected)
     check_keys(raw, list(SECTIONS), "")
     raw = {
         **raw,
@@ -191,14 +193,14 @@ def _check(scenario: TuningScenario) -> None:
     if scenario.train is None:
         for name in ("emulated", "engine", "live"):
             if name in scenario.raw:
-                told = "a train function with it: simulations have no such thing"
-                raise InputError(name, scenario.raw[name], told)
+                expected = "a train function with it: simulations have no such thing"
+                raise InputError(name, scenario.raw[name], expected)
 
 
 def _space_and_task(raw: dict[str, Any], emulated: Emulated | None) -> tuple[Space, Task | None]:
     if raw.get("task") is None and raw.get("train") is None:
-        told = "a task to simulate, such as cifar10-alexnet, or train: file.py:function to run it live"
-        raise InputError("task", None, told)
+        expected = "a task to simulate, such as cifar10-alexnet, or train: file.py:function to run it live"
+        raise InputError("task", None, expected)
     space = None if raw.get("space") is None else _space(raw["space"])
     if raw.get("task") is None:
         if space is None:
@@ -213,6 +215,6 @@ def _space_and_task(raw: dict[str, Any], emulated: Emulated | None) -> tuple[Spa
 
 def _space(raw: Any) -> Space:
     if not isinstance(raw, dict) or not raw:
-        told = "a mapping such as {rate: {low: 0.001, high: 1, log: true}, kind: {options: [gru, lstm]}}"
-        raise InputError("space", raw, told)
+        expected = "a mapping such as {rate: {low: 0.001, high: 1, log: true}, kind: {options: [gru, lstm]}}"
+        raise InputError("space", raw, expected)
     return space_of(raw)

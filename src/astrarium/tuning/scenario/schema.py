@@ -39,12 +39,12 @@ class SamplerSection(msgspec.Struct, frozen=True):
 def sampler_section(raw: Any, search: str) -> SamplerSection:
     """A grid search takes all that its sampler has: one that never ends would be asked for ever."""
     ends = search == "grid"
-    found = SamplerSection("grid" if ends else "random") if raw is None else _read(raw)
-    endless = found.kind != "grid" and found.name not in _WITH_AN_END
+    section = SamplerSection("grid" if ends else "random") if raw is None else _read(raw)
+    endless = section.kind != "grid" and section.name not in _WITH_AN_END
     if ends and endless:
-        told = "grid: a grid search takes all that the sampler has, and this one has no end"
-        raise InputError("sampler", found.name or found.kind, told)
-    return found
+        expected = "grid: a grid search takes all that the sampler has, and this one has no end"
+        raise InputError("sampler", section.name or section.kind, expected)
+    return section
 
 
 def _read(raw: Any) -> SamplerSection:
@@ -122,16 +122,16 @@ def _choices(sampler: str, space: Space) -> dict[str, Sequence[Any]] | None:
     if sampler not in _WITH_AN_END:
         return None
     if sampler == "BruteForceSampler":
-        return {name: _all_of(each, f"space.{name}") for name, each in space.items()}
-    return {name: each.grid() for name, each in space.items()}
+        return {name: _all_of(dimension, f"space.{name}") for name, dimension in space.items()}
+    return {name: dimension.grid() for name, dimension in space.items()}
 
 
 def _all_of(dimension: Range | Choice, field: str) -> Sequence[Any]:
     if isinstance(dimension, Choice):
         return dimension.options
     if not dimension.whole:
-        told = "options, or a range of whole numbers: BruteForceSampler tries all that there are"
-        raise InputError(field, f"from {dimension.low:g} to {dimension.high:g}", told)
+        expected = "options, or a range of whole numbers: BruteForceSampler tries all that there are"
+        raise InputError(field, f"from {dimension.low:g} to {dimension.high:g}", expected)
     return range(int(dimension.low), int(dimension.high) + 1)
 
 
@@ -145,22 +145,22 @@ def _ray(section: SamplerSection, space: Space, goal: Goal, seed: int) -> Sample
     with from_extra("tune"):
         from ray.tune.search import SEARCH_ALG_IMPORT, Searcher
     if section.name not in SEARCH_ALG_IMPORT:
-        told = f"a searcher of Ray Tune: {one_of(list(SEARCH_ALG_IMPORT), section.name)}"
-        raise InputError("sampler.raytune", section.name, told)
+        expected = f"a searcher of Ray Tune: {one_of(list(SEARCH_ALG_IMPORT), section.name)}"
+        raise InputError("sampler.raytune", section.name, expected)
     if section.name == "optuna":
         _quiet_optuna()
     load: Any = SEARCH_ALG_IMPORT[section.name]
     kind = load()
     if not issubclass(kind, Searcher):
-        told = "a searcher that is asked for one configuration at a time; `sampler: random` is ours"
-        raise InputError("sampler.raytune", section.name, told)
+        expected = "a searcher that is asked for one configuration at a time; `sampler: random` is ours"
+        raise InputError("sampler.raytune", section.name, expected)
     return RayTuneSampler(_made(kind, section.settings, seed, "sampler.raytune"), space, goal)
 
 
 def _made(kind: Any, settings: dict[str, Any], seed: int, field: str) -> Any:
     """Errors of a library's constructor are about what the file says; packages may be missing too."""
     names = inspect.signature(kind).parameters
-    name = next((each for each in ("seed", "random_state_seed") if each in names), None)
+    name = next((parameter for parameter in ("seed", "random_state_seed") if parameter in names), None)
     try:
         with catch_warnings():
             simplefilter("ignore")  # whoever names a sampler knows that it may be experimental

@@ -26,9 +26,9 @@ class RunningBracket:
 
     def asked(self) -> list[Want]:
         """Return all trials of the rung that nobody was asked for yet."""
-        found = self.waiting
+        wants = self.waiting
         self.waiting = []
-        return found
+        return wants
 
     def heard(self, results: Results) -> None:
         """Take the results of this bracket's trials; with the last of a rung, the next one begins."""
@@ -61,10 +61,10 @@ def concurrent_trials(pool: Pool, concurrency: int) -> int:
 
 def totals(smallest: int, largest: int, eta: int) -> list[int]:
     """Return the iterations of each rung, counted from a candidate's start; the last has *largest*."""
-    found = [largest]
-    while found[0] // eta >= smallest:
-        found.insert(0, found[0] // eta)
-    return found
+    sizes = [largest]
+    while sizes[0] // eta >= smallest:
+        sizes.insert(0, sizes[0] // eta)
+    return sizes
 
 
 def successive_halving(pool: Pool, candidates: list[int], rungs: list[int], eta: int) -> Course:
@@ -103,5 +103,5 @@ def brackets(chosen: BracketParameters) -> list[Bracket]:
     eta = chosen.eta
     rungs = totals(1, chosen.iterations, chosen.eta)
     most = len(rungs) - 1
-    found = [Bracket(-(-(most + 1) * eta**s // (s + 1)), rungs[most - s :]) for s in range(most, -1, -1)]
-    return found * chosen.passes
+    made = [Bracket(-(-(most + 1) * eta**s // (s + 1)), rungs[most - s :]) for s in range(most, -1, -1)]
+    return made * chosen.passes

@@ -58,11 +58,11 @@ class _Rungs:
             self._pool.complete([candidate])
 
     def more(self) -> tuple[Want, ...]:
-        found = list[Want]()
+        wants = list[Want]()
         most = concurrent_trials(self._pool, self._parameters.concurrency)
         while len(self.at) < most and (want := self._one()) is not None:
-            found.append(want)
-        return tuple(found)
+            wants.append(want)
+        return tuple(wants)
 
     def _one(self) -> Want | None:
         for rung in range(len(self._totals) - 2, -1, -1):

@@ -48,17 +48,17 @@ class Bohb:
         later = _courses(pool, self.parameters)
         while True:
             wanted = tuple(self._more(begun, later, concurrent_trials(pool, self.parameters.concurrency)))
-            begun = [each for each in begun if each.missing]
+            begun = [bracket for bracket in begun if bracket.missing]
             if not begun:
                 return
             results = yield WantedTrials(wanted, each=True)
-            for each in begun:
-                each.heard(results)
+            for bracket in begun:
+                bracket.heard(results)
 
     def _more(self, begun: list[RunningBracket], later: Iterator[Course], most: int) -> Iterator[Want]:
         """Yield trials of the earliest bracket that has any; where none has, the next bracket begins."""
-        while sum(each.running for each in begun) < most:
-            ready = next((each for each in begun if each.waiting), None)
+        while sum(bracket.running for bracket in begun) < most:
+            ready = next((bracket for bracket in begun if bracket.waiting), None)
             if ready is not None:
                 yield ready.waiting.pop(0)
             elif (course := next(later, None)) is not None:

@@ -85,8 +85,8 @@ class Pool:
 
     def new(self) -> int | None:
         """Return a candidate that the sampler suggests; None where it has no more."""
-        found = self._sampler.ask()
-        return None if found is None else self._add(found).number
+        configuration = self._sampler.ask()
+        return None if configuration is None else self._add(configuration).number
 
     def copy(self, source: int, seed: int) -> int:
         """Return a candidate with the checkpoint of another, and with slightly different values."""
@@ -163,10 +163,10 @@ class Search(Protocol):
 
 def drawn(pool: Pool, count: float) -> list[int]:
     """Draw new candidates: fewer where the sampler has no more."""
-    found: list[int] = []
-    while len(found) < count and (candidate := pool.new()) is not None:
-        found.append(candidate)
-    return found
+    numbers: list[int] = []
+    while len(numbers) < count and (candidate := pool.new()) is not None:
+        numbers.append(candidate)
+    return numbers
 
 
 def wants(group: int, candidates: Iterable[int], total: int) -> tuple[Want, ...]:

@@ -72,18 +72,18 @@ def _side_by_side(courses: list[Course], most: int) -> Course:
     later = iter(courses)
     begun = list[RunningBracket]()
     while True:
-        begun = [each for each in begun if each.missing]
+        begun = [bracket for bracket in begun if bracket.missing]
         while len(begun) < most and (course := next(later, None)) is not None:
             begun += [
-                each for each in [RunningBracket(course)] if each.missing
+                bracket for bracket in [RunningBracket(course)] if bracket.missing
             ]  # the sampler may have had no more
         if not begun:
             return
         results = yield WantedTrials(tuple(_asked(begun)), each=True)
-        for each in begun:
-            each.heard(results)
+        for bracket in begun:
+            bracket.heard(results)
 
 
 def _asked(begun: list[RunningBracket]) -> Iterator[Want]:
-    for each in begun:
-        yield from each.asked()
+    for bracket in begun:
+        yield from bracket.asked()

@@ -61,14 +61,14 @@ class WakeableSlots(LocalSlots):
         self._ringer.send_bytes(b".")
 
     def hear(self, seconds: float) -> list[SlotMessage]:
-        heard = super().hear(0)
-        if not heard:
+        messages = super().hear(0)
+        if not messages:
             pipes = [slot.pipe for slot in self._slots.values()]
             wait([*pipes, self._bell], seconds)
-            heard = super().hear(0)
+            messages = super().hear(0)
         while self._bell.poll():
             self._bell.recv_bytes()
-        return heard
+        return messages
 
 
 class SlotAgent:
@@ -92,13 +92,13 @@ class SlotAgent:
     def hear(self, seconds: float) -> AgentAnswer:
         """Return the messages of slots; wait so long for the first."""
         self._asked = monotonic()
-        heard: list[SlotMessage] = []
+        messages: list[SlotMessage] = []
         with suppress(Empty):
-            heard.append(self._news.get(timeout=seconds))
+            messages.append(self._news.get(timeout=seconds))
             while True:
-                heard.append(self._news.get_nowait())
+                messages.append(self._news.get_nowait())
         self._asked = monotonic()
-        return AgentAnswer(heard, bool(self._slots.gpus()))
+        return AgentAnswer(messages, bool(self._slots.gpus()))
 
     def close(self) -> None:
         self._open = False
@@ -108,8 +108,8 @@ class SlotAgent:
 
     def _serve(self) -> None:
         while self._open:
-            for heard in self._slots.hear(TICK):
-                self._heard(heard)
+            for received in self._slots.hear(TICK):
+                self._heard(received)
             with suppress(Empty):
                 while True:
                     self._carry_out(*self._orders.get_nowait())
@@ -117,11 +117,11 @@ class SlotAgent:
                 self._end_all()
         self._slots.close()
 
-    def _heard(self, heard: SlotMessage) -> None:
-        if isinstance(heard.message, Beat):
+    def _heard(self, received: SlotMessage) -> None:
+        if isinstance(received.message, Beat):
             return  # that is between the slot and us
-        for lease in [lease for lease, slot in self._slot_of.items() if slot == heard.slot]:
-            self._tell(lease, heard.message)
+        for lease in [lease for lease, slot in self._slot_of.items() if slot == received.slot]:
+            self._tell(lease, received.message)
 
     def _tell(self, lease: int, message: Message) -> None:
         self._news.put(SlotMessage(lease, message))

@@ -78,17 +78,17 @@ class RaySlots:
         self._leases.pop(slot, None)
 
     def hear(self, seconds: float) -> list[SlotMessage]:
-        asked = {agent.pending: gpu for gpu, agent in self._agents.items()}
+        gpu_of = {agent.pending: gpu for gpu, agent in self._agents.items()}
         if not self._gone:
-            self._wait(list(asked), seconds)
-        ready, _ = self._ray.wait(list(asked), num_returns=len(asked), timeout=0) if asked else ([], [])
+            self._wait(list(gpu_of), seconds)
+        ready, _ = self._ray.wait(list(gpu_of), num_returns=len(gpu_of), timeout=0) if gpu_of else ([], [])
         for answer in ready:
-            self._gone += self._heard(asked[answer])
+            self._gone += self._heard(gpu_of[answer])
         self._find_silent()
         self._restart_agents()
-        heard = self._gone
+        messages = self._gone
         self._gone = []
-        return heard
+        return messages
 
     def close(self) -> None:
         for agent in self._agents.values():
@@ -139,10 +139,10 @@ class RaySlots:
                 if isinstance(message, Gone):
                     del self._leases[lease]
 
-    def _wait(self, asked: list[Any], seconds: float) -> None:
+    def _wait(self, answers: list[Any], seconds: float) -> None:
         """Wait for the first answer; where no agent is there to answer, others may be started later."""
-        if asked:
-            self._ray.wait(asked, timeout=seconds)
+        if answers:
+            self._ray.wait(answers, timeout=seconds)
         else:
             sleep(min(seconds, NOBODY))
 

@@ -82,9 +82,9 @@ class GangMember:
         """Return a failed end. The whole traceback goes where trainings print."""
         traceback.print_exception(error)
         sys.stderr.flush()
-        told = traceback.format_exception_only(error)[-1].strip()
-        told = told if len(told) <= MOST else told[:MOST] + "..."
-        return self._ended("failed", told, self.begin.size > 1 and _is_trouble(error))
+        text = traceback.format_exception_only(error)[-1].strip()
+        text = text if len(text) <= MOST else text[:MOST] + "..."
+        return self._ended("failed", text, self.begin.size > 1 and _is_trouble(error))
 
     # before the first iteration
 
@@ -200,8 +200,8 @@ class GangMember:
 def _checked(training: Any) -> Training:
     missing = [name for name in NEEDED if not callable(getattr(training, name, None))]
     if missing:
-        told = f"build must return a training, which has {', '.join(NEEDED)}"
-        raise TypeError(f"{told}; {type(training).__name__} has no {', no '.join(missing)}")
+        expected = f"build must return a training, which has {', '.join(NEEDED)}"
+        raise TypeError(f"{expected}; {type(training).__name__} has no {', no '.join(missing)}")
     return cast("Training", training)
 
 

@@ -130,7 +130,7 @@ class LocalSlots:
             self._start(gpu)
 
     def hear(self, seconds: float) -> list[SlotMessage]:
-        sources: dict[Any, int] = {slot.pipe: each for each, slot in self._slots.items()}
+        sources: dict[Any, int] = {slot.pipe: number for number, slot in self._slots.items()}
         for number, slot in self._slots.items():
             if slot.handle is not None:  # processes that it started may hold its pipe open
                 sources[slot.handle] = number
@@ -138,9 +138,9 @@ class LocalSlots:
         for number in sorted({sources[source] for source in ready}):
             self._drain(number)
         self._find_silent()
-        heard = self._heard
+        messages = self._heard
         self._heard = []
-        return heard
+        return messages
 
     def close(self) -> None:
         slots = list(self._slots.values())
@@ -167,8 +167,8 @@ class LocalSlots:
 
     def _idle(self, gpu: int) -> list[int]:
         """Return idle slots of the GPU, those that are up first."""
-        found = [number for number, slot in self._of(gpu).items() if self._shared or not slot.runs]
-        return sorted(found, key=lambda number: not self._slots[number].pid)
+        idle = [number for number, slot in self._of(gpu).items() if self._shared or not slot.runs]
+        return sorted(idle, key=lambda number: not self._slots[number].pid)
 
     def _keep_a_spare(self, gpu: int) -> None:
         if gpu in self._made and not self._idle(gpu) and len(self._of(gpu)) < self._most:

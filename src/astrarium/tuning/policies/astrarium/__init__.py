@@ -92,8 +92,8 @@ class Astrarium:
         trials = self._options(now, state)
         if self._each_counts(state):
             return WidthPlan(float("inf"), most_progress(trials, state.gpus, self.parameters.favour))
-        found = soonest(trials, state.gpus)
-        return WidthPlan(now + found.end, found.widths)
+        plan = soonest(trials, state.gpus)
+        return WidthPlan(now + plan.end, plan.widths)
 
     def _options(self, now: Time, state: TuningState) -> list[TrialOptions]:
         packed = self.parameters.packed
@@ -143,7 +143,7 @@ class Astrarium:
     def _unchanged_plan(self, now: Time, state: TuningState) -> WidthPlan:
         """Return a plan that makes nobody narrower: idle GPUs go to the trials that would end last."""
         trials = self._options(now, state)
-        return WidthPlan(0.0, topped_up(trials, state.gpus, {each.trial: each.has for each in trials}))
+        return WidthPlan(0.0, topped_up(trials, state.gpus, {trial.trial: trial.has for trial in trials}))
 
     def _narrower(self, rows: Sequence[TrialRow], plan: WidthPlan, state: TuningState) -> Iterator[Put]:
         for row in sorted(rows, key=lambda row: plan.widths[row.trial.id]):
