@@ -71,7 +71,7 @@ class _Bucket:
 
 
 _Buckets = dict[tuple[int, int], _Bucket]  # by GPUs, and by trials on the GPU
-_Views = Mapping[int, Sequence[WidthSample]]  # by candidate
+_Samples = Mapping[int, Sequence[WidthSample]]  # by candidate
 
 
 class Estimates:
@@ -85,7 +85,7 @@ class Estimates:
         self._profile = profile
         self._usual: dict[int, _Buckets] = {}  # by candidate
         self._first: dict[int, _Buckets] = {}
-        self._told: dict[int, Runtime] = {}
+        self._reported: dict[int, Runtime] = {}
         self._fresh = False
 
     def seen(self, candidate: int, gpus: int, sharers: float, took: Time, first: bool = False) -> None:
@@ -107,13 +107,13 @@ class Estimates:
         changed = {
             candidate: runtime for candidate, runtime in self.all().items() if self._new(candidate, runtime)
         }
-        self._told |= changed
+        self._reported |= changed
         return changed
 
     def all(self) -> dict[int, Runtime]:
         """Return the runtime of every candidate that has trained for long enough."""
-        usual = _views(self._usual)
-        first = _views(self._first)
+        usual = _samples(self._usual)
+        first = _samples(self._first)
         overheads = fitted(usual, first, self._prior)
         levels = {number: _level(views, overheads) for number, views in usual.items()}
         late = {number: _level(views, overheads) for number, views in first.items()}
@@ -127,13 +127,13 @@ class Estimates:
         return sum(len(bucket.levels) for bucket in seen) >= self._profile
 
     def _new(self, candidate: int, runtime: Runtime) -> bool:
-        before = self._told.get(candidate)
+        before = self._reported.get(candidate)
         return before is None or any(
             abs(log(runtime.at(width) / before.at(width))) > log(1 + CHANGE) for width in WATCHED
         )
 
 
-def fitted(usual: _Views, first: _Views, prior: Overheads) -> Overheads:
+def fitted(usual: _Samples, first: _Samples, prior: Overheads) -> Overheads:
     """Fit packing and scaling in turn, each with the current estimate of the other."""
     overheads = prior
     for _ in range(ROUNDS):
@@ -149,7 +149,7 @@ class _Slope(NamedTuple):
     weight: float
 
 
-def _slope(usual: _Views, first: _Views, prior: float, axis: str, other: Overheads) -> float:
+def _slope(usual: _Samples, first: _Samples, prior: float, axis: str, other: Overheads) -> float:
     """Return how fast times grow along one axis, once the cost of the other is left out."""
     slope = _compared(usual, prior, axis, other)
     for views in (usual, first):  # what the first iteration of a run compiles is in all of the latter
@@ -168,7 +168,7 @@ def _slopes(views: Iterable[WidthSample], axis: str, other: Overheads) -> Iterat
             yield _Slope(rise / apart, min(one.weight, two.weight) * abs(apart))
 
 
-def _compared(views: _Views, prior: float, axis: str, other: Overheads) -> float:
+def _compared(views: _Samples, prior: float, axis: str, other: Overheads) -> float:
     """Compare candidates with each other, where each has been seen at one width only."""
     levels: dict[int, list[float]] = {}
     for view in (view for samples in views.values() for view in samples):
@@ -196,7 +196,7 @@ def _weighted_median(slopes: Sequence[_Slope]) -> float:
     return ordered[-1].value
 
 
-def _views(seen: Mapping[int, _Buckets]) -> dict[int, list[WidthSample]]:
+def _samples(seen: Mapping[int, _Buckets]) -> dict[int, list[WidthSample]]:
     return {number: [bucket.view() for bucket in buckets.values()] for number, buckets in seen.items()}
 
 

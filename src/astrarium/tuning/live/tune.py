@@ -22,7 +22,7 @@ from astrarium.tuning.live.tuned import Tuned, finished
 from astrarium.tuning.policies import DEFAULT_POLICY, DEFAULT_SEARCH, TuningPolicy, searches, tuning_policies
 from astrarium.tuning.record import TuningRecord
 from astrarium.tuning.samplers import Goal, Sampler
-from astrarium.tuning.scenario.read import check_search
+from astrarium.tuning.scenario.checks import check_search
 from astrarium.tuning.scenario.schema import EngineName, LiveSection
 from astrarium.tuning.search.contract import Search
 

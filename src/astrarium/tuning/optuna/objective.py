@@ -75,10 +75,10 @@ class CandidateTrial:
 
 LEAVING = 10.0  # seconds that an objective may take to leave
 LOOP = "an objective whose loop is over iterations(trial, ...), of astrarium.tuning"
-_asked: ContextVar[bool] = ContextVar("asked", default=False)  # only for suggestions
+_suggesting: ContextVar[bool] = ContextVar("suggesting", default=False)  # only for suggestions
 
 
-class _Asked(BaseException):
+class _SuggestionsMade(BaseException):
     """The error ends an objective that has made all its suggestions."""
 
 
@@ -98,8 +98,6 @@ class ObjectiveLoop:
         self._began = False
         self._thread = ParkedFunction(self._run, "objective", _Over)
 
-    # the training's side
-
     def begin(self) -> None:
         """Run the objective up to where its loop begins."""
         self.next()
@@ -112,8 +110,6 @@ class ObjectiveLoop:
 
     def close(self) -> None:
         self._thread.close(LEAVING)
-
-    # the objective's side
 
     def iterate(self, count: int, objects: dict[str, Any]) -> Iterator[int]:
         self._began = True
@@ -184,17 +180,17 @@ class ObjectiveBuild:
     def suggest(self, trial: optuna.Trial) -> None:
         """Make the objective choose. An error of its own before its loop comes again where it trains, and
         ends that trial only."""
-        before = _asked.set(True)
+        before = _suggesting.set(True)
         try:
             self.function(trial)
-        except _Asked:
+        except _SuggestionsMade:
             return
         except InputError:
             raise
         except Exception:
             return
         finally:
-            _asked.reset(before)
+            _suggesting.reset(before)
         raise InputError("objective", self.objective, LOOP)
 
 
@@ -207,8 +203,8 @@ def iterations(trial: Any, count: int, **objects: Any) -> Iterable[int]:
     for name, wrapped in objects.items():
         if not hasattr(plain(wrapped), "state_dict") or not hasattr(plain(wrapped), "load_state_dict"):
             raise InputError(f"iterations.{name}", wrapped, "an object with state_dict and load_state_dict")
-    if _asked.get():
-        raise _Asked
+    if _suggesting.get():
+        raise _SuggestionsMade
     return trial.loop.iterate(count, objects) if isinstance(trial, CandidateTrial) else range(count)
 
 

@@ -148,13 +148,13 @@ class DynamicFluid(StaticFluid):
         self, now: Time, row: TrialRow, place: Place, width: Width, longest: float, state: TuningState
     ) -> Iterator[Put]:
         if width > place.width:
-            found = widest(state, row.trial.id, width, place.width)
-            if found is not None and ends_sooner(now, row, found.width, state):
-                yield Put(row.trial.id, found, f"wider than {place.width}: there are GPUs that nobody needs")
+            wide = widest(state, row.trial.id, width, place.width)
+            if wide is not None and ends_sooner(now, row, wide.width, state):
+                yield Put(row.trial.id, wide, f"wider than {place.width}: there are GPUs that nobody needs")
         elif width < place.width and _cheaper(now, row, place.width, width, longest, state):
-            found = state.strips.find(width, row.trial.id)
-            if found is not None:
-                yield Put(row.trial.id, found, f"narrower than {place.width}: others have more to do")
+            narrow = state.strips.find(width, row.trial.id)
+            if narrow is not None:
+                yield Put(row.trial.id, narrow, f"narrower than {place.width}: others have more to do")
 
 
 def _left(now: Time, row: TrialRow, state: TuningState) -> float:

@@ -13,7 +13,8 @@ from astrarium.run.report import NamedRows, columns, moment, picked, plain, writ
 from astrarium.run.timeline import Entry, process, slice_of, thread, timeline, write_timeline
 from astrarium.tuning.contract import Put
 from astrarium.tuning.record import Decision, TuningRecord
-from astrarium.tuning.report import tables as made
+from astrarium.tuning.report import tables as tuning_tables
+from astrarium.tuning.report.heat_map import fitting, heat_map
 from astrarium.tuning.report.summary import WINDOWS, CandidateSummary, TuningSummary, summarize
 from astrarium.tuning.runtime import Place
 from astrarium.tuning.state import TrialRow
@@ -47,14 +48,14 @@ def tables(runs: Runs) -> list[Any]:
     """Return heat maps of the first seed on one time axis; of a single run its candidates too."""
     first = [run for run in runs if run.seed == runs[0].seed]
     by_policy = {run.label: [one.summary for one in runs if one.label == run.label] for run in first}
-    failures = made.failures_line(first[-1].summary.by_candidate)
-    lines = [failures, made.remembered_line(run.summary for run in first)]
+    failures = tuning_tables.failures_line(first[-1].summary.by_candidate)
+    lines = [failures, tuning_tables.remembered_line(run.summary for run in first)]
     parts: list[Any] = [_best_line(runs), *(line for line in lines if line is not None)]
-    parts += [made.overview_table(by_policy), *_heat_maps(first, seeds=len(first) < len(runs))]
+    parts += [tuning_tables.overview_table(by_policy), *_heat_maps(first, seeds=len(first) < len(runs))]
     if len(runs) == 1:
-        parts.append(made.candidates_table(runs[0].summary.by_candidate))
+        parts.append(tuning_tables.candidates_table(runs[0].summary.by_candidate))
     if len(first) == 1 and len(runs) > 1:
-        parts.append(made.seeds_table({run.seed: run.summary for run in runs}))
+        parts.append(tuning_tables.seeds_table({run.seed: run.summary for run in runs}))
     return parts
 
 
@@ -63,11 +64,11 @@ def _best_line(runs: Runs) -> Any:
     sign = 1 if runs[0].scenario.goal == "min" else -1
     places = [(sign * run.summary.best.value, run.seed, -n) for n, run in enumerate(runs) if run.summary.best]
     if not places:
-        return made.best_line(runs[-1].summary)
+        return tuning_tables.best_line(runs[-1].summary)
     run = runs[-min(places)[2]]
     whose = [run.label] if len({one.label for one in runs}) > 1 else []
     whose += [f"seed {run.seed}"] if len({one.seed for one in runs}) > 1 else []
-    return made.best_line(run.summary, ", ".join(whose))
+    return tuning_tables.best_line(run.summary, ", ".join(whose))
 
 
 def _heat_maps(runs: Runs, seeds: bool) -> list[Any]:
@@ -76,12 +77,12 @@ def _heat_maps(runs: Runs, seeds: bool) -> list[Any]:
     end = max(run.record.end for run in runs)
     width = WINDOWS
     if sys.stdout.isatty():
-        width = min(made.fitting(get_terminal_size().columns, run.record.gpus) for run in runs)
+        width = min(fitting(get_terminal_size().columns, run.record.gpus) for run in runs)
     labels = [f"{run.label}, seed {run.seed}" if seeds else run.label for run in runs]
     return [
         line
         for label, run in zip(labels, runs, strict=True)
-        for line in made.heat_map(label, run.record, end, width)
+        for line in heat_map(label, run.record, end, width)
     ]
 
 
@@ -108,7 +109,9 @@ def _sooner(runs: Runs) -> dict[str, dict[str, list[float]]]:
     of = {label: [run.summary for run in runs if run.label == label] for label in labels}
     names = ("makespan_s", "time_to_target_s")
     return {
-        label: {name.removesuffix("_s"): made.ratios(of[label], of[labels[0]], name) for name in names}
+        label: {
+            name.removesuffix("_s"): tuning_tables.ratios(of[label], of[labels[0]], name) for name in names
+        }
         for label in labels[1:]
     }
 

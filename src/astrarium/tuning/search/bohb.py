@@ -10,14 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from astrarium.tuning.policies import searches
-from astrarium.tuning.search._rungs import (
-    BracketParameters,
-    Concurrency,
-    RunningBracket,
-    brackets,
-    concurrent_trials,
-    successive_halving,
-)
+from astrarium.tuning.search._brackets import BracketParameters, RunningBracket, brackets
+from astrarium.tuning.search._rungs import Concurrency, concurrent_trials, successive_halving
 from astrarium.tuning.search.contract import Course, Pool, Want, WantedTrials, drawn
 
 
@@ -53,7 +47,7 @@ class Bohb:
                 return
             results = yield WantedTrials(wanted, each=True)
             for bracket in begun:
-                bracket.heard(results)
+                bracket.take_results(results)
 
     def _more(self, begun: list[RunningBracket], later: Iterator[Course], most: int) -> Iterator[Want]:
         """Yield trials of the earliest bracket that has any; where none has, the next bracket begins."""

@@ -76,8 +76,6 @@ class Pool:
         self._space = space or {}
         self._groups = 0
 
-    # what a search asks
-
     def group(self) -> int:
         """Return a number for a new group."""
         self._groups += 1
@@ -110,8 +108,6 @@ class Pool:
         worth = {number: value for number, value in results.items() if value is not None}
         return sorted(worth, key=lambda number: (self._sign * worth[number], number))
 
-    # what its session does
-
     def better(self, value: float, than: float | None) -> bool:
         return than is None or self._sign * value < self._sign * than
 
@@ -133,8 +129,6 @@ class Pool:
             candidate.standing = standing
             candidate.reason = reason
             self._sampler.tell(candidate.configuration.id, candidate.value, standing)
-
-    # helpers
 
     def _add(self, configuration: Configuration) -> Candidate:
         number = len(self.all)

@@ -16,16 +16,8 @@ from typing import Annotated
 import msgspec
 
 from astrarium.tuning.policies import searches
-from astrarium.tuning.search._rungs import (
-    BracketParameters,
-    Count,
-    Eta,
-    Iterations,
-    RunningBracket,
-    brackets,
-    successive_halving,
-    totals,
-)
+from astrarium.tuning.search._brackets import BracketParameters, RunningBracket, brackets
+from astrarium.tuning.search._rungs import Count, Eta, Iterations, successive_halving, totals
 from astrarium.tuning.search.contract import Course, Pool, Want, WantedTrials, drawn
 
 
@@ -74,16 +66,16 @@ def _side_by_side(courses: list[Course], most: int) -> Course:
     while True:
         begun = [bracket for bracket in begun if bracket.missing]
         while len(begun) < most and (course := next(later, None)) is not None:
-            begun += [
-                bracket for bracket in [RunningBracket(course)] if bracket.missing
-            ]  # the sampler may have had no more
+            bracket = RunningBracket(course)
+            if bracket.missing:  # the sampler may have had no more
+                begun.append(bracket)
         if not begun:
             return
-        results = yield WantedTrials(tuple(_asked(begun)), each=True)
+        results = yield WantedTrials(tuple(_waiting_of(begun)), each=True)
         for bracket in begun:
-            bracket.heard(results)
+            bracket.take_results(results)
 
 
-def _asked(begun: list[RunningBracket]) -> Iterator[Want]:
+def _waiting_of(begun: list[RunningBracket]) -> Iterator[Want]:
     for bracket in begun:
-        yield from bracket.asked()
+        yield from bracket.take_waiting()

@@ -1,4 +1,4 @@
-"""The Ray cluster of a search is found, and GPUs of it are placed."""
+"""A search connects to its Ray cluster, and gets a placement group there for its agents."""
 
 from __future__ import annotations
 

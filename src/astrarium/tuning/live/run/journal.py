@@ -58,8 +58,6 @@ class FileJournal(Journal):
         known = takewhile(self._values.__contains__, count())
         return [json.loads(self._values[candidate]) for candidate in known]
 
-    # helpers
-
     def _add(self, line: dict[str, Any]) -> None:
         self._take(line)
         with self._path.open("a", encoding="utf-8") as file:

@@ -62,7 +62,7 @@ def topped_up(trials: Sequence[TrialOptions], gpus: int, widths: dict[int, Width
     while last:
         end, number = heappop(last)
         trial = trials[number]
-        step = wider(topped[trials[number].trial])
+        step = wider(topped[trial.trial])
         pays = step <= len(trial.whole) and trial.time(step) < -end
         if pays and budget.changed(topped[trial.trial], step):
             topped[trial.trial] = step
@@ -93,7 +93,8 @@ def _at_once(trials: Sequence[TrialOptions], gpus: int, end: float) -> WidthPlan
         width = _least_width(trial, end)
         if width is None:
             return None
-        widths[trial.trial], last = width, max(last, trial.time(width))
+        widths[trial.trial] = width
+        last = max(last, trial.time(width))
     return WidthPlan(last, widths) if GpuBudget(gpus, widths.values()).free >= 0 else None
 
 

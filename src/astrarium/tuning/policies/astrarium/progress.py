@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
+from typing import NamedTuple
 
 from astrarium.core.quantities import SECOND
 from astrarium.tuning.policies._widths import GpuBudget, wider
@@ -20,16 +21,18 @@ from astrarium.tuning.runtime import Width
 def most_progress(trials: Sequence[TrialOptions], gpus: int, favour: float) -> dict[int, Width]:
     """Return the best widths over every number of trials on a shared GPU: trials of most weight run, and each
     further GPU goes where it brings most."""
-    ordered = sorted(trials, key=lambda item: (-_weight(item, favour), item.trial))
+    ordered = sorted(trials, key=lambda trial: (-_weight(trial, favour), trial.trial))
     plans = [_plan_with(ordered, gpus, packed, favour) for packed in range(1, trials_per_gpu(trials) + 1)]
-    return max(plans, key=lambda item: item[0])[1]
+    return max(plans, key=lambda plan: plan.worth).widths
 
 
-def _plan_with(
-    trials: Sequence[TrialOptions], gpus: int, packed: int, favour: float
-) -> tuple[float, dict[int, Width]]:
-    """Return what the plan is worth, and its widths. Trials beyond what the GPUs hold wait, with the least
-    width."""
+class _ProgressPlan(NamedTuple):
+    worth: float
+    widths: dict[int, Width]
+
+
+def _plan_with(trials: Sequence[TrialOptions], gpus: int, packed: int, favour: float) -> _ProgressPlan:
+    """Plan with so many trials on a shared GPU. Trials beyond what the GPUs hold wait, with the least width."""
     first = Width(1, packed)
     widths = {trial.trial: first for trial in trials}
     on = trials[: gpus * packed]
@@ -43,13 +46,13 @@ def _plan_with(
     while steps:
         gain, n = heappop(steps)
         trial = on[n]
-        before = widths[on[n].trial]
+        before = widths[trial.trial]
         if gain >= 0 or not budget.changed(before, wider(before)):
             continue
         widths[trial.trial] = wider(before)
         worth += weights[n] * (_speed(trial, wider(before)) - _speed(trial, before))
         heappush(steps, (-weights[n] * _gain(trial, wider(before)), n))
-    return worth, widths
+    return _ProgressPlan(worth, widths)
 
 
 def _weight(trial: TrialOptions, favour: float) -> float:
