@@ -39,8 +39,8 @@ from astrarium.core.quantities import SECOND, Time
 from astrarium.core.trace import Step
 from astrarium.device.contract import Admit, Refuse, RunIteration
 from astrarium.device.policies import iteration_policies
-from astrarium.device.scenario import JobScenario
-from astrarium.device.scenario import arrivals as job_arrivals
+from astrarium.device.scenario.job_arrivals import arrivals as job_arrivals
+from astrarium.device.scenario.read import JobScenario
 from astrarium.device.world import DeviceWorld
 from astrarium.placement.plan import Plan
 from astrarium.placement.policies import Search, placement_policies

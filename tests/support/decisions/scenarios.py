@@ -15,8 +15,8 @@ from astrarium import levels
 from astrarium.cluster.scenario.read import ClusterScenario
 from astrarium.cluster.scenario.read import parse as parse_cluster
 from astrarium.core.quantities import MICROSECOND, MILLISECOND, SECOND, Duration
-from astrarium.device.scenario import JobScenario
-from astrarium.device.scenario import parse as parse_jobs
+from astrarium.device.scenario.read import JobScenario
+from astrarium.device.scenario.read import parse as parse_jobs
 from astrarium.gate.kernel_profiles import KernelProfile
 from astrarium.placement.problem import ALONE, PlacementRequests, Problem
 from astrarium.serving.contract import GpuJoined, GpuLeft

@@ -32,7 +32,8 @@ class _ProgressPlan(NamedTuple):
 
 
 def _plan_with(trials: Sequence[TrialOptions], gpus: int, packed: int, favour: float) -> _ProgressPlan:
-    """Plan with so many trials on a shared GPU. Trials beyond what the GPUs hold wait, with the least width."""
+    """Plan with so many trials on a shared GPU. Trials beyond what the GPUs hold wait, with the least width
+    of all."""
     first = Width(1, packed)
     widths = {trial.trial: first for trial in trials}
     on = trials[: gpus * packed]
