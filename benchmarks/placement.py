@@ -10,14 +10,9 @@ from typing import Any
 import msgspec
 
 from _measure import Row, child, main
-from astrarium.placement.groups import (
-    Group,
-    GroupLayout,
-    GroupRuntime,
-    Tables,
-    score,
-    serve,
-)
+from astrarium.placement.groups.layout import Group, GroupLayout, Tables
+from astrarium.placement.groups.runtime import GroupRuntime
+from astrarium.placement.groups.simulation import score, simulate_groups
 from astrarium.placement.policies import Search, placement_policies
 from astrarium.placement.problem import Shape
 from astrarium_papers.alpaserve._common import cases, workloads
@@ -128,7 +123,7 @@ def scored(layout: GroupLayout, workload: TrimmedRequests) -> object:
 
 def whole(layout: GroupLayout, workload: TrimmedRequests) -> object:
     """The latency of every request, attainment by model, mean and 99th percentile."""
-    return statistics(serve(layout, workload), workload)
+    return statistics(simulate_groups(layout, workload), workload)
 
 
 def rate(

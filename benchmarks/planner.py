@@ -15,10 +15,11 @@ from typing import Any
 import msgspec
 
 from _measure import Row, main
-from astrarium.core.quantities import MILLISECOND, SECOND
+from astrarium.core.quantities import MILLISECOND, SECOND, Time
 from astrarium.core.streams import stream
 from astrarium.placement.evaluation import evaluate
-from astrarium.placement.groups import GroupRuntime
+from astrarium.placement.groups.runtime import GroupRuntime
+from astrarium.placement.igniter.model import WHOLE, GpuTraits, ModelTraits, TenantLoad, predict
 from astrarium.placement.interference import IgniterInterference
 from astrarium.placement.plan import Plan
 from astrarium.placement.policies import Judge, Search, placement_policies
@@ -31,7 +32,6 @@ from astrarium.serving.scenario import parse
 from astrarium_papers.alpaserve._common import cases, workloads
 from astrarium_papers.alpaserve._common.cases import FAIR, Case
 from astrarium_papers.elvinger import _v100 as v100
-from astrarium_papers.elvinger._v100 import whole_gpu_times
 from astrarium_papers.elvinger._world import poisson
 
 VISION = ("alexnet", "densenet121", "efficientnet_b7", "resnet50", "vgg19")
@@ -101,12 +101,18 @@ def igniter_case(gpus: int) -> Problem:
             name,
             slo * MILLISECOND,
             rate,
-            {ALONE: Form(ALONE, (whole_gpu_times(profile.gpu, profile.models[name], 64),), (2**20,))},
+            {ALONE: Form(ALONE, (whole_gpu_times(profile.gpu, profile.models[name]),), (2**20,))},
             igniter=profile.models[name],
         )
         for index, (name, slo, rate) in enumerate(ASKS)
     )
     return Problem(models, tuple(PlacementGpu(number, 2**34, igniter=profile.gpu) for number in range(gpus)))
+
+
+def whole_gpu_times(gpu: GpuTraits, model: ModelTraits, max_batch: int = 64) -> tuple[Time, ...]:
+    """Return the times of batches alone on a whole GPU, by iGniter's model, as a Form has them."""
+    alone = (predict(gpu, [TenantLoad(model, batch, WHOLE)])[0].latency for batch in range(1, max_batch + 1))
+    return (0, *(round(latency * MILLISECOND) for latency in alone))
 
 
 def compared(what: str, problem: Problem, rivals: Sequence[str], repeats: int) -> list[Row]:

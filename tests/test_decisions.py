@@ -1,6 +1,7 @@
 """No policy decides otherwise than it was recorded to, on any level, in Python or natively.
 
-`decisions.py` says what is run, and how the recording is written again where decisions change on purpose.
+`tests/support/decisions` says what is run, and how the recording is written again where decisions change on
+purpose.
 """
 
 from __future__ import annotations
@@ -18,8 +19,10 @@ from astrarium.serving.contract import Action, Event
 from astrarium.serving.policies import serving_policies
 from astrarium.serving.scenario import build
 from astrarium.serving.state import ServingState
-from tests.support.decisions import Case, cases, decided, digest, serving_steps
-from tests.support.decisions.scenarios import random_serving
+from tests.support.decisions import cases
+from tests.support.decisions.comparison import changed, differences, without_a_scenario
+from tests.support.decisions.digests import Case, decided, digest
+from tests.support.decisions.serving import random_serving, serving_steps
 from tests.support.paths import ROOT
 
 RECORDED: dict[str, str] = json.loads((ROOT / "tests/support/decisions/recorded.json").read_text())
@@ -34,39 +37,22 @@ CASES = [
 
 
 def test_every_digest_belongs_to_a_scenario_that_is_run() -> None:
-    known = cases()
-    assert [key for key in RECORDED if sum(case.has(key) for case in known) != 1] == []
+    assert without_a_scenario(RECORDED, cases()) == []
 
 
 @pytest.mark.parametrize("case", CASES)
 def test_decisions_are_as_recorded(case: Case) -> None:
-    recorded = {key: value for key, value in RECORDED.items() if case.has(key)}
-    changed = differences(recorded, case.digests())
-    assert not changed, f"{'; '.join(changed)}. Is it on purpose? {ON_PURPOSE}"
-
-
-def differences(recorded: dict[str, str], found: dict[str, str]) -> list[str]:
-    """In words, one for each policy on each engine."""
-    keys = sorted(recorded.keys() | found.keys())
-    return [
-        f"{key}: {_decisions(found.get(key))}, recorded were {_decisions(recorded.get(key))}"
-        for key in keys
-        if recorded.get(key) != found.get(key)
-    ]
-
-
-def _decisions(known: str | None) -> str:
-    if known is None:
-        return "none"
-    count, what = known.split()
-    return f"{count} decisions {what[:8]}"
+    otherwise = changed(RECORDED, case)
+    assert not otherwise, f"{'; '.join(otherwise)}. Is it on purpose? {ON_PURPOSE}"
 
 
 def test_a_changed_decision_is_named() -> None:
     steps = serving_steps(random_serving(1).with_policy("eager"))
     later = [Step(step.now + 1, step.events, step.actions) for step in steps]
-    [told] = differences({"serving/eager": digest(decided(steps))}, {"serving/eager": digest(decided(later))})
-    assert told.startswith("serving/eager: ")
+    [shown] = differences(
+        {"serving/eager": digest(decided(steps))}, {"serving/eager": digest(decided(later))}
+    )
+    assert shown.startswith("serving/eager: ")
     assert digest(decided(steps)[:-1]) != digest(decided(steps))
 
 

@@ -15,7 +15,7 @@
 namespace astrarium::front {
 
 // From this descriptor on a connection is turned away: new ones get the smallest that is free. Twin of
-// `most_descriptors` in astrarium.server.descriptors.
+// `most_descriptors` in astrarium.server.process.descriptors.
 inline int most_descriptors() {
   constexpr rlim_t kKept = 32;
   rlimit limit{};

@@ -25,7 +25,7 @@ class Count {
   std::atomic<std::int64_t> value_ = 0;
 };
 
-// Twin of PrometheusHistogram in astrarium.server.control.books with TIME_BOUNDS, in nanoseconds.
+// Twin of PrometheusHistogram in astrarium.server.control.accounts.histogram with TIME_BOUNDS, in nanoseconds.
 struct TimeHistogram {
   static constexpr Time kMicrosecond = 1000;
   static constexpr std::array<Time, 13> kBounds = {
@@ -57,7 +57,7 @@ struct TimedCount {
 enum class RefusedFor { kDeadline, kOverloaded, kUnavailable, kBadRequest };
 inline constexpr int kRefusals = 4;
 
-// Twin of what ModelBooks in astrarium.server.control.books counts of calls.
+// Twin of what ModelAccounts in astrarium.server.control.accounts.model_accounts counts of calls.
 struct alignas(kCacheLine) ModelTally {
   static constexpr int kOutcomes = 5;  // of which kOpen is never counted
 

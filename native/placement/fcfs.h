@@ -1,5 +1,5 @@
 // First come, first served on groups of GPUs: a request is accepted or rejected when it comes, from the
-// clocks of the stages alone. Twin of FirstCome in placement/groups.py.
+// clocks of the stages alone. Twin of FirstCome in placement/groups/first_come.py.
 #pragma once
 
 #include <type_traits>

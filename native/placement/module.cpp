@@ -1,4 +1,4 @@
-// Groups of GPUs, simulated: arrays in, arrays filled. Meaning: placement/groups.py.
+// Groups of GPUs, simulated: arrays in, arrays filled. Meaning: placement/groups/.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/vector.h>

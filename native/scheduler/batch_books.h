@@ -18,7 +18,7 @@ struct BatchRecord {
   int gpu, model, size;
   Time dispatched, planned_end, received, started, computing, computed, finished;
 
-  // How long it had its GPU, and for how long no other could have it: KeptGpu in astrarium.server.control.tickets.
+  // How long it had its GPU, and for how long no other could have it: KeptGpu in astrarium.server.control.calls.ticket.
   Time busy() const { return std::max<Time>(0, computed - std::max(started, dispatched)); }
   Time kept_gpu() const { return (computing == started ? computed : finished) - started; }
 };

@@ -12,13 +12,13 @@
 #include "tensors/datatype.h"
 #include "tensors/value_limits.h"
 
-namespace astrarium::express {
+namespace astrarium::protocol {
 
 inline constexpr std::size_t kAlignment = 64;  // of every tensor in a block of shared memory
 
 inline constexpr std::size_t aligned(std::size_t size) { return (size + kAlignment - 1) / kAlignment * kAlignment; }
 
-inline constexpr std::size_t kMostTexts = 1'000'000;  // elements of BYTES, as in server/checking.py
+inline constexpr std::size_t kMostTexts = 1'000'000;  // elements of BYTES, as in server/protocol/checking.py
 
 using Shape = std::vector<std::int64_t>;
 
@@ -70,4 +70,4 @@ inline std::size_t place_of(const std::vector<Spec>& specs, std::string_view nam
   return at;
 }
 
-}  // namespace astrarium::express
+}  // namespace astrarium::protocol

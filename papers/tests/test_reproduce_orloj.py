@@ -16,7 +16,7 @@ from astrarium.serving import zoo
 from astrarium.serving.scenario import build
 from astrarium_papers.findings import Findings
 from astrarium_papers.orloj import _claims, _finish, figure4_12, figure4_14
-from astrarium_papers.orloj._settings import LOAD, MAX_BATCH, RIVALS, SYSTEMS
+from astrarium_papers.orloj._settings import LOAD, MAX_BATCH, RIVALS, SYSTEMS, System
 from astrarium_papers.orloj._tables import FINISH_RATES, MULTIPLES, TABLE_4_1
 from astrarium_papers.orloj._workloads import Case, modes, real, static, two_modes
 
@@ -238,3 +238,20 @@ def test_the_load_is_a_share_of_what_full_batches_of_mean_length_serve() -> None
     full = case.c0_ms + case.c1 * MAX_BATCH * case.mean_ms
     assert _finish.rate(case) == pytest.approx(LOAD * MAX_BATCH / full * 1000)
     assert case.c0_ms + case.c1 * case.mean_ms == pytest.approx(case.mean_ms)  # alone it takes its time
+
+
+@pytest.mark.parametrize(
+    ("case", "multiple"),
+    [
+        (modes(4), 2.0),
+        *[(real(one), 2.0) for one in TABLE_4_1 if one.case in ("rdinet-cifar", "gpt-cornell")],
+    ],
+    ids=lambda value: value.name if isinstance(value, Case) else "",
+)
+def test_astrarium_finishes_no_fewer_than_orloj(case: Case, multiple: float) -> None:
+    ours, theirs = (
+        _finish.finish_rate(_finish.scenario(case, multiple, system, 500).with_seed(1))
+        for system in (System({"name": "astrarium"}), SYSTEMS["Orloj"])
+    )
+    assert SYSTEMS["Orloj"].policy["order"] == "latest"
+    assert ours > theirs - 0.01

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from papers.tests.reproductions import QUICK, check_complete, check_drawn, measured_once
 
-from astrarium.serving.scenario.schema import spans
+from astrarium.serving.scenario.rates import spans
 from astrarium_papers.findings import Effort, Findings
 from astrarium_papers.symphony import figure6a, figure6b, figure7, figure14, figure15
 

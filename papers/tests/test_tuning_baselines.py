@@ -8,11 +8,11 @@ import pytest
 from tests.tuning.live.test_books import Play, all_ended_well
 
 from astrarium.core.choice import made
+from astrarium.testing.tuning_runs import costs_of, run
 from astrarium.tuning.policies import searches, tuning_policies
 from astrarium.tuning.record import TuningRecord
 from astrarium.tuning.scenario.tasks import TASKS
 from astrarium_papers.fluid._baselines import ASYNCHRONOUS, ONE_TRIAL_ONE_GPU
-from astrarium_papers.fluid._searches import costs_of, run
 
 TASK = TASKS["cifar10-alexnet"]
 SETTINGS: dict[str, dict[str, Any]] = {

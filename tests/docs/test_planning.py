@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from astrarium.cli.main import main
-from astrarium.placement.plan import PlanEntry, ReplicaEntry
+from astrarium.placement.plan_file import PlanEntry, ReplicaEntry
 from astrarium.placement.policies import placement_policies
 from tests.support.paths import ROOT
 

@@ -11,18 +11,11 @@ import pytest
 from astrarium.core.profiles import Application, Dynamic, TimeChange
 from astrarium.serving.level import run
 from astrarium.serving.scenario import load
-from astrarium.serving.scenario.schema import (
-    Cluster,
-    Delays,
-    GpuGroup,
-    ModelEntry,
-    Preemption,
-    Profiling,
-    ServerOptions,
-    TensorEntry,
-    Tls,
-    Workload,
-)
+from astrarium.serving.scenario.cluster import Cluster, GpuGroup
+from astrarium.serving.scenario.schema import Delays, ModelEntry, Preemption, Profiling
+from astrarium.serving.scenario.server_options import ServerOptions, Tls
+from astrarium.serving.scenario.tensor_entries import TensorEntry
+from astrarium.serving.scenario.workload import Workload
 from tests.support.paths import ROOT
 
 PAGE = (ROOT / "docs" / "scenario.md").read_text()

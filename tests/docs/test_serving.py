@@ -26,7 +26,7 @@ from astrarium.server.control.plan import plan
 from astrarium.server.service import LiveService
 from astrarium.serving.live.workers import LocalWorkers
 from astrarium.serving.scenario import load
-from astrarium.serving.scenario.schema import ServerOptions
+from astrarium.serving.scenario.server_options import ServerOptions
 from tests.support.paths import ROOT
 from tests.support.server.live_server import PATIENCE, Server, serving
 

@@ -8,22 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astrarium.core.quantities import MILLISECOND, SECOND
-from astrarium.placement.cells import (
-    NOWHERE,
-    WHOLE,
-    Cell,
-    Cells,
-    Station,
-    assigned,
-    balanced,
-    cells,
-    companies,
-    dealt,
-    station_numbers,
-    stations,
-)
+from astrarium.placement.cells import Cell, Cells, Station, cells, companies, station_numbers, stations
 from astrarium.placement.plan import Plan, Replica
 from astrarium.placement.problem import ALONE, Form, PlacedModel, PlacementGpu, Problem, Shape
+from astrarium.placement.routing import NOWHERE, WHOLE, assigned, balanced, dealt
 
 HALVES = Shape(stages=2)
 

@@ -20,9 +20,8 @@ from astrarium.placement.problem import PlacedModel, PlacementRequests, Problem
 from astrarium.serving.planning.known import v100
 from astrarium.testing.conformance import ContractError
 from astrarium.testing.placement import GIB, PlacementPolicyConformance, examine, gpus, model
-from astrarium_papers.elvinger import _v100 as measured
-from astrarium_papers.elvinger._v100 import whole_gpu_times
 from tests.support.conformance import Choice, assert_caught, suites
+from tests.support.placement.igniter_cases import whole_gpu_times
 
 PROMISES: dict[str, dict[str, Any]] = {
     "alpaserve": {"spreads": True},
@@ -154,7 +153,7 @@ def test_a_package_that_is_missing_is_named_with_its_extra(
     missing: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
-    problem = measured.problem(["alexnet", "resnet50", "vgg19"], 100.0, 200_000_000, 2)
+    problem = Problem(tuple(model(index) for index in range(3)), gpus(2))
     factory: Any = placement_policies.get("usher" if missing == "networkx" else "wsm-milp")
     with pytest.raises(InputError, match=r"pip install 'astrarium\[plan\]'"):
         factory(factory.Parameters()).place(problem, Search())

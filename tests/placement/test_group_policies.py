@@ -7,25 +7,12 @@ from typing import Any
 import pytest
 
 from astrarium.core.quantities import MILLISECOND
-from astrarium.placement.groups import Group, GroupRuntime
+from astrarium.placement.groups.layout import Group
+from astrarium.placement.groups.runtime import GroupRuntime
 from astrarium.placement.policies import Search, placement_policies
 from astrarium.placement.policies._search_context import MOST, SearchContext, plan_of, steady_requests
 from astrarium.placement.problem import ALONE, PlacementGpu, Problem, Shape
 from astrarium.testing.placement import GIB, SPREAD, gpus, model
-from astrarium_papers.alpaserve._common import cases
-from astrarium_papers.alpaserve._common.cases import FAIR, Case
-
-
-def test_each_replica_says_what_its_group_is_and_what_it_answers() -> None:
-    factory: Any = placement_policies.get("alpaserve")
-    case = Case(("bert-6.7b",) * 4, 4, 2.0, 4.0, 5.0, 60.0)
-    plan = factory(factory.Parameters(max_operators=1, max_stages=2)).place(
-        cases.problem(case, FAIR), Search()
-    )
-    for number, replica in enumerate(plan.replicas):
-        group = f"group {number // 2} of 2 GPUs in 2 stages, shared with 1 model: answers "
-        assert replica.why.startswith(group)
-        assert replica.why.endswith(" of 1.975 s if nobody waits")
 
 
 def test_words_for_every_shape_and_for_what_answers_nothing() -> None:

@@ -12,19 +12,9 @@ from hypothesis import strategies as st
 from astrarium.core.errors import InputError
 from astrarium.core.optional import extension
 from astrarium.core.quantities import FOREVER, MILLISECOND, SECOND
-from astrarium.placement.groups import (
-    REJECTED,
-    Engine,
-    Group,
-    GroupLayout,
-    GroupRuntime,
-    Served,
-    SimulatedRequests,
-    Tables,
-    in_time,
-    score,
-    serve,
-)
+from astrarium.placement.groups.layout import REJECTED, Group, GroupLayout, Served, Tables
+from astrarium.placement.groups.runtime import GroupRuntime
+from astrarium.placement.groups.simulation import Engine, SimulatedRequests, in_time, score, simulate_groups
 from astrarium.placement.problem import ALONE, Form, PlacedModel, PlacementRequests, Shape
 
 PLAIN = GroupRuntime(stage_overhead=0, fixed_overhead=0)
@@ -49,7 +39,7 @@ def served(
     tables = Tables.of(models, runtime)
     times, of = zip(*requests, strict=True)
     workload = SimulatedRequests.of(tables, PlacementRequests(times, of))
-    found = [serve(GroupLayout.of(tables, groups), workload, engine=engine) for engine in ENGINES]
+    found = [simulate_groups(GroupLayout.of(tables, groups), workload, engine=engine) for engine in ENGINES]
     assert found[0].finish.tolist() == found[1].finish.tolist()
     assert found[0].group.tolist() == found[1].group.tolist()
     return found[0]
@@ -170,7 +160,7 @@ def queueing(rate: float, groups: list[Group]) -> float:
     arrivals = np.cumsum(chance.exponential(SECOND / (2 * rate), 400_000)).astype(np.int64)
     of = chance.integers(0, 2, len(arrivals)).astype(np.int32)
     workload = SimulatedRequests.from_columns(arrivals, of, 2)
-    finish = serve(GroupLayout.of(tables, groups), workload).finish
+    finish = simulate_groups(GroupLayout.of(tables, groups), workload).finish
     return float((finish - arrivals).mean()) / SECOND
 
 
@@ -229,7 +219,7 @@ def scenes(draw: st.DrawFn) -> tuple[GroupLayout, SimulatedRequests]:
 def test_native_equals_python_request_by_request(scene: tuple[GroupLayout, SimulatedRequests]) -> None:
     assert extension("_placement") is not None
     layout, workload = scene
-    reference, twin = (serve(layout, workload, engine=engine) for engine in ("python", "native"))
+    reference, twin = (simulate_groups(layout, workload, engine=engine) for engine in ("python", "native"))
     assert twin.finish.tolist() == reference.finish.tolist()
     assert twin.group.tolist() == reference.group.tolist()
     assert twin.work.tolist() == reference.work.tolist()
@@ -252,7 +242,10 @@ def test_native_takes_and_leaves_the_same_clocks(
         axis=1,
     )
     clocks = [before.copy(), before.copy()]
-    found = [serve(layout, workload, clock, engine) for clock, engine in zip(clocks, ENGINES, strict=True)]
+    found = [
+        simulate_groups(layout, workload, clock, engine)
+        for clock, engine in zip(clocks, ENGINES, strict=True)
+    ]
     assert found[0].finish.tolist() == found[1].finish.tolist()
     assert clocks[0].tolist() == clocks[1].tolist()
 
@@ -262,7 +255,7 @@ def test_answers_keep_their_objectives_and_nobody_is_served_where_the_model_is_n
     scene: tuple[GroupLayout, SimulatedRequests],
 ) -> None:
     layout, workload = scene
-    found = serve(layout, workload)
+    found = simulate_groups(layout, workload)
     answered = found.finish != REJECTED
     took = (found.finish - workload.arrivals)[answered]
     of = workload.models[answered]
@@ -281,4 +274,4 @@ def test_the_kernel_refuses_what_does_not_fit_together() -> None:
     times = np.array([0], np.int64)
     of = np.array([1], np.int32)
     with pytest.raises(ValueError):
-        serve(layout, SimulatedRequests(times, of, np.array([1])))
+        simulate_groups(layout, SimulatedRequests(times, of, np.array([1])))

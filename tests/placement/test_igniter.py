@@ -16,17 +16,17 @@ from hypothesis import strategies as st
 from astrarium.core.errors import InputError
 from astrarium.core.plain_data import read_yaml
 from astrarium.core.quantities import MILLISECOND
-from astrarium.placement import igniter as profile_file
-from astrarium.placement.igniter import (
+from astrarium.placement.igniter.fitting import fit_curve
+from astrarium.placement.igniter.model import (
     GpuTraits,
     KernelCurve,
     LinearFit,
     ModelTraits,
     TenantLoad,
-    fit_curve,
     predict,
     share_for,
 )
+from astrarium.placement.igniter.profile import shipped_profile
 from astrarium.placement.plan import check
 from astrarium.placement.problem import ALONE, Form, PlacedModel, PlacementGpu, Problem
 from astrarium.serving.planning.known import Colocation, fitted, v100
@@ -66,7 +66,7 @@ def test_no_other_curve_is_closer_to_the_measured_points(name: str) -> None:
     """A general solver, started from ours and from the plain inverse, gains nothing."""
     from scipy.optimize import curve_fit
 
-    raw = profile_file.profile()
+    raw = shipped_profile()
     measured = raw["models"][name]
     batches, shares = grid()
     speeds = np.array(measured["frequency"]).ravel() / raw["gpu"]["frequency"]
@@ -90,7 +90,7 @@ def test_no_other_curve_is_closer_to_the_measured_points(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_predictions_alone_are_close_to_what_was_measured(name: str) -> None:
     """Within 4 % for batches of 16 and 32 at full frequency; small batches are followed less well."""
-    raw = profile_file.profile()
+    raw = shipped_profile()
     traits = v100().models[name]
     measured = raw["models"][name]
     for row, batch in enumerate(raw["batches"]):
@@ -103,7 +103,7 @@ def test_predictions_alone_are_close_to_what_was_measured(name: str) -> None:
 def test_the_gpu_throttles_as_it_was_measured_to() -> None:
     """Four and five copies ran at 1485.6 and 1431.4 MHz; one line through the cap cannot meet both."""
     gpu = v100().gpu
-    copies = profile_file.profile()["gpu"]["copies"]
+    copies = shipped_profile()["gpu"]["copies"]
     step = (copies["power"][2] - copies["power"][0]) / 2
     for number in (3, 4):
         wanted = copies["power"][2] + step * (number - 2)
@@ -367,7 +367,7 @@ def read_igniter(path: Path) -> Colocation:
 
 
 def written(tmp_path: Path, **changes: Any) -> Path:
-    raw = profile_file.profile() | changes
+    raw = shipped_profile() | changes
     path = tmp_path / "profile.json"
     path.write_text(json.dumps(raw))
     return path
@@ -383,7 +383,7 @@ def test_a_profile_of_ones_own_is_read(tmp_path: Path) -> None:
         ({"shares": [10, 50]}, "batches: expected three batch sizes and three shares"),
         ({"batches": [1, 8, 16, 32]}, r"models\.alexnet\.latency: expected 4 rows .* of 3 numbers"),
         ({"gpu": {"frequency": 1530}}, r"gpu\.power_cap: expected a value"),
-        ({"gpu": profile_file.profile()["gpu"] | {"unit": 0}}, r"gpu\.unit: expected a number > 0"),
+        ({"gpu": shipped_profile()["gpu"] | {"unit": 0}}, r"gpu\.unit: expected a number > 0"),
         ({"wattage": 1}, "wattage: expected one of source, batches"),
     ],
 )

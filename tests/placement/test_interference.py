@@ -16,7 +16,8 @@ from astrarium.core.plain_data import read_yaml
 from astrarium.core.quantities import FOREVER, MILLISECOND, SECOND, Time
 from astrarium.core.streams import stream
 from astrarium.placement.evaluation import TimeSpread, evaluate
-from astrarium.placement.igniter import (
+from astrarium.placement.gpu_share import share_factor
+from astrarium.placement.igniter.model import (
     GpuTraits,
     KernelCurve,
     LinearFit,
@@ -35,7 +36,6 @@ from astrarium.placement.interference import (
     SumPoint,
     Sums,
     Tenant,
-    share_factor,
 )
 from astrarium.placement.plan import Plan, Replica, check
 from astrarium.placement.problem import (
@@ -49,8 +49,8 @@ from astrarium.placement.problem import (
 )
 from astrarium.placement.worker_queues import Batching
 from astrarium.serving.planning.known import interference_named, v100
-from astrarium_papers.elvinger._world import poisson
 from tests.support.placement.igniter_cases import NOTES, form_of, placed, predictions, problem_of, uniform
+from tests.support.placement.plans import poisson
 
 MS = MILLISECOND
 GPU = PlacementGpu(0, 1000)

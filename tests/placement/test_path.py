@@ -31,7 +31,7 @@ from astrarium.placement.problem import (
 )
 from astrarium.placement.worker_queues import Batching
 from astrarium.serving.report.stages import stage_table
-from astrarium_papers.elvinger._world import poisson
+from tests.support.placement.plans import poisson
 
 MS = MILLISECOND
 AT_ONCE = Batching(max_wait=0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,20 +11,14 @@ import pytest
 from astrarium.core.quantities import SECOND
 from astrarium.core.streams import stream
 from astrarium.placement.evaluation import evaluate
-from astrarium.placement.groups import GroupRuntime
 from astrarium.placement.interference import IgniterInterference, Interference, NoInterference
 from astrarium.placement.plan import Plan, check
 from astrarium.placement.policies import Judge, Search, placement_policies
 from astrarium.placement.policies.planner import Planner
 from astrarium.placement.problem import ALONE, PlacedModel, PlacementGpu, PlacementRequests, Problem
 from astrarium.testing.placement import GIB, SPREAD, Watched, examine, gpus, model
-from astrarium_papers.alpaserve._common import cases, workloads
-from astrarium_papers.alpaserve._common.cases import FAIR, Case
-from astrarium_papers.elvinger._world import poisson
 from tests.support.placement.igniter_cases import NOTES, problem_of
-from tests.support.placement.usher_cases import planned, vision
-
-RIVALS = ("usher", "wao-usher", "ao-milp", "wsm-milp")
+from tests.support.placement.plans import planned, poisson
 
 
 def placed(problem: Problem, judge: Judge | None = None, **parameters: Any) -> Plan:
@@ -68,45 +61,6 @@ def test_it_knows_of_queues_where_igniter_does_not() -> None:
     assert max(theirs) < 0.75
     assert min(ours) > 0.95
     assert plan.attainment == pytest.approx(sum(ours) / len(ours), abs=0.02)
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("count", [4, 5, 6])
-def test_the_thesis_vision_models_are_served_at_least_as_well(count: int) -> None:
-    """6.2.1: by turns where GPUs are shared, and with no interference at all."""
-    problem = vision(count)
-    plan = placed(problem)
-    rivals = [planned(name, problem) for name in RIVALS]
-    for world in (IgniterInterference, nothing):
-        ours = fresh(problem, plan, world)
-        for rival in rivals:
-            pairs = zip(ours, fresh(problem, rival, world), strict=True)
-            assert all(mine >= theirs - 0.001 for mine, theirs in pairs), rival.policy
-        assert min(ours) > 0.99
-
-
-@pytest.mark.thorough
-def test_alpaserves_case_is_served_at_least_as_well_on_fresh_requests() -> None:
-    """32 models on 16 GPUs; the plan expects what it gets, and not what its own requests let it hope."""
-    case = Case(workloads.SETS["S1"], 16, 64.0, 4.0, 5.0, 468.0)
-    problem = cases.problem(case, FAIR)
-    plan = placed(problem, runtime=GroupRuntime(), effort=60.0)
-    theirs = planned("alpaserve", problem)
-    ours, rivals = (
-        [cases.judge(case, each, FAIR, seed).attainment for seed in range(4)] for each in (plan, theirs)
-    )
-    assert sum(ours) >= sum(rivals)
-    assert plan.attainment == pytest.approx(sum(ours) / 4, abs=0.01)
-
-
-def test_a_model_too_large_for_one_gpu_shares_pipelines_with_others() -> None:
-    case = Case(("moe-7.1b", "bert-1.3b"), 3, 2.0, slo=5.0)
-    plan = placed(cases.problem(case, FAIR), runtime=GroupRuntime(), effort=5.0)
-    assert {replica.shape.gpus for replica in plan.of_model(0)} == {2}
-    assert plan.missing == {}
-
-
-# the judge
 
 
 def test_the_judge_that_is_brought_decides() -> None:
@@ -200,15 +154,6 @@ def test_an_idle_model_is_placed_where_there_is_room() -> None:
 # words
 
 
-def test_each_replica_says_why_it_is_there() -> None:
-    plan = placed(vision(6))
-    whys = {replica.model: replica.why for replica in plan.replicas}
-    assert whys[3].startswith("for 500/s within 200 ms; batches of up to ")
-    first, second = (replica.why for replica in plan.of_model(2))
-    assert first.startswith("first of 2 replicas for 500/s within 200 ms")
-    assert re.match(r"second replica: one alone served 0\.[45]\d of 500/s within 200 ms; batches of ", second)
-
-
 def test_neighbours_are_named() -> None:
     plan = placed(problem_of(NOTES, gpus=1))
     assert any("vgg19" in replica.why and "resnet50" in replica.why for replica in plan.of_model(0))
@@ -236,20 +181,9 @@ def test_a_model_that_makes_all_others_late_is_given_up() -> None:
 # the search
 
 
-def test_more_effort_is_not_worse_on_what_it_plans_with() -> None:
-    case = Case(("bert-1.3b", "bert-2.6b") * 6, 6, 12.0, 4.0, 5.0, 100.0)
-    problem = cases.problem(case, FAIR)
-    found = []
-    for effort in (0.0, 40.0):
-        search = Watched()
-        Planner(Planner.Parameters(effort=effort, runtime=GroupRuntime())).place(problem, search)
-        found.append(max((plan.attainment or 0.0) for plan in search.plans))
-    assert found[0] < found[1]
-
-
 def test_reports_only_get_better() -> None:
     search = Watched()
-    Planner(Planner.Parameters()).place(vision(4), search)
+    Planner(Planner.Parameters()).place(problem_of(NOTES, gpus=2), search)
     told = [plan.attainment or 0.0 for plan in search.plans]
     assert told
     assert told[-1] == max(told)
@@ -258,7 +192,7 @@ def test_reports_only_get_better() -> None:
 
 @pytest.mark.parametrize("looks", [0, 5, 40, 200])
 def test_an_ended_search_answers_with_the_best_so_far(looks: int) -> None:
-    problem = vision(4)
+    problem = problem_of(NOTES, gpus=2)
     search = Watched(looks)
     plan = Planner(Planner.Parameters()).place(problem, search)
     check(plan, problem)

@@ -8,15 +8,17 @@ import numpy as np
 import pytest
 
 from astrarium.core.quantities import MILLISECOND, SECOND
-from astrarium.placement import groups as group_simulation
 from astrarium.placement.evaluation import evaluate
-from astrarium.placement.groups import GroupRuntime
+from astrarium.placement.groups import simulation as group_simulation
+from astrarium.placement.groups.runtime import GroupRuntime
 from astrarium.placement.interference import IgniterInterference, Tenant
 from astrarium.placement.plan import Plan
 from astrarium.placement.policies import Search
 from astrarium.placement.policies.planner import GREEDY, Planner
+from astrarium.placement.policies.planner.climb import Climb
 from astrarium.placement.policies.planner.draft import Draft, FitCheck, Site, SiteMember, replicas
 from astrarium.placement.policies.planner.explain import DraftExplainer
+from astrarium.placement.policies.planner.finishing import trimmed
 from astrarium.placement.policies.planner.judge import (
     CautiousInterference,
     long_enough,
@@ -24,17 +26,23 @@ from astrarium.placement.policies.planner.judge import (
     rearranged,
     samples,
 )
+from astrarium.placement.policies.planner.mending import DraftJudge
 from astrarium.placement.policies.planner.moves import Moves, Reshaping
 from astrarium.placement.policies.planner.options import BUSY, ModelOptions
 from astrarium.placement.policies.planner.quick_simulation import QuickSimulation, worths
-from astrarium.placement.policies.planner.search import Climb, DraftJudge, trimmed
 from astrarium.placement.problem import ALONE, PlacementRequests, Problem, Shape
 from astrarium.placement.worker_queues import Batching
 from astrarium.testing.placement import GIB, gpus, model
 from tests.support.placement.igniter_cases import NOTES, problem_of
-from tests.support.placement.usher_cases import vision
 
 # what is to no purpose
+
+
+def five_models(count: int) -> Problem:
+    """Models that use from little to half of a GPU."""
+    used = enumerate((0.05, 0.1, 0.5, 0.2, 0.4))
+    models = tuple(model(index, rate=50.0, slo=200 * MILLISECOND, use=use) for index, use in used)
+    return Problem(models, gpus(count))
 
 
 def benched(simulation: QuickSimulation, worth: Callable[[Draft], float]) -> DraftJudge:
@@ -77,7 +85,7 @@ def test_a_replica_without_which_the_others_were_too_busy_is_there_for_growth() 
 
 
 def test_made_up_requests_are_poisson_at_the_rates() -> None:
-    models = vision(1).models
+    models = five_models(1).models
     found = made_up(models, 0, 50_000)
     span = found.times[-1] / SECOND
     assert list(found.times) == sorted(found.times)
@@ -91,7 +99,7 @@ def test_made_up_requests_are_poisson_at_the_rates() -> None:
 
 
 def test_samples_differ_and_stay_the_same() -> None:
-    problem = vision(1)
+    problem = five_models(1)
     first, second = (samples(problem, 3, 1000) for _ in range(2))
     assert first == second
     assert len({each.times for each in first}) == 3
@@ -118,7 +126,7 @@ def test_a_sample_of_another_load_is_not_stretched() -> None:
 
 
 def test_judges_hear_long_enough_to_see_a_queue_grow() -> None:
-    problem = vision(1)
+    problem = five_models(1)
     heard = long_enough(problem, made_up(problem.models, 0, 30_000), 100)
     assert heard.times[-1] == pytest.approx(25 * problem.models[0].slo, rel=0.01)
 
@@ -202,7 +210,7 @@ def test_models_with_coefficients_are_slowed_as_igniter_says() -> None:
 
 
 def test_others_are_slowed_by_what_their_neighbours_use() -> None:
-    problem = vision(1)
+    problem = five_models(1)
     caution = CautiousInterference(problem)
     gpu = problem.gpus[0]
     alone, idle = caution.slowdowns(gpu, [Tenant(1, 8, 0.4), Tenant(3, 8, 0.6, busy=False)])
@@ -213,7 +221,7 @@ def test_others_are_slowed_by_what_their_neighbours_use() -> None:
 
 
 def test_whoever_may_use_all_of_a_gpu_shares_it_evenly() -> None:
-    problem = vision(1)
+    problem = five_models(1)
     slowed = CautiousInterference(problem).slowdowns(problem.gpus[0], [Tenant(1, 8), Tenant(3, 8)])
     assert min(slowed) >= 2
 
@@ -223,7 +231,7 @@ def test_whoever_may_use_all_of_a_gpu_shares_it_evenly() -> None:
 
 def test_every_change_is_possible() -> None:
     """All that is proposed for a crowded draft fits and is in time, alone."""
-    problem = vision(3)
+    problem = five_models(3)
     options = ModelOptions(problem)
     weights = worths([each.rate for each in problem.models], 0.0)
     simulation = QuickSimulation(
@@ -231,7 +239,7 @@ def test_every_change_is_possible() -> None:
     )
     moves = Moves(options)
     beside = Site((0,), ALONE, (SiteMember(0, 4, 0.2), SiteMember(1, 8, 0.3), SiteMember(3, 4, 0.4)))
-    draft = (beside, Site((1,), ALONE, (SiteMember(2, 16), SiteMember(4, 16))), Site((2,)))
+    draft = (beside, Site((1,), ALONE, (SiteMember(2, 8), SiteMember(4, 8))), Site((2,)))
     proposed = [each for place in range(5) for each in moves.all_for(draft, place, simulation(draft))]
     assert len(proposed) > 50
     assert draft not in proposed

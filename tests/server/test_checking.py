@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from astrarium.server.checking import (
+from astrarium.server.contract import Kind, Refused
+from astrarium.server.protocol.checking import (
     CheckedTensor,
     RequestOptions,
     check_load_parameters,
@@ -19,7 +20,6 @@ from astrarium.server.checking import (
     request_options,
     wanted_outputs,
 )
-from astrarium.server.contract import Kind, Refused
 from astrarium.serving.live.tensors import Tensor, TensorSpec, pack_bytes
 from tests.support.server.fakes import echo_card
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from astrarium.core.errors import InputError
-from astrarium.server import descriptors
 from astrarium.server.client_errors import ClientErrors
-from astrarium.server.descriptors import check_descriptors, most_descriptors, raise_limit
-from astrarium.server.http import json_tensors
-from astrarium.server.logs import ThrottledWarnings
+from astrarium.server.http import json_outline, json_tensors
+from astrarium.server.process import descriptors
+from astrarium.server.process.descriptors import check_descriptors, most_descriptors, raise_limit
+from astrarium.server.process.logs import ThrottledWarnings
 from astrarium.server.running import read_keys
 from astrarium.server.settings import LARGE, HttpLimits
 from tests.support.server import live_server
@@ -174,7 +174,8 @@ def test_elements_of_tensors_do_not_count(first: str, way: Way) -> None:
 
 
 def test_the_limit_holds_without_native_code(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_tensors, "extension", lambda name: None)
+    for module in (json_outline, json_tensors):
+        monkeypatch.setattr(module, "extension", lambda name: None)
     tensor = {"name": "IN", "shape": [1, 100_000], "datatype": "FP32", "data": [0.5] * 100_000}
 
     async def run() -> None:

@@ -23,10 +23,10 @@ from tritonclient.utils import InferenceServerException
 
 from astrarium.core.errors import InputError
 from astrarium.core.optional import extension
-from astrarium.server.grpc import messages
+from astrarium.server.grpc import requests
 from astrarium.server.grpc.messages import COMPILED, message, pool
 from astrarium.server.grpc.server import serve_grpc
-from astrarium.server.logs import ThrottledWarnings
+from astrarium.server.process.logs import ThrottledWarnings
 from astrarium.server.settings import Address
 from astrarium.serving.live.tensors import BF16, BYTES, DATATYPES, Array
 from tests.support.server.fakes import REFUSALS, WAYS, FakeService, Served, served, serving, until_closed
@@ -439,7 +439,7 @@ def test_typed_contents_mean_the_same_in_a_large_message(
     model = f"all_{datatype.lower()}"
     request = typed(model, datatype, field, values, [1, 2])
     small = stub.ModelInfer(request)
-    monkeypatch.setattr(messages, "LARGE", request.ByteSize() - 1)
+    monkeypatch.setattr(requests, "LARGE", request.ByteSize() - 1)
     assert stub.ModelInfer(request).raw_output_contents == small.raw_output_contents
     for wrong in ([*values, values[0]], values[:1]):
         code, details = refused(stub, typed(model, datatype, field, wrong, [1, 2]))
@@ -450,7 +450,7 @@ def test_typed_contents_mean_the_same_in_a_large_message(
 def test_wrong_large_messages_are_refused(
     stub: Any, wrong: Any, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(messages, "LARGE", wrong.ByteSize() - 1)
+    monkeypatch.setattr(requests, "LARGE", wrong.ByteSize() - 1)
     code, details = refused(stub, wrong)
     assert code is grpc.StatusCode.INVALID_ARGUMENT
     assert what in details or "numbers that INT8" in what

@@ -14,7 +14,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from astrarium.server.http.server import HttpFront
+from astrarium.server.http.front import HttpFront
 from tests.support.server.fakes import FakeService
 
 CHECKS = [

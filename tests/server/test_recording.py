@@ -184,15 +184,15 @@ def test_a_recording_that_fails_in_the_middle_of_a_step_is_not_the_policys_fault
     monkeypatch.setattr(Stage, "natively", False)
     stage = Stage()
     recording = Recording(tmp_path / "recording.jsonl", Header("", "1"))
-    stage.control._recorder = recording.section
-    stage.control.begin(stage.plan.setup)
+    stage.coordinator._recorder = recording.section
+    stage.coordinator.begin(stage.plan.setup)
     encode = recording._encode
     recording._encode = lambda line: encode(line) if isinstance(line, End) else fails(line)
     for _ in range(3):
         stage.call()
         stage.wait(30)
     assert recording.lost >= 3
-    assert stage.control.policy_errors == 0
+    assert stage.coordinator.policy_errors == 0
     assert len(stage.ended) == 3
     stage.check_the_books()
 

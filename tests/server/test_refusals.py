@@ -14,25 +14,27 @@ import pytest
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import MILLISECOND, SECOND
 from astrarium.server.contract import InferCall, Refused
-from astrarium.server.control.books import ModelBooks
-from astrarium.server.control.calls import Calls, Preprocessor, asks_what_was_promised
+from astrarium.server.control.accounts.model_accounts import ModelAccounts
+from astrarium.server.control.calls.objectives import asks_what_was_promised
+from astrarium.server.control.calls.ticket import EndedBatch
+from astrarium.server.control.health.refusal_watch import FEWEST_REFUSED, WHILE, RefusalWatch
 from astrarium.server.control.plan import plan
-from astrarium.server.control.tickets import EndedBatch
-from astrarium.server.control.watches import FEWEST_REFUSED, WHILE, RefusalWatch
-from astrarium.server.service import LiveService
-from astrarium.server.timelines import Timelines
 from astrarium.serving.contract import Network
 from astrarium.serving.live.messages import Ping
-from astrarium.serving.live.tensors import Tensor
 from astrarium.serving.scenario import load
 from astrarium.serving.state import Outcome
-from tests.support.live_fakes import FakeAnswer, FakeLoop, FakeWorkers, Stage, make_plan, noting
+from tests.support.live_fakes import (
+    FakeLoop,
+    FakeWorkers,
+    Stage,
+    admit,
+    handler_of,
+    make_plan,
+    noting,
+    service_of,
+)
 
 START = 5 * SECOND
-
-
-def standing_at(moment: int) -> Callable[[], int]:
-    return lambda: moment
 
 
 class Looks:
@@ -40,7 +42,7 @@ class Looks:
 
     def __init__(self) -> None:
         self.now = START
-        self.books = [ModelBooks("a"), ModelBooks("b")]
+        self.books = [ModelAccounts("a"), ModelAccounts("b")]
         self.watch = RefusalWatch(self.books, self.now)
 
     def pass_time(self, seconds: int, *happens: Callable[[], None]) -> list[int]:
@@ -123,8 +125,8 @@ def test_a_call_that_allows_less_than_the_objective_has_itself_to_blame(
 
 def test_calls_that_are_refused_or_dropped_are_counted_where_the_model_is_to_blame() -> None:
     stage = Stage(gpus=1)
-    calls = calls_of(stage)
-    books = stage.control.books[0]
+    calls = handler_of(stage)
+    books = stage.coordinator.accounts.models[0]
     for timeout, declined in ((5 * MILLISECOND, 0), (None, 1)):
         call = InferCall("m0", [], 1, stage.loop.now - 24 * MILLISECOND, timeout)
         with pytest.raises(Refused, match="cannot answer within"):
@@ -145,36 +147,22 @@ def test_calls_that_are_refused_or_dropped_are_counted_where_the_model_is_to_bla
     assert (books.declined, books.declined_because) == (2, "dropped: expired")
 
 
-def calls_of(stage: Stage) -> Calls:
-    preparer = Preprocessor(stage.tensor_store, lambda: None)
-    clock = stage.loop.clock
-    return Calls(stage.control, stage.repository, preparer, Timelines(), clock, lambda: "")
-
-
 # Overload
-
-
-def ask(stage: Stage, calls: Calls, **request_options: Any) -> None:
-    """A call that comes now; nobody waits for its end."""
-    data = Tensor("INPUT", "FP32", (1, 2), bytes(8))
-    call = InferCall("m0", [data], 1, stage.loop.now, **request_options)
-    calls._admit(call, stage.repository.entries[0], FakeAnswer())
 
 
 def test_more_calls_than_can_be_answered_in_time_are_refused() -> None:
     """Batches of 8 take 13 ms, so that two GPUs answer 30 calls within 25 ms, and not 31."""
     stage = Stage(gpus=2)
-    calls = calls_of(stage)
-    stage.desk._ended = calls.ticket_ended
+    calls = handler_of(stage)
     for _ in range(31):
-        ask(stage, calls)
+        admit(stage, calls)
     with pytest.raises(Refused, match="model m0 has 31 calls open, more than can be answered in 25 ms"):
-        ask(stage, calls)
-    ask(stage, calls, timeout=60 * MILLISECOND)  # that one has the time
+        admit(stage, calls)
+    admit(stage, calls, timeout=60 * MILLISECOND)  # that one has the time
     stage.wait(60)
-    assert stage.control.books[0].open == 0
-    assert stage.control.books[0].refused == {"overloaded": 1}
-    ask(stage, calls)
+    assert stage.coordinator.accounts.models[0].open == 0
+    assert stage.coordinator.accounts.models[0].refused == {"overloaded": 1}
+    admit(stage, calls)
 
 
 # The service
@@ -185,20 +173,20 @@ def test_a_service_says_so_and_gives_a_fresh_policy_a_chance(caplog: pytest.LogC
         made = make_plan(1, 2, "eager", 25 * MILLISECOND, 1 << 20)
         policies: list[Any] = []
         made = replace(made, new_policy=noting(made.new_policy, policies))
-        service = LiveService(made, lambda _, listener, __: FakeWorkers(FakeLoop(), listener, made.setup))
-        service.control.begin(made.setup)
-        service.control.present.add(0)
-        now = service.clock()
+        loop = FakeLoop()
+        service = service_of(made, loop)
+        service.coordinator.begin(made.setup)
+        service.coordinator.present.add(0)
         states = {entry.plan.name: "READY" for entry in service.repository.entries}
         for entry in service.repository.entries:
             entry.state = "READY"
             entry.reason = ""
-        for second in range(12):
-            service.clock = standing_at(now + second * SECOND)
-            service.books[0].decline("too slow")
-            service._look_for_refusals()
+        for _ in range(12):
+            service.coordinator.accounts.models[0].decline("too slow")
+            service.readiness.look_for_refusals()
+            loop.now += SECOND
         assert {card.name: card.state for card in service.cards()} == states  # calls are still taken
-        assert service.card("m0").health == ("UNAVAILABLE", service.books[0].refusing)
+        assert service.card("m0").health == ("UNAVAILABLE", service.coordinator.accounts.models[0].refusing)
         assert service.card("m1").health == ("READY", "")
         assert service.ready  # the other model is well, though nobody asks it
         service.repository.entries[1].state = "UNAVAILABLE"
@@ -206,11 +194,11 @@ def test_a_service_says_so_and_gives_a_fresh_policy_a_chance(caplog: pytest.LogC
         assert service._closed() == ""
         assert len(policies) == 2
         assert b'astrarium_refuses_all{model="m0"} 1.0' in service.metrics()
-        service.clock = lambda: now + 30 * SECOND
-        service._look_for_refusals()
+        loop.now += 19 * SECOND
+        service.readiness.look_for_refusals()
         assert service.ready
         assert service.card("m0").health == ("READY", "")
-        service.control.close()
+        service.coordinator.close()
 
     with caplog.at_level(logging.INFO):
         asyncio.run(refuse_everybody())
@@ -225,7 +213,7 @@ def test_a_service_goes_on_measuring_delays_and_says_where_they_do_not_fit(
     async def ping() -> None:
         made = replace(make_plan(1, 1, "eager", 25 * MILLISECOND, 1 << 20), measured_delays=True)
         loop = FakeLoop()
-        service = LiveService(made, lambda _, listener, __: FakeWorkers(loop, listener, made.setup))
+        service = service_of(made, loop)
         workers = cast(FakeWorkers, service.workers)
 
         async def measured(workers: Sequence[int]) -> None:
@@ -236,13 +224,13 @@ def test_a_service_goes_on_measuring_delays_and_says_where_they_do_not_fit(
         service.repository.start()
         service.fleet.start(service.workers)
         loop.run_until(loop.now + SECOND)
-        await service._begin()
+        await service.replanner.begin()
         looking = asyncio.create_task(service._look_after())
         async with asyncio.timeout(30):
             while not any(isinstance(order, Ping) for _, order in workers.orders):
                 await asyncio.sleep(0.01)
         looking.cancel()
-        service.control.close()
+        service.coordinator.close()
 
     asyncio.run(ping())
     assert "delays of 40.00 ms were measured, and the objective of model m0 leaves 16.50 ms" in caplog.text

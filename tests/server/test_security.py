@@ -26,7 +26,8 @@ from astrarium.server.contract import Kind, Refused
 from astrarium.server.grpc.server import serve_grpc
 from astrarium.server.http.bodies import BodyReader, Disconnected, decompressed
 from astrarium.server.http.server import serve_http
-from astrarium.server.settings import HttpLimits, Keys, Security
+from astrarium.server.protocol.keys import Keys
+from astrarium.server.settings import HttpLimits, Security
 from tests.support.server.fakes import WAYS, FakeService, Served, Way, served
 
 KEYS = ("first-key", "second-key")

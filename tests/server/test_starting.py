@@ -12,11 +12,11 @@ import pytest
 
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import MICROSECOND, MILLISECOND, SECOND, rounded_duration
-from astrarium.server import running
 from astrarium.server.control.plan import plan
+from astrarium.server.process import preflight
 from astrarium.server.recording import Header, Recording
 from astrarium.serving.scenario import Scenario, load
-from astrarium.serving.scenario.schema import ServerOptions
+from astrarium.serving.scenario.server_options import ServerOptions
 from tests.support.live_fakes import KILLED, Stage
 from tests.support.server.live_server import PATIENCE
 
@@ -25,12 +25,12 @@ SCENARIO = "cluster: {gpus: 1}\nmodels: {m: {profile: {alpha: 1ms, beta: 1ms}, s
 
 def refused(**options: Any) -> InputError:
     with pytest.raises(InputError) as caught:
-        running.check(ServerOptions(**{"http": 0, "grpc": 0, **options}))
+        preflight.check(ServerOptions(**{"http": 0, "grpc": 0, **options}))
     return caught.value
 
 
 def test_what_any_machine_has_is_enough(tmp_path: Path) -> None:
-    running.check(ServerOptions(http=0, grpc=None, record=str(tmp_path / "new.jsonl")))
+    preflight.check(ServerOptions(http=0, grpc=None, record=str(tmp_path / "new.jsonl")))
 
 
 def test_memory_that_the_machine_does_not_have() -> None:
@@ -38,7 +38,7 @@ def test_memory_that_the_machine_does_not_have() -> None:
     assert (error.field, error.value) == ("server.memory", "900TiB")
     assert error.expected.endswith("MiB, which this machine has")
     with pytest.raises(InputError, match=r"server.memory: expected at most 3GiB, .*\(got '4GiB'\)"):
-        running.check_memory(4 * 2**30, 3 * 2**30 + 5)
+        preflight.check_memory(4 * 2**30, 3 * 2**30 + 5)
 
 
 @pytest.mark.parametrize("field", ["http", "grpc"])

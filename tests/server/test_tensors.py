@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from astrarium.server.checking import CheckedTensor
 from astrarium.server.contract import Kind, Refused
-from astrarium.server.http.handlers import read_call, written_answer
+from astrarium.server.http.inference import read_call, written_answer
 from astrarium.server.http.json_tensors import from_json, to_json
+from astrarium.server.protocol.checking import CheckedTensor
 from astrarium.serving.live.tensors import (
     BF16,
     BYTES,

@@ -24,7 +24,7 @@ from astrarium.core.optional import extension
 from astrarium.serving.live import limits
 from astrarium.serving.live.ranges import RANGES, is_real
 from astrarium.serving.live.tensors import BF16, DATATYPES, Array, TensorSpec, to_bfloat16, to_bytes
-from astrarium.serving.scenario.schema import ServerOptions
+from astrarium.serving.scenario.server_options import ServerOptions
 from tests.support.server.fakes import WAYS, Served, served
 from tests.support.server.native_network import OPEN, binary, running
 

@@ -44,7 +44,7 @@ def played(stage: Stage, script: list[tuple[str, int, int]], twin: bool, name: s
 
     object.__setattr__(stage.plan, "new_policy", new_policy)
     assert isinstance(new_policy(stage.plan.setup), LiveTwin) is twin
-    stage.control.begin(stage.plan.setup)
+    stage.coordinator.begin(stage.plan.setup)
     stage.wait(0)
     stage.steps.clear()
     for what, number, rows in script:

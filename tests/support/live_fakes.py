@@ -1,4 +1,4 @@
-"""Virtual time for the live control room: an event loop and workers that a test can step and break."""
+"""Virtual time for the live coordinator: an event loop and workers that a test can step and break."""
 
 from __future__ import annotations
 
@@ -15,13 +15,18 @@ from astrarium.core.choice import parameters_of
 from astrarium.core.optional import extension
 from astrarium.core.quantities import FOREVER, MILLISECOND, Time
 from astrarium.server.contract import InferCall
-from astrarium.server.control.control_room import ControlRoom
-from astrarium.server.control.desk import Desk
-from astrarium.server.control.fleet import Fleet
-from astrarium.server.control.isolation import Isolation
+from astrarium.server.control.calls.handler import CallHandler
+from astrarium.server.control.calls.open_calls import OpenCalls
+from astrarium.server.control.calls.preprocessing import Preprocessor
+from astrarium.server.control.calls.tensor_store import TensorStore
+from astrarium.server.control.calls.ticket import Ticket
+from astrarium.server.control.coordinator import Coordinator
 from astrarium.server.control.plan import ModelPlan, ServingPlan
 from astrarium.server.control.repository import Repository
-from astrarium.server.control.tickets import TensorStore, Ticket
+from astrarium.server.control.workers.fleet import Fleet
+from astrarium.server.control.workers.isolation import Isolation
+from astrarium.server.service import LiveService
+from astrarium.server.timelines import Timelines
 from astrarium.serving.contract import (
     DynamicSpec,
     GpuSpec,
@@ -324,8 +329,8 @@ class VirtualScheduler:
         self._ended += ended
         for worker, packet in orders:
             self.stage.workers.send(worker, decode_order(packet))
-        self.stage.control.collect()
-        self.stage.control.sync()
+        self.stage.coordinator.collect()
+        self.stage.coordinator.sync()
         if due < FOREVER and due != self._due:
             self._loop.at(due, self._step)
         self._due = due
@@ -345,7 +350,7 @@ class FakeAnswer:
 
 
 class Stage:
-    """A control room with everything around it, in virtual time.
+    """A coordinator with everything around it, in virtual time.
 
     *natively*: the policy's twin decides; else the policy itself, and `steps` has what it heard and decided.
     """
@@ -371,18 +376,21 @@ class Stage:
         self.ended: list[Ticket] = []
         front: Any = extension("_front")
         self.tensor_store = TensorStore(SharedMemory.create(memory), front.Arena(memory))
-        self.desk = Desk(self.tensor_store, self._ticket_ended)
         view = self.tensor_store.memory.view
         note = self.steps.append
         self.scheduler = VirtualScheduler(self.loop, models, gpus, view)
-        given = self.plan, self.desk, cast(Any, self.scheduler), self.loop.clock
-        self.control = ControlRoom(*given, lambda setup: note)
-        self.fleet = self.control.fleet = Fleet(
-            self.plan.workers, self.control, self.loop.clock, self.loop.later
+        scheduler = cast(Any, self.scheduler)
+        self.open_calls = OpenCalls(scheduler, self.tensor_store, self._ticket_ended)
+        given = self.plan, scheduler, self.open_calls, self.loop.clock
+        self.coordinator = Coordinator(*given, lambda setup: note)
+        self.fleet = self.coordinator.fleet = Fleet(
+            self.plan.workers, self.coordinator, self.loop.clock, self.loop.later
         )
-        self.repository = self.control.repository = Repository(self.plan.models, self.fleet)
+        self.repository = self.coordinator.repository = Repository(self.plan.models, self.fleet)
         self.told = 0  # how often network threads would have been told of models
-        self.isolation = Isolation(self.repository, self.fleet, self.control, self.loop.clock, self._changed)
+        self.isolation = Isolation(
+            self.repository, self.fleet, self.coordinator, self.loop.clock, self._changed
+        )
         if not isolates:
             self.fleet.blamed = lambda blame, reason: None
         self.scheduler.stage = self
@@ -392,7 +400,7 @@ class Stage:
         self.fleet.start(self.workers)
         self.wait(100)
         self.began = self.loop.now
-        self.control.begin(self.plan.setup)
+        self.coordinator.begin(self.plan.setup)
 
     @property
     def policy(self) -> Any:
@@ -427,15 +435,15 @@ class Stage:
         tensors = self.repository.entries[model].tensors
         ticket = Ticket(call, model, tensors, application, call.received + slo, FakeAnswer())
         assert self.tensor_store.take_in(ticket, call.inputs)
-        self.control.books[model].accepted += 1
+        self.coordinator.accounts.models[model].accepted += 1
         ticket.inputs_ready = made
-        self.control.take(ticket)
+        self.coordinator.open_calls.take(ticket)
         return ticket
 
     def check_the_books(self) -> None:
         """Nothing open, nothing unaccounted, no memory kept."""
-        books = self.control.books
-        assert self.desk.open == 0
+        books = self.coordinator.accounts.models
+        assert len(self.open_calls) == 0
         assert sum(one.open for one in books) == 0
         assert sum(sum(one.ended.values()) for one in books) == len(self.ended)
         assert all(ticket.answer.results == 1 for ticket in self.ended)  # type: ignore[attr-defined]
@@ -444,9 +452,32 @@ class Stage:
     def _ticket_ended(self, ticket: Ticket) -> None:
         self.ended.append(ticket)
         took = self.loop.now - ticket.call.received
-        self.control.books[ticket.model].call_ended(ticket.outcome, ticket.cause, took)
+        self.coordinator.accounts.models[ticket.model].call_ended(ticket.outcome, ticket.cause, took)
         ticket.answer.set_result(None)
-        self.desk.release(ticket)
+        self.open_calls.release(ticket)
+
+
+def handler_of(stage: Stage) -> CallHandler:
+    """Return a handler of calls on a stage, which hears how they end."""
+    preprocessor = Preprocessor(stage.tensor_store, lambda: None)
+    clock = stage.loop.clock
+    handler = CallHandler(stage.coordinator, stage.repository, preprocessor, Timelines(), clock, lambda: "")
+    stage.open_calls.on_end = handler.ticket_ended
+    return handler
+
+
+def service_of(plan: ServingPlan, loop: FakeLoop) -> LiveService:
+    """Return a service whose workers and clock are those of a loop; its scheduler lives in real time."""
+    return LiveService(
+        plan, lambda _, listener, __: FakeWorkers(loop, listener, plan.setup), clock=loop.clock
+    )
+
+
+def admit(stage: Stage, handler: CallHandler, rows: int = 1, **request_options: Any) -> None:
+    """Let a call in that comes now; nobody waits for its end."""
+    data = Tensor("INPUT", "FP32", (rows, 2), bytes(8 * rows))
+    call = InferCall("m0", [data], rows, stage.loop.now, **request_options)
+    handler._admit(call, stage.repository.entries[0], FakeAnswer())
 
 
 def noting(make: Callable[[Setup], Any], policies: list[Any]) -> Callable[[Setup], Any]:

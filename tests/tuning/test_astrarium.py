@@ -9,6 +9,7 @@ import pytest
 
 from astrarium.core.quantities import SECOND, Time
 from astrarium.core.streams import stream
+from astrarium.testing.tuning_runs import play_groups
 from astrarium.tuning.contract import GpusChanged, GroupArrived, Put, RuntimeMeasured, Trial
 from astrarium.tuning.policies import tuning_policies
 from astrarium.tuning.policies._widths import GpuBudget
@@ -17,7 +18,6 @@ from astrarium.tuning.policies.astrarium.options import TrialOptions, trial_opti
 from astrarium.tuning.policies.astrarium.progress import most_progress
 from astrarium.tuning.runtime import Place, Runtime, Width
 from astrarium.tuning.state import TuningState
-from astrarium_papers.fluid._groups import play_groups
 
 REAL = Runtime(SECOND, 1.34, 1.35)
 

@@ -12,6 +12,7 @@ import pytest
 
 from astrarium.core.level import Run
 from astrarium.core.quantities import SECOND
+from astrarium.testing.tuning_runs import run
 from astrarium.tuning.contract import Trial
 from astrarium.tuning.level import LEVEL
 from astrarium.tuning.record import Level, Stay, TuningRecord
@@ -35,7 +36,6 @@ from astrarium.tuning.scenario.tasks import TASKS
 from astrarium.tuning.search.contract import Candidate, CandidateScore
 from astrarium.tuning.session import Best
 from astrarium.tuning.state import Outcome, TrialRow
-from astrarium_papers.fluid._searches import run
 
 
 def finished(record: TuningRecord, goal: Goal) -> Run[TuningScenario, TuningRecord]:

@@ -16,6 +16,7 @@ from astrarium.core.engine import Engine
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import SECOND, Time
 from astrarium.run.simulate import simulate
+from astrarium.testing.tuning_runs import costs_of, run
 from astrarium.tuning.contract import (
     Event,
     GpusChanged,
@@ -35,7 +36,6 @@ from astrarium.tuning.samplers import RandomSampler, Standing
 from astrarium.tuning.scenario.tasks import TASKS
 from astrarium.tuning.session import Session, SessionEngine
 from astrarium.tuning.state import Outcome, TuningState
-from astrarium_papers.fluid._searches import costs_of, run
 
 POLICIES = ["fifo", "static-fluid", "dynamic-fluid"]
 CIFAR = TASKS["cifar10-alexnet"]

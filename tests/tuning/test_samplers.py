@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from astrarium.core.errors import InputError
+from astrarium.testing.tuning_runs import run
 from astrarium.tuning.samplers import Standing
 from astrarium.tuning.scenario.tasks import TASKS
 from astrarium.tuning.spaces import space_of
-from astrarium_papers.fluid._searches import run
 
 CIFAR = TASKS["cifar10-alexnet"]
 SPACE = CIFAR.space

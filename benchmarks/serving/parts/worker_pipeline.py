@@ -36,7 +36,6 @@ sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
 from processes import stat
 
 from astrarium.core.optional import extension
-from astrarium.serving.live import worker
 from astrarium.serving.live.arena import SharedMemory, aligned
 from astrarium.serving.live.backends.contract import ModelFiles
 from astrarium.serving.live.backends.torch import TorchModel
@@ -54,8 +53,10 @@ from astrarium.serving.live.messages import (
     decode_news,
     encode,
     packed,
+    plain_files,
 )
 from astrarium.serving.live.tensors import TensorSpec
+from astrarium.serving.live.worker.__main__ import main as worker_main
 from gpu import CODE, MODELS, Model
 
 MODES = ("run", "launch", "native")
@@ -196,7 +197,7 @@ def load(line: Line, folder: Path, all_items: list[Items], sizes: list[int]) -> 
         inputs = (TensorSpec(model.tensor, model.datatype, model.shape),)
         options = {"model": f"{folder}/models.py:{model.name}", "dtype": "fp16", "graphs": [1, 4, *sizes]}
         files = ModelFiles(model.name, "torch", options, inputs, (), max(sizes), folder)
-        line.say(LoadModel(items.number, worker.files_to(files), [1, *sizes]))
+        line.say(LoadModel(items.number, plain_files(files), [1, *sizes]))
 
 
 def measured(given: argparse.Namespace, folder: Path) -> tuple[list[Found], dict[str, list[float]]]:
@@ -268,7 +269,7 @@ def serve(mode: str, told: list[str]) -> None:
             self.__dict__.pop("in_flight", None)
 
         TorchModel.__init__ = prepare_to_run  # type: ignore[method-assign]
-    worker.main(told)
+    worker_main(told)
 
 
 def main() -> None:

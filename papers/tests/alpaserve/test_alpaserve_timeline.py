@@ -12,15 +12,9 @@ import pytest
 
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import SECOND
-from astrarium.placement.groups import (
-    Group,
-    GroupLayout,
-    GroupRuntime,
-    SimulatedRequests,
-    Tables,
-    in_time,
-    serve,
-)
+from astrarium.placement.groups.layout import Group, GroupLayout, Tables
+from astrarium.placement.groups.runtime import GroupRuntime
+from astrarium.placement.groups.simulation import SimulatedRequests, in_time, simulate_groups
 from astrarium.placement.plan import Plan, Replica, check
 from astrarium.placement.policies import Search, placement_policies
 from astrarium.placement.problem import ALONE, Form, PlacedModel, PlacementRequests, Problem, Shape
@@ -60,7 +54,7 @@ def test_a_backlog_stays_unless_it_is_forgotten() -> None:
     times = tuple(range(0, 400, 4))
     workload = SimulatedRequests.of(tables, PlacementRequests(times, (0,) * len(times)))
     changing = Timeline(tuple(range(0, 400, 20)), (flat_plan(),) * 20)
-    steady = serve(GroupLayout.of(tables, [Group((0,), ALONE, (0,))]), workload)
+    steady = simulate_groups(GroupLayout.of(tables, [Group((0,), ALONE, (0,))]), workload)
     carried = serve_timeline(tables, changing, workload, carry_backlog=True)
     forgotten = serve_timeline(tables, changing, workload, carry_backlog=False)
     assert carried.finish.tolist() == steady.finish.tolist()

@@ -13,7 +13,7 @@ import pytest
 from papers.tests.reproductions import check_complete, check_drawn, check_explained, listed, measured_once
 
 from astrarium.core.quantities import SECOND
-from astrarium.placement.groups import DEFAULT
+from astrarium.placement.groups.runtime import DEFAULT
 from astrarium.placement.problem import ALONE, Shape
 from astrarium_papers.alpaserve import figure4, figure8, figure10
 from astrarium_papers.alpaserve._common import cases, queueing, two_models, utilization

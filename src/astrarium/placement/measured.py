@@ -10,8 +10,7 @@ from typing import Any
 import msgspec
 
 from astrarium.core.quantities import MILLISECOND
-from astrarium.placement.plan import parse_shape
-from astrarium.placement.problem import Form, GpuDemand, Shape
+from astrarium.placement.problem import Form, GpuDemand, Shape, parse_shape
 
 MeasuredRow = Mapping[str, float | None]  # a batch size by column; what cannot be read in print is None
 

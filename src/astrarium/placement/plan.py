@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 import msgspec
@@ -75,12 +74,12 @@ def shares_fit(shares: Collection[float]) -> bool:
 def check(plan: Plan, problem: Problem) -> None:
     """Check that a policy's plan is possible."""
     try:
-        _check(plan, problem)
+        check_possible(plan, problem)
     except InputError as error:
         raise BrokenBooks(f"the plan of {plan.policy}: {error}") from None
 
 
-def _check(plan: Plan, problem: Problem) -> None:
+def check_possible(plan: Plan, problem: Problem) -> None:
     """Raise an InputError with the field of a plan, as a file has it, that does not go with the problem."""
     models = {model.index: model for model in problem.models}
     for place, replica in enumerate(plan.replicas):
@@ -159,71 +158,3 @@ def _check_shares(plan: Plan, problem: Problem) -> None:
             others = round(sum(shares_on(plan, gpu.id)) - last.share, 9)
             expected = f"a share that goes with the {others:g} that others have of GPU {gpu.id}: 1 in all"
             raise InputError(f"replicas[{place}].share", last.share, expected)
-
-
-# Plans as plain data, for files: models by name, shapes as op2pp4. Reading checks them against a problem.
-
-
-_SHAPE = re.compile(r"op([1-9]\d*)pp([1-9]\d*)\Z")
-SHAPE_FORM = "a shape such as op2pp4: 4 stages, each over 2 GPUs"
-
-
-class ReplicaEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    model: str
-    gpus: tuple[int, ...]
-    shape: str = str(ALONE)
-    batch: int = 1
-    share: float = 1.0
-    why: str = ""
-
-
-class PlanEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A plan entry is a plan as a file has it."""
-
-    policy: str
-    replicas: tuple[ReplicaEntry, ...]
-    missing: dict[str, str] = {}
-    attainment: float | None = None
-
-
-def written(plan: Plan, problem: Problem) -> PlanEntry:
-    names = {model.index: model.name for model in problem.models}
-    replicas = tuple(
-        ReplicaEntry(names[one.model], one.gpus, str(one.shape), one.batch, one.share, one.why)
-        for one in plan.replicas
-    )
-    missing = {names[index]: why for index, why in plan.missing.items()}
-    return PlanEntry(plan.policy, replicas, missing, plan.attainment)
-
-
-def read(entry: PlanEntry, problem: Problem) -> Plan:
-    """Return the plan of a file; InputError names the field that does not go with the problem."""
-    models = {model.name: model for model in problem.models}
-    replicas = tuple(
-        Replica(
-            _model(one.model, f"replicas[{place}].model", models).index,
-            one.gpus,
-            parse_shape(one.shape, f"replicas[{place}].shape"),
-            one.batch,
-            one.share,
-            one.why,
-        )
-        for place, one in enumerate(entry.replicas)
-    )
-    missing = {_model(name, f"missing.{name}", models).index: why for name, why in entry.missing.items()}
-    plan = Plan(entry.policy, replicas, missing, entry.attainment)
-    _check(plan, problem)
-    return plan
-
-
-def parse_shape(text: str, field: str) -> Shape:
-    found = _SHAPE.match(text)
-    if found is None:
-        raise InputError(field, text, SHAPE_FORM)
-    return Shape(stages=int(found[2]), operators=int(found[1]))
-
-
-def _model(name: str, field: str, models: dict[str, PlacedModel]) -> PlacedModel:
-    if name not in models:
-        raise InputError(field, name, f"a model of the scenario: {one_of(list(models), name)}")
-    return models[name]

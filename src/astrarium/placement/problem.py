@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from astrarium.core.errors import InputError
 from astrarium.core.quantities import FOREVER, Time
-from astrarium.placement.igniter import GpuTraits, ModelTraits
+from astrarium.placement.igniter.model import GpuTraits, ModelTraits
 
 if TYPE_CHECKING:
     from astrarium.core.arrivals import Ints
@@ -29,6 +31,15 @@ class Shape(msgspec.Struct, frozen=True, order=True):
 
 
 ALONE = Shape()
+_SHAPE = re.compile(r"op([1-9]\d*)pp([1-9]\d*)\Z")
+SHAPE_FORM = "a shape such as op2pp4: 4 stages, each over 2 GPUs"
+
+
+def parse_shape(text: str, field: str) -> Shape:
+    found = _SHAPE.match(text)
+    if found is None:
+        raise InputError(field, text, SHAPE_FORM)
+    return Shape(stages=int(found[2]), operators=int(found[1]))
 
 
 class Form(msgspec.Struct, frozen=True):

@@ -7,169 +7,20 @@ oldest has waited long enough.
 
 from __future__ import annotations
 
-import heapq
-import math
 from collections import deque
 from collections.abc import Sequence
-from functools import cached_property
 
 import msgspec
 import numpy as np
 
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import Time
-from astrarium.placement.interference import Interference, Tenant, share_factor
+from astrarium.placement.gpu_share import share_factor
+from astrarium.placement.interference import Interference
 from astrarium.placement.path import BatchJourney, Instants, Journeys, Path, journeys, routed
 from astrarium.placement.plan import Plan, Replica
 from astrarium.placement.problem import PlacedModel, PlacementGpu, PlacementRequests, Problem
-
-FINISHED, ARRIVED, WAITED = range(3)  # in this order where they fall together
-
-
-class Crowd:
-    """A crowd is the stages on one GPU, which slow each other.
-
-    `sizes` are those of their batches now (0: idle), `paces` how many times as long as alone they take.
-    """
-
-    def __init__(self, gpu: PlacementGpu, interference: Interference) -> None:
-        self.gpu = gpu
-        self.interference = interference
-        self.stages: list[Stage] = []
-        self.sizes: list[int] = []
-        self.paces: Sequence[float] = ()
-        self._known: dict[tuple[int, ...], Sequence[float]] = {}
-
-    def enter(self, stage: Stage) -> int:
-        self.stages.append(stage)
-        self.sizes.append(0)
-        return len(self.sizes) - 1
-
-    def changed(self, place: int, size: int) -> None:
-        """Update the paces for a stage's batch size; they are remembered, as few combinations occur."""
-        self.sizes[place] = size
-        key = tuple(self.sizes)
-        known = self._known.get(key)
-        if known is None:
-            tenants = [stage.tenant(size) for stage, size in zip(self.stages, key, strict=True)]
-            known = self._known[key] = self.interference.slowdowns(self.gpu, tenants)
-        self.paces = known
-
-
-class Stage:
-    """A stage of a replica runs one batch at a time.
-
-    `work[b]` is how long a batch of b takes alone on its share; `left` of the present one. `turn` counts
-    announcements of an end: only the last one holds.
-    """
-
-    def __init__(
-        self, worker: ReplicaWorker, replica: Replica, work: tuple[Time, ...], crowds: Sequence[Crowd]
-    ) -> None:
-        self.worker = worker
-        self.replica = replica
-        self.work = work
-        self.crowds = [(crowd, crowd.enter(self)) for crowd in crowds]
-        self.first = True
-        self.following: Stage | None = None
-        self.waiting: deque[BatchJourney] = deque()
-        self.batch: BatchJourney | None = None
-        self.left = self.pace = 0.0
-        self.since = self.began = self.turn = 0
-
-    def follow(self, stage: Stage) -> None:
-        self.first = False
-        stage.following = self
-
-    def tenant(self, size: int) -> Tenant:
-        return Tenant(self.replica.model, size or len(self.work) - 1, self.replica.share, size > 0)
-
-    @cached_property
-    def lonely(self) -> bool:
-        """Whether no other stage is on its GPUs; asked only when all have entered."""
-        return all(len(crowd.stages) == 1 for crowd, _ in self.crowds)
-
-    def felt(self) -> float:
-        """Return the pace that the other stages on its GPUs allow."""
-        if len(self.crowds) == 1:
-            crowd, place = self.crowds[0]
-            return crowd.paces[place]
-        return max(crowd.paces[place] for crowd, place in self.crowds)
-
-
-class StageEvents:
-    """Stage events are run in the order of time, for all stages together."""
-
-    def __init__(self) -> None:
-        self._events: list[tuple[Time, int, int, int, Stage]] = []
-        self._count = 0
-
-    def run_before(self, at: Time) -> None:
-        """Run all events that come before an arrival at that instant."""
-        events = self._events
-        while events and (events[0][0] < at or (events[0][0] == at and events[0][1] == FINISHED)):
-            now, kind, _, turn, stage = heapq.heappop(events)
-            if kind == WAITED:
-                stage.worker.opened(now)
-            elif turn == stage.turn:
-                self._finished(now, stage)
-
-    def run_out(self) -> None:
-        """Run events until there are none."""
-        while self._events:
-            self.run_before(self._events[0][0] + 1)
-
-    def wake(self, at: Time, first: Stage) -> None:
-        self._push(at, WAITED, first)
-
-    def begin(self, now: Time, stage: Stage, batch: BatchJourney) -> None:
-        size = len(batch.members)
-        stage.batch, stage.left, stage.since, stage.pace = batch, float(stage.work[size]), now, 0.0
-        stage.began = now
-        self._changed(now, stage, size)
-
-    def _finished(self, now: Time, stage: Stage) -> None:
-        batch = stage.batch
-        stage.batch = None
-        assert batch is not None
-        batch.stays.append((stage.began, now))
-        self._changed(now, stage, 0)
-        if stage.following is not None:
-            stage.following.waiting.append(batch)
-            self._next(now, stage.following)
-        else:
-            batch.done = now
-            stage.worker.left(batch)
-        if stage.first:
-            stage.worker.opened(now)
-        else:
-            self._next(now, stage)
-
-    def _next(self, now: Time, stage: Stage) -> None:
-        if stage.batch is None and stage.waiting:
-            self.begin(now, stage, stage.waiting.popleft())
-
-    def _changed(self, now: Time, stage: Stage, size: int) -> None:
-        if stage.lonely and not size:
-            return  # nobody hears of its end
-        for crowd, place in stage.crowds:
-            crowd.changed(place, size)
-        for crowd, _ in stage.crowds:
-            for other in crowd.stages:
-                if other.batch is not None and (pace := other.felt()) != other.pace:
-                    self._at_pace(now, other, pace)
-
-    def _at_pace(self, now: Time, stage: Stage, pace: float) -> None:
-        if stage.pace:
-            stage.left = max(0.0, stage.left - (now - stage.since) / stage.pace)
-        stage.pace = pace
-        stage.since = now
-        stage.turn += 1
-        self._push(now + math.ceil(stage.left * pace), FINISHED, stage)
-
-    def _push(self, at: Time, kind: int, stage: Stage) -> None:
-        self._count += 1
-        heapq.heappush(self._events, (at, kind, self._count, stage.turn, stage))
+from astrarium.placement.stages import SharedGpu, Stage, StageEvents
 
 
 class Batching(msgspec.Struct, frozen=True):
@@ -270,7 +121,7 @@ class PlanSimulation:
         self.problem = problem
         self.batching = batching
         self.events = StageEvents()
-        self._crowds = {gpu.id: Crowd(gpu, interference) for gpu in problem.gpus}
+        self._shared_gpus = {gpu.id: SharedGpu(gpu, interference) for gpu in problem.gpus}
         models = {model.index: model for model in problem.models}
         workers = [ReplicaWorker(self, models[replica.model], replica) for replica in plan.replicas]
         self._of_model = {index: [w for w in workers if w.model.index == index] for index in models}
@@ -282,11 +133,11 @@ class PlanSimulation:
         replica = worker.replica
         width = worker.replica.shape.operators
         form = model.forms[replica.shape]
-        crowds = [self._crowds[gpu] for gpu in replica.gpus[place * width : (place + 1) * width]]
+        shared_gpus = [self._shared_gpus[gpu] for gpu in replica.gpus[place * width : (place + 1) * width]]
         times = form.stage_times[place][1 : min(replica.batch, form.max_batch) + 1]
-        gpus = [crowd.gpu for crowd in crowds]
+        gpus = [shared.gpu for shared in shared_gpus]
         work = (round(t * _part(model, gpus, b, replica.share)) for b, t in enumerate(times, start=1))
-        return Stage(worker, replica, (0, *work), crowds)
+        return Stage(worker, replica, (0, *work), shared_gpus)
 
     def run(self, requests: PlacementRequests, path: Path | None) -> Journeys:
         unknown = set(requests.models) - self._of_model.keys()

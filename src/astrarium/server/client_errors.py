@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from collections import Counter
 
-from astrarium.server.descriptors import limit_of_descriptors
-from astrarium.server.logs import ThrottledWarnings
+from astrarium.server.process.descriptors import limit_of_descriptors
+from astrarium.server.process.logs import ThrottledWarnings
 
 # so many lines a minute, whatever clients send
 MINUTE = 60.0

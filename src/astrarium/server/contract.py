@@ -12,6 +12,7 @@ from msgspec import Struct
 from astrarium.core.errors import AstrariumError
 from astrarium.core.quantities import Time
 from astrarium.server.client_errors import ClientErrors
+from astrarium.server.statistics import StatisticsOfModel
 from astrarium.serving.live.tensors import Tensor, TensorSpec
 
 
@@ -133,42 +134,6 @@ class ModelCard:
         """Return the state that others are told, and why it is not READY."""
         trouble = self.failing or self.refusing
         return ("UNAVAILABLE", trouble) if self.state == "READY" and trouble else (self.state, self.reason)
-
-
-# A model's statistics, in the protocol's own words: both protocols answer with these structures.
-
-
-class Duration(Struct, frozen=True):
-    count: int = 0
-    ns: int = 0  # that all of them took
-
-
-class InferStatistics(Struct):
-    success: Duration
-    fail: Duration
-    queue: Duration
-    compute_input: Duration
-    compute_infer: Duration
-    compute_output: Duration
-    cache_hit: Duration = Duration()  # there is no cache
-    cache_miss: Duration = Duration()
-
-
-class BatchStatistics(Struct):
-    batch_size: int
-    compute_input: Duration
-    compute_infer: Duration
-    compute_output: Duration
-
-
-class StatisticsOfModel(Struct):
-    name: str
-    version: str
-    last_inference: int  # milliseconds since the epoch, 0 if there was none
-    inference_count: int  # items
-    execution_count: int  # batches
-    inference_stats: InferStatistics
-    batch_stats: list[BatchStatistics]
 
 
 class HeldInput(Struct, frozen=True):

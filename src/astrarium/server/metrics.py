@@ -1,8 +1,8 @@
-"""Metrics show the server's books to Prometheus when it asks, so that counting costs next to nothing."""
+"""Metrics show the server's accounts to Prometheus when it asks, so that counting costs next to nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import Protocol
 
@@ -11,10 +11,18 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from astrarium.core.quantities import SECOND
-from astrarium.server.control.books import OUTCOMES, LastMinute, PrometheusHistogram
-from astrarium.server.control.causes import INPUTS, MODEL_ERROR, POLICY_ERROR, QUARANTINED, WORKER_LOST
-from astrarium.server.control.control_room import ControlRoom
+from astrarium.core.quantities import SECOND, Time
+from astrarium.server.control.accounts.accounts import Accounts
+from astrarium.server.control.accounts.causes import (
+    INPUTS,
+    MODEL_ERROR,
+    POLICY_ERROR,
+    QUARANTINED,
+    WORKER_LOST,
+)
+from astrarium.server.control.accounts.histogram import PrometheusHistogram
+from astrarium.server.control.accounts.last_minute import LastMinute
+from astrarium.server.control.accounts.model_accounts import OUTCOMES
 from astrarium.serving.autoscale import advise
 from astrarium.serving.contract import EXPIRED, SACRIFICED, UNSERVED
 
@@ -28,7 +36,7 @@ _ALWAYS_SHOWN = {
 
 
 class Sources(Protocol):
-    """Sources are where numbers come from that the control room does not have."""
+    """Sources are where numbers come from that the accounts do not have."""
 
     def gauges(self) -> dict[str, tuple[str, float]]:
         """Return other values of now: name to explanation and value."""
@@ -44,10 +52,11 @@ class Sources(Protocol):
 
 
 class Metrics(Collector):
-    def __init__(self, control: ControlRoom, sources: Sources) -> None:
-        self._control = control
+    def __init__(self, accounts: Accounts, sources: Sources, clock: Callable[[], Time]) -> None:
+        self._accounts = accounts
         self._sources = sources
-        self._started = control.clock()
+        self._clock = clock
+        self._started = clock()
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
@@ -55,7 +64,7 @@ class Metrics(Collector):
         return generate_latest(self._registry)
 
     def describe(self) -> Iterable[Metric]:
-        """Return nothing: registering must not read books that are still empty."""
+        """Return nothing: registering must not read accounts that are still empty."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
@@ -98,20 +107,20 @@ class Metrics(Collector):
             labels=["model", "outcome"],
         )
         still = GaugeMetricFamily("astrarium_open", "Accepted calls that have not ended.", labels=["model"])
-        for books in self._control.books:
-            accepted.add_metric([books.name], books.accepted)
-            retried.add_metric([books.name], books.retried)
-            still.add_metric([books.name], books.open)
-            refusing.add_metric([books.name], bool(books.refusing))
-            failing.add_metric([books.name], bool(books.failing))
-            for outcome, reason in sorted(_ALWAYS_SHOWN | books.ended.keys()):
-                ended.add_metric([books.name, outcome, reason], books.ended[outcome, reason])
-            for kind, number in books.refused.items():
-                refused.add_metric([books.name, kind], number)
-        for books in self._control.trials:
+        for accounts in self._accounts.models:
+            accepted.add_metric([accounts.name], accounts.accepted)
+            retried.add_metric([accounts.name], accounts.retried)
+            still.add_metric([accounts.name], accounts.open)
+            refusing.add_metric([accounts.name], bool(accounts.refusing))
+            failing.add_metric([accounts.name], bool(accounts.failing))
+            for outcome, reason in sorted(_ALWAYS_SHOWN | accounts.ended.keys()):
+                ended.add_metric([accounts.name, outcome, reason], accounts.ended[outcome, reason])
+            for kind, number in accounts.refused.items():
+                refused.add_metric([accounts.name, kind], number)
+        for accounts in self._accounts.trials:
             for outcome in OUTCOMES.values():
-                count = sum(number for key, number in books.ended.items() if key[0] == outcome)
-                trials.add_metric([books.name, outcome], count)
+                count = sum(number for key, number in accounts.ended.items() if key[0] == outcome)
+                trials.add_metric([accounts.name, outcome], count)
         yield from (accepted, ended, refused, retried, still, refusing, failing, trials)
 
     def _times(self) -> Iterator[Metric]:
@@ -122,24 +131,24 @@ class Metrics(Collector):
         )
         for name, explanation in shown:
             family = HistogramMetricFamily(f"astrarium_{name}_seconds", explanation, labels=["model"])
-            for books in self._control.books:
-                _add(family, books.name, getattr(books, name))
+            for accounts in self._accounts.models:
+                _add(family, accounts.name, getattr(accounts, name))
             yield family
         sizes = HistogramMetricFamily("astrarium_batch_size", "Requests in a batch.", labels=["model"])
-        for books in self._control.books:
-            _add(sizes, books.name, books.batch_size)
+        for accounts in self._accounts.models:
+            _add(sizes, accounts.name, accounts.batch_size)
         yield sizes
 
     def _gpus(self) -> Iterator[Metric]:
         busy = CounterMetricFamily("astrarium_gpu_busy_seconds", "Time spent on batches.", labels=["gpu"])
-        for gpu, spent in enumerate(self._control.gpu_busy):
+        for gpu, spent in enumerate(self._accounts.gpu_busy):
             busy.add_metric([str(gpu)], spent / SECOND)
         yield busy
 
     def _advice(self) -> Iterator[Metric]:
-        now = self._control.clock()
-        ended, good, busy = self._control.recent.totals(now)
-        gpus = len(self._control.gpu_busy)
+        now = self._clock()
+        ended, good, busy = self._accounts.recent.totals(now)
+        gpus = len(self._accounts.gpu_busy)
         span = min(now - self._started, LastMinute.SECONDS * SECOND) or 1
         idle = min(1.0, max(0.0, 1 - busy / (span * gpus)))
         advice = advise(gpus, 1 - good / ended if ended else 0.0, idle)

@@ -2,143 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import os
-import signal
-import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import FrameType
 
 from astrarium import __version__
 from astrarium.core.errors import InputError
-from astrarium.core.quantities import write_bytes
-from astrarium.run.pools import signals_to
 from astrarium.server.control.plan import plan
-from astrarium.server.descriptors import check_descriptors, raise_limit
-from astrarium.server.grpc.server import NativeGrpc, RunningGrpc, serve_grpc
+from astrarium.server.grpc.network import NativeGrpc
+from astrarium.server.grpc.server import RunningGrpc, serve_grpc
 from astrarium.server.http.server import RunningHttp, serve_http
+from astrarium.server.process.descriptors import check_descriptors, raise_limit
+from astrarium.server.process.preflight import check
+from astrarium.server.process.signals import ends_at_once, told_to_stop
 from astrarium.server.recording import Header, Recording
 from astrarium.server.service import LiveService
 from astrarium.server.settings import Address, HttpLimits, Security
 from astrarium.serving.live.workers import LocalWorkers
 from astrarium.serving.scenario import Scenario
-from astrarium.serving.scenario.schema import ServerOptions
-
-# What Ctrl-C (SIGINT) and SIGTERM mean to a server, whatever it is doing.
-
-
-@contextmanager
-def ends_at_once() -> Iterator[None]:
-    """Let a signal end the block, also where it does not await.
-
-    It is raised as KeyboardInterrupt, or as SystemExit where it was SIGTERM.
-    """
-    main = asyncio.current_task()
-    loop = asyncio.get_running_loop()
-    assert main is not None
-    told: list[int] = []
-
-    def end(number: int, frame: FrameType | None) -> None:
-        told.append(number)
-        if asyncio.current_task() is main:
-            raise _ending(number)
-        loop.call_soon_threadsafe(main.cancel)
-
-    with signals_to(end):
-        try:
-            yield
-        except asyncio.CancelledError:
-            if not told:
-                raise
-            raise _ending(told[0]) from None
-
-
-async def told_to_stop() -> None:
-    """Wait until a signal comes."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    with signals_to(lambda number, frame: loop.call_soon_threadsafe(stop.set)):
-        await stop.wait()
-
-
-def _ending(number: int) -> BaseException:
-    return KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)
-
-
-# What can be known to go wrong before a worker is started: models may take minutes to load.
-
-
-_MIB = 2**20
-_SMALLEST = 256  # bytes: one block of the arena
-_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")  # of a container
-
-
-def check(options: ServerOptions) -> None:
-    """Check the options; InputError names the field that this machine cannot satisfy."""
-    check_memory(options.memory, machine_memory())
-    _check_record(options.record)
-    _check_host(options.host)
-    _check_port("http", options.host, options.http)
-    if options.grpc is not None:
-        _check_port("grpc", options.host, options.grpc)
-
-
-def machine_memory() -> int:
-    """Return the bytes that this process may use, by the machine and by the limit of its container."""
-    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    with suppress(OSError, ValueError):
-        return min(whole, int(_CGROUP_LIMIT.read_text()))
-    return whole
-
-
-def check_memory(wanted: int, there: int) -> None:
-    if wanted < _SMALLEST:
-        raise InputError("server.memory", wanted, f"at least {_SMALLEST} bytes")
-    if wanted > there:
-        most = write_bytes(there // _MIB * _MIB)
-        raise InputError("server.memory", write_bytes(wanted), f"at most {most}, which this machine has")
-
-
-def _check_record(record: str | None) -> None:
-    if record is None:
-        return
-    path = Path(record)
-    if path.is_dir() or not path.parent.is_dir():
-        found = "this is a folder" if path.is_dir() else f"there is no folder {path.parent}"
-        raise InputError("server.record", record, f"the name of a file in a folder that is there; {found}")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise InputError("server.record", record, "a file that can be written: permission denied")
-
-
-def _check_host(host: str) -> None:
-    try:
-        _bound(host, 0)
-    except OSError as error:
-        raise InputError("server.host", host, f"an address of this machine: {_told(error)}") from None
-
-
-def _check_port(field: str, host: str, port: int) -> None:
-    try:
-        _bound(host, port)
-    except OSError as error:
-        way_out = f"stop what listens there, or choose another: -o server.{field}=PORT, 0 for any free one"
-        expected = f"a port of {host} that can be listened on ({_told(error)}); {way_out}"
-        raise InputError(f"server.{field}", port, expected) from None
-
-
-def _told(error: OSError) -> str:
-    return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
-
-
-def _bound(host: str, port: int) -> None:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    socket.create_server((host, port), family=family).close()
-
+from astrarium.serving.scenario.server_options import ServerOptions
 
 DRAIN_SECONDS = 30.0
 CLOSE_SECONDS = 5.0
@@ -215,7 +99,7 @@ async def _listen(service: LiveService, options: ServerOptions) -> RunningServer
 
 
 async def _finish(running: RunningServer) -> None:
-    log.info("draining: %d calls are open", running.service.control.admission.open())
+    log.info("draining: %d calls are open", running.service.coordinator.admission.open())
     await running.service.drain(DRAIN_SECONDS)
     await running.http.stop(CLOSE_SECONDS)
     if running.grpc is not None:

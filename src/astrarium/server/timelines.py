@@ -11,26 +11,8 @@ import msgspec
 
 from astrarium.core.quantities import MICROSECOND, Time
 from astrarium.run.timeline import Entry, process, slice_of, timeline
-from astrarium.server.contract import InferAnswer, Stages
-
-# An answered call's stages on one line, for a header or metadata.
-
-
-# What happens between one instant of Stages and the next.
-BETWEEN = ("admit", "queue", "hand_over", "execute", "answer")
-
-
-def stage_line(answer: InferAnswer) -> str:
-    """Return the stages on one line, in microseconds.
-
-    For example 'admit=40, queue=2310, hand_over=35, execute=6125, answer=52, batch=4, gpu=0'.
-    """
-    times = [
-        f"{name}={(end - start) // 1000}"
-        for name, (start, end) in zip(BETWEEN, pairwise(answer.stages), strict=True)
-    ]
-    return ", ".join([*times, f"batch={answer.batch_size}", f"gpu={answer.gpu}"])
-
+from astrarium.server.contract import Stages
+from astrarium.server.stage_line import BETWEEN
 
 KEPT = 5_000
 # process numbers in the trace

@@ -20,11 +20,11 @@ import numpy as np
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import Time, write_duration
 from astrarium.run.pools import processes, threads
-from astrarium.run.report import plain_table
+from astrarium.run.tables import plain_table
 from astrarium.serving.contract import Setup
 from astrarium.serving.level import run
 from astrarium.serving.scenario import Scenario, build
-from astrarium.serving.scenario.schema import spans
+from astrarium.serving.scenario.rates import spans
 from astrarium.serving.state import Outcome
 from astrarium.serving.twin import simulation
 from astrarium.serving.twin.native import has_twin

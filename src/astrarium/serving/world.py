@@ -6,10 +6,11 @@ request really takes. Policies see estimates only, and what a profiler measures 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from astrarium.core.profiles import Dynamic
 from astrarium.core.quantities import Time
 from astrarium.serving import contract
 from astrarium.serving.contract import Action, Event, Request, Setup
@@ -35,6 +36,22 @@ class TableTruth:
 
     def execution(self, batch: Batch) -> Time:
         return self._by_gpu[batch.gpu][batch.model][len(batch.requests)]
+
+
+class DynamicTruth:
+    """*work* holds every request's own time, by its id; models without a dynamic profile follow *tables*."""
+
+    def __init__(self, work: Sequence[Time], profiles: Mapping[int, Dynamic], tables: TableTruth) -> None:
+        self._work = work
+        self._profiles = profiles
+        self._tables = tables
+
+    def execution(self, batch: Batch) -> Time:
+        profile = self._profiles.get(batch.model)
+        if profile is None:
+            return self._tables.execution(batch)
+        longest = max(self._work[request.id] for request in batch.requests)
+        return profile.batch_time(len(batch.requests), longest)
 
 
 @dataclass(frozen=True)

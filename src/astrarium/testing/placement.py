@@ -21,8 +21,9 @@ from hypothesis import strategies as st
 from astrarium.core.errors import BrokenBooks, InputError
 from astrarium.core.quantities import MICROSECOND, MILLISECOND, Time, to_ms
 from astrarium.core.registry import Registry
-from astrarium.placement.interference import share_factor
-from astrarium.placement.plan import ROUNDING, Plan, PlanEntry, Replica, check, read, written
+from astrarium.placement.gpu_share import share_factor
+from astrarium.placement.plan import ROUNDING, Plan, Replica, check
+from astrarium.placement.plan_file import PlanEntry, read, written
 from astrarium.placement.policies import Search, placement_policies
 from astrarium.placement.problem import ALONE, Form, GpuDemand, PlacedModel, PlacementGpu, Problem, Shape
 from astrarium.testing.conformance import BOUNDED, Conformance, ContractError, ensure, same

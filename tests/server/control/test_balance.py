@@ -18,11 +18,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from astrarium.core.quantities import MILLISECOND, SECOND
-from astrarium.server.contract import InferCall
-from astrarium.server.control.calls import Calls, Preprocessor
-from astrarium.server.timelines import Timelines
-from astrarium.serving.live.tensors import Tensor
-from tests.support.live_fakes import FakeAnswer, Stage
+from tests.support.live_fakes import Stage, admit, handler_of
 from tests.support.server.live_server import PATIENCE, Server, serving
 from tests.support.server.native_network import asking, running
 
@@ -172,22 +168,18 @@ def test_the_native_scheduler_counts_the_calls_that_it_holds_where_they_lie() ->
 @pytest.mark.parametrize("lost", ["ticket", "book", "admission"])
 def test_a_call_that_python_has_lost_is_found(lost: str) -> None:
     stage = Stage(gpus=1)
-    preparer = Preprocessor(stage.tensor_store, lambda: None)
-    calls = Calls(stage.control, stage.repository, preparer, Timelines(), stage.loop.clock, lambda: "")
-    stage.desk._ended = calls.ticket_ended
-    call = InferCall("m0", [Tensor("INPUT", "FP32", (2, 2), bytes(16))], 2, stage.loop.now)
-    calls._admit(call, stage.repository.entries[0], FakeAnswer())
-    assert stage.control.unaccounted() == 0
+    admit(stage, handler_of(stage), rows=2)
+    assert stage.coordinator.unaccounted() == 0
     if lost == "ticket":
-        stage.control._tickets.clear()
-        assert stage.control.unaccounted() == 1
+        stage.open_calls._by_number.clear()
+        assert stage.coordinator.unaccounted() == 1
         return
     stage.loop.run_until(stage.loop.now + 100 * MILLISECOND)
-    assert stage.control.books[0].ended["in_time", ""] == 1
-    assert stage.control.unaccounted() == 0
+    assert stage.coordinator.accounts.models[0].ended["in_time", ""] == 1
+    assert stage.coordinator.unaccounted() == 0
     if lost == "book":
-        stage.control.books[0].ended_in_all -= 1
-        assert stage.control.unaccounted() > 0
+        stage.coordinator.accounts.models[0].ended_in_all -= 1
+        assert stage.coordinator.unaccounted() > 0
     else:
-        stage.control.admission.ended(0)
-        assert stage.control.unaccounted() == 1
+        stage.coordinator.admission.ended(0)
+        assert stage.coordinator.unaccounted() == 1

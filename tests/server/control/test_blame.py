@@ -7,9 +7,9 @@ import logging
 import pytest
 
 from astrarium.core.quantities import MILLISECOND, SECOND
-from astrarium.server.control.causes import QUARANTINED, WORKER_LOST
-from astrarium.server.control.fleet import LOADS
-from astrarium.server.control.tickets import Ticket
+from astrarium.server.control.accounts.causes import QUARANTINED, WORKER_LOST
+from astrarium.server.control.calls.ticket import Ticket
+from astrarium.server.control.workers.fleet import LOADS
 from astrarium.serving.live.messages import LoadModel, RunBatch, UnloadModel, WorkerBroken
 from astrarium.serving.live.process import Death
 from astrarium.serving.state import Outcome
@@ -66,15 +66,15 @@ def test_the_quarantine_is_seen_ends_by_itself_and_can_be_lifted() -> None:
         stage = poisoned()
         stage.call(data=POISON)
         stage.wait(200)
-        (held,) = stage.control.quarantined()
+        (held,) = stage.coordinator.quarantined()
         assert (held.model, held.until - held.since) == (0, QUARANTINE)
         assert "this call alone" in held.reason
         stage.workers.deadly.clear()
         if lift:
-            assert stage.control.release(0) == 1
+            assert stage.coordinator.release(0) == 1
         else:
             stage.wait(QUARANTINE / MILLISECOND)
-        assert stage.control.quarantined() == []
+        assert stage.coordinator.quarantined() == []
         ticket = stage.call(data=POISON)
         stage.wait(30)
         assert ticket.outcome is Outcome.IN_TIME
@@ -150,8 +150,8 @@ def test_calls_wait_for_a_worker_that_is_on_its_way_and_others_are_told_that_it_
     stage.workers.crash(0)
     stage.wait(1)
     now = stage.loop.now
-    admission = stage.control.admission
-    assert not stage.control.present
+    admission = stage.coordinator.admission
+    assert not stage.coordinator.present
     assert admission.admit(0, 25 * MILLISECOND, now, now) == 4  # away
     assert admission.admit(0, 300 * MILLISECOND, now, now) == 0
     ticket = stage.call(timeout_ms=300)
@@ -174,7 +174,7 @@ def test_rows_and_copies_of_an_input_that_broke_a_worker_are_not_tried_one_by_on
     stage.wait(3000)
     assert outcomes(copies) == [Outcome.FAILED] * 6
     assert stage.fleet.restarts == 2
-    assert len(stage.control.quarantined()) == 1
+    assert len(stage.coordinator.quarantined()) == 1
     stage.check_the_books()
 
 
@@ -246,7 +246,7 @@ def test_a_load_that_ends_its_worker_is_blamed_and_not_the_batch_beside_it() -> 
     stage.fleet.load(1, stage.plan.models[1].files)
     stage.wait(2900)
     assert ticket.outcome is Outcome.IN_TIME
-    assert stage.control.quarantined() == []
+    assert stage.coordinator.quarantined() == []
     assert "while it loaded model m1" in stage.fleet.last_death
 
 
@@ -342,7 +342,7 @@ def test_a_model_that_is_set_apart_breaks_nobody_elses_work() -> None:
     stage.wait(12_000)
     assert stage.fleet.restarts >= restarts + 5
     assert outcomes(others) == [Outcome.IN_TIME] * len(others)
-    assert stage.control.present == {0}
+    assert stage.coordinator.present == {0}
     stage.check_the_books()
 
 

@@ -1,4 +1,4 @@
-"""The control room in virtual time: what becomes of calls when all is well, and when it is not."""
+"""The coordinator in virtual time: what becomes of calls when all is well, and when it is not."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from astrarium.core.errors import InputError
 from astrarium.core.quantities import MILLISECOND, SECOND
 from astrarium.core.trace import Step
 from astrarium.run.replay import replay
-from astrarium.server.control.causes import MODEL_ERROR, POLICY_ERROR, WORKER_LOST
-from astrarium.server.control.fleet import FIRST_PAUSE, LATE_FOR, LONGEST_PAUSE, LOOK_EVERY
-from astrarium.server.control.tickets import Ticket
+from astrarium.server.control.accounts.causes import MODEL_ERROR, POLICY_ERROR, WORKER_LOST
+from astrarium.server.control.calls.ticket import Ticket
+from astrarium.server.control.workers.fleet import FIRST_PAUSE, LATE_FOR, LONGEST_PAUSE, LOOK_EVERY
 from astrarium.serving.contract import Action, BatchPreempted, Dispatch, Drop, Preempt
 from astrarium.serving.live.messages import (
     BatchCancelled,
@@ -78,7 +78,7 @@ def test_a_killed_worker_costs_nothing_where_the_deadline_allows_another_try() -
     stage.workers.kill(ticket_gpu(stage))
     stage.wait(30)
     assert (ticket.outcome, ticket.retried) == (Outcome.IN_TIME, True)
-    assert stage.control.books[0].retried == 1
+    assert stage.coordinator.accounts.models[0].retried == 1
     stage.check_the_books()
 
 
@@ -260,7 +260,7 @@ def test_a_policy_that_fails_is_replaced_and_its_requests_are_told() -> None:
     stage.wait(1)
     assert {ticket.cause for ticket in calls} == {POLICY_ERROR}
     assert {ticket.reason for ticket in calls} == {"the policy eager failed: RuntimeError: a bug"}
-    assert stage.control.policy_errors == 1
+    assert stage.coordinator.policy_errors == 1
     later = stage.call()
     stage.wait(30)
     assert later.outcome is Outcome.IN_TIME
@@ -273,7 +273,7 @@ def test_a_new_scheduler_takes_over_what_waits_and_lets_run_what_runs() -> None:
     stage.wait(1)
     waiting = stage.call()
     stage.wait(1)
-    stage.control.begin(stage.plan.setup)
+    stage.coordinator.begin(stage.plan.setup)
     stage.wait(60)
     assert running.outcome is waiting.outcome is Outcome.IN_TIME
     batches = [order for _, order in stage.workers.orders if isinstance(order, RunBatch)]
@@ -285,7 +285,7 @@ def test_a_worker_that_dies_between_two_schedulers_loses_nothing() -> None:
     stage = Stage(gpus=2, slo_ms=60)
     calls = [stage.call() for _ in range(2)]
     stage.wait(1)
-    stage.control.begin(stage.plan.setup)
+    stage.coordinator.begin(stage.plan.setup)
     stage.workers.kill(0)
     stage.workers.kill(1)
     stage.wait(500)
@@ -297,7 +297,7 @@ def test_closing_ends_everything_that_is_open() -> None:
     stage = Stage(gpus=1)
     calls = [stage.call() for _ in range(20)]
     stage.wait(1)
-    stage.control.close()
+    stage.coordinator.close()
     assert len(stage.ended) == len(calls)
     stage.workers.kill(0)
     stage.wait(1)
@@ -308,10 +308,10 @@ def test_closing_ends_calls_whose_inputs_are_still_being_made() -> None:
     stage = Stage(gpus=1)
     ticket = stage.call(made=False)
     stage.wait(1)
-    stage.control.close()
+    stage.coordinator.close()
     assert stage.ended == [ticket]
     ticket.inputs_ready = True
-    stage.control.inputs_made()  # too late: it has ended
+    stage.coordinator.open_calls.inputs_made()  # too late: it has ended
     assert stage.ended == [ticket]
     stage.check_the_books()
 
@@ -322,7 +322,7 @@ def test_a_call_waits_for_its_inputs_and_is_then_answered() -> None:
     stage.wait(2)
     assert not stage.workers.batches()
     ticket.inputs_ready = True
-    stage.control.inputs_made()
+    stage.coordinator.open_calls.inputs_made()
     stage.wait(30)
     assert ticket.outcome is Outcome.IN_TIME
     stage.check_the_books()
@@ -418,7 +418,7 @@ def play(stage: Stage, happenings: list[tuple[str, int, int]], applications: int
                 stage.workers.broken, stage.workers.stuck = set(), set()
                 stage.workers.deadly.clear()
             case "renew":
-                stage.control.begin(stage.plan.setup)
+                stage.coordinator.begin(stage.plan.setup)
         stage.wait(pause)
     for _ in range(40):
         stage.wait(100)
@@ -491,7 +491,7 @@ def assert_all_gpus_serve_again(stage: Stage) -> None:
     stage.workers.broken, stage.workers.stuck = set(), set()
     stage.workers.deadly.clear()
     stage.wait(LONGEST_PAUSE / MILLISECOND + 100)
-    stage.control.begin(stage.plan.setup)
+    stage.coordinator.begin(stage.plan.setup)
     before = len(stage.workers.orders)
     calls = [stage.call(model) for model in range(3)]
     stage.wait(100)
@@ -535,7 +535,7 @@ def test_a_batch_that_ended_before_the_order_to_stop_it_came_frees_its_gpu() -> 
     assert later.outcome is Outcome.IN_TIME
     heard = [event for step in stage.steps for event in step.events]
     assert [event.run for event in heard if type(event) is BatchPreempted] == [0]
-    stage.control.close()
+    stage.coordinator.close()
     stage.check_the_books()
 
 
@@ -557,10 +557,10 @@ def test_a_call_goes_home_when_no_worker_writes_for_it_any_more() -> None:
     stage.call()
     stage.wait(0)
     assert ticket.outcome is Outcome.OPEN
-    assert stage.scheduler._steps.held() == stage.desk.open == 3
+    assert stage.scheduler._steps.held() == len(stage.open_calls) == 3
     stage.wait(10)
     assert (ticket.outcome, ticket.cause, ticket.reason) == (Outcome.DROPPED, "bored", "bored")
-    stage.control.close()
+    stage.coordinator.close()
     stage.check_the_books()
 
 
@@ -594,7 +594,7 @@ def test_a_setup_that_no_policy_takes_changes_nothing() -> None:
 
     object.__setattr__(stage.plan, "new_policy", refuse)
     with pytest.raises(InputError):
-        stage.control.begin(stage.plan.setup)
+        stage.coordinator.begin(stage.plan.setup)
     object.__setattr__(stage.plan, "new_policy", good)
     stage.wait(60)
     assert ticket.outcome is Outcome.IN_TIME
@@ -613,7 +613,7 @@ def test_a_worker_that_dies_with_the_news_of_a_stopped_batch_costs_nobody_an_end
     second = stage.call()
     stage.wait(1000)
     assert second.outcome is Outcome.IN_TIME
-    stage.control.close()  # the first waits again, in the books
+    stage.coordinator.close()  # the first waits again, in the books
     stage.check_the_books()
 
 
@@ -627,11 +627,11 @@ def test_a_worker_that_dies_with_a_stopped_batch_costs_nobody_an_end(kind: str) 
     forgotten = preempt(stage)
     getattr(stage.workers, kind)(0)
     stage.wait(500)
-    assert stage.control.quarantined() == []
+    assert stage.coordinator.quarantined() == []
     later = stage.call()
     stage.wait(100)
     assert later.outcome is Outcome.IN_TIME
-    stage.control.begin(stage.plan.setup)  # the next policy hears of both again
+    stage.coordinator.begin(stage.plan.setup)  # the next policy hears of both again
     stage.wait(100)
     assert {first.outcome, forgotten.outcome} <= {Outcome.IN_TIME, Outcome.DROPPED}
     stage.check_the_books()

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from astrarium.core.quantities import MILLISECOND, SECOND, Time
-from astrarium.server.control.bounds import alone, bounded
-from astrarium.server.control.watches import EVERY, FEWEST, DriftWatch
-from astrarium.server.service import LiveService
+from astrarium.server.control.health.bounds import alone, bounded
+from astrarium.server.control.health.calibration import Calibration
+from astrarium.server.control.health.drift_watch import EVERY, FEWEST, DriftWatch
+from astrarium.server.control.replanning import Replanner
 from astrarium.serving.contract import GpuSpec, ModelSpec, Network, Setup, latency_table
 from astrarium.serving.live.messages import ModelComplete, ModelLoaded
 from astrarium.serving.policies import serving_policies
@@ -27,12 +27,12 @@ def path(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str
 def test_profiles_follow_batches_that_have_become_slower() -> None:
     stage = Stage(gpus=1, slo_ms=100)
     watch = DriftWatch(stage.plan.setup, stage.loop.now)
-    stage.control.listeners.append(watch.saw)
+    stage.coordinator.accounts.batch_listeners.append(watch.saw)
     stage.workers.slower = 1.5
     for _ in range(FEWEST):
         stage.call()
         stage.wait(20)
-    setup = stage.control.setup
+    setup = stage.coordinator.setup
     revised = watch.revised(setup, stage.loop.now + EVERY)
     assert revised is not None
     assert revised.models[0].latency[1] == pytest.approx(1.5 * setup.models[0].latency[1], rel=0.01)
@@ -60,15 +60,14 @@ def test_batches_that_ran_before_all_graphs_were_there_are_not_held_against_the_
     assert entry.whole(now + 5), "a worker that is gone runs nothing"
 
 
-def test_the_drift_watch_is_shown_batches_of_whole_models_only() -> None:
+def test_the_drift_watch_is_shown_batches_of_whole_models_only(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(gpus=1)
     shown: list[Any] = []
-    service: Any = SimpleNamespace(
-        repository=stage.repository,
-        _drift=SimpleNamespace(saw=lambda model, batches: shown.extend(batches)),
-    )
+    calibration = Calibration(lambda worker: None, stage.loop.clock)
+    replanner = Replanner(stage.plan, stage.coordinator, stage.repository, calibration, stage.loop.clock)
+    monkeypatch.setattr(replanner._drift, "saw", lambda model, batches: shown.extend(batches))
     stage.repository.entries[0].whole_at[0] = 7
-    LiveService._saw(service, 0, [(6, 1, MILLISECOND), (7, 2, MILLISECOND)])
+    replanner.saw(0, [(6, 1, MILLISECOND), (7, 2, MILLISECOND)])
     assert shown == [(7, 2, MILLISECOND)]
 
 
@@ -89,7 +88,7 @@ def _judges(watch: DriftWatch, stage: Stage, now: int) -> bool:
 def drifted(stage: Stage, slower: float) -> DriftWatch:
     """A watch that has twice seen enough batches this much slower, and the plan that follows from it."""
     watch = DriftWatch(stage.plan.setup, stage.loop.now)
-    stage.control.listeners.append(watch.saw)
+    stage.coordinator.accounts.batch_listeners.append(watch.saw)
     stage.workers.slower = slower
     for _ in range(2):  # at most twofold at once
         for _ in range(FEWEST):
@@ -102,13 +101,13 @@ def drifted(stage: Stage, slower: float) -> DriftWatch:
 def follow(stage: Stage, watch: DriftWatch) -> None:
     """What the server does now and then."""
     stage.wait(EVERY / MILLISECOND)
-    revised = watch.revised(stage.control.setup, stage.loop.now)
+    revised = watch.revised(stage.coordinator.setup, stage.loop.now)
     if revised is not None:
-        stage.control.begin(revised)
+        stage.coordinator.begin(revised)
 
 
 def planned_alone(stage: Stage) -> Time:
-    return alone(stage.control.setup.models[0], stage.control.setup.network)
+    return alone(stage.coordinator.setup.models[0], stage.coordinator.setup.network)
 
 
 @pytest.mark.parametrize("policy", serving_policies.names())
@@ -117,7 +116,7 @@ def test_however_slow_a_model_was_a_lone_request_is_tried_under_every_policy(pat
     if path == "native" and policy not in NATIVE:
         pytest.skip("it does not decide natively")
     stage = Stage(gpus=1, policy=policy)
-    stage.control.begin(replace(stage.control.setup, network=Network(MILLISECOND, 0, MILLISECOND)))
+    stage.coordinator.begin(replace(stage.coordinator.setup, network=Network(MILLISECOND, 0, MILLISECOND)))
     watch = drifted(stage, slower=10.0)
     assert 20 * MILLISECOND < planned_alone(stage) <= 22.5 * MILLISECOND
     stage.workers.slower = 1.0
@@ -168,12 +167,12 @@ def test_delays_measured_in_a_bad_moment_are_bounded_and_follow_the_pings() -> N
     stage = Stage(gpus=1)
     pings = [Network(15 * MILLISECOND, 0, 30 * MILLISECOND), Network(MILLISECOND // 5, 0, MILLISECOND // 2)]
     watch = DriftWatch(stage.plan.setup, stage.loop.now, lambda: pings[0])
-    stage.control.begin(replace(stage.plan.setup, network=pings[0]))
+    stage.coordinator.begin(replace(stage.plan.setup, network=pings[0]))
     assert planned_alone(stage) <= 22.5 * MILLISECOND
-    assert stage.control.setup.network.control == 15 * MILLISECOND  # the response delay yields first
+    assert stage.coordinator.setup.network.control == 15 * MILLISECOND  # the response delay yields first
     del pings[0]
     follow(stage, watch)
-    assert stage.control.setup.network == pings[0]
+    assert stage.coordinator.setup.network == pings[0]
     pings[0] = Network(5 * MILLISECOND, 0, 5 * MILLISECOND)
     follow(stage, watch)
     assert watch.revisions == 1  # what comes and goes is for the margins

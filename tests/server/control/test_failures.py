@@ -14,22 +14,30 @@ import pytest
 import tritonclient.grpc as over_grpc
 
 from astrarium.core.quantities import MILLISECOND, SECOND
-from astrarium.server.contract import InferCall, Kind, Refused
-from astrarium.server.control.books import ModelBooks
-from astrarium.server.control.calls import Calls, Preprocessor, _tensor
-from astrarium.server.control.failure_watch import (
+from astrarium.server.contract import Kind, Refused
+from astrarium.server.control.accounts.model_accounts import ModelAccounts
+from astrarium.server.control.calls.handler import CallHandler
+from astrarium.server.control.calls.preprocessing import made_tensor
+from astrarium.server.control.health.failure_watch import (
     FEWEST_FAILED,
     FIRST_PAUSE,
     LONGEST_PAUSE,
     WHILE,
     FailureWatch,
 )
-from astrarium.server.service import LiveService
-from astrarium.server.timelines import Timelines
 from astrarium.serving.live.backends import examples
-from astrarium.serving.live.tensors import DATATYPES, Tensor, TensorSpec
+from astrarium.serving.live.tensors import DATATYPES, TensorSpec
 from astrarium.serving.state import Outcome
-from tests.support.live_fakes import PATHS, FakeAnswer, FakeLoop, FakeWorkers, Stage, make_plan, on_path
+from tests.support.live_fakes import (
+    PATHS,
+    FakeLoop,
+    Stage,
+    admit,
+    handler_of,
+    make_plan,
+    on_path,
+    service_of,
+)
 from tests.support.server.live_server import Server, eventually, serving
 
 path = pytest.fixture(on_path, params=PATHS)
@@ -40,7 +48,7 @@ class Looks:
 
     def __init__(self) -> None:
         self.now = 5 * SECOND
-        self.books = [ModelBooks("a"), ModelBooks("b")]
+        self.books = [ModelAccounts("a"), ModelAccounts("b")]
         self.watch = FailureWatch(self.books, self.now)
         self.trial = "ValueError: no"  # why trials fail; empty: they are answered
         self.trials: list[int] = []  # when, in seconds
@@ -184,17 +192,10 @@ def test_a_model_that_is_loaded_anew_is_given_another_chance() -> None:
 # Trial calls
 
 
-def calls_of(stage: Stage) -> Calls:
-    preparer = Preprocessor(stage.tensor_store, lambda: None)
-    calls = Calls(stage.control, stage.repository, preparer, Timelines(), stage.loop.clock, lambda: "")
-    stage.desk._ended = calls.ticket_ended
-    return calls
-
-
-async def tried_out(stage: Stage, calls: Calls) -> str:
+async def tried_out(stage: Stage, calls: CallHandler) -> str:
     trial = asyncio.create_task(calls.try_out(stage.repository.entries[0]))
     await asyncio.sleep(0)
-    assert stage.control.unaccounted() == 0
+    assert stage.coordinator.unaccounted() == 0
     stage.wait(1000)
     return await trial
 
@@ -202,20 +203,20 @@ async def tried_out(stage: Stage, calls: Calls) -> str:
 @pytest.mark.parametrize(("broken", "why"), [(False, ""), (True, "ValueError: no")])
 def test_a_trial_is_in_books_of_its_own(path: str, broken: bool, why: str) -> None:
     stage = Stage(gpus=1)
-    calls = calls_of(stage)
+    calls = handler_of(stage)
     stage.workers.broken = {0} if broken else set()
     assert asyncio.run(tried_out(stage, calls)) == why
-    trials = stage.control.trials[0]
-    books = stage.control.books[0]
+    trials = stage.coordinator.accounts.trials[0]
+    books = stage.coordinator.accounts.models[0]
     assert (trials.accepted, trials.ended_in_all, books.accepted, books.ended_in_all) == (1, 1, 0, 0)
-    assert stage.control.unaccounted() == 0
-    assert stage.control.admission.open() == 0
+    assert stage.coordinator.unaccounted() == 0
+    assert stage.coordinator.admission.open() == 0
     assert stage.tensor_store.arena.used == 0
 
 
 def test_a_trial_whose_worker_dies_has_failed(path: str) -> None:
     stage = Stage(gpus=1)
-    calls = calls_of(stage)
+    calls = handler_of(stage)
 
     async def die() -> str:
         trial = asyncio.create_task(calls.try_out(stage.repository.entries[0]))
@@ -226,16 +227,16 @@ def test_a_trial_whose_worker_dies_has_failed(path: str) -> None:
         return await trial
 
     assert asyncio.run(die())
-    assert stage.control.trials[0].ended_in_all == 1
-    assert stage.control.unaccounted() == 0
+    assert stage.coordinator.accounts.trials[0].ended_in_all == 1
+    assert stage.coordinator.unaccounted() == 0
 
 
 def test_a_model_that_fails_takes_one_call_and_refuses_the_others(path: str) -> None:
     stage = Stage(gpus=1)
-    calls = calls_of(stage)
+    calls = handler_of(stage)
     entry = stage.repository.entries[0]
     watch = calls._failures
-    books = stage.control.books[0]
+    books = stage.coordinator.accounts.models[0]
     for _ in range(FEWEST_FAILED):
         books.accepted += 1
         books.call_ended(Outcome.FAILED, "model_error", MILLISECOND)
@@ -244,28 +245,23 @@ def test_a_model_that_fails_takes_one_call_and_refuses_the_others(path: str) -> 
         list(watch.look(stage.loop.now))
     entry.failing = books.failing
     with pytest.raises(Refused, match="model m0 is not ready: all of the last 10 calls failed") as refused:
-        ask(stage, calls)
+        admit(stage, calls)
     assert refused.value.kind is Kind.UNAVAILABLE
     stage.loop.run_until(stage.loop.now + FIRST_PAUSE)
-    ask(stage, calls)
+    admit(stage, calls)
     with pytest.raises(Refused, match="is not ready"):
-        ask(stage, calls)
+        admit(stage, calls)
     stage.wait(1000)
     assert books.refused == {"unavailable": 2}
     assert list(watch.look(stage.loop.now)) == [0]
     assert not books.failing
 
 
-def ask(stage: Stage, calls: Calls) -> None:
-    data = Tensor("INPUT", "FP32", (1, 2), bytes(8))
-    calls._admit(InferCall("m0", [data], 1, stage.loop.now), stage.repository.entries[0], FakeAnswer())
-
-
 @pytest.mark.parametrize("datatype", [*DATATYPES, "BYTES", "BF16"])
 def test_a_trial_can_be_made_of_every_datatype(datatype: str) -> None:
     spec = TensorSpec("X", datatype, (3, -1))
     made = examples.batch([spec], 1, np.random.default_rng(0)).inputs
-    assert _tensor(spec, made, 1).shape == (1, 3, 1)
+    assert made_tensor(spec, made, 1).shape == (1, 3, 1)
 
 
 # The service
@@ -274,9 +270,10 @@ def test_a_trial_can_be_made_of_every_datatype(datatype: str) -> None:
 def test_a_service_says_so_once_and_once_that_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
     async def fail_everybody() -> None:
         made = make_plan(1, 2, "eager", 25 * MILLISECOND, 1 << 20)
-        service = LiveService(made, lambda _, listener, __: FakeWorkers(FakeLoop(), listener, made.setup))
-        service.control.begin(made.setup)
-        service.control.present.add(0)
+        loop = FakeLoop()
+        service = service_of(made, loop)
+        service.coordinator.begin(made.setup)
+        service.coordinator.present.add(0)
         for entry in service.repository.entries:
             entry.state = "READY"
             entry.reason = ""
@@ -286,13 +283,12 @@ def test_a_service_says_so_once_and_once_that_it_is_over(caplog: pytest.LogCaptu
             return tries.pop(0)
 
         service.calls.try_out = try_out  # type: ignore[method-assign]
-        now = service.clock()
         for second in range(8):
-            service.clock = standing_at(now + second * SECOND)
             for _ in range(3):
-                service.books[0].call_ended(Outcome.FAILED, "model_error", MILLISECOND)
-            service._look_for_failures()
-            await asyncio.gather(*service._trials)
+                service.coordinator.accounts.models[0].call_ended(Outcome.FAILED, "model_error", MILLISECOND)
+            service.readiness.look_for_failures()
+            await asyncio.gather(*service.readiness.trials)
+            loop.now += SECOND
             if second == 6:
                 assert service.card("m0").health[0] == "UNAVAILABLE"
                 assert service.card("m0").health[1].endswith("and so did a trial: ValueError: no")
@@ -304,7 +300,7 @@ def test_a_service_says_so_once_and_once_that_it_is_over(caplog: pytest.LogCaptu
         assert tries == []
         assert service.card("m0").health == ("READY", "")
         assert service.ready
-        service.control.close()
+        service.coordinator.close()
 
     with caplog.at_level(logging.INFO):
         asyncio.run(fail_everybody())
@@ -313,10 +309,6 @@ def test_a_service_says_so_once_and_once_that_it_is_over(caplog: pytest.LogCaptu
         len([line for line in said if "model m0 is not ready: all of the last 18 calls failed" in line]) == 1
     )
     assert len([line for line in said if "model m0 is ready again: a trial call was answered" in line]) == 1
-
-
-def standing_at(moment: int) -> Callable[[], int]:
-    return lambda: moment
 
 
 SCENARIO = """

@@ -8,7 +8,7 @@ import pytest
 
 from astrarium.core.optional import extension
 from astrarium.core.quantities import MILLISECOND
-from astrarium.server.control.admission import BACKLOG, CLOSED, FULL, TAKEN, TOO_LATE
+from astrarium.server.control.calls.admission import BACKLOG, CLOSED, FULL, TAKEN, TOO_LATE
 from astrarium.serving.contract import (
     DynamicSpec,
     GpuSpec,
@@ -32,7 +32,7 @@ OBJECTIVE = 25 * MILLISECOND
 
 def late_by(stage: Stage, slips_ms: list[float]) -> None:
     for slip in slips_ms:
-        stage.control.admission.answered(0, round(slip * MILLISECOND))
+        stage.coordinator.admission.answered(0, round(slip * MILLISECOND))
 
 
 def margin(stage: Stage, spare_ms: float = 1000.0) -> float:

@@ -17,7 +17,7 @@ from astrarium.core.policy import SetTimer, TimerFired
 from astrarium.core.quantities import FOREVER, MILLISECOND
 from astrarium.core.trace import Step
 from astrarium.run.replay import replay
-from astrarium.server.control.causes import POLICY_ERROR
+from astrarium.server.control.accounts.causes import POLICY_ERROR
 from astrarium.server.control.python_policy import PythonPolicy
 from astrarium.serving.contract import (
     Action,
@@ -181,7 +181,7 @@ def test_each_policy_that_takes_over_has_a_section_of_its_own() -> None:
     stage.call()
     stage.wait(1)
     before = len(stage.steps)
-    stage.control.begin(stage.plan.setup)
+    stage.coordinator.begin(stage.plan.setup)
     stage.wait(30)
     first = stage.steps[before]
     assert [type(event) for event in first.events] == [GpuLeft]  # it works for the one before
@@ -216,7 +216,7 @@ def test_a_policy_that_cannot_be_made_anew_goes_on_failing_its_calls() -> None:
         calls.append(stage.call())
         stage.wait(1)
     assert [ticket.cause for ticket in calls] == [POLICY_ERROR] * 3
-    assert stage.control.policy_errors == 3
+    assert stage.coordinator.policy_errors == 3
     stage.check_the_books()
 
 
@@ -227,7 +227,7 @@ def test_a_policys_own_reason_to_drop_a_call_is_told_and_counted() -> None:
     ticket = stage.call()
     stage.wait(0)
     assert (ticket.outcome, ticket.cause, ticket.reason) == (Outcome.DROPPED, "bored", "bored")
-    assert stage.control.books[0].ended["dropped", "bored"] == 1
+    assert stage.coordinator.accounts.models[0].ended["dropped", "bored"] == 1
 
 
 # Nobody waits while a policy thinks

@@ -17,9 +17,9 @@ import pytest
 from astrarium.core.optional import extension
 from astrarium.core.quantities import MILLISECOND, SECOND
 from astrarium.server.contract import Kind
-from astrarium.server.control.calls import refusal as refusal_of
-from astrarium.server.control.tickets import Ticket
-from astrarium.server.http.bodies import refusal
+from astrarium.server.control.calls.refusals import refusal as refusal_of
+from astrarium.server.control.calls.ticket import Ticket
+from astrarium.server.http.replies import refusal
 from astrarium.server.http.server import serve_http
 from astrarium.serving.state import Outcome
 from tests.support.server.fakes import HOUR, FakeService, LoopbackFront, until

@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 
 from astrarium.core.errors import InputError
-from astrarium.serving.live import preparing
 from astrarium.serving.live.backends import backends, checked_options
 from astrarium.serving.live.backends import torch as torch_backend
 from astrarium.serving.live.backends.contract import Batch, ModelFailed, ModelFiles, Place
 from astrarium.serving.live.backends.torch import cuda_runner, first_sizes, graph_sizes, programs
 from astrarium.serving.live.backends.torch.cuda_runner import CudaBatch, CudaRunner
 from astrarium.serving.live.backends.torch.programs import Program
+from astrarium.serving.live.messages import plain_files
 from astrarium.serving.live.tensors import BF16, DATATYPES, TensorSpec, to_bfloat16
-from astrarium.serving.live.worker import files_to
+from astrarium.serving.live.worker import preparing
 
 torch = pytest.importorskip("torch")
 
@@ -695,7 +695,7 @@ def test_what_was_prepared_is_loaded_once_unless_its_file_has_changed(home: Path
 
 def test_what_was_prepared_and_is_not_loaded_is_freed(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(preparing, "_UNUSED_AFTER", 0.0)
-    wanted = files_to(files(home, "net.py:Net"))
+    wanted = plain_files(files(home, "net.py:Net"))
     preparing._prepare_model(preparing.PrepareModel(wanted, code=True))
     preparing.forget_unused(lambda: True)
     assert programs._prepared, "another model is being loaded"

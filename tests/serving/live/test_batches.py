@@ -12,15 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astrarium.serving.live import batches
 from astrarium.serving.live.arena import SharedMemory, aligned, fixed_bytes, tensors_at, whole_shapes
 from astrarium.serving.live.backends.contract import Batch
-from astrarium.serving.live.batches import (
-    gather_one_by_one,
-    gathered,
-    scatter_one_by_one,
-    write_replies,
-)
 from astrarium.serving.live.messages import (
     BatchMember,
     RunBatch,
@@ -31,6 +24,10 @@ from astrarium.serving.live.messages import (
     unpacked,
 )
 from astrarium.serving.live.tensors import TensorSpec, to_array, to_bytes
+from astrarium.serving.live.worker import items
+from astrarium.serving.live.worker.inputs import gathered
+from astrarium.serving.live.worker.items import gather_one_by_one, scatter_one_by_one
+from astrarium.serving.live.worker.replies import write_replies
 
 _express: Any = import_module("astrarium._express")
 
@@ -39,7 +36,7 @@ _express: Any = import_module("astrarium._express")
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ways hold the same promises."""
     found = _express if request.param == "native" else None
-    monkeypatch.setattr(batches, "extension", lambda name: found)
+    monkeypatch.setattr(items, "extension", lambda name: found)
 
 
 class Written(NamedTuple):
@@ -283,7 +280,7 @@ def test_native_code_copies_and_refuses_what_python_does(
 def test_an_item_that_is_not_in_the_memory_is_refused(member: BatchMember, complaint: str) -> None:
     view = memoryview(bytearray(MEMORY))
     with pytest.raises(ValueError, match=complaint):
-        batches.gather_items(view, packed([member]), [8], [np.zeros(8, np.uint8)])
+        items.gather_items(view, packed([member]), [8], [np.zeros(8, np.uint8)])
 
 
 def test_a_reply_room_outside_of_the_memory_is_refused() -> None:
@@ -291,12 +288,12 @@ def test_a_reply_room_outside_of_the_memory_is_refused() -> None:
     with pytest.raises(
         ValueError, match="member 0: the 64 bytes for a reply at 4064 lie outside of the 4096"
     ):
-        batches.scatter_items(memoryview(bytearray(MEMORY)), packed([room]), [8], [np.zeros(8, np.uint8)])
+        items.scatter_items(memoryview(bytearray(MEMORY)), packed([room]), [8], [np.zeros(8, np.uint8)])
 
 
 def test_members_that_are_cut_short_are_refused() -> None:
     with pytest.raises(ValueError, match="members: expected rows of 48 bytes, got 47 bytes"):
-        batches.gather_items(memoryview(bytearray(64)), bytes(47), [8], [np.zeros(8, np.uint8)])
+        items.gather_items(memoryview(bytearray(64)), bytes(47), [8], [np.zeros(8, np.uint8)])
 
 
 def test_members_survive_packing() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from astrarium.core.quantities import SECOND, Time
-from astrarium.server.control.tickets import Ticket
+from astrarium.server.control.calls.ticket import Ticket
 from astrarium.serving.live.garbage import TOO_MANY, WORTH_IT, GarbageKeeper
 from astrarium.serving.live.messages import Ping, Stop
 from tests.serving.live.world import World

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 from astrarium.core.optional import extension
-from astrarium.serving.live import device_health
 from astrarium.serving.live.backends.contract import Batch
 from astrarium.serving.live.backends.torch.graphs import Captured, CapturedGraphs
 from astrarium.serving.live.messages import (
@@ -30,7 +29,10 @@ from astrarium.serving.live.messages import (
     packed,
 )
 from astrarium.serving.live.tensors import TensorSpec
-from astrarium.serving.live.worker import GAVE_UP, RepeatedOrder, measured_lead
+from astrarium.serving.live.worker import device_health
+from astrarium.serving.live.worker.lead import measured_lead
+from astrarium.serving.live.worker.repeated_order import RepeatedOrder
+from astrarium.serving.live.worker.worker import GAVE_UP
 from tests.serving.live.world import MS, US, World
 
 ITEM = 64

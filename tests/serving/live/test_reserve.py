@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 
 from astrarium.core.optional import extension
-from astrarium.server.control.control_room import HearingScheduler
-from astrarium.serving.live import preparing, reserve
+from astrarium.server.control.workers.hearing import HearingScheduler
+from astrarium.serving.live import reserve
 from astrarium.serving.live.arena import SharedMemory
 from astrarium.serving.live.backends.contract import ModelFiles, Place
-from astrarium.serving.live.messages import LoadModel, ModelLoaded, News, UnloadModel, WorkerUp
+from astrarium.serving.live.messages import LoadModel, ModelLoaded, News, UnloadModel, WorkerUp, plain_files
 from astrarium.serving.live.process import Death
 from astrarium.serving.live.reserve import Depth, Reserve, available_memory
 from astrarium.serving.live.tensors import TensorSpec
-from astrarium.serving.live.worker import files_to
+from astrarium.serving.live.worker import preparing
 from astrarium.serving.live.workers import LocalWorkers, NativeEars, WorkerSpec
 
 PATIENCE = 60.0
@@ -74,7 +74,7 @@ class Setting:
         self.reserve = Reserve(memory, wanted, **{"delay": 0.0, **reserve})
         self.workers = LocalWorkers(memory, self.heard, ears(memory), self.reserve)
         options = {"model": f"{home / 'model.py'}:run"}
-        self.files = files_to(ModelFiles("m", "python", options, (X,), (Y,), 2, home))
+        self.files = plain_files(ModelFiles("m", "python", options, (X,), (Y,), 2, home))
 
     async def begin(self) -> None:
         """Start the worker and let it load its model."""

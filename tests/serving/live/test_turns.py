@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astrarium.serving.live import worker as worker_module
 from astrarium.serving.live.backends.contract import Batch, ModelFiles, Place, Ran, Result
 from astrarium.serving.live.backends.emulated import EmulatedBatch, EmulatedModel
 from astrarium.serving.live.backends.precise_wait import Wait
@@ -32,9 +31,10 @@ from astrarium.serving.live.messages import (
     Stop,
     UnloadModel,
     packed,
+    plain_files,
 )
 from astrarium.serving.live.tensors import TensorSpec
-from astrarium.serving.live.worker import files_to
+from astrarium.serving.live.worker import models
 from tests.serving.live.world import World
 
 US = 1000
@@ -59,7 +59,7 @@ def run(number: int, size: int = 1, start: int = 0, model: int = 0) -> RunBatch:
 
 
 def told(*script: tuple[int, Order], work: int = 0, late: int = 0) -> list[News]:
-    load = (0, LoadModel(0, files_to(FILES), [1]))
+    load = (0, LoadModel(0, plain_files(FILES), [1]))
     return World([load, *script, (1_000 * MS, Stop())], work, late).serve()
 
 
@@ -151,13 +151,13 @@ def test_what_is_not_a_batch_is_obeyed_while_one_runs() -> None:
 
 
 def test_a_worker_that_is_told_to_stop_finishes_what_it_was_sent() -> None:
-    load = (0, LoadModel(0, files_to(FILES), [1]))
+    load = (0, LoadModel(0, plain_files(FILES), [1]))
     world = World([load, (8 * MS, run(1)), (9 * MS, run(2)), (WHILE_IT_RUNS, Stop())])
     assert [done(news).run for news in world.serve()] == [1, 2]
 
 
 def test_answers_are_those_of_the_batch_they_belong_to() -> None:
-    world = World([(0, LoadModel(0, files_to(FILES), [1])), (8 * MS, run(1, 3)), (9 * MS, Stop())])
+    world = World([(0, LoadModel(0, plain_files(FILES), [1])), (8 * MS, run(1, 3)), (9 * MS, Stop())])
     values = np.arange(12, dtype=np.float32).reshape(3, 4)
     for i, row in enumerate(values):
         world.memory.view[i * 512 : i * 512 + 16] = row.tobytes()
@@ -212,7 +212,7 @@ def test_native_code_says_and_writes_what_python_does(batches: list[Any]) -> Non
     before = World.natively
     found = []
     for World.natively in (False, True):
-        loads = [(0, LoadModel(number, files_to(files), [1])) for number, files in enumerate(SEVERAL)]
+        loads = [(0, LoadModel(number, plain_files(files), [1])) for number, files in enumerate(SEVERAL)]
         script: list[tuple[int, Order]] = [*loads, (1_000 * MS, Stop())]
         for number, (at, (model, members, shapes)) in enumerate(sorted(batches, key=lambda one: one[0])):
             script.append((at, RunBatch(number, model, packed(members), 0, shapes or None)))
@@ -224,8 +224,8 @@ def test_native_code_says_and_writes_what_python_does(batches: list[Any]) -> Non
 
 
 def test_a_timed_model_needs_no_python(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(EmulatedModel, "launch")
-    monkeypatch.delattr(EmulatedModel, "run")
+    monkeypatch.setattr(EmulatedModel, "launch", None)
+    monkeypatch.setattr(EmulatedModel, "run", None)
     (news,) = told((8 * MS, run(1)))
     assert isinstance(news, BatchDone if World.natively else BatchBroken)
 
@@ -280,14 +280,14 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Serve:
 
     def serve(*script: tuple[int, Order], work: int = 0) -> tuple[list[News], Log]:
         log: Log = []
-        slow = LoadModel(1, files_to(replace(FILES, backend="slow")), [1])
-        both = (0, slow), (0, LoadModel(0, files_to(FILES), [1]))
+        slow = LoadModel(1, plain_files(replace(FILES, backend="slow")), [1])
+        both = (0, slow), (0, LoadModel(0, plain_files(FILES), [1]))
         world = World([*both, *script, (1_000 * MS, Stop())], work)
 
         def get(name: str) -> Callable[..., Any]:
             return lambda files, place: (Quick if name == "emulated" else Slow)(world, log)
 
-        monkeypatch.setattr(worker_module, "backends", SimpleNamespace(get=get))
+        monkeypatch.setattr(models, "backends", SimpleNamespace(get=get))
         return world.serve(), log
 
     return serve
@@ -329,7 +329,7 @@ def test_a_model_that_needs_the_host_waits_for_its_start(serve: Serve) -> None:
 
 def test_a_model_is_closed_once_nobody_needs_it(serve: Serve) -> None:
     """It is to go, and another takes its number, while one of its batches still waits for its turn."""
-    again = LoadModel(1, files_to(FILES), [1])
+    again = LoadModel(1, plain_files(FILES), [1])
     script = (8 * MS, run(1)), (9 * MS, run(2, model=1)), (9 * MS, again), (9 * MS, run(3, model=1))
     news, log = serve(*script)
     assert [what for _, what in log if what != "launched"] == ["ran", "closed"]
@@ -386,13 +386,13 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch) -> Serve:
 
     def serve(*script: tuple[int, Order], late: int = 0) -> tuple[list[News], Log]:
         log: Log = []
-        loads = [(0, LoadModel(n, files_to(replace(FILES, backend=f"{n}")), [1])) for n in range(3)]
+        loads = [(0, LoadModel(n, plain_files(replace(FILES, backend=f"{n}")), [1])) for n in range(3)]
         world = World([*loads, *script, (1_000 * MS, Stop())], 0, late)
 
         def get(name: str) -> Callable[..., Any]:
             return lambda files, place: (Slow if name == "1" else Real)(world, log)
 
-        monkeypatch.setattr(worker_module, "backends", SimpleNamespace(get=get))
+        monkeypatch.setattr(models, "backends", SimpleNamespace(get=get))
         return world.serve(), log
 
     return serve

@@ -28,7 +28,7 @@ from astrarium.serving.live.messages import (
     encode,
     packed,
 )
-from astrarium.serving.live.worker import Worker
+from astrarium.serving.live.worker.worker import Worker
 
 
 class Line:

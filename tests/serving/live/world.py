@@ -23,7 +23,7 @@ from astrarium.serving.live.messages import (
     decode_news,
     encode,
 )
-from astrarium.serving.live.worker import Worker
+from astrarium.serving.live.worker.worker import Worker
 
 US = 1000
 MS = 1_000_000

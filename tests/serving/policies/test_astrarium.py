@@ -33,11 +33,6 @@ from astrarium.serving.scenario import build, parse
 from astrarium.serving.state import Outcome, ServingState
 from astrarium.testing.cases import Case, Run, cluster, linear_model, with_truth
 from astrarium.testing.serving import NO_DELAY, cases, gpu_changes
-from astrarium_papers.orloj import _finish
-from astrarium_papers.orloj._settings import SYSTEMS, System
-from astrarium_papers.orloj._tables import TABLE_4_1
-from astrarium_papers.orloj._workloads import Case as Workload
-from astrarium_papers.orloj._workloads import modes, real
 from tests.support.cases import run_case
 from tests.support.rival_runs import Desk, bad_rate, ms, resnet50, simulated
 
@@ -343,23 +338,6 @@ def test_one_percent_is_lost_later_than_by_deferred_or_eager(gpus: int, rate: fl
 def test_overload_is_answered_as_well_as_by_deferred() -> None:
     ours, theirs = (bad_rate(name, resnet50(), 7500, 2) for name in ("astrarium", "deferred"))
     assert ours < theirs + 0.01
-
-
-@pytest.mark.parametrize(
-    ("case", "multiple"),
-    [
-        (modes(4), 2.0),
-        *[(real(one), 2.0) for one in TABLE_4_1 if one.case in ("rdinet-cifar", "gpt-cornell")],
-    ],
-    ids=lambda value: value.name if isinstance(value, Workload) else "",
-)
-def test_on_dynamic_workloads_it_finishes_no_fewer_than_orloj(case: Workload, multiple: float) -> None:
-    ours, theirs = (
-        _finish.finish_rate(_finish.scenario(case, multiple, system, 500).with_seed(1))
-        for system in (System({"name": "astrarium"}), SYSTEMS["Orloj"])
-    )
-    assert SYSTEMS["Orloj"].policy["order"] == "latest"
-    assert ours > theirs - 0.01
 
 
 # parameters

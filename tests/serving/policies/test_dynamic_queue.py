@@ -21,13 +21,15 @@ from astrarium.serving.contract import (
     Request,
     RequestArrived,
 )
+from astrarium.serving.level import run
 from astrarium.serving.policies._times import FEWEST, LearntTimes, cdf, cdf_by_longest, grid
 from astrarium.serving.policies.astrarium import Astrarium
 from astrarium.serving.policies.astrarium.applications import SAFE, Applications
 from astrarium.serving.policies.astrarium.queues import DynamicQueue
-from astrarium.serving.scenario import load
+from astrarium.serving.report.summary import measured_requests
+from astrarium.serving.scenario import Scenario, load
+from astrarium.serving.state import Outcome
 from astrarium.testing.cases import cluster, linear_model
-from astrarium_papers.orloj._finish import finish_rate
 from tests.support.paths import ROOT
 from tests.support.rival_runs import MS, Desk, ms
 
@@ -179,6 +181,10 @@ def test_batches_that_never_end_are_forgotten() -> None:
 )
 def test_unknown_and_drifting_times_are_served_better_than_by_orloj(file: str, changes: list[str]) -> None:
     """The files name `orloj`."""
+
+    def finish_rate(scenario: Scenario) -> float:
+        record = run(scenario)
+        return float(np.mean(record.requests.outcome[measured_requests(record)] == Outcome.IN_TIME))
 
     def rate(*policy: str) -> float:
         return mean(

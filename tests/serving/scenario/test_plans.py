@@ -16,7 +16,8 @@ from astrarium.placement.plan import Plan, Replica, check
 from astrarium.placement.policies import Search, placement_policies
 from astrarium.placement.problem import ALONE, Problem, Shape
 from astrarium.serving.planning import plans
-from astrarium.serving.scenario import build, load, parse, schema
+from astrarium.serving.scenario import build, load, parse
+from astrarium.serving.scenario.schema import plain_scenario
 from tests.support.pipelines import PIPELINE, halved
 
 GIB = 2**30
@@ -261,7 +262,7 @@ def test_a_scenario_file_can_be_read_for_planning(tmp_path: Path) -> None:
 
 def test_every_plan_field_is_written() -> None:
     """A field that is added to a replica must not be lost on the way."""
-    from astrarium.placement.plan import PlanEntry, ReplicaEntry
+    from astrarium.placement.plan_file import PlanEntry, ReplicaEntry
 
     for inside, outside in ((Replica, ReplicaEntry), (Plan, PlanEntry)):
         names = [{info.name for info in msgspec.structs.fields(kind)} for kind in (inside, outside)]
@@ -288,7 +289,7 @@ def test_a_model_says_itself_how_it_can_be_spread() -> None:
     assert forms.keys() == {ALONE, PIPELINE, wide}
     assert (forms[PIPELINE].max_batch, forms[PIPELINE].latency(6)) == (6, 2 * 10 * MILLISECOND)
     assert (forms[wide].max_batch, forms[wide].weights) == (2, (3 * GIB,))
-    assert parse(schema.plain_scenario(scenario), planning=True) == scenario
+    assert parse(plain_scenario(scenario), planning=True) == scenario
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,16 @@ from typing import Any, get_args
 import pytest
 import yaml
 
-from astrarium.cli.serving.measured_profile import with_profile
+from astrarium.cli.serving.profile.scenario_text import with_profile
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import MILLISECOND as MS
 from astrarium.serving import scenario
 from astrarium.serving.level import run
 from astrarium.serving.live.tensors import DATATYPES, TensorSpec
 from astrarium.serving.scenario import Scenario, build
-from astrarium.serving.scenario.schema import Datatype, ServerOptions
+from astrarium.serving.scenario.model_files import model_files
+from astrarium.serving.scenario.server_options import ServerOptions
+from astrarium.serving.scenario.tensor_entries import Datatype
 from tests.support.paths import ROOT
 
 EXAMPLE = ROOT / "examples" / "serve.yaml"
@@ -216,14 +218,14 @@ def test_the_files_of_a_server_matter_to_who_serves(home: Path, override: str, f
 
 def test_workers_are_told_the_speed_of_their_gpu(home: Path) -> None:
     found = load(home)
-    tables = {kind: build.model_files(found, kind)[0].options["table"] for kind in ("A100", "T4")}
+    tables = {kind: model_files(found, kind)[0].options["table"] for kind in ("A100", "T4")}
     assert tables == {"A100": [0, 2 * MS, 3 * MS], "T4": [0, 4 * MS, 6 * MS]}
     with pytest.raises(InputError, match="kind: expected a kind of GPU in the cluster: one of A100, T4"):
-        build.model_files(found, "H100")
+        model_files(found, "H100")
 
 
 def test_workers_are_told_which_backend_and_tensors(home: Path) -> None:
-    real = build.model_files(load(home), "A100")[1]
+    real = model_files(load(home), "A100")[1]
     assert (real.name, real.backend, real.max_batch) == ("real", "python", 2)
     assert real.options["factor"] == 2
     assert real.inputs[0] == TensorSpec("X", "FP32", (-1, 3), (-1, 0.5))
@@ -232,19 +234,19 @@ def test_workers_are_told_which_backend_and_tensors(home: Path) -> None:
 
 def test_dynamic_models_are_told_times_to_draw_from(home: Path) -> None:
     found = load(home)
-    varied = build.model_files(found, "A100")[3].options["dynamic"]
+    varied = model_files(found, "A100")[3].options["dynamic"]
     assert (varied["c0"], varied["c1"], varied["seed"]) == (MS, 0.5, 0)
     first, second = varied["applications"]
     assert set(first) == {2 * MS}
     assert sum(second) / len(second) == pytest.approx(9 * MS, rel=0.01)
-    again = build.model_files(found.with_seed(5), "A100")[3].options["dynamic"]["applications"]
+    again = model_files(found.with_seed(5), "A100")[3].options["dynamic"]["applications"]
     assert again[1] != second
 
 
 def test_as_many_sizes_as_the_policies_know(home: Path) -> None:
     found = load(home)
     known = [model.max_batch for model in build.setup(found).models]
-    assert [files.max_batch for files in build.model_files(found, "T4")] == known
+    assert [files.max_batch for files in model_files(found, "T4")] == known
 
 
 def test_the_datatypes_are_those_of_the_engine() -> None:

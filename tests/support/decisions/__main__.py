@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-
 from tests.support.decisions import cases
+from tests.support.decisions.digests import written
 
-found: dict[str, str] = {}
-for case in cases():
-    found |= case.digests()
-print(json.dumps(found, indent=1, sort_keys=True))
+print(written(cases()))

@@ -6,23 +6,22 @@ from collections.abc import Iterable
 from functools import cache
 
 from astrarium.core.quantities import MILLISECOND, SECOND, Time
-from astrarium.placement.igniter import (
-    GpuTraits,
-    ModelTraits,
-    Prediction,
-    TenantLoad,
-    predict,
-)
+from astrarium.placement.igniter.model import WHOLE, GpuTraits, ModelTraits, Prediction, TenantLoad, predict
 from astrarium.placement.plan import Plan, Replica
 from astrarium.placement.policies import Search
 from astrarium.placement.policies.igniter import Igniter
 from astrarium.placement.problem import ALONE, Form, PlacedModel, PlacementGpu, PlacementRequests, Problem
 from astrarium.serving.planning.known import v100
-from astrarium_papers.elvinger._v100 import whole_gpu_times
 
 Ask = tuple[str, float, float]  # a model of the profile, its objective in ms, its rate
 NOTES: tuple[Ask, ...] = (("alexnet", 15, 500), ("resnet50", 40, 400), ("vgg19", 60, 200))
 MEMORY = 16 * 2**30
+
+
+def whole_gpu_times(gpu: GpuTraits, traits: ModelTraits, max_batch: int) -> tuple[Time, ...]:
+    """Return the times of batches alone on a whole GPU, by iGniter's model, as a Form has them."""
+    alone = (predict(gpu, [TenantLoad(traits, batch, WHOLE)])[0].latency for batch in range(1, max_batch + 1))
+    return (0, *(round(latency * MILLISECOND) for latency in alone))
 
 
 @cache

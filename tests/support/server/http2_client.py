@@ -13,7 +13,8 @@ import uvloop
 from tritonclient.grpc import service_pb2
 
 from astrarium.core.optional import extension
-from astrarium.server.grpc.server import NativeGrpc, serve_grpc
+from astrarium.server.grpc.network import NativeGrpc
+from astrarium.server.grpc.server import serve_grpc
 from astrarium.server.settings import HttpLimits, Security
 from tests.support.server.fakes import FakeService, LoopbackFront
 from tests.support.server.native_network import OPEN

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from astrarium.server.contract import Kind, ModelCard, Refused
-from astrarium.server.http.bodies import refusal
 from astrarium.server.http.network import NativeNetwork
+from astrarium.server.http.replies import refusal
 from astrarium.server.http.server import serve_http
 from astrarium.server.settings import HttpLimits
 from astrarium.serving.live.tensors import TensorSpec

@@ -17,6 +17,8 @@ from astrarium.core.policy import SetTimer, TimerFired
 from astrarium.core.quantities import FOREVER, MILLISECOND, SECOND, Time
 from astrarium.core.trace import Step, read_trace, write_trace
 from astrarium.run.replay import replay
+from astrarium.testing.tuning_runs import costs_of
+from astrarium.testing.tuning_runs import run as simulated
 from astrarium.tuning.contract import Action, Event, MovingMeasured, Pause, Put
 from astrarium.tuning.level import Truth
 from astrarium.tuning.live.backend import Checkpoint, GpusSeen, RunEnded
@@ -32,8 +34,6 @@ from astrarium.tuning.samplers import RandomSampler, Standing
 from astrarium.tuning.scenario.schema import CostsSection
 from astrarium.tuning.scenario.tasks import TASKS
 from astrarium.tuning.state import Outcome, TuningState
-from astrarium_papers.fluid._searches import costs_of
-from astrarium_papers.fluid._searches import run as simulated
 from tests.support.tuning.fakes import Clock, FakeBackend, play
 
 POLICIES = ["fifo", "static-fluid", "dynamic-fluid"]

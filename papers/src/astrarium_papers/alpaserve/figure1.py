@@ -15,7 +15,8 @@ import msgspec
 import numpy as np
 
 from astrarium.core.quantities import FOREVER, SECOND, Time
-from astrarium.placement.groups import Group, SimulatedRequests
+from astrarium.placement.groups.layout import Group
+from astrarium.placement.groups.simulation import SimulatedRequests
 from astrarium.placement.problem import ALONE, Form, PlacedModel, Shape
 from astrarium_papers.alpaserve._common.settings import (
     COLORS,

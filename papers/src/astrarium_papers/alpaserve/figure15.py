@@ -17,7 +17,7 @@ from typing import Any
 
 import msgspec
 
-from astrarium.placement.groups import GroupRuntime
+from astrarium.placement.groups.runtime import GroupRuntime
 from astrarium.placement.policies import PlacementPolicy, Search, placement_policies
 from astrarium_papers.alpaserve._common.cases import FAIR, Case, judge, problem
 from astrarium_papers.alpaserve._common.panels import ALPASERVE, NOISE, REPLICATION

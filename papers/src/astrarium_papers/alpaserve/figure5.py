@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from astrarium.core.quantities import SECOND
-from astrarium.placement.groups import DEFAULT
+from astrarium.placement.groups.runtime import DEFAULT
 from astrarium.placement.problem import ALONE
 from astrarium_papers.alpaserve._common import cases
 from astrarium_papers.alpaserve._common.served import Statistics

@@ -12,8 +12,7 @@ from collections.abc import Sequence
 import msgspec
 
 from astrarium.core.errors import InputError, one_of
-from astrarium.core.quantities import MILLISECOND, SECOND, Time
-from astrarium.placement.igniter import WHOLE, GpuTraits, ModelTraits, TenantLoad, predict
+from astrarium.core.quantities import SECOND, Time
 from astrarium.placement.measured import MeasuredRow, demand, share, v100_rows
 from astrarium.placement.problem import ALONE, Form, GpuDemand, PlacedModel, PlacementGpu, Problem
 
@@ -105,9 +104,3 @@ def v100s(count: int) -> tuple[PlacementGpu, ...]:
 
 def problem(names: Sequence[str], rate: float, slo: Time, gpus: int) -> Problem:
     return Problem(placed_models(names, rate, slo), v100s(gpus))
-
-
-def whole_gpu_times(gpu: GpuTraits, traits: ModelTraits, max_batch: int) -> tuple[Time, ...]:
-    """Return the times of batches alone on a whole GPU, by iGniter's model, as a Form has them."""
-    alone = (predict(gpu, [TenantLoad(traits, batch, WHOLE)])[0].latency for batch in range(1, max_batch + 1))
-    return (0, *(round(latency * MILLISECOND) for latency in alone))

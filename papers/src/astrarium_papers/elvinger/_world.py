@@ -20,7 +20,8 @@ from collections.abc import Callable, Sequence
 
 from astrarium.core.quantities import MILLISECOND, SECOND, Time
 from astrarium.core.streams import stream
-from astrarium.placement.interference import SumPoint, Sums, Tenant, demand_at
+from astrarium.placement.gpu_share import demand_at
+from astrarium.placement.interference import SumPoint, Sums, Tenant
 from astrarium.placement.path import Delay, Path, Payload
 from astrarium.placement.problem import PlacedModel, PlacementGpu, PlacementRequests, Problem
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from astrarium.core.quantities import MILLISECOND
-from astrarium.placement.interference import share_factor
+from astrarium.placement.gpu_share import share_factor
 from astrarium_papers.drawing import axes_row, save
 from astrarium_papers.elvinger import _lines
 from astrarium_papers.elvinger._bars import draw_groups, legend

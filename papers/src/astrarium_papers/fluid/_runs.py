@@ -16,10 +16,10 @@ from statistics import mean, stdev
 from typing import Any, NamedTuple
 
 from astrarium.core.quantities import SECOND
+from astrarium.testing.tuning_runs import run
 from astrarium.tuning.record import TuningRecord
 from astrarium.tuning.scenario.tasks import TASKS, Task
 from astrarium_papers.findings import Effort
-from astrarium_papers.fluid._searches import run
 
 ALONE = "fifo"
 STATIC = "static-fluid"

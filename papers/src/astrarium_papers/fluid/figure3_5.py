@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from astrarium.core.quantities import SECOND
+from astrarium.testing.tuning_runs import play_groups
 from astrarium.tuning.contract import GroupArrived, Trial
 from astrarium.tuning.runtime import Runtime
 from astrarium_papers.findings import Claim, Effort, Findings, Row
-from astrarium_papers.fluid._groups import play_groups
 from astrarium_papers.fluid._runs import ALONE, COLORS, DYNAMIC, NAMES, STATIC
 
 TITLE = "The toy example: four trials on five GPUs (Figure 3.5)"

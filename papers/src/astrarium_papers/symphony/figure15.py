@@ -22,7 +22,7 @@ from astrarium.serving.contract import ModelSpec
 from astrarium.serving.level import run as simulate
 from astrarium.serving.record import ServingRecord
 from astrarium.serving.scenario import Scenario, build, parse
-from astrarium.serving.scenario.schema import spans
+from astrarium.serving.scenario.rates import spans
 from astrarium.serving.state import Outcome
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 from astrarium_papers.symphony._settings import SYMPHONY

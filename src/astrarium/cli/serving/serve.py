@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from astrarium.server.running import RunningServer
     from astrarium.serving.live.tensors import TensorSpec
     from astrarium.serving.scenario import Scenario
-    from astrarium.serving.scenario.schema import ServerOptions
+    from astrarium.serving.scenario.server_options import ServerOptions
 
 Port = Annotated[int | None, typer.Option(metavar="PORT", help="Instead of the file's; 0 is any free one.")]
 Host = Annotated[str | None, typer.Option(metavar="HOST", help="Instead of the file's (127.0.0.1).")]
@@ -56,7 +56,7 @@ def _run(scenario: Scenario, source: Path) -> None:
         import uvloop
 
         from astrarium.run.waiting import waiting
-        from astrarium.server.logs import start_logging
+        from astrarium.server.process.logs import start_logging
         from astrarium.server.running import serve as run
     except ImportError as error:
         expected = f"the packages for serving: pip install 'astrarium[serve]' ({error})"
@@ -83,7 +83,7 @@ def _announce(scenario: Scenario, running: RunningServer) -> None:
     """Where it is, and a line that can be pasted into another terminal."""
     scheme = "https" if scenario.server.tls else "http"
     address = f"{scheme}://{running.http.host}:{running.http.port}"
-    network = running.service.control.setup.network
+    network = running.service.coordinator.setup.network
     delays = f"control {network.control / 1e6:.2f} ms, response {network.response / 1e6:.2f} ms"
     served = f"{counted(len(scenario.models), 'model')} on {counted(scenario.cluster.size, 'GPU')}"
     print(f"serving {served} with {scenario.policy.name} (planned with {delays})")

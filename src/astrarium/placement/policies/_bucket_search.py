@@ -8,18 +8,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations, pairwise
 from typing import Annotated
 
 import msgspec
 import numpy as np
 
-from astrarium.core.quantities import Time
-from astrarium.placement.groups import Group, GroupLayout, SimulatedRequests, score
+from astrarium.placement.groups.layout import Group, GroupLayout
+from astrarium.placement.groups.simulation import SimulatedRequests, score
 from astrarium.placement.policies import Search
+from astrarium.placement.policies._divisions import device_buckets, model_buckets, shapes, size
 from astrarium.placement.policies._search_context import Bools, SearchContext, grouped, largest_node
 from astrarium.placement.policies._selection import GroupAssignment, Selected
-from astrarium.placement.problem import PlacedModel, PlacementGpu, Shape
+from astrarium.placement.problem import PlacementGpu
 
 Select = Callable[[GroupAssignment, SimulatedRequests, Search], Selected]
 Report = Callable[[Selected], None]
@@ -166,52 +166,3 @@ def _renamed(selected: Selected, names: dict[int, int]) -> Selected:
 
 def _look(gpus: Sequence[PlacementGpu]) -> Look:
     return tuple((gpu.memory, gpu.node - gpus[0].node) for gpu in gpus)
-
-
-# How GPUs may be divided: into buckets for models of similar size, and into groups of one shape.
-
-
-def shapes(models: Sequence[PlacedModel], largest: int, max_stages: int, max_operators: int) -> list[Shape]:
-    """Return the shapes of groups worth trying: powers of two in which some model can run."""
-    known = {shape for model in models for shape in model.forms}
-    return sorted(
-        shape
-        for shape in known
-        if shape.stages <= max_stages
-        and shape.operators <= max_operators
-        and shape.gpus <= largest
-        and shape.gpus & (shape.gpus - 1) == 0
-    )
-
-
-def size(model: PlacedModel) -> Time:
-    """Return a model's latency on one GPU, or the shortest there is."""
-    forms = [model.alone] if model.alone else list(model.forms.values())
-    return min((form.latency(1) for form in forms), default=0)
-
-
-def model_buckets(models: Sequence[PlacedModel], threshold: float) -> list[list[list[int]]]:
-    """Return ways to divide models (by their places) into buckets of similar size.
-
-    One way is all together; the other cuts wherever the next model is larger by more than *threshold*.
-    """
-    order = sorted(range(len(models)), key=lambda place: (size(models[place]), place))
-    buckets: list[list[int]] = [[order[0]]] if order else [[]]
-    for smaller, larger in pairwise(order):
-        if size(models[larger]) > (1 + threshold) * size(models[smaller]):
-            buckets.append([])
-        buckets[-1].append(larger)
-    together = [sorted(order)]
-    return [together] if len(buckets) == 1 else [together, [sorted(bucket) for bucket in buckets]]
-
-
-def device_buckets(demands: Sequence[float], gpus: int, imbalance: float, most: int) -> list[tuple[int, ...]]:
-    """Return ways to divide GPUs among buckets, the most even first; loads differ by *imbalance* at most."""
-    found: list[tuple[float, tuple[int, ...]]] = []
-    for cuts in combinations(range(1, gpus), len(demands) - 1):
-        counts = tuple(b - a for a, b in zip((0, *cuts), (*cuts, gpus), strict=True))
-        loads = [max(demand, 1e-12) / count for demand, count in zip(demands, counts, strict=True)]
-        uneven = max(loads) / min(loads)
-        if uneven <= imbalance:
-            found.append((uneven, counts))
-    return [counts for _, counts in sorted(found)[:most]]

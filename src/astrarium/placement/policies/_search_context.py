@@ -11,16 +11,9 @@ import numpy.typing as npt
 
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import FOREVER, SECOND, Time, gib, rounded_duration, to_ms
-from astrarium.placement.groups import (
-    REJECTED,
-    Group,
-    GroupLayout,
-    GroupRuntime,
-    Ints,
-    SimulatedRequests,
-    Tables,
-    serve,
-)
+from astrarium.placement.groups.layout import REJECTED, Group, GroupLayout, Ints, Tables
+from astrarium.placement.groups.runtime import GroupRuntime
+from astrarium.placement.groups.simulation import SimulatedRequests, simulate_groups
 from astrarium.placement.plan import Plan, Replica
 from astrarium.placement.problem import PlacedModel, PlacementGpu, PlacementRequests, Problem, Shape
 
@@ -146,7 +139,7 @@ class GroupExplainer:
 def _answered(context: SearchContext, groups: Sequence[Group]) -> Ints:
     counts = np.zeros((len(groups), len(context.models)), np.int64)
     if groups and len(context.workload):
-        served = serve(GroupLayout.of(context.tables, groups), context.workload)
+        served = simulate_groups(GroupLayout.of(context.tables, groups), context.workload)
         good = served.finish != REJECTED
         np.add.at(counts, (served.group[good], context.workload.models[good]), 1)
     return counts

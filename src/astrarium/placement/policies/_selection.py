@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from astrarium.placement.groups import Group, GroupLayout, Hosts, Ints, Score, SimulatedRequests, score
+from astrarium.placement.groups.layout import Group, GroupLayout, Hosts, Ints
+from astrarium.placement.groups.simulation import Score, SimulatedRequests, score
 from astrarium.placement.policies import Search
 from astrarium.placement.policies._search_context import Bools, SearchContext, capacities
 

@@ -17,7 +17,8 @@ from typing import Annotated, Literal
 import msgspec
 import numpy as np
 
-from astrarium.placement.groups import GroupRuntime, Score, score
+from astrarium.placement.groups.runtime import GroupRuntime
+from astrarium.placement.groups.simulation import Score, score
 from astrarium.placement.plan import Plan
 from astrarium.placement.policies import Search, placement_policies
 from astrarium.placement.policies import _selection as selection

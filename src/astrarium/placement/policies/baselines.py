@@ -13,7 +13,9 @@ from typing import Literal
 import msgspec
 import numpy as np
 
-from astrarium.placement.groups import Group, GroupRuntime, score
+from astrarium.placement.groups.layout import Group
+from astrarium.placement.groups.runtime import GroupRuntime
+from astrarium.placement.groups.simulation import score
 from astrarium.placement.plan import Plan
 from astrarium.placement.policies import Search, placement_policies
 from astrarium.placement.policies._bucket_search import Positive

@@ -3,49 +3,25 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from astrarium.core.errors import InputError
 from astrarium.core.optional import extension
 from astrarium.core.profiles import Dynamic
 from astrarium.core.quantities import Time, write_duration
-from astrarium.server.control.bounds import alone
+from astrarium.server.control.devices import device_chooser, visible_gpus
+from astrarium.server.control.health.bounds import alone
 from astrarium.serving.contract import Setup
 from astrarium.serving.live.backends.contract import ModelFiles, Place
 from astrarium.serving.live.tensors import TensorSpec
 from astrarium.serving.live.workers import WorkerSpec
 from astrarium.serving.policies import ServingPolicy
 from astrarium.serving.scenario import Scenario, build
-from astrarium.serving.scenario.schema import ServerOptions
+from astrarium.serving.scenario.model_files import model_files
+from astrarium.serving.scenario.server_options import ServerOptions
 from astrarium.serving.twin.live import LiveTwin, faster
-
-# Which of this machine's devices a GPU of the scenario stands for. No driver is loaded to find out.
-
-
-CPU = "cpu"
-
-
-def visible_gpus(devices: Path = Path("/dev"), allowed: str | None = None) -> int:
-    """Return how many NVIDIA GPUs a process here may use; *allowed* is CUDA_VISIBLE_DEVICES."""
-    allowed = os.environ.get("CUDA_VISIBLE_DEVICES") if allowed is None else allowed
-    there = sum(bool(re.fullmatch(r"nvidia\d+", device.name)) for device in devices.glob("nvidia*"))
-    if allowed is None:
-        return there
-    return min(there, len([name for name in allowed.split(",") if name.strip() not in ("", "-1")]))
-
-
-def device_chooser(wanted: str, gpus: int) -> Callable[[int], str]:
-    """Return a function from a GPU's number to its device; `auto` is CUDA where there is any.
-
-    More GPUs than there are devices share them in turn.
-    """
-    if wanted == CPU or (wanted == "auto" and not gpus):
-        return lambda gpu: CPU
-    return lambda gpu: f"cuda:{gpu % max(gpus, 1)}"
 
 
 @dataclass(frozen=True)
@@ -135,7 +111,7 @@ def plan(scenario: Scenario) -> ServingPlan:
     _check_extension()
     setup = build.setup(scenario)
     _check_objectives(setup)
-    files = {kind: build.model_files(scenario, kind) for kind in scenario.cluster.kinds}
+    files = {kind: model_files(scenario, kind) for kind in scenario.cluster.kinds}
     device = device_chooser(scenario.server.device, visible_gpus())
     names = enumerate(scenario.models)
 
@@ -170,7 +146,7 @@ def _check_objectives(setup: Setup) -> None:
 
 
 def _model(scenario: Scenario, setup: Setup, files: Any, index: int, name: str) -> ModelPlan:
-    from astrarium.serving.scenario.models import specs
+    from astrarium.serving.scenario.served import specs
 
     model = scenario.models[name]
     profile = model.profile

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from operator import index
 from typing import Any
 
@@ -18,6 +19,7 @@ from astrarium.core.policy import SetTimer
 from astrarium.core.quantities import FOREVER, Time
 from astrarium.core.timers import Timers
 from astrarium.core.trace import Step
+from astrarium.server.control.plan import ServingPlan
 from astrarium.serving import contract
 from astrarium.serving.contract import Action, Event, Request, Setup
 from astrarium.serving.policies import ServingPolicy, listens_to_profiler
@@ -26,6 +28,7 @@ from astrarium.serving.state import Fate, Ledger, Outcome, ServingState
 DISPATCH, DROP, PREEMPT = range(3)
 Told = tuple[int, tuple[Any, ...]]  # the kind of an event, and what it is made of
 Wish = tuple[int, int, Any, Time]  # the kind of an action, a GPU or a request, and what belongs to it
+Recorder = Callable[[Setup], Callable[[Step], None]]  # given anew to every policy that takes over
 log = logging.getLogger("astrarium.control")
 
 
@@ -123,3 +126,16 @@ class PythonPolicy:
             return DROP, action.request, _readable(action.reason), 0
         assert type(action) is contract.Preempt, "the books have taken the action"
         return PREEMPT, action.gpu, self._state.gpus[action.gpu].recovering, 0
+
+
+def policy_maker(plan: ServingPlan, setup: Setup, recorder: Recorder | None) -> Callable[[], PythonPolicy]:
+    """Return what makes a fresh policy; the native scheduler calls it between two of its turns.
+
+    What it holds must not refer to the scheduler: nothing would ever free the two.
+    """
+    return partial(_made, plan, setup, recorder)
+
+
+def _made(plan: ServingPlan, setup: Setup, recorder: Recorder | None) -> PythonPolicy:
+    policy = plan.new_policy(setup)  # a setup that no policy takes leaves the recording as it is
+    return PythonPolicy(plan.policy_name, policy, setup, recorder(setup) if recorder else None)

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from astrarium.core.errors import one_of
 from astrarium.core.quantities import FOREVER, Time
 from astrarium.server.contract import Kind, ModelCard, ModelState, Refused
-from astrarium.server.control.fleet import Fleet
+from astrarium.server.control.calls.ticket import Tensors
 from astrarium.server.control.plan import ModelPlan
-from astrarium.server.control.tickets import Tensors
+from astrarium.server.control.workers.fleet import Fleet
 from astrarium.serving.live.messages import (
     ModelComplete,
     ModelLoaded,

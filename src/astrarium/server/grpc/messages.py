@@ -6,18 +6,11 @@ has those in the common pool, where each name may exist only once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
-from google.protobuf.message import DecodeError
-
-from astrarium.core.optional import extension
-from astrarium.server.contract import Kind, ModelCard, Refused
-from astrarium.server.settings import LARGE
-from astrarium.serving.live.tensors import BYTES
 
 PACKAGE = "inference"
 SERVICE = f"{PACKAGE}.GRPCInferenceService"
@@ -42,68 +35,3 @@ def message(name: str) -> Any:
 def filled(name: str, content: object) -> Any:
     """Return a message made of plain dicts and lists with the same field names."""
     return json_format.ParseDict(content, message(name)(), descriptor_pool=pool())
-
-
-# From the bytes of a call to a message. Protobuf parses of a large one only what is beside its tensors.
-
-
-Data = bytes | memoryview
-
-
-class Unreadable(Refused):
-    """The bytes are no message of the kind that was asked for."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(Kind.BAD_REQUEST, f"request: expected a message {name} in protobuf's encoding")
-
-
-class Given(NamedTuple):
-    """A ModelInferRequest as given; `contents` are its inputs' typed ones as bytes, if they were cut out."""
-
-    request: Any
-    raw: Sequence[Data]
-    contents: Sequence[Data | None] | None = None
-
-    def reads_slowly(self, card: ModelCard) -> bool:
-        """Whether a thread should look at the elements: the event loop has others to serve."""
-        looked_at = any(spec.datatype == BYTES or spec.is_limited for spec in card.inputs)
-        sizes = sum(map(len, self.raw)) if looked_at else 0
-        return max(sizes, sum(len(one or b"") for one in self.contents or ())) > LARGE
-
-
-def read_message(name: str, data: bytes) -> Any:
-    """Read a message without tensors."""
-    if len(data) > LARGE:
-        raise _too_large(f"at most {LARGE} bytes of {name}")
-    return _parsed(name, data)
-
-
-def read_infer(data: bytes) -> Given:
-    native = extension("_express")
-    if len(data) <= LARGE or native is None:
-        request = _parsed("ModelInferRequest", data)
-        return Given(request, list(request.raw_input_contents))
-    return _outlined(data, native.message_outline(data, LARGE))
-
-
-def _outlined(data: bytes, found: Any) -> Given:
-    if found is False:
-        raise _too_large(f"at most {LARGE} bytes beside the elements of tensors")
-    if found is None:
-        raise Unreadable("ModelInferRequest")
-    view = memoryview(data)
-    text, raw, contents = found
-    pieces = [[view[begin:end] for begin, end in places] for places in contents]
-    typed = [one[0] if len(one) == 1 else b"".join(one) if one else None for one in pieces]
-    return Given(_parsed("ModelInferRequest", text), [view[begin:end] for begin, end in raw], typed)
-
-
-def _parsed(name: str, data: bytes) -> Any:
-    try:
-        return message(name).FromString(data)
-    except DecodeError:
-        raise Unreadable(name) from None
-
-
-def _too_large(expected: str) -> Refused:
-    return Refused(Kind.TOO_LARGE, f"request: expected {expected}")

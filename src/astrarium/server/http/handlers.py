@@ -3,207 +3,28 @@
 from __future__ import annotations
 
 from asyncio import to_thread
-from collections.abc import Mapping
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 from urllib.parse import parse_qs
 
 import msgspec
-from msgspec import UNSET
 
-from astrarium.core.quantities import Time
-from astrarium.server import checking, wire
-from astrarium.server.checking import CheckedTensor, bad
-from astrarium.server.contract import InferAnswer, InferCall, Kind, ModelCard, Refused, Service
-from astrarium.server.http import bodies, json_tensors
-from astrarium.server.http.bodies import JSON, Body, BodyReader, Headers, HttpRefusal, Reply, json_reply
-from astrarium.server.http.json_tensors import Json, check_beside, check_keys, not_json, outline
+from astrarium.server.contract import Kind, ModelCard, Refused, Service
+from astrarium.server.http import bodies
+from astrarium.server.http.bodies import Body, BodyReader
+from astrarium.server.http.inference import (
+    HttpCall,
+    read_call,
+    reads_slowly,
+    timeline_header,
+    writes_slowly,
+    written_answer,
+)
+from astrarium.server.http.json_outline import check_keys, not_json
+from astrarium.server.http.replies import HttpRefusal, Reply, json_reply
 from astrarium.server.http.routing import LONG_WAY, HttpRequest
+from astrarium.server.protocol import checking, model_answers, wire
+from astrarium.server.protocol.checking import bad
 from astrarium.server.settings import LARGE
-from astrarium.server.timelines import stage_line
-from astrarium.serving.live.tensors import BYTES, Tensor
-
-# One inference over HTTP: a body becomes a call, its answer becomes a body.
-
-
-HEADER_LENGTH = b"inference-header-content-length"
-APPLICATION = b"x-astrarium-application"
-TIMELINE = b"x-astrarium-timeline"
-_BINARY = (b"content-type", b"application/octet-stream")
-_decode = msgspec.json.Decoder(wire.InferRequest).decode
-_encode = msgspec.json.Encoder().encode
-
-
-class HttpCall(NamedTuple):
-    """An HTTP call is a call, and the form in which its client wants the answer."""
-
-    call: InferCall
-    id: str
-    outputs: dict[str, bool]  # whether binary, in the order asked for
-
-
-def read_call(
-    card: ModelCard, body: Body, headers: Mapping[bytes, bytes], received: Time, limit: int
-) -> HttpCall:
-    """Read a call from a body; *limit* is the most bytes that one tensor may have."""
-    json_size = _json_size(headers, body)
-    request = _request(body, json_size)
-    tensors = _tensors(card, request, memoryview(body)[json_size:], limit)
-    tag = headers.get(APPLICATION, b"").decode("latin-1")
-    options = checking.request_options(request.parameters, tag, card.name)
-    rows = tensors[0].shape[0] if tensors else 1
-    call = InferCall(card.name, tensors, rows, received, *options)
-    wanted = _wanted(card, request)
-    for spec in card.outputs:
-        if wanted.get(spec.name) is False:
-            json_tensors.check_in_json(spec, card.name)
-    return HttpCall(call, request.id, wanted)
-
-
-def reads_slowly(card: ModelCard, body: Body, headers: Mapping[bytes, bytes]) -> bool:
-    """Whether a request takes so long to read that a thread should: the event loop has others to serve."""
-    if len(body) <= LARGE:
-        return False
-    looked_at = any(spec.datatype == BYTES or spec.is_limited for spec in card.inputs)
-    return looked_at or _json_size(headers, body) > LARGE
-
-
-def writes_slowly(asked: HttpCall, answer: InferAnswer) -> bool:
-    """Whether an answer in JSON takes so long to write that a thread should."""
-    in_json = [tensor for tensor in answer.outputs if asked.outputs.get(tensor.name) is False]
-    return sum(len(tensor.data) for tensor in in_json) > LARGE
-
-
-def _json_size(headers: Mapping[bytes, bytes], body: Body) -> int:
-    given = headers.get(HEADER_LENGTH)
-    if given is None:
-        return len(body)
-    if not given.isdigit() or len(given) > 18 or int(given) > len(body):
-        expected = f"the length of the JSON, at most that of the body ({len(body)})"
-        raise bad("Inference-Header-Content-Length", given[:40].decode("latin-1"), expected)
-    return int(given)
-
-
-def _request(body: Body, size: int) -> wire.InferRequest:
-    """Read a request's JSON; of a large one, only what is beside the elements of its tensors."""
-    json = body if size == len(body) else memoryview(body)[:size]
-    try:
-        return _small(json) if size <= LARGE else _large(json)
-    except RecursionError:
-        raise bad("body", None, "JSON that is not nested this deep") from None
-
-
-def _small(json: Json) -> wire.InferRequest:
-    request = _decoded(json)
-    check_keys(outline(json).text)
-    return request
-
-
-def _large(json: Json) -> wire.InferRequest:
-    text, pieces = outline(json)
-    request = _decoded(text)
-    if pieces is None:
-        elements = (memoryview(one.data) for one in request.inputs if one.data is not UNSET)
-        check_beside(len(text) - sum(map(len, elements)))
-    check_keys(text)
-    for given in request.inputs:
-        if pieces is not None and given.data is not UNSET:
-            given.data = pieces[int(given.data)]
-    return request
-
-
-def _decoded(json: Json) -> wire.InferRequest:
-    try:
-        return _decode(json)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise not_json(json, error) from None
-
-
-def _tensors(card: ModelCard, request: wire.InferRequest, binary: memoryview, limit: int) -> list[Tensor]:
-    tensors = []
-    at = 0
-    inputs = request.inputs
-    for placed, given in zip(checking.placed_inputs(card, inputs, limit), inputs, strict=True):
-        size = _binary_size(given, placed, card.name) if given.parameters else None
-        if size is None:
-            data: bytes | memoryview = _json_data(given, placed, card.name)
-        else:
-            data = _binary_data(given, placed, binary[at : at + size], card.name)
-            at += size
-        checking.check_values(placed, data, card.name)
-        tensors.append(Tensor(placed.spec.name, placed.spec.datatype, placed.shape, data))
-    if at != len(binary):
-        raise bad("body", f"{len(binary)} bytes after the JSON", f"{at}, as binary_data_size says", card.name)
-    return checking.in_card_order(card, tensors)
-
-
-def _binary_size(given: wire.InputTensor, placed: CheckedTensor, model: str) -> int | None:
-    checking.check_tensor_parameters(placed.field, given.parameters, model)
-    size = given.parameters.get("binary_data_size")
-    if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size < 0):
-        raise bad(f"{placed.field}.parameters.binary_data_size", size, "a whole number of bytes", model)
-    return size
-
-
-def _json_data(given: wire.InputTensor, placed: CheckedTensor, model: str) -> bytes:
-    if given.data is UNSET:
-        raise bad(placed.field, "neither", "either data or parameters.binary_data_size", model)
-    return json_tensors.from_json(given.data, placed, model)
-
-
-def _binary_data(given: wire.InputTensor, placed: CheckedTensor, data: memoryview, model: str) -> memoryview:
-    if given.data is not UNSET:
-        raise bad(placed.field, "both", "either data or parameters.binary_data_size", model)
-    # Fewer bytes than binary_data_size says are also fewer than the shape.
-    checking.check_size(placed, data, model)
-    return data
-
-
-def _wanted(card: ModelCard, request: wire.InferRequest) -> dict[str, bool]:
-    default = _flag(request.parameters, "binary_data_output", False, "parameters", card.name)
-    if not request.outputs:
-        return {spec.name: default for spec in card.outputs}
-    names = checking.wanted_outputs(card, [output.name for output in request.outputs])
-    for at, output in enumerate(request.outputs):
-        checking.check_tensor_parameters(f"outputs[{at}]", output.parameters, card.name)
-    return {
-        name: _flag(output.parameters, "binary_data", default, f"outputs[{at}].parameters", card.name)
-        for at, (name, output) in enumerate(zip(names, request.outputs, strict=True))
-    }
-
-
-def _flag(parameters: wire.Parameters, name: str, default: bool, field: str, model: str) -> bool:
-    value = parameters.get(name, default)
-    if not isinstance(value, bool):
-        raise bad(f"{field}.{name}", value, "true or false", model)
-    return value
-
-
-def written_answer(card: ModelCard, asked: HttpCall, answer: InferAnswer) -> tuple[Headers, bytes]:
-    """Return the answer's body and headers; nothing in them refers to shared memory any more."""
-    given = {tensor.name: tensor for tensor in answer.outputs}
-    binary = [given[name].data for name, is_binary in asked.outputs.items() if is_binary]
-    outputs = [_output(given[name], is_binary) for name, is_binary in asked.outputs.items()]
-    json = _encode(wire.InferResponse(card.name, card.version, outputs, asked.id))
-    if not binary:
-        return [JSON], json
-    return [_BINARY, (HEADER_LENGTH, b"%d" % len(json))], b"".join([json, *binary])
-
-
-def _output(tensor: Tensor, binary: bool) -> wire.OutputTensor:
-    shape = list(tensor.shape)
-    if binary:
-        return wire.OutputTensor(
-            tensor.name, tensor.datatype, shape, parameters={"binary_data_size": len(tensor.data)}
-        )
-    return wire.OutputTensor(tensor.name, tensor.datatype, shape, json_tensors.to_json(tensor))
-
-
-def timeline_header(headers: Mapping[bytes, bytes], answer: InferAnswer) -> Headers:
-    """Return a header with how long each stage took, for clients that ask."""
-    if headers.get(TIMELINE) in (None, b"0", b""):
-        return []
-    return [(TIMELINE, stage_line(answer).encode())]
-
 
 Form = TypeVar("Form")
 # What bodies come as: JSON, JSON with binary tensors, and what curl says of `-d` by itself.
@@ -226,7 +47,7 @@ class Handlers:
         return json_reply(wire.Pointers(about, look))
 
     async def server(self, _: HttpRequest) -> Reply:
-        return json_reply(wire.server_metadata())
+        return json_reply(model_answers.server_metadata())
 
     async def live(self, _: HttpRequest) -> Reply:
         return json_reply(wire.Live(True))
@@ -242,7 +63,7 @@ class Handlers:
         return card
 
     async def model(self, request: HttpRequest) -> Reply:
-        return json_reply(wire.model_metadata(self._card(request)))
+        return json_reply(model_answers.model_metadata(self._card(request)))
 
     async def model_ready(self, request: HttpRequest) -> Reply:
         card = self._card(request)
@@ -253,7 +74,7 @@ class Handlers:
         return json_reply(wire.Ready(True))
 
     async def config(self, request: HttpRequest) -> Reply:
-        return json_reply(wire.model_config(self._card(request)))
+        return json_reply(model_answers.model_config(self._card(request)))
 
     async def statistics(self, request: HttpRequest) -> Reply:
         return json_reply(wire.StatisticsAnswer([self._service.statistics(self._card(request).name)]))
@@ -325,7 +146,7 @@ class Handlers:
 
     async def index(self, request: HttpRequest) -> Reply:
         form = await self._form(request, wire.IndexRequest)
-        return json_reply(wire.index_entries(self._service.cards(), form.ready))
+        return json_reply(model_answers.index_entries(self._service.cards(), form.ready))
 
     async def load(self, request: HttpRequest) -> Reply:
         form = await self._form(request, wire.ChangeRequest)

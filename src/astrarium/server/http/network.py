@@ -18,7 +18,7 @@ from astrarium.core.quantities import SECOND, Time
 from astrarium.server.client_errors import ClientErrors
 from astrarium.server.contract import NativeFront
 from astrarium.server.http.protocol import BoundedProtocol, last_answer, no_descriptor, too_slow
-from astrarium.server.native import HIGH_WATER, NativeThreads
+from astrarium.server.protocol.network_threads import HIGH_WATER, NativeThreads
 from astrarium.server.settings import HttpLimits
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from astrarium.core.quantities import Time
 from astrarium.server.client_errors import ClientErrors
-from astrarium.server.descriptors import most_descriptors
 from astrarium.server.http.framing import BadRequest, RequestFraming
 from astrarium.server.http.routing import LONG_WAY, RECEIVED
+from astrarium.server.process.descriptors import most_descriptors
+from astrarium.server.protocol.wire import ErrorAnswer
 from astrarium.server.settings import HttpLimits
-from astrarium.server.wire import ErrorAnswer
 
 # Seconds for a client to read the last answer and to close; as in native/front/http1/http1_thread.h.
 LINGER = 2.0

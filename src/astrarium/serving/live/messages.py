@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 
 from astrarium.core.quantities import Time
+from astrarium.serving.live.backends.contract import ModelFiles
 from astrarium.serving.live.tensors import TensorSpec
 
 LARGEST_MESSAGE = 1 << 18
@@ -60,11 +61,22 @@ def unpacked(members: bytes) -> list[BatchMember]:
 
 
 class LoadModel(Message, frozen=True):
-    """*files* is a `ModelFiles` as plain data; a model of that number that is there already is replaced."""
+    """*files* are `plain_files`; a model of that number that is there already is replaced."""
 
     model: int
     files: dict[str, Any]
     sizes: list[int]  # batches to warm up with
+
+
+def plain_files(files: ModelFiles) -> dict[str, Any]:
+    """Return a model's description as a message can carry it."""
+    plain: dict[str, Any] = msgspec.to_builtins(files, enc_hook=str)
+    return plain
+
+
+def files_from(plain: dict[str, Any]) -> ModelFiles:
+    """Return a model's description from a message: the inverse of `plain_files`."""
+    return msgspec.convert(plain, ModelFiles, dec_hook=lambda kind, value: kind(value))  # of its path
 
 
 class UnloadModel(Message, frozen=True):
@@ -170,7 +182,7 @@ ModelNews: TypeAlias = ModelLoaded | ModelComplete | ModelRefused | ModelUnloade
 
 
 class BatchDone(Message, frozen=True):
-    """A batch is done; its answers lie in the members' reply rooms.
+    """A batch is done; its answers lie in the members' reply buffers.
 
     `shapes` are by member, left out where the model's own say it all; `own_times` is what each would have
     taken alone, where the backend knows.

@@ -14,10 +14,10 @@ import numpy as np
 from astrarium.core.quantities import SECOND, Time
 from astrarium.serving.live.backends import examples
 from astrarium.serving.live.backends.answers import stack
-from astrarium.serving.live.backends.contract import Batch, LoadedModel
+from astrarium.serving.live.backends.contract import Batch, Launching, LoadedModel, graph_runner
 from astrarium.serving.live.messages import BatchDone, encode
 from astrarium.serving.live.tensors import BYTES, Array, TensorSpec
-from astrarium.serving.live.worker import RepeatedOrder
+from astrarium.serving.live.worker.repeated_order import RepeatedOrder
 
 Generator = Callable[[np.random.Generator], Mapping[str, Array]]  # the inputs of one request
 Progress = Callable[[int], None]
@@ -139,9 +139,9 @@ def by_application(
 
 
 def _timed(model: LoadedModel, batch: Batch, care: Care) -> list[Time]:
-    if (graphs := getattr(model, "graphs", None)) is not None and graphs.takes(batch.size):
+    if graph_runner(model, batch.size) is not None:
         return _repeated(_natively(model, batch), care, _IN_A_ROW)
-    if hasattr(model, "launch") and not any(spec.datatype == BYTES for spec in model.inputs):
+    if isinstance(model, Launching) and not any(spec.datatype == BYTES for spec in model.inputs):
         return _repeated(_back_to_back(model, batch), care, _IN_A_ROW)
     return _repeated(partial(_once, model, batch), care, 1)
 

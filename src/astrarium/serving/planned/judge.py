@@ -10,13 +10,10 @@ import numpy as np
 from astrarium.core.arrivals import Arrivals
 from astrarium.core.quantities import Time
 from astrarium.core.streams import stream
-from astrarium.placement.cells import (
-    Numbers,
-    assigned,
-)
 from astrarium.placement.interference import Interference
 from astrarium.placement.plan import Plan
 from astrarium.placement.problem import PlacementRequests, Problem
+from astrarium.placement.routing import Numbers, assigned
 from astrarium.serving.planned.parts import RecordPart
 from astrarium.serving.planned.run import Routes
 from astrarium.serving.scenario import Scenario, build

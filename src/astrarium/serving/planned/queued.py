@@ -13,17 +13,13 @@ from astrarium.core.arrivals import Arrivals
 from astrarium.core.errors import InputError
 from astrarium.core.profiles import Dynamic
 from astrarium.core.quantities import Time
-from astrarium.placement.cells import Cell, Numbers, limits_of
-from astrarium.placement.interference import (
-    IgniterInterference,
-    Interference,
-    NoInterference,
-    Tenant,
-    share_factor,
-)
+from astrarium.placement.cells import Cell, limits_of
+from astrarium.placement.gpu_share import share_factor
+from astrarium.placement.interference import IgniterInterference, Interference, NoInterference, Tenant
 from astrarium.placement.path import BatchJourney
 from astrarium.placement.plan import ROUNDING, Plan, Replica
 from astrarium.placement.problem import PlacedModel, PlacementGpu, PlacementRequests, Problem
+from astrarium.placement.routing import Numbers
 from astrarium.placement.worker_queues import Batching, PlanSimulation
 from astrarium.serving.contract import Setup
 from astrarium.serving.planned.parts import RecordPart, cell_scenario, part_of

@@ -9,19 +9,11 @@ import numpy as np
 
 from astrarium.core.arrivals import Arrivals
 from astrarium.core.quantities import Time
-from astrarium.placement.cells import (
-    Cell,
-    Numbers,
-    assigned,
-    balanced,
-    cells,
-    companies,
-    station_numbers,
-    stations,
-)
+from astrarium.placement.cells import Cell, cells, companies, station_numbers, stations
 from astrarium.placement.interference import Interference
 from astrarium.placement.plan import Plan, Replica, check
 from astrarium.placement.problem import Problem
+from astrarium.placement.routing import Numbers, assigned, balanced
 from astrarium.run.experiment import EngineName
 from astrarium.serving.level import Stopwatch, serve
 from astrarium.serving.planned.parts import RecordPart, cell_scenario, part_of, together

@@ -11,7 +11,7 @@ from astrarium.core.errors import InputError
 from astrarium.core.quantities import write_bytes
 from astrarium.placement.problem import Form, PlacementGpu, Problem
 from astrarium.serving.scenario import Scenario, build
-from astrarium.serving.scenario.schema import Cluster, GpuGroup
+from astrarium.serving.scenario.cluster import Cluster, GpuGroup
 
 # How fast each GPU of a scenario is. Forms of models know the slowest kind only.
 

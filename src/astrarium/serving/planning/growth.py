@@ -12,7 +12,7 @@ from dataclasses import replace
 import msgspec
 
 from astrarium.core.quantities import to_ms
-from astrarium.placement.interference import share_factor
+from astrarium.placement.gpu_share import share_factor
 from astrarium.placement.plan import Replica
 from astrarium.placement.problem import ALONE, PlacedModel
 from astrarium.serving.planning.load import judged, with_rates

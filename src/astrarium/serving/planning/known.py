@@ -18,8 +18,9 @@ import msgspec
 from astrarium.core.decode import Decoder
 from astrarium.core.errors import InputError, one_of, read_from
 from astrarium.core.plain_data import read_yaml
-from astrarium.placement import igniter
-from astrarium.placement.igniter import GpuTraits, IgniterProfile, ModelTraits, fit_gpu, fit_models
+from astrarium.placement.igniter.fitting import fit_gpu, fit_models
+from astrarium.placement.igniter.model import GpuTraits, ModelTraits
+from astrarium.placement.igniter.profile import SOURCE, IgniterProfile, shipped_profile
 from astrarium.placement.interference import (
     IgniterInterference,
     Interference,
@@ -42,7 +43,7 @@ class Colocation(msgspec.Struct, frozen=True):
 @cache
 def v100() -> Colocation:
     """Return iGniter's coefficients from the profile that comes along."""
-    return fitted(igniter.profile(), igniter.SOURCE)
+    return fitted(shipped_profile(), SOURCE)
 
 
 def fitted(raw: Any, source: str) -> Colocation:

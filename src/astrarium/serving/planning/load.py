@@ -24,7 +24,8 @@ from astrarium.placement.plan import Plan
 from astrarium.placement.policies import Judge
 from astrarium.placement.problem import PlacementRequests, Problem
 from astrarium.serving.scenario import Scenario, build
-from astrarium.serving.scenario.schema import Change, Workload, spans
+from astrarium.serving.scenario.rates import spans
+from astrarium.serving.scenario.workload import Change, Workload
 
 # as `PlanJudge`: the scenario, the problem, what slows replicas that share a GPU, and the warm-up
 MakeJudge = Callable[[Scenario, Problem, Interference | None, Time], Judge]

@@ -23,7 +23,8 @@ from astrarium.core.errors import InputError, read_from
 from astrarium.core.plain_data import read_yaml
 from astrarium.core.quantities import SECOND
 from astrarium.core.streams import stream
-from astrarium.placement.plan import Plan, PlanEntry, parse_shape, read, written
+from astrarium.placement.plan import Plan
+from astrarium.placement.plan_file import PlanEntry, read, written
 from astrarium.placement.problem import (
     ALONE,
     Form,
@@ -32,10 +33,14 @@ from astrarium.placement.problem import (
     PlacementRequests,
     Problem,
     Shape,
+    parse_shape,
 )
 from astrarium.serving.contract import ModelSpec
-from astrarium.serving.scenario import build, schema
-from astrarium.serving.scenario.schema import Cluster, Model, Parallel, Scenario, spans
+from astrarium.serving.scenario import build
+from astrarium.serving.scenario.cluster import Cluster
+from astrarium.serving.scenario.plain import plain_value
+from astrarium.serving.scenario.rates import spans
+from astrarium.serving.scenario.schema import Model, Parallel, Scenario
 
 ENDINGS = (".yaml", ".yml", ".json")
 
@@ -78,7 +83,7 @@ def parse(raw: Any, problem: Problem, source: str = "") -> Plan:
 
 def plain(plan: Plan, problem: Problem) -> dict[str, Any]:
     """Return a plan as data that JSON and YAML know; defaults are left out."""
-    found: dict[str, Any] = schema.plain(PlanEntry, written(plan, problem))
+    found: dict[str, Any] = plain_value(PlanEntry, written(plan, problem))
     return found
 
 

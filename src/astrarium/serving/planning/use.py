@@ -8,11 +8,12 @@ from collections.abc import Sequence
 import msgspec
 
 from astrarium.core.quantities import SECOND
-from astrarium.placement.cells import WHOLE as PARTS
-from astrarium.placement.cells import balanced, cells, station_numbers, stations
-from astrarium.placement.interference import share_factor
+from astrarium.placement.cells import cells, station_numbers, stations
+from astrarium.placement.gpu_share import share_factor
 from astrarium.placement.plan import Plan, Replica, memory_on, stage_of
 from astrarium.placement.problem import PlacementGpu, Problem
+from astrarium.placement.routing import WHOLE as PARTS
+from astrarium.placement.routing import balanced
 from astrarium.serving.planning.clusters import Speeds
 
 

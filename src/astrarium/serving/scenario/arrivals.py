@@ -13,7 +13,9 @@ from astrarium.core.errors import InputError, one_of
 from astrarium.core.processes import Floats, Stretch, Times
 from astrarium.core.profiles import Dynamic
 from astrarium.core.streams import stream
-from astrarium.serving.scenario.schema import Model, Scenario, Workload, spans
+from astrarium.serving.scenario.rates import spans
+from astrarium.serving.scenario.schema import Model, Scenario
+from astrarium.serving.scenario.workload import Workload
 from astrarium.serving.traces import Trace, read_trace
 
 

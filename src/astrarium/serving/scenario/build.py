@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from astrarium.core.choice import chosen
 from astrarium.core.distributions import Distribution
@@ -14,64 +14,13 @@ from astrarium.core.quantities import Bytes, Time, write_bytes, write_duration
 from astrarium.core.streams import stream
 from astrarium.serving.contract import DynamicSpec, GpuSpec, ModelSpec, Network, Setup, latency_table
 from astrarium.serving.policies import ServingPolicy, listens_to_profiler, serving_policies
-from astrarium.serving.scenario.models import specs
-from astrarium.serving.scenario.schema import EMULATED, Cluster, Model, Scenario
-from astrarium.serving.state import Batch
+from astrarium.serving.scenario.cluster import Cluster
+from astrarium.serving.scenario.schema import Model, Scenario
 from astrarium.serving.world import Profiler, TableTruth, Truth
 
 if TYPE_CHECKING:
     from astrarium.core.arrivals import Arrivals, Ints
-    from astrarium.serving.live.backends.contract import ModelFiles
-
-
-# What workers load for each model of a scenario.
-
-
-SAMPLES = 1024  # times alone that an emulated application draws from
-
-
-def files_of_model(scenario: Scenario, name: str, table: Sequence[Time]) -> ModelFiles:
-    """*table* holds the times of batches of 0, 1, ... on the kind of GPU that is meant."""
-    from astrarium.serving.live.backends.contract import ModelFiles
-
-    model = scenario.models[name]
-    options = dict(model.backend.options)
-    if model.backend.name == EMULATED:
-        options = _emulated(model, name, scenario.seed, table)
-    inputs = specs(model.inputs)
-    outputs = specs(model.outputs)
-    return ModelFiles(name, model.backend.name, options, inputs, outputs, len(table) - 1)
-
-
-def _emulated(model: Model, name: str, seed: int, table: Sequence[Time]) -> dict[str, Any]:
-    profile = model.profile
-    if not isinstance(profile, Dynamic):
-        return {"table": list(table)}
-    applications = [
-        part.time.sample(stream(seed, "emulated", name, label), SAMPLES).tolist()
-        for label, part in profile.applications.items()
-    ]
-    drawn = {"c0": profile.c0, "c1": profile.c1, "applications": applications, "seed": seed}
-    return {"dynamic": drawn}
-
-
-# What really happens on the simulated GPUs, where a model's execution times are distributions.
-
-
-class DynamicTruth:
-    """*work* holds every request's own time, by its id; models without a dynamic profile follow *tables*."""
-
-    def __init__(self, work: Sequence[Time], profiles: Mapping[int, Dynamic], tables: TableTruth) -> None:
-        self._work = work
-        self._profiles = profiles
-        self._tables = tables
-
-    def execution(self, batch: Batch) -> Time:
-        profile = self._profiles.get(batch.model)
-        if profile is None:
-            return self._tables.execution(batch)
-        longest = max(self._work[request.id] for request in batch.requests)
-        return profile.batch_time(len(batch.requests), longest)
+from astrarium.serving.world import DynamicTruth
 
 
 def setup(scenario: Scenario, placed: bool = False) -> Setup:
@@ -83,7 +32,7 @@ def setup(scenario: Scenario, placed: bool = False) -> Setup:
         _check_memory(scenario)
     models = []
     for index, (name, model) in enumerate(scenario.models.items()):
-        slowest = [max(times) for times in _batch_times(name, model, scenario.cluster)]
+        slowest = [max(times) for times in batch_times(name, model, scenario.cluster)]
         _check_priorities(name, model, slowest[0])
         known = _dynamic(scenario, name, model)
         models.append(ModelSpec(index, name, model.slo, latency_table(slowest), known))
@@ -122,7 +71,7 @@ def truth_tables(scenario: Scenario, setup: Setup) -> tuple[list[int], list[list
     kinds = scenario.cluster.kinds
     tables: list[list[tuple[Time, ...]]] = [[] for _ in kinds]
     for name, model in scenario.models.items():
-        by_size = _batch_times(name, model, scenario.cluster)
+        by_size = batch_times(name, model, scenario.cluster)
         for kind in range(len(kinds)):
             tables[kind].append(latency_table([times[kind] for times in by_size]))
     return [kinds.index(gpu.kind) for gpu in setup.gpus], tables
@@ -159,20 +108,6 @@ def arrivals_at(scenario: Scenario, time: Ints, model: Ints) -> Arrivals:
     return made(scenario, time, model)
 
 
-def model_files(scenario: Scenario, kind: str) -> list[ModelFiles]:
-    """What a worker on a GPU of this kind loads, by model in the setup's order."""
-
-    kinds = scenario.cluster.kinds
-    if kind not in kinds:
-        raise InputError("kind", kind, f"a kind of GPU in the cluster: {one_of(kinds, kind)}")
-    place = kinds.index(kind)
-    described_models = []
-    for name, model in scenario.models.items():
-        times = [times[place] for times in _batch_times(name, model, scenario.cluster)]
-        described_models.append(files_of_model(scenario, name, [0, *times]))
-    return described_models
-
-
 def deadlines(arrivals: Arrivals, setup: Setup) -> Ints:
     import numpy as np
 
@@ -196,8 +131,8 @@ def _gpus(cluster: Cluster) -> tuple[GpuSpec, ...]:
     return tuple(gpus)
 
 
-def _batch_times(name: str, model: Model, cluster: Cluster) -> list[tuple[Time, ...]]:
-    """For batches of 1, 2, ...: the time on each kind of GPU, as far as the slowest keeps the SLO."""
+def batch_times(name: str, model: Model, cluster: Cluster) -> list[tuple[Time, ...]]:
+    """Return, for batches of 1, 2, ...: the time on each kind of GPU, as far as the slowest keeps the SLO."""
     if isinstance(model.profile, Kinds):
         _check_kinds(name, model.profile, cluster)
     streams = [model.profile.on(kind).batch_times() for kind in cluster.kinds]

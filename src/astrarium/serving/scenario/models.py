@@ -9,125 +9,18 @@ import msgspec
 
 from astrarium.core.decode import Decoder, constructed
 from astrarium.core.distributions import DISTRIBUTIONS, Constant, Distribution, Mode, Modes, Samples
-from astrarium.core.errors import InputError, did_you_mean, one_of, written_in
+from astrarium.core.errors import InputError, did_you_mean, written_in
 from astrarium.core.plain_data import read_yaml
 from astrarium.core.profiles import Dynamic, Kinds, Linear, Profile, Table
 from astrarium.core.quantities import Duration
-from astrarium.placement.plan import parse_shape
+from astrarium.placement.problem import parse_shape
 from astrarium.serving import zoo
-from astrarium.serving.scenario import schema
+from astrarium.serving.scenario.schema import Count, Model, ModelEntry, Parallel
 from astrarium.serving.traces import read_samples
 
 if TYPE_CHECKING:
-    from astrarium.serving.live.backends.contract import ModelFiles
-    from astrarium.serving.live.tensors import TensorSpec
-
-
-# Reading what only serving needs: backends, tensors, the `server` section.
-
-
-BACKEND_FORM = "one backend with its model, such as {onnx: model.onnx} or {python: words.py:detect}"
-
-
-def check_served(entry: schema.ModelEntry, field: str) -> None:
-    """Check what the simulator ignores of a model."""
-    if entry.accepts and entry.preprocess is None:
-        raise InputError(f"{field}.accepts", None, "`preprocess` beside it: what turns these into the inputs")
-    for side in ("inputs", "outputs", "accepts"):
-        _check_tensors(getattr(entry, side), f"{field}.{side}")
-    _check_unlimited(entry.outputs, f"{field}.outputs")
-
-
-def specs(tensors: tuple[schema.TensorEntry, ...]) -> tuple[TensorSpec, ...]:
-    from astrarium.serving.live.tensors import TensorSpec
-
-    return tuple(TensorSpec(**msgspec.structs.asdict(tensor)) for tensor in tensors)
-
-
-def server_options(options: schema.ServerOptions, base: Path, serving: bool) -> schema.ServerOptions:
-    """File names made absolute. That they exist matters only to who serves."""
-
-    def absolute(name: str, field: str) -> str:
-        return _file(name, base, f"server.{field}", serving)
-
-    changed: dict[str, Any] = {}
-    if options.tls is not None:
-        changed["tls"] = schema.Tls(
-            absolute(options.tls.cert, "tls.cert"), absolute(options.tls.key, "tls.key")
-        )
-    if options.api_keys is not None:
-        changed["api_keys"] = absolute(options.api_keys, "api_keys")
-    if options.record is not None:
-        changed["record"] = str(base / options.record)
-    return msgspec.structs.replace(options, **changed)
-
-
-def _backend(entry: schema.ModelEntry, name: str, base: Path) -> schema.BackendChoice:
-    """A model without a backend is emulated; nothing is imported for it."""
-    if entry.backend is None:
-        return schema.BackendChoice()
-    field = f"models.{name}.backend"
-    backend, options = _only_choice(entry.backend, field)
-    from astrarium.serving.live.backends.contract import ModelFiles
-
-    files = ModelFiles(
-        name, backend, options, specs(entry.inputs), specs(entry.outputs), entry.max_batch, base
-    )
-    return schema.BackendChoice(backend, _options(files, field))
-
-
-def _only_choice(raw: Any, field: str) -> tuple[str, dict[str, Any]]:
-    if not isinstance(raw, dict) or len(raw) != 1:
-        raise InputError(field, raw, BACKEND_FORM)
-    (backend, options), *_ = raw.items()
-    if isinstance(options, str):
-        return str(backend), {schema.MODEL: options}
-    if not isinstance(options, dict | None):
-        raise InputError(f"{field}.{backend}", options, "the model's name, or a mapping of options")
-    return str(backend), {str(name): value for name, value in (options or {}).items()}
-
-
-def _options(files: ModelFiles, field: str) -> dict[str, Any]:
-    from astrarium.serving.live.backends import backends, checked_options, placed
-
-    with written_in(field, files.backend):
-        backends.get(files.backend)
-    try:
-        return dict(checked_options(files))
-    except InputError as error:
-        raise placed(error, files.name, files.backend) from None
-
-
-def _check_tensors(tensors: tuple[schema.TensorEntry, ...], field: str) -> None:
-    names = [tensor.name for tensor in tensors]
-    for place, name in enumerate(names):
-        if name in names[:place]:
-            expected = f"a name of its own, not {one_of(names[:place])}"
-            raise InputError(f"{field}[{place}].name", name, expected)
-
-
-def _check_unlimited(outputs: tuple[schema.TensorEntry, ...], field: str) -> None:
-    for place, output in enumerate(outputs):
-        for limit, value in (("values", output.values), ("finite", output.finite)):
-            if value:
-                expected = "to be left out: only what clients send is checked"
-                raise InputError(f"{field}[{place}].{limit}", value, expected)
-
-
-def _preprocess(reference: str | None, base: Path, field: str) -> str | None:
-    if reference is None:
-        return None
-    from astrarium.serving.live.backends.references import resolved
-
-    return resolved(reference, base, field)
-
-
-def _file(name: str, base: Path, field: str, needed: bool) -> str:
-    path = base / name
-    if needed and not path.is_file():
-        raise InputError(field, name, f"a file; there is none at {path}")
-    return str(path)
-
+    pass
+from astrarium.serving.scenario.served import check_served, read_backend, read_preprocess
 
 ZOO = "zoo:"
 PROFILE_FORM = (
@@ -160,13 +53,13 @@ class ModelReader:
         self._base = base
         self.decoder = Decoder({Profile: self._profile, Distribution: self._distribution})
 
-    def read(self, raw: Any) -> dict[str, schema.Model]:
+    def read(self, raw: Any) -> dict[str, Model]:
         raw = written_out(raw)
         if not isinstance(raw, dict) or not raw:
             raise InputError(
                 "models", raw or "nothing", "at least one model, as NAME: {profile: ..., slo: ...}"
             )
-        models: dict[str, schema.Model] = {}
+        models: dict[str, Model] = {}
         for name, entry in raw.items():
             for given, model in self._models(name, entry):
                 if given in models:
@@ -174,22 +67,22 @@ class ModelReader:
                 models[given] = model
         return models
 
-    def _models(self, name: Any, raw: Any) -> list[tuple[str, schema.Model]]:
+    def _models(self, name: Any, raw: Any) -> list[tuple[str, Model]]:
         field = f"models.{name}"
         _check_name(name, field)
         if isinstance(raw, dict) and "profile" not in raw:
             raise InputError(f"{field}.profile", None, f"{PROFILE_FORM}; {_MEASURED}")
-        entry: schema.ModelEntry = self.decoder.decode_struct(schema.ModelEntry, raw, field)
+        entry: ModelEntry = self.decoder.decode_struct(ModelEntry, raw, field)
         profile = self._profile(entry.profile, f"{field}.profile")
         slo = entry.slo if entry.slo is not None else _zoo_slo(entry.profile)
         if slo is None:
             raise InputError(f"{field}.slo", None, "a value: only zoo profiles bring their own SLO")
         check_served(entry, field)
-        backend = _backend(entry, name, self._base)
-        preprocess = _preprocess(entry.preprocess, self._base, f"{field}.preprocess")
+        backend = read_backend(entry, name, self._base)
+        preprocess = read_preprocess(entry.preprocess, self._base, f"{field}.preprocess")
         _check_parallel(entry.parallel, f"{field}.parallel")
         read = {"profile": profile, "slo": slo, "backend": backend, "preprocess": preprocess, "copies": None}
-        model = schema.Model(**{**msgspec.structs.asdict(entry), **read})
+        model = Model(**{**msgspec.structs.asdict(entry), **read})
         if entry.copies is None:
             return [(name, model)]
         return [(f"{name}-{copy}", model) for copy in range(entry.copies)]
@@ -208,7 +101,7 @@ class ModelReader:
         return readers[form](raw[form], f"{field}.{form}")
 
     def _table(self, raw: Any, field: str) -> Profile:
-        times = self.decoder.decode(tuple[Duration, ...] | dict[schema.Count, Duration], raw, field)
+        times = self.decoder.decode(tuple[Duration, ...] | dict[Count, Duration], raw, field)
         points = times if isinstance(times, dict) else dict(enumerate(times, 1))
         return constructed(Table, raw, field, points=points)
 
@@ -253,7 +146,7 @@ def _check_name(name: Any, field: str) -> None:
         raise InputError(field, name, expected)
 
 
-def _check_parallel(parallel: dict[str, schema.Parallel], field: str) -> None:
+def _check_parallel(parallel: dict[str, Parallel], field: str) -> None:
     for name, part in parallel.items():
         if parse_shape(name, f"{field}.{name}").gpus < 2:
             raise InputError(

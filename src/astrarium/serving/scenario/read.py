@@ -15,9 +15,14 @@ from astrarium.core.errors import InputError, read_from
 from astrarium.core.overrides import overridden
 from astrarium.core.plain_data import read_yaml
 from astrarium.core.quantities import Duration
-from astrarium.serving.scenario import build, schema
-from astrarium.serving.scenario.models import ModelReader, server_options, written_out
-from astrarium.serving.scenario.schema import DEFAULT_POLICY, Model, Scenario, Workload
+from astrarium.serving.scenario import build
+from astrarium.serving.scenario.cluster import Cluster
+from astrarium.serving.scenario.models import ModelReader, written_out
+from astrarium.serving.scenario.rates import check_rates
+from astrarium.serving.scenario.schema import DEFAULT_POLICY, Delays, Model, Preemption, Profiling, Scenario
+from astrarium.serving.scenario.served import server_options
+from astrarium.serving.scenario.server_options import ServerOptions
+from astrarium.serving.scenario.workload import Workload
 
 _REQUIRED = ("cluster", "models", "workload")
 _NEEDED_TO_SERVE = ("cluster", "models")
@@ -70,16 +75,14 @@ def _parsed(raw: Any, base: Path, serving: bool, planning: bool) -> Scenario:
         "models": models,
         "policy": read_choice(raw.get("policy"), "policy", DEFAULT_POLICY),
     }
-    fields["cluster"] = decode(schema.Cluster, raw["cluster"], "cluster")
+    fields["cluster"] = decode(Cluster, raw["cluster"], "cluster")
     if raw.get("workload") is not None:
         fields["workload"] = _workload(decode(Workload, raw["workload"], "workload"), models, base)
-    fields["server"] = server_options(
-        decode(schema.ServerOptions, raw.get("server") or {}, "server"), base, serving
-    )
+    fields["server"] = server_options(decode(ServerOptions, raw.get("server") or {}, "server"), base, serving)
     for name, kind in (
-        ("network", schema.Delays),
-        ("preemption", schema.Preemption),
-        ("profiling", schema.Profiling),
+        ("network", Delays),
+        ("preemption", Preemption),
+        ("profiling", Profiling),
     ):
         fields[name] = decode(kind, raw[name] if raw.get(name) is not None else {}, name)
     if "seed" in raw:
@@ -98,7 +101,7 @@ def _check_sections(raw: dict[str, Any], serving: bool) -> None:
 
 def _workload(workload: Workload, models: dict[str, Model], base: Path) -> Workload:
     if workload.file is None:
-        schema.check(workload, list(models))
+        check_rates(workload, list(models))
         return workload
     from astrarium.serving.scenario.arrivals import check_trace
     from astrarium.serving.traces import read_trace

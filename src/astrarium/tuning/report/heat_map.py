@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from astrarium.core.quantities import SECOND, Time
-from astrarium.run.report import as_it_is, unit_of
+from astrarium.run.tables import as_it_is, unit_of
 from astrarium.tuning.record import TuningRecord
 from astrarium.tuning.report.summary import WINDOWS
 

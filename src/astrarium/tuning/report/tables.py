@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from astrarium.core.quantities import counted
-from astrarium.run.report import as_it_is, plain_table, unit_of
+from astrarium.run.tables import as_it_is, plain_table, unit_of
 from astrarium.tuning.report.summary import CandidateSummary, TuningSummary
 
 if TYPE_CHECKING:

@@ -17,17 +17,9 @@ import numpy as np
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import FOREVER, SECOND, Time
 from astrarium.core.streams import stream
-from astrarium.placement.groups import (
-    DEFAULT,
-    Clocks,
-    Group,
-    GroupLayout,
-    GroupRuntime,
-    Served,
-    SmallInts,
-    Tables,
-    serve,
-)
+from astrarium.placement.groups.layout import Clocks, Group, GroupLayout, Served, SmallInts, Tables
+from astrarium.placement.groups.runtime import DEFAULT, GroupRuntime
+from astrarium.placement.groups.simulation import simulate_groups
 from astrarium.placement.plan import Plan
 from astrarium.placement.policies import Search, placement_policies
 from astrarium.placement.problem import Form, PlacedModel, PlacementGpu, PlacementRequests, Problem, Shape
@@ -184,7 +176,7 @@ def judge(case: Case, plans: Plan | Timeline, ways: Ways = FAIR, seed: int = 0) 
     if isinstance(plans, Timeline):
         served = serve_timeline(tables, plans, workload, ways.carry_backlog)
         return Outcome(plans.plans[0], plans, served, statistics(served, workload))
-    served = serve(GroupLayout.of(tables, groups_of(plans)), workload)
+    served = simulate_groups(GroupLayout.of(tables, groups_of(plans)), workload)
     return Outcome(plans, None, served, statistics(served, workload))
 
 
@@ -193,5 +185,5 @@ def attainment_of(case: Case, groups: Sequence[Group], ways: Ways = AS_PUBLISHED
     tables = Tables.of(case.placed(), ways.runtime)
     arrivals, models = columns(case, ways, seed)
     workload = trimmed(arrivals, models, len(case.models), ways.trim / ways.runtime.unit)
-    served = serve(GroupLayout.of(tables, groups), workload)
+    served = simulate_groups(GroupLayout.of(tables, groups), workload)
     return statistics(served, workload).attainment

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from astrarium.core.quantities import SECOND, Time
-from astrarium.placement.groups import REJECTED, Clocks, Group, Served, SimulatedRequests, SmallInts
+from astrarium.placement.groups.layout import REJECTED, Clocks, Group, Served, SmallInts
+from astrarium.placement.groups.simulation import SimulatedRequests
 from astrarium.placement.plan import Plan
 from astrarium.placement.problem import Shape
 

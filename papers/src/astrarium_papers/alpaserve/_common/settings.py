@@ -20,16 +20,9 @@ import msgspec
 
 from astrarium.core.quantities import SECOND
 from astrarium.core.streams import stream
-from astrarium.placement.groups import (
-    DEFAULT,
-    Group,
-    GroupLayout,
-    GroupRuntime,
-    Served,
-    SimulatedRequests,
-    Tables,
-    serve,
-)
+from astrarium.placement.groups.layout import Group, GroupLayout, Served, Tables
+from astrarium.placement.groups.runtime import DEFAULT, GroupRuntime
+from astrarium.placement.groups.simulation import SimulatedRequests, simulate_groups
 from astrarium.placement.problem import ALONE, PlacedModel, Shape
 from astrarium_papers.alpaserve._common import cases, workloads
 from astrarium_papers.alpaserve._common.served import TRIM, Statistics, TrimmedRequests, statistics, trimmed
@@ -87,7 +80,7 @@ def outcome(
     workload: SimulatedRequests,
     runtime: GroupRuntime = DEFAULT,
 ) -> Served:
-    return serve(GroupLayout.of(Tables.of(models, runtime), groups), workload)
+    return simulate_groups(GroupLayout.of(Tables.of(models, runtime), groups), workload)
 
 
 def fared(

@@ -16,7 +16,9 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from astrarium.placement.groups import Group, GroupLayout, GroupRuntime, SimulatedRequests, Tables, score
+from astrarium.placement.groups.layout import Group, GroupLayout, Tables
+from astrarium.placement.groups.runtime import GroupRuntime
+from astrarium.placement.groups.simulation import SimulatedRequests, score
 from astrarium.placement.plan import Plan
 from astrarium.placement.policies import Judge, Search, placement_policies
 from astrarium.placement.policies._search_context import (

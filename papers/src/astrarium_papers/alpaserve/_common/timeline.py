@@ -14,16 +14,8 @@ import numpy as np
 
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import SECOND, Time
-from astrarium.placement.groups import (
-    Clocks,
-    Engine,
-    Group,
-    GroupLayout,
-    Served,
-    SimulatedRequests,
-    Tables,
-    serve,
-)
+from astrarium.placement.groups.layout import Clocks, Group, GroupLayout, Served, Tables
+from astrarium.placement.groups.simulation import Engine, SimulatedRequests, simulate_groups
 from astrarium.placement.plan import Plan
 from astrarium.placement.problem import PlacementRequests, Problem
 from astrarium_papers.alpaserve._common.served import groups_of
@@ -75,7 +67,7 @@ def serve_timeline(
         groups = groups_of(plan)
         layout = GroupLayout.of(tables, groups)
         clocks = _clocks(layout, groups, free) if carry_backlog else None
-        served = serve(layout, _part(workload, piece), clocks, engine)
+        served = simulate_groups(layout, _part(workload, piece), clocks, engine)
         finish[piece], where[piece] = served.finish, served.group
         work += float(served.work.sum())
         if clocks is not None:

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from astrarium.core.quantities import SECOND
-from astrarium.placement.groups import DEFAULT, GroupRuntime, Tables
+from astrarium.placement.groups.layout import Tables
+from astrarium.placement.groups.runtime import DEFAULT, GroupRuntime
 from astrarium.placement.problem import ALONE, PlacedModel, Shape
 from astrarium_papers.alpaserve._common import cases, queueing
 from astrarium_papers.alpaserve._common.served import TrimmedRequests, groups_of

@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from astrarium.core.quantities import SECOND
-from astrarium.placement.groups import Group, SimulatedRequests, Tables
+from astrarium.placement.groups.layout import Group, Tables
+from astrarium.placement.groups.simulation import SimulatedRequests
 from astrarium.placement.problem import PlacedModel
 from astrarium_papers.alpaserve._common.settings import COLORS, outcome
 

@@ -17,7 +17,7 @@ from astrarium.core.processes import Floats, Times, merged
 from astrarium.core.quantities import SECOND
 from astrarium.placement.measured import alpaserve_forms
 from astrarium.placement.problem import ALONE, Form, Shape
-from astrarium.serving.scenario.schema import zipf
+from astrarium.serving.scenario.rates import zipf
 
 GPU_MEMORY = 13 * 2**30  # of 16 GB, what is left for weights
 SKEW = 0.5  # of the power law over models

@@ -3,7 +3,7 @@
 1. Several samples of requests are made (`planner/judge`): a plan that fits one of them by chance fails on
    the others.
 2. Drafts are begun with GPUs that are taken by turns, with GPUs in shares, and with AlpaServe's groups
-   (`planner/search`), from sizes that leave room for queues (`planner/options`).
+   (`planner/starts`), from sizes that leave room for queues (`planner/options`).
 3. Each is improved by single changes, with a quick native simulation that knows of queues, batches and
    interference (`planner/moves`, `planner/quick_simulation`), and freed of what is to no purpose.
 4. The best few are judged under what will really run: by the judge that the search brings, else
@@ -19,11 +19,13 @@ from typing import Annotated
 
 import msgspec
 
-from astrarium.placement.groups import GroupRuntime
+from astrarium.placement.groups.runtime import GroupRuntime
 from astrarium.placement.plan import Plan
 from astrarium.placement.policies import Judge, Search, placement_policies
+from astrarium.placement.policies.planner.climb import Climb
 from astrarium.placement.policies.planner.draft import Draft, empty
 from astrarium.placement.policies.planner.explain import DraftExplainer
+from astrarium.placement.policies.planner.finishing import calmed, finished, trimmed
 from astrarium.placement.policies.planner.judge import (
     CautiousInterference,
     another,
@@ -31,20 +33,11 @@ from astrarium.placement.policies.planner.judge import (
     own_judge,
     samples,
 )
+from astrarium.placement.policies.planner.mending import DraftJudge, judged_best, mended
 from astrarium.placement.policies.planner.moves import Moves
 from astrarium.placement.policies.planner.options import ModelOptions
 from astrarium.placement.policies.planner.quick_simulation import QuickSimulation, worths
-from astrarium.placement.policies.planner.search import (
-    Climb,
-    DraftJudge,
-    calmed,
-    everywhere,
-    finished,
-    judged_best,
-    mended,
-    starts,
-    trimmed,
-)
+from astrarium.placement.policies.planner.starts import everywhere, starts
 from astrarium.placement.problem import ALONE, PlacementRequests, Problem
 from astrarium.placement.worker_queues import Batching
 

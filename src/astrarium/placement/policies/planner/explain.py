@@ -19,9 +19,9 @@ from astrarium.placement.policies.planner.draft import (
     replicas_of,
     with_site,
 )
+from astrarium.placement.policies.planner.finishing import EDGE, busiest
 from astrarium.placement.policies.planner.options import ModelOptions, gpus_needed
 from astrarium.placement.policies.planner.quick_simulation import QuickSimulation
-from astrarium.placement.policies.planner.search import EDGE, busiest
 from astrarium.placement.problem import ALONE, PlacedModel, Shape
 
 NAME = "planner"

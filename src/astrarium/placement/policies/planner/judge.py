@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from astrarium.core.quantities import SECOND, Time
 from astrarium.placement.evaluation import evaluate
-from astrarium.placement.interference import IgniterInterference, Interference, Tenant, demand_at
+from astrarium.placement.gpu_share import demand_at
+from astrarium.placement.interference import IgniterInterference, Interference, Tenant
 from astrarium.placement.plan import Plan
 from astrarium.placement.policies import Judge
 from astrarium.placement.problem import PlacedModel, PlacementGpu, PlacementRequests, Problem

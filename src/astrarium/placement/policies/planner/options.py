@@ -13,7 +13,7 @@ from functools import cache
 from typing import NamedTuple
 
 from astrarium.core.quantities import SECOND, Time
-from astrarium.placement.interference import share_factor
+from astrarium.placement.gpu_share import share_factor
 from astrarium.placement.problem import ALONE, PlacedModel, Problem, Shape
 
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)

@@ -15,15 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from astrarium.core.quantities import FOREVER
-from astrarium.placement.groups import (
-    Clocks,
-    GroupLayout,
-    GroupRuntime,
-    Score,
-    SimulatedRequests,
-    Tables,
-    score,
-)
+from astrarium.placement.groups.layout import Clocks, GroupLayout, Tables
+from astrarium.placement.groups.runtime import GroupRuntime
+from astrarium.placement.groups.simulation import Score, SimulatedRequests, score
 from astrarium.placement.interference import Interference, Tenant
 from astrarium.placement.policies.planner.draft import Draft, Site
 from astrarium.placement.policies.planner.options import ModelOptions

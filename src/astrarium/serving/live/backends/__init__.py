@@ -13,7 +13,7 @@ from typing import Any
 
 from astrarium.core.errors import InputError
 from astrarium.core.registry import Registry
-from astrarium.serving.live.backends.contract import BackendFactory, ModelFiles
+from astrarium.serving.live.backends.contract import BackendFactory, CheckingFactory, ModelFiles
 
 backends: Registry[BackendFactory] = Registry(
     "model backend", package="astrarium.serving.live.backends", group="astrarium.backends"
@@ -21,16 +21,12 @@ backends: Registry[BackendFactory] = Registry(
 
 
 def checked_options(files: ModelFiles) -> Mapping[str, Any]:
-    """The options of a scenario's model as its backend wants them: complete, file names absolute.
-
-    A backend may offer `check(files)` for it, which must not need the packages that running the model takes.
-    Its InputError names an option, or `inputs` or `outputs` where those must be given.
-    """
-    check = getattr(backends.get(files.backend), "check", None)
-    return files.options if check is None else check(files)
+    """Return the options of a scenario's model as its backend wants them: complete, file names absolute."""
+    factory = backends.get(files.backend)
+    return factory.check(files) if isinstance(factory, CheckingFactory) else files.options
 
 
 def placed(error: InputError, model: str, backend: str) -> InputError:
-    """A backend's error as the scenario sees it: its options stand in the model's `backend`."""
+    """Return a backend's error as the scenario sees it: its options stand in the model's `backend`."""
     beside = error.field.split("[")[0] in ("inputs", "outputs")
     return error.at(f"models.{model}" if beside else f"models.{model}.backend.{backend}")

@@ -13,13 +13,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from astrarium.core.errors import AstrariumError, InputError
+from astrarium.serving.live.backends.precise_wait import Wait
 from astrarium.serving.live.tensors import Array, TensorSpec
-
-# What goes wrong inside a model, and whose fault it is.
-
 
 _OURS = os.path.dirname(__file__) + os.sep
 _INSTALLED = ("site-packages", "dist-packages", sysconfig.get_paths()["stdlib"])
@@ -121,10 +119,11 @@ class LoadedModel(Protocol):
     """A loaded model is in memory and runs batches, called from one thread.
 
     An exception that `run` raises fails its batch, with the exception's text as the reason. A backend that
-    can stop early asks `interrupted` now and then.
+    finds out something about its model may have `notes` and `warnings` (texts for the log), `weights` (their
+    bytes) and `phases` (how long each part of loading took).
 
-    A backend that finds out something about its model may have `notes` and `warnings` (texts for the log),
-    and `example_inputs` where made-up inputs should have other limits than those of clients.
+    The protocols below, from `Launching` to `TimedModel`, are optional: a worker looks once, when a model is
+    loaded, which of them it has.
     """
 
     inputs: tuple[TensorSpec, ...]
@@ -156,26 +155,40 @@ class Launched(Protocol):
         """
 
 
-class Launching(LoadedModel, Protocol):
-    """A launching model's GPU works on its own while the host goes on. (Optional.)
+@runtime_checkable
+class Launching(Protocol):
+    """A launching model's GPU works on its own while the host goes on.
 
     The worker launches a batch as soon as it has the order and the time, which may be before the batches
     ahead of it have ended, and then waits for each in the order they were launched: the GPU goes from one to
     the next without the host in between. A batch begins no earlier than `not_before`, nor before the one
     ahead has ended. Batches of models without `launch` have the GPU, and the host, to themselves.
-
-    A real GPU may have `in_flight`: how many of its batches it takes at once, the one that runs and those
-    behind it. It begins a batch as soon as it can: the worker launches one when its time has come, or behind
-    another, and launches it even if the answers of the one that runs have to wait for that.
-
-    A model that has `wait_until` is given the worker's (a `Wait`), which hears orders meanwhile.
     """
 
     def launch(self, batch: Batch, not_before: int) -> Launched: ...
 
 
-class Staging(LoadedModel, Protocol):
-    """A staging model has memory of its own for inputs, such as pinned memory. (Optional.)
+@runtime_checkable
+class Pipelined(Launching, Protocol):
+    """A pipelined model's GPU is a real one, which begins a batch as soon as it can.
+
+    The worker launches one when its time has come, or behind another, and launches it even if the answers of
+    the one that runs have to wait for that.
+    """
+
+    in_flight: int  # batches that the GPU takes at once: the one that runs, and those behind it
+
+
+@runtime_checkable
+class Interruptible(Protocol):
+    """An interruptible model is given the worker's wait, which hears orders meanwhile."""
+
+    wait_until: Wait
+
+
+@runtime_checkable
+class Staging(Protocol):
+    """A staging model has memory of its own for inputs, such as pinned memory.
 
     The worker gathers a batch right there where it can, which saves a copy; `run` or `launch` is then given
     these very arrays. What they hold is needed until `run` returns, or a launched batch has run.
@@ -185,8 +198,16 @@ class Staging(LoadedModel, Protocol):
         """Return an array for each input of the next batch, as far as inputs have such memory."""
 
 
-class Partial(LoadedModel, Protocol):
-    """A partial model serves before all of its warming up is done. (Optional.)
+@runtime_checkable
+class Exemplary(Protocol):
+    """An exemplary model wants made-up inputs within other limits than those of clients."""
+
+    example_inputs: tuple[TensorSpec, ...]
+
+
+@runtime_checkable
+class Partial(Protocol):
+    """A partial model serves before all of its warming up is done.
 
     The worker does the rest in a thread while the model runs batches.
     """
@@ -199,12 +220,41 @@ class Partial(LoadedModel, Protocol):
 
 def complete(model: LoadedModel) -> None:
     """Do the rest of a model's warming up at once."""
-    for _ in getattr(model, "rest", tuple)():
-        pass
+    if isinstance(model, Partial):
+        for _ in model.rest():
+            pass
+
+
+class GraphRunner(Protocol):
+    """A graph runner is native: a worker's native loop runs the batches of its graphs."""
+
+    def add(self, room: int, graph: int, outputs: Sequence[int]) -> None: ...
+
+    def takes(self, size: int) -> bool:
+        """Return whether there is a graph for a batch of this size."""
+
+    def rehearse(self, memory: memoryview, order: bytes, times: int) -> list[bytes]:
+        """Return what a worker says about an order that is carried out so many times in a row."""
+
+    def finish(self) -> None:
+        """Wait for all that the GPU was given."""
+
+
+@runtime_checkable
+class GraphModel(Protocol):
+    """A graph model was captured in CUDA graphs, which native code runs where it can."""
+
+    graphs: GraphRunner | None
+
+
+def graph_runner(model: object, size: int) -> GraphRunner | None:
+    """Return what runs a model's batches of a size without Python, if anything does."""
+    runner = model.graphs if isinstance(model, GraphModel) else None
+    return runner if runner is not None and runner.takes(size) else None
 
 
 class Timed(NamedTuple):
-    """A timed model needs no Python: native code runs its batches. (Optional, as `timed` of a model.)
+    """The times of a model that needs no Python: native code runs its batches.
 
     A batch takes what *table* says for its size, and each output is the input of that place in *sources*
     handed back, or zeros (-1).
@@ -214,13 +264,43 @@ class Timed(NamedTuple):
     sources: Sequence[int]
 
 
+@runtime_checkable
+class TimedModel(Protocol):
+    timed: Timed | None
+
+
 class BackendFactory(Protocol):
     """A backend factory is what is registered under a backend's name.
 
-    It may offer `check(files)` (see `checked_options`), and `prepare(files, code)`: for a process in reserve,
-    which has no GPU yet, it imports what loading the model will need. With *code* it may also run the code
-    that loading runs, and keep what comes of it, until `forget()` says that no model will be loaded soon.
-    What it raises is not told: loading will raise it again.
+    It may be a `CheckingFactory`, a `PreparingFactory` and a `ForgetfulFactory`, too.
     """
 
     def __call__(self, files: ModelFiles, place: Place) -> LoadedModel: ...
+
+
+@runtime_checkable
+class CheckingFactory(Protocol):
+    def check(self, files: ModelFiles) -> Mapping[str, Any]:
+        """Return the options of a scenario's model as they are wanted: complete, file names absolute.
+
+        This must not need the packages that running the model takes. The InputError names an option, or
+        `inputs` or `outputs` where those must be given.
+        """
+
+
+@runtime_checkable
+class PreparingFactory(Protocol):
+    """A preparing factory makes loading shorter for a process in reserve, which has no GPU yet."""
+
+    def prepare(self, files: ModelFiles, code: bool) -> None:
+        """Import what loading the model will need.
+
+        With *code* this may also run the code that loading runs, and keep what comes of it. What it raises
+        is not told: loading will raise it again.
+        """
+
+
+@runtime_checkable
+class ForgetfulFactory(Protocol):
+    def forget(self) -> None:
+        """Free what was prepared: no model will be loaded soon."""

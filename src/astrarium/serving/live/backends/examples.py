@@ -10,7 +10,7 @@ import numpy as np
 
 from astrarium.core.errors import InputError
 from astrarium.serving.live import limits
-from astrarium.serving.live.backends.contract import Batch, LoadedModel
+from astrarium.serving.live.backends.contract import Batch, Exemplary, LoadedModel
 from astrarium.serving.live.ranges import is_real
 from astrarium.serving.live.tensors import BF16, BYTES, DATATYPES, Array, TensorSpec, to_bfloat16, to_bytes
 
@@ -30,8 +30,7 @@ def sizes(largest: int, rooms: Sequence[int] = ()) -> list[int]:
 
 def inputs_of(model: LoadedModel) -> tuple[TensorSpec, ...]:
     """Return a loaded model's inputs as they should be made up."""
-    found: tuple[TensorSpec, ...] = getattr(model, "example_inputs", model.inputs)
-    return found
+    return model.example_inputs if isinstance(model, Exemplary) else model.inputs
 
 
 def batch(specs: Sequence[TensorSpec], size: int, generator: np.random.Generator) -> Batch:

@@ -33,13 +33,21 @@ import numpy as np
 from astrarium.core.errors import InputError
 from astrarium.serving.live.backends import backends, contract, examples, options
 from astrarium.serving.live.backends.answers import result
-from astrarium.serving.live.backends.contract import Batch, ModelFailed, ModelFiles, Place, Ran, package
+from astrarium.serving.live.backends.contract import (
+    Batch,
+    GraphRunner,
+    ModelFailed,
+    ModelFiles,
+    Place,
+    Ran,
+    package,
+)
 from astrarium.serving.live.backends.precise_wait import Wait, wait_until
 from astrarium.serving.live.backends.references import existing, resolved
 from astrarium.serving.live.backends.torch import embeddings, programs
 from astrarium.serving.live.backends.torch.cpu_runner import CpuRunner
 from astrarium.serving.live.backends.torch.cuda_runner import CudaBatch, CudaRunner
-from astrarium.serving.live.backends.torch.graphs import IN_FLIGHT, GraphRunner
+from astrarium.serving.live.backends.torch.graphs import IN_FLIGHT
 from astrarium.serving.live.backends.torch.tensors import tensor_of
 from astrarium.serving.live.phases import Phases
 from astrarium.serving.live.tensors import Array

@@ -6,9 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from astrarium.serving.live.backends.answers import named
-from astrarium.serving.live.backends.torch.graphs import (
-    GraphRunner,
-)
+from astrarium.serving.live.backends.contract import GraphRunner
 from astrarium.serving.live.backends.torch.tensors import portable, tensor_of
 from astrarium.serving.live.tensors import Array, TensorSpec
 

@@ -21,11 +21,11 @@ from typing import Any, NamedTuple
 from astrarium.core.optional import extension
 from astrarium.core.quantities import Time
 from astrarium.serving.live.backends.answers import named
+from astrarium.serving.live.backends.contract import GraphRunner
 from astrarium.serving.live.backends.torch.graphs import (
     IN_FLIGHT,
     Captured,
     CapturedGraphs,
-    GraphRunner,
     HandedOver,
 )
 from astrarium.serving.live.backends.torch.programs import Program

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import product
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
+from astrarium.serving.live.backends.contract import GraphRunner
 from astrarium.serving.live.backends.torch.tensors import kind
 from astrarium.serving.live.tensors import BYTES, TensorSpec
 
@@ -19,21 +20,6 @@ IN_FLIGHT = 2  # batches of a model on the GPU: one is computed while the next i
 class Captured(NamedTuple):
     graph: Any
     outputs: Mapping[str, Any]  # static, as the inputs are
-
-
-class GraphRunner(Protocol):
-    """A graph runner is native: a worker's native loop runs the batches of its graphs."""
-
-    def add(self, room: int, graph: int, outputs: Sequence[int]) -> None: ...
-
-    def takes(self, size: int) -> bool:
-        """Return whether there is a graph for a batch of this size."""
-
-    def rehearse(self, memory: memoryview, order: bytes, times: int) -> list[bytes]:
-        """Return what a worker says about an order that is carried out so many times in a row."""
-
-    def finish(self) -> None:
-        """Wait for all that the GPU was given."""
 
 
 class NativeSlot(NamedTuple):

@@ -1,0 +1,1 @@
+"""How calls and batches ended, counted by model."""

@@ -1,0 +1,82 @@
+"""Preprocessing makes a model's inputs in the frontend, while the request already waits its turn."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from astrarium.server.contract import Kind, Refused
+from astrarium.server.control.calls.tensor_store import TensorStore
+from astrarium.server.control.calls.ticket import Ticket
+from astrarium.serving.live.backends.contract import blamed
+from astrarium.serving.live.backends.references import loaded
+from astrarium.serving.live.limits import violation
+from astrarium.serving.live.tensors import Tensor, TensorSpec, datatype_of, to_array, to_bytes
+
+THREADS = 4
+Hook = Callable[..., Mapping[str, Any]]
+
+
+class Preprocessor:
+    """The preprocessor runs hooks in threads, and calls *made* when inputs are made."""
+
+    def __init__(self, tensor_store: TensorStore, made: Callable[[], None]) -> None:
+        self._tensor_store = tensor_store
+        self._made = made
+        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="preprocess")
+        self._hooks: dict[str, Hook] = {}
+        self._running: set[asyncio.Task[None]] = set()
+
+    def hook(self, reference: str, field: str) -> None:
+        """Load a hook now, so that a mistake shows before the first request."""
+        self._hooks[reference] = loaded(reference, Path(), field)
+
+    def prepare(self, ticket: Ticket, reference: str) -> None:
+        ticket.inputs_ready = False
+        task = asyncio.get_running_loop().create_task(self._prepare(ticket, reference))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def _prepare(self, ticket: Ticket, reference: str) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            made = await loop.run_in_executor(self._threads, self._made_inputs, ticket, reference)
+            if not self._tensor_store.take_in(ticket, made):
+                ticket.broken = "there is no shared memory left for its inputs"
+        except Refused as refused:
+            ticket.broken = refused.reason
+            ticket.blamed = refused.kind
+        except Exception as error:
+            ticket.broken = f"its preprocessing failed: {blamed(error)}"
+        ticket.inputs_ready = True
+        self._tensor_store.settle(ticket)  # its call may have ended meanwhile
+        self._made()
+
+    def _made_inputs(self, ticket: Ticket, reference: str) -> list[Tensor]:
+        """Make the inputs, all of it in the thread: texts become objects and bytes again one by one."""
+        given = {tensor.name: to_array(tensor) for tensor in ticket.call.inputs}
+        answer = self._hooks[reference](**given)
+        made = [made_tensor(spec, answer, ticket.call.rows) for spec in ticket.tensors.inputs]
+        for spec, tensor in zip(ticket.tensors.inputs, made, strict=True):
+            if found := violation(spec, tensor.shape, tensor.data):
+                raise Refused(
+                    Kind.BAD_REQUEST, f"its preprocessing made a value that the model does not take: {found}"
+                )
+        return made
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def made_tensor(spec: TensorSpec, answer: Mapping[str, Any], rows: int) -> Tensor:
+    if spec.name not in answer:
+        raise ValueError(f"it made no {spec.name}, which the model needs; it made {', '.join(answer)}")
+    array = answer[spec.name]
+    if array.shape[:1] != (rows,) or not spec.admits(array.shape[1:]):
+        raise ValueError(f"{spec.name}: expected shape {(rows, *spec.shape)}, got {array.shape}")
+    if datatype_of(array) != spec.datatype:
+        raise ValueError(f"{spec.name}: expected {spec.datatype}, got {datatype_of(array)}")
+    return Tensor(spec.name, spec.datatype, array.shape, to_bytes(array))

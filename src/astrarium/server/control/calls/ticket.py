@@ -1,0 +1,93 @@
+"""A ticket is a client's call while it is served; its tensors lie in the tensor store's shared memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from astrarium.core.quantities import Time
+from astrarium.server.contract import InferCall, Kind
+from astrarium.serving.live import arena
+from astrarium.serving.live.arena import aligned
+from astrarium.serving.live.messages import Shapes
+from astrarium.serving.live.tensors import TensorSpec
+from astrarium.serving.state import Outcome
+
+LEAST_REPLY = 1 << 14  # bytes for an answer whose size nobody knows beforehand
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """A model's tensors are its inputs and outputs, with their bytes where no dimension is open."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    fixed_inputs: bool = field(init=False)
+    reply_bytes: int | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "fixed_inputs", arena.fixed_bytes(self.inputs) is not None)
+        object.__setattr__(self, "reply_bytes", arena.fixed_bytes(self.outputs))
+
+    def bytes_of_reply(self, input_bytes: int) -> int:
+        """Return the bytes for the answer to one item: as much as its input where its size is not known."""
+        if self.reply_bytes is not None:
+            return self.reply_bytes
+        return aligned(max(input_bytes, LEAST_REPLY))
+
+
+class Waiter(Protocol):
+    """A waiter is told that a call has ended: a future, or something like it."""
+
+    def done(self) -> bool: ...
+    def set_result(self, result: None, /) -> None: ...
+
+
+class EndedBatch(NamedTuple):
+    """What comes back from the native scheduler with a call, of the batch that carried its last part."""
+
+    tag: int
+    gpu: int
+    size: int
+    dispatched: Time
+    planned_end: Time
+    started: Time
+    finished: Time
+
+
+# Of a batch that ended well: when, its size, and for how long no other batch could have its GPU.
+KeptGpu = tuple[Time, int, Time]
+
+
+@dataclass(slots=True, eq=False)
+class Ticket:
+    """A ticket has a part for each row of its call, and has ended when they all have.
+
+    No worker writes into its block any more by then; that is given back once the client has its answer.
+    """
+
+    call: InferCall
+    model: int
+    tensors: Tensors
+    application: int
+    deadline: Time
+    answer: Waiter
+    reply_shapes: list[Shapes | None] = field(init=False)  # by row; None or empty: the model's own
+    block: int = -1  # -1: no memory yet, or none any more
+    shapes: Shapes | None = None  # of the inputs; None: the model's own
+    replies: int = 0  # where the first reply begins
+    reply_bytes: int = 0  # kept for the reply to each row
+    admitted: Time = 0
+    outcome: Outcome = Outcome.OPEN
+    cause: str = ""  # one of a few words: what metrics count
+    reason: str = ""  # what the client is told
+    batch: EndedBatch | None = None  # the last one that carried a part to its end
+    released: bool = False
+    retried: bool = False
+    trial: bool = False  # a made-up call of our own, to find out whether its model works again
+    inputs_ready: bool = True
+    broken: str = ""  # what went wrong while its inputs were made
+    blamed: Kind = Kind.MODEL_FAILED  # whose fault that is
+
+    def __post_init__(self) -> None:
+        self.reply_shapes = [None] * self.call.rows

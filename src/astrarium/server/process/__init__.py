@@ -1,0 +1,1 @@
+"""The server's process: signals, what its machine must have, descriptors, logs."""

@@ -1,0 +1,1 @@
+"""What HTTP and gRPC have in common."""

@@ -1,0 +1,98 @@
+"""Network threads read plain calls without Python; here they are told which models they may read calls of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from time import monotonic_ns
+from typing import TYPE_CHECKING
+
+from astrarium.core.quantities import MILLISECOND, Time
+from astrarium.server.contract import ModelCard, NativeFront
+from astrarium.serving.live import limits
+from astrarium.serving.live.tensors import TensorSpec
+
+if TYPE_CHECKING:
+    from astrarium._front import Grpc, Limits, Network, Spec
+
+HIGH_WATER = 64 * 1024  # bytes written before we ask whether the client takes them, as asyncio has it
+LOOK_AGAIN = 50 * MILLISECOND  # how often a request that went the long way makes us look for changed models
+
+
+def why_long(card: ModelCard) -> str:
+    """Return why no request of the model can go the short way now; empty where they can."""
+    if card.state != "READY" or card.failing:
+        return "not_ready"
+    names = [card.name, *(spec.name for spec in (*card.inputs, *card.outputs))]
+    return "" if card.outputs and all(name.isascii() and name.isprintable() for name in names) else "names"
+
+
+class NativeThreads:
+    """Native threads of one protocol know the models as they were when somebody last looked."""
+
+    def __init__(self, native: Network | Grpc, front: NativeFront) -> None:
+        self._native = native
+        self._front = front
+        self._cards: dict[int, ModelCard] = {}  # as the threads know them
+        self._looked: Time = 0
+        self._turned_away = 0
+
+    def look(self) -> None:
+        """Tell the threads which models are ready now; to be called when models were loaded or unloaded."""
+        self._looked = monotonic_ns()
+        for index, card, why in self._front.cards():
+            if self._cards.get(index) is not card:
+                self._cards[index] = card
+                self._learn(index, card, why or why_long(card))
+
+    def look_again(self) -> None:
+        """Look, unless that was a moment ago; to be called when a request went the long way."""
+        if monotonic_ns() - self._looked > LOOK_AGAIN:
+            self.look()
+
+    def turned_away(self) -> int:
+        """Return for how many connections there was no descriptor since somebody last asked."""
+        before = self._turned_away
+        self._turned_away = self._native.turned_away()
+        return self._turned_away - before
+
+    def settle(self) -> None:
+        """Wait until all threads know what they were told: some microseconds."""
+        self._native.synchronize()
+
+    def left(self) -> Mapping[str, int]:
+        """Return how many connections were closed because of what their clients did, by reason."""
+        return {}
+
+    def kept(self) -> int:
+        """Return the bytes that clients make us keep, tensors of accepted calls aside."""
+        return self._native.held()
+
+    def _learn(self, index: int, card: ModelCard, why: str) -> None:
+        if why:
+            self._native.withhold(card.name, why)
+            return
+        self._native.serve(
+            index,
+            card.name,
+            card.version,
+            told_tensors(card.inputs),
+            told_tensors(card.outputs),
+            card.max_batch,
+            card.slo,
+            dict(card.priorities),
+            list(card.applications),
+        )
+
+    def always_long(self) -> dict[str, str]:
+        """Return the models of which no request can go the short way, with the reason."""
+        found = {card.name: why or why_long(card) for _, card, why in self._front.cards()}
+        return {name: why for name, why in found.items() if why}
+
+
+def told_tensors(specs: Iterable[TensorSpec]) -> list[Spec]:
+    """Return tensors as native threads are told of them."""
+    return [(spec.name, spec.datatype, list(spec.shape), _limits(spec)) for spec in specs]
+
+
+def _limits(spec: TensorSpec) -> Limits | None:
+    return (*limits.native_bounds(spec), limits.expected(spec)) if spec.is_limited else None

@@ -1,0 +1,109 @@
+"""A batch in a worker goes from its order, through its turn on the GPU, to its replies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from astrarium.core.quantities import Time
+from astrarium.serving.live.backends import contract
+from astrarium.serving.live.backends.contract import Batch, LoadedModel
+from astrarium.serving.live.messages import RunBatch, Shapes
+from astrarium.serving.live.tensors import Array
+from astrarium.serving.live.worker.inputs import gathered
+from astrarium.serving.live.worker.replies import write_replies
+
+Clock = Callable[[], Time]
+
+
+@dataclass(frozen=True, eq=False)
+class ServedModel:
+    """A served model is loaded; what it offers is looked up once, not for every batch."""
+
+    model: LoadedModel
+    launch: Callable[[Batch, Time], contract.Launched] | None = None
+    in_flight: int = 0  # batches that it takes at once; 0: any
+    staging: Callable[[int], Mapping[str, Array]] | None = None
+
+    @classmethod
+    def of(cls, model: LoadedModel) -> ServedModel:
+        return cls(
+            model,
+            model.launch if isinstance(model, contract.Launching) else None,
+            model.in_flight if isinstance(model, contract.Pipelined) else 0,
+            model.staging if isinstance(model, contract.Staging) else None,
+        )
+
+
+class BatchTurn:
+    """A batch has its turn on the GPU; *served* is the model that was there when the order was received."""
+
+    def __init__(self, order: RunBatch, received: Time, served: ServedModel | None, view: memoryview) -> None:
+        self.order = order
+        self.received = received
+        self.served = served
+        self._view = view
+        self.not_before = max(received, order.start)
+        self._launch = served.launch if served is not None else None
+        self.in_flight = served.in_flight if served is not None else 0
+        self._launched: contract.Launched | None = None
+        self._error: Exception | None = None
+
+    @property
+    def launches(self) -> bool:
+        """Whether the batch can be launched: its GPU works on its own then."""
+        return self._launch is not None
+
+    @property
+    def awaits_start(self) -> bool:
+        """Whether the host waits for the batch's start: its GPU would begin at once."""
+        return not self.launched and (self._launch is None or self.in_flight > 0)
+
+    @property
+    def launched(self) -> bool:
+        """Whether the batch was launched, or that was tried."""
+        return self._launched is not None or self._error is not None
+
+    def launch(self) -> None:
+        """Launch the batch, before its turn or when that has come.
+
+        What goes wrong is told at its turn: news keep the order of the orders.
+        """
+        assert self._launch is not None, "its model needs the host"
+        try:
+            self._launched = self._launch(self._batch(self._loaded()), self.not_before)
+        except Exception as error:
+            self._error = error
+
+    def take(self, free: Time, clock: Clock) -> tuple[Time, contract.Ran]:
+        """Run the batch, or wait until it has run; return when it started, and what ran.
+
+        *free* is when the batch before left the GPU.
+        """
+        if self._error is not None:
+            raise self._error
+        if self._launched is None:
+            return self._run(self._loaded(), clock)
+        ran = self._launched.wait(free)
+        return ran.began, ran
+
+    def reply(self, result: contract.Result) -> list[Shapes] | None:
+        """Write the replies; return their shapes where the model's own do not say them all."""
+        return write_replies(self._view, self._loaded().model.outputs, self.order.members, result.outputs)
+
+    def _run(self, served: ServedModel, clock: Clock) -> tuple[Time, contract.Ran]:
+        started = clock()
+        batch = self._batch(served)
+        began = clock()
+        result = served.model.run(batch)
+        return started, contract.Ran(result, began, clock())
+
+    def _batch(self, served: ServedModel) -> Batch:
+        order = self.order
+        staged = served.staging(order.size) if served.staging else {}
+        return gathered(self._view, served.model.inputs, order.members, order.shapes, staged)
+
+    def _loaded(self) -> ServedModel:
+        if self.served is None:
+            raise LookupError(f"model {self.order.model} is not loaded on this GPU")
+        return self.served

@@ -1,0 +1,173 @@
+"""A worker's models are loaded in threads beside the batches that run, one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from threading import Lock, Thread
+from time import sleep
+from typing import Any, Protocol
+
+from astrarium.core.quantities import Time
+from astrarium.serving.live import messages
+from astrarium.serving.live.backends import backends, contract
+from astrarium.serving.live.backends.contract import LoadedModel, Place
+from astrarium.serving.live.backends.precise_wait import Ready
+from astrarium.serving.live.messages import LoadModel
+from astrarium.serving.live.phases import Phases
+from astrarium.serving.live.tensors import TensorSpec
+from astrarium.serving.live.worker import preparing
+from astrarium.serving.live.worker.batch_turn import BatchTurn, Clock, ServedModel
+from astrarium.serving.live.worker.lead import measured_lead
+
+_PAUSE = 0.05  # seconds between two looks whether other models are still to be loaded
+
+
+class LoadingHost(Protocol):
+    """A worker as its models see it, from the thread of each load."""
+
+    def send(self, news: messages.News) -> None: ...
+
+    def wait_until(self, instant: Time, ready: Ready | None = None) -> bool: ...
+
+    def check_device(self, run: int) -> None:
+        """Leave where the GPU is lost for this process."""
+
+    def hold_garbage(self) -> None:
+        """Take all that is there now for needed."""
+
+
+class WorkerModels:
+    """A worker's models by number.
+
+    One that is replaced or unloaded is retired: closed once no batch can be using it. *native* (a
+    `BatchLoop`) is told which models it can run without Python.
+    """
+
+    def __init__(self, place: Place, clock: Clock, host: LoadingHost, native: Any | None) -> None:
+        self._place = place
+        self._clock = clock
+        self._host = host
+        self._native = native
+        self._models: dict[int, ServedModel] = {}
+        self._one_load = Lock()
+        self._to_load: list[LoadModel] = []  # orders whose models are not loaded yet
+        self._retired: list[ServedModel] = []
+
+    def get(self, number: int) -> ServedModel | None:
+        return self._models.get(number)
+
+    @property
+    def to_close(self) -> bool:
+        """Whether a retired model is still there."""
+        return bool(self._retired)
+
+    def load(self, order: LoadModel) -> None:
+        """Load a model in a thread, so that the models already there go on serving."""
+        self._to_load.append(order)
+        Thread(target=self._load_whole, args=(order,), daemon=True).start()
+
+    def unload(self, number: int) -> None:
+        self._retire(self._models.pop(number, None))
+        if self._native is not None:
+            self._native.forget(number)
+        self._host.send(messages.ModelUnloaded(number))
+
+    def close_retired(self, turns: Iterable[BatchTurn]) -> None:
+        """Close the retired models that none of these batches needs."""
+        if self._retired:
+            needed = {id(turn.served) for turn in turns}
+            for retired in [model for model in self._retired if id(model) not in needed]:
+                self._retired.remove(retired)
+                retired.model.close()
+
+    def _load_whole(self, order: LoadModel) -> None:
+        try:
+            self._load_aside(order)
+        finally:
+            self._to_load.remove(order)
+        self._complete(order.model)
+        preparing.forget_unused(lambda: bool(self._to_load))
+
+    def _load_aside(self, order: LoadModel) -> None:
+        try:
+            with self._one_load:  # importing users' code from two threads at once is asking for trouble
+                self._host.send(messages.ModelLoading(order.model))
+                model, lead, phases = self._ready_to_run(order)
+        except BaseException as error:  # a model that asks the process to exit is refused like any other
+            self._host.check_device(-1)
+            self._host.send(messages.ModelRefused(order.model, error_text(error)))
+            return
+        replaced = self._models.get(order.model)
+        self._models[order.model] = ServedModel.of(model)
+        self._make_known(order.model, model)
+        self._host.hold_garbage()
+        self._retire(replaced)
+        self._host.send(_loaded(order.model, model, lead, phases))
+
+    def _complete(self, number: int) -> None:
+        """Do what a loaded model left for later, as long as no other model is to be loaded."""
+        served = self._models.get(number)
+        if served is None or not isinstance(served.model, contract.Partial) or not served.model.partial:
+            return
+        steps = served.model.rest()
+        phases = Phases()
+        while True:
+            while self._to_load:
+                sleep(_PAUSE)
+            with self._one_load, phases.phase("graphs"):
+                if next(steps, None) is None:
+                    break
+        if self._models.get(number) is served:
+            self._host.send(messages.ModelComplete(number, self._clock(), phases))
+
+    def _make_known(self, number: int, model: LoadedModel) -> None:
+        """Let native code run the model's batches, where it can."""
+        if self._native is None:
+            return
+        timed = model.timed if isinstance(model, contract.TimedModel) else None
+        graphs = model.graphs if isinstance(model, contract.GraphModel) else None
+        if timed is not None:
+            tensors = _plain(model.inputs), _plain(model.outputs)
+            self._native.know(number, list(timed.table), *tensors, list(timed.sources))
+        elif graphs is not None:
+            self._native.know_graphs(number, graphs)
+        else:
+            self._native.forget(number)
+
+    def _ready_to_run(self, order: LoadModel) -> tuple[LoadedModel, tuple[Time, Time], Phases]:
+        files = messages.files_from(order.files)
+        phases = Phases()
+        with phases.phase("load"):
+            model = backends.get(files.backend)(files, self._place)
+        with phases.phase("warm-up"):
+            model.warm_up(order.sizes)
+        with phases.phase("lead"):
+            lead = measured_lead(model, files.max_batch, self._clock)
+        if isinstance(model, contract.Interruptible):
+            model.wait_until = self._host.wait_until
+        return model, lead, phases
+
+    def _retire(self, model: ServedModel | None) -> None:
+        if model is not None:
+            self._retired.append(model)
+
+
+def _loaded(number: int, model: LoadedModel, lead: tuple[Time, Time], phases: Phases) -> messages.ModelLoaded:
+    """Return the news of a loaded model; the phases that it has noted itself say more than ours."""
+    own: Mapping[str, Time] = getattr(model, "phases", {})
+    whole = {**own, "lead": phases["lead"]} if own else dict(phases)
+    reported: dict[str, Any] = {name: getattr(model, name) for name in _REPORTED if hasattr(model, name)}
+    tensors = tuple(model.inputs), tuple(model.outputs)
+    return messages.ModelLoaded(number, *tensors, lead, phases=whole, **reported)
+
+
+_REPORTED = "notes", "warnings", "weights", "partial"  # of a model, where it has them
+
+
+def _plain(specs: Sequence[TensorSpec]) -> list[tuple[str, str, tuple[int, ...]]]:
+    return [(spec.name, spec.datatype, spec.shape) for spec in specs]
+
+
+def error_text(error: BaseException) -> str:
+    """Return an error as a message carries it."""
+    return f"{type(error).__name__}: {error}"[:2000]

@@ -1,0 +1,118 @@
+"""What only serving needs of a scenario file is read here: backends, tensors, the `server` section."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from astrarium.core.errors import InputError, one_of, written_in
+from astrarium.serving.scenario.schema import ModelEntry
+from astrarium.serving.scenario.server_options import ServerOptions, Tls
+from astrarium.serving.scenario.tensor_entries import MODEL, BackendChoice, TensorEntry
+
+if TYPE_CHECKING:
+    from astrarium.serving.live.backends.contract import ModelFiles
+    from astrarium.serving.live.tensors import TensorSpec
+
+
+BACKEND_FORM = "one backend with its model, such as {onnx: model.onnx} or {python: words.py:detect}"
+
+
+def check_served(entry: ModelEntry, field: str) -> None:
+    """Check what the simulator ignores of a model."""
+    if entry.accepts and entry.preprocess is None:
+        raise InputError(f"{field}.accepts", None, "`preprocess` beside it: what turns these into the inputs")
+    for side in ("inputs", "outputs", "accepts"):
+        _check_tensors(getattr(entry, side), f"{field}.{side}")
+    _check_unlimited(entry.outputs, f"{field}.outputs")
+
+
+def specs(tensors: tuple[TensorEntry, ...]) -> tuple[TensorSpec, ...]:
+    from astrarium.serving.live.tensors import TensorSpec
+
+    return tuple(TensorSpec(**msgspec.structs.asdict(tensor)) for tensor in tensors)
+
+
+def server_options(options: ServerOptions, base: Path, serving: bool) -> ServerOptions:
+    """File names made absolute. That they exist matters only to who serves."""
+
+    def absolute(name: str, field: str) -> str:
+        return _file(name, base, f"server.{field}", serving)
+
+    changed: dict[str, Any] = {}
+    if options.tls is not None:
+        changed["tls"] = Tls(absolute(options.tls.cert, "tls.cert"), absolute(options.tls.key, "tls.key"))
+    if options.api_keys is not None:
+        changed["api_keys"] = absolute(options.api_keys, "api_keys")
+    if options.record is not None:
+        changed["record"] = str(base / options.record)
+    return msgspec.structs.replace(options, **changed)
+
+
+def read_backend(entry: ModelEntry, name: str, base: Path) -> BackendChoice:
+    """A model without a backend is emulated; nothing is imported for it."""
+    if entry.backend is None:
+        return BackendChoice()
+    field = f"models.{name}.backend"
+    backend, options = _only_choice(entry.backend, field)
+    from astrarium.serving.live.backends.contract import ModelFiles
+
+    files = ModelFiles(
+        name, backend, options, specs(entry.inputs), specs(entry.outputs), entry.max_batch, base
+    )
+    return BackendChoice(backend, _options(files, field))
+
+
+def _only_choice(raw: Any, field: str) -> tuple[str, dict[str, Any]]:
+    if not isinstance(raw, dict) or len(raw) != 1:
+        raise InputError(field, raw, BACKEND_FORM)
+    (backend, options), *_ = raw.items()
+    if isinstance(options, str):
+        return str(backend), {MODEL: options}
+    if not isinstance(options, dict | None):
+        raise InputError(f"{field}.{backend}", options, "the model's name, or a mapping of options")
+    return str(backend), {str(name): value for name, value in (options or {}).items()}
+
+
+def _options(files: ModelFiles, field: str) -> dict[str, Any]:
+    from astrarium.serving.live.backends import backends, checked_options, placed
+
+    with written_in(field, files.backend):
+        backends.get(files.backend)
+    try:
+        return dict(checked_options(files))
+    except InputError as error:
+        raise placed(error, files.name, files.backend) from None
+
+
+def _check_tensors(tensors: tuple[TensorEntry, ...], field: str) -> None:
+    names = [tensor.name for tensor in tensors]
+    for place, name in enumerate(names):
+        if name in names[:place]:
+            expected = f"a name of its own, not {one_of(names[:place])}"
+            raise InputError(f"{field}[{place}].name", name, expected)
+
+
+def _check_unlimited(outputs: tuple[TensorEntry, ...], field: str) -> None:
+    for place, output in enumerate(outputs):
+        for limit, value in (("values", output.values), ("finite", output.finite)):
+            if value:
+                expected = "to be left out: only what clients send is checked"
+                raise InputError(f"{field}[{place}].{limit}", value, expected)
+
+
+def read_preprocess(reference: str | None, base: Path, field: str) -> str | None:
+    if reference is None:
+        return None
+    from astrarium.serving.live.backends.references import resolved
+
+    return resolved(reference, base, field)
+
+
+def _file(name: str, base: Path, field: str, needed: bool) -> str:
+    path = base / name
+    if needed and not path.is_file():
+        raise InputError(field, name, f"a file; there is none at {path}")
+    return str(path)
