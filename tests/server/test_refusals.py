@@ -21,9 +21,9 @@ from astrarium.server.control.health.refusal_watch import FEWEST_REFUSED, WHILE,
 from astrarium.server.control.plan import plan
 from astrarium.server.service import LiveService
 from astrarium.serving.contract import Network
+from astrarium.serving.ledger import Outcome
 from astrarium.serving.live.messages import Ping
 from astrarium.serving.scenario import load
-from astrarium.serving.state import Outcome
 from tests.support.live_fakes import FakeLoop, FakeWorkers, Stage, admit, handler_of, make_plan, noting
 
 START = 5 * SECOND

@@ -26,9 +26,9 @@ from astrarium.server.control.health.failure_watch import (
     FailureWatch,
 )
 from astrarium.server.service import LiveService
+from astrarium.serving.ledger import Outcome
 from astrarium.serving.live.backends import examples
 from astrarium.serving.live.tensors import DATATYPES, TensorSpec
-from astrarium.serving.state import Outcome
 from tests.support.live_fakes import (
     PATHS,
     FakeLoop,
