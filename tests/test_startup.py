@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +23,7 @@ from tests.support.server.live_server import eventually, serving
 
 MARK = "ASTRARIUM_TEST_OF_STARTING"  # in the environment of all that a command starts
 MINUTES = "import time\ntime.sleep(600)\n"
-WELL_BEFORE = 15.0  # seconds: generous, and well before what is waited for
+PATIENCE = 60.0  # seconds; what is waited for takes ten times as long
 
 FILES = {
     "fakes/torch/__init__.py": MINUTES,
@@ -167,13 +166,11 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Com
             command.process.wait()
 
 
-def interrupt(command: Command, how: str, number: int) -> float:
-    """How long it took to end."""
+def interrupt(command: Command, how: str, number: int) -> None:
+    """It ends without what it waits for."""
     send = os.killpg if how == "group" else os.kill
-    began = time.monotonic()
     send(command.process.pid, number)
-    command.process.wait(60)
-    return time.monotonic() - began
+    command.process.wait(PATIENCE)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -200,7 +197,7 @@ def check(case: Case, command: Command) -> None:
     """That it says what it waits for, and that nothing is left of it when it is interrupted."""
     eventually(lambda: case.said in command.err or command.process.poll() is not None, case.said)
     assert case.said in command.err
-    assert interrupt(command, case.how, case.number) < WELL_BEFORE
+    interrupt(command, case.how, case.number)
     assert command.process.returncode == case.code
     assert "Traceback" not in command.err
     assert command.err.endswith(case.ends)
@@ -212,7 +209,7 @@ def check(case: Case, command: Command) -> None:
 def test_from_python_it_is_a_keyboard_interrupt(commands: dict[str, Command]) -> None:
     command = commands["optimize"]
     eventually(lambda: "starting 2 processes, which import torch" in command.err, command.err)
-    assert interrupt(command, "main", signal.SIGINT) < WELL_BEFORE
+    interrupt(command, "main", signal.SIGINT)
     said = (command.home / "out.txt").read_text()
     assert "interrupted, and there are left: []" in said
     assert "'optimized'" not in said
@@ -221,7 +218,7 @@ def test_from_python_it_is_a_keyboard_interrupt(commands: dict[str, Command]) ->
 
 def test_a_second_interrupt_does_not_wait_for_the_last_answers(tmp_path: Path) -> None:
     file = tmp_path / "slow.yaml"
-    file.write_text("cluster: {gpus: 1}\nmodels: {slow: {profile: {table: {1: 40s}}, slo: 90s}}\n")
+    file.write_text("cluster: {gpus: 1}\nmodels: {slow: {profile: {table: {1: 600s}}, slo: 1200s}}\n")
     with serving(file) as server:
         body = '{"inputs": [{"name": "INPUT", "datatype": "FP32", "shape": [1, 1], "data": [1]}]}'
         url = f"http://{server.http}/v2/models/slow/infer"
@@ -230,7 +227,7 @@ def test_a_second_interrupt_does_not_wait_for_the_last_answers(tmp_path: Path) -
         server.process.send_signal(signal.SIGINT)
         said = _until(server.process, "draining")
         server.process.send_signal(signal.SIGINT)
-        _, rest = server.process.communicate(timeout=WELL_BEFORE)
+        _, rest = server.process.communicate(timeout=PATIENCE)
         call.wait(60)
     assert server.process.returncode == 130
     assert "Traceback" not in said + rest

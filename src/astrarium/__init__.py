@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from astrarium.core.errors import AstrariumError, InputError
     from astrarium.core.level import Scenario
     from astrarium.core.policy import Policy
-    from astrarium.run.results import Comparison, Run, Table
+    from astrarium.run.results import Comparison, Run
+    from astrarium.run.rows import Table
     from astrarium.tuning.live.tune import tune
     from astrarium.tuning.live.tuned import Tuned
 
@@ -61,7 +62,8 @@ _HOMES = {
     "core.errors": ("AstrariumError", "InputError"),
     "core.level": ("Scenario",),
     "core.policy": ("Policy",),
-    "run.results": ("Comparison", "Run", "Table"),
+    "run.results": ("Comparison", "Run"),
+    "run.rows": ("Table",),
     "tuning.live.tune": ("tune",),
     "tuning.live.tuned": ("Tuned",),
 }

@@ -12,7 +12,7 @@ from threading import Barrier
 import pytest
 
 import astrarium
-from astrarium.cli.gate.policy import name_of
+from astrarium.cli.gate.options import name_of
 from astrarium.core.errors import AstrariumError, InputError
 from astrarium.gate import driver, mps
 from astrarium.gate import launch as preload

@@ -65,7 +65,7 @@ SCENARIO = {
     },
     "server": {"start_limit": "120s"},
 }
-AGAIN_S = 20.0  # generous: 5 s is the bar of benchmarks/serving/parts/bad_values.py
+PATIENCE = 60.0  # seconds
 
 
 @pytest.fixture
@@ -88,12 +88,12 @@ def ask(server: Server, model: str, value: float) -> tuple[int, str]:
         return error.code, error.read().decode()
 
 
-def until_answered(server: Server, model: str, value: float) -> float:
-    began = time.monotonic()
+def until_answered(server: Server, model: str, value: float) -> None:
+    """`benchmarks/serving/parts/bad_values.py` says how long that takes."""
+    ends = time.monotonic() + PATIENCE
     while ask(server, model, value)[0] != 200:
-        assert time.monotonic() - began < AGAIN_S, ask(server, model, value)
+        assert time.monotonic() < ends, ask(server, model, value)
         time.sleep(0.05)
-    return time.monotonic() - began
 
 
 def test_a_token_beyond_the_embedding_is_refused_before_it_can_hurt(server: Server) -> None:
@@ -109,7 +109,7 @@ def test_a_device_side_assert_costs_its_call_and_the_server_goes_on(server: Serv
     assert status == 500
     assert "assert" in said, said
     assert "while it ran this call alone" in said
-    print(f"words answered again after {until_answered(server, 'words', 1):.2f} s")
+    until_answered(server, "words", 1)
     assert ask(server, "picks", 1e6)[0] == 422, "the same input is in quarantine"
     until_answered(server, "picks", 1)
     assert server.metric("astrarium_worker_restarts_total") == 1

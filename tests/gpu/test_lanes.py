@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import threading
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -340,34 +339,3 @@ def test_errors_between_turns_and_in_them_leave_streams_and_pools_as_they_were()
         assert torch.cuda.current_stream() == outside
         assert gpu.backend.pools.inside == 0  # type: ignore[attr-defined]
     torch.cuda.empty_cache()  # would raise inside a pool
-
-
-def test_what_a_turn_costs(capsys: pytest.CaptureFixture[str]) -> None:
-    """Prints; the benchmark has the bars."""
-    backend = TorchLaneBackend()
-    gpu = TorchGpu("fair", backend)
-    number = 2000
-    with gpu.job("empty", Needs(MIB, 64 * MIB, 1)) as job:
-        for _ in range(100):
-            with job.iteration():
-                pass
-        began = time.perf_counter()
-        for _ in range(number):
-            with job.iteration():
-                pass
-        turn = (time.perf_counter() - began) / number
-        [lane] = backend.pools.lanes.values()
-        began = time.perf_counter()
-        for _ in range(100):
-            viewed(lane.pool.snapshot())
-        look = (time.perf_counter() - began) / 100
-        began = time.perf_counter()
-        for _ in range(100):
-            torch.cuda.memory_stats_as_nested_dict()
-        stats = (time.perf_counter() - began) / 100
-    with capsys.disabled():
-        print(
-            f"\nan empty turn {turn * 1e6:.1f} us, "
-            f"a look {look * 1e6:.1f} us, statistics {stats * 1e6:.1f} us"
-        )
-    assert turn < 1e-3

@@ -1,4 +1,4 @@
-"""PyTorch on a real GPU: graphs give the numbers of eager runs, and are faster.
+"""PyTorch on a real GPU: graphs give the numbers of eager runs, in fewer launches.
 
 PYTHONPATH=src python3 -m pytest -m gpu --confcutdir=tests/gpu -s tests/gpu
 """
@@ -172,25 +172,18 @@ def test_an_exported_program_moves_to_the_gpu(home: Path) -> None:
     assert found == pytest.approx(answer(load(home, graphs=False), given), abs=1e-3)
 
 
-def test_graphs_are_faster_for_small_kernels(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The best of many runs on either side: launching some eighty kernels one by one cannot be as fast."""
-    graphs = load(home)
-    eager = load(home, graphs=False)
-    with capsys.disabled():
-        print("\nbatch  eager us  graph us  ratio")
-        for size in (1, 4, 16):
-            slow, fast = (_best(model, images(size)) for model in (eager, graphs))
-            print(f"{size:5d} {slow / 1e3:9.1f} {fast / 1e3:9.1f} {slow / fast:6.2f}")
-            assert fast < slow
+def test_a_graph_is_launched_where_kernels_were(home: Path) -> None:
+    """Launching some eighty kernels one by one cannot be as fast."""
+    for size in (1, 4, 16):
+        eager, graphs = (launches_of(load(home, graphs=each), images(size)) for each in (False, True))
+        assert 10 * graphs < eager
 
 
-def _best(model: Any, batch: Batch, runs: int = 100) -> int:
-    times = []
-    for _ in range(runs):
-        start = time.perf_counter_ns()
+def launches_of(model: Any, batch: Batch) -> int:
+    model.run(batch)
+    with torch.profiler.profile() as profiled:
         model.run(batch)
-        times.append(time.perf_counter_ns() - start)
-    return min(times)
+    return sum(event.count for event in profiled.key_averages() if "Launch" in event.key)
 
 
 # without Python
@@ -237,23 +230,6 @@ def test_random_numbers_are_left_to_python(home: Path) -> None:
     first = answer(model, images(2))
     second = answer(model, images(2))
     assert (first != second).any()
-
-
-def test_a_batch_needs_little_of_its_host(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model = load(home)
-    given = images(8)
-    order = RepeatedOrder(model, given)
-    order.carried_out(20)
-    before = time.process_time_ns()
-    started = time.monotonic_ns()
-    done = order.carried_out(200)
-    spent = (time.process_time_ns() - before) / 200e3
-    took = (time.monotonic_ns() - started) / 200e3
-    lead = min(one.started - one.received for one in (order.carried_out(1)[0] for _ in range(20))) / 1e3
-    gpu = np.median([one.computed - one.started for one in done]) / 1e3
-    with capsys.disabled():
-        print(f"\na batch of 8: {took:.0f} us, GPU {gpu:.0f} us, CPU {spent:.0f} us, lead {lead:.0f} us")
-    assert took < 1.5 * gpu + 100
 
 
 # launched ahead

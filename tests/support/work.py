@@ -8,18 +8,30 @@ from types import FrameType
 from typing import Any
 
 
+class CallCounter:
+    """Counts the functions, of Python or C, that its thread calls between `begin` and `end`."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self._before: Any = None
+
+    def begin(self) -> None:
+        self._before = sys.getprofile()
+        sys.setprofile(self._count)
+
+    def end(self) -> None:
+        sys.setprofile(self._before)
+
+    def _count(self, frame: FrameType, event: str, argument: Any) -> None:
+        self.calls += event in ("call", "c_call")
+
+
 def calls_of(do: Callable[[], object]) -> int:
-    """Return how many functions, of Python or C, are called while something is done in this thread."""
-    counts = {"call": 0, "c_call": 0}
-
-    def count(frame: FrameType, event: str, argument: Any) -> None:
-        if event in counts:
-            counts[event] += 1
-
-    before = sys.getprofile()
-    sys.setprofile(count)
+    """Return how many functions are called while something is done in this thread."""
+    counter = CallCounter()
+    counter.begin()
     try:
         do()
     finally:
-        sys.setprofile(before)
-    return sum(counts.values())
+        counter.end()
+    return counter.calls

@@ -115,7 +115,7 @@ def _settings(given: list[str]) -> dict[str, str]:
 
 
 def _run(name: str, quick: bool, jobs: int, settings: dict[str, str]) -> Reproduction:
-    from astrarium.cli.output import status
+    from astrarium.cli.progress import status
     from astrarium_papers import registry
     from astrarium_papers.findings import Effort
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from astrarium.run.report import number, plain_table
+from astrarium.run.tables import number, plain_table
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -15,7 +15,9 @@ from astrarium.core.errors import InputError
 from astrarium.core.level import Scenario
 from astrarium.levels import level_of
 from astrarium.run.report import columns
-from astrarium.run.results import Run, Shown, Table
+from astrarium.run.results import Run
+from astrarium.run.rows import Table
+from astrarium.run.shown import Shown
 
 if TYPE_CHECKING:
     from astrarium.serving.goodput import Goodput as Found

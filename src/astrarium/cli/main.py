@@ -20,15 +20,16 @@ from astrarium.cli.cluster.past import accounting, events, history
 from astrarium.cli.cluster.status import logs, status
 from astrarium.cli.cluster.submit import submit, withdraw
 from astrarium.cli.explain import explain
-from astrarium.cli.gate import policy, top
+from astrarium.cli.gate import mps, policy, top
 from astrarium.cli.gate import profile as gate_profile
 from astrarium.cli.gate import run as gate_run
 from astrarium.cli.policies import policies
 from astrarium.cli.run import run
 from astrarium.cli.serving.goodput import goodput
 from astrarium.cli.serving.plan import plan
-from astrarium.cli.serving.profile import profile, zoo
+from astrarium.cli.serving.profile.command import profile
 from astrarium.cli.serving.serve import serve
+from astrarium.cli.serving.zoo import zoo
 from astrarium.cli.simulate import compare, replay, simulate
 from astrarium.core.errors import AstrariumError
 
@@ -88,7 +89,7 @@ app.add_typer(cluster, name="cluster")
 gate = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Share a GPU between programs.")
 for verb in (gate_run.run, gate_profile.profile):  # the options of the program that follows are its own
     gate.command(context_settings={"allow_interspersed_args": False})(verb)
-for verb in (top.top, policy.policy, policy.policies, policy.mps):
+for verb in (top.top, policy.policy, policy.policies, mps.mps):
     gate.command()(verb)
 app.add_typer(gate, name="gate")
 if find_spec("astrarium_papers"):  # the papers' tables and figures are a package of their own

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from astrarium.cli.output import bar
+from astrarium.cli.progress import bar
 from astrarium.core.errors import InputError, read_from
 
 if TYPE_CHECKING:

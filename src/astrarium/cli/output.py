@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -100,9 +100,9 @@ def finish(context: typer.Context, at: Target, found: Results, as_json: bool, ou
 
 def by_policy(runs: Sequence[Run[Any, Any]]) -> dict[str, Any]:
     """Return a run that was compared with no other under its policy's name too, as several are shown."""
-    from astrarium.run.report import plain
+    from astrarium.run.report import struct_as_dict
 
-    return {"policies": {runs[0].label: plain(runs[0].summary)}} if len(runs) == 1 else {}
+    return {"policies": {runs[0].label: struct_as_dict(runs[0].summary)}} if len(runs) == 1 else {}
 
 
 def table(*left: str, right: Sequence[str] = (), rows: Iterable[Sequence[Any]] = ()) -> Any:
@@ -134,48 +134,3 @@ def emit(as_json: bool, result: Mapping[str, Any], tables: Iterable[Any], folder
         console.print(table, soft_wrap=getattr(table, "no_wrap", None) is True)  # sentences stay whole
     if folder is not None:
         console.print(f"written to {folder}", highlight=False, soft_wrap=True)
-
-
-# Progress on stderr: a bar or a changing line where somebody watches, a line now and then where not.
-
-
-@contextmanager
-def bar(title: str, total: int) -> Iterator[Callable[[int], None] | None]:
-    """Called with how far the work is. None without a terminal: then nothing is paid for it either, and only
-    how long the work takes is told."""
-    if not sys.stderr.isatty() or total <= 0:
-        with waiting(title):
-            yield None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(title, total=total)
-        yield _seldom(lambda done: progress.update(task, completed=done), total // 200 + 1)
-
-
-def _seldom(report: Callable[[int], None], step: int) -> Callable[[int], None]:
-    """Called a million times, reports a few hundred."""
-    due = 0
-
-    def move(done: int) -> None:
-        nonlocal due
-        if done >= due:
-            due = done + step
-            report(done)
-
-    return move
-
-
-@contextmanager
-def status(title: str) -> Iterator[Callable[[str], None] | None]:
-    """For work of unknown length: what it is doing now."""
-    if not sys.stderr.isatty():
-        with waiting(title):
-            yield None
-        return
-    from rich.console import Console
-
-    with Console(stderr=True).status(title) as spinner:
-        yield lambda step: spinner.update(f"{title}: {step}")

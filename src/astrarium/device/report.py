@@ -12,16 +12,8 @@ from astrarium.core.level import Run, named
 from astrarium.core.quantities import SECOND, Time
 from astrarium.device.record import DeviceRecord, Span, summary
 from astrarium.device.state import JobRow, Outcome
-from astrarium.run.report import (
-    as_it_is,
-    columns,
-    moment,
-    picked,
-    plain_table,
-    side_by_side,
-    unit_of,
-    write_csv,
-)
+from astrarium.run.report import columns, picked, side_by_side, write_csv
+from astrarium.run.tables import as_it_is, moment, plain_table, unit_of
 from astrarium.run.timeline import Entry, process, slice_of, thread, timeline, write_timeline
 
 if TYPE_CHECKING:

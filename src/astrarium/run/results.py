@@ -1,138 +1,26 @@
-"""Results of runs show themselves: tables of columns, as text and as HTML, saved and drawn."""
+"""Finished runs and comparisons of them, as Python code has them: numbers, rows, pictures and folders."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
-from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 import msgspec
-import numpy as np
 
 from astrarium.core.errors import InputError
 from astrarium.core.level import Run as CoreRun
 from astrarium.core.level import Scenario
-from astrarium.core.optional import from_extra
 from astrarium.core.trace import Step, write_trace
 from astrarium.run.folder import TRACE, run_folder, write_runs
 
 if TYPE_CHECKING:
     import pandas  # type: ignore[import-untyped]
-
-WIDTH = 160  # characters: a notebook scrolls, and a file has no width of its own
-# rows of a long table that are shown
-FIRST = 10
-LAST = 5
-LONGEST = 40  # characters of a cell
-_PRE = "<pre style='line-height:1.25;white-space:pre;overflow-x:auto;font-family:monospace'>{code}</pre>"
-
-
-class Table(dict[str, Any]):
-    """A table holds rows of a run as columns by name: NumPy arrays, which `table["latency_s"]` returns.
-
-    `len(table)` is the number of rows. Other libraries take it as the dictionary of columns that it is:
-    `pandas.DataFrame(table)`, `polars.DataFrame(table)`.
-    """
-
-    def __init__(self, columns: Mapping[str, Sequence[Any]], name: str = "rows") -> None:
-        super().__init__({key: _column(values) for key, values in columns.items()})
-        self.name = name
-
-    def __len__(self) -> int:
-        return max((len(values) for values in self.values()), default=0)
-
-    def to_dict(self) -> dict[str, list[Any]]:
-        """Return the columns as lists of plain Python values."""
-        return {name: values.tolist() for name, values in self.items()}
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """Return a DataFrame. Needs pandas: pip install 'astrarium[pandas]'."""
-        with from_extra("pandas"):
-            import pandas
-        return pandas.DataFrame(dict(self))
-
-    def __str__(self) -> str:
-        return text([self._shown()])
-
-    def __repr__(self) -> str:
-        return f"<{len(self):,} {self.name}: {', '.join(self)}>"
-
-    def _repr_html_(self) -> str:
-        return html([self._shown()])
-
-    def _shown(self) -> Any:
-        from astrarium.run.report import as_it_is, plain_table
-
-        places = _places(len(self))
-        table = plain_table("", *self)
-        for place in places:
-            cells = ["..." if place is None else _told(values[place]) for values in self.values()]
-            table.add_row("" if place is None else f"{place:,}", *map(as_it_is, cells))
-        table.caption = f"{len(self):,} {self.name}" if None in places else None
-        return table
-
-
-class Shown:
-    """A shown result has tables, which it prints as text, and as HTML where a notebook asks."""
-
-    def _tables(self) -> list[Any]:
-        raise NotImplementedError
-
-    def __str__(self) -> str:
-        return text(self._tables())
-
-    def _repr_html_(self) -> str:
-        return html(self._tables())
-
-
-def text(tables: Iterable[Any]) -> str:
-    """Return what a terminal shows of tables and lines."""
-    return str(_printed(tables).export_text()).rstrip() + "\n"
-
-
-def html(tables: Iterable[Any]) -> str:
-    """Return the same for a notebook."""
-    return str(_printed(tables).export_html(inline_styles=True, code_format=_PRE))
-
-
-def _printed(tables: Iterable[Any]) -> Any:
-    from rich.console import Console
-
-    console = Console(record=True, file=StringIO(), width=WIDTH, force_jupyter=False)
-    for table in tables:
-        console.print(table, soft_wrap=isinstance(table, str) or getattr(table, "no_wrap", None) is True)
-    return console
-
-
-def _places(rows: int) -> list[int | None]:
-    """Return which rows are shown; None stands for those in between."""
-    if rows <= FIRST + LAST:
-        return list(range(rows))
-    return [*range(FIRST), None, *range(rows - LAST, rows)]
-
-
-def _told(value: Any) -> str:
-    """Return a cell as text, cut where it is long: `table["why"]` has all of it."""
-    if isinstance(value, float | np.floating):
-        return f"{value:.6g}"
-    return str(value) if len(str(value)) <= LONGEST else str(value)[: LONGEST - 3] + "..."
-
-
-def _column(values: Sequence[Any]) -> Any:
-    """Return an array; an empty cell between numbers is nan, as in pandas."""
-    if isinstance(values, np.ndarray):
-        return values
-    known = [value for value in values if value is not None and value != ""]
-    kinds = {type(value) for value in known}
-    if kinds and (kinds <= {int, float} or kinds == {bool}) and len(known) == len(values):
-        return np.array(known)
-    if kinds and kinds <= {int, float}:
-        return np.array([np.nan if value is None or value == "" else value for value in values])
-    return np.array(["" if value is None else value for value in values], dtype=object)
+from astrarium.run.rows import Table
+from astrarium.run.shown import Shown
 
 
 class Run(Shown):

@@ -14,7 +14,7 @@ from astrarium.core.quantities import MILLISECOND, Time
 from astrarium.placement.interference import Interference, Tenant
 from astrarium.placement.plan import Plan, Replica
 from astrarium.placement.problem import ALONE, PlacementGpu, Problem, Shape
-from astrarium.run.report import ranges
+from astrarium.run.tables import ranges
 from astrarium.serving.ledger import Fate, Outcome
 from astrarium.serving.level import run
 from astrarium.serving.planned.judge import PlanJudge

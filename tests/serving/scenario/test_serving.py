@@ -10,7 +10,7 @@ from typing import Any, get_args
 import pytest
 import yaml
 
-from astrarium.cli.serving.measured_profile import with_profile
+from astrarium.cli.serving.profile.scenario_text import with_profile
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import MILLISECOND as MS
 from astrarium.serving import scenario

@@ -127,7 +127,7 @@ def _as_json(event: dict[str, Any]) -> str:
 
 
 def _line(event: dict[str, Any]) -> str:
-    from astrarium.run.report import ranges
+    from astrarium.run.tables import ranges
 
     team = f" [{event['team']}]" if event["team"] else ""
     gpus = f" GPUs {ranges(event['gpus'])}" if event["gpus"] else ""
@@ -150,7 +150,7 @@ def _ended(apps: list[dict[str, Any]]) -> Any:
 
 
 def _table(titles: Sequence[str], rows: Iterable[Sequence[Any]]) -> Any:
-    from astrarium.run.report import as_it_is, plain_table
+    from astrarium.run.tables import as_it_is, plain_table
 
     table = plain_table(*(title.replace("_gpu_hours", " GPU-h") for title in titles))
     for row in rows:

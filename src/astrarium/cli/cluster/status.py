@@ -117,7 +117,7 @@ def _print(pieces: Iterator[LogPiece], printed: dict[str, int], several: bool) -
 
 
 def _about(story: dict[str, Any]) -> Iterator[Any]:
-    from astrarium.run.report import as_it_is, plain_table
+    from astrarium.run.tables import as_it_is, plain_table
 
     yield _apps([story["app"]], story["now_s"])
     table = plain_table("at s", "what", "GPUs", "until s", "why")
@@ -176,7 +176,7 @@ def overview(seen: dict[str, Any]) -> Iterator[Any]:
 
 
 def _apps(apps: list[dict[str, Any]], now: float) -> Any:
-    from astrarium.run.report import as_it_is, plain_table, ranges
+    from astrarium.run.tables import as_it_is, plain_table, ranges
 
     names = ("app", "owner") if any(app.get("owner") for app in apps) else ("app",)
     titles = ("is", "GPUs", "until s", "starts", "done", "took s", "waited s", "GPU-s", "rho", "why")
@@ -194,7 +194,7 @@ def _apps(apps: list[dict[str, Any]], now: float) -> Any:
 
 def _starts(app: dict[str, Any], now: float) -> str:
     """Return in how long it will start; ~ where only leases were looked at, > where it will take longer."""
-    from astrarium.run.report import moment
+    from astrarium.run.tables import moment
 
     at = app.get("starts_s")
     if at is None:
@@ -210,7 +210,7 @@ def _is(app: dict[str, Any]) -> str:
 
 
 def _learnt(slowdowns: list[dict[str, Any]]) -> Any:
-    from astrarium.run.report import as_it_is, plain_table
+    from astrarium.run.tables import as_it_is, plain_table
 
     table = plain_table("model", "network", "apart over a", "slower by")
     for one in slowdowns:
@@ -222,7 +222,7 @@ def _learnt(slowdowns: list[dict[str, Any]]) -> Any:
 def _health(seen: dict[str, Any]) -> Iterator[Any]:
     from rich.text import Text
 
-    from astrarium.run.report import as_it_is, plain_table
+    from astrarium.run.tables import as_it_is, plain_table
 
     if seen.get("failed"):
         table = plain_table("GPU", "machine:GPU", "out of use since s", "why", "")
@@ -239,7 +239,7 @@ def _health(seen: dict[str, Any]) -> Iterator[Any]:
 
 
 def _machines(machines: list[dict[str, Any]]) -> Any:
-    from astrarium.run.report import as_it_is, plain_table, ranges
+    from astrarium.run.tables import as_it_is, plain_table, ranges
 
     table = plain_table("machine", "name", "GPUs", "held by")
     for one in machines:

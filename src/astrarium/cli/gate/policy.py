@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,89 +11,8 @@ from astrarium.cli.output import emit, table
 from astrarium.core.errors import AstrariumError, InputError, one_of
 
 if TYPE_CHECKING:
-    from astrarium.gate.board import Board, BoardView
-
-
-# Options and words that the verbs of `astrarium gate` share.
-
-
-Command = Annotated[
-    list[str], typer.Argument(metavar="COMMAND...", help="The program with its arguments, as ever.")
-]
-ClientName = Annotated[str | None, typer.Option("--name", help="What it is called on the board.")]
-Gpu = Annotated[
-    int, typer.Option("--gpu", min=0, metavar="N", help="Which GPU; within CUDA_VISIBLE_DEVICES if set.")
-]
-Set = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="A setting of the board: --set window=150us."),
-]
-
-
-def name_of(command: list[str], given: str | None) -> str:
-    """`python -u train.py` is train, `python -m package.tool` is package.tool, `./serve` is serve."""
-    if given:
-        return given
-    for before, word in pairwise(command):
-        if word.endswith(".py"):
-            return Path(word).stem
-        if before == "-m":
-            return word
-    return Path(command[0]).name
-
-
-def check_command(command: list[str]) -> None:
-    """Before anything is set up."""
-
-    if shutil.which(command[0]) is None:
-        raise InputError("COMMAND", command[0], "a program that can be run")
-
-
-def path_of_board(gpu: int) -> Path:
-    from astrarium.gate.board import board_path
-    from astrarium.gate.driver import chosen_gpu
-
-    return board_path(chosen_gpu(gpu))
-
-
-def board_of(gpu: int) -> Board | None:
-    """The board of a GPU without those who are no more; None where nobody has ever used the gate."""
-    from astrarium.gate.board import Board
-
-    board = Board.find(path_of_board(gpu))
-    if board is not None:
-        board.sweep()
-    return board
-
-
-def no_board(gpu: int) -> str:
-    return f"no board at {path_of_board(gpu)}: nothing runs under the gate (`astrarium gate run`)"
-
-
-# astrarium gate mps [status|start|stop]
-
-
-ACTIONS = ("status", "start", "stop")
-
-Action = Annotated[str, typer.Argument(metavar="[ACTION]", help="status, start or stop.")]
-
-
-def mps(action: Action = "status") -> None:
-    """Look at, start or stop the MPS daemon that `gate run` uses. Programs that run under it end with it."""
-    from astrarium.gate import mps as daemon
-    from astrarium.gate.launch import private_home
-
-    if action not in ACTIONS:
-        raise InputError("ACTION", action, one_of(list(ACTIONS), action))
-    home = private_home()
-    if action == "stop":
-        print("MPS stopped" if daemon.stop(home) else "no MPS that was started by `astrarium gate`")
-        return
-    found = daemon.start(home) if action == "start" else daemon.status(home)
-    print(found.said)
-    if not found.running and action == "start":
-        raise typer.Exit(1)
-
+    from astrarium.gate.board import BoardView
+from astrarium.cli.gate.options import Gpu, Set, board_of, no_board
 
 DEFAULT = "astrarium"
 KERNEL_POLICIES = {
@@ -118,7 +34,7 @@ Wanted = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show one p
 def policy(name: Name = None, settings: Set = None, gpu: Gpu = 0, json: Json = False) -> None:
     """Show the policy of a GPU's board, or change it for all who share the GPU."""
     from astrarium.gate.board import read_settings
-    from astrarium.run.report import plain
+    from astrarium.run.report import struct_as_dict
 
     board = board_of(gpu)
     if board is None:
@@ -126,7 +42,8 @@ def policy(name: Name = None, settings: Set = None, gpu: Gpu = 0, json: Json = F
     if name is not None or settings:
         board.change(name, read_settings(settings or []))
     view = board.view()
-    shown = {field: value for field, value in plain(view).items() if field in ("path", "policy", "settings")}
+    everything = struct_as_dict(view)
+    shown = {field: everything[field] for field in everything if field in ("path", "policy", "settings")}
     emit(json, shown, _page(view), None)
 
 

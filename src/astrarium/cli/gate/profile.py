@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from astrarium.cli.gate.policy import ClientName, Command, Gpu, check_command, name_of
+from astrarium.cli.gate.options import ClientName, Command, Gpu, check_command, name_of
 from astrarium.cli.options import Json
 from astrarium.cli.output import emit, table
 from astrarium.core.errors import AstrariumError, InputError
@@ -42,13 +42,17 @@ def profile(
 
     Needs no Nsight. `gate run --profile FILE` then knows them from the start; the simulator can replay them.
     """
-    from astrarium.run.report import plain
+    from astrarium.run.report import struct_as_dict
 
     check_command(command)
     place = _place(out, name_of(command, name))
     code = _record(command, name_of(command, name), gpu, place)
     kernels, repeats = read(place)
-    shown = {"file": str(place), "repeats": repeats, "kernels": [plain(kernel) for kernel in kernels]}
+    shown = {
+        "file": str(place),
+        "repeats": repeats,
+        "kernels": [struct_as_dict(kernel) for kernel in kernels],
+    }
     emit(json, shown, tables(kernels, rows), None)
     if not json:
         print(f"written to {place}")

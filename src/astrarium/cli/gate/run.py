@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from astrarium.cli.gate.policy import KERNEL_POLICIES, ClientName, Command, Gpu, Set, check_command, name_of
+from astrarium.cli.gate.options import ClientName, Command, Gpu, Set, check_command, name_of
+from astrarium.cli.gate.policy import KERNEL_POLICIES
 from astrarium.core.errors import InputError, one_of
 from astrarium.run.waiting import waiting
 

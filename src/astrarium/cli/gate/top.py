@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from astrarium.cli.gate.policy import Gpu, board_of, no_board
+from astrarium.cli.gate.options import Gpu, board_of, no_board
 from astrarium.cli.options import Json
 from astrarium.cli.output import emit
 from astrarium.core.quantities import SECOND, counted
@@ -75,9 +75,9 @@ def _watch(board: Board, interval: float) -> None:
 
 def shown(view: BoardView) -> dict[str, Any]:
     """For --json: the look itself, and what follows from it."""
-    from astrarium.run.report import plain
+    from astrarium.run.report import struct_as_dict
 
-    board = plain(view)
+    board = struct_as_dict(view)
     board["board"] = board.pop("path")
     for row, client in zip(board["clients"], view.clients, strict=True):
         row |= {"launches": client.launches, "coverage": client.coverage, "slowdown": client.slowdown}

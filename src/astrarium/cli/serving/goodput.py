@@ -9,7 +9,7 @@ import typer
 from astrarium.cli import output
 from astrarium.cli.opening import check_served, opened, tell
 from astrarium.cli.options import Json, NoFolder, NoOutcomes, Out, Overrides, Overwrite, Seed, ServingFile
-from astrarium.cli.output import bar, status
+from astrarium.cli.progress import bar, status
 
 if TYPE_CHECKING:
     from astrarium.serving.goodput import Goodput
@@ -40,7 +40,7 @@ def goodput(
     run folder, and the rest of --json, show the first seed's run at the rate found for it.
     """
     from astrarium.run.experiment import simulate
-    from astrarium.run.report import plain
+    from astrarium.run.report import struct_as_dict
     from astrarium.serving.report.goodput import draw_probes, goodput_table
 
     check_served(file, "have no goodput")
@@ -52,7 +52,7 @@ def goodput(
     run = simulate(level, scenario.with_rate(own) if own > 0 else scenario, bar=bar)
     title = f"{file.name}: {run.label} at its goodput, {own:,.0f} requests/s"
     table, drawn = goodput_table(run.label, found), [lambda plots: draw_probes(found, plots / "goodput.png")]
-    results = output.Results([run], title, [table], plain(found), draw=drawn)
+    results = output.Results([run], title, [table], struct_as_dict(found), draw=drawn)
     output.finish(context, at, results, json, not no_outcomes)
 
 

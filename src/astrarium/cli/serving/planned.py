@@ -8,8 +8,8 @@ from typing import Any, NamedTuple, cast
 
 from astrarium.cli import output
 from astrarium.cli.opening import Asked, given, refuse, seeded, tell, variant, variants
-from astrarium.cli.output import bar
-from astrarium.cli.serving.plan import router_wait
+from astrarium.cli.progress import bar
+from astrarium.cli.serving.plan_options import router_wait
 from astrarium.core.errors import InputError
 from astrarium.core.level import Level, Run
 from astrarium.core.plain_data import read_yaml
@@ -20,7 +20,7 @@ from astrarium.placement.interference import Interference
 from astrarium.placement.plan import Plan
 from astrarium.placement.problem import Problem
 from astrarium.run.experiment import EngineName
-from astrarium.run.report import plain
+from astrarium.run.report import struct_as_dict
 from astrarium.serving.level import LEVEL
 from astrarium.serving.planned.run import PlannedRun, run_planned
 from astrarium.serving.planning import plans
@@ -87,7 +87,7 @@ def planned_run(
     done, run = taken.run(scenario, asked.engine, scenario.policy.label)
     placed = taken.summary(done)
     more = [cell_table(placed)]
-    shown = {"plan": plain(placed)}
+    shown = {"plan": struct_as_dict(placed)}
     for name, told in (
         ("stages", staged(run, done) if stages else None),
         ("router", routed(taken.on_path(scenario, max_wait), router or "") if max_wait is not None else None),

@@ -9,7 +9,7 @@ from astrarium.cluster.record import Decision
 from astrarium.cluster.report import history
 from astrarium.cluster.report.sentences import Case, sentences
 from astrarium.core.quantities import FOREVER, SECOND, Time
-from astrarium.run.report import as_it_is, moment, plain_table, ranges
+from astrarium.run.tables import as_it_is, moment, plain_table, ranges
 
 if TYPE_CHECKING:
     from rich.table import Table

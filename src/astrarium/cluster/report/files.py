@@ -16,7 +16,7 @@ from astrarium.cluster.report.teams import summarize_teams, teams_table
 from astrarium.cluster.report.timeline import cluster_timeline
 from astrarium.core.level import Run, named
 from astrarium.core.quantities import FOREVER, SECOND
-from astrarium.run.report import NamedRows, columns, picked, plain, write_csv
+from astrarium.run.report import NamedRows, columns, picked, struct_as_dict, write_csv
 from astrarium.run.timeline import write_timeline
 
 if TYPE_CHECKING:
@@ -50,8 +50,8 @@ def tables(runs: Runs) -> list[Any]:
 def shown(runs: Runs) -> dict[str, Any]:
     """Return the summaries; of a single run its apps too."""
     if len(runs) == 1:
-        return plain(runs[0].summary)
-    summaries = {name: plain(run.summary) for name, run in named(runs).items()}
+        return struct_as_dict(runs[0].summary)
+    summaries = {name: struct_as_dict(run.summary) for name, run in named(runs).items()}
     return {
         "policies": {
             label: {k: v for k, v in summary.items() if k != "by_app"} for label, summary in summaries.items()

@@ -14,7 +14,7 @@ from astrarium.cluster.state import AppRow
 from astrarium.core.level import Run
 from astrarium.core.quantities import SECOND, Time
 from astrarium.run.plots import COLORS, color_of, draw_six, margins, picture
-from astrarium.run.report import unit_of
+from astrarium.run.tables import unit_of
 
 _MOST_BARS = 20_000  # times that a GPU was held
 _LONGEST_NAME = 22  # in legends

@@ -11,7 +11,7 @@ from astrarium.cluster.report import history
 from astrarium.cluster.report.summary import AppSummary
 from astrarium.cluster.state import AppRow, Outcome
 from astrarium.core.quantities import FOREVER, counted
-from astrarium.run.report import moment, ranges
+from astrarium.run.tables import moment, ranges
 
 if TYPE_CHECKING:
     pass

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from astrarium.cluster.auction.tally import AuctionTally
 from astrarium.cluster.report.summary import DEFINITIONS, AppSummary, ClusterSummary
-from astrarium.run.report import as_it_is, plain_table, unit_of
+from astrarium.run.tables import as_it_is, plain_table, unit_of
 
 if TYPE_CHECKING:
     from rich.table import Table

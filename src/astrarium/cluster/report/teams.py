@@ -12,7 +12,7 @@ from astrarium.cluster.record import ClusterRecord
 from astrarium.cluster.report.summary import DEFINITIONS, HOUR, AppSummary, TeamSummary
 from astrarium.cluster.teams import Team
 from astrarium.core.quantities import Time
-from astrarium.run.report import as_it_is, plain_table
+from astrarium.run.tables import as_it_is, plain_table
 
 if TYPE_CHECKING:
     from rich.table import Table

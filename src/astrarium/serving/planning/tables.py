@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from astrarium.core.quantities import GIB, counted, to_ms
-from astrarium.run.report import plain_table
+from astrarium.run.tables import plain_table
 
 if TYPE_CHECKING:
     from astrarium.placement.plan import Replica

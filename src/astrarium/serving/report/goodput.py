@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from astrarium.run.report import plain_table
+from astrarium.run.tables import plain_table
 
 if TYPE_CHECKING:
     from rich.table import Table

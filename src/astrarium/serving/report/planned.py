@@ -9,7 +9,7 @@ import numpy as np
 from rich.table import Table
 
 from astrarium.core.quantities import to_seconds
-from astrarium.run.report import plain_table, ranges
+from astrarium.run.tables import plain_table, ranges
 from astrarium.serving.ledger import Outcome
 from astrarium.serving.planned.parts import RecordPart
 from astrarium.serving.record import ServingRecord

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from astrarium.core.quantities import to_ms
 from astrarium.placement.evaluation import StageLine
-from astrarium.run.report import plain_table
+from astrarium.run.tables import plain_table
 
 
 def stage_table(

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from rich.table import Table
 from rich.text import Text
 
-from astrarium.run.report import number, plain_table
+from astrarium.run.tables import number, plain_table
 from astrarium.serving.report.summary import ModelSummary, Summary
 
 GOAL = 0.99  # the share of requests in time that a latency objective asks for

@@ -13,7 +13,8 @@ import msgspec
 from astrarium.core.choice import Choice
 from astrarium.core.errors import InputError
 from astrarium.core.level import Run as CoreRun
-from astrarium.run.results import Run, Table
+from astrarium.run.results import Run
+from astrarium.run.rows import Table
 from astrarium.tuning.level import LEVEL
 from astrarium.tuning.live.backend import Checkpoint
 from astrarium.tuning.live.checkpoints import path as checkpoint_path

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from astrarium.core.level import Run
 from astrarium.core.quantities import SECOND
-from astrarium.run.report import NamedRows, columns, moment, picked, plain, write_csv
+from astrarium.run.report import NamedRows, columns, picked, struct_as_dict, write_csv
+from astrarium.run.tables import moment
 from astrarium.run.timeline import Entry, process, slice_of, thread, timeline, write_timeline
 from astrarium.tuning.contract import Put
 from astrarium.tuning.record import Decision, TuningRecord
@@ -91,7 +92,7 @@ def shown(runs: Runs) -> dict[str, Any]:
     if len(runs) == 1:
         [run] = runs
         heat = {str(gpu): parts for gpu, parts in run.record.windows(WINDOWS).items()}
-        return {"seed": run.seed, **about, **plain(run.summary), "heat_map": heat}
+        return {"seed": run.seed, **about, **struct_as_dict(run.summary), "heat_map": heat}
     seeds = list(dict.fromkeys(run.seed for run in runs))
     found = {seed: {run.label: _brief(run.summary) for run in runs if run.seed == seed} for seed in seeds}
     told = {**about, "seeds": seeds, "sooner": _sooner(runs)}
@@ -99,7 +100,7 @@ def shown(runs: Runs) -> dict[str, Any]:
 
 
 def _brief(summary: TuningSummary) -> dict[str, Any]:
-    return {key: value for key, value in plain(summary).items() if key != "by_candidate"}
+    return {key: value for key, value in struct_as_dict(summary).items() if key != "by_candidate"}
 
 
 def _sooner(runs: Runs) -> dict[str, dict[str, list[float]]]:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from astrarium.core.level import Run
 from astrarium.core.quantities import SECOND, Time
 from astrarium.run.plots import color_of, margins, picture
-from astrarium.run.report import unit_of
+from astrarium.run.tables import unit_of
 from astrarium.tuning.record import Stay, TuningRecord
 
 _WINDOWS = 240

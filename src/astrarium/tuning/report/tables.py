@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from astrarium.core.quantities import SECOND, Time, counted
-from astrarium.run.report import as_it_is, plain_table, unit_of
+from astrarium.run.tables import as_it_is, plain_table, unit_of
 from astrarium.tuning.record import TuningRecord
 from astrarium.tuning.report.summary import WINDOWS, CandidateSummary, TuningSummary
 

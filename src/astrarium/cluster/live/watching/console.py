@@ -10,7 +10,7 @@ from typing import Any
 from astrarium.cluster.live.arbiter import ArbiterProcess
 from astrarium.cluster.state import AppRow
 from astrarium.core.quantities import to_seconds
-from astrarium.run.report import ranges
+from astrarium.run.tables import ranges
 
 
 def say(words: str) -> None:

@@ -1,20 +1,20 @@
-"""astrarium profile MODEL, astrarium zoo"""
+"""astrarium profile MODEL"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from astrarium.cli.options import Json
-from astrarium.cli.output import emit, table
+from astrarium.cli.output import emit
 from astrarium.core.errors import InputError, one_of
-from astrarium.core.quantities import duration_in, to_ms
+from astrarium.core.quantities import duration_in
 from astrarium.run.waiting import waiting
 
 if TYPE_CHECKING:
-    from astrarium.serving.zoo import ZooModel
+    pass
 
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "max": 1.0}
 
@@ -55,7 +55,6 @@ Quantile = Annotated[
 Slack = Annotated[float, typer.Option("--slack", min=0, max=100, help="Share to add to every time: 0.1.")]
 Out = Annotated[Path | None, typer.Option("--out", metavar="FILE", help="Write the profile (YAML) there.")]
 Write = Annotated[bool, typer.Option("--write", help="Put the profile into the scenario file.")]
-GpuFilter = Annotated[str | None, typer.Option("--gpu", metavar="KIND", help="Only the models on this GPU.")]
 
 
 def profile(
@@ -80,70 +79,38 @@ def profile(
 
     Python models that carry `applications` are measured by application.
     """
-    from astrarium.cli.serving import measured_profile as measured
+    from astrarium.cli.serving.profile import destination, measuring
+    from astrarium.cli.serving.profile.target import find, load_model, shaped, tensor_of
     from astrarium.core.overrides import pairs
     from astrarium.serving.live.profiling import Care
 
     chance = _chance(quantile)
-    specs = [measured.tensor_of(text) for text in input_ or []]
+    specs = [tensor_of(text) for text in input_ or []]
     options = pairs(option or [], "--option", "KEY=VALUE, such as threads=2")
-    target = measured.find(model, name, backend, specs, options)
+    target = find(model, name, backend, specs, options)
     largest = max_batch or target.largest
     limit = target.slo if slo is None else duration_in("--slo", slo)
-    measured.check(target, out, write)
+    destination.check(target, out, write)
     with waiting(f"loading {target.name}"):
-        loaded = measured.load_model(target, device, largest)
-    wanted = measured.Wanted(target.name, largest, limit, chance, slack, data)
+        loaded = load_model(target, device, largest)
+    wanted = measuring.Wanted(target.name, largest, limit, chance, slack, data)
     care = Care(warm_up, repeats)
     try:
         if getattr(loaded, "applications", None):
-            found, times = measured.by_application(loaded, care, wanted)
+            found, times = measuring.by_application(loaded, care, wanted)
         else:
-            found, times = measured.by_size(loaded, measured.shaped(loaded, specs), care, wanted)
+            found, times = measuring.by_size(loaded, shaped(loaded, specs), care, wanted)
     finally:
         loaded.close()
     told = f"{quantile} of {repeats} runs" if "table" in found else f"{repeats} requests of each application"
     about = f"{target.files.backend} model {target.name}: {told}"
-    places = measured.write_profile(target, found, about, out, write)
+    places = destination.write_profile(target, found, about, out, write)
     emit(json, {"model": target.name, "profile": found, "written": places}, [times], None)
     if not json:
-        measured.show(found, places)
+        destination.show(found, places)
 
 
 def _chance(quantile: str) -> float:
     if quantile not in QUANTILES:
         raise InputError("--quantile", quantile, one_of(list(QUANTILES), quantile))
     return QUANTILES[quantile]
-
-
-def zoo(gpu: GpuFilter = None, json: Json = False) -> None:
-    """List the model profiles that come along.
-
-    The latency of a batch of b requests is alpha b + beta.
-    """
-    from astrarium.serving import zoo as shelf
-
-    kinds = shelf.gpus()
-    if gpu is not None and gpu not in kinds:
-        raise InputError("--gpu", gpu, one_of(kinds, gpu))
-    chosen = kinds if gpu is None else [gpu]
-    shown = {kind: {name: _shown(shelf.lookup(kind, name)) for name in shelf.models(kind)} for kind in chosen}
-    emit(json, {"gpus": shown}, [_table(shown)], None)
-
-
-def _shown(model: ZooModel) -> dict[str, Any]:
-    return {
-        "profile": f"zoo:{model.gpu}/{model.model}",
-        "alpha_ms": to_ms(model.alpha),
-        "beta_ms": to_ms(model.beta),
-        "slo_ms": to_ms(model.slo),
-    }
-
-
-def _table(shown: dict[str, dict[str, Any]]) -> Any:
-    models = [model for kind in shown.values() for model in kind.values()]
-    rows = [
-        (each["profile"], f"{each['alpha_ms']:.3f}", f"{each['beta_ms']:.3f}", f"{each['slo_ms']:g}")
-        for each in models
-    ]
-    return table("profile", right=("alpha ms", "beta ms", "SLO ms"), rows=rows)

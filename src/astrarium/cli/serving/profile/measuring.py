@@ -1,0 +1,110 @@
+"""The measuring of `astrarium profile`, with its progress bar and its tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from astrarium.cli import output
+from astrarium.cli.progress import bar
+from astrarium.core.errors import InputError
+from astrarium.core.quantities import write_duration
+from astrarium.run.waiting import waiting
+from astrarium.serving.live import profiling
+from astrarium.serving.live.backends import examples
+from astrarium.serving.live.backends.contract import LoadedModel, complete
+from astrarium.serving.live.profiling import Care, Fit, MeasuredTimes
+from astrarium.serving.live.tensors import DATATYPES, Array, TensorSpec
+
+_MIXED = (1, 2, 4, 8, 16)  # sizes of the batches that mix applications
+_MADE_UP = (
+    "measured with zeros and ones; a GPU may take a tenth longer for real inputs: give some with --data"
+)
+
+
+class Wanted(NamedTuple):
+    """Which sizes are measured, and what the profile is to hold of them."""
+
+    name: str
+    largest: int
+    limit: int | None  # the first size that takes longer is the last
+    chance: float
+    slack: float
+    data: Path | None  # inputs of somebody's own
+
+
+class Outcome(NamedTuple):
+    profile: dict[str, Any]  # as a scenario has it
+    table: Any
+
+
+def by_size(model: LoadedModel, specs: Sequence[TensorSpec], care: Care, wanted: Wanted) -> Outcome:
+    data = _data(wanted, specs)
+    with waiting(f"warming up {wanted.name}"):
+        model.warm_up([1])
+        complete(model)
+    sizes = examples.sizes(wanted.largest, getattr(model, "rooms", ()))
+    measure = profiling.measuring(model, specs, care, data)
+    measured = list[MeasuredTimes]()
+
+    def enough(found: MeasuredTimes) -> bool:
+        return wanted.limit is not None and found.quantile(wanted.chance) > wanted.limit
+
+    with bar(f"profiling {wanted.name}", len(sizes)) as progress:
+        for found in profiling.by_size(measure, sizes, enough):
+            measured.append(found)
+            if progress is not None:
+                progress(len(measured))
+    measured = profiling.in_order(measure, measured, wanted.chance)
+    table = profiling.rising(measured, wanted.chance, wanted.slack)
+    times = {size: write_duration(time) for size, time in table.items()}
+    shown = _size_table(measured, table)
+    if data is None and any(DATATYPES[spec.datatype].kind in "iu" and spec.values is None for spec in specs):
+        shown.caption = _MADE_UP
+    return Outcome({"table": times}, shown)
+
+
+def _data(wanted: Wanted, specs: Sequence[TensorSpec]) -> dict[str, Array] | None:
+    try:
+        return None if wanted.data is None else examples.own(wanted.data, specs)
+    except InputError as error:
+        raise error.at("--data") from None
+
+
+def by_application(model: LoadedModel, care: Care, wanted: Wanted) -> Outcome:
+    generators = model.applications  # type: ignore[attr-defined]
+    if wanted.data is not None:
+        expected = f"to be left out: {wanted.name} makes inputs for each of its applications"
+        raise InputError("--data", str(wanted.data), expected)
+    sizes = [size for size in _MIXED if size <= wanted.largest]
+    with bar(f"profiling {wanted.name}", care.repeats * len(generators)) as progress:
+        fit = profiling.by_application(model, generators, sizes, care, progress or (lambda done: None))
+    applications = {
+        name: {"time": {"samples": [write_duration(time) for time in times]}}
+        for name, times in fit.alone.items()
+    }
+    found = {"applications": applications, "c0": write_duration(fit.c0), "c1": round(fit.c1, 6)}
+    return Outcome({"dynamic": found}, _application_table(fit))
+
+
+def _size_table(measured: list[MeasuredTimes], table: dict[int, int]) -> Any:
+    titles = ("batch", "p50 ms", "p95 ms", "p99 ms", "max ms", "profile ms", "items/s at p50")
+    rows = []
+    for found in measured:
+        spread = [f"{found.quantile(chance) / 1e6:.3f}" for chance in (0.5, 0.95, 0.99, 1.0)]
+        rate = f"{found.size * 1e9 / found.quantile(0.5):,.0f}"
+        rows.append((str(found.size), *spread, f"{table[found.size] / 1e6:.3f}", rate))
+    return output.table(right=titles, rows=rows)
+
+
+def _application_table(fit: Fit) -> Any:
+    rows = []
+    for name, times in fit.alone.items():
+        spread = [times[int((len(times) - 1) * chance)] / 1e6 for chance in (0.5, 0.99, 1.0)]
+        rows.append((name, *(f"{time:.3f}" for time in spread)))
+    shown = output.table(right=("application", "p50 ms", "p99 ms", "max ms"), rows=rows)
+    shown.caption = (
+        f"batches of k: c0 {fit.c0 / 1e6:.3f} ms + {fit.c1:.3f} k max, off by {fit.error:.0%} on average"
+    )
+    return shown
