@@ -27,7 +27,7 @@ from astrarium.placement.problem import ALONE, Form, PlacedModel, PlacementGpu, 
 from astrarium.serving.planned.judge import PlanJudge
 from astrarium.serving.planning import plans
 from astrarium.serving.planning.clusters import sized
-from astrarium.serving.planning.known import v100 as igniter_profile
+from astrarium.serving.planning.colocation import v100 as igniter_profile
 from astrarium.serving.scenario import parse
 from astrarium_papers.alpaserve._common import cases, workloads
 from astrarium_papers.alpaserve._common.cases import FAIR, Case

@@ -15,8 +15,9 @@ from typing import Any
 from astrarium.core.quantities import Time
 from astrarium.serving import contract
 from astrarium.serving.contract import Request
+from astrarium.serving.ledger import Fate, Outcome
 from astrarium.serving.record import BATCHES
-from astrarium.serving.state import Batch, Fate, Outcome
+from astrarium.serving.state import Batch
 from astrarium.testing.cases import Run
 from astrarium.testing.conformance import check_steps, ensure
 

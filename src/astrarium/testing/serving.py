@@ -21,8 +21,9 @@ from astrarium.core.streams import stream
 from astrarium.run.simulate import World
 from astrarium.serving import contract
 from astrarium.serving.contract import GpuJoined, GpuLeft, ModelSpec, Network, Request, Setup
+from astrarium.serving.ledger import Fate, Outcome
 from astrarium.serving.level import LEVEL
-from astrarium.serving.state import Fate, Outcome, ServingState
+from astrarium.serving.state import ServingState
 from astrarium.serving.world import ServingWorld
 from astrarium.testing.audit import all_in_time, audit, batches, endings, first_batch, members, outcomes
 from astrarium.testing.cases import Case, Run, cluster, crowd, linear_model, requests_at, roomy, with_truth

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from astrarium.serving.ledger import Outcome
 from astrarium.serving.level import run as simulate
 from astrarium.serving.report.summary import measured_requests
 from astrarium.serving.scenario import Scenario
-from astrarium.serving.state import Outcome
 from astrarium_papers.astrarium import heldout
 from astrarium_papers.astrarium._settings import ASTRARIUM, COLORS, EAGER, OURS, Setting, built_for, goodputs
 from astrarium_papers.findings import Claim, Effort, Findings, Row

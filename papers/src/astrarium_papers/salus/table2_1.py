@@ -21,10 +21,10 @@ from statistics import mean
 from typing import Any
 
 from astrarium.core.quantities import SECOND
+from astrarium.device.ledger import JobRow
 from astrarium.device.record import summary
 from astrarium.device.salus import trace
-from astrarium.device.scenario import arrivals_of
-from astrarium.device.state import JobRow
+from astrarium.device.scenario.job_arrivals import arrivals_of
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 from astrarium_papers.salus._readings import SPREADS, EagerSrtf, unequal
 from astrarium_papers.salus._settings import COLORS, MEMORY, POLICIES, minutes, play

@@ -19,11 +19,11 @@ from astrarium.core.streams import stream
 from astrarium.serving import zoo
 from astrarium.serving.autoscale import AdviceOverTime, advice_over_time
 from astrarium.serving.contract import ModelSpec
+from astrarium.serving.ledger import Outcome
 from astrarium.serving.level import run as simulate
 from astrarium.serving.record import ServingRecord
 from astrarium.serving.scenario import Scenario, build, parse
 from astrarium.serving.scenario.rates import spans
-from astrarium.serving.state import Outcome
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 from astrarium_papers.symphony._settings import SYMPHONY
 
