@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "common/ring.h"
-#include "common/sequence.h"
+#include "common/sequence_lock.h"
 #include "exchange/admission.h"
 #include "exchange/arena.h"
 #include "exchange/tally.h"
@@ -31,8 +31,8 @@ struct Origin {
   std::vector<ModelTally> tallies;  // by model
   AnsweredCalls last_calls;
 
-  Sequence counted;   // of the tallies and of the rings' ends here
-  Sequence admitted;  // of what this origin has let in or out and not counted yet
+  SequenceLock counted;   // of the tallies and of the rings' ends here
+  SequenceLock admitted;  // of what this origin has let in or out and not counted yet
 
   // Accepted calls that have not ended.
   std::int64_t open() const {

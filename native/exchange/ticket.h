@@ -1,5 +1,5 @@
 // A ticket is a client's call while it is served. It is made by the thread that read the call (its origin), handed to
-// the scheduler, and handed back when all of its parts, one for each row, have ended.
+// the scheduler, and handed back when all of its rows have ended.
 #pragma once
 
 #include <cstdint>
@@ -11,9 +11,9 @@
 
 namespace astrarium::front {
 
-using express::Written;
+using protocol::Written;
 
-// As in astrarium.serving.state; a call is as bad as its worst part.
+// As in astrarium.serving.ledger; a call is as bad as its worst row.
 enum class Outcome : std::uint8_t { kOpen, kInTime, kLate, kDropped, kFailed };
 
 // One of a few words that metrics count; any other is the ticket's reason. Their names are in refusals.h.
@@ -38,19 +38,19 @@ struct Ticket {
   int rows = 1;
   int application = 0;
   Time received = 0, admitted = 0, deadline = 0;
-  std::size_t block = 0, replies = 0, room = 0;  // offsets in shared memory, and the bytes of one row's answer
-  std::vector<Written> inputs;                   // shapes of the inputs; empty: the model's own say it all
+  std::size_t block = 0, replies = 0, reply_bytes = 0;  // offsets in shared memory, and the bytes of one row's answer
+  std::vector<Written> inputs;                          // shapes of the inputs; empty: the model's own say it all
 
   // Written by the scheduler.
-  int open_parts = 0;
-  int held = 0;  // parts in cancelled batches that a worker may still write for: until then it cannot go home
+  int open_rows = 0;
+  int held = 0;  // rows in cancelled batches that a worker may still write for: until then it cannot go home
   Outcome outcome = Outcome::kOpen;  // kInTime where it is answered: the origin knows when its client has it
   Cause cause = Cause::kNone;
   std::string reason;                              // what a client is told of a failure
   std::vector<std::vector<Written>> reply_shapes;  // by row; empty: the model's own
   bool retried = false;
   std::int64_t seen = 0;  // in which audit
-  // Of the batch that carried its last part.
+  // Of the batch that carried its last row.
   int gpu = -1, batch_size = 0;
   std::int64_t batch = 0;
   Time dispatched = 0, started = 0, finished = 0, planned_end = 0;
@@ -60,7 +60,7 @@ struct Ticket {
     inputs.clear();
     reply_shapes.clear();
     reason.clear();
-    open_parts = held = 0;
+    open_rows = held = 0;
     outcome = Outcome::kOpen;
     cause = Cause::kNone;
     retried = false;

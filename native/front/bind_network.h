@@ -110,29 +110,29 @@ struct BoundThreads {
   Thread& of(ConnectionNumber number) { return *threads.at((number >> 48) - first); }
 };
 
-struct BoundNetwork : BoundThreads<NetworkThread, NetworkShared> {
+struct BoundNetwork : BoundThreads<Http1Thread, Http1Shared> {
   BoundNetwork(BoundExchange& exchange, const std::vector<int>& listeners, std::size_t head_bytes,
                std::size_t body_bytes, std::size_t held_bytes, Time request, Time keep_alive, std::int64_t connections,
                std::vector<std::string> keys, nb::bytes too_slow, nb::bytes no_descriptor)
       : BoundThreads(
             exchange,
-            std::make_shared<NetworkShared>(
+            std::make_shared<Http1Shared>(
                 *exchange.exchange, HttpLimits{head_bytes, body_bytes, held_bytes, request, keep_alive, connections},
                 Keys(std::move(keys)), std::string(too_slow.c_str(), too_slow.size()),
                 std::string(no_descriptor.c_str(), no_descriptor.size())),
             listeners, 0) {}
 };
 
-inline std::vector<express::Spec> specs_of(nb::list given) {
-  std::vector<express::Spec> found;
+inline std::vector<protocol::Spec> specs_of(nb::list given) {
+  std::vector<protocol::Spec> found;
   for (nb::handle one : given) {
     using Told = std::tuple<std::int64_t, std::int64_t, std::string>;
     const auto [name, type, shape, told] =
-        nb::cast<std::tuple<std::string, std::string, express::Shape, std::optional<Told>>>(one);
-    const express::Datatype* known = express::datatype(type);
+        nb::cast<std::tuple<std::string, std::string, protocol::Shape, std::optional<Told>>>(one);
+    const protocol::Datatype* known = protocol::datatype(type);
     if (known == nullptr) throw std::invalid_argument("no datatype " + type);
     found.push_back({name, known, shape});
-    if (told) found.back().limits = std::make_from_tuple<express::Limits>(*told);
+    if (told) found.back().limits = std::make_from_tuple<protocol::Limits>(*told);
   }
   return found;
 }
@@ -142,8 +142,8 @@ void serve(Bound& self, int index, std::string name, std::string version, nb::li
            std::int64_t max_batch, Time objective, std::map<std::int64_t, Time> priorities,
            std::vector<std::string> applications) {
   if (index < 0 || static_cast<std::size_t>(index) >= self.shared->exchange.models) throw std::out_of_range("index");
-  express::Model model{index,     std::move(name), std::move(version),   specs_of(inputs), specs_of(outputs),
-                       max_batch, objective,       std::move(priorities)};
+  protocol::Model model{index,     std::move(name), std::move(version),   specs_of(inputs), specs_of(outputs),
+                        max_batch, objective,       std::move(priorities)};
   self.serve(ServedModel(std::move(model), std::move(applications)));
 }
 
@@ -247,7 +247,7 @@ inline Ending ending(const std::string& outcome, const std::string& cause, std::
 struct BoundLoopback {
   Exchange& exchange;
   Loopback loopback;
-  std::map<std::int64_t, Pending*> open;  // by a number of ours
+  std::map<std::int64_t, ClientTicket*> open;  // by a number of ours
   std::int64_t numbers = 0;
 
   explicit BoundLoopback(BoundExchange& exchange) : exchange(*exchange.exchange), loopback(*exchange.exchange) {}
@@ -261,23 +261,23 @@ struct BoundLoopback {
   // timeout in microseconds, priority, application, patience)
   nb::list pop() {
     nb::list found;
-    for (Pending* one : loopback.pop()) {
+    for (ClientTicket* one : loopback.pop()) {
       open[++numbers] = one;
       nb::list inputs;
       for (std::size_t at = 0; at < one->call.inputs.size(); ++at) {
         inputs.append(nb::make_tuple(one->call.inputs[at].shape, one->input_bytes(at, exchange.size)));
       }
       found.append(nb::make_tuple(numbers, one->model, one->rows, one->application, one->received, one->deadline,
-                                  one->block, one->replies, one->room, inputs, one->call.timeout_us, one->call.priority,
-                                  one->call.application, one->call.patience));
+                                  one->block, one->replies, one->reply_bytes, inputs, one->call.timeout_us,
+                                  one->call.priority, one->call.application, one->call.patience));
     }
     return found;
   }
 
   // *shapes*: by row, (shape, bytes) of each output; empty: the model's own.
   void end(std::int64_t number, const std::string& outcome, const std::string& cause, std::string reason,
-           const std::vector<std::vector<std::pair<express::Shape, std::size_t>>>& shapes) {
-    Pending* ticket = open.at(number);
+           const std::vector<std::vector<std::pair<protocol::Shape, std::size_t>>>& shapes) {
+    ClientTicket* ticket = open.at(number);
     for (const auto& row : shapes) {
       auto& written = ticket->reply_shapes.emplace_back();
       for (const auto& [shape, bytes] : row) written.push_back({shape, bytes});
@@ -446,7 +446,7 @@ inline void bind_network(nb::module_& m) {
       .def("fd", [](L& self) { return self.exchange.bell.fd(); })
       .def("pop", &L::pop)
       .def("end", &L::end, "number"_a, "outcome"_a = "in_time", "cause"_a = "", "reason"_a = "",
-           "shapes"_a = std::vector<std::vector<std::pair<express::Shape, std::size_t>>>())
+           "shapes"_a = std::vector<std::vector<std::pair<protocol::Shape, std::size_t>>>())
       .def("plan", &L::plan, "models"_a, "gpus"_a);
 }
 

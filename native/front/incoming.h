@@ -10,7 +10,7 @@
 
 namespace astrarium::front {
 
-struct Pending;
+struct ClientTicket;
 
 struct Incoming {
   struct Place {
@@ -18,11 +18,11 @@ struct Incoming {
     std::size_t size;
   };
 
-  Pending* pending = nullptr;  // the call; nothing where it was refused
-  std::size_t left = 0;        // bytes that have not come yet
-  std::vector<Place> places;   // of a call's tensors, in the order in which they come; empty ones have no place
+  ClientTicket* ticket = nullptr;  // the call; nothing where it was refused
+  std::size_t left = 0;            // bytes that have not come yet
+  std::vector<Place> places;       // of a call's tensors, in the order in which they come; empty ones have no place
 
-  bool is_refused() const { return pending == nullptr; }
+  bool is_refused() const { return ticket == nullptr; }
   const Place& next() const { return places[at_]; }
 
   // So many bytes have come.

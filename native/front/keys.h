@@ -26,7 +26,7 @@ class Keys {
   // As shown_key in astrarium.server.protocol.keys.
   static std::string_view shown(std::string_view authorization, std::string_view api_key) {
     const auto space = authorization.find(' ');
-    if (!express::same_word(authorization.substr(0, space), "bearer")) return api_key;
+    if (!protocol::same_word(authorization.substr(0, space), "bearer")) return api_key;
     auto key = space == std::string_view::npos ? std::string_view() : authorization.substr(space + 1);
     while (!key.empty() && key.front() == ' ') key.remove_prefix(1);
     return key;

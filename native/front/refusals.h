@@ -115,7 +115,7 @@ class Refusals {
     write(kFailed);
   }
   // An element in an answer that was to be JSON.
-  void no_text(const express::NoText& found) {
+  void no_text(const protocol::NoText& found) {
     if (found.is_broken) return not_there();
     text_ = "output ", text_ += found.output,
     text_ += ", element " + std::to_string(found.number) +
@@ -124,10 +124,10 @@ class Refusals {
     write(kBad);
   }
   // The element at *at* of an input breaks its limits.
-  void out_of_range(std::string_view model, const express::Spec& input, const express::Shape& shape,
+  void out_of_range(std::string_view model, const protocol::Spec& input, const protocol::Shape& shape,
                     std::string_view data, std::size_t at) {
     begin("model ", model) += ": input " + input.name + shown_place(shape, at) + ": expected " +
-                              input.limits->expected + " (got " + express::shown_element(data, input.type->kind, at) +
+                              input.limits->expected + " (got " + protocol::shown_element(data, input.type->kind, at) +
                               ")";
     write(kBad);
   }
@@ -141,7 +141,7 @@ class Refusals {
       kUnavailable{"503 Service Unavailable", 14}, kFailed{"500 Internal Server Error", 13}, kBad{"400 Bad Request", 3},
       kUnprocessable{"422 Unprocessable Entity", 3};
 
-  static std::string shown_place(const express::Shape& shape, std::size_t at) {
+  static std::string shown_place(const protocol::Shape& shape, std::size_t at) {
     std::string text = "]";
     for (std::size_t axis = shape.size(); axis-- > 0;) {
       const auto length = static_cast<std::size_t>(shape[axis]);

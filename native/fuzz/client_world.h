@@ -26,8 +26,8 @@ using namespace astrarium::front;
 
 constexpr Time kHour = Time{3600} * 1'000'000'000;
 
-express::Model model(int index, std::string name, express::Shape item, std::string_view datatype = "FP32") {
-  const express::Datatype* type = express::datatype(datatype);
+protocol::Model model(int index, std::string name, protocol::Shape item, std::string_view datatype = "FP32") {
+  const protocol::Datatype* type = protocol::datatype(datatype);
   return {index, std::move(name), "1", {{"IN", type, item}}, {{"OUT", type, item}}, 4, kHour, {{2, kHour}}};
 }
 
@@ -45,8 +45,8 @@ class ClientWorld {
                                          std::move(given)...)),
         thread_(shared_, 0, ::eventfd(0, EFD_NONBLOCK)) {
     thread_.serve(ServedModel(model(0, "fixed", {2}), {"a", "b"}));
-    express::Model open = model(1, "open", {-1});
-    open.inputs[0].limits = express::Limits{-1, 0x4b000000, "values from 0 to 8388608"};  // bits of an FP32
+    protocol::Model open = model(1, "open", {-1});
+    open.inputs[0].limits = protocol::Limits{-1, 0x4b000000, "values from 0 to 8388608"};  // bits of an FP32
     thread_.serve(ServedModel(std::move(open), {}));
     thread_.withhold("absent", "not_ready");
   }
@@ -93,7 +93,7 @@ class ClientWorld {
  protected:
   // What goes the long way is heard and answered, as Python might.
   virtual void hear() = 0;
-  virtual Ending ending(const Pending&) { return {}; }
+  virtual Ending ending(const ClientTicket&) { return {}; }
   virtual void must_be_empty() {}
   virtual void happen(unsigned char what) {
     if (what % 3) end_calls();
@@ -108,7 +108,7 @@ class ClientWorld {
   static std::size_t length(unsigned char what) { return std::size_t{what} * what / 8; }
 
   void end_calls() {
-    for (Pending* call : loopback_.pop()) {
+    for (ClientTicket* call : loopback_.pop()) {
       loopback_.echo(*call);
       loopback_.end(*call, ending(*call));
     }

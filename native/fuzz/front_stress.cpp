@@ -173,16 +173,16 @@ void hear_calls(GrpcShared& shared, GrpcThreads& threads, const std::atomic<bool
 
 // ---- HTTP
 
-using Threads = std::vector<std::unique_ptr<NetworkThread>>;
+using Threads = std::vector<std::unique_ptr<Http1Thread>>;
 
 // As Python answers the long way.
-void hear(NetworkShared& shared, Threads& threads, const std::atomic<bool>& stopped) {
+void hear(Http1Shared& shared, Threads& threads, const std::atomic<bool>& stopped) {
   std::unordered_map<ConnectionNumber, std::size_t> passed;
   while (!stopped.load()) {
     pollfd waits{shared.long_way.fd(), POLLIN, 0};
     ::poll(&waits, 1, 10);
     for (const Passed& one : shared.long_way.take().first) {
-      NetworkThread& thread = *threads[one.connection >> 48];
+      Http1Thread& thread = *threads[one.connection >> 48];
       const ConnectionNumber number = one.connection;
       if (one.kind == Passed::kLost) passed.erase(number);
       if (one.kind == Passed::kEnd) thread.post([&thread, number] { thread.close_soon(number); });
@@ -199,7 +199,7 @@ void change_models(Exchange& exchange, Threads& threads, const ServedModel& mode
   std::int64_t next = 0;
   for (int i = 0; !stopped.load(); ++i) {
     for (auto& thread : threads) {
-      NetworkThread* one = thread.get();
+      Http1Thread* one = thread.get();
       if (i % 2) one->post([one, model] { one->serve(model); });
       else one->post([one] { one->withhold("echo", "not_ready"); });
     }
@@ -220,12 +220,12 @@ int main(int count, char** words) {
   Loopback loopback(exchange);
   loopback.start();
   auto shared =
-      std::make_shared<NetworkShared>(exchange, HttpLimits{65536, 1 << 20, 1 << 20, kHour, kHour, 0}, Keys(), "", "");
-  const express::Datatype* type = express::datatype("FP32");
+      std::make_shared<Http1Shared>(exchange, HttpLimits{65536, 1 << 20, 1 << 20, kHour, kHour, 0}, Keys(), "", "");
+  const protocol::Datatype* type = protocol::datatype("FP32");
   const ServedModel model({0, "echo", "1", {{"IN", type, {2}}}, {{"OUT", type, {2}}}, 4, kHour, {}}, {});
   int port = 0;
   Threads threads;
-  for (int i = 0; i < kThreads; ++i) threads.push_back(std::make_unique<NetworkThread>(shared, i, listener(port)));
+  for (int i = 0; i < kThreads; ++i) threads.push_back(std::make_unique<Http1Thread>(shared, i, listener(port)));
   for (auto& thread : threads) {
     thread->post([one = thread.get(), model] { one->serve(model); });
     thread->start();

@@ -28,7 +28,7 @@ class World : public ClientWorld<GrpcThread, GrpcShared> {
     MUST(shared().long_calls.load() == 0);
   }
 
-  Ending ending(const Pending& call) override {
+  Ending ending(const ClientTicket& call) override {
     return call.rows == 3 ? Ending{Outcome::kFailed, Cause::kModelError, "%\n"} : Ending{};
   }
 

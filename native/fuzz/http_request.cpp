@@ -16,7 +16,7 @@
 
 namespace {
 
-class World : public ClientWorld<NetworkThread, NetworkShared> {
+class World : public ClientWorld<Http1Thread, Http1Shared> {
  public:
   World() : ClientWorld(4, Keys(), std::string("too slow"), std::string("no descriptor")) {
     thread().serve(ServedModel(model(2, "texts", {-1}, "BYTES"), {}));
@@ -101,9 +101,9 @@ std::string chunked(std::string_view name, const std::string& body, std::size_t 
 }
 
 // As the server itself compresses.
-std::string packed(const std::string& body, express::Coding coding) {
+std::string packed(const std::string& body, protocol::Coding coding) {
   std::string out;
-  express::Deflater deflater(coding);
+  protocol::Deflater deflater(coding);
   if (!deflater.begin(body.size(), out)) return body;  // there is no zlib
   deflater.add(body);
   deflater.end(out);
@@ -133,8 +133,8 @@ const std::vector<std::string> kSeeds = {
     with_binary("open", kHurried, std::string(4000, '\3')),
     chunked("open", kBody, 20),
     chunked("texts", kTexts, 1),
-    request("fixed", packed(kBody, express::Coding::kGzip), "Content-Encoding: gzip\r\n"),
-    request("texts", packed(kTexts, express::Coding::kDeflate),
+    request("fixed", packed(kBody, protocol::Coding::kGzip), "Content-Encoding: gzip\r\n"),
+    request("texts", packed(kTexts, protocol::Coding::kDeflate),
             "Content-Encoding: deflate\r\nExpect: 100-continue\r\n"),
 };
 

@@ -16,7 +16,7 @@
 
 #include "policies/live_twins.h"
 #include "scheduler/scheduler_thread.h"
-#include "worker/cuda_stream.h"
+#include "worker/scheduler_connection.h"
 #include "worker/timed_model.h"
 
 #include "must.h"
@@ -31,13 +31,13 @@ constexpr Time kSlo = Time{600} * 1'000'000'000;
 
 // Serves one GPU until the other end is gone.
 void work(int socket, char* memory, std::size_t size) {
-  worker::Line line(socket);
+  worker::SchedulerConnection line(socket);
   worker::BatchLoop loop(line, {memory, size});
-  const express::Datatype* type = express::datatype("FP32");
+  const protocol::Datatype* type = protocol::datatype("FP32");
   for (int model = 0; model < kModels; ++model)
     loop.know(model, std::make_shared<worker::TimedModel>(
-                         std::vector<Time>{0, 1000, 2000, 3000, 4000}, std::vector<express::Spec>{{"IN", type, {2}}},
-                         std::vector<express::Spec>{{"OUT", type, {2}}}, std::vector<int>{0}));
+                         std::vector<Time>{0, 1000, 2000, 3000, 4000}, std::vector<protocol::Spec>{{"IN", type, {2}}},
+                         std::vector<protocol::Spec>{{"OUT", type, {2}}}, std::vector<int>{0}));
   bool gone = false;
   while (!gone) loop.serve(0, [&gone](std::string_view packet, Time) { return gone = packet.empty(); });
   ::close(socket);
@@ -57,7 +57,7 @@ void ask(Exchange& exchange, int number, long calls) {
       ticket.model = static_cast<int>(done + static_cast<long>(i)) % kModels;
       ticket.block = place;
       ticket.replies = place + 256;
-      ticket.room = 64;
+      ticket.reply_bytes = 64;
       ticket.received = monotonic_ns();
       ticket.deadline = ticket.received + kSlo;
       MUST(origin.sent.push(&ticket));
@@ -85,9 +85,9 @@ class InPython final : public Decider {
   explicit InPython(const Setup& setup) : policy_(setup, {"eager", {{"fcfs", 0}}, {}, {}}, &make_live_policy) {}
   bool is_python() const override { return true; }
   bool listens_to_profiler() const override { return false; }
-  std::vector<Decision> decide(Time now, const Heard& heard) override {
+  std::vector<Action> decide(Time now, const Happenings& happenings) override {
     MUST(!is_network_thread);
-    return policy_.decide(now, heard);
+    return policy_.decide(now, happenings);
   }
   static thread_local bool is_network_thread;
 

@@ -45,20 +45,20 @@ class Cancelling final : public Decider {
   bool is_python() const override { return true; }
   bool listens_to_profiler() const override { return true; }
 
-  std::vector<Decision> decide(Time now, const Heard& heard) override {
-    for (const Event& event : heard.events) hear(event);
-    for (const Arrival& one : heard.arrivals) waiting_.push_back({one.id, one.model});
-    std::vector<Decision> decisions;
+  std::vector<Action> decide(Time now, const Happenings& happenings) override {
+    for (const Event& event : happenings.events) std::visit([this](const auto& one) { hear(one); }, event);
+    for (const Arrival& one : happenings.arrivals) waiting_.push_back({one.id, one.model});
+    std::vector<Action> actions;
     for (int gpu = 0; gpu < 2; ++gpu) {
-      if (gpus_[gpu].present && gpus_[gpu].run >= 0 && ++instants_ % 3 == 0) decisions.push_back(cancel(gpu));
-      if (gpus_[gpu].present && gpus_[gpu].run < 0 && !waiting_.empty()) decisions.push_back(dispatch(gpu));
+      if (gpus_[gpu].present && gpus_[gpu].run >= 0 && ++instants_ % 3 == 0) actions.push_back(cancel(gpu));
+      if (gpus_[gpu].present && gpus_[gpu].run < 0 && !waiting_.empty()) actions.push_back(dispatch(gpu));
     }
     if (waiting_.size() > 5) {
-      decisions.push_back({Decision::kDrop, 0, 0, {waiting_.front().id}, kNone, -1, "bored"});
+      actions.push_back(Drop{waiting_.front().id, kNone, "bored"});
       waiting_.erase(waiting_.begin());
     }
-    decisions.push_back({Decision::kTimer, 0, now + 3 * kMillisecond});
-    return decisions;
+    actions.push_back(SetTimer{now + 3 * kMillisecond});
+    return actions;
   }
 
  private:
@@ -72,21 +72,22 @@ class Cancelling final : public Decider {
     std::vector<Request> batch;
   };
 
-  void hear(const Event& event) {
-    if (event.what == Happened::kRequestProfiled) return;
-    OneGpu& gpu = gpus_[event.gpu];
-    if (event.what == Happened::kGpuJoined) gpu.present = true;
-    else if (event.what == Happened::kGpuLeft) gpu = {false, -1, {}};
-    else if (event.run == gpu.run) gpu.run = -1;
+  void hear(const RequestProfiled&) {}
+  void hear(const GpuJoined& joined) { gpus_[joined.gpu].present = true; }
+  void hear(const GpuLeft& left) { gpus_[left.gpu] = {false, -1, {}}; }
+  template <class Ended>
+  void hear(const Ended& ended) {
+    OneGpu& gpu = gpus_[ended.gpu];
+    if (ended.run == gpu.run) gpu.run = -1;
   }
 
-  Decision cancel(int gpu) {
+  Preempt cancel(int gpu) {
     OneGpu& one = gpus_[gpu];
     waiting_.insert(waiting_.end(), one.batch.begin(), one.batch.end());
-    return {Decision::kPreempt, gpu, 0, {}, kNone, std::exchange(one.run, -1)};
+    return {gpu, std::exchange(one.run, -1)};
   }
 
-  Decision dispatch(int gpu) {
+  Dispatch dispatch(int gpu) {
     OneGpu& one = gpus_[gpu];
     one.batch.clear();
     const int model = waiting_.front().model;
@@ -96,8 +97,8 @@ class Cancelling final : public Decider {
       return goes;
     });
     one.run = runs_++;
-    Decision made{Decision::kDispatch, gpu, 0, {}, kNone, one.run};
-    for (const Request& request : one.batch) made.ids.push_back(request.id);
+    Dispatch made{gpu, {}, 0, one.run};
+    for (const Request& request : one.batch) made.requests.push_back(request.id);
     return made;
   }
 

@@ -26,7 +26,7 @@ using namespace astrarium::worker;
 constexpr Time kMillisecond = 1'000'000;
 
 // A line that says what it is told to, one order each millisecond; each has its length (16 bits) before it.
-class Script : public Surroundings {
+class Script : public Environment {
  public:
   explicit Script(std::string_view orders) : rest_(orders) {}
 
@@ -40,7 +40,7 @@ class Script : public Surroundings {
     return packet_;
   }
   void say(const std::string& packet) override {
-    const auto done = express::NewsScan(packet).batch_done();
+    const auto done = protocol::NewsScan(packet).batch_done();
     MUST(done || packet.find("BatchCancelled") != std::string::npos || packet.find("Pong") != std::string::npos);
     ++said;
     if (!done) return;
@@ -66,8 +66,8 @@ class Script : public Surroundings {
   Time now_ = 0, free_ = 0;
 };
 
-std::shared_ptr<NativeModel> model(express::Shape in, express::Shape out, int source) {
-  const express::Datatype* type = express::datatype("FP32");
+std::shared_ptr<NativeModel> model(protocol::Shape in, protocol::Shape out, int source) {
+  const protocol::Datatype* type = protocol::datatype("FP32");
   return std::make_shared<TimedModel>(std::vector<Time>{0, 2 * kMillisecond, 3 * kMillisecond},
                                       std::vector<Spec>{{"IN", type, in}}, std::vector<Spec>{{"OUT", type, out}},
                                       std::vector<int>{source});
@@ -91,7 +91,7 @@ namespace {
 
 std::string order(std::mt19937& random) {
   std::string out;
-  express::PackWriter pack(out);
+  protocol::PackWriter pack(out);
   if (random() % 8 == 0) {
     pack.array(3);
     pack.text("CancelBatch");

@@ -11,7 +11,7 @@
 #include "messages/pack_reader.h"
 #include "tensors/model.h"
 
-namespace astrarium::express {
+namespace astrarium::protocol {
 
 struct Written {
   Shape shape;
@@ -84,4 +84,4 @@ class NewsScan {
   PackReader pack_;
 };
 
-}  // namespace astrarium::express
+}  // namespace astrarium::protocol

@@ -8,27 +8,21 @@
 #include <string_view>
 #include <vector>
 
-#include "exchange/ticket.h"
+#include "exchange/row.h"
 #include "messages/pack_writer.h"
 
 namespace astrarium::front {
 
-using express::PackWriter;
-
-struct Part {
-  Ticket* ticket;
-  int row;
-  std::int64_t number = -1;  // as one that waits: in the order in which they came; one that is tried again has another
-};
+using protocol::PackWriter;
 
 // One member of a batch as workers read it: six little-endian numbers.
-inline void append_member(std::string& out, const Part& part) {
+inline void append_member(std::string& out, const Row& row) {
   static_assert(std::endian::native == std::endian::little);
-  const Ticket& ticket = *part.ticket;
-  const std::size_t reply = ticket.replies + static_cast<std::size_t>(part.row) * ticket.room;
+  const Ticket& ticket = *row.ticket;
+  const std::size_t reply = ticket.replies + static_cast<std::size_t>(row.index) * ticket.reply_bytes;
   const std::int64_t member[] = {
-      static_cast<std::int64_t>(ticket.block), ticket.rows,       part.row, static_cast<std::int64_t>(reply),
-      static_cast<std::int64_t>(ticket.room),  ticket.application};
+      static_cast<std::int64_t>(ticket.block),       ticket.rows,       row.index, static_cast<std::int64_t>(reply),
+      static_cast<std::int64_t>(ticket.reply_bytes), ticket.application};
   out.append(reinterpret_cast<const char*>(member), sizeof member);
 }
 inline constexpr std::size_t kMemberBytes = 48;
@@ -55,22 +49,22 @@ inline std::string cancel_batch(std::int64_t run, Time recovery) {
   return out;
 }
 
-inline std::string run_batch(std::int64_t run, int model, const std::vector<Part>& parts, Time start) {
+inline std::string run_batch(std::int64_t run, int model, const std::vector<Row>& rows, Time start) {
   std::string out;
-  out.reserve(48 + kMemberBytes * parts.size());
+  out.reserve(48 + kMemberBytes * rows.size());
   PackWriter pack(out);
   pack.array(6);
   pack.text("RunBatch");
   pack.number(static_cast<std::uint64_t>(run));
   pack.number(static_cast<std::uint64_t>(model));
-  pack.binary(kMemberBytes * parts.size());
-  for (const Part& part : parts) append_member(out, part);
+  pack.binary(kMemberBytes * rows.size());
+  for (const Row& row : rows) append_member(out, row);
   pack.number(static_cast<std::uint64_t>(start));
   bool own = false;
-  for (const Part& part : parts) own |= !part.ticket->inputs.empty();
+  for (const Row& row : rows) own |= !row.ticket->inputs.empty();
   if (!own) return pack.nothing(), out;
-  pack.array(parts.size());
-  for (const Part& part : parts) append_shapes(pack, part.ticket->inputs);
+  pack.array(rows.size());
+  for (const Row& row : rows) append_shapes(pack, row.ticket->inputs);
   return out;
 }
 

@@ -7,7 +7,7 @@
 #include <type_traits>
 #include <vector>
 
-namespace astrarium::express {
+namespace astrarium::protocol {
 
 class PackReader {
  public:
@@ -97,4 +97,4 @@ class PackReader {
   bool good_ = true;
 };
 
-}  // namespace astrarium::express
+}  // namespace astrarium::protocol

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace astrarium::express {
+namespace astrarium::protocol {
 
 class PackWriter {
  public:
@@ -48,4 +48,4 @@ class PackWriter {
   std::string& out_;
 };
 
-}  // namespace astrarium::express
+}  // namespace astrarium::protocol

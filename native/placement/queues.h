@@ -22,13 +22,13 @@ class Waiting {
         finish_(finish),
         where_(where),
         hosts_(groups, forms.models),
-        rooms_(groups.count),
+        states_(groups.count),
         work_(groups.count) {
     for (std::int64_t group = 0; group < groups.count; ++group) {
-      rooms_[group].clocks.resize(groups.stages[group]);
-      rooms_[group].queues.resize(forms.models);
+      states_[group].clocks.resize(groups.stages[group]);
+      states_[group].queues.resize(forms.models);
       for (std::int32_t model = 0; model < forms.models; ++model)
-        if (groups.hosts[group * forms.models + model]) rooms_[group].models.push_back(model);
+        if (groups.hosts[group * forms.models + model]) states_[group].models.push_back(model);
     }
   }
 
@@ -43,7 +43,7 @@ class Waiting {
   static constexpr Time kNever = Time{1} << 61;
   using Entry = std::pair<Time, std::int64_t>;  // deadline or arrival, and the request
 
-  struct Room {
+  struct GroupState {
     std::vector<Time> clocks;
     std::vector<std::vector<Entry>> queues;  // heaps, by model
     std::vector<std::int32_t> models;
@@ -66,8 +66,8 @@ class Waiting {
     for (const std::int32_t* group = hosts_.begin(model); group < hosts_.end(model); ++group) {
       advance(*group, now);
       if (rules_.another && through(*group, now, model, 1) > deadline(id)) continue;
-      Room& room = rooms_[*group];
-      const std::int64_t length = room.waiting + room.running.count(now);
+      GroupState& state = states_[*group];
+      const std::int64_t length = state.waiting + state.running.count(now);
       if (best < 0 || length < least) {
         best = *group;
         least = length;
@@ -75,33 +75,33 @@ class Waiting {
     }
     where_[id] = best;
     if (best < 0 || through(best, now, model, 1) > deadline(id)) return;
-    Room& room = rooms_[best];
-    if (room.waiting++ == 0) room.ready = now;
-    auto& queue = room.queues[model];
+    GroupState& state = states_[best];
+    if (state.waiting++ == 0) state.ready = now;
+    auto& queue = state.queues[model];
     queue.emplace_back(rules_.edf ? deadline(id) : now, id);
     std::push_heap(queue.begin(), queue.end(), std::greater<>{});
   }
 
   // Send off all batches that start before `until`.
   void advance(std::int64_t group, Time until) {
-    Room& room = rooms_[group];
-    while (room.waiting > 0) {
-      const Time start = std::max(room.clocks[0], room.ready);
+    GroupState& state = states_[group];
+    while (state.waiting > 0) {
+      const Time start = std::max(state.clocks[0], state.ready);
       if (start >= until) return;
-      send(group, room, start);
+      send(group, state, start);
     }
   }
 
-  void send(std::int64_t group, Room& room, Time start) {
-    const std::int32_t model = next_model(room);
+  void send(std::int64_t group, GroupState& state, Time start) {
+    const std::int32_t model = next_model(state);
     batch_.clear();
     Time earliest = kNever, finish = kRejected;
-    auto& queue = room.queues[model];
+    auto& queue = state.queues[model];
     while (!queue.empty() && static_cast<std::int64_t>(batch_.size()) < forms_.batches) {
       const std::int64_t id = queue.front().second;
       const Time due = deadline(id);
       if (through(group, start, model, 1) > due) {  // too late even alone: it goes, and is not answered
-        pop(room, queue);
+        pop(state, queue);
         continue;
       }
       const Time with = through(group, start, model, static_cast<std::int64_t>(batch_.size()) + 1);
@@ -109,47 +109,47 @@ class Waiting {
       earliest = std::min(earliest, due);
       finish = with;
       batch_.push_back(id);
-      pop(room, queue);
+      pop(state, queue);
     }
-    if (!batch_.empty()) commit(group, room, start, model, finish);
+    if (!batch_.empty()) commit(group, state, start, model, finish);
   }
 
-  void commit(std::int64_t group, Room& room, Time start, std::int32_t model, Time finish) {
+  void commit(std::int64_t group, GroupState& state, Time start, std::int32_t model, Time finish) {
     const Time* row = forms_.row(groups_.kind[group], model, static_cast<std::int64_t>(batch_.size()));
     Time now = start, slowest = 0;
-    for (std::size_t stage = 0; stage < room.clocks.size(); ++stage) {
-      now = std::max(now, room.clocks[stage]) + row[stage];
-      room.clocks[stage] = now;
+    for (std::size_t stage = 0; stage < state.clocks.size(); ++stage) {
+      now = std::max(now, state.clocks[stage]) + row[stage];
+      state.clocks[stage] = now;
       slowest = std::max(slowest, row[stage]);
     }
     work_[group] += slowest;
     for (const std::int64_t id : batch_) {
       finish_[id] = finish;
-      room.running.add(finish);
+      state.running.add(finish);
     }
   }
 
   Time through(std::int64_t group, Time start, std::int32_t model, std::int64_t batch) const {
     const Time* row = forms_.row(groups_.kind[group], model, batch);
-    const auto& clocks = rooms_[group].clocks;
+    const auto& clocks = states_[group].clocks;
     Time now = start;
     for (std::size_t stage = 0; stage < clocks.size(); ++stage) now = std::max(now, clocks[stage]) + row[stage];
     return now;
   }
 
-  static std::int32_t next_model(const Room& room) {
+  static std::int32_t next_model(const GroupState& state) {
     std::int32_t best = -1;
-    for (const std::int32_t model : room.models) {
-      const auto& queue = room.queues[model];
-      if (!queue.empty() && (best < 0 || queue.front() < room.queues[best].front())) best = model;
+    for (const std::int32_t model : state.models) {
+      const auto& queue = state.queues[model];
+      if (!queue.empty() && (best < 0 || queue.front() < state.queues[best].front())) best = model;
     }
     return best;
   }
 
-  static void pop(Room& room, std::vector<Entry>& queue) {
+  static void pop(GroupState& state, std::vector<Entry>& queue) {
     std::pop_heap(queue.begin(), queue.end(), std::greater<>{});
     queue.pop_back();
-    --room.waiting;
+    --state.waiting;
   }
 
   const Forms<Time>& forms_;
@@ -159,7 +159,7 @@ class Waiting {
   Time* finish_;
   std::int32_t* where_;
   Hosts hosts_;
-  std::vector<Room> rooms_;
+  std::vector<GroupState> states_;
   std::vector<Time> work_;
   std::vector<std::int64_t> batch_;
 };

@@ -9,6 +9,7 @@
 #include <queue>
 #include <stdexcept>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "policies/contract.h"
@@ -18,9 +19,6 @@ namespace astrarium {
 // As in Python; nothing fails in a simulated run without leaving GPUs.
 enum Outcome : std::int8_t { kOpen = 0, kInTime = 1, kLate = 2, kDropped = 3 };
 enum Fate : std::int8_t { kRunning = 0, kFinished = 1, kPreempted = 2 };
-
-// Codes into the list of reasons that the record carries (module.cpp names them).
-enum Reason : std::int8_t { kNone = 0, kExpired = 1, kSacrificed = 2, kUnserved = 3 };
 
 // A column by the ids of requests. Where requests come and go, `data` holds a power of two of them: ids wrap around.
 template <class T>
@@ -78,26 +76,13 @@ struct Batches {
   std::vector<std::int8_t> fate;
 };
 
-// The last three happen live only.
-enum class Happened : std::int8_t {
-  kBatchFinished,
-  kBatchPreempted,
-  kRequestProfiled,
-  kBatchFailed,
-  kGpuJoined,
-  kGpuLeft
-};
-
-struct Event {
+// What the world will do: of the events only those that can happen in a simulated run.
+struct Scheduled {
   Time at;
   std::int64_t sequence;
-  Happened what;
-  int gpu;           // or the model of a request that was profiled,
-  std::int64_t run;  // its application,
-  Time started;      // and what it took alone
-  Time stopped;      // when the GPU was done with the batch; 0: just now
+  std::variant<BatchFinished, BatchPreempted, RequestProfiled> event;
 
-  bool operator>(const Event& other) const { return at != other.at ? at > other.at : sequence > other.sequence; }
+  bool operator>(const Scheduled& other) const { return at != other.at ? at > other.at : sequence > other.sequence; }
 };
 
 struct RunningBatch {
@@ -143,7 +128,7 @@ class Books {
     const Time ready = now + setup_.network.delay(size);
     gpu.started = std::max({ready, start, gpu.free});
     gpu.free = gpu.started + execution(gpu_id, model, ids, size);
-    push({gpu.free, 0, Happened::kBatchFinished, gpu_id, run, gpu.started, 0});
+    schedule(gpu.free, BatchFinished{gpu_id, run, gpu.started});
   }
 
   virtual void drop(Time now, std::int64_t request, Reason reason) {
@@ -160,7 +145,7 @@ class Books {
     end_batch(batch.run, kPreempted, now, now);
     const Time started = std::min(now, gpu.started);
     gpu.free = now + setup_.preemption_cost;
-    push({gpu.free, 0, Happened::kBatchPreempted, gpu_id, batch.run, started, now});
+    schedule(gpu.free, BatchPreempted{gpu_id, batch.run, started, now});
     return std::move(batch.requests);
   }
 
@@ -173,25 +158,25 @@ class Books {
   // --- for the driver
 
   Time next_instant() const {
-    Time next = events_.empty() ? kForever : events_.top().at;
+    Time next = agenda_.empty() ? kForever : agenda_.top().at;
     for (const Time timer : timers_) next = std::min(next, timer);
     return next;
   }
 
   // Apply what happens at `now`, in order; true if any event or timer was due.
-  bool apply(Time now, std::vector<Event>& heard) {
+  bool apply(Time now, std::vector<Event>& events) {
     bool due = false;
     for (Time& timer : timers_) {
       if (timer != now) continue;
       timer = kForever;
       due = true;
     }
-    while (!events_.empty() && events_.top().at == now) {
-      heard.push_back(events_.top());
-      events_.pop();
-      apply(now, heard.back());
+    while (!agenda_.empty() && agenda_.top().at == now) {
+      const auto happening = agenda_.top().event;
+      agenda_.pop();
+      std::visit([&](const auto& event) { apply(now, event), events.emplace_back(event); }, happening);
     }
-    return due || !heard.empty();
+    return due || !events.empty();
   }
 
   void close(Time now) {
@@ -250,19 +235,18 @@ class Books {
     return std::clamp<Time>(truth_.c0[m] + static_cast<Time>(whole), 1, kLongest);
   }
 
-  void apply(Time now, const Event& event) {
-    if (event.what == Happened::kRequestProfiled) return;
-    Gpu& gpu = gpus_[static_cast<std::size_t>(event.gpu)];
-    if (event.what == Happened::kBatchPreempted) {
-      if (gpu.recovering != event.run) return;
-      gpu.recovering = -1;
-      end_batch(event.run, kPreempted, event.started, event.stopped);
-    } else if (!gpu.batches.empty() && gpu.batches.front().run == event.run) {
-      finish(now, gpu, event);
-    }
+  void apply(Time, const RequestProfiled&) {}
+
+  void apply(Time, const BatchPreempted& event) {
+    Gpu& gpu = gpu_at(event.gpu);
+    if (gpu.recovering != event.run) return;
+    gpu.recovering = -1;
+    end_batch(event.run, kPreempted, event.started, event.stopped);
   }
 
-  void finish(Time now, Gpu& gpu, const Event& event) {
+  void apply(Time now, const BatchFinished& event) {
+    Gpu& gpu = gpu_at(event.gpu);
+    if (gpu.batches.empty() || gpu.batches.front().run != event.run) return;
     const Time answered = now + setup_.network.response;
     for (const std::int64_t id : gpu.batches.front().requests) {
       const bool in_time = answered <= arrivals_.deadline[id];
@@ -276,8 +260,8 @@ class Books {
   void profile(Time now, const std::vector<std::int64_t>& finished) {
     for (const std::int64_t id : finished)
       if (arrivals_.profiled[id])
-        push({now + profiler_delay_, 0, Happened::kRequestProfiled, arrivals_.model[id], arrivals_.application[id],
-              arrivals_.work[id], 0});
+        schedule(now + profiler_delay_,
+                 RequestProfiled{arrivals_.model[id], arrivals_.application[id], arrivals_.work[id]});
   }
 
   void end(std::int64_t request, Outcome outcome, Time done, std::int64_t batch) {
@@ -307,16 +291,16 @@ class Books {
     batches.fate[row] = fate;
   }
 
-  void push(Event event) {
-    event.sequence = sequence_++;
-    events_.push(event);
+  template <class Happening>
+  void schedule(Time at, Happening event) {
+    agenda_.push({at, sequence_++, event});
   }
 
   const Setup& setup_;
   const Arrivals& arrivals_;
   const Truth& truth_;
   std::vector<Gpu> gpus_;
-  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  std::priority_queue<Scheduled, std::vector<Scheduled>, std::greater<>> agenda_;
   std::vector<Time> timers_;
   std::vector<std::vector<std::int64_t>> spare_;
   std::int64_t sequence_ = 0, runs_ = 0;

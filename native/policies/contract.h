@@ -1,10 +1,15 @@
-// What a policy is told before the first event: twin of astrarium.serving.contract.
+// The words of a policy: what it knows before the first event, what happens, and what it can do. Twin of
+// astrarium.serving.contract.
 #pragma once
 
 #include <algorithm>
+#include <cstdint>
 #include <optional>
+#include <string>
+#include <variant>
 #include <vector>
 
+#include "common/overloaded.h"
 #include "common/units.h"
 
 namespace astrarium {
@@ -43,5 +48,80 @@ struct Setup {
   Network network;
   Time preemption_cost = 0;
 };
+
+// --- events, in the past tense; requests arrive apart from them, many at a time
+
+struct BatchFinished {
+  int gpu;
+  std::int64_t run;
+  Time started;
+  Time stopped = 0;  // when the GPU was done with it; 0: just now
+};
+
+struct BatchPreempted {
+  int gpu;
+  std::int64_t run;
+  Time started, stopped;
+};
+
+// A request was measured alone; *request* is only said to a policy in Python.
+struct RequestProfiled {
+  int model, application;
+  Time alone;
+  std::int64_t request = -1;
+};
+
+struct BatchFailed {
+  int gpu;
+  std::int64_t run;
+  std::string error;
+};
+
+struct GpuJoined {
+  int gpu;
+};
+
+struct GpuLeft {
+  int gpu;
+};
+
+// Python counts them in this order. The last three happen live only.
+using Event = std::variant<BatchFinished, BatchPreempted, RequestProfiled, BatchFailed, GpuJoined, GpuLeft>;
+
+// The GPU whose state has changed; nothing where an event is about a request.
+inline std::optional<int> gpu_of(const Event& event) {
+  return std::visit(Overloaded{[](const RequestProfiled&) -> std::optional<int> { return std::nullopt; },
+                               [](const auto& one) -> std::optional<int> { return one.gpu; }},
+                    event);
+}
+
+// --- actions, in the imperative
+
+// Why a policy drops a request. The record carries these as numbers (simulator/module.cpp names them).
+enum Reason : std::int8_t { kNone = 0, kExpired = 1, kSacrificed = 2, kUnserved = 3 };
+
+struct Dispatch {
+  int gpu;
+  std::vector<std::int64_t> requests;
+  Time start;        // not before
+  std::int64_t run;  // as the policy counts its batches
+};
+
+struct Drop {
+  std::int64_t request;
+  Reason reason;  // kNone: *why* says it in the policy's own words
+  std::string why{};
+};
+
+struct SetTimer {
+  Time at;
+};
+
+struct Preempt {
+  int gpu;
+  std::int64_t run;
+};
+
+using Action = std::variant<Dispatch, Drop, SetTimer, Preempt>;
 
 }  // namespace astrarium

@@ -39,7 +39,7 @@ class Policy {
   virtual ~Policy() = default;
   virtual void decide(const Instant& instant, Books& books) = 0;
 
-  // Whether Happened::kRequestProfiled should come: every one is an instant to decide in.
+  // Whether RequestProfiled should come: every one is an instant to decide in.
   virtual bool listens_to_profiler() const { return false; }
 };
 

@@ -17,14 +17,14 @@ namespace astrarium {
 template <class Queue, class Self>
 class WindowScheduler : public Policy {
  public:
-  WindowScheduler(const Setup& setup, std::size_t lines)
+  WindowScheduler(const Setup& setup, std::size_t queues)
       : network_(setup.network),
-        wake_(lines),
-        latest_(lines),
-        delays_(lines),
+        wake_(queues),
+        latest_(queues),
+        delays_(queues),
         free_(static_cast<std::size_t>(setup.gpus), 0),
         planned_(static_cast<std::size_t>(setup.gpus)) {
-    queues_.reserve(lines);
+    queues_.reserve(queues);
   }
 
   void decide(const Instant& instant, Books& books) override {
@@ -67,16 +67,21 @@ class WindowScheduler : public Policy {
       changed_.push_back(line);
     }
     for (const Event& event : instant.events)
-      if (event.what != Happened::kRequestProfiled) see_gpu(instant.now, event, books.gpu(event.gpu));
+      if (const auto gpu = gpu_of(event)) see_gpu(instant.now, *gpu, stopped(event, instant.now), books.gpu(*gpu));
   }
 
-  void see_gpu(Time now, const Event& event, const Gpu& gpu) {
-    const int id = event.gpu;
+  // When the GPU was done with the batch that has ended, if one has.
+  static Time stopped(const Event& event, Time now) {
+    const auto* finished = std::get_if<BatchFinished>(&event);
+    return finished != nullptr && finished->stopped ? finished->stopped : now;
+  }
+
+  void see_gpu(Time now, int id, Time stopped, const Gpu& gpu) {
     std::deque<Time>& planned = planned_[static_cast<std::size_t>(id)];
     while (planned.size() > gpu.batches.size()) planned.pop_front();
     if (gpu.idle()) free_.set(id, now);
     else if (!gpu.present) free_.set(id, kForever);
-    else start_late(event.what == Happened::kBatchFinished && event.stopped ? event.stopped : now, id);
+    else start_late(stopped, id);
   }
 
   void start_late(Time began, int gpu) {

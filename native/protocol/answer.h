@@ -21,10 +21,10 @@
 #include "tensors/json/text.h"
 #include "tensors/model.h"
 
-namespace astrarium::express {
+namespace astrarium::protocol {
 
 // Where a call's outputs lie: a room for each row, in it the outputs one after the other, each aligned.
-struct Rooms {
+struct ReplyLayout {
   const char* first;
   std::size_t bytes;               // of each room
   std::vector<Shape> shapes;       // by output, of one row with its batch of one
@@ -43,18 +43,18 @@ struct Rooms {
 };
 
 // Whether the outputs of each of so many rows can lie in its room.
-inline bool fit(const Model& model, const Rooms& rooms, std::int64_t rows) {
-  if (rooms.shapes.size() != model.outputs.size()) return false;
-  if (rooms.sizes.size() != rooms.shapes.size() &&
-      rooms.sizes.size() != rooms.shapes.size() * static_cast<std::size_t>(rows))
+inline bool fit(const Model& model, const ReplyLayout& layout, std::int64_t rows) {
+  if (layout.shapes.size() != model.outputs.size()) return false;
+  if (layout.sizes.size() != layout.shapes.size() &&
+      layout.sizes.size() != layout.shapes.size() * static_cast<std::size_t>(rows))
     return false;
   for (std::int64_t row = 0; row < rows; ++row) {
     std::size_t needed = 0;
-    for (std::size_t output = 0; output < rooms.shapes.size(); ++output) {
-      if (rooms.size(row, output) > rooms.bytes) return false;  // first: the sum must not overflow
-      needed += aligned(rooms.size(row, output));
+    for (std::size_t output = 0; output < layout.shapes.size(); ++output) {
+      if (layout.size(row, output) > layout.bytes) return false;  // first: the sum must not overflow
+      needed += aligned(layout.size(row, output));
     }
-    if (needed > rooms.bytes) return false;
+    if (needed > layout.bytes) return false;
   }
   return true;
 }
@@ -66,18 +66,18 @@ struct NoText {
   bool is_broken = false;  // it is no element at all
 };
 
-// Rooms of a model whose outputs leave no size open.
-inline Rooms fixed_rooms(const Model& model, const char* first, std::size_t bytes) {
-  Rooms rooms{first, bytes, {}, {}};
+// ReplyLayout of a model whose outputs leave no size open.
+inline ReplyLayout fixed_layout(const Model& model, const char* first, std::size_t bytes) {
+  ReplyLayout layout{first, bytes, {}, {}};
   for (const Spec& spec : model.outputs) {
     Shape shape{1};
     shape.insert(shape.end(), spec.item.begin(), spec.item.end());
     std::size_t size = spec.type->bytes;
     for (const std::int64_t dimension : spec.item) size *= static_cast<std::size_t>(dimension);
-    rooms.shapes.push_back(std::move(shape));
-    rooms.sizes.push_back(size);
+    layout.shapes.push_back(std::move(shape));
+    layout.sizes.push_back(size);
   }
-  return rooms;
+  return layout;
 }
 
 class AnswerWriter {
@@ -87,7 +87,7 @@ class AnswerWriter {
 
   // Builds the answer, with *lines* in its head; `send` or `rest` then read it. Valid until the next one is built.
   // False where an element is no text.
-  bool write(const Call& call, const Rooms& rooms, std::string_view lines = {}) {
+  bool write(const Call& call, const ReplyLayout& layout, std::string_view lines = {}) {
     json_.clear();
     binary_.clear();
     json_ += R"({"model_name":)";
@@ -96,7 +96,7 @@ class AnswerWriter {
     quoted(call.model->version);
     json_ += R"(,"outputs":[)";
     for (const Wanted& wanted : call.outputs) {
-      if (!output(call, rooms, wanted)) return false;
+      if (!output(call, layout, wanted)) return false;
       json_ += ',';
     }
     json_.back() = ']';
@@ -234,19 +234,19 @@ class AnswerWriter {
     return date_;
   }
 
-  bool output(const Call& call, const Rooms& rooms, const Wanted& wanted) {
+  bool output(const Call& call, const ReplyLayout& layout, const Wanted& wanted) {
     const Spec& spec = call.model->outputs[wanted.output];
     json_ += R"({"name":)";
     quoted(spec.name);
     json_ += R"(,"datatype":")", json_ += spec.type->name;
     json_ += R"(","shape":[)", number(call.rows);
-    const Shape& shape = rooms.shapes[wanted.output];
+    const Shape& shape = layout.shapes[wanted.output];
     for (std::size_t axis = 1; axis < shape.size(); ++axis) json_ += ',', number(shape[axis]);
     json_ += ']';
     if (wanted.binary) {
       std::size_t size = 0;
       for (std::int64_t row = 0; row < call.rows; ++row)
-        size += binary_.emplace_back(rooms.data(row, wanted.output)).size();
+        size += binary_.emplace_back(layout.data(row, wanted.output)).size();
       json_ += R"(,"parameters":{"binary_data_size":)";
       number(size);
       json_ += '}';
@@ -254,7 +254,7 @@ class AnswerWriter {
       json_ += R"(,"data":[)";
       no_text_ = {spec.name, {}};
       for (std::int64_t row = 0; row < call.rows; ++row) {
-        const std::string_view data = rooms.data(row, wanted.output);
+        const std::string_view data = layout.data(row, wanted.output);
         if (spec.type->kind != Kind::kBytes) elements(*spec.type, data.data(), data.size());
         else if (!texts(data)) return false;
       }
@@ -340,4 +340,4 @@ class AnswerWriter {
   std::time_t dated_ = -1;
 };
 
-}  // namespace astrarium::express
+}  // namespace astrarium::protocol

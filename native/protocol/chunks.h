@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace astrarium::express {
+namespace astrarium::protocol {
 
 class Chunks {
  public:
@@ -71,4 +71,4 @@ class Chunks {
   std::string_view data_;
 };
 
-}  // namespace astrarium::express
+}  // namespace astrarium::protocol

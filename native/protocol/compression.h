@@ -11,7 +11,7 @@
 
 #include "protocol/http_head.h"
 
-namespace astrarium::express {
+namespace astrarium::protocol {
 
 // z_stream of zlib 1, whose layout has been the same since 1995.
 struct ZStream {
@@ -150,4 +150,4 @@ class Deflater {
   bool ready_ = false;
 };
 
-}  // namespace astrarium::express
+}  // namespace astrarium::protocol

@@ -7,7 +7,7 @@
 #include <optional>
 #include <string_view>
 
-namespace astrarium::express {
+namespace astrarium::protocol {
 
 // How bytes are compressed.
 enum class Coding : std::uint8_t { kNone, kGzip, kDeflate };
@@ -266,4 +266,4 @@ class HeadReader {
   bool is_old_ = false;  // HTTP/1.0
 };
 
-}  // namespace astrarium::express
+}  // namespace astrarium::protocol

@@ -16,7 +16,7 @@
 #include "tensors/json/scan.h"
 #include "tensors/model.h"
 
-namespace astrarium::express {
+namespace astrarium::protocol {
 
 inline constexpr std::size_t kLongestTag = 256, kMostDimensions = 32;
 // Bytes of JSON in a request, or of elements that its answer has in JSON: reading or writing more takes so long (20 ms
@@ -30,7 +30,7 @@ inline constexpr std::size_t kMostAnswer = 32 << 20;
 // Of parameters: microseconds, and a level.
 inline constexpr std::int64_t kLongestTimeout = 1'000'000'000'000'000, kLargestPriority = 0xffffffff;
 
-struct Part {
+struct Input {
   Shape shape;
   std::string made;       // from JSON; empty where the bytes lie in the request
   std::string_view data;  // of the request, or of `made`
@@ -46,7 +46,7 @@ struct Wanted {
 struct Call {
   std::shared_ptr<const Model> model;
   std::string id, application;
-  std::vector<Part> inputs;  // in the model's order
+  std::vector<Input> inputs;  // in the model's order
   std::vector<Wanted> outputs;
   std::int64_t rows = 0;
   std::int64_t timeout_us = 0;  // 0: none was given
@@ -61,11 +61,11 @@ struct Call {
     id.clear();
     application.clear();
     outputs.clear();
-    for (Part& part : inputs) {
-      part.shape.clear();
-      part.made.clear();
-      part.data = {};
-      part.given = false;
+    for (Input& input : inputs) {
+      input.shape.clear();
+      input.made.clear();
+      input.data = {};
+      input.given = false;
     }
     rows = timeout_us = priority = patience = 0;
     accepts = Coding::kNone;
@@ -74,16 +74,16 @@ struct Call {
 
   std::size_t block_bytes() const {
     std::size_t size = 0;
-    for (const Part& part : inputs) size += aligned(part.data.size());
+    for (const Input& input : inputs) size += aligned(input.data.size());
     return size;
   }
 
   // Tensors lie one after the other, each aligned; what lies between them is zero, so that equal inputs are equal
   // blocks.
   void place(char* at) const {
-    for (const Part& part : inputs) {
-      std::memcpy(at, part.data.data(), part.data.size());
-      at = clear_gap(at, part.data.size());
+    for (const Input& input : inputs) {
+      std::memcpy(at, input.data.data(), input.data.size());
+      at = clear_gap(at, input.data.size());
     }
   }
   // After a tensor of *size* bytes; returns where the next one begins.
@@ -178,12 +178,12 @@ class BodyReader {
   }
 
   bool binary_data(const Announced& given) {
-    Part* part = announced(given);
-    if (part == nullptr || *given.binary > binary_.size() - taken_) return false;
-    part->data = binary_.substr(taken_, *given.binary);
+    Input* input = announced(given);
+    if (input == nullptr || *given.binary > binary_.size() - taken_) return false;
+    input->data = binary_.substr(taken_, *given.binary);
     taken_ += *given.binary;
     if (!is_text()) return *given.binary == size_;
-    return bytes_elements(part->data, elements_) == std::pair(elements_, part->data.size());
+    return bytes_elements(input->data, elements_) == std::pair(elements_, input->data.size());
   }
 
   // Elements that came first.
@@ -223,7 +223,7 @@ class BodyReader {
 
   // Where an input goes, once all is known of it but its elements; `elements_` is then how many there are, and `size_`
   // the bytes that they take, if those do not vary.
-  Part* announced(const Announced& given) {
+  Input* announced(const Announced& given) {
     if (!is_announced(given)) return nullptr;
     const auto at = place_of(call_.model->inputs, given.name);
     if (at == call_.inputs.size() || std::exchange(call_.inputs[at].given, true)) return nullptr;
@@ -242,16 +242,16 @@ class BodyReader {
   }
 
   bool json_data(const Announced& given) {
-    Part* part = announced(given);
-    if (part == nullptr || !spec_->speaks_json()) return false;
+    Input* input = announced(given);
+    if (input == nullptr || !spec_->speaks_json()) return false;
     if (elements_ > scan_.left()) return false;  // a short body must not ask for much memory
-    part->made.resize(size_);
-    out_ = part->made.data();
+    input->made.resize(size_);
+    out_ = input->made.data();
     out_end_ = out_ + size_;
-    texts_ = &part->made;
+    texts_ = &input->made;
     texts_left_ = elements_;
-    const bool read = scan_.nested_list() ? nested(part->shape, 0) : scan_.list([this] { return element(); });
-    part->data = part->made;
+    const bool read = scan_.nested_list() ? nested(input->shape, 0) : scan_.list([this] { return element(); });
+    input->data = input->made;
     return read && (is_text() ? texts_left_ == 0 : out_ == out_end_);
   }
 
@@ -336,7 +336,7 @@ class BodyReader {
   }
 
   bool complete() {
-    const auto given = [](const Part& part) { return part.given; };
+    const auto given = [](const Input& input) { return input.given; };
     if (call_.rows == 0 || taken_ != binary_.size()) return false;
     if (beside_ + call_.inputs.size() * kPieceDigits > kMostBeside) return refused(kTooLarge);
     if (!std::all_of(call_.inputs.begin(), call_.inputs.end(), given)) return false;
@@ -390,4 +390,4 @@ class BodyReader {
   std::string_view why_ = kBody;
 };
 
-}  // namespace astrarium::express
+}  // namespace astrarium::protocol

@@ -1,4 +1,4 @@
-// The express desk: reads requests that are plain enough.
+// Reads requests that are plain enough.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 #include "protocol/compression.h"
 #include "protocol/json_call.h"
 
-namespace astrarium::express {
+namespace astrarium::protocol {
 
 // Bytes of a body: to place a larger one where workers find it takes longer (64 MiB: 20 ms) than others should wait.
 inline constexpr std::size_t kMostBody = 64 << 20;
@@ -24,10 +24,10 @@ struct Asked {  // by a head
   const std::shared_ptr<const Model>& model;
 };
 
-class Desk {
+class PlainCalls {
  public:
   // No head or body beyond these bytes goes the short way.
-  Desk(std::size_t largest_head, std::size_t largest_body)
+  PlainCalls(std::size_t largest_head, std::size_t largest_body)
       : largest_head_(largest_head), largest_body_(std::min(largest_body, kMostBody)) {}
 
   void serve(std::shared_ptr<const Model> model) {
@@ -101,4 +101,4 @@ class Desk {
   std::map<std::string, std::string, std::less<>> withheld_;  // with the reason
 };
 
-}  // namespace astrarium::express
+}  // namespace astrarium::protocol

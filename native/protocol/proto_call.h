@@ -11,7 +11,7 @@
 #include "protocol/json_call.h"
 #include "protocol/proto_tensor.h"
 
-namespace astrarium::express {
+namespace astrarium::protocol {
 
 // Fills a Call from a message. Every `false` sends the call the long way; `why` says for what reason.
 class ProtoCallReader {
@@ -208,11 +208,11 @@ class ProtoCallReader {
     const std::size_t elements = given.size / type.bytes;
     if (given.contents.size() > kMostJson) return refused("large_contents");
     if (elements > given.contents.size()) return false;  // a short message must not ask for much memory
-    Part& part = call_->inputs[given.at];
-    part.made.resize(given.size);
+    Input& input = call_->inputs[given.at];
+    input.made.resize(given.size);
     ProtoTensor tensor(type.kind, elements);
-    if (!tensor.parse(given.contents, part.made.data())) return false;
-    part.data = part.made;
+    if (!tensor.parse(given.contents, input.made.data())) return false;
+    input.data = input.made;
     return true;
   }
 
@@ -257,20 +257,20 @@ class ProtoAnswerWriter {
  public:
   static constexpr std::size_t kPrefix = 5;  // bytes before a message of gRPC: whether it is compressed, and its length
 
-  const std::vector<std::string_view>& write(const Call& call, const Rooms& rooms) {
+  const std::vector<std::string_view>& write(const Call& call, const ReplyLayout& layout) {
     text_.assign(kPrefix, '\0');
     string(kName, call.model->name);
     string(kVersion, call.model->version);
     if (!call.id.empty()) string(kId, call.id);
-    for (const Wanted& wanted : call.outputs) describe(call, rooms, wanted.output);
+    for (const Wanted& wanted : call.outputs) describe(call, layout, wanted.output);
     cuts_.clear();
     for (const Wanted& wanted : call.outputs) {
       std::size_t size = 0;
-      for (std::int64_t row = 0; row < call.rows; ++row) size += rooms.size(row, wanted.output);
+      for (std::int64_t row = 0; row < call.rows; ++row) size += layout.size(row, wanted.output);
       tag(kRaw, size);
       cuts_.push_back(text_.size());
     }
-    gather(call, rooms);
+    gather(call, layout);
     return pieces_;
   }
   std::size_t size() const { return size_; }  // with the prefix
@@ -286,11 +286,11 @@ class ProtoAnswerWriter {
     out += static_cast<char>(value);
   }
 
-  void describe(const Call& call, const Rooms& rooms, std::size_t output) {
+  void describe(const Call& call, const ReplyLayout& layout, std::size_t output) {
     const Spec& spec = call.model->outputs[output];
     shape_.clear();
     varint(shape_, static_cast<std::uint64_t>(call.rows));
-    const Shape& shape = rooms.shapes[output];
+    const Shape& shape = layout.shapes[output];
     for (std::size_t axis = 1; axis < shape.size(); ++axis) varint(shape_, static_cast<std::uint64_t>(shape[axis]));
     std::string whole = std::exchange(text_, std::move(inner_));
     text_.clear();
@@ -302,7 +302,7 @@ class ProtoAnswerWriter {
   }
 
   // The text is whole now, and stays where it is.
-  void gather(const Call& call, const Rooms& rooms) {
+  void gather(const Call& call, const ReplyLayout& layout) {
     pieces_.clear();
     std::size_t from = 0;
     size_ = text_.size();
@@ -310,7 +310,7 @@ class ProtoAnswerWriter {
       const std::size_t output = call.outputs[i].output;
       pieces_.push_back(std::string_view(text_).substr(from, cuts_[i] - from));
       from = cuts_[i];
-      for (std::int64_t row = 0; row < call.rows; ++row) size_ += pieces_.emplace_back(rooms.data(row, output)).size();
+      for (std::int64_t row = 0; row < call.rows; ++row) size_ += pieces_.emplace_back(layout.data(row, output)).size();
     }
     const std::size_t length = size_ - kPrefix;
     for (std::size_t i = 0; i < 4; ++i) text_[1 + i] = static_cast<char>(length >> (24 - 8 * i));
@@ -322,4 +322,4 @@ class ProtoAnswerWriter {
   std::size_t size_ = 0;
 };
 
-}  // namespace astrarium::express
+}  // namespace astrarium::protocol

@@ -11,7 +11,7 @@
 
 #include "tensors/model.h"
 
-namespace astrarium::express {
+namespace astrarium::protocol {
 
 using Range = std::pair<std::size_t, std::size_t>;  // begin and end
 
@@ -235,4 +235,4 @@ class ProtoTensor {
   char* out_ = nullptr;
 };
 
-}  // namespace astrarium::express
+}  // namespace astrarium::protocol

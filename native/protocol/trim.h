@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <string>
 
-namespace astrarium::express {
+namespace astrarium::protocol {
 
 // Empties a text, and gives its memory back where that is more than *kept* bytes.
 inline void trim(std::string& text, std::size_t kept = 0) {
@@ -12,4 +12,4 @@ inline void trim(std::string& text, std::size_t kept = 0) {
   else text.clear();
 }
 
-}  // namespace astrarium::express
+}  // namespace astrarium::protocol

@@ -30,7 +30,7 @@ namespace nb = nanobind;
 inline std::vector<Written> read_shapes(nb::handle given) {
   std::vector<Written> found;
   if (given.is_none()) return found;
-  for (nb::handle one : given) found.push_back({nb::cast<express::Shape>(one[0]), nb::cast<std::size_t>(one[1])});
+  for (nb::handle one : given) found.push_back({nb::cast<protocol::Shape>(one[0]), nb::cast<std::size_t>(one[1])});
   return found;
 }
 
@@ -76,7 +76,7 @@ inline void fill(Ticket& ticket, std::int64_t number, int model, int rows, int a
   ticket.rows = rows;
   ticket.application = application;
   std::tie(ticket.received, ticket.deadline) = moments;
-  std::tie(ticket.block, ticket.replies, ticket.room) = rooms;
+  std::tie(ticket.block, ticket.replies, ticket.reply_bytes) = rooms;
   ticket.inputs = read_shapes(shapes);
 }
 

@@ -64,10 +64,10 @@ class PythonPolicy final : public Decider {
     return std::make_shared<nanobind::gil_scoped_acquire>();
   }
 
-  std::vector<Decision> decide(Time now, const Heard& heard) override {
+  std::vector<Action> decide(Time now, const Happenings& happenings) override {
     const nanobind::gil_scoped_acquire lock;
     try {
-      return read((*decide_)(now, told(heard)));
+      return read((*decide_)(now, as_list(happenings)));
     } catch (const nanobind::python_error& error) {
       const nanobind::str words(error.value());
       const char* const text = words.c_str();
@@ -77,71 +77,68 @@ class PythonPolicy final : public Decider {
   }
 
  private:
-  // As in python_policy.py, after the kinds of `Happened`.
-  static constexpr int kArrived = 6;
+  // As in python_policy.py, after the kinds of events.
+  static constexpr int kArrived = std::variant_size_v<Event>;
 
   // [(kind, what its class is made of)], in the order in which all of it happened.
-  static nanobind::list told(const Heard& heard) {
+  static nanobind::list as_list(const Happenings& happenings) {
     namespace nb = nanobind;
     nb::list all;
-    std::size_t arrived = 0, failed = 0;
+    std::size_t arrived = 0;
     const auto arrive_until = [&](std::size_t count) {
-      for (; arrived < count; ++arrived) all.append(nb::make_tuple(kArrived, told(heard.arrivals[arrived])));
+      for (; arrived < count; ++arrived) all.append(nb::make_tuple(kArrived, as_tuple(happenings.arrivals[arrived])));
     };
-    for (const Event& event : heard.events) {
-      arrive_until(static_cast<std::size_t>(event.sequence));
-      const bool has_error = event.what == Happened::kBatchFailed;
-      all.append(nb::make_tuple(static_cast<int>(event.what),
-                                told(event, has_error ? heard.errors[failed++] : std::string())));
+    for (std::size_t i = 0; i < happenings.events.size(); ++i) {
+      arrive_until(happenings.arrived_before[i]);
+      const Event& event = happenings.events[i];
+      all.append(nb::make_tuple(static_cast<int>(event.index()),
+                                std::visit([](const auto& one) { return as_tuple(one); }, event)));
     }
-    arrive_until(heard.arrivals.size());
+    arrive_until(happenings.arrivals.size());
     return all;
   }
 
-  static nanobind::tuple told(const Arrival& one) {
+  static nanobind::tuple as_tuple(const Arrival& one) {
     return nanobind::make_tuple(one.id, one.model, one.arrival, one.deadline, one.application);
   }
-  static nanobind::tuple told(const Event& one, const std::string& error) {
-    namespace nb = nanobind;
-    switch (one.what) {
-      case Happened::kGpuJoined:
-      case Happened::kGpuLeft: return nb::make_tuple(one.gpu);
-      case Happened::kBatchFailed: return nb::make_tuple(one.gpu, one.run, error);
-      case Happened::kRequestProfiled: return nb::make_tuple(one.stopped, one.gpu, one.run, one.started);
-      default: return nb::make_tuple(one.gpu, one.run, one.started, one.stopped);
-    }
+  static nanobind::tuple as_tuple(const BatchFinished& one) {
+    return nanobind::make_tuple(one.gpu, one.run, one.started, one.stopped);
   }
+  static nanobind::tuple as_tuple(const BatchPreempted& one) {
+    return nanobind::make_tuple(one.gpu, one.run, one.started, one.stopped);
+  }
+  static nanobind::tuple as_tuple(const RequestProfiled& one) {
+    return nanobind::make_tuple(one.request, one.model, one.application, one.alone);
+  }
+  static nanobind::tuple as_tuple(const BatchFailed& one) { return nanobind::make_tuple(one.gpu, one.run, one.error); }
+  static nanobind::tuple as_tuple(const GpuJoined& one) { return nanobind::make_tuple(one.gpu); }
+  static nanobind::tuple as_tuple(const GpuLeft& one) { return nanobind::make_tuple(one.gpu); }
 
   // ([(0, GPU, requests, start) | (1, request, reason, 0) | (2, GPU, run, 0)], when to be asked again at the latest).
-  std::vector<Decision> read(nanobind::object answer) {
+  std::vector<Action> read(nanobind::object answer) {
     namespace nb = nanobind;
-    std::vector<Decision> decisions;
-    for (nb::handle action : answer[0]) decisions.push_back(read_action(action));
-    decisions.push_back({Decision::kTimer, 0, nb::cast<Time>(answer[1])});
-    return decisions;
+    std::vector<Action> actions;
+    for (nb::handle action : answer[0]) actions.push_back(read_action(action));
+    actions.push_back(SetTimer{nb::cast<Time>(answer[1])});
+    return actions;
   }
 
-  Decision read_action(nanobind::handle action) {
+  Action read_action(nanobind::handle action) {
     namespace nb = nanobind;
     const int kind = nb::cast<int>(action[0]);
     if (kind == 1) return drop(nb::cast<std::int64_t>(action[1]), nb::cast<std::string>(action[2]));
     const int gpu = nb::cast<int>(action[1]);
     if (gpu < 0 || gpu >= gpus_) throw std::invalid_argument("there is no GPU " + std::to_string(gpu));
-    if (kind == 2) return {Decision::kPreempt, gpu, 0, {}, kNone, nb::cast<std::int64_t>(action[2])};
-    return {Decision::kDispatch,
-            gpu,
-            nb::cast<Time>(action[3]),
-            nb::cast<std::vector<std::int64_t>>(action[2]),
-            kNone,
-            runs_++};
+    if (kind == 2) return Preempt{gpu, nb::cast<std::int64_t>(action[2])};
+    return Dispatch{gpu, nb::cast<std::vector<std::int64_t>>(action[2]), nb::cast<Time>(action[3]), runs_++};
   }
 
-  static Decision drop(std::int64_t request, std::string reason) {
+  static Drop drop(std::int64_t request, std::string reason) {
     const Reason known = reason == "expired"      ? kExpired
                          : reason == "sacrificed" ? kSacrificed
                          : reason == "unserved"   ? kUnserved
                                                   : kNone;
-    return {Decision::kDrop, 0, 0, {request}, known, -1, known == kNone ? std::move(reason) : std::string()};
+    return {request, known, known == kNone ? std::move(reason) : std::string()};
   }
 
   SharedObject decide_;

@@ -11,7 +11,7 @@
 // A lost worker: the batch that broke it is suspect, all its others go back to the policy. Suspects run alone, one by
 // one, on the successor before the policy hears of it; what breaks a worker alone is put in quarantine.
 //
-// A policy may cancel the batch that runs on a GPU. Its parts wait again at once, and may run in other batches, while
+// A policy may cancel the batch that runs on a GPU. Its rows wait again at once, and may run in other batches, while
 // the batch stays with its worker, which may still write for them: until the worker has said that it is done, none of
 // their tickets goes home.
 #pragma once
@@ -27,7 +27,6 @@
 #include <vector>
 
 #include "common/draws.h"
-#include "common/id_map.h"
 #include "common/rounded_duration.h"
 #include "exchange/admission.h"
 #include "exchange/ticket.h"
@@ -35,6 +34,7 @@
 #include "policies/live_policy.h"
 #include "scheduler/batch_books.h"
 #include "scheduler/quarantine.h"
+#include "scheduler/waiting_rows.h"
 
 namespace astrarium::front {
 
@@ -77,15 +77,15 @@ class Scheduler {
     policy_ = std::move(policy);
     base_ = now;
     timer_ = kForever;
-    heard_.clear();
+    happenings_.clear();
     recoveries_.clear();
-    number_waiting(policy_->is_python());
+    waiting_.identify_by_number(policy_->is_python());
     for (std::size_t gpu = 0; gpu < gpus_.size(); ++gpu) {
-      for (Flight& flight : gpus_[gpu].flights) flight.ours = false;
-      gpus_[gpu].away = !gpus_[gpu].present || !gpus_[gpu].flights.empty();
-      if (gpus_[gpu].away) tell(Happened::kGpuLeft, static_cast<int>(gpu));
+      for (Batch& batch : gpus_[gpu].batches) batch.ours = false;
+      gpus_[gpu].away = !gpus_[gpu].present || !gpus_[gpu].batches.empty();
+      if (gpus_[gpu].away) happenings_.add(GpuLeft{static_cast<int>(gpu)});
     }
-    for (const std::size_t slot : all_waiting()) tell_of(slot);
+    for (const std::size_t slot : waiting_.slots()) tell_of(slot);
     admission_.plan(setup_, present(), now);
   }
 
@@ -101,7 +101,7 @@ class Scheduler {
 
   // A worker is gone, and nobody will write for its batches any more.
   Blame worker_left(int worker, const Loss& loss, Time now) {
-    std::vector<Flight> lost = worker < std::ssize(gpus_) ? shared_left(worker) : apart_left(worker, now);
+    std::vector<Batch> lost = worker < std::ssize(gpus_) ? shared_left(worker) : apart_left(worker, now);
     if (!policy_) return {};
     const Blame blame = judge(lost, loss, worker, now);
     admission_.plan(setup_, present(), now);
@@ -115,23 +115,24 @@ class Scheduler {
     for (std::size_t gpu = 0; gpu < workers.size(); ++gpu)
       apart_.push_back({workers[gpu], static_cast<int>(gpu), model});
     for (int gpu = 0; gpu < std::ssize(gpus_); ++gpu)
-      for (Flight& flight : at(gpu).flights)
-        if (!flight.sent && flight.model == model) flight.worker = worker_for(gpu, model);
+      for (Batch& batch : at(gpu).batches)
+        if (!batch.sent && batch.model == model) batch.worker = worker_for(gpu, model);
     for (int gpu = 0; workers.empty() && gpu < std::ssize(gpus_); ++gpu) wait_again(gpu, now);
   }
 
   void arrive(Ticket* ticket, Time now) {
-    ticket->open_parts = ticket->rows;
+    ticket->open_rows = ticket->rows;
     if (const QuarantinedInput* held = quarantine.find(*ticket, now)) return refuse(ticket, *held, now);
-    for (int row = 0; row < ticket->rows; ++row) wait({ticket, row}, now);
+    for (int index = 0; index < ticket->rows; ++index) wait({ticket, index}, now);
   }
 
   // What a worker said; false where it is not about a batch, and others must hear it.
   bool hear(int worker, std::string_view packet, Time now) {
-    if (auto done = express::NewsScan(packet).batch_done())
+    if (auto done = protocol::NewsScan(packet).batch_done())
       return believe(*done, now), finished(worker, *done, now), true;
-    if (const auto broken = express::NewsScan(packet).batch_broken()) return failed(worker, *broken, now), true;
-    if (const auto stopped = express::NewsScan(packet).batch_cancelled()) return cancelled(worker, *stopped, now), true;
+    if (const auto broken = protocol::NewsScan(packet).batch_broken()) return failed(worker, *broken, now), true;
+    if (const auto stopped = protocol::NewsScan(packet).batch_cancelled())
+      return cancelled(worker, *stopped, now), true;
     return false;
   }
 
@@ -143,7 +144,7 @@ class Scheduler {
     look(now);
     if (!suspects_.empty()) give_up_late(now);
     if (!recoveries_.empty()) recover(now);
-    if (heard_.empty() && now < timer_) return next();
+    if (happenings_.empty() && now < timer_) return next();
     if (now >= timer_) timer_ = kForever;
     try {
       decide(now);
@@ -156,15 +157,15 @@ class Scheduler {
   // End all that is open; the policy is asked no more.
   void close() {
     policy_.reset();
-    for (const std::size_t slot : all_waiting()) end(leave_slot(slot), Outcome::kDropped, Cause::kUnserved, "");
+    for (const std::size_t slot : waiting_.slots()) end(waiting_.take(slot), Outcome::kDropped, Cause::kUnserved, "");
     for (const Suspect& one : std::exchange(suspects_, {}))
-      end(one.part, Outcome::kFailed, Cause::kWorkerLost, one.reason + ", and the server stopped");
+      end(one.row, Outcome::kFailed, Cause::kWorkerLost, one.reason + ", and the server stopped");
     for (Gpu& gpu : gpus_)
-      for (const Flight& flight : std::exchange(gpu.flights, {})) {
-        if (flight.cancelled) let_go(flight);
+      for (const Batch& batch : std::exchange(gpu.batches, {})) {
+        if (batch.cancelled) let_go(batch);
         else
-          for (const Part& part : flight.parts)
-            end(part, Outcome::kFailed, Cause::kModelError, "the server stopped before the batch ended");
+          for (const Row& row : batch.rows)
+            end(row, Outcome::kFailed, Cause::kModelError, "the server stopped before the batch ended");
       }
   }
 
@@ -177,12 +178,12 @@ class Scheduler {
 
   // --- questions
 
-  std::int64_t waiting() const { return waiting_; }
+  std::int64_t waiting() const { return waiting_.count(); }
   std::int64_t retried(int model) const {
     return static_cast<std::size_t>(model) < retried_.size() ? retried_[static_cast<std::size_t>(model)] : 0;
   }
   // What the policy needs to decide now; nothing where there is nothing to decide.
-  std::shared_ptr<void> enter(Time now) { return heard_.empty() && now < timer_ ? nullptr : policy_->enter(); }
+  std::shared_ptr<void> enter(Time now) { return happenings_.empty() && now < timer_ ? nullptr : policy_->enter(); }
   // Whether deciding takes the time that Python takes.
   bool asks_python() const { return policy_ && policy_->is_python(); }
   std::int64_t policy_errors() const { return policy_errors_; }
@@ -192,27 +193,26 @@ class Scheduler {
   std::int64_t held() {
     ++audit_;
     std::int64_t found = std::ssize(ended);
-    const auto see = [&](const Part& part) { found += std::exchange(part.ticket->seen, audit_) != audit_; };
-    for (const Waiting& one : parts_)
-      if (one.waits) see(one.part);
-    for (const Suspect& one : suspects_) see(one.part);
+    const auto see = [&](const Row& row) { found += std::exchange(row.ticket->seen, audit_) != audit_; };
+    for (const std::size_t slot : waiting_.slots()) see(waiting_.at(slot).row);
+    for (const Suspect& one : suspects_) see(one.row);
     for (const Gpu& gpu : gpus_)
-      for (const Flight& flight : gpu.flights) std::for_each(flight.parts.begin(), flight.parts.end(), see);
+      for (const Batch& batch : gpu.batches) std::for_each(batch.rows.begin(), batch.rows.end(), see);
     return found;
   }
 
   // Whether no batch is under way.
   bool at_rest() const {
-    return std::all_of(gpus_.begin(), gpus_.end(), [](const Gpu& gpu) { return gpu.flights.empty(); });
+    return std::all_of(gpus_.begin(), gpus_.end(), [](const Gpu& gpu) { return gpu.batches.empty(); });
   }
 
   // The oldest batch of a worker, and how long it may take.
   std::optional<std::pair<std::int64_t, Time>> oldest(int worker) const {
     const int gpu = gpu_of(worker);
     if (gpu < 0) return std::nullopt;
-    const auto& flights = gpus_[static_cast<std::size_t>(gpu)].flights;
-    if (flights.empty() || flights.front().worker != worker || !flights.front().sent) return std::nullopt;
-    return std::pair(flights.front().tag, flights.front().limit);
+    const auto& batches = gpus_[static_cast<std::size_t>(gpu)].batches;
+    if (batches.empty() || batches.front().worker != worker || !batches.front().sent) return std::nullopt;
+    return std::pair(batches.front().tag, batches.front().limit);
   }
 
  private:
@@ -222,24 +222,24 @@ class Scheduler {
   static constexpr int kStuckAfter = 10;  // times its estimate
   static constexpr Time kLookEvery = 10 * kMillisecond;  // a tenth of what limits are judged over
 
-  struct Flight {
+  struct Batch {
     std::int64_t tag;
     int model, worker;
     bool ours;  // of the policy that decides now
-    std::vector<Part> parts;
+    std::vector<Row> rows;
     Time dispatched, planned_end, limit;
     std::int64_t run;   // as that policy counts them
     std::string order;  // until it is sent
     bool sent = false;
-    bool cancelled = false;  // its parts are elsewhere by now; it is sent, and its worker has not said that it is done
+    bool cancelled = false;  // its rows are elsewhere by now; it is sent, and its worker has not said that it is done
 
-    bool is_solo() const { return run < 0 && parts.size() == 1; }  // no policy knows of it
+    bool is_solo() const { return run < 0 && rows.size() == 1; }  // no policy knows of it
   };
 
   struct Gpu {
-    bool present = false;         // its shared worker
-    bool away = true;             // in the policy's books
-    std::vector<Flight> flights;  // a few, of all its workers
+    bool present = false;        // its shared worker
+    bool away = true;            // in the policy's books
+    std::vector<Batch> batches;  // a few, of all its workers
   };
 
   // A worker with one model.
@@ -248,18 +248,12 @@ class Scheduler {
     bool present = false;
   };
 
-  // A part that no policy knows of: it was in a batch that broke its worker, and is to run *alone*; or its model's own
+  // A row that no policy knows of: it was in a batch that broke its worker, and is to run *alone*; or its model's own
   // worker is away.
   struct Suspect {
-    Part part;
+    Row row;
     bool alone;
     std::string reason;
-  };
-
-  struct Waiting {
-    Part part;
-    Time deadline;  // as planned
-    bool waits;
   };
 
   // A GPU whose batch was cancelled before it was sent: to the policy it recovers until then.
@@ -309,79 +303,79 @@ class Scheduler {
   }
 
   // Its batches that have not ended; what another worker of the GPU runs meanwhile goes on, without the policy.
-  std::vector<Flight> shared_left(int gpu) {
+  std::vector<Batch> shared_left(int gpu) {
     Gpu& lost = at(gpu);
     lost.present = false;
-    std::vector<Flight> left, goes_on;
-    for (Flight& flight : std::exchange(lost.flights, {})) {
-      const bool runs = flight.sent && flight.worker != gpu;
-      flight.ours &= !runs;
-      (runs ? goes_on : left).push_back(std::move(flight));
+    std::vector<Batch> left, goes_on;
+    for (Batch& batch : std::exchange(lost.batches, {})) {
+      const bool runs = batch.sent && batch.worker != gpu;
+      batch.ours &= !runs;
+      (runs ? goes_on : left).push_back(std::move(batch));
     }
-    lost.flights = std::move(goes_on);
-    if (policy_ && !std::exchange(lost.away, true)) tell(Happened::kGpuLeft, gpu);
+    lost.batches = std::move(goes_on);
+    if (policy_ && !std::exchange(lost.away, true)) happenings_.add(GpuLeft{gpu});
     return left;
   }
 
   // The policy hears that each of its batches has failed; its GPU stays.
-  std::vector<Flight> apart_left(int worker, Time now) {
-    std::vector<Flight> lost;
+  std::vector<Batch> apart_left(int worker, Time now) {
+    std::vector<Batch> lost;
     Apart* one = apart(worker);
     if (one == nullptr) return lost;
     one->present = false;
-    auto& flights = at(one->gpu).flights;
-    while (!flights.empty() && flights.front().sent && flights.front().worker == worker)
+    auto& batches = at(one->gpu).batches;
+    while (!batches.empty() && batches.front().sent && batches.front().worker == worker)
       lost.push_back(take_first(one->gpu));
-    for (const Flight& flight : lost) {  // in their order
-      const auto what = flight.cancelled ? Happened::kBatchPreempted : Happened::kBatchFailed;
-      tell_end(one->gpu, flight, what, now, now, "the model's own worker is gone");
+    for (const Batch& batch : lost) {  // in their order
+      if (batch.cancelled) tell_end(batch, preempted(one->gpu, batch, now, now));
+      else tell_end(batch, BatchFailed{one->gpu, batch.run, "the model's own worker is gone"});
     }
     if (policy_) go_on(one->gpu, now);
     return lost;
   }
 
   // The batch that broke a worker is suspect; its others go back to the policy.
-  Blame judge(const std::vector<Flight>& lost, const Loss& loss, int worker, Time now) {
-    const Flight* guilty = guilty_of(lost, loss);
-    for (const Flight& flight : lost)
-      if (flight.cancelled) let_go(flight);  // its parts wait, or run elsewhere
-      else if (&flight == guilty) suspect(flight, loss, now);
-      else if (flight.is_solo())
+  Blame judge(const std::vector<Batch>& lost, const Loss& loss, int worker, Time now) {
+    const Batch* guilty = guilty_of(lost, loss);
+    for (const Batch& batch : lost)
+      if (batch.cancelled) let_go(batch);  // its rows wait, or run elsewhere
+      else if (&batch == guilty) suspect(batch, loss, now);
+      else if (batch.is_solo())
         suspects_.push_back(
-            {flight.parts[0], true, "the worker of GPU " + std::to_string(gpu_of(worker)) + " " + loss.reason});
+            {batch.rows[0], true, "the worker of GPU " + std::to_string(gpu_of(worker)) + " " + loss.reason});
       else
-        for (const Part& part : flight.parts) lost_beside(part, worker, loss.reason, now);
+        for (const Row& row : batch.rows) lost_beside(row, worker, loss.reason, now);
     if (guilty == nullptr && (lost.empty() || !lost.front().sent)) return {};
-    const Flight& first = guilty == nullptr ? lost.front() : *guilty;
-    return {first.model, static_cast<int>(first.parts.size()), guilty != nullptr};
+    const Batch& first = guilty == nullptr ? lost.front() : *guilty;
+    return {first.model, static_cast<int>(first.rows.size()), guilty != nullptr};
   }
 
   // The one that the worker named, or the first that it had. That somebody outside ended a worker is believed of a call
   // once.
-  static const Flight* guilty_of(const std::vector<Flight>& lost, const Loss& loss) {
+  static const Batch* guilty_of(const std::vector<Batch>& lost, const Loss& loss) {
     if (lost.empty() || !lost.front().sent) return nullptr;
     const auto named =
-        std::find_if(lost.begin(), lost.end(), [&](const Flight& one) { return one.sent && one.tag == loss.run; });
-    const Flight& first = named == lost.end() ? lost.front() : *named;
+        std::find_if(lost.begin(), lost.end(), [&](const Batch& one) { return one.sent && one.tag == loss.run; });
+    const Batch& first = named == lost.end() ? lost.front() : *named;
     const bool again =
-        std::any_of(first.parts.begin(), first.parts.end(), [](const Part& part) { return part.ticket->retried; });
+        std::any_of(first.rows.begin(), first.rows.end(), [](const Row& row) { return row.ticket->retried; });
     return loss.by_its_work || again ? &first : nullptr;
   }
 
-  // Its parts run alone once more; one that was alone will break any worker.
-  void suspect(const Flight& flight, const Loss& loss, Time now) {
-    const std::string told = "the worker of GPU " + std::to_string(gpu_of(flight.worker)) + " " + loss.reason;
-    if (flight.parts.size() == 1) return convict(flight.parts[0], told, now);
-    for (const Part& part : flight.parts)
+  // Its rows run alone once more; one that was alone will break any worker.
+  void suspect(const Batch& batch, const Loss& loss, Time now) {
+    const std::string told = "the worker of GPU " + std::to_string(gpu_of(batch.worker)) + " " + loss.reason;
+    if (batch.rows.size() == 1) return convict(batch.rows[0], told, now);
+    for (const Row& row : batch.rows)
       suspects_.push_back(
-          {part, true,
-           told + " while it ran a batch of " + std::to_string(flight.parts.size()) + " calls, this one among them"});
+          {row, true,
+           told + " while it ran a batch of " + std::to_string(batch.rows.size()) + " calls, this one among them"});
   }
 
-  void convict(const Part& part, const std::string& told, Time now) {
+  void convict(const Row& row, const std::string& told, Time now) {
     const std::string reason = told + " while it ran this call alone";
-    quarantine.add(*part.ticket, reason, now);
-    end(part, Outcome::kFailed, Cause::kWorkerLost,
+    quarantine.add(*row.ticket, reason, now);
+    end(row, Outcome::kFailed, Cause::kWorkerLost,
         reason + "; the same input is refused for " + rounded_duration(Quarantine::kLasts));
   }
 
@@ -389,26 +383,26 @@ class Scheduler {
     ticket->outcome = Outcome::kFailed;
     ticket->cause = Cause::kQuarantined;
     ticket->reason = told_of(held, now);
-    ticket->open_parts = 0;
+    ticket->open_rows = 0;
     ended.push_back(ticket);
   }
 
   // suspects
 
-  Time last_chance(const Part& part) const { return part.ticket->deadline - admission_.needed(part.ticket->model); }
+  Time last_chance(const Row& row) const { return row.ticket->deadline - admission_.needed(row.ticket->model); }
 
   // When to be asked again.
   Time next() const {
-    Time soonest = heard_.events.empty() ? timer_ : 0;  // a batch that could not be sent has failed at once
+    Time soonest = happenings_.events.empty() ? timer_ : 0;  // a batch that could not be sent has failed at once
     for (const Recovery& one : recoveries_) soonest = std::min(soonest, one.at);
-    for (const Suspect& one : suspects_) soonest = std::min(soonest, last_chance(one.part) + 1);
+    for (const Suspect& one : suspects_) soonest = std::min(soonest, last_chance(one.row) + 1);
     return soonest;
   }
 
   void give_up_late(Time now) {
     std::erase_if(suspects_, [&](const Suspect& one) {
-      const bool late = now > last_chance(one.part);
-      if (late) end(one.part, Outcome::kFailed, Cause::kWorkerLost, one.reason + ", and it is too late to try again");
+      const bool late = now > last_chance(one.row);
+      if (late) end(one.row, Outcome::kFailed, Cause::kWorkerLost, one.reason + ", and it is too late to try again");
       return late;
     });
   }
@@ -416,10 +410,10 @@ class Scheduler {
   // What another of them did, or another row of the same call, these would do too.
   void give_up_held(Time now) {
     std::erase_if(suspects_, [&](const Suspect& one) {
-      if (one.part.ticket->outcome == Outcome::kFailed)
-        return end(one.part, Outcome::kFailed, Cause::kWorkerLost, one.reason), true;
-      const QuarantinedInput* held = quarantine.find(*one.part.ticket, now);
-      if (held != nullptr) end(one.part, Outcome::kFailed, Cause::kQuarantined, told_of(*held, now));
+      if (one.row.ticket->outcome == Outcome::kFailed)
+        return end(one.row, Outcome::kFailed, Cause::kWorkerLost, one.reason), true;
+      const QuarantinedInput* held = quarantine.find(*one.row.ticket, now);
+      if (held != nullptr) end(one.row, Outcome::kFailed, Cause::kQuarantined, told_of(*held, now));
       return held != nullptr;
     });
   }
@@ -434,27 +428,27 @@ class Scheduler {
     give_up_late(now);
     give_up_held(now);
     const auto found = std::find_if(suspects_.begin(), suspects_.end(),
-                                    [&](const Suspect& one) { return one.alone && runs_on(one.part, worker); });
+                                    [&](const Suspect& one) { return one.alone && runs_on(one.row, worker); });
     if (found == suspects_.end()) return false;
-    const Part part = found->part;
+    const Row row = found->row;
     suspects_.erase(found);
-    count_retry(*part.ticket);
-    launch(gpu_of(worker), {part}, false, now, -1, now);
+    count_retry(*row.ticket);
+    launch(gpu_of(worker), {row}, false, now, -1, now);
     return true;
   }
 
   // What waited for this worker goes back to the policy.
   void wait_again(int worker, Time now) {
-    std::vector<Part> parts;
+    std::vector<Row> rows;
     std::erase_if(suspects_, [&](const Suspect& one) {
-      const bool waits = !one.alone && runs_on(one.part, worker);
-      if (waits) parts.push_back(one.part);
+      const bool waits = !one.alone && runs_on(one.row, worker);
+      if (waits) rows.push_back(one.row);
       return waits;
     });
-    for (const Part& part : parts) wait(part, now);
+    for (const Row& row : rows) wait(row, now);
   }
 
-  bool runs_on(const Part& part, int worker) const { return worker_for(gpu_of(worker), part.ticket->model) == worker; }
+  bool runs_on(const Row& row, int worker) const { return worker_for(gpu_of(worker), row.ticket->model) == worker; }
 
   // Follow the rates at which calls are answered.
   void look(Time now) {
@@ -463,73 +457,26 @@ class Scheduler {
     admission_.look(now);
   }
 
-  // parts
+  // rows
 
-  void wait(Part part, Time now) {
-    part.number = next_number_++;
-    const std::size_t slot = keep(part, now);
+  void wait(Row row, Time now) {
+    row.number = next_number_++;
+    const std::size_t slot = keep(row, now);
     if (policy_) tell_of(slot);
   }
 
   // Returns its slot.
-  std::size_t keep(const Part& part, Time now) {
-    std::size_t slot = parts_.size();
-    if (free_.empty()) parts_.push_back({});
-    else {
-      slot = free_.back();
-      free_.pop_back();
-    }
-    parts_[slot] = {part, planned(*part.ticket, now), true};
-    ++waiting_;
-    if (is_numbered_) slots_.add(part.number, static_cast<std::int32_t>(slot));
-    return slot;
-  }
-
-  // In the order in which they came.
-  std::vector<std::size_t> all_waiting() const {
-    std::vector<std::size_t> found;
-    for (std::size_t slot = 0; slot < parts_.size(); ++slot)
-      if (parts_[slot].waits) found.push_back(slot);
-    std::sort(found.begin(), found.end(),
-              [this](std::size_t a, std::size_t b) { return parts_[a].part.number < parts_[b].part.number; });
-    return found;
-  }
-
-  // Policies know parts by their slots, which is cheap, or by their numbers.
-  void number_waiting(bool is_numbered) {
-    is_numbered_ = is_numbered;
-    slots_.clear();
-    if (is_numbered_)
-      for (const std::size_t slot : all_waiting())
-        slots_.add(parts_[slot].part.number, static_cast<std::int32_t>(slot));
-  }
+  std::size_t keep(const Row& row, Time now) { return waiting_.add(row, planned(*row.ticket, now)); }
 
   void tell_of(std::size_t slot) {
-    const Waiting& one = parts_[slot];
-    const std::int64_t id = is_numbered_ ? one.part.number : static_cast<std::int64_t>(slot);
-    heard_.arrivals.push_back({id, one.part.ticket->model, one.part.ticket->received - base_, one.deadline - base_,
-                               one.part.ticket->application});
-  }
-
-  void tell(Happened what, int gpu, std::int64_t run = -1, Time started = 0, Time ended = 0) {
-    heard_.events.push_back({0, std::ssize(heard_.arrivals), what, gpu, run, started, std::max<Time>(ended, 0)});
+    const WaitingRow& one = waiting_.at(slot);
+    const Ticket& ticket = *one.row.ticket;
+    happenings_.arrivals.push_back(
+        {waiting_.id(slot), ticket.model, ticket.received - base_, one.deadline - base_, ticket.application});
   }
 
   // One that the policy knows by this id.
-  Part leave(std::int64_t id) { return leave_slot(slot_of(id)); }
-  std::size_t slot_of(std::int64_t id) const {
-    const std::int64_t slot = is_numbered_ ? slots_.find(id) : id;
-    if (slot < 0) throw std::invalid_argument("request " + std::to_string(id) + " does not wait");
-    return static_cast<std::size_t>(slot);
-  }
-  Part leave_slot(std::size_t slot) {
-    Waiting& one = parts_[slot];
-    one.waits = false;
-    --waiting_;
-    free_.push_back(slot);
-    if (is_numbered_) slots_.take(one.part.number);
-    return one.part;
-  }
+  Row leave(std::int64_t id) { return waiting_.take(waiting_.slot_of(id)); }
 
   // The deadline to plan with: by it a lone request can still be tried, if it can be at all.
   Time planned(const Ticket& ticket, Time now) const {
@@ -537,29 +484,29 @@ class Scheduler {
     return std::max(ticket.deadline - admission_.margin(ticket.model), std::min(ticket.deadline, soonest));
   }
 
-  void end(const Part& part, Outcome outcome, Cause cause, std::string_view reason) {
-    Ticket& ticket = *part.ticket;
+  void end(const Row& row, Outcome outcome, Cause cause, std::string_view reason) {
+    Ticket& ticket = *row.ticket;
     if (outcome > ticket.outcome) {
       ticket.outcome = outcome;
       ticket.cause = cause;
       ticket.reason = reason;
     }
-    if (--ticket.open_parts > 0) return;
+    if (--ticket.open_rows > 0) return;
     if (ticket.outcome == Outcome::kInTime) admission_.limit(ticket.model).answered();
     if (ticket.held == 0) ended.push_back(&ticket);
   }
 
   // No worker writes for a cancelled batch any more.
-  void let_go(const Flight& flight) {
-    for (const Part& part : flight.parts)
-      if (--part.ticket->held == 0 && part.ticket->open_parts == 0) ended.push_back(part.ticket);
+  void let_go(const Batch& batch) {
+    for (const Row& row : batch.rows)
+      if (--row.ticket->held == 0 && row.ticket->open_rows == 0) ended.push_back(row.ticket);
   }
 
-  // A part that was with a lost worker, and not to blame.
-  void lost_beside(const Part& part, int worker, const std::string& reason, Time now) {
-    Ticket& ticket = *part.ticket;
-    if (now + admission_.needed(ticket.model, now) <= ticket.deadline) return count_retry(ticket), wait(part, now);
-    end(part, Outcome::kFailed, Cause::kWorkerLost,
+  // A row that was with a lost worker, and not to blame.
+  void lost_beside(const Row& row, int worker, const std::string& reason, Time now) {
+    Ticket& ticket = *row.ticket;
+    if (now + admission_.needed(ticket.model, now) <= ticket.deadline) return count_retry(ticket), wait(row, now);
+    end(row, Outcome::kFailed, Cause::kWorkerLost,
         "the worker of GPU " + std::to_string(gpu_of(worker)) + " " + reason + ", and it is too late to try again");
   }
 
@@ -572,92 +519,92 @@ class Scheduler {
   // batches
 
   // The batch that a worker tells of: the first of its GPU.
-  std::optional<Flight> take(int worker, std::int64_t tag) {
+  std::optional<Batch> take(int worker, std::int64_t tag) {
     const auto first = oldest(worker);
     if (!first || first->first != tag) return std::nullopt;
     return take_first(gpu_of(worker));
   }
 
-  Flight take_first(int gpu) {
-    auto& flights = at(gpu).flights;
-    Flight flight = std::move(flights.front());
-    flights.erase(flights.begin());
-    return flight;
+  Batch take_first(int gpu) {
+    auto& batches = at(gpu).batches;
+    Batch batch = std::move(batches.front());
+    batches.erase(batches.begin());
+    return batch;
   }
 
   // Sends what can be sent: to one worker of a GPU at a time. A batch for a worker that is away has failed, and so has
   // an empty one; the policy hears of it when its turn has come.
   void advance(int gpu, Time now) {
-    auto& flights = at(gpu).flights;
-    while (!flights.empty() && !flights.front().sent &&
-           (flights.front().parts.empty() || !is_present(flights.front().worker))) {
-      const Flight flight = take_first(gpu);
-      elsewhere(gpu, flight, now);
-      left(gpu, flight, Happened::kBatchFailed, now, now, now,
-           flight.parts.empty() ? "its inputs are refused" : "its model's own worker is away");
+    auto& batches = at(gpu).batches;
+    while (!batches.empty() && !batches.front().sent &&
+           (batches.front().rows.empty() || !is_present(batches.front().worker))) {
+      const Batch batch = take_first(gpu);
+      elsewhere(gpu, batch, now);
+      const char* why = batch.rows.empty() ? "its inputs are refused" : "its model's own worker is away";
+      left(gpu, batch, BatchFailed{gpu, batch.run, why}, now);
     }
-    for (Flight& flight : flights) {
-      if (flight.worker != flights.front().worker || flight.parts.empty()) return;
-      if (!std::exchange(flight.sent, true)) orders.push_back({flight.worker, std::move(flight.order)});
+    for (Batch& batch : batches) {
+      if (batch.worker != batches.front().worker || batch.rows.empty()) return;
+      if (!std::exchange(batch.sent, true)) orders.push_back({batch.worker, std::move(batch.order)});
     }
   }
 
   // A batch whose worker is away goes to a GPU where its model has one, or waits.
-  void elsewhere(int gpu, const Flight& flight, Time now) {
+  void elsewhere(int gpu, const Batch& batch, Time now) {
     for (int other = 0; other < std::ssize(gpus_); ++other)
-      if (is_present(worker_for(other, flight.model)) && !flight.is_solo())
-        return launch(other, flight.parts, false, now, -1, now);
-    for (const Part& part : flight.parts)
-      suspects_.push_back(
-          {part, flight.is_solo(), "the worker of its model on GPU " + std::to_string(gpu) + " is away"});
+      if (is_present(worker_for(other, batch.model)) && !batch.is_solo())
+        return launch(other, batch.rows, false, now, -1, now);
+    for (const Row& row : batch.rows)
+      suspects_.push_back({row, batch.is_solo(), "the worker of its model on GPU " + std::to_string(gpu) + " is away"});
   }
 
   // Nothing that a worker tells of can have happened later than now.
-  static void believe(express::BatchDone& done, Time now) {
+  static void believe(protocol::BatchDone& done, Time now) {
     for (Time* time : {&done.received, &done.started, &done.computing, &done.computed, &done.finished})
       *time = std::clamp<Time>(*time, 0, now);
   }
 
-  void finished(int worker, const express::BatchDone& done, Time now) {
-    auto flight = take(worker, done.run);
-    if (!flight) return;
+  void finished(int worker, const protocol::BatchDone& done, Time now) {
+    auto batch = take(worker, done.run);
+    if (!batch) return;
     const int gpu = gpu_of(worker);
-    if (flight->cancelled) return stopped(gpu, *flight, done.started, done.computed, done.finished, now);
-    const bool told = done.shapes && done.shapes->size() == flight->parts.size();
-    for (std::size_t member = 0; member < flight->parts.size(); ++member) {
-      const Part& part = flight->parts[member];
-      Ticket& ticket = *part.ticket;
-      if (told) shape(ticket, part.row, (*done.shapes)[member]);
+    if (batch->cancelled) return stopped(gpu, *batch, done.started, done.computed, done.finished, now);
+    const bool told = done.shapes && done.shapes->size() == batch->rows.size();
+    for (std::size_t member = 0; member < batch->rows.size(); ++member) {
+      const Row& row = batch->rows[member];
+      Ticket& ticket = *row.ticket;
+      if (told) shape(ticket, row.index, (*done.shapes)[member]);
       ticket.gpu = gpu;
-      ticket.batch_size = static_cast<int>(flight->parts.size());
-      ticket.batch = flight->tag;
-      ticket.dispatched = flight->dispatched;
-      ticket.planned_end = flight->planned_end;
+      ticket.batch_size = static_cast<int>(batch->rows.size());
+      ticket.batch = batch->tag;
+      ticket.dispatched = batch->dispatched;
+      ticket.planned_end = batch->planned_end;
       ticket.started = done.started;
       ticket.finished = done.finished;
       if (done.shapes && !told)
-        end(part, Outcome::kFailed, Cause::kModelError, "the worker's answer is not what it said it is");
-      else end(part, Outcome::kInTime, Cause::kNone, "");
+        end(row, Outcome::kFailed, Cause::kModelError, "the worker's answer is not what it said it is");
+      else end(row, Outcome::kInTime, Cause::kNone, "");
     }
-    const BatchRecord record{flight->tag,        gpu,
-                             flight->model,      static_cast<int>(flight->parts.size()),
-                             flight->dispatched, flight->planned_end,
-                             done.received,      done.started,
-                             done.computing,     done.computed,
+    const BatchRecord record{batch->tag,        gpu,
+                             batch->model,      static_cast<int>(batch->rows.size()),
+                             batch->dispatched, batch->planned_end,
+                             done.received,     done.started,
+                             done.computing,    done.computed,
                              done.finished};
     books.add(record);
-    left(gpu, *flight, Happened::kBatchFinished, done.started, done.started + record.kept_gpu(), now);
-    if (flight->ours) profiled(*flight, done.own_times);
+    left(gpu, *batch,
+         BatchFinished{gpu, batch->run, done.started - base_, since_base(done.started + record.kept_gpu())}, now);
+    if (batch->ours) profiled(*batch, done.own_times);
   }
 
-  void profiled(const Flight& flight, const std::vector<std::int64_t>& own_times) {
-    if (!policy_ || !policy_->listens_to_profiler() || !setup_.models[static_cast<std::size_t>(flight.model)].dynamic)
+  void profiled(const Batch& batch, const std::vector<std::int64_t>& own_times) {
+    if (!policy_ || !policy_->listens_to_profiler() || !setup_.models[static_cast<std::size_t>(batch.model)].dynamic)
       return;
-    for (std::size_t member = 0; member < std::min(own_times.size(), flight.parts.size()); ++member) {
-      const Part& part = flight.parts[member];
+    for (std::size_t member = 0; member < std::min(own_times.size(), batch.rows.size()); ++member) {
+      const Row& row = batch.rows[member];
       if (draws_.share() < profiled_share_)
-        tell(Happened::kRequestProfiled, flight.model, part.ticket->application,
-             std::clamp<Time>(own_times[member], 0, kLongest), part.number);
+        happenings_.add(RequestProfiled{batch.model, row.ticket->application,
+                                        std::clamp<Time>(own_times[member], 0, kLongest), row.number});
     }
   }
 
@@ -666,42 +613,43 @@ class Scheduler {
     ticket.reply_shapes[static_cast<std::size_t>(row)] = std::move(shapes);
   }
 
-  void failed(int worker, const express::BatchBroken& broken, Time now) {
-    auto flight = take(worker, broken.run);
-    if (!flight) return;
-    if (flight->cancelled)
-      return stopped(gpu_of(worker), *flight, broken.started, broken.finished, broken.finished, now);
-    for (const Part& part : flight->parts) end(part, Outcome::kFailed, Cause::kModelError, broken.error);
-    left(gpu_of(worker), *flight, Happened::kBatchFailed, broken.started, broken.finished, now, broken.error);
+  void failed(int worker, const protocol::BatchBroken& broken, Time now) {
+    auto batch = take(worker, broken.run);
+    if (!batch) return;
+    if (batch->cancelled) return stopped(gpu_of(worker), *batch, broken.started, broken.finished, broken.finished, now);
+    for (const Row& row : batch->rows) end(row, Outcome::kFailed, Cause::kModelError, broken.error);
+    left(gpu_of(worker), *batch, BatchFailed{gpu_of(worker), batch->run, broken.error}, now);
   }
 
-  void cancelled(int worker, const express::BatchCancelled& told, Time now) {
+  void cancelled(int worker, const protocol::BatchCancelled& told, Time now) {
     const auto first = oldest(worker);
-    if (!first || first->first != told.run || !at(gpu_of(worker)).flights.front().cancelled) return;
+    if (!first || first->first != told.run || !at(gpu_of(worker)).batches.front().cancelled) return;
     const Time started = std::clamp<Time>(told.started, 0, now), ended = std::clamp<Time>(told.stopped, 0, now);
     stopped(gpu_of(worker), take_first(gpu_of(worker)), started, ended, ended, now);
   }
 
   // A cancelled batch is over; it may have ended before its worker heard that it was cancelled.
-  void stopped(int gpu, const Flight& flight, Time started, Time computed, Time ended, Time now) {
-    let_go(flight);
-    books.add_busy(gpu, ended, std::max<Time>(0, computed - std::max(started, flight.dispatched)));
-    left(gpu, flight, Happened::kBatchPreempted, started, ended, now);
+  void stopped(int gpu, const Batch& batch, Time started, Time computed, Time ended, Time now) {
+    let_go(batch);
+    books.add_busy(gpu, ended, std::max<Time>(0, computed - std::max(started, batch.dispatched)));
+    left(gpu, batch, preempted(gpu, batch, started, ended), now);
   }
 
   // A batch has left its GPU: tell the policy, or, where it was no batch of its own, let the GPU join once it is idle.
-  void left(int gpu, const Flight& flight, Happened what, Time started, Time ended, Time now,
-            std::string_view error = {}) {
+  void left(int gpu, const Batch& batch, Event event, Time now) {
     if (!policy_) return;
-    tell_end(gpu, flight, what, started, ended, error);
-    if (!flight.ours && flight.worker != gpu) try_alone(flight.worker, now);
+    tell_end(batch, std::move(event));
+    if (!batch.ours && batch.worker != gpu) try_alone(batch.worker, now);
     go_on(gpu, now);
   }
-  void tell_end(int gpu, const Flight& flight, Happened what, Time started, Time ended, std::string_view error) {
-    if (!policy_ || !flight.ours) return;
-    tell(what, gpu, flight.run, started - base_, ended - base_);
-    if (what == Happened::kBatchFailed) heard_.errors.emplace_back(error);
+  void tell_end(const Batch& batch, Event event) {
+    if (policy_ && batch.ours) happenings_.add(std::move(event));
   }
+  BatchPreempted preempted(int gpu, const Batch& batch, Time started, Time stopped) const {
+    return {gpu, batch.run, started - base_, since_base(stopped)};
+  }
+  // A policy's time begins with it.
+  Time since_base(Time moment) const { return std::max<Time>(0, moment - base_); }
   void go_on(int gpu, Time now) {
     advance(gpu, now);
     joins(gpu, now);
@@ -710,27 +658,23 @@ class Scheduler {
   // A worker that is back runs the suspects of its predecessor before the policy hears of it.
   void joins(int gpu, Time now) {
     Gpu& joining = at(gpu);
-    if (!joining.away || !joining.present || !joining.flights.empty() || try_alone(gpu, now)) return;
+    if (!joining.away || !joining.present || !joining.batches.empty() || try_alone(gpu, now)) return;
     joining.away = false;
-    tell(Happened::kGpuJoined, gpu);
+    happenings_.add(GpuJoined{gpu});
   }
 
   // decisions
 
   void decide(Time now) {
-    const std::vector<Decision> decisions = policy_->decide(now - base_, heard_);
-    heard_.clear();
-    for (const Decision& made : decisions) carry_out(made, now);
+    const std::vector<Action> actions = policy_->decide(now - base_, happenings_);
+    happenings_.clear();
+    for (const Action& action : actions) std::visit([&](const auto& one) { carry_out(one, now); }, action);
   }
 
-  void carry_out(const Decision& made, Time now) {
-    switch (made.kind) {
-      case Decision::kDispatch: return dispatch(made, now);
-      case Decision::kDrop: return end(leave(made.ids[0]), Outcome::kDropped, cause_of(made.reason), made.why);
-      case Decision::kPreempt: return preempt(made.gpu, made.run, now);
-      case Decision::kTimer: timer_ = made.at >= kForever ? kForever : base_ + made.at;
-    }
+  void carry_out(const Drop& drop, Time) {
+    end(leave(drop.request), Outcome::kDropped, cause_of(drop.reason), drop.why);
   }
+  void carry_out(const SetTimer& timer, Time) { timer_ = timer.at >= kForever ? kForever : base_ + timer.at; }
 
   static Cause cause_of(Reason reason) {
     switch (reason) {
@@ -741,65 +685,67 @@ class Scheduler {
     }
   }
 
-  void dispatch(const Decision& made, Time now) {
-    for (const std::int64_t id : made.ids) slot_of(id);  // all of them, or none leaves
-    std::vector<Part> parts;
-    parts.reserve(made.ids.size());
-    for (const std::int64_t id : made.ids) parts.push_back(leave(id));
-    const int model = parts[0].ticket->model;
-    if (quarantine.has_any(model)) end_held(parts, now);
-    if (!parts.empty()) return launch(made.gpu, std::move(parts), true, base_ + made.at, made.run, now);
-    at(made.gpu).flights.push_back({++tag_, model, made.gpu, true, {}, now, now, kShortestLimit, made.run, {}});
-    advance(made.gpu, now);
+  void carry_out(const Dispatch& dispatch, Time now) {
+    for (const std::int64_t id : dispatch.requests) waiting_.slot_of(id);  // all of them, or none leaves
+    std::vector<Row> rows;
+    rows.reserve(dispatch.requests.size());
+    for (const std::int64_t id : dispatch.requests) rows.push_back(leave(id));
+    const int model = rows[0].ticket->model;
+    if (quarantine.has_any(model)) end_held(rows, now);
+    if (!rows.empty()) return launch(dispatch.gpu, std::move(rows), true, base_ + dispatch.start, dispatch.run, now);
+    at(dispatch.gpu)
+        .batches.push_back({++tag_, model, dispatch.gpu, true, {}, now, now, kShortestLimit, dispatch.run, {}});
+    advance(dispatch.gpu, now);
   }
 
-  // The policy's batch on a GPU is cancelled: the policy knows that its parts wait again, and hears when the GPU has
+  // The policy's batch on a GPU is cancelled: the policy knows that its rows wait again, and hears when the GPU has
   // recovered.
-  void preempt(int gpu, std::int64_t run, Time now) {
-    auto& flights = at(gpu).flights;
-    const auto found = std::find_if(flights.begin(), flights.end(),
-                                    [run](const Flight& one) { return one.ours && one.run == run && !one.cancelled; });
-    if (found != flights.end())
-      for (const Part& part : found->parts) keep(part, now);
-    if (found != flights.end() && found->sent) return stop(*found);
-    if (found != flights.end()) flights.erase(found);
-    recoveries_.push_back({now + setup_.preemption_cost, now, gpu, run});
-    advance(gpu, now);
+  void carry_out(const Preempt& preempt, Time now) {
+    auto& batches = at(preempt.gpu).batches;
+    const auto found = std::find_if(batches.begin(), batches.end(), [&](const Batch& one) {
+      return one.ours && one.run == preempt.run && !one.cancelled;
+    });
+    if (found != batches.end())
+      for (const Row& row : found->rows) keep(row, now);
+    if (found != batches.end() && found->sent) return stop(*found);
+    if (found != batches.end()) batches.erase(found);
+    recoveries_.push_back({now + setup_.preemption_cost, now, preempt.gpu, preempt.run});
+    advance(preempt.gpu, now);
   }
 
-  void stop(Flight& flight) {
-    flight.cancelled = true;
-    for (const Part& part : flight.parts) ++part.ticket->held;
-    orders.push_back({flight.worker, cancel_batch(flight.tag, setup_.preemption_cost)});
+  void stop(Batch& batch) {
+    batch.cancelled = true;
+    for (const Row& row : batch.rows) ++row.ticket->held;
+    orders.push_back({batch.worker, cancel_batch(batch.tag, setup_.preemption_cost)});
   }
 
   void recover(Time now) {
     std::erase_if(recoveries_, [&](const Recovery& one) {
       const bool over = now >= one.at;
-      if (over) tell(Happened::kBatchPreempted, one.gpu, one.run, one.stopped - base_, one.stopped - base_);
+      if (over) happenings_.add(BatchPreempted{one.gpu, one.run, one.stopped - base_, since_base(one.stopped)});
       return over;
     });
   }
 
-  // Ends parts whose inputs have broken a worker while they waited.
-  void end_held(std::vector<Part>& parts, Time now) {
-    std::erase_if(parts, [&](const Part& part) {
-      const QuarantinedInput* held = quarantine.find(*part.ticket, now);
-      if (held != nullptr) end(part, Outcome::kFailed, Cause::kQuarantined, told_of(*held, now));
+  // Ends rows whose inputs have broken a worker while they waited.
+  void end_held(std::vector<Row>& rows, Time now) {
+    std::erase_if(rows, [&](const Row& row) {
+      const QuarantinedInput* held = quarantine.find(*row.ticket, now);
+      if (held != nullptr) end(row, Outcome::kFailed, Cause::kQuarantined, told_of(*held, now));
       return held != nullptr;
     });
   }
 
-  void launch(int gpu, std::vector<Part> parts, bool ours, Time at_earliest, std::int64_t run, Time now) {
-    const int size = static_cast<int>(parts.size()), model = parts[0].ticket->model;
+  void launch(int gpu, std::vector<Row> rows, bool ours, Time at_earliest, std::int64_t run, Time now) {
+    const int size = static_cast<int>(rows.size()), model = rows[0].ticket->model;
     const Time estimate = setup_.models[static_cast<std::size_t>(model)].latency[static_cast<std::size_t>(size)];
     const Time delay = setup_.network.delay(size), start = std::max(at_earliest, now + delay);
     // The delay is what the way may take; where it takes less, nobody waits for the rest of it.
-    std::string order = run_batch(++tag_, model, parts, std::max<Time>(0, start - delay));
+    std::string order = run_batch(++tag_, model, rows, std::max<Time>(0, start - delay));
     const int worker = worker_for(gpu, model);
     const Time limit = std::max(worker == gpu ? kShortestLimit : kShortestApart, kStuckAfter * estimate);
-    at(gpu).flights.push_back(
-        {tag_, model, worker, ours, std::move(parts), now, start + estimate, limit, run, std::move(order)});
+    at(gpu).batches.push_back(
+        {tag_, model, worker, ours, std::move(rows), now, start + estimate, limit, run, std::move(order)});
     advance(gpu, now);
   }
 
@@ -808,8 +754,9 @@ class Scheduler {
     ++policy_errors_;
     last_policy_error_ = error;
     const std::string reason = "the policy " + name_ + " failed: " + error;
-    for (const std::size_t slot : all_waiting()) end(leave_slot(slot), Outcome::kFailed, Cause::kPolicyError, reason);
-    heard_.clear();
+    for (const std::size_t slot : waiting_.slots())
+      end(waiting_.take(slot), Outcome::kFailed, Cause::kPolicyError, reason);
+    happenings_.clear();
     try {
       begin(setup_, name_, make_, now);
     } catch (const std::exception& again) {  // the one that failed stays
@@ -826,14 +773,11 @@ class Scheduler {
   MakeDecider make_;
   std::unique_ptr<Decider> policy_;
   Time base_ = 0, timer_ = kForever, look_at_ = 0;
-  Heard heard_;
+  Happenings happenings_;
   std::vector<Recovery> recoveries_;  // mostly none
-  std::vector<Waiting> parts_;        // by slot
-  std::vector<std::size_t> free_;
-  bool is_numbered_ = false;
-  IdMap slots_;  // by number, where the policy knows parts by theirs
+  WaitingRows waiting_;
   std::vector<std::int64_t> retried_;
-  std::int64_t waiting_ = 0, next_number_ = 0, tag_ = 0, policy_errors_ = 0, audit_ = 0;
+  std::int64_t next_number_ = 0, tag_ = 0, policy_errors_ = 0, audit_ = 0;
   std::string last_policy_error_;
   double profiled_share_ = 0;
   Draws draws_;

@@ -277,7 +277,7 @@ class SchedulerThread {
     std::string told(words);
     if (!words.starts_with(kPong)) return told;
     told[0] = '\x94';
-    express::PackWriter(told).number(static_cast<std::uint64_t>(monotonic_ns()));
+    protocol::PackWriter(told).number(static_cast<std::uint64_t>(monotonic_ns()));
     return told;
   }
 

@@ -10,34 +10,49 @@
 
 namespace astrarium {
 
-inline nanobind::tuple told(const Decision& decision) {
+inline nanobind::tuple as_tuple(const Action& action) {
   namespace nb = nanobind;
-  switch (decision.kind) {
-    case Decision::kDispatch: {
-      nb::list ids;
-      for (const std::int64_t id : decision.ids) ids.append(id);
-      return nb::make_tuple(0, decision.gpu, nb::tuple(ids), decision.at);
-    }
-    case Decision::kDrop: return nb::make_tuple(1, decision.ids[0], static_cast<int>(decision.reason), 0);
-    default: return nb::make_tuple(2, decision.at, 0, 0);
+  return std::visit(
+      Overloaded{[](const Dispatch& one) {
+                   nb::list ids;
+                   for (const std::int64_t id : one.requests) ids.append(id);
+                   return nb::make_tuple(0, one.gpu, nb::tuple(ids), one.start);
+                 },
+                 [](const Drop& one) { return nb::make_tuple(1, one.request, static_cast<int>(one.reason), 0); },
+                 [](const SetTimer& one) { return nb::make_tuple(2, one.at, 0, 0); },
+                 [](const Preempt& one) { return nb::make_tuple(3, one.gpu, one.run, 0); }},
+      action);
+}
+
+// (Which of `Event`, GPU, run, when it began and ended), or of a profiled request (which, model, application, what it
+// took alone, 0).
+inline Event event_of(nanobind::handle one) {
+  namespace nb = nanobind;
+  const auto number = [&](int place) { return nb::cast<std::int64_t>(one[place]); };
+  const int first = static_cast<int>(number(1));
+  switch (number(0)) {
+    case 0: return BatchFinished{first, number(2), number(3), number(4)};
+    case 1: return BatchPreempted{first, number(2), number(3), number(4)};
+    case 2: return RequestProfiled{first, static_cast<int>(number(2)), number(3)};
+    case 3: return BatchFailed{first, number(2), {}};
+    case 4: return GpuJoined{first};
+    case 5: return GpuLeft{first};
+    default: throw std::invalid_argument("event " + std::to_string(number(0)) + ": must be from 0 to 5");
   }
 }
 
-// Arrivals are (id, model, arrival, deadline, application). Events are (what happened, GPU, run, when it began and
-// ended), or of a profiled request (what happened, model, application, what it took alone, 0).
+// Arrivals are (id, model, arrival, deadline, application).
 inline nanobind::list decide(LivePolicy& self, Time now, nanobind::list arrivals, nanobind::list events) {
   namespace nb = nanobind;
-  std::vector<Arrival> came;
+  std::vector<Arrival> arrived;
   for (nb::handle one : arrivals)
-    came.push_back({nb::cast<std::int64_t>(one[0]), nb::cast<int>(one[1]), nb::cast<Time>(one[2]),
-                    nb::cast<Time>(one[3]), nb::cast<int>(one[4])});
-  std::vector<Event> heard;
-  for (nb::handle one : events)
-    heard.push_back({now, 0, static_cast<Happened>(nb::cast<int>(one[0])), nb::cast<int>(one[1]),
-                     nb::cast<std::int64_t>(one[2]), nb::cast<Time>(one[3]), nb::cast<Time>(one[4])});
-  nb::list decisions;
-  for (const Decision& one : self.decide(now, came, heard)) decisions.append(told(one));
-  return decisions;
+    arrived.push_back({nb::cast<std::int64_t>(one[0]), nb::cast<int>(one[1]), nb::cast<Time>(one[2]),
+                       nb::cast<Time>(one[3]), nb::cast<int>(one[4])});
+  std::vector<Event> happened;
+  for (nb::handle one : events) happened.push_back(event_of(one));
+  nb::list actions;
+  for (const Action& action : self.decide(now, arrived, happened)) actions.append(as_tuple(action));
+  return actions;
 }
 
 }  // namespace astrarium

@@ -11,12 +11,12 @@
 #include <string_view>
 #include <vector>
 
-namespace astrarium::express {
+namespace astrarium::protocol {
 
 static_assert(std::endian::native == std::endian::little, "members and tensors are little-endian");
 
 struct Member {
-  std::int64_t block, rows, row, reply, room, application;
+  std::int64_t block, rows, row, reply, reply_bytes, application;
 };
 static_assert(sizeof(Member) == 48);
 
@@ -86,7 +86,7 @@ inline std::vector<Copy> gathering(std::string_view memory, const std::vector<Me
   return copies;
 }
 
-inline Wide room_needed(const std::vector<std::size_t>& sizes) {
+inline Wide bytes_needed(const std::vector<std::size_t>& sizes) {
   Wide needed = 0;
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     needed = aligned_wide(needed) + static_cast<Wide>(sizes[i]);
@@ -97,18 +97,19 @@ inline Wide room_needed(const std::vector<std::size_t>& sizes) {
 // From the arrays to the reply room of each member.
 inline std::vector<Copy> scattering(char* memory, std::size_t size, const std::vector<Member>& members,
                                     const std::vector<std::size_t>& sizes, const std::vector<char*>& arrays) {
-  const auto less_room = [](const Member& one, const Member& other) { return one.room < other.room; };
-  const auto least = std::min_element(members.begin(), members.end(), less_room);
-  if (least != members.end() && room_needed(sizes) > least->room) {
-    throw std::invalid_argument("an answer needs more than the " + std::to_string(least->room) + " bytes kept for it");
+  const auto smaller = [](const Member& one, const Member& other) { return one.reply_bytes < other.reply_bytes; };
+  const auto least = std::min_element(members.begin(), members.end(), smaller);
+  if (least != members.end() && bytes_needed(sizes) > least->reply_bytes) {
+    throw std::invalid_argument("an answer needs more than the " + std::to_string(least->reply_bytes) +
+                                " bytes kept for it");
   }
   std::vector<Copy> copies;
   copies.reserve(members.size() * sizes.size());
   for (std::size_t place = 0; place < members.size(); ++place) {
     const Member& member = members[place];
-    if (member.reply < 0 || Wide{member.reply} + member.room > static_cast<Wide>(size)) {
-      throw std::invalid_argument(of_member(place) + "the " + std::to_string(member.room) + " bytes for a reply at " +
-                                  std::to_string(member.reply) + " lie" + of_memory(size));
+    if (member.reply < 0 || Wide{member.reply} + member.reply_bytes > static_cast<Wide>(size)) {
+      throw std::invalid_argument(of_member(place) + "the " + std::to_string(member.reply_bytes) +
+                                  " bytes for a reply at " + std::to_string(member.reply) + " lie" + of_memory(size));
     }
     std::size_t at = static_cast<std::size_t>(member.reply);
     for (std::size_t i = 0; i < sizes.size(); ++i) {
@@ -127,4 +128,4 @@ inline void copy_all(const std::vector<Copy>& copies) {
   }
 }
 
-}  // namespace astrarium::express
+}  // namespace astrarium::protocol

@@ -18,7 +18,7 @@
 #include "tensors/json/tensor.h"
 #include "tensors/model.h"
 
-namespace astrarium::express {
+namespace astrarium::protocol {
 
 namespace nb = nanobind;
 
@@ -250,4 +250,4 @@ inline void bind_tensors(nb::module_& m) {
   m.def("from_contents", &from_contents, "contents"_a, "datatype"_a, "elements"_a);
 }
 
-}  // namespace astrarium::express
+}  // namespace astrarium::protocol

@@ -9,7 +9,7 @@
 
 #include "tensors/json/scan.h"
 
-namespace astrarium::express {
+namespace astrarium::protocol {
 
 // How many elements there are, and where the last one ends: past the data where a length says too much. Counts no
 // further than one more than *most*, so that a request takes no longer than the shape that it announces.
@@ -35,4 +35,4 @@ inline bool append_text(JsonScan& scan, std::string& made) {
   return true;
 }
 
-}  // namespace astrarium::express
+}  // namespace astrarium::protocol

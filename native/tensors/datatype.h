@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <string_view>
 
-namespace astrarium::express {
+namespace astrarium::protocol {
 
 enum class Kind { kBool, kU8, kU16, kU32, kU64, kI8, kI16, kI32, kI64, kF16, kBF16, kF32, kF64, kBytes };
 
@@ -27,4 +27,4 @@ inline const Datatype* datatype(std::string_view name) {
   return nullptr;
 }
 
-}  // namespace astrarium::express
+}  // namespace astrarium::protocol

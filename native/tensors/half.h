@@ -9,7 +9,7 @@
 #include <memory>
 #include <string_view>
 
-namespace astrarium::express {
+namespace astrarium::protocol {
 
 // The number as JSON has it: as short as reads back the same, and always recognisable as no whole number.
 // JSON has no NaN. *end* must be 40 characters away at least.
@@ -75,4 +75,4 @@ class HalfTexts {
   std::unique_ptr<std::array<Text, 65536>> texts_;
 };
 
-}  // namespace astrarium::express
+}  // namespace astrarium::protocol

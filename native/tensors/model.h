@@ -12,7 +12,7 @@
 #include "tensors/datatype.h"
 #include "tensors/value_limits.h"
 
-namespace astrarium::express {
+namespace astrarium::protocol {
 
 inline constexpr std::size_t kAlignment = 64;  // of every tensor in a block of shared memory
 
@@ -70,4 +70,4 @@ inline std::size_t place_of(const std::vector<Spec>& specs, std::string_view nam
   return at;
 }
 
-}  // namespace astrarium::express
+}  // namespace astrarium::protocol

@@ -7,7 +7,7 @@
 #include "worker/bind_graph_runner.h"
 
 NB_MODULE(_express, m) {
-  using namespace astrarium::express;
+  using namespace astrarium::protocol;
   nanobind::set_leak_warnings(false);  // a worker holds its loop until the process ends
   m.attr("ALIGNMENT") = kAlignment;
   bind_tensors(m);

@@ -14,7 +14,7 @@
 #include "tensors/datatype.h"
 #include "tensors/half.h"
 
-namespace astrarium::express {
+namespace astrarium::protocol {
 
 struct Limits {
   std::int64_t low = 0, high = 0;  // as native_bounds in Python makes them
@@ -123,4 +123,4 @@ inline std::string shown_element(std::string_view data, Kind kind, std::size_t a
   }
 }
 
-}  // namespace astrarium::express
+}  // namespace astrarium::protocol

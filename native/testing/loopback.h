@@ -15,7 +15,7 @@
 #include "common/clock.h"
 #include "exchange/exchange.h"
 #include "front/http1/connection.h"
-#include "front/served.h"
+#include "front/served_model.h"
 
 namespace astrarium::front {
 
@@ -48,33 +48,33 @@ class Loopback {
   }
 
   // Without the thread: all tickets that have come. The exchange's bell is rung when there are more.
-  std::vector<Pending*> pop() {
-    std::vector<Pending*> found;
+  std::vector<ClientTicket*> pop() {
+    std::vector<ClientTicket*> found;
     exchange_.bell.wakes();
     exchange_.bell.sleeps();
     for (const auto& origin : exchange_.origins)
-      for (Ticket* ticket = nullptr; origin->sent.pop(ticket);) found.push_back(static_cast<Pending*>(ticket));
+      for (Ticket* ticket = nullptr; origin->sent.pop(ticket);) found.push_back(static_cast<ClientTicket*>(ticket));
     return found;
   }
 
-  void end(Pending& ticket, const Ending& ending) {
+  void end(ClientTicket& ticket, const Ending& ending) {
     Origin& origin = give_back(ticket, ending);
     origin.bell.ring();
   }
 
   // Outputs are the inputs, as far as they fit; all rows alike.
-  void echo(Pending& ticket) const {
+  void echo(ClientTicket& ticket) const {
     const auto& model = static_cast<const ServedModel&>(*ticket.call.model);
     std::size_t from = ticket.block, to = ticket.replies;
     for (std::size_t at = 0; at < model.outputs.size() && at < model.inputs.size(); ++at) {
       const std::size_t bytes = ticket.input_bytes(at, exchange_.size);
       const std::size_t row = bytes / static_cast<std::size_t>(ticket.rows);
-      if (to - ticket.replies + row > ticket.room) return;
+      if (to - ticket.replies + row > ticket.reply_bytes) return;
       for (int i = 0; i < ticket.rows; ++i)
-        std::memcpy(exchange_.memory + to + static_cast<std::size_t>(i) * ticket.room,
+        std::memcpy(exchange_.memory + to + static_cast<std::size_t>(i) * ticket.reply_bytes,
                     exchange_.memory + from + static_cast<std::size_t>(i) * row, row);
-      from += express::aligned(bytes);
-      to += express::aligned(row);
+      from += protocol::aligned(bytes);
+      to += protocol::aligned(row);
     }
     if (!model.reply_bytes) describe(ticket, model);
   }
@@ -95,10 +95,10 @@ class Loopback {
     bool any = false;
     for (const auto& origin : exchange_.origins) {
       bool some = false;
-      for (Ticket* ticket = nullptr; origin->sent.pop(ticket); some = true) {
-        auto& pending = static_cast<Pending&>(*ticket);
-        if (ending_.outcome == Outcome::kInTime) echo(pending);
-        give_back(pending, ending_);
+      for (Ticket* sent = nullptr; origin->sent.pop(sent); some = true) {
+        auto& ticket = static_cast<ClientTicket&>(*sent);
+        if (ending_.outcome == Outcome::kInTime) echo(ticket);
+        give_back(ticket, ending_);
       }
       if (some) origin->bell.ring();
       any |= some;
@@ -112,7 +112,7 @@ class Loopback {
     return true;
   }
 
-  Origin& give_back(Pending& ticket, const Ending& ending) {
+  Origin& give_back(ClientTicket& ticket, const Ending& ending) {
     ticket.outcome = ending.outcome;
     ticket.cause = ending.cause;
     ticket.reason = ending.reason;
@@ -125,11 +125,11 @@ class Loopback {
     return origin;
   }
 
-  void describe(Pending& ticket, const ServedModel& model) const {
+  void describe(ClientTicket& ticket, const ServedModel& model) const {
     ticket.reply_shapes.resize(static_cast<std::size_t>(ticket.rows));
     for (auto& row : ticket.reply_shapes)
       for (std::size_t at = 0; at < model.outputs.size() && at < model.inputs.size(); ++at) {
-        express::Shape shape = ticket.call.inputs[at].shape;
+        protocol::Shape shape = ticket.call.inputs[at].shape;
         shape[0] = 1;
         row.push_back(
             {std::move(shape), ticket.input_bytes(at, exchange_.size) / static_cast<std::size_t>(ticket.rows)});

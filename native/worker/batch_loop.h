@@ -17,14 +17,14 @@
 #include <vector>
 
 #include "messages/pack_writer.h"
-#include "worker/work.h"
+#include "worker/native_batch.h"
 
 namespace astrarium::worker {
 
 // What a loop is surrounded by: the other end of its line, and time.
-class Surroundings {
+class Environment {
  public:
-  virtual ~Surroundings() = default;
+  virtual ~Environment() = default;
   virtual Time now() = 0;
   // The next packet (empty: the other end is gone), or nothing where none came for a while.
   virtual std::optional<std::string_view> receive() = 0;
@@ -36,12 +36,12 @@ class Surroundings {
   virtual void wait_for(Time expected, const std::function<bool()>& ready, const std::function<void()>& heard) = 0;
 };
 
-class BatchLoop : private Waiting {
+class BatchLoop : private BatchWait {
  public:
   // *pass_on* gives a packet to Python, which says whether it wants its turn.
   using PassOn = std::function<bool(std::string_view packet, Time received)>;
 
-  BatchLoop(Surroundings& around, Memory memory) : around_(around), memory_(memory) {}
+  BatchLoop(Environment& around, Memory memory) : around_(around), memory_(memory) {}
 
   // By any thread.
   void know(std::int64_t model, std::shared_ptr<NativeModel> native) {
@@ -60,7 +60,7 @@ class BatchLoop : private Waiting {
     pass_on_ = &pass_on;
     python_waits_ = false;
     while (true) {
-      if (!turns_.empty()) take();
+      if (!batches_.empty()) take();
       else if (python_waits_ || !listen() || std::exchange(quiet_, false)) return free_;
     }
   }
@@ -68,10 +68,10 @@ class BatchLoop : private Waiting {
  private:
   static constexpr Time kQuiet = 1'000'000'000;
 
-  struct Turn {
+  struct QueuedBatch {
     std::int64_t run;
     Time received, not_before;
-    std::unique_ptr<Work> work;
+    std::unique_ptr<NativeBatch> native;
     std::optional<Time> recovery = std::nullopt;  // it is to be stopped or skipped
   };
 
@@ -93,7 +93,7 @@ class BatchLoop : private Waiting {
   // The server pings an idle worker all the time: that is no reason for Python not to look around.
   void answer_ping(Time sent, Time received) {
     around_.say(pong(sent, received));
-    quiet_ = turns_.empty() && received - std::max(heard_, free_) >= kQuiet;
+    quiet_ = batches_.empty() && received - std::max(heard_, free_) >= kQuiet;
     if (quiet_) heard_ = received;
   }
 
@@ -102,9 +102,9 @@ class BatchLoop : private Waiting {
     const auto order = OrderScan(packet).run_batch();
     const auto model = order ? find(order->model) : nullptr;
     if (model == nullptr) return false;
-    auto work = model->work(memory_, *order);
-    if (work == nullptr) return false;
-    turns_.push_back({order->run, received, std::max(received, order->start), std::move(work)});
+    auto native = model->batch(memory_, *order);
+    if (native == nullptr) return false;
+    batches_.push_back({order->run, received, std::max(received, order->start), std::move(native)});
     return true;
   }
 
@@ -115,9 +115,9 @@ class BatchLoop : private Waiting {
   }
 
   bool cancel(const CancelBatch& order) {
-    for (Turn& turn : turns_) {
-      if (turn.run != order.run) continue;
-      turn.recovery = order.recovery;
+    for (QueuedBatch& batch : batches_) {
+      if (batch.run != order.run) continue;
+      batch.recovery = order.recovery;
       return true;
     }
     return false;
@@ -125,22 +125,22 @@ class BatchLoop : private Waiting {
 
   // The first batch has its turn; it stays the first until it has ended.
   void take() {
-    Turn& turn = turns_.front();
-    const Time earliest = std::max(free_, turn.not_before);
+    QueuedBatch& batch = batches_.front();
+    const Time earliest = std::max(free_, batch.not_before);
     try {
-      const auto ran = turn.recovery ? std::nullopt : turn.work->run(free_, turn.not_before, *this);
+      const auto ran = batch.recovery ? std::nullopt : batch.native->run(free_, batch.not_before, *this);
       if (ran) free_ = ran->ended;
-      if (!ran || turn.recovery) return recover(earliest);
-      turn.work->answer();
-      around_.say(done(turn, *ran, around_.now()));
+      if (!ran || batch.recovery) return recover(earliest);
+      batch.native->answer();
+      around_.say(done(batch, *ran, around_.now()));
     } catch (const BatchFailed& error) {
       free_ = around_.now();
-      around_.say(broken(turn.run, std::min(earliest, free_), free_, error.what()));
+      around_.say(broken(batch.run, std::min(earliest, free_), free_, error.what()));
     } catch (const DeviceLost& error) {
-      around_.say(last_words(turn.run, error.what()));
+      around_.say(last_words(batch.run, error.what()));
       throw;
     }
-    turns_.pop_front();
+    batches_.pop_front();
   }
 
   // --- how a batch waits
@@ -149,7 +149,7 @@ class BatchLoop : private Waiting {
 
   bool until(Time instant) override {
     launch_ahead();
-    return around_.wait(instant, [this] { return heard(), turns_.front().recovery.has_value(); });
+    return around_.wait(instant, [this] { return heard(), batches_.front().recovery.has_value(); });
   }
 
   void until_ready(Time expected, const std::function<bool()>& ready) override {
@@ -164,48 +164,48 @@ class BatchLoop : private Waiting {
 
   // The GPU goes from one batch to the next without the host in between.
   void launch_ahead() {
-    for (const Turn& turn : turns_) {
-      if (turn.work->launched() || turn.recovery) continue;
-      if (!may_launch(turn)) return;
-      turn.work->launch(around_.now());
+    for (const QueuedBatch& batch : batches_) {
+      if (batch.native->launched() || batch.recovery) continue;
+      if (!may_launch(batch)) return;
+      batch.native->launch(around_.now());
     }
   }
 
   // One that nothing is ahead of waits for its time; and a model has only so much memory for batches.
-  bool may_launch(const Turn& turn) {
+  bool may_launch(const QueuedBatch& batch) {
     std::size_t given = 0, of_model = 0;
-    for (const Turn& other : turns_) {
-      given += other.work->launched();
-      of_model += other.work->launched() && other.work->model() == turn.work->model();
+    for (const QueuedBatch& other : batches_) {
+      given += other.native->launched();
+      of_model += other.native->launched() && other.native->model() == batch.native->model();
     }
-    if (given == 0 && turn.not_before > around_.now()) return false;
-    return of_model < turn.work->in_flight();
+    if (given == 0 && batch.not_before > around_.now()) return false;
+    return of_model < batch.native->in_flight();
   }
 
   void recover(Time began) {
-    const Turn turn = std::move(turns_.front());
-    turns_.pop_front();
+    const QueuedBatch batch = std::move(batches_.front());
+    batches_.pop_front();
     const Time stopped = around_.now();
-    free_ = stopped + *turn.recovery;
+    free_ = stopped + *batch.recovery;
     around_.wait(free_, [this] { return listen(), false; });
-    around_.say(cancelled(turn.run, std::min(began, stopped), stopped));
+    around_.say(cancelled(batch.run, std::min(began, stopped), stopped));
   }
 
-  static std::string done(const Turn& turn, const Ran& ran, Time finished) {
+  static std::string done(const QueuedBatch& batch, const Ran& ran, Time finished) {
     std::string packet;
-    express::PackWriter pack(packet);
+    protocol::PackWriter pack(packet);
     pack.array(9);
     pack.text("BatchDone");
-    for (const Time value : {turn.run, turn.received, ran.began, ran.began, ran.ended, finished})
+    for (const Time value : {batch.run, batch.received, ran.began, ran.began, ran.ended, finished})
       pack.number(static_cast<std::uint64_t>(value));
-    packet += turn.work->shapes;
+    packet += batch.native->shapes;
     pack.array(0);
     return packet;
   }
 
   static std::string broken(std::int64_t run, Time started, Time finished, std::string_view error) {
     std::string packet;
-    express::PackWriter pack(packet);
+    protocol::PackWriter pack(packet);
     pack.array(5);
     pack.text("BatchBroken");
     for (const Time value : {run, started, finished}) pack.number(static_cast<std::uint64_t>(value));
@@ -215,7 +215,7 @@ class BatchLoop : private Waiting {
 
   static std::string last_words(std::int64_t run, std::string_view error) {
     std::string packet;
-    express::PackWriter pack(packet);
+    protocol::PackWriter pack(packet);
     pack.array(3);
     pack.text("WorkerBroken");
     pack.number(static_cast<std::uint64_t>(run));
@@ -225,7 +225,7 @@ class BatchLoop : private Waiting {
 
   static std::string pong(Time sent, Time received) {
     std::string packet;
-    express::PackWriter pack(packet);
+    protocol::PackWriter pack(packet);
     pack.array(3);
     pack.text("Pong");
     for (const Time value : {sent, received}) pack.number(static_cast<std::uint64_t>(value));
@@ -234,19 +234,19 @@ class BatchLoop : private Waiting {
 
   static std::string cancelled(std::int64_t run, Time started, Time stopped) {
     std::string packet;
-    express::PackWriter pack(packet);
+    protocol::PackWriter pack(packet);
     pack.array(4);
     pack.text("BatchCancelled");
     for (const Time value : {run, started, stopped}) pack.number(static_cast<std::uint64_t>(value));
     return packet;
   }
 
-  Surroundings& around_;
+  Environment& around_;
   const Memory memory_;
   const PassOn* pass_on_ = nullptr;
   bool python_waits_ = false, quiet_ = false;
   Time free_ = 0, heard_ = 0;
-  std::deque<Turn> turns_;
+  std::deque<QueuedBatch> batches_;
   std::mutex mutex_;  // for the models
   std::unordered_map<std::int64_t, std::shared_ptr<NativeModel>> models_;
 };

@@ -19,8 +19,8 @@
 
 #include "tensors/bind_tensors.h"
 #include "worker/batch_loop.h"
-#include "worker/cuda_stream.h"
 #include "worker/graph_model.h"
+#include "worker/scheduler_connection.h"
 #include "worker/timed_model.h"
 
 namespace astrarium::worker {
@@ -30,7 +30,7 @@ namespace nb = nanobind;
 inline nb::bytes as_bytes(std::string_view text) { return nb::bytes(text.data(), text.size()); }
 
 // The line, the clock and the wait of a test, as worker.Worker takes them.
-class PythonSurroundings : public Surroundings {
+class PythonSurroundings : public Environment {
  public:
   PythonSurroundings(nb::callable clock, nb::callable receive, nb::callable send, nb::callable watch)
       : clock_(clock), receive_(receive), send_(send), watch_(watch) {}
@@ -65,12 +65,12 @@ class PythonSurroundings : public Surroundings {
   std::string packet_;
 };
 
-using SpecRow = std::tuple<std::string, std::string, express::Shape>;  // as messages tell them
+using SpecRow = std::tuple<std::string, std::string, protocol::Shape>;  // as messages tell them
 
 inline std::vector<Spec> specs_of(const std::vector<SpecRow>& rows) {
   std::vector<Spec> specs;
   for (const auto& [name, type, item] : rows) {
-    const express::Datatype* known = express::datatype(type);
+    const protocol::Datatype* known = protocol::datatype(type);
     if (known == nullptr || known->bytes == 0)
       throw std::invalid_argument("datatype: expected one of a fixed size, got " + type);
     specs.push_back({name, known, item});
@@ -79,11 +79,11 @@ inline std::vector<Spec> specs_of(const std::vector<SpecRow>& rows) {
 }
 
 struct BoundLoop {
-  express::Bytes memory;
-  std::unique_ptr<Surroundings> around;
+  protocol::Bytes memory;
+  std::unique_ptr<Environment> around;
   BatchLoop loop;
 
-  BoundLoop(nb::handle shared, std::unique_ptr<Surroundings> given)
+  BoundLoop(nb::handle shared, std::unique_ptr<Environment> given)
       : memory(shared, PyBUF_WRITABLE),
         around(std::move(given)),
         loop(*around, {memory.data(), memory.view().size()}) {}
@@ -120,7 +120,7 @@ inline void bind_batch_loop(nb::module_& m) {
       .def(
           "__init__",
           [](BoundLoop* self, nb::handle memory, int line) {
-            new (self) BoundLoop(memory, std::make_unique<Line>(line));
+            new (self) BoundLoop(memory, std::make_unique<SchedulerConnection>(line));
           },
           "memory"_a, "line"_a)
       .def(

@@ -39,17 +39,18 @@ inline std::shared_ptr<GraphRunner> new_runner(std::shared_ptr<GpuStreams> strea
                                                const std::vector<std::pair<std::uintptr_t, std::size_t>>& inputs,
                                                std::vector<std::size_t> outputs,
                                                const std::vector<SlotAddresses>& slots) {
-  std::vector<TensorRoom> rooms;
-  for (const auto& [device, item] : inputs) rooms.push_back({device, item});
+  std::vector<GraphInput> graph_inputs;
+  for (const auto& [device, item] : inputs) graph_inputs.push_back({device, item});
   std::vector<SlotMemory> memory;
   for (const auto& [in, staged, results, out] : slots)
     memory.push_back({on_host(in), on_device(staged), on_device(results), on_host(out)});
-  return std::make_shared<GraphRunner>(std::move(streams), std::move(rooms), std::move(outputs), std::move(memory));
+  return std::make_shared<GraphRunner>(std::move(streams), std::move(graph_inputs), std::move(outputs),
+                                       std::move(memory));
 }
 
 inline std::vector<nb::bytes> rehearse_graphs(nb::handle shared, std::shared_ptr<GraphRunner> runner,
                                               const nb::bytes& order, int times) {
-  const express::Bytes memory(shared, PyBUF_WRITABLE);
+  const protocol::Bytes memory(shared, PyBUF_WRITABLE);
   const std::string packet(order.c_str(), order.size());
   std::vector<std::string> news;
   {

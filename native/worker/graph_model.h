@@ -10,23 +10,23 @@
 
 #include "tensors/batch_copy.h"
 #include "worker/graph_runner.h"
-#include "worker/work.h"
+#include "worker/native_batch.h"
 
 namespace astrarium::worker {
 
-class GraphWork : public Work {
+class GraphWork : public NativeBatch {
  public:
   GraphWork(std::shared_ptr<GraphRunner> runner, const Memory& memory, std::vector<Member> members)
       : runner_(std::move(runner)), memory_(memory), members_(std::move(members)) {}
 
-  bool launched() const override { return flight_ || !error_.empty(); }
+  bool launched() const override { return batch_ || !error_.empty(); }
   std::size_t in_flight() const override { return runner_->in_flight(); }
   const void* model() const override { return runner_.get(); }
 
   void launch(Time now) override {
     try {
       gather();
-      flight_ = runner_->launch(static_cast<int>(members_.size()), now);
+      batch_ = runner_->launch(static_cast<int>(members_.size()), now);
     } catch (const CudaError& error) {
       error_ = error.what();
       lost_ = error.is_sticky();
@@ -35,14 +35,14 @@ class GraphWork : public Work {
     }
   }
 
-  std::optional<Ran> run(Time free, Time not_before, Waiting& waiting) override {
+  std::optional<Ran> run(Time free, Time not_before, BatchWait& waiting) override {
     if (!launched() && !waiting.until(not_before)) return std::nullopt;
     if (!launched()) launch(waiting.now());
     if (lost_) throw DeviceLost(error_);
     if (!error_.empty()) throw BatchFailed(error_);
     try {
       await(free, waiting);
-      const Ran ran = runner_->ran(*flight_, waiting.now());
+      const Ran ran = runner_->ran(*batch_, waiting.now());
       return Ran{std::max(ran.began, free), std::max(ran.ended, free)};
     } catch (const CudaError& error) {
       if (error.is_sticky()) throw DeviceLost(error.what());
@@ -51,11 +51,11 @@ class GraphWork : public Work {
   }
 
   // What goes wrong meanwhile is thrown here: it does not pass through whoever waits.
-  void await(Time free, Waiting& waiting) {
+  void await(Time free, BatchWait& waiting) {
     std::optional<CudaError> failed;
-    waiting.until_ready(runner_->expected(*flight_, free), [&] {
+    waiting.until_ready(runner_->expected(*batch_, free), [&] {
       try {
-        return runner_->ready(*flight_);
+        return runner_->ready(*batch_);
       } catch (const CudaError& error) {
         return failed = error, true;
       }
@@ -64,20 +64,20 @@ class GraphWork : public Work {
   }
 
   void answer() override {
-    const auto arrays = runner_->memory(*flight_).outputs;
-    express::copy_all(express::scattering(memory_.data, memory_.size, members_, runner_->outputs(), arrays));
+    const auto arrays = runner_->memory(*batch_).outputs;
+    protocol::copy_all(protocol::scattering(memory_.data, memory_.size, members_, runner_->outputs(), arrays));
   }
 
  private:
   void gather() {
     const auto& arrays = runner_->next_memory().inputs;
-    express::copy_all(express::gathering({memory_.data, memory_.size}, members_, runner_->input_bytes(), arrays));
+    protocol::copy_all(protocol::gathering({memory_.data, memory_.size}, members_, runner_->input_bytes(), arrays));
   }
 
   const std::shared_ptr<GraphRunner> runner_;
   const Memory memory_;
   const std::vector<Member> members_;
-  std::optional<Flight> flight_;
+  std::optional<LaunchedBatch> batch_;
   std::string error_;
   bool lost_ = false;  // the GPU, by this error
 };
@@ -86,7 +86,7 @@ class GraphModel : public NativeModel {
  public:
   explicit GraphModel(std::shared_ptr<GraphRunner> runner) : runner_(std::move(runner)) {}
 
-  std::unique_ptr<Work> work(const Memory& memory, const RunBatch& order) override {
+  std::unique_ptr<NativeBatch> batch(const Memory& memory, const RunBatch& order) override {
     if (!order.shapes.empty() || !runner_->takes(order.members.size()) || !is_well(memory, order.members))
       return nullptr;
     return std::make_unique<GraphWork>(runner_, memory, order.members);
@@ -98,8 +98,8 @@ class GraphModel : public NativeModel {
     const std::vector<char*> inputs(runner_->inputs().size(), memory.data),
         outputs(runner_->outputs().size(), memory.data);
     try {
-      express::gathering({memory.data, memory.size}, members, runner_->input_bytes(), inputs);
-      express::scattering(memory.data, memory.size, members, runner_->outputs(), outputs);
+      protocol::gathering({memory.data, memory.size}, members, runner_->input_bytes(), inputs);
+      protocol::scattering(memory.data, memory.size, members, runner_->outputs(), outputs);
     } catch (const std::invalid_argument&) {
       return false;
     }

@@ -1,6 +1,6 @@
 // Runs a model that was captured in CUDA graphs: copies a batch to the GPU, launches the graph of its size, and copies
-// the answers back, all of it in the order of streams, while the host goes on. backends/torch/cuda_runner.py makes graphs
-// and memory.
+// the answers back, all of it in the order of streams, while the host goes on. backends/torch/cuda_runner.py makes
+// graphs and memory.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "worker/cuda_driver.h"
-#include "worker/work.h"
+#include "worker/native_batch.h"
 
 namespace astrarium::worker {
 
@@ -75,14 +75,14 @@ struct SlotMemory {
   std::vector<char*> outputs;          // pinned
 };
 
-struct TensorRoom {
+struct GraphInput {
   DevicePointer device;  // of an input that all graphs read
   std::size_t item;      // bytes
 };
 
 // A batch that the GPU was given.
-struct Flight {
-  int size, room;
+struct LaunchedBatch {
+  int size, capacity;
   std::size_t slot;
   std::shared_ptr<Milestones> milestones;
   Time launched;
@@ -90,7 +90,7 @@ struct Flight {
 
 class GraphRunner {
  public:
-  GraphRunner(std::shared_ptr<GpuStreams> streams, std::vector<TensorRoom> inputs, std::vector<std::size_t> outputs,
+  GraphRunner(std::shared_ptr<GpuStreams> streams, std::vector<GraphInput> inputs, std::vector<std::size_t> outputs,
               std::vector<SlotMemory> slots)
       : streams_(std::move(streams)),
         inputs_(std::move(inputs)),
@@ -99,18 +99,18 @@ class GraphRunner {
         busy_(slots_.size()) {
     if (slots_.empty()) throw std::invalid_argument("slots: expected at least one");
     for (const SlotMemory& slot : slots_) check(slot);
-    for (const TensorRoom& input : inputs_) input_bytes_.push_back(input.item);
+    for (const GraphInput& input : inputs_) input_bytes_.push_back(input.item);
     // The clock looks back at the batch before, whose slot may have been given away by then.
     for (std::size_t i = 0; i < 2 * slots_.size(); ++i)
       milestones_.push_back(std::make_shared<Milestones>(streams_->driver));
   }
 
-  // A graph for batches of up to *room*, and where it leaves its outputs. Graphs may be added while others run.
-  void add(int room, Handle graph, std::vector<DevicePointer> outputs) {
-    if (room < 1) throw std::invalid_argument("room: expected at least 1, got " + std::to_string(room));
+  // A graph for batches of up to *capacity*, and where it leaves its outputs. Graphs may be added while others run.
+  void add(int capacity, Handle graph, std::vector<DevicePointer> outputs) {
+    if (capacity < 1) throw std::invalid_argument("capacity: expected at least 1, got " + std::to_string(capacity));
     if (outputs.size() != outputs_.size()) throw std::invalid_argument("outputs: expected one for each output");
     const std::lock_guard lock(adding_);
-    graphs_[room] = {graph, std::move(outputs)};
+    graphs_[capacity] = {graph, std::move(outputs)};
   }
 
   // Whether there is a graph for a batch of this size.
@@ -120,10 +120,10 @@ class GraphRunner {
   }
 
   std::size_t in_flight() const { return slots_.size(); }
-  const std::vector<TensorRoom>& inputs() const { return inputs_; }
+  const std::vector<GraphInput>& inputs() const { return inputs_; }
   const std::vector<std::size_t>& input_bytes() const { return input_bytes_; }  // of an item
   const std::vector<std::size_t>& outputs() const { return outputs_; }
-  const SlotMemory& memory(const Flight& flight) const { return slots_[flight.slot]; }
+  const SlotMemory& memory(const LaunchedBatch& batch) const { return slots_[batch.slot]; }
 
   // The slot that the next batch is gathered in: nobody uses it any more.
   std::size_t next() {
@@ -137,17 +137,17 @@ class GraphRunner {
   const SlotMemory& next_memory() { return slots_[next()]; }
 
   // Gives the GPU what was gathered in the next slot.
-  Flight launch(int size, Time now) {
-    const auto& [room, graph] = graph_for(size);
+  LaunchedBatch launch(int size, Time now) {
+    const auto& [capacity, graph] = graph_for(size);
     const std::size_t slot = next();
     const auto& milestones = milestones_[turn_++ % milestones_.size()];
     if (milestones == seen_) seen_ = nullptr;  // those in between were cancelled before their turn
     streams_->enter();
-    give(size, room, graph, slots_[slot], *milestones);
+    give(size, capacity, graph, slots_[slot], *milestones);
     busy_[slot] = milestones;
     next_ = (next_ + 1) % slots_.size();
     streams_->launched(milestones);
-    return {size, room, slot, milestones, now};
+    return {size, capacity, slot, milestones, now};
   }
 
   // Waits for all that the GPU was given, also for batches that were cancelled: the memory can go after that.
@@ -155,21 +155,21 @@ class GraphRunner {
     for (std::size_t i = 0; i < slots_.size(); ++i) next(), next_ = (next_ + 1) % slots_.size();
   }
 
-  bool ready(const Flight& flight) const { return streams_->driver.happened(flight.milestones->done); }
+  bool ready(const LaunchedBatch& batch) const { return streams_->driver.happened(batch.milestones->done); }
 
   // When a batch can be expected to be ready; *free* is when the GPU was done with the one before.
-  Time expected(const Flight& flight, Time free) const {
-    const auto known = takes_.find(flight.room);
-    return std::max(free, flight.launched) + (known == takes_.end() ? 0 : known->second);
+  Time expected(const LaunchedBatch& batch, Time free) const {
+    const auto known = takes_.find(batch.capacity);
+    return std::max(free, batch.launched) + (known == takes_.end() ? 0 : known->second);
   }
 
   // When the GPU computed a batch of which the host has *seen* all now; batches are seen in their order.
-  Ran ran(const Flight& flight, Time seen) {
-    const Milestones& passed = *flight.milestones;
-    const Time done = when_done(flight.milestones, seen),
+  Ran ran(const LaunchedBatch& batch, Time seen) {
+    const Milestones& passed = *batch.milestones;
+    const Time done = when_done(batch.milestones, seen),
                ended = done - streams_->driver.elapsed(passed.computed, passed.done);
     const Time began = ended - streams_->driver.elapsed(passed.began, passed.computed);
-    learn(flight.room, done - began);
+    learn(batch.capacity, done - began);
     return {began, ended};
   }
 
@@ -181,7 +181,7 @@ class GraphRunner {
     std::vector<DevicePointer> outputs;
   };
 
-  // The smallest graph that has room; it stays where it is when others are added.
+  // The smallest graph that is large enough; it stays where it is when others are added.
   const std::pair<const int, Graph>& graph_for(int size) const {
     const std::lock_guard lock(adding_);
     const auto found = graphs_.lower_bound(size);
@@ -198,22 +198,22 @@ class GraphRunner {
   }
 
   // Where nothing runs that copies could run beside, one stream does it all, which is launched in less time.
-  void give(int size, int room, const Graph& graph, const SlotMemory& slot, const Milestones& told) {
+  void give(int size, int capacity, const Graph& graph, const SlotMemory& slot, const Milestones& told) {
     try {
-      if (streams_->idle()) straight(size, room, graph, slot, told);
-      else beside(size, room, graph, slot, told);
+      if (streams_->idle()) straight(size, capacity, graph, slot, told);
+      else beside(size, capacity, graph, slot, told);
     } catch (...) {
       streams_->driver.synchronize(streams_->copy_in);  // the slot is for the next batch
       throw;
     }
   }
 
-  void straight(int size, int room, const Graph& graph, const SlotMemory& slot, const Milestones& told) {
+  void straight(int size, int capacity, const Graph& graph, const SlotMemory& slot, const Milestones& told) {
     const CudaDriver& driver = streams_->driver;
     const Handle stream = streams_->compute;
     for (std::size_t i = 0; i < inputs_.size(); ++i)
       driver.copy_to_device(inputs_[i].device, slot.inputs[i], bytes(size, inputs_[i].item), stream);
-    clear_rest(size, room);
+    clear_rest(size, capacity);
     driver.record(told.began, stream);
     driver.launch(graph.graph, stream);
     driver.record(told.computed, stream);
@@ -222,14 +222,14 @@ class GraphRunner {
     driver.record(told.done, stream);
   }
 
-  void beside(int size, int room, const Graph& graph, const SlotMemory& slot, const Milestones& told) {
+  void beside(int size, int capacity, const Graph& graph, const SlotMemory& slot, const Milestones& told) {
     const CudaDriver& driver = streams_->driver;
     copy_in(size, slot, told);
     driver.follow(streams_->compute, told.copied);
     driver.record(told.began, streams_->compute);
     for (std::size_t i = 0; i < inputs_.size(); ++i)
       driver.copy_within(inputs_[i].device, slot.staged[i], bytes(size, inputs_[i].item), streams_->compute);
-    clear_rest(size, room);
+    clear_rest(size, capacity);
     driver.launch(graph.graph, streams_->compute);
     for (std::size_t i = 0; i < outputs_.size(); ++i)
       driver.copy_within(slot.results[i], graph.outputs[i], bytes(size, outputs_[i]), streams_->compute);
@@ -251,9 +251,10 @@ class GraphRunner {
   }
 
   // Not what the last batch left there.
-  void clear_rest(int size, int room) {
-    for (const TensorRoom& input : inputs_)
-      streams_->driver.clear(input.device + bytes(size, input.item), bytes(room - size, input.item), streams_->compute);
+  void clear_rest(int size, int capacity) {
+    for (const GraphInput& input : inputs_)
+      streams_->driver.clear(input.device + bytes(size, input.item), bytes(capacity - size, input.item),
+                             streams_->compute);
   }
 
   static std::size_t bytes(int items, std::size_t each) { return static_cast<std::size_t>(items) * each; }
@@ -271,21 +272,21 @@ class GraphRunner {
     return at;
   }
 
-  void learn(int room, Time took) {
-    const auto [known, first] = takes_.emplace(room, took);
+  void learn(int capacity, Time took) {
+    const auto [known, first] = takes_.emplace(capacity, took);
     if (!first)
       known->second =
           std::min(took, known->second + known->second / 8);  // expecting it too early costs less than too late
   }
 
   const std::shared_ptr<GpuStreams> streams_;
-  const std::vector<TensorRoom> inputs_;
+  const std::vector<GraphInput> inputs_;
   std::vector<std::size_t> input_bytes_;
   const std::vector<std::size_t> outputs_;  // bytes of an item
   const std::vector<SlotMemory> slots_;
   mutable std::mutex adding_;                      // another thread adds graphs
-  std::map<int, Graph> graphs_;                    // by room
-  std::map<int, Time> takes_;                      // by room
+  std::map<int, Graph> graphs_;                    // by capacity
+  std::map<int, Time> takes_;                      // by capacity
   std::vector<std::shared_ptr<Milestones>> busy_;  // by slot: of the last batch in it
   std::vector<std::shared_ptr<Milestones>> milestones_;
   std::size_t next_ = 0, turn_ = 0;

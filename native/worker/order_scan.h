@@ -14,8 +14,8 @@
 namespace astrarium::worker {
 
 using Time = std::int64_t;
-using express::Member;
-using express::Written;
+using protocol::Member;
+using protocol::Written;
 
 struct RunBatch {
   std::int64_t run = 0, model = 0;
@@ -44,7 +44,7 @@ class OrderScan {
     order.model = pack_.number();
     const std::string_view members = pack_.binary();
     if (members.size() % sizeof(Member) != 0) return std::nullopt;
-    order.members = express::unpacked(members);
+    order.members = protocol::unpacked(members);
     order.start = pack_.number();
     if (!pack_.nothing()) order.shapes = pack_.list([this] { return of_member(); });
     const bool told = order.shapes.empty() || order.shapes.size() == order.members.size();
@@ -73,9 +73,9 @@ class OrderScan {
  private:
   static constexpr Time kLatest = Time{1} << 61;  // what is added to a time does not go beyond what a number holds
 
-  std::vector<Written> of_member() { return pack_.nothing() ? std::vector<Written>() : express::read_shapes(pack_); }
+  std::vector<Written> of_member() { return pack_.nothing() ? std::vector<Written>() : protocol::read_shapes(pack_); }
 
-  express::PackReader pack_;
+  protocol::PackReader pack_;
 };
 
 }  // namespace astrarium::worker

@@ -15,7 +15,7 @@
 namespace astrarium::worker {
 
 // As a line on which the next order comes while the last one is carried out.
-class Rehearsal : public Surroundings {
+class Rehearsal : public Environment {
  public:
   Rehearsal(std::string order, int times) : order_(std::move(order)), left_(times) {}
 

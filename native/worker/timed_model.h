@@ -12,13 +12,13 @@
 
 #include "messages/pack_writer.h"
 #include "tensors/model.h"
-#include "worker/work.h"
+#include "worker/native_batch.h"
 
 namespace astrarium::worker {
 
-using express::Shape;
-using express::Spec;
-using express::Wide;
+using protocol::Shape;
+using protocol::Spec;
+using protocol::Wide;
 
 // What one tensor of one item is answered with: a copy of *from*, or zeros.
 struct Answer {
@@ -35,11 +35,11 @@ inline void write_all(const std::vector<Answer>& answers) {
 }
 
 // Its GPU is never late: a batch follows the one before it without a gap, whatever the host does.
-class TimedWork : public Work {
+class TimedWork : public NativeBatch {
  public:
   TimedWork(Time takes, std::vector<Answer> answers) : takes_(takes), answers_(std::move(answers)) {}
 
-  std::optional<Ran> run(Time free, Time not_before, Waiting& waiting) override {
+  std::optional<Ran> run(Time free, Time not_before, BatchWait& waiting) override {
     const Time began = std::max(free, not_before), ended = began + takes_;
     if (!waiting.until(ended)) return std::nullopt;
     return Ran{began, ended};
@@ -65,7 +65,7 @@ class TimedModel : public NativeModel {
     }
   }
 
-  std::unique_ptr<Work> work(const Memory& memory, const RunBatch& order) override {
+  std::unique_ptr<NativeBatch> batch(const Memory& memory, const RunBatch& order) override {
     std::string shapes;
     const auto time = takes(order.members.size());
     auto found = answers(memory, order, shapes);
@@ -85,7 +85,7 @@ class TimedModel : public NativeModel {
   // How a batch is answered, and the shapes of that as news tell them; nothing where something is wrong with the order.
   std::optional<std::vector<Answer>> answers(const Memory& memory, const RunBatch& order, std::string& shapes) const {
     std::vector<Answer> found;
-    express::PackWriter pack(shapes);
+    protocol::PackWriter pack(shapes);
     if (open_) pack.array(order.members.size());
     else pack.nothing();
     for (std::size_t place = 0; place < order.members.size(); ++place) {
@@ -136,7 +136,7 @@ class TimedModel : public NativeModel {
       if (!memory.holds(at, bytes)) return std::nullopt;
       item->data = memory.data + static_cast<std::size_t>(at) + static_cast<std::size_t>(member.row) * item->bytes;
       items.push_back(std::move(*item));
-      at += express::aligned_wide(bytes);
+      at += protocol::aligned_wide(bytes);
     }
     return items;
   }
@@ -158,19 +158,19 @@ class TimedModel : public NativeModel {
 
   bool answer(const Memory& memory, const Member& member, const std::vector<Item>& items,
               std::vector<Answer>& found) const {
-    if (!memory.holds(member.reply, member.room)) return false;
+    if (!memory.holds(member.reply, member.reply_bytes)) return false;
     Wide at = 0;
     for (std::size_t i = 0; i < outputs_.size(); ++i) {
       const Item& item = output_of(i, items);
-      if (at + static_cast<Wide>(item.bytes) > member.room) return false;
+      if (at + static_cast<Wide>(item.bytes) > member.reply_bytes) return false;
       found.push_back(
           {memory.data + static_cast<std::size_t>(member.reply) + static_cast<std::size_t>(at), item.data, item.bytes});
-      at += express::aligned_wide(static_cast<Wide>(item.bytes));
+      at += protocol::aligned_wide(static_cast<Wide>(item.bytes));
     }
     return true;
   }
 
-  void append_shapes(express::PackWriter& pack, const std::vector<Item>& items) const {
+  void append_shapes(protocol::PackWriter& pack, const std::vector<Item>& items) const {
     pack.array(outputs_.size());
     for (std::size_t i = 0; i < outputs_.size(); ++i) {
       const Item& item = output_of(i, items);

@@ -18,7 +18,7 @@ from astrarium.placement.evaluation import evaluate
 from astrarium.placement.plan import Plan, Replica
 from astrarium.placement.policies import Search, placement_policies
 from astrarium.placement.problem import PlacedModel, PlacementRequests, Problem
-from astrarium.serving.planning.known import v100
+from astrarium.serving.planning.colocation import v100
 from astrarium.testing.checks import ContractError
 from astrarium.testing.placement import PlacementPolicyConformance, examine
 from astrarium.testing.placement.problems import gpus, model

@@ -23,7 +23,8 @@ from astrarium.serving.contract import (
     RequestArrived,
     Setup,
 )
-from astrarium.serving.state import Batch, Fate, ServingState
+from astrarium.serving.ledger import Fate
+from astrarium.serving.state import Batch, ServingState
 from astrarium.serving.world import ServingWorld
 from astrarium.testing.serving import ServingPolicyConformance
 from astrarium.testing.serving.cases import Case, cluster, linear_model, requests_at

@@ -29,10 +29,11 @@ from astrarium.serving.contract import (
     RequestArrived,
     RequestProfiled,
 )
+from astrarium.serving.ledger import Outcome
 from astrarium.serving.level import events
 from astrarium.serving.policies.window import Eager
 from astrarium.serving.scenario import Scenario, build, parse
-from astrarium.serving.state import Outcome, ServingState
+from astrarium.serving.state import ServingState
 from astrarium.serving.world import Profiler, ServingWorld, TableTruth
 from astrarium.testing.checks import ContractError
 from astrarium.testing.serving.audit import audit

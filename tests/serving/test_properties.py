@@ -29,10 +29,11 @@ from astrarium.serving.contract import (
     RequestProfiled,
     Setup,
 )
+from astrarium.serving.ledger import Outcome
 from astrarium.serving.policies import serving_policies
 from astrarium.serving.policies.astrarium import Astrarium
 from astrarium.serving.policies.window import Deferred, Eager, Gather, Timeout
-from astrarium.serving.state import Outcome, ServingState
+from astrarium.serving.state import ServingState
 from astrarium.testing.serving.audit import audit
 from astrarium.testing.serving.cases import Case, Run, cluster, linear_model, requests_at
 from astrarium.testing.serving.strategies import NO_DELAY, cases

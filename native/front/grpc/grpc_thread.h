@@ -78,7 +78,7 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
         kept_(std::move(shared)),
         shared_(*kept_),
         calls_(exchange_, number),
-        desk_(shared_.limits.head_bytes, shared_.limits.body_bytes) {}
+        plain_calls_(shared_.limits.head_bytes, shared_.limits.body_bytes) {}
 
   ~GrpcThread() override {
     stop();
@@ -87,8 +87,8 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
 
   // What follows is posted.
 
-  void serve(const ServedModel& model) { desk_.serve(std::make_shared<const ServedModel>(model)); }
-  void withhold(const std::string& name, const std::string& why) { desk_.withhold(name, why); }
+  void serve(const ServedModel& model) { plain_calls_.serve(std::make_shared<const ServedModel>(model)); }
+  void withhold(const std::string& name, const std::string& why) { plain_calls_.withhold(name, why); }
 
   // Takes no more connections, and closes each one as soon as its client knows and its last call is answered.
   void drain() {
@@ -304,7 +304,7 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
   static void forget_sent(GrpcConnection& connection, std::string& out) {
     constexpr std::size_t kKept = 1 << 14;  // bytes of memory, for the next time
     if (connection.sent == out.size()) {
-      express::trim(out, kKept);
+      protocol::trim(out, kKept);
     } else if (connection.sent > out.size() / 2) {
       out.erase(0, connection.sent);
     } else {
@@ -470,7 +470,7 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
 
   // Whether a message is whole; it lies in *body*, or with the stream.
   bool gather(GrpcStream& stream, std::string_view& body, Message& found) {
-    constexpr std::size_t kPrefix = express::ProtoAnswerWriter::kPrefix;
+    constexpr std::size_t kPrefix = protocol::ProtoAnswerWriter::kPrefix;
     if (body.empty()) return false;
     if (stream.has_message) return may_have(stream, body);
     if (!has_known_flag(stream, body)) return false;
@@ -561,8 +561,8 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
     if (stream.connection == nullptr) return;
     stream.connection->heads -= stream.cost;
     count_heads(0, stream.cost);
-    if (stream.pending != nullptr) ++stream.connection->http2->abandoned;
-    CallDesk::leave(stream);
+    if (stream.ticket != nullptr) ++stream.connection->http2->abandoned;
+    CallTickets::leave(stream);
     if (stream.is_long) leave_long(stream);
   }
 
@@ -583,48 +583,48 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
   // Takes a call or refuses it; else says why it goes the long way.
   std::string_view take(GrpcStream& stream, std::string_view message) {
     std::string_view why;
-    const auto* model = desk_.find(express::ProtoCallReader::model_name(message), why);
+    const auto* model = plain_calls_.find(protocol::ProtoCallReader::model_name(message), why);
     if (model == nullptr) return why;
-    express::Call& call = calls_.spare().call;
+    protocol::Call& call = calls_.spare().call;
     call.clear();
     call.model = *model;
     why = why_long(stream, call);
     if (!why.empty()) return why;
     if (!reader_.read(call, message, shared_.limits.body_bytes)) return reader_.why();
-    const CallDesk::Taking taking = calls_.take(stream, stream.received, stream.connection->number);
+    const CallTickets::Taking taking = calls_.take(stream, stream.received, stream.connection->number);
     if (taking.taken || !taking.why.empty()) return taking.why;
     refuse(stream, calls_.refusal());
     return {};
   }
 
   // What the metadata asks for.
-  std::string_view why_long(const GrpcStream& stream, express::Call& call) const {
+  std::string_view why_long(const GrpcStream& stream, protocol::Call& call) const {
     if (stream.timeline.size && stream.view(stream.timeline) != "0") return "x-astrarium-timeline";
     call.application = stream.view(stream.application);
-    if (call.application.size() > express::kLongestTag) return "x-astrarium-application";
+    if (call.application.size() > protocol::kLongestTag) return "x-astrarium-application";
     call.patience = timeout_of(stream.view(stream.timeout)).value_or(0);
     return {};
   }
 
   void answer_all() override {
-    const auto answer = [this](const Pending& pending, const express::Rooms* rooms) {
-      if (pending.asker == nullptr) return monotonic_ns();
-      auto& stream = static_cast<GrpcStream&>(*pending.asker);
+    const auto answer = [this](const ClientTicket& ticket, const protocol::ReplyLayout* layout) {
+      if (ticket.caller == nullptr) return monotonic_ns();
+      auto& stream = static_cast<GrpcStream&>(*ticket.caller);
       mark(*stream.connection);
-      if (rooms == nullptr) refuse(stream, calls_.refusal());
-      else write(*stream.connection->http2, stream, pending.call, *rooms);
+      if (layout == nullptr) refuse(stream, calls_.refusal());
+      else write(*stream.connection->http2, stream, ticket.call, *layout);
       return monotonic_ns();
     };
-    calls_.answer_all(answer, [this](ConnectionNumber number, const Asker* asker) {
-      GrpcConnection* connection = asker == nullptr ? connections_.find(number) : nullptr;
+    calls_.answer_all(answer, [this](ConnectionNumber number, const Caller* caller) {
+      GrpcConnection* connection = caller == nullptr ? connections_.find(number) : nullptr;
       if (connection != nullptr) --connection->http2->abandoned;
     });
     settle_marked();  // before anything new is read
   }
 
-  void write(GrpcHttp2& http2, GrpcStream& stream, const express::Call& call, const express::Rooms& rooms) {
+  void write(GrpcHttp2& http2, GrpcStream& stream, const protocol::Call& call, const protocol::ReplyLayout& layout) {
     constexpr std::size_t kSmall = 1 << 16;  // bytes: one frame rather than one for each piece
-    const auto& pieces = writer_.write(call, rooms);
+    const auto& pieces = writer_.write(call, layout);
     http2.send_head(stream, answer_head(), false);
     if (writer_.size() <= kSmall) {
       joined_.clear();
@@ -753,10 +753,10 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
 
   std::shared_ptr<GrpcShared> kept_;
   GrpcShared& shared_;
-  CallDesk calls_;
-  express::Desk desk_;
-  express::ProtoCallReader reader_;
-  express::ProtoAnswerWriter writer_;
+  CallTickets calls_;
+  protocol::PlainCalls plain_calls_;
+  protocol::ProtoCallReader reader_;
+  protocol::ProtoAnswerWriter writer_;
   std::unique_ptr<char[]> buffer_ = std::make_unique_for_overwrite<char[]>(kRead + kFrameHead + kSmallestFrame);
   std::string joined_, block_;
   std::size_t heads_ = 0, reported_ = 0;  // bytes of heads of this thread's connections, and as others know them

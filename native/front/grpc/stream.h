@@ -10,7 +10,7 @@
 #include <string_view>
 #include <utility>
 
-#include "front/call_desk.h"
+#include "front/call_tickets.h"
 #include "front/http2/connection.h"
 #include "front/long_way.h"
 #include "protocol/trim.h"
@@ -24,7 +24,7 @@ struct Place {
   std::size_t at = 0, size = 0;
 };
 
-struct GrpcStream : Http2Stream, Asker {
+struct GrpcStream : Http2Stream, Caller {
   enum Mode {
     kInfer,   // one message, which may be a plain call
     kUnary,   // one message, for Python
@@ -51,7 +51,7 @@ struct GrpcStream : Http2Stream, Asker {
   void clear() {
     constexpr std::size_t kKept = 1024;
     std::string kept = std::move(metadata);
-    express::trim(kept, kKept);
+    protocol::trim(kept, kKept);
     std::destroy_at(this);
     std::construct_at(this);
     metadata = std::move(kept);
@@ -96,7 +96,7 @@ inline std::optional<Time> timeout_of(std::string_view text) {
   if (text.size() < 2 || text.size() > kMostDigits + 1) return std::nullopt;
   const auto unit = kUnits.find(text.back());
   std::size_t number = 0;
-  if (unit == std::string_view::npos || !express::whole_number(text.substr(0, text.size() - 1), number))
+  if (unit == std::string_view::npos || !protocol::whole_number(text.substr(0, text.size() - 1), number))
     return std::nullopt;
   constexpr Time kLongest = Time{1'000'000'000} * 1'000'000'000;  // FOREVER in astrarium.core.quantities
   if (number > static_cast<std::size_t>(kLongest / kSizes[unit])) return kLongest;

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "front/call_desk.h"
+#include "front/call_tickets.h"
 #include "front/incoming.h"
 #include "front/long_way.h"
 #include "protocol/trim.h"
@@ -47,7 +47,7 @@ class Bytes {
 
   void clear() {
     begin_ = 0;
-    express::trim(text_, kKept);
+    protocol::trim(text_, kKept);
   }
 
  private:
@@ -110,7 +110,7 @@ class Connections {
   std::size_t open_ = 0;
 };
 
-struct Connection : Asker {
+struct Connection : Caller {
   int fd = -1;  // -1: this place is free
   ConnectionNumber number = 0;
 
@@ -121,7 +121,7 @@ struct Connection : Asker {
   Bytes out;
   Time since = 0;  // when the first byte of this request came, or something last was sent
 
-  // What comes while `pending` waits for its answer waits too.
+  // What comes while `ticket` waits for its answer waits too.
   bool closes = false;      // as soon as it is idle
   bool closing = false;     // as soon as it has taken what is left for it
   bool encouraged = false;  // to send the body that it asked about
@@ -139,11 +139,11 @@ struct Connection : Asker {
 
   std::uint32_t armed = 0;  // what epoll waits for
 
-  bool idle() const { return !is_long && pending == nullptr && !incoming && in.empty() && out.empty(); }
-  bool arriving() const { return !is_long && pending == nullptr && (incoming || !in.empty()) && out.empty(); }
+  bool idle() const { return !is_long && ticket == nullptr && !incoming && in.empty() && out.empty(); }
+  bool arriving() const { return !is_long && ticket == nullptr && (incoming || !in.empty()) && out.empty(); }
 
   // Whether the client has sent its last byte and nothing of a request is left to be answered.
-  bool is_over() const { return closes && deaf && !is_long && pending == nullptr && out.empty(); }
+  bool is_over() const { return closes && deaf && !is_long && ticket == nullptr && out.empty(); }
 
   // Whether anything may be read from it now. What comes while a call waits for its answer is read once, so that we
   // hear of clients that leave.
@@ -151,7 +151,7 @@ struct Connection : Asker {
     if (deaf) return left;
     if (is_long) return !paused && !stalled;
     if (incoming) return true;
-    return out.empty() && (pending == nullptr || in.empty());
+    return out.empty() && (ticket == nullptr || in.empty());
   }
 
   // Sends what is left; 0, or what is wrong with the socket.

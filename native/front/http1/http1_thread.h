@@ -14,7 +14,7 @@
 #include <string_view>
 #include <utility>
 
-#include "front/call_desk.h"
+#include "front/call_tickets.h"
 #include "front/event_thread.h"
 #include "front/http1/connection.h"
 #include "front/http1/request_reader.h"
@@ -25,8 +25,8 @@
 namespace astrarium::front {
 
 // What all threads of a network share.
-struct NetworkShared {
-  NetworkShared(Exchange& exchange, HttpLimits limits, Keys keys, std::string too_slow, std::string no_descriptor)
+struct Http1Shared {
+  Http1Shared(Exchange& exchange, HttpLimits limits, Keys keys, std::string too_slow, std::string no_descriptor)
       : exchange(exchange),
         limits(limits),
         keys(std::move(keys)),
@@ -43,25 +43,25 @@ struct NetworkShared {
   std::atomic<std::size_t> held = 0;  // bytes of requests that are not whole
 };
 
-class NetworkThread : public EventThread {
+class Http1Thread : public EventThread {
  public:
-  NetworkThread(std::shared_ptr<NetworkShared> shared, int number, int listener)
+  Http1Thread(std::shared_ptr<Http1Shared> shared, int number, int listener)
       : EventThread(shared->exchange, number, listener),
         kept_(std::move(shared)),
         shared_(*kept_),
         calls_(exchange_, number),
-        desk_(shared_.limits.head_bytes, shared_.limits.body_bytes),
-        reader_(desk_, shared_.keys, shared_.limits.head_bytes) {}
+        plain_calls_(shared_.limits.head_bytes, shared_.limits.body_bytes),
+        reader_(plain_calls_, shared_.keys, shared_.limits.head_bytes) {}
 
-  ~NetworkThread() override {
+  ~Http1Thread() override {
     stop();
     connections_.each([](const Connection& connection) { ::close(connection.fd); });
   }
 
   // What follows is posted.
 
-  void serve(const ServedModel& model) { desk_.serve(std::make_shared<const ServedModel>(model)); }
-  void withhold(const std::string& name, const std::string& why) { desk_.withhold(name, why); }
+  void serve(const ServedModel& model) { plain_calls_.serve(std::make_shared<const ServedModel>(model)); }
+  void withhold(const std::string& name, const std::string& why) { plain_calls_.withhold(name, why); }
 
   // Takes no more connections, and closes each one as soon as its last answer is sent.
   void drain() {
@@ -151,7 +151,7 @@ class NetworkThread : public EventThread {
   void lose(Connection& connection, int error) {
     if (connection.fd < 0) return;
     if (connection.is_known) pass({Passed::kLost, connection.number, {}, {}, 0, error});
-    CallDesk::leave(connection);
+    CallTickets::leave(connection);
     if (connection.incoming) calls_.abandon(*connection.incoming);
     hold_less(connection.in.size());
     ::close(connection.fd);
@@ -216,8 +216,7 @@ class NetworkThread : public EventThread {
   void receive(Connection& connection) {
     if (connection.left) return throw_away(connection);
     if (connection.incoming) return receive_body(connection);
-    const bool looks =
-        connection.large && connection.in.empty() && connection.pending == nullptr && !connection.is_long;
+    const bool looks = connection.large && connection.in.empty() && connection.ticket == nullptr && !connection.is_long;
     const ssize_t size = ::recv(connection.fd, buffer_.get(), looks ? kLook : kRead, MSG_DONTWAIT);
     if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (size < 0) return lose(connection, errno);
@@ -227,7 +226,7 @@ class NetworkThread : public EventThread {
       pass_on(connection, data, {});
       return arm(connection);
     }
-    if (connection.pending == nullptr && connection.in.empty()) {
+    if (connection.ticket == nullptr && connection.in.empty()) {
       connection.since = arrived_;
       return read_fresh(connection, data);
     }
@@ -249,7 +248,7 @@ class NetworkThread : public EventThread {
 
   // Requests from bytes that were read just now; what is left of them is kept.
   void read_fresh(Connection& connection, std::string_view data) {
-    while (!data.empty() && connection.out.empty() && connection.pending == nullptr) {
+    while (!data.empty() && connection.out.empty() && connection.ticket == nullptr) {
       const Reading found = reader_.read(data, calls_.spare().call);
       if (found.found == Reading::kOther) return go_long(connection, data, found.why);
       encourage(connection, found);
@@ -306,18 +305,18 @@ class NetworkThread : public EventThread {
   bool begin_body(Connection& connection, std::string_view data, const Reading& found) {
     connection.large = false;
     if (found.size < data.size() + shared_.limits.straight || is_full_house()) return false;
-    const std::string_view room(exchange_.memory, exchange_.size);
-    const std::size_t before = reader_.preview(data, room, calls_.spare().call);
+    const std::string_view area(exchange_.memory, exchange_.size);
+    const std::size_t before = reader_.preview(data, area, calls_.spare().call);
     if (before == 0) return false;
     auto incoming = std::make_unique<Incoming>();
-    const CallDesk::Beginning begun = calls_.begin(connection.since, room, *incoming);
-    if (begun == CallDesk::Beginning::kWaits) return false;
+    const CallTickets::Beginning begun = calls_.begin(connection.since, area, *incoming);
+    if (begun == CallTickets::Beginning::kWaits) return false;
     incoming->left = found.size - before;
     incoming->land(data.substr(before));
     connection.incoming = std::move(incoming);
     forget_kept(connection);
     connection.large = true;
-    if (begun == CallDesk::Beginning::kRefused) tell_refusal(connection);
+    if (begun == CallTickets::Beginning::kRefused) tell_refusal(connection);
     receive_body(connection);
     return true;
   }
@@ -348,14 +347,14 @@ class NetworkThread : public EventThread {
   }
 
   bool finish(Connection& connection, Incoming& body) {
-    const express::Model& model = *body.pending->call.model;
+    const protocol::Model& model = *body.ticket->call.model;
     std::string_view why;
-    const auto* known = desk_.find(model.name, why);
+    const auto* known = plain_calls_.find(model.name, why);
     return calls_.finish(connection, body, known != nullptr && takes_calls_of(**known, model)).taken;
   }
 
   // Whether calls that were read for one model are right for the other, which has its name.
-  static bool takes_calls_of(const express::Model& one, const express::Model& other) {
+  static bool takes_calls_of(const protocol::Model& one, const protocol::Model& other) {
     return one.index == other.index && one.version == other.version && one.max_batch == other.max_batch &&
            one.inputs == other.inputs && one.outputs == other.outputs;
   }
@@ -382,7 +381,7 @@ class NetworkThread : public EventThread {
   }
 
   void keep(Connection& connection, std::string_view data) {
-    if (connection.pending == nullptr && !may_hold(data.size())) {
+    if (connection.ticket == nullptr && !may_hold(data.size())) {
       connection.in.append(data);
       shared_.held.fetch_add(data.size(), std::memory_order_relaxed);
       return go_long_kept(connection, "held");
@@ -403,7 +402,7 @@ class NetworkThread : public EventThread {
   // Takes the call that was read, or refuses it; else says why it goes the long way.
   std::string_view take(Connection& connection) {
     if (is_full_house()) return "busy";
-    const CallDesk::Taking taking = calls_.take(connection, connection.since);
+    const CallTickets::Taking taking = calls_.take(connection, connection.since);
     if (taking.taken || !taking.why.empty()) return taking.why;
     tell_refusal(connection);
     return {};
@@ -430,31 +429,31 @@ class NetworkThread : public EventThread {
   // ---- answers
 
   void answer_all() override {
-    const auto answer = [this](const Pending& pending, const express::Rooms* rooms) {
-      writer_.about(pending.call);
-      if (rooms == nullptr) refuse(calls_.refusal());
-      else if (!writer_.write(pending.call, *rooms, pending.call.timed ? stage_line(pending) : std::string()))
+    const auto answer = [this](const ClientTicket& ticket, const protocol::ReplyLayout* layout) {
+      writer_.about(ticket.call);
+      if (layout == nullptr) refuse(calls_.refusal());
+      else if (!writer_.write(ticket.call, *layout, ticket.call.timed ? stage_line(ticket) : std::string()))
         refuse(calls_.no_text(writer_.no_text()));
-      if (pending.asker != nullptr) send_answer(static_cast<Connection&>(*pending.asker), pending.call.closes);
+      if (ticket.caller != nullptr) send_answer(static_cast<Connection&>(*ticket.caller), ticket.call.closes);
       return monotonic_ns();
     };
-    calls_.answer_all(answer, [this](ConnectionNumber, Asker* asker) {
-      if (asker == nullptr) return;
-      auto& connection = static_cast<Connection&>(*asker);
+    calls_.answer_all(answer, [this](ConnectionNumber, Caller* caller) {
+      if (caller == nullptr) return;
+      auto& connection = static_cast<Connection&>(*caller);
       connection.since = monotonic_ns();
       settle(connection);
     });
   }
 
   // How long each stage took, in microseconds: as stage_line in astrarium.server.stage_line.
-  static std::string stage_line(const Pending& pending) {
-    const Time times[] = {pending.received, pending.admitted, pending.dispatched,
-                          pending.started,  pending.finished, monotonic_ns()};
+  static std::string stage_line(const ClientTicket& ticket) {
+    const Time times[] = {ticket.received, ticket.admitted, ticket.dispatched,
+                          ticket.started,  ticket.finished, monotonic_ns()};
     constexpr std::string_view kBetween[] = {"admit=", ", queue=", ", hand_over=", ", execute=", ", answer="};
     std::string line = "x-astrarium-timeline: ";
     for (std::size_t i = 0; i < std::size(kBetween); ++i)
       line.append(kBetween[i]) += std::to_string((times[i + 1] - times[i]) / 1000);
-    return line + ", batch=" + std::to_string(pending.batch_size) + ", gpu=" + std::to_string(pending.gpu) + "\r\n";
+    return line + ", batch=" + std::to_string(ticket.batch_size) + ", gpu=" + std::to_string(ticket.gpu) + "\r\n";
   }
 
   void send_answer(Connection& connection, bool closes) {
@@ -521,7 +520,7 @@ class NetworkThread : public EventThread {
   // Idle, or a client that takes none of its answer. Python times those of the long way itself, until it closes them.
   static bool is_left_alone(const Connection& connection) {
     if (connection.is_long) return connection.closing && !connection.out.empty();
-    return connection.pending == nullptr;
+    return connection.ticket == nullptr;
   }
 
   void too_slow(Connection& connection) {
@@ -538,12 +537,12 @@ class NetworkThread : public EventThread {
     send_rest(connection);
   }
 
-  std::shared_ptr<NetworkShared> kept_;
-  NetworkShared& shared_;
-  CallDesk calls_;
-  express::Desk desk_;
+  std::shared_ptr<Http1Shared> kept_;
+  Http1Shared& shared_;
+  CallTickets calls_;
+  protocol::PlainCalls plain_calls_;
   RequestReader reader_;
-  express::AnswerWriter writer_;
+  protocol::AnswerWriter writer_;
   std::unique_ptr<char[]> buffer_ = std::make_unique_for_overwrite<char[]>(kRead);
   Connections<Connection> connections_;
 };

@@ -24,13 +24,13 @@ struct Reading {
 
 class RequestReader {
  public:
-  RequestReader(const express::Desk& desk, const Keys& keys, std::size_t largest_head)
-      : desk_(desk), keys_(keys), largest_head_(largest_head) {}
+  RequestReader(const protocol::PlainCalls& desk, const Keys& keys, std::size_t largest_head)
+      : plain_calls_(desk), keys_(keys), largest_head_(largest_head) {}
 
   // Fills *call* from a whole request; the call refers to the request and to this reader until the next one is read.
-  Reading read(std::string_view data, express::Call& call) {
+  Reading read(std::string_view data, protocol::Call& call) {
     std::string_view why;
-    const auto asked = desk_.asked(data, why);
+    const auto asked = plain_calls_.asked(data, why);
     if (!asked) return may_become_plain(data, why) ? part(data.size() + 1) : other(why);
     if (!keys_.admit(asked->head.authorization, asked->head.api_key))
       return other("key");  // who shows no key has no body kept either
@@ -41,30 +41,30 @@ class RequestReader {
     if (found.found != Reading::kWhole) return found;
     if (!unpack(asked->head, body)) return other("content-encoding");
     call.clear();
-    why = desk_.fill(call, *asked, body);
+    why = plain_calls_.fill(call, *asked, body);
     return why.empty() ? found : other(why);
   }
 
-  // Fills *call* from the beginning of a request whose tensors are on their way, as if they lay in *room*, which nobody
+  // Fills *call* from the beginning of a request whose tensors are on their way, as if they lay in *area*, which nobody
   // reads. Returns how many bytes come before them; 0 where more must be seen to say what the request is.
-  std::size_t preview(std::string_view data, std::string_view room, express::Call& call) {
+  std::size_t preview(std::string_view data, std::string_view area, protocol::Call& call) {
     std::string_view why;
-    const auto asked = desk_.asked(data, why);
+    const auto asked = plain_calls_.asked(data, why);
     if (!asked || !asked->head.json || !tensors_follow(*asked) || data.size() < asked->head.size + *asked->head.json)
       return 0;
     const std::size_t json = *asked->head.json, binary = asked->head.body - std::min(json, asked->head.body);
-    if (binary == 0 || binary > room.size()) return 0;
+    if (binary == 0 || binary > area.size()) return 0;
     call.clear();
-    why = desk_.fill(call, *asked, data.substr(asked->head.size, json), room.substr(0, binary));
+    why = plain_calls_.fill(call, *asked, data.substr(asked->head.size, json), area.substr(0, binary));
     return why.empty() ? asked->head.size + json : 0;
   }
 
  private:
   // Whether nobody has to look at the bytes of tensors, and they come as they are.
-  static bool tensors_follow(const express::Asked& asked) {
-    const auto varies = [](const express::Spec& input) { return input.type->kind == express::Kind::kBytes; };
+  static bool tensors_follow(const protocol::Asked& asked) {
+    const auto varies = [](const protocol::Spec& input) { return input.type->kind == protocol::Kind::kBytes; };
     const auto& inputs = asked.model->inputs;
-    return !asked.head.chunked && !asked.head.expects && asked.head.coded == express::Coding::kNone &&
+    return !asked.head.chunked && !asked.head.expects && asked.head.coded == protocol::Coding::kNone &&
            std::none_of(inputs.begin(), inputs.end(), varies);
   }
 
@@ -76,7 +76,7 @@ class RequestReader {
   static Reading other(std::string_view why) { return {Reading::kOther, 0, why}; }
 
   // Where the request ends, and its body.
-  Reading framed(std::string_view data, const express::Head& head, std::string_view& body) {
+  Reading framed(std::string_view data, const protocol::Head& head, std::string_view& body) {
     const std::string_view rest = data.substr(head.size);
     if (head.chunked) return from_chunks(rest, head.size, body);
     if (rest.size() < head.body) return part(head.size + head.body);
@@ -85,19 +85,19 @@ class RequestReader {
   }
 
   Reading from_chunks(std::string_view rest, std::size_t head, std::string_view& body) {
-    const auto found = chunks_.find(rest, desk_.largest_body());
-    if (found == express::Chunks::kPart) return part(head + chunks_.need);
-    if (found == express::Chunks::kOther) return other("transfer-encoding");
-    express::trim(joined_, kKept);
+    const auto found = chunks_.find(rest, plain_calls_.largest_body());
+    if (found == protocol::Chunks::kPart) return part(head + chunks_.need);
+    if (found == protocol::Chunks::kOther) return other("transfer-encoding");
+    protocol::trim(joined_, kKept);
     chunks_.join(joined_);
     body = joined_;
     return {Reading::kWhole, head + chunks_.size};
   }
 
-  bool unpack(const express::Head& head, std::string_view& body) {
-    if (head.coded == express::Coding::kNone) return true;
-    express::trim(inflated_, kKept);
-    if (!inflater_.inflate(body, std::min(kMostInflated, desk_.largest_body()), inflated_)) return false;
+  bool unpack(const protocol::Head& head, std::string_view& body) {
+    if (head.coded == protocol::Coding::kNone) return true;
+    protocol::trim(inflated_, kKept);
+    if (!inflater_.inflate(body, std::min(kMostInflated, plain_calls_.largest_body()), inflated_)) return false;
     body = inflated_;
     return true;
   }
@@ -107,14 +107,14 @@ class RequestReader {
     const auto both = std::min(data.size(), kStart.size()), line = data.find('\n');
     if (line != std::string_view::npos && (line == 0 || data[line - 1] != '\r'))
       return false;  // no head has such lines
-    return why == express::kInPieces && data.size() < largest_head_ && data.substr(0, both) == kStart.substr(0, both);
+    return why == protocol::kInPieces && data.size() < largest_head_ && data.substr(0, both) == kStart.substr(0, both);
   }
 
-  const express::Desk& desk_;
+  const protocol::PlainCalls& plain_calls_;
   const Keys& keys_;
   std::size_t largest_head_;
-  express::Chunks chunks_;
-  express::Inflater inflater_;
+  protocol::Chunks chunks_;
+  protocol::Inflater inflater_;
   std::string joined_, inflated_;
 };
 

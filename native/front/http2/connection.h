@@ -293,7 +293,7 @@ class Http2Connection {
     block_ += body;
     if (!(head.flags & kEndHeaders)) return;
     block(std::exchange(block_stream_, 0), block_);
-    express::trim(block_);
+    protocol::trim(block_);
   }
 
   // A whole header block: of a new stream, of the end of one, or of one that is no more.

@@ -62,8 +62,8 @@ class RequestHead {
     length_ = -1;
     good_ = true;
     has_fields_ = false;
-    express::trim(authority_, kKept);
-    express::trim(host_, kKept);
+    protocol::trim(authority_, kKept);
+    protocol::trim(host_, kKept);
   }
 
   // *clean*: name and value have only characters that they may have. False once the head is malformed.
@@ -110,7 +110,7 @@ class RequestHead {
 
   bool take_length(std::string_view value) {
     std::size_t length = 0;
-    if (!express::whole_number(value, length)) return false;
+    if (!protocol::whole_number(value, length)) return false;
     if (length_ >= 0 && length_ != static_cast<std::int64_t>(length)) return false;
     length_ = static_cast<std::int64_t>(length);
     return true;

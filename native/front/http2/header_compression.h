@@ -182,8 +182,8 @@ class HpackDecoder {
   bool decode(std::string_view block, Take take) {
     left_ = block;
     const bool whole = decode_all(take);
-    express::trim(name_, kKept);
-    express::trim(value_, kKept);
+    protocol::trim(name_, kKept);
+    protocol::trim(value_, kKept);
     return whole;
   }
 

@@ -14,12 +14,12 @@
 
 namespace astrarium {
 
-class Astrarium final : public WindowScheduler<Line, Astrarium> {
+class Astrarium final : public WindowScheduler<RequestQueue, Astrarium> {
   friend WindowScheduler;
 
  public:
   Astrarium(const Setup& setup, const Parameters& p)
-      : WindowScheduler(setup, lines(setup)),
+      : WindowScheduler(setup, queues(setup)),
         lookahead_(p.integers.at("lookahead") != 0),
         touched_(setup.models.size()),
         running_(static_cast<std::size_t>(setup.gpus)) {
@@ -55,7 +55,7 @@ class Astrarium final : public WindowScheduler<Line, Astrarium> {
   static std::size_t lines_of(const Model& model) {
     return model.dynamic ? std::max<std::size_t>(1, model.dynamic->history.size()) : 1;
   }
-  static std::size_t lines(const Setup& setup) {
+  static std::size_t queues(const Setup& setup) {
     std::size_t count = 0;
     for (const Model& model : setup.models) count += lines_of(model);
     return count;
@@ -63,7 +63,7 @@ class Astrarium final : public WindowScheduler<Line, Astrarium> {
 
   static std::unique_ptr<Applications> crowd_of(const Model& model, const Parameters& p) {
     if (!model.dynamic) return nullptr;
-    return std::make_unique<Applications>(model, p.integers.at("memory"), static_cast<Lines>(p.integers.at("lines")));
+    return std::make_unique<Applications>(model, p.integers.at("memory"), static_cast<Lines>(p.integers.at("queues")));
   }
 
   int line_of(std::int64_t id) const {
@@ -114,50 +114,55 @@ class Astrarium final : public WindowScheduler<Line, Astrarium> {
       crowd(model)->arrived(instant.now, instant.arrivals.application[id]);
       touched_.add(model);
     }
-    for (const Event& event : instant.events) hear_of(instant.now, event);
+    for (const Event& event : instant.events) std::visit([&](const auto& one) { learn_from(instant.now, one); }, event);
     for (const int model : touched_.members())  // in any order: a model touches no other
       if (crowd(model)->times.refreshed(instant.now)) learn(instant.now, model);
     touched_.clear();
   }
 
-  void hear_of(Time now, const Event& event) {
-    if (event.what == Happened::kRequestProfiled) {
-      if (!crowd(event.gpu)) return;
-      crowd(event.gpu)->times.measured(now, static_cast<int>(event.run), event.started);
-      return touched_.add(event.gpu);
-    }
-    std::deque<Running>& running = running_[static_cast<std::size_t>(event.gpu)];
-    if (event.what == Happened::kBatchFailed || event.what == Happened::kGpuLeft) return running.clear();
-    if (event.what != Happened::kBatchFinished || running.empty() || running.front().run != event.run) return;
+  void learn_from(Time now, const RequestProfiled& profiled) {
+    if (!crowd(profiled.model)) return;
+    crowd(profiled.model)->times.measured(now, profiled.application, profiled.alone);
+    touched_.add(profiled.model);
+  }
+  void learn_from(Time now, const BatchFinished& finished) {
+    std::deque<Running>& running = running_on(finished.gpu);
+    if (running.empty() || running.front().run != finished.run) return;
     const Running batch = std::move(running.front());
     running.pop_front();
     if (!crowd(batch.model)) return;
-    crowd(batch.model)
-        ->times.finished(now, batch.applications, (event.stopped ? event.stopped : now) - event.started, kSafe);
+    const Time took = (finished.stopped ? finished.stopped : now) - finished.started;
+    crowd(batch.model)->times.finished(now, batch.applications, took, kSafe);
     touched_.add(batch.model);
   }
+  void learn_from(Time, const BatchFailed& failed) { running_on(failed.gpu).clear(); }
+  void learn_from(Time, const GpuLeft& gone) { running_on(gone.gpu).clear(); }
+  void learn_from(Time, const BatchPreempted&) {}  // it cancels none
+  void learn_from(Time, const GpuJoined&) {}
 
   // Remember which requests run together: a batch's time tells about its members.
   void sent(int gpu, const RunningBatch& batch) {
     if (!learns_) return;
     Running running{batch.run, arrivals_->model[batch.requests[0]], {}};
     for (const std::int64_t id : batch.requests) running.applications.push_back(arrivals_->application[id]);
-    running_[static_cast<std::size_t>(gpu)].push_back(std::move(running));
+    running_on(gpu).push_back(std::move(running));
   }
+
+  std::deque<Running>& running_on(int gpu) { return running_[static_cast<std::size_t>(gpu)]; }
 
   static constexpr Time kPlanEvery = 50 * kMillisecond;
   static constexpr int kAhead = 2;
 
-  Time opens(const Line& line) const { return line.opens(arrivals_->time[line.head()]); }
+  Time opens(const RequestQueue& line) const { return line.opens(arrivals_->time[line.head()]); }
 
   void plan(Time now, const Books& books) {
     if (now < plan_at_) return;
     plan_at_ = now + kPlanEvery;
     demands_.clear();
-    for (Line& line : queues_) demands_.push_back(line.demand(now));
+    for (RequestQueue& line : queues_) demands_.push_back(line.demand(now));
     lost_.roll(now);
     std::int64_t came = 0;
-    for (const Line& line : queues_) came += line.meter().window().first;
+    for (const RequestQueue& line : queues_) came += line.meter().window().first;
     const double lost = came > 0 ? static_cast<double>(lost_.window().first) / static_cast<double>(came) : 0.0;
     const Climate climate = climate_of(demands_, books.present(), lost);
     for (std::size_t line = 0; line < demands_.size(); ++line) queues_[line].adapt(demands_[line], climate);
@@ -176,7 +181,7 @@ class Astrarium final : public WindowScheduler<Line, Astrarium> {
   }
 
   void settle_ahead(Time now, int place, int gpu, Books& books) {
-    Line& line = queue(place);
+    RequestQueue& line = queue(place);
     const Time free = free_[gpu];
     if (line.settled(now, free)) return;
     bool looked = false;
@@ -219,7 +224,7 @@ class Astrarium final : public WindowScheduler<Line, Astrarium> {
   bool lookahead_, learns_ = false;
   std::vector<std::unique_ptr<Applications>> crowds_;  // by model; none of static ones
   std::vector<std::vector<int>> places_;               // by model and application: its line
-  std::vector<int> first_;                             // by model: the first of its lines
+  std::vector<int> first_;                             // by model: the first of its queues
   IndexSet touched_;
   std::vector<std::deque<Running>> running_;  // by GPU
   std::vector<std::pair<std::int64_t, Time>> moving_;

@@ -14,11 +14,11 @@ namespace astrarium {
 
 inline constexpr double kSafe = 0.9;
 
-class Line : public ModelQueue {
+class RequestQueue : public ModelQueue {
  public:
   // A negative patience adapts; `times` are those of a dynamic model.
-  Line(const Model& model, const Network& network, double patience, bool lookahead, bool few_gpus,
-       const LearntTimes* times)
+  RequestQueue(const Model& model, const Network& network, double patience, bool lookahead, bool few_gpus,
+               const LearntTimes* times)
       : ModelQueue(model, network, Gather::kWindow),
         patience_(patience),
         lookahead_(lookahead),

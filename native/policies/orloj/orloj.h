@@ -43,7 +43,7 @@ class Orloj : public Policy {
     rebase(now);
     drop(now, instant.arrivals, books);
     for (const Event& event : instant.events)
-      if (event.what != Happened::kRequestProfiled) idle_.set(event.gpu, books.gpu(event.gpu).idle() ? 0 : kForever);
+      if (const auto gpu = gpu_of(event)) idle_.set(*gpu, books.gpu(*gpu).idle() ? 0 : kForever);
     for (int gpu = 0; waiting_ && (gpu = idle_.first_at_most(0)) >= 0;) send(now, gpu, instant.arrivals, books);
     if (drops_.least() != timer_) {
       timer_ = drops_.least();
@@ -56,9 +56,10 @@ class Orloj : public Policy {
     const Arrivals& arrivals = instant.arrivals;
     for (std::int64_t id = instant.first; id < instant.last; ++id) push(instant.now, id, arrivals);
     for (const Event& event : instant.events) {
-      if (event.what != Happened::kRequestProfiled) continue;
-      times(event.gpu).measured(instant.now, static_cast<int>(event.run), event.started);
-      touched_.add(event.gpu);
+      const auto* profiled = std::get_if<RequestProfiled>(&event);
+      if (profiled == nullptr) continue;
+      times(profiled->model).measured(instant.now, profiled->application, profiled->alone);
+      touched_.add(profiled->model);
     }
     for (const int model : touched_.members()) {  // in any order: a model touches no other
       if (times(model).refreshed(instant.now)) learn(static_cast<std::size_t>(model));

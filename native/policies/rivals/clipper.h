@@ -40,7 +40,7 @@ class Clipper : public ReplicaScheduler {
     running_[static_cast<std::size_t>(gpu)] = {model, static_cast<int>(batch.requests.size()), oldest};
   }
 
-  void finished(const Instant& instant, const Event& event) override {
+  void finished(const Instant& instant, const BatchFinished& event) override {
     const Running& batch = running_[static_cast<std::size_t>(event.gpu)];
     adapt(event.gpu, batch, instant.now - (total_ ? batch.oldest : event.started));
   }

@@ -30,7 +30,8 @@ class Clockwork : public Policy {
   void decide(const Instant& instant, Books& books) override {
     const Time now = instant.now;
     for (std::int64_t id = instant.first; id < instant.last; ++id) push(id, instant.arrivals);
-    for (const Event& event : instant.events) see_gpu(now, event.gpu, instant.arrivals, books);
+    for (const Event& event : instant.events)
+      if (const auto gpu = gpu_of(event)) see_gpu(now, *gpu, instant.arrivals, books);
     dispatch(now, books);
     if (free_.least() >= kForever) {
       hold(now, books);

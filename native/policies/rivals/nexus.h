@@ -65,8 +65,8 @@ class Nexus : public ReplicaScheduler {
     for (const std::int64_t index : per_model(setup, p, "order")) {
       const int model = static_cast<int>(index);
       const Time slo = setup.models[static_cast<std::size_t>(model)].slo;
-      const Time room = slo - std::max(p.integers.at("reserve"), network_.response);
-      const int largest = std::max(1, largest_within(costs(model), room / 2));
+      const Time budget = slo - std::max(p.integers.at("reserve"), network_.response);
+      const int largest = std::max(1, largest_within(costs(model), budget / 2));
       profiles_.push_back({model, slo, &costs(model), largest});
       largest_[static_cast<std::size_t>(model)] = largest;
     }

@@ -26,8 +26,8 @@ class ReplicaScheduler : public Policy {
     for (std::int64_t id = instant.first; id < instant.last; ++id)
       bind(arrivals.model[id], arrivals.deadline[id] - network_.response, id);
     for (const Event& event : instant.events) {
-      touched_.push_back(event.gpu);
-      if (event.what == Happened::kBatchFinished) finished(instant, event);
+      if (const auto gpu = gpu_of(event)) touched_.push_back(*gpu);
+      if (const auto* batch = std::get_if<BatchFinished>(&event)) finished(instant, *batch);
     }
     std::sort(touched_.begin(), touched_.end());
     touched_.erase(std::unique(touched_.begin(), touched_.end()), touched_.end());
@@ -44,7 +44,7 @@ class ReplicaScheduler : public Policy {
   virtual std::pair<int, int> gather(Time now, int gpu, int model, const EntryQueue& queue) const = 0;
 
   virtual void sent(const Instant&, int /*gpu*/, int /*model*/, const RunningBatch&) {}
-  virtual void finished(const Instant&, const Event&) {}
+  virtual void finished(const Instant&, const BatchFinished&) {}
 
   const std::vector<Time>& costs(int model) const { return costs_[static_cast<std::size_t>(model)]; }
 

@@ -35,7 +35,8 @@ class Shepherd : public Policy {
       enqueue(id);
       arrived_.add(model_of(id));
     }
-    for (const Event& event : instant.events) see_gpu(event.gpu, books);
+    for (const Event& event : instant.events)
+      if (const auto gpu = gpu_of(event)) see_gpu(*gpu, books);
     serve_idle(instant.now, books);
     if (preempt_) challenge(instant.now, books);
     arrived_.clear();

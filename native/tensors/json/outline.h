@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace astrarium::express {
+namespace astrarium::protocol {
 
 // Copies the JSON but for `inputs[i].data`, in whose place stands which of `pieces` it is. Values that are copied or
 // cut out are only followed to their end: whether they are right is for those to say who read them.
@@ -121,4 +121,4 @@ class JsonOutline {
   std::size_t at_ = 0, copied_ = 0;
 };
 
-}  // namespace astrarium::express
+}  // namespace astrarium::protocol

@@ -12,7 +12,7 @@
 
 #include "tensors/json/text.h"
 
-namespace astrarium::express {
+namespace astrarium::protocol {
 
 class JsonScan {
  public:
@@ -179,4 +179,4 @@ class JsonScan {
   const char* end_;
 };
 
-}  // namespace astrarium::express
+}  // namespace astrarium::protocol

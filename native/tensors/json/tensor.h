@@ -15,7 +15,7 @@
 #include "tensors/json/text.h"
 #include "tensors/model.h"
 
-namespace astrarium::express {
+namespace astrarium::protocol {
 
 // Reads a JSON list, flat or nested as the shape says. `read` elements were right where the whole was not.
 class JsonTensor {
@@ -211,4 +211,4 @@ class JsonTensorWriter {
   std::string_view data_;
 };
 
-}  // namespace astrarium::express
+}  // namespace astrarium::protocol

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace astrarium::express {
+namespace astrarium::protocol {
 
 inline bool is_utf8(std::string_view text) {
   for (std::size_t at = 0; at < text.size();) {
@@ -141,4 +141,4 @@ inline void append_quoted(std::string& json, std::string_view text) {
   json += '"';
 }
 
-}  // namespace astrarium::express
+}  // namespace astrarium::protocol

@@ -22,7 +22,8 @@ from astrarium.testing.placement.problems import gpus
 from astrarium.testing.placement.problems import model as spread_model
 from astrarium_papers.alpaserve._common import cases, workloads
 from astrarium_papers.alpaserve._common.cases import FAIR, Case
-from astrarium_papers.alpaserve._common.timeline import Source, Timeline, Windows, replanned, serve_timeline
+from astrarium_papers.alpaserve._common.timeline import Timeline, serve_timeline
+from astrarium_papers.alpaserve._common.windows import Source, Windows, replanned
 
 PLAIN = GroupRuntime(stage_overhead=0, fixed_overhead=0)
 TWO = Shape(stages=2)

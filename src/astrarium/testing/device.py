@@ -20,8 +20,9 @@ from astrarium.core.quantities import MILLISECOND, Time
 from astrarium.core.trace import Step
 from astrarium.device import contract
 from astrarium.device.contract import IterationFailed, IterationFinished, IterationWanted, Job
+from astrarium.device.ledger import JobRow, Outcome
 from astrarium.device.level import LEVEL
-from astrarium.device.state import DeviceState, JobRow, Outcome
+from astrarium.device.state import DeviceState
 from astrarium.device.world import DeviceWorld
 from astrarium.testing.checks import ContractError, ensure, same
 from astrarium.testing.conformance import BOUNDED, PolicyConformance

@@ -25,12 +25,13 @@ from astrarium.serving.contract import (
     Request,
     latency_table,
 )
+from astrarium.serving.ledger import Outcome
 from astrarium.serving.policies._queue import Backlog
 from astrarium.serving.policies.astrarium import Astrarium
 from astrarium.serving.policies.astrarium.pressure import Climate
 from astrarium.serving.policies.astrarium.queues import RequestQueue
 from astrarium.serving.scenario import build, parse
-from astrarium.serving.state import Outcome, ServingState
+from astrarium.serving.state import ServingState
 from astrarium.testing.serving.cases import Case, Run, cluster, linear_model, with_truth
 from astrarium.testing.serving.strategies import NO_DELAY, cases, gpu_changes
 from tests.support.cases import run_case

@@ -18,8 +18,8 @@ from astrarium.serving.contract import (
     Network,
     Preempt,
 )
+from astrarium.serving.ledger import Outcome
 from astrarium.serving.policies.clockwork import ModelCandidates
-from astrarium.serving.state import Outcome
 from astrarium.testing.serving.cases import cluster, linear_model
 from tests.support.rival_runs import MS, Desk, bad_rate, inception_resnet, ms, resnet50, simulated
 

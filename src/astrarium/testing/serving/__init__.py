@@ -19,8 +19,9 @@ from astrarium.core.quantities import MILLISECOND, SECOND, Time
 from astrarium.run.simulate import World
 from astrarium.serving import contract
 from astrarium.serving.contract import GpuJoined, GpuLeft, Request
+from astrarium.serving.ledger import Fate, Outcome
 from astrarium.serving.level import LEVEL
-from astrarium.serving.state import Fate, Outcome, ServingState
+from astrarium.serving.state import ServingState
 from astrarium.serving.world import ServingWorld
 from astrarium.testing.checks import ensure, same
 from astrarium.testing.conformance import BOUNDED, PolicyConformance

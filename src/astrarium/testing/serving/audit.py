@@ -14,8 +14,9 @@ from itertools import pairwise
 from astrarium.core.quantities import Time
 from astrarium.serving import contract
 from astrarium.serving.contract import Request
+from astrarium.serving.ledger import Fate, Outcome
 from astrarium.serving.record import BATCHES
-from astrarium.serving.state import Batch, Fate, Outcome
+from astrarium.serving.state import Batch
 from astrarium.testing.checks import ensure
 from astrarium.testing.played import check_steps
 from astrarium.testing.serving.cases import Run

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from astrarium.core.quantities import Time
-from astrarium.serving.state import Fate, Outcome
+from astrarium.serving.ledger import Fate, Outcome
 from astrarium.testing.checks import ensure
 from astrarium.testing.serving.audit import audit
 from astrarium.testing.serving.cases import Run

@@ -19,9 +19,9 @@
 
 namespace astrarium::worker {
 
-class Line : public Surroundings {
+class SchedulerConnection : public Environment {
  public:
-  explicit Line(int socket) : socket_(socket) {
+  explicit SchedulerConnection(int socket) : socket_(socket) {
     const timeval quiet{1, 0};  // after which Python may look around
     ::setsockopt(socket_, SOL_SOCKET, SO_RCVTIMEO, &quiet, sizeof quiet);
   }

@@ -9,7 +9,7 @@
 
 namespace astrarium::front {
 
-class Sequence {
+class SequenceLock {
  public:
   // Odd while a change is under way.
   std::uint64_t begin_read() const { return step_.load(std::memory_order_acquire); }
@@ -30,20 +30,20 @@ class Sequence {
   }
 
  private:
-  friend class Together;
+  friend class SequenceWrite;
   std::atomic<std::uint64_t> step_ = 0;
 };
 
 // While it is there a change is under way. Only the sequence's one writer makes them, never one inside another.
-class Together {
+class SequenceWrite {
  public:
-  explicit Together(Sequence& sequence) : step_(sequence.step_) {
+  explicit SequenceWrite(SequenceLock& sequence) : step_(sequence.step_) {
     step_.store(step_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     std::atomic_thread_fence(std::memory_order_release);
   }
-  ~Together() { step_.store(step_.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
-  Together(const Together&) = delete;
-  Together& operator=(const Together&) = delete;
+  ~SequenceWrite() { step_.store(step_.load(std::memory_order_relaxed) + 1, std::memory_order_release); }
+  SequenceWrite(const SequenceWrite&) = delete;
+  SequenceWrite& operator=(const SequenceWrite&) = delete;
 
  private:
   std::atomic<std::uint64_t>& step_;

@@ -16,8 +16,8 @@ struct Memory {
   char* data;
   std::size_t size;
 
-  bool holds(express::Wide at, express::Wide bytes) const {
-    return at >= 0 && bytes >= 0 && at + bytes <= static_cast<express::Wide>(size);
+  bool holds(protocol::Wide at, protocol::Wide bytes) const {
+    return at >= 0 && bytes >= 0 && at + bytes <= static_cast<protocol::Wide>(size);
   }
 };
 
@@ -39,9 +39,9 @@ class DeviceLost : public std::runtime_error {
 };
 
 // How a batch waits: orders are heard meanwhile, and others are launched.
-class Waiting {
+class BatchWait {
  public:
-  virtual ~Waiting() = default;
+  virtual ~BatchWait() = default;
   virtual Time now() = 0;
   // False where the batch is to be stopped.
   virtual bool until(Time instant) = 0;
@@ -49,9 +49,9 @@ class Waiting {
   virtual void until_ready(Time expected, const std::function<bool()>& ready) = 0;
 };
 
-class Work {
+class NativeBatch {
  public:
-  virtual ~Work() = default;
+  virtual ~NativeBatch() = default;
 
   // Whether the GPU has the batch, or need not be given it.
   virtual bool launched() const { return true; }
@@ -63,7 +63,7 @@ class Work {
 
   // Runs it, or waits until it has run; nothing where it was stopped before. *free* is when the batch before left the
   // GPU.
-  virtual std::optional<Ran> run(Time free, Time not_before, Waiting& waiting) = 0;
+  virtual std::optional<Ran> run(Time free, Time not_before, BatchWait& waiting) = 0;
   virtual void answer() = 0;
 
   std::string shapes = "\xc0";  // of the answers, as news tell them: nothing where the model's own say it all
@@ -73,7 +73,7 @@ class NativeModel {
  public:
   virtual ~NativeModel() = default;
   // Nothing where the batch is one for Python, which may have to say what is wrong with it.
-  virtual std::unique_ptr<Work> work(const Memory& memory, const RunBatch& order) = 0;
+  virtual std::unique_ptr<NativeBatch> batch(const Memory& memory, const RunBatch& order) = 0;
 };
 
 }  // namespace astrarium::worker

@@ -13,50 +13,51 @@
 
 namespace astrarium::front {
 
-// Bytes of one item of all these tensors, or nothing where they vary (fixed_bytes in astrarium.serving.live.arena).
-inline std::optional<std::size_t> fixed_bytes(const std::vector<express::Spec>& specs) {
+// Bytes of one item of all these tensors, or nothing where they vary (fixed_bytes in astrarium.serving.live.layout).
+inline std::optional<std::size_t> fixed_bytes(const std::vector<protocol::Spec>& specs) {
   std::size_t sum = 0;
-  for (const express::Spec& spec : specs) {
+  for (const protocol::Spec& spec : specs) {
     std::size_t size = spec.type->bytes;
     if (size == 0) return std::nullopt;
     for (const std::int64_t length : spec.item) {
       if (length < 0) return std::nullopt;
       size *= static_cast<std::size_t>(length);
     }
-    sum += express::aligned(size);
+    sum += protocol::aligned(size);
   }
   return sum;
 }
 
 // Each thread has one of its own: threads that count references to the same object wait for each other.
-struct ServedModel : express::Model {
+struct ServedModel : protocol::Model {
   std::vector<std::string> applications;
   std::vector<std::size_t> limited;  // which inputs take not every number
   bool fixed_inputs = false;
   std::optional<std::size_t> reply_bytes;  // of one row, where no output varies
-  mutable express::Rooms rooms;            // of an answer whose outputs do not vary; where it lies is filled in
+  mutable protocol::ReplyLayout layout;    // of an answer whose outputs do not vary; where it lies is filled in
 
-  ServedModel(express::Model model, std::vector<std::string> applications)
-      : express::Model(std::move(model)), applications(std::move(applications)) {
+  ServedModel(protocol::Model model, std::vector<std::string> applications)
+      : protocol::Model(std::move(model)), applications(std::move(applications)) {
     for (std::size_t at = 0; at < inputs.size(); ++at)
       if (inputs[at].limits) limited.push_back(at);
     fixed_inputs = fixed_bytes(inputs).has_value();
     reply_bytes = fixed_bytes(outputs);
-    if (reply_bytes) rooms = express::fixed_rooms(*this, nullptr, 0);
+    if (reply_bytes) layout = protocol::fixed_layout(*this, nullptr, 0);
   }
 
-  // Bytes for the answer to each row of inputs of this size (TensorStore._bytes_of_reply in astrarium.server.control.calls.tensor_store).
-  std::size_t room(std::size_t input_bytes, std::size_t rows) const {
+  // Bytes for the answer to each row of inputs of this size (TensorStore._bytes_of_reply in
+  // astrarium.server.control.calls.tensor_store).
+  std::size_t reply_capacity(std::size_t input_bytes, std::size_t rows) const {
     constexpr std::size_t kLeast = 1 << 14;  // for an answer whose size nobody knows beforehand
-    return reply_bytes ? *reply_bytes : express::aligned(std::max((input_bytes + rows - 1) / rows, kLeast));
+    return reply_bytes ? *reply_bytes : protocol::aligned(std::max((input_bytes + rows - 1) / rows, kLeast));
   }
 
   // Time for a call; 0: it asks for a priority that there is not.
-  Time objective_of(const express::Call& call) const {
+  Time objective_of(const protocol::Call& call) const {
     const Time objective = own_objective(call);
     return call.patience ? std::min(objective, call.patience) : objective;
   }
-  Time own_objective(const express::Call& call) const {
+  Time own_objective(const protocol::Call& call) const {
     if (call.timeout_us) return 1000 * call.timeout_us;
     if (!call.priority || priorities.empty()) return objective;
     const auto known = priorities.find(call.priority);
@@ -64,14 +65,14 @@ struct ServedModel : express::Model {
   }
 
   // The number of a call's application; for models without applications any tag will do. -1: there is none.
-  int application_of(const express::Call& call) const {
+  int application_of(const protocol::Call& call) const {
     if (applications.empty() || call.application.empty()) return 0;
     const auto known = std::find(applications.begin(), applications.end(), call.application);
     return known == applications.end() ? -1 : static_cast<int>(known - applications.begin());
   }
 
   // Whether a call allows the model its objective, so that a refusal is not the call's own fault.
-  bool was_promised(const express::Call& call) const {
+  bool was_promised(const protocol::Call& call) const {
     return (!call.timeout_us || 1000 * call.timeout_us >= objective) && (!call.patience || call.patience >= objective);
   }
 };

@@ -1,0 +1,403 @@
+// The tickets of a network thread. Calls that were read become tickets, which are handed to the scheduler and come
+// back with an outcome. It does not know what the thread speaks with its clients.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "common/clock.h"
+#include "exchange/exchange.h"
+#include "front/incoming.h"
+#include "front/refusals.h"
+#include "front/served_model.h"
+#include "protocol/answer.h"
+#include "protocol/json_call.h"
+#include "protocol/trim.h"
+
+namespace astrarium::front {
+
+struct ClientTicket;
+
+// Who waits for a call's answer.
+struct Caller {
+  ClientTicket* ticket = nullptr;  // the call
+};
+
+// A call on its way, and whose it is.
+struct ClientTicket : Ticket {
+  protocol::Call call;
+  Caller* caller = nullptr;  // nothing: its client has gone
+  std::uint64_t connection = 0;
+
+  // Of an input, once its bytes lie where workers find them.
+  std::size_t input_bytes(std::size_t at, std::size_t limit) const {
+    return inputs.empty() ? call.model->inputs[at].bytes(call.inputs[at].shape, limit).value_or(0) : inputs[at].bytes;
+  }
+
+  // What one large call needed is not kept for small ones.
+  void trim() {
+    constexpr std::size_t kKept = 1 << 16;
+    for (protocol::Input& tensor : call.inputs)
+      if (tensor.made.capacity() > kKept) protocol::trim(tensor.made);
+    if (call.id.capacity() > kKept) protocol::trim(call.id);
+  }
+};
+
+class CallTickets {
+ public:
+  CallTickets(Exchange& exchange, int number)
+      : exchange_(exchange), origin_(*exchange.origins.at(static_cast<std::size_t>(number))), number_(number) {}
+
+  // A call is read into this one before anybody knows whether it is taken.
+  ClientTicket& spare() {
+    if (unused_.empty()) {
+      made_.push_back(std::make_unique<ClientTicket>());
+      made_.back()->number = static_cast<std::int64_t>(made_.size()) - 1;
+      unused_.push_back(made_.back().get());
+    }
+    return *unused_.back();
+  }
+
+  // What becomes of the call in `spare`: it is taken, or refused, or goes the long way because of *why*.
+  struct Taking {
+    bool taken;
+    std::string_view why = {};  // empty: it was refused, and `refusal` says so
+  };
+  Taking take(Caller& caller, Time received, std::uint64_t connection = 0) {
+    ClientTicket& ticket = spare();
+    const auto& model = static_cast<const ServedModel&>(*ticket.call.model);
+    const std::string_view why = fill(ticket, model, received);
+    if (!why.empty()) return {false, why};
+    if (!model.limited.empty() && !takes_values(ticket, model, nullptr))
+      return turn_away(model, RefusedFor::kBadRequest);
+    const Time now = monotonic_ns(), objective = ticket.deadline - ticket.received;
+    const SequenceWrite let_in(origin_.admitted);
+    const Verdict verdict = exchange_.admission.admit(model.index, objective, ticket.received, now);
+    if (verdict == Verdict::kClosed) return {false, "closed"};
+    if (verdict != Verdict::kTaken) return refuse(model, verdict, objective, now - ticket.received);
+    if (!place(ticket, model)) return refuse_for_memory(model);
+    ticket.connection = connection;
+    unused_.pop_back();
+    return hand_over(ticket, caller) ? Taking{true} : refuse_as_full(ticket, model);
+  }
+
+  // The call in `spare` was read as if its tensors lay in *area*, but they are on their way.
+  enum class Beginning {
+    kWaits,    // until all of it is here
+    kRefused,  // nobody needs its tensors, and `refusal` says so
+    kBegun,    // they have their places
+  };
+  Beginning begin(Time received, std::string_view area, Incoming& incoming) {
+    ClientTicket& ticket = spare();
+    const auto& model = static_cast<const ServedModel&>(*ticket.call.model);
+    if (!is_light(ticket.call) || !fill(ticket, model, received).empty()) return Beginning::kWaits;
+    const Time now = monotonic_ns(), objective = ticket.deadline - received;
+    const Verdict verdict = exchange_.admission.judge(model.index, objective, received, now);
+    if (verdict == Verdict::kClosed) return Beginning::kWaits;
+    if (verdict != Verdict::kTaken) return refuse(model, verdict, objective, now - received), Beginning::kRefused;
+    if (!take_arriving(ticket)) return Beginning::kWaits;
+    incoming.places = places_of(ticket, area);
+    placed(ticket, model);
+    incoming.ticket = &ticket;
+    unused_.pop_back();
+    return Beginning::kBegun;
+  }
+
+  // All tensors of a call that was begun are here; it is taken or refused. *is_served*: its model is still what it was.
+  Taking finish(Caller& caller, Incoming& incoming, bool is_served) {
+    ClientTicket& ticket = arrived(incoming);
+    const auto& model = static_cast<const ServedModel&>(*ticket.call.model);
+    if (!model.limited.empty() && !takes_values(ticket, model, exchange_.memory + ticket.block)) {
+      put_back(ticket);
+      return turn_away(model, RefusedFor::kBadRequest);
+    }
+    const Time now = monotonic_ns(), objective = ticket.deadline - ticket.received;
+    const SequenceWrite let_in(origin_.admitted);
+    const Verdict verdict =
+        is_served ? exchange_.admission.admit(model.index, objective, ticket.received, now) : Verdict::kClosed;
+    if (verdict == Verdict::kTaken) return hand_over(ticket, caller) ? Taking{true} : refuse_as_full(ticket, model);
+    put_back(ticket);
+    if (verdict != Verdict::kClosed) return refuse(model, verdict, objective, now - ticket.received);
+    is_served ? refusals_.closed(model.name) : refusals_.changed(model.name);
+    origin_.tallies[static_cast<std::size_t>(model.index)]
+        .refused[static_cast<std::size_t>(RefusedFor::kUnavailable)]
+        .add(1);
+    return {false};
+  }
+
+  // Refuses a call that was begun and can no longer be in time; false where it can.
+  bool expire(Incoming& incoming, Time now) {
+    if (incoming.is_refused() || now <= incoming.ticket->deadline) return false;
+    ClientTicket& ticket = arrived(incoming);
+    put_back(ticket);
+    const auto& model = static_cast<const ServedModel&>(*ticket.call.model);
+    refuse(model, Verdict::kTooLate, ticket.deadline - ticket.received, now - ticket.received);
+    return true;
+  }
+
+  // Its client has gone before all of it was here.
+  void abandon(Incoming& incoming) {
+    if (!incoming.is_refused()) put_back(arrived(incoming));
+  }
+  const Refusal& refusal() const { return refusals_.last(); }
+  // In the place of an answer with an element that is no text.
+  const Refusal& no_text(const protocol::NoText& found) { return refusals_.no_text(found), refusals_.last(); }
+
+  // Lets the scheduler take all calls that were taken here.
+  void send() {
+    if (std::exchange(has_sent_, false)) exchange_.hand_in();
+  }
+
+  // For each ticket that has come back `answer(ticket, layout)`, which returns when the client had it, as far as one
+  // can tell; without layout there is a refusal. Then, when all is in the books, `then(connection, caller)`.
+  template <class Answer, class Then>
+  void answer_all(Answer answer, Then then) {
+    for (Ticket* ended = nullptr; origin_.back.peek(ended);) {
+      ClientTicket& ticket = static_cast<ClientTicket&>(*ended);
+      const auto& model = static_cast<const ServedModel&>(*ticket.call.model);
+      const protocol::ReplyLayout* layout = answer_of(ticket, model);
+      if (ticket.caller != nullptr) ticket.caller->ticket = nullptr;
+      const Time now = answer(ticket, layout);
+      end(ticket, model, layout != nullptr, now);
+      exchange_.arena.give_back(ticket.block);
+      ticket.trim();
+      unused_.push_back(&ticket);
+      then(ticket.connection, std::exchange(ticket.caller, nullptr));
+    }
+  }
+
+  // The client of a call has gone; the call ends all the same.
+  static void leave(Caller& caller) {
+    if (caller.ticket != nullptr) std::exchange(caller.ticket, nullptr)->caller = nullptr;
+  }
+
+ private:
+  // Makes a ticket of a call; where that is not possible, somebody else has to explain why.
+  std::string_view fill(ClientTicket& ticket, const ServedModel& model, Time received) {
+    ticket.clear();
+    ticket.origin = number_;
+    ticket.model = model.index;
+    ticket.rows = static_cast<int>(ticket.call.rows);
+    const Time objective = model.objective_of(ticket.call);
+    if (!objective) return "priority";
+    ticket.received = received;
+    ticket.deadline = received + objective;
+    ticket.application = model.application_of(ticket.call);
+    if (ticket.application < 0) return "application";
+    const std::size_t inputs = ticket.call.block_bytes(), rows = static_cast<std::size_t>(ticket.rows),
+                      most = exchange_.arena.size();
+    ticket.reply_bytes = model.reply_capacity(inputs, rows);
+    return ticket.reply_bytes > (most - std::min(inputs, most)) / rows ? "memory" : "";
+  }
+
+  // Whether all numbers are within the limits of their inputs, else there is a refusal. Tensors lie one after the other
+  // from *placed* on, or still in the request.
+  bool takes_values(const ClientTicket& ticket, const ServedModel& model, const char* placed) {
+    for (std::size_t at = 0, next = 0; next < model.limited.size(); ++at) {
+      const protocol::Input& tensor = ticket.call.inputs[at];
+      std::string_view data = tensor.data;
+      if (placed != nullptr) {
+        data = {placed, ticket.input_bytes(at, exchange_.size)};
+        placed += protocol::aligned(data.size());
+      }
+      if (model.limited[next] != at) continue;
+      ++next;
+      const protocol::Spec& input = model.inputs[at];
+      const std::size_t found = protocol::first_outside(data, input.type->kind, *input.limits);
+      if (found == protocol::kAllInside) continue;
+      refusals_.out_of_range(model.name, input, tensor.shape, data, found);
+      return false;
+    }
+    return true;
+  }
+
+  // Copies the tensors to where workers find them; false where there is no memory for them now.
+  bool place(ClientTicket& ticket, const ServedModel& model) {
+    if (!take_block(ticket)) return false;
+    ticket.call.place(exchange_.memory + ticket.block);
+    return placed(ticket, model), true;
+  }
+
+  bool take_block(ClientTicket& ticket) {
+    const std::size_t inputs = ticket.call.block_bytes();
+    const std::int64_t block =
+        exchange_.arena.take(inputs + static_cast<std::size_t>(ticket.rows) * ticket.reply_bytes);
+    if (block < 0) return false;
+    ticket.block = static_cast<std::size_t>(block);
+    ticket.replies = ticket.block + inputs;
+    return true;
+  }
+
+  void placed(ClientTicket& ticket, const ServedModel& model) {
+    if (!model.fixed_inputs)
+      for (const protocol::Input& tensor : ticket.call.inputs)
+        ticket.inputs.push_back({tensor.shape, tensor.data.size()});
+    for (protocol::Input& tensor : ticket.call.inputs) tensor.data = {};  // it lay in the request
+  }
+
+  // What a call holds while it arrives is counted by its block; one with a long id or much JSON is kept as it comes.
+  static bool is_light(const protocol::Call& call) {
+    constexpr std::size_t kMost = 4096;
+    std::size_t size = call.id.size();
+    for (const protocol::Input& tensor : call.inputs) size += tensor.made.size();
+    return size <= kMost;
+  }
+
+  // Clients may send slowly: only so much of the memory waits for them.
+  bool take_arriving(ClientTicket& ticket) {
+    const std::size_t bytes = block_size(ticket, ticket.call.block_bytes());
+    if (exchange_.arriving.fetch_add(bytes, std::memory_order_relaxed) + bytes <= exchange_.arena.size() / 4 &&
+        take_block(ticket))
+      return true;
+    exchange_.arriving.fetch_sub(bytes, std::memory_order_relaxed);
+    return false;
+  }
+  ClientTicket& arrived(Incoming& incoming) {
+    ClientTicket& ticket = *std::exchange(incoming.ticket, nullptr);
+    exchange_.arriving.fetch_sub(block_size(ticket, ticket.replies - ticket.block), std::memory_order_relaxed);
+    return ticket;
+  }
+  static std::size_t block_size(const ClientTicket& ticket, std::size_t inputs) {
+    return Arena::rounded(inputs + static_cast<std::size_t>(ticket.rows) * ticket.reply_bytes);
+  }
+  void put_back(ClientTicket& ticket) {
+    exchange_.arena.give_back(ticket.block);
+    ticket.trim();
+    unused_.push_back(&ticket);
+  }
+
+  // Where tensors that were read as if they lay in *area* go, in their order there; those that came as JSON go there
+  // now.
+  std::vector<Incoming::Place> places_of(const ClientTicket& ticket, std::string_view area) const {
+    std::vector<std::pair<const char*, Incoming::Place>> found;
+    char* to = exchange_.memory + ticket.block;
+    for (const protocol::Input& tensor : ticket.call.inputs) {
+      const bool follows = tensor.data.data() >= area.data() && tensor.data.data() < area.data() + area.size();
+      if (!follows) std::copy(tensor.data.begin(), tensor.data.end(), to);
+      else if (!tensor.data.empty()) found.push_back({tensor.data.data(), {to, tensor.data.size()}});
+      to = protocol::Call::clear_gap(to, tensor.data.size());
+    }
+    std::sort(found.begin(), found.end(), [](const auto& one, const auto& other) { return one.first < other.first; });
+    std::vector<Incoming::Place> places;
+    for (const auto& [_, place] : found) places.push_back(place);
+    return places;
+  }
+
+  // False where the scheduler's ring is full, and nothing has happened.
+  bool hand_over(ClientTicket& ticket, Caller& caller) {
+    ticket.caller = &caller;
+    ticket.admitted = monotonic_ns();
+    const SequenceWrite counting(origin_.counted);
+    if (!origin_.sent.push(&ticket)) return false;
+    origin_.tallies[static_cast<std::size_t>(ticket.model)].accepted.add(1);
+    caller.ticket = &ticket;
+    return has_sent_ = true;
+  }
+
+  Taking refuse_as_full(ClientTicket& ticket, const ServedModel& model) {
+    ticket.caller = nullptr;
+    put_back(ticket);
+    exchange_.admission.ended(model.index);
+    return refuse(model, Verdict::kFull, 0, 0);
+  }
+
+  Taking refuse(const ServedModel& model, Verdict verdict, Time objective, Time passed) {
+    if (verdict == Verdict::kTooLate)
+      refusals_.too_late(model.name, objective, exchange_.admission.needed(model.index), passed);
+    else if (verdict == Verdict::kAway) refusals_.away(model.name, exchange_.admission.back_at() - monotonic_ns());
+    else if (verdict == Verdict::kFull) refusals_.full(exchange_.admission.open());
+    else refusals_.backlog(model.name, exchange_.admission.open(model.index), objective);
+    if (verdict == Verdict::kAway) return turn_away(model, RefusedFor::kUnavailable);
+    return turn_away(model, verdict == Verdict::kTooLate ? RefusedFor::kDeadline : RefusedFor::kOverloaded);
+  }
+
+  Taking refuse_for_memory(const ServedModel& model) {
+    exchange_.admission.ended(model.index);
+    refusals_.no_memory();
+    return turn_away(model, RefusedFor::kOverloaded);
+  }
+
+  Taking turn_away(const ServedModel& model, RefusedFor kind) {
+    ModelTally& tally = origin_.tallies[static_cast<std::size_t>(model.index)];
+    tally.refused[static_cast<std::size_t>(kind)].add(1);
+    const bool is_ours = kind != RefusedFor::kBadRequest;
+    if (is_ours && model.was_promised(spare().call)) tally.declined.add(1);
+    return {false};
+  }
+
+  // ---- answers
+
+  // Where the answer lies; nothing where there is none, or where the rows' answers do not belong together or cannot be
+  // where they should be: then there is a refusal.
+  const protocol::ReplyLayout* answer_of(const ClientTicket& ticket, const ServedModel& model) {
+    if (ticket.outcome != Outcome::kInTime) return refusals_.ended(model.name, ticket), nullptr;
+    for (const auto& row : ticket.reply_shapes)
+      if (!alike(row, ticket.reply_shapes.front())) return refusals_.unequal(model.name), nullptr;
+    const bool varies = !ticket.reply_shapes.empty() && !ticket.reply_shapes.front().empty();
+    protocol::ReplyLayout& layout = !varies && model.reply_bytes ? model.layout : rooms_of(ticket);
+    layout.first = exchange_.memory + ticket.replies;
+    layout.bytes = ticket.reply_bytes;
+    return fit(model, layout, ticket.rows) ? &layout : (refusals_.not_there(), nullptr);
+  }
+
+  // By what the worker said.
+  protocol::ReplyLayout& rooms_of(const ClientTicket& ticket) {
+    const std::size_t count = ticket.reply_shapes.empty() ? 0 : ticket.reply_shapes.front().size();
+    rooms_.shapes.resize(count);
+    rooms_.sizes.clear();
+    for (std::size_t at = 0; at < count; ++at) rooms_.shapes[at] = ticket.reply_shapes.front()[at].shape;
+    for (const auto& row : ticket.reply_shapes)
+      for (const Written& one : row) rooms_.sizes.push_back(one.bytes);
+    return rooms_;
+  }
+
+  static bool alike(const std::vector<Written>& one, const std::vector<Written>& other) {
+    return std::equal(one.begin(), one.end(), other.begin(), other.end(),
+                      [](const Written& a, const Written& b) { return a.shape == b.shape; });
+  }
+
+  // It leaves the ring, the books and the admission.
+  void end(const ClientTicket& ticket, const ServedModel& model, bool has_answer, Time now) {
+    const SequenceWrite let_out(origin_.admitted);
+    {
+      const SequenceWrite counting(origin_.counted);
+      note(ticket, model, has_answer, now);
+      origin_.back.drop();
+    }
+    exchange_.admission.ended(ticket.model);
+  }
+
+  void note(const ClientTicket& ticket, const ServedModel& model, bool has_answer, Time now) {
+    ModelTally& tally = origin_.tallies[static_cast<std::size_t>(ticket.model)];
+    Outcome outcome = ticket.outcome;
+    Cause cause = ticket.cause;
+    if (outcome == Outcome::kInTime && !has_answer) {  // as its client was told
+      outcome = Outcome::kFailed;
+      cause = Cause::kModelError;
+    }
+    if (outcome == Outcome::kInTime && now > ticket.deadline) outcome = Outcome::kLate;
+    tally.call_ended(outcome, cause, now - ticket.received);
+    if (outcome == Outcome::kDropped && ticket.cause != Cause::kUnserved && model.was_promised(ticket.call))
+      tally.declined.add(1);
+    if (!has_answer) return;
+    tally.answered(ticket.received, ticket.started, now, ticket.rows);
+    exchange_.admission.answered(ticket.model,
+                                 now - ticket.planned_end - exchange_.response.load(std::memory_order_relaxed));
+    origin_.last_calls.add({ticket.model, ticket.gpu, ticket.batch, ticket.batch_size, outcome == Outcome::kInTime,
+                            ticket.received, ticket.admitted, ticket.dispatched, ticket.started, ticket.finished, now});
+  }
+
+  Exchange& exchange_;
+  Origin& origin_;
+  int number_;
+  Refusals refusals_;
+  protocol::ReplyLayout rooms_{nullptr, 0, {}, {}};
+  std::vector<std::unique_ptr<ClientTicket>> made_;
+  std::vector<ClientTicket*> unused_;
+  bool has_sent_ = false;
+};
+
+}  // namespace astrarium::front
