@@ -15,19 +15,10 @@ from astrarium.core.errors import InputError
 from astrarium.core.quantities import MILLISECOND, SECOND
 from astrarium.gate.kernel_profiles import KernelProfile, KernelUse
 from astrarium_papers import kernels as kernel_sets
-from astrarium_papers.gate_simulation import (
-    Party,
-    Sharing,
-    alone,
-    bursty,
-    poisson,
-    profiled,
-    recorded,
-    share,
-    uniform,
-)
+from astrarium_papers.client_arrivals import bursty, poisson, recorded, uniform
+from astrarium_papers.gate_simulation import Party, Sharing, alone, profiled, share
 from astrarium_papers.kernels.trace import KernelTrace
-from astrarium_papers.orion import _pairs, _settings, figure10, figure11, figure13, figure14
+from astrarium_papers.orion import _pair_summary, _settings, figure10, figure11, figure13, figure14
 from astrarium_papers.orion._settings import V100
 
 NAMES = ["table2", "figure6", "figure7", "figure10", "figure11", "figure12", "figure13", "figure14"]
@@ -83,7 +74,7 @@ def test_beside_inference_only_whole_requests_hurt_on_a_fast_gpu(name: str) -> N
 
 def test_on_the_papers_gpu_sharing_without_control_hurts_beside_inference_too() -> None:
     data = figure11._measured(V100, QUICK)
-    ratios = {system: _pairs.over_ideal(data, system) for system in _settings.SYSTEMS}
+    ratios = {system: _pair_summary.over_ideal(data, system) for system in _settings.SYSTEMS}
     assert ratios["Temporal"] > ratios["MPS"] > 1.2 > ratios["REEF"] > 0.99
     assert max(ratios["Orion"], ratios["Astrarium"]) < 1.10
 
@@ -96,9 +87,9 @@ def test_training_keeps_what_inference_leaves() -> None:
 @pytest.mark.thorough
 def test_training_beside_training_shows_who_pays() -> None:
     data = reproduced("figure10").findings.data
-    first = {system: _pairs.kept(data, system) for system in figure10.TRAINING}
+    first = {system: _pair_summary.kept(data, system) for system in figure10.TRAINING}
     assert first["Tick-Tock"] < first["MPS"] < first["Orion"] < first["REEF"]
-    assert _pairs.best_effort_kept(data, "Orion") > _pairs.best_effort_kept(data, "REEF")
+    assert _pair_summary.best_effort_kept(data, "Orion") > _pair_summary.best_effort_kept(data, "REEF")
 
 
 def test_five_clients_protects_the_one_with_priority() -> None:

@@ -29,7 +29,7 @@ from astrarium.placement.igniter.model import (
 from astrarium.placement.igniter.profile import shipped_profile
 from astrarium.placement.plan import check
 from astrarium.placement.problem import ALONE, Form, PlacedModel, PlacementGpu, Problem
-from astrarium.serving.planning.known import Colocation, fitted, v100
+from astrarium.serving.planning.colocation import Colocation, fitted, v100
 from tests.support.placement.igniter_cases import (
     MEMORY,
     NOTES,

@@ -48,7 +48,8 @@ from astrarium.placement.problem import (
     Problem,
 )
 from astrarium.placement.worker_queues import Batching
-from astrarium.serving.planning.known import interference_named, v100
+from astrarium.serving.planning.colocation import v100
+from astrarium.serving.planning.known import interference_named
 from tests.support.placement.igniter_cases import NOTES, form_of, placed, predictions, problem_of, uniform
 from tests.support.placement.plans import poisson
 

@@ -13,10 +13,11 @@ from astrarium.core.quantities import MICROSECOND, MILLISECOND, SECOND, Time
 from astrarium.core.streams import stream
 from astrarium.run.simulate import simulate
 from astrarium.serving.contract import Action, Dispatch, Event, Request, RequestArrived, Setup
+from astrarium.serving.ledger import Outcome
 from astrarium.serving.policies.window import Deferred
-from astrarium.serving.state import Batch, Outcome, ServingState
+from astrarium.serving.state import Batch, ServingState
 from astrarium.serving.world import ServingWorld, TableTruth, Truth
-from astrarium.testing.cases import cluster, linear_model
+from astrarium.testing.serving.cases import cluster, linear_model
 
 DAY = 86_400 * SECOND
 

@@ -20,9 +20,9 @@ from astrarium.server.control.calls.ticket import EndedBatch
 from astrarium.server.control.health.refusal_watch import FEWEST_REFUSED, WHILE, RefusalWatch
 from astrarium.server.control.plan import plan
 from astrarium.serving.contract import Network
+from astrarium.serving.ledger import Outcome
 from astrarium.serving.live.messages import Ping
 from astrarium.serving.scenario import load
-from astrarium.serving.state import Outcome
 from tests.support.live_fakes import (
     FakeLoop,
     FakeWorkers,

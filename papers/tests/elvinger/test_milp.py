@@ -32,7 +32,7 @@ from astrarium.placement.policies.goodput_milp import WsmMilp
 from astrarium.placement.policies.goodput_milp.contents import sets_that_fit
 from astrarium.placement.problem import GpuDemand, Problem
 from astrarium_papers.elvinger import _v100 as v100
-from astrarium_papers.elvinger._v100 import Measurement, measured_model
+from astrarium_papers.elvinger._measured import Measurement, measured_model
 
 METRICS = {"ao-milp": "occupancy", "wsm-milp": "sm_utilization"}
 KINDS = pytest.mark.parametrize("policy", sorted(METRICS))

@@ -14,7 +14,8 @@ from astrarium.core.profiles import Dynamic
 from astrarium.core.quantities import Time
 from astrarium.serving import contract
 from astrarium.serving.contract import Action, Event, Request, Setup
-from astrarium.serving.state import Batch, Fate, Gpu, ServingState
+from astrarium.serving.ledger import Fate
+from astrarium.serving.state import Batch, Gpu, ServingState
 
 
 class Truth(Protocol):

@@ -38,8 +38,8 @@ from astrarium.serving.contract import (
     Setup,
     latency_table,
 )
+from astrarium.serving.ledger import Outcome
 from astrarium.serving.live.tensors import Tensor
-from astrarium.serving.state import Outcome
 from tests.support.live_fakes import Stage
 
 SETUP = Setup((ModelSpec(0, "m", 25, latency_table([5, 6])),), (GpuSpec(0),))

@@ -13,9 +13,9 @@ from astrarium.server.control.health.calibration import Calibration
 from astrarium.server.control.health.drift_watch import EVERY, FEWEST, DriftWatch
 from astrarium.server.control.replanning import Replanner
 from astrarium.serving.contract import GpuSpec, ModelSpec, Network, Setup, latency_table
+from astrarium.serving.ledger import Outcome
 from astrarium.serving.live.messages import ModelComplete, ModelLoaded
 from astrarium.serving.policies import serving_policies
-from astrarium.serving.state import Outcome
 from tests.support.live_fakes import NATIVE, PATHS, Stage, on_path
 
 

@@ -25,9 +25,9 @@ from astrarium.server.control.health.failure_watch import (
     WHILE,
     FailureWatch,
 )
+from astrarium.serving.ledger import Outcome
 from astrarium.serving.live.backends import examples
 from astrarium.serving.live.tensors import DATATYPES, TensorSpec
-from astrarium.serving.state import Outcome
 from tests.support.live_fakes import (
     PATHS,
     FakeLoop,

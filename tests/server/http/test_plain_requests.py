@@ -26,7 +26,7 @@ from astrarium.server.contract import InferAnswer, ModelCard, Refused, Stages
 from astrarium.server.http.bodies import decompressed
 from astrarium.server.http.inference import HttpCall, read_call, written_answer
 from astrarium.server.protocol.network_threads import native_specs
-from astrarium.serving.live.arena import ALIGNMENT, aligned
+from astrarium.serving.live.layout import ALIGNMENT, aligned
 from astrarium.serving.live.tensors import DATATYPES, Tensor, TensorSpec, to_bytes
 from tests.support.server.fakes import HOUR
 

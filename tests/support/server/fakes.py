@@ -32,7 +32,7 @@ from astrarium.server.http.server import RunningHttp, serve_http
 from astrarium.server.protocol.network_threads import NativeThreads
 from astrarium.server.settings import Address, HttpLimits, Security
 from astrarium.server.statistics import BatchStatistics, Duration, InferStatistics, StatisticsOfModel
-from astrarium.serving.live.arena import aligned, tensors_at
+from astrarium.serving.live.layout import aligned, tensors_at
 from astrarium.serving.live.ranges import RANGES, is_real
 from astrarium.serving.live.tensors import BYTES, DATATYPES, Tensor, TensorSpec, pack_bytes, unpack_bytes
 

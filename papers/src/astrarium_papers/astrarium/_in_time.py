@@ -7,10 +7,10 @@ from statistics import mean
 import msgspec
 import numpy as np
 
+from astrarium.serving.ledger import Outcome
 from astrarium.serving.level import run
 from astrarium.serving.report.summary import measured_requests
 from astrarium.serving.scenario import Scenario
-from astrarium.serving.state import Outcome
 from astrarium_papers.astrarium._settings import DEFERRED, Setting, goodputs
 from astrarium_papers.findings import Effort
 

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from astrarium.serving.ledger import Outcome
 from astrarium.serving.level import run as simulate
 from astrarium.serving.report.summary import measured_requests
 from astrarium.serving.scenario import Scenario
-from astrarium.serving.state import Outcome
 from astrarium_papers.astrarium import heldout
 from astrarium_papers.astrarium._settings import ASTRARIUM, COLORS, EAGER, OURS, Setting, built_for, goodputs
 from astrarium_papers.findings import Claim, Effort, Findings, Row
@@ -22,8 +22,7 @@ FEW_GPUS = "few-gpus"
 POLICIES = {OURS: ASTRARIUM, FEW_GPUS: {**ASTRARIUM, "prefer": FEW_GPUS}, "eager": EAGER}
 SHARES = (0.1, 0.25, 0.5)  # of our goodput
 BAR = 1.3  # times the mean latency of eager
-# measured; longer where that is fewer requests
-SECONDS = 12.0
+SECONDS = 12.0  # measured; longer where that is fewer requests than FEWEST
 FEWEST = 30_000
 
 Latencies = dict[str, dict[str, float]]  # by policy: mean and median in milliseconds

@@ -13,17 +13,16 @@ from astrarium.core.processes import Times
 from astrarium.core.quantities import SECOND, Time
 from astrarium_papers.findings import Claim, Effort, Row
 from astrarium_papers.gate_simulation import Party, Sharing
-from astrarium_papers.orion._pairs import (
-    Pair,
+from astrarium_papers.orion._pair_summary import (
     aggregate,
     best_effort_kept,
-    measure,
     over_ideal,
     p99_bars,
     per_system,
     spread,
     throughput_bars,
 )
+from astrarium_papers.orion._pairs import Pair, measure
 from astrarium_papers.orion._settings import CHOSEN, COLORS, LABELS, SYSTEMS, V100, Kernels
 
 Arrive = Callable[[str, Time], Times]

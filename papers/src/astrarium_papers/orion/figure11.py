@@ -9,7 +9,7 @@ from typing import Any
 from astrarium_papers.findings import Effort, Findings, Row
 from astrarium_papers.orion import _inference
 from astrarium_papers.orion._inference import EAGER_WHY
-from astrarium_papers.orion._pairs import aggregate, over_ideal
+from astrarium_papers.orion._pair_summary import aggregate, over_ideal
 from astrarium_papers.orion._settings import CHOSEN, MODELS, VISION, Kernels, apollo_note
 
 TITLE = "Inference beside inference, Apollo's arrivals: p99 (Figure 11)"

@@ -14,7 +14,7 @@ from astrarium_papers.findings import Claim, Effort, Findings, Row
 from astrarium_papers.gate_simulation import Party, alone, profiled, share
 from astrarium_papers.kernels.trace import KernelTrace
 from astrarium_papers.orion._inference import EAGER_WHY, REEF_WHY, on_v100
-from astrarium_papers.orion._pairs import over_ideal, p99_bars, per_system
+from astrarium_papers.orion._pair_summary import over_ideal, p99_bars, per_system
 from astrarium_papers.orion._settings import CHOSEN, COLORS, MODELS, SYSTEMS, Kernels
 
 TITLE = "Five inference clients: p99 of the one with priority (Figure 13)"

@@ -10,10 +10,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from astrarium.serving.ledger import Outcome
 from astrarium.serving.level import run
 from astrarium.serving.report.summary import measured_requests
 from astrarium.serving.scenario import Scenario, parse
-from astrarium.serving.state import Outcome
 from astrarium_papers.findings import Effort, Row
 from astrarium_papers.orloj._reasons import reason
 from astrarium_papers.orloj._settings import (

@@ -13,8 +13,8 @@ import numpy as np
 
 from astrarium.core.quantities import SECOND, Time
 from astrarium.serving.live.backends import examples
-from astrarium.serving.live.backends.answers import stack
 from astrarium.serving.live.backends.contract import Batch, Launching, LoadedModel, graph_runner
+from astrarium.serving.live.backends.stacking import stack
 from astrarium.serving.live.messages import BatchDone, encode
 from astrarium.serving.live.tensors import BYTES, Array, TensorSpec
 from astrarium.serving.live.worker.repeated_order import RepeatedOrder

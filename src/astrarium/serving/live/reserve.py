@@ -87,8 +87,6 @@ class Reserve:
     def pid(self) -> int | None:
         return None if self._process is None else self._process.pid
 
-    # what is to be prepared
-
     def loads(self, order: LoadModel, again: bool) -> None:
         """Note what a worker was told to load; *again*: it had the model, so what is prepared is old."""
         known = [] if again else self._files.get(order.model, [])
@@ -104,8 +102,6 @@ class Reserve:
         self._weights.pop(order.model, None)
         if self._files.pop(order.model, None) is not None:
             self.discard()
-
-    # its life
 
     def settled(self) -> None:
         """Make a process in reserve after a while: all workers have what they were told to load."""
@@ -185,8 +181,6 @@ class Reserve:
     def stop(self) -> None:
         self._depth = Depth.NOTHING
         self.discard()
-
-    # helpers
 
     def _wait(self) -> None:
         """Make none now: workers have not settled."""

@@ -224,8 +224,6 @@ class LocalWorkers:
         except Exception:
             log.exception("news of worker %d made trouble", worker)
 
-    # what workers have loaded: it is what the reserve prepares
-
     def _note_order(self, running: _Running, order: LoadModel | UnloadModel) -> None:
         if isinstance(order, UnloadModel):
             running.models.pop(order.model, None)

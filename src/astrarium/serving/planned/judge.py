@@ -14,10 +14,10 @@ from astrarium.placement.interference import Interference
 from astrarium.placement.plan import Plan
 from astrarium.placement.problem import PlacementRequests, Problem
 from astrarium.placement.routing import Numbers, assigned
+from astrarium.serving.ledger import Outcome
 from astrarium.serving.planned.parts import RecordPart
 from astrarium.serving.planned.run import Routes
 from astrarium.serving.scenario import Scenario, build
-from astrarium.serving.state import Outcome
 
 _MOST_DRAWS = 16  # of requests whose judgements are remembered
 

@@ -15,10 +15,10 @@ from astrarium.core.quantities import Bytes
 from astrarium.placement.cells import Cell
 from astrarium.placement.problem import Problem
 from astrarium.serving.contract import Setup
+from astrarium.serving.ledger import Outcome
 from astrarium.serving.record import BATCHES, Batches, Ints, Requests, ServingRecord, recorded
 from astrarium.serving.scenario import Scenario, build
 from astrarium.serving.scenario.cluster import Cluster, GpuGroup
-from astrarium.serving.state import Outcome
 
 NO_REPLICA = "no replica"  # why requests of a model that lives nowhere are dropped, at once
 

@@ -9,18 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from astrarium.core.decode import Decoder
 from astrarium.core.errors import InputError, one_of, read_from
 from astrarium.core.plain_data import read_yaml
-from astrarium.placement.igniter.fitting import fit_gpu, fit_models
-from astrarium.placement.igniter.model import GpuTraits, ModelTraits
-from astrarium.placement.igniter.profile import SOURCE, IgniterProfile, shipped_profile
 from astrarium.placement.interference import (
     IgniterInterference,
     Interference,
@@ -29,29 +25,7 @@ from astrarium.placement.interference import (
 )
 from astrarium.placement.measured import alpaserve_forms, v100_demands
 from astrarium.placement.problem import ALONE, Form, PlacedModel, Problem
-
-# What is known of models that share a GPU, read from files: iGniter's profiles, measured slowdowns.
-
-
-class Colocation(msgspec.Struct, frozen=True):
-    """Colocation is iGniter's coefficients of a kind of GPU, and of models on it by name."""
-
-    gpu: GpuTraits
-    models: Mapping[str, ModelTraits]
-
-
-@cache
-def v100() -> Colocation:
-    """Return iGniter's coefficients from the profile that comes along."""
-    return fitted(shipped_profile(), SOURCE)
-
-
-def fitted(raw: Any, source: str) -> Colocation:
-    """Return the coefficients from a profile in the form of `placement/igniter.json`."""
-    with read_from(source):
-        profile = Decoder().decode_struct(IgniterProfile, raw, "")
-        return Colocation(fit_gpu(profile.gpu), fit_models(profile))
-
+from astrarium.serving.planning.colocation import Colocation, fitted, v100
 
 T = TypeVar("T")
 Known = Callable[[Problem], Problem]

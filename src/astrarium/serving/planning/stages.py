@@ -13,11 +13,11 @@ from astrarium.placement.interference import Interference, NoInterference, Tenan
 from astrarium.placement.path import STAGES, Delay, Path
 from astrarium.placement.plan import Plan
 from astrarium.placement.problem import PlacementGpu, PlacementRequests, Problem
+from astrarium.serving.ledger import Outcome
 from astrarium.serving.planned.parts import RecordPart
 from astrarium.serving.planned.queued import RUN_BY, Shared
 from astrarium.serving.record import Ints, ServingRecord
 from astrarium.serving.scenario import Scenario, build
-from astrarium.serving.state import Outcome
 
 Times = dict[str, Ints]  # by stage
 

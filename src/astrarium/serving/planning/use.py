@@ -14,7 +14,7 @@ from astrarium.placement.plan import Plan, Replica, memory_on, stage_of
 from astrarium.placement.problem import PlacementGpu, Problem
 from astrarium.placement.routing import WHOLE as PARTS
 from astrarium.placement.routing import balanced
-from astrarium.serving.planning.clusters import Speeds
+from astrarium.serving.planning.speeds import Speeds
 
 
 class ReplicaUse(msgspec.Struct, frozen=True):

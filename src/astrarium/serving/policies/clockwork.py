@@ -141,8 +141,6 @@ class Clockwork:
         elif (self._changed or self._urgent) and self._free.least - self._ahead > now:
             yield from self._set_timer(self._free.least - self._ahead)
 
-    # what has happened
-
     def _push(self, event: RequestArrived) -> None:
         request = event.request
         due = request.deadline - self._network.response
@@ -173,8 +171,6 @@ class Clockwork:
         if len(books.batches) != 1 or books.batches[0].run == self._first[books.id]:
             return False
         return now - books.batches[0].start > self._window
-
-    # what to do
 
     def _refuse(self, now: Time, batch: Batch) -> Iterator[Action]:
         yield contract.Preempt(batch.gpu)

@@ -111,8 +111,6 @@ class Shepherd:
         self._running[gpu], self._sizes[gpu] = batch.model, len(batch.requests)
         self._due[gpu] = min([self._entry(request)[0] for request in batch.requests])
 
-    # idle GPUs
-
     def _serve_idle(self, now: Time) -> Iterator[Action]:
         while self._waiting and (gpu := self._idle.first_at_most(0)) >= 0:
             best: Pick = (-1, 0)
@@ -153,8 +151,6 @@ class Shepherd:
         self._sent[gpu] = now
         self._running[gpu], self._sizes[gpu], self._due[gpu] = model, len(batch), min(batch)[0]
         yield contract.Dispatch(gpu, entries.ids(batch), now + max(self._network.delay(len(batch)), stall))
-
-    # running batches
 
     def _challenge(self, now: Time, arrived: Sequence[int], state: ServingState) -> Iterator[Action]:
         """Let models with new requests, and then those whose batches were cancelled, try each busy GPU."""

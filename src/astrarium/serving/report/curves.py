@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from astrarium.core.quantities import MILLISECOND, SECOND, to_seconds
+from astrarium.serving.ledger import Fate, Outcome
 from astrarium.serving.record import ServingRecord
 from astrarium.serving.report.summary import measured_requests
-from astrarium.serving.state import Fate, Outcome
 
 Reals = npt.NDArray[np.floating[Any]]
 

@@ -11,9 +11,9 @@ from astrarium.core.level import Run, named
 from astrarium.core.quantities import MILLISECOND, SECOND
 from astrarium.run.report import side_by_side
 from astrarium.run.timeline import write_timeline
+from astrarium.serving.ledger import Fate, Outcome
 from astrarium.serving.record import ServingRecord
 from astrarium.serving.report.summary import Summary
-from astrarium.serving.state import Fate, Outcome
 
 if TYPE_CHECKING:
     from astrarium.serving.scenario import Scenario

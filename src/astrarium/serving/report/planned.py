@@ -10,11 +10,11 @@ from rich.table import Table
 
 from astrarium.core.quantities import to_seconds
 from astrarium.run.tables import plain_table, ranges
+from astrarium.serving.ledger import Outcome
 from astrarium.serving.planned.parts import RecordPart
 from astrarium.serving.record import ServingRecord
 from astrarium.serving.report.summary import busy_time, measured_requests
 from astrarium.serving.report.tables import goal
-from astrarium.serving.state import Outcome
 
 _MOST_CELLS = 40  # that are shown
 

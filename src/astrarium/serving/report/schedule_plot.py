@@ -10,9 +10,9 @@ from astrarium.core.quantities import MILLISECOND, Time
 from astrarium.run.plots import COLORS, INK, margins, picture
 from astrarium.serving import autoscale
 from astrarium.serving.autoscale import Floats
+from astrarium.serving.ledger import Fate
 from astrarium.serving.record import Ints, ServingRecord
 from astrarium.serving.report.plots import Axes, Runs
-from astrarium.serving.state import Fate
 
 _BATCHES_A_GPU = 10  # about as many bars as stay readable side by side
 _MOST_GPUS = 16

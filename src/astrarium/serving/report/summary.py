@@ -13,8 +13,8 @@ import numpy as np
 from astrarium.core.errors import BrokenBooks
 from astrarium.core.quantities import Time, to_ms, to_seconds
 from astrarium.serving.autoscale import Advice, advise, occupancy
+from astrarium.serving.ledger import Fate, Outcome
 from astrarium.serving.record import Ints, ServingRecord
-from astrarium.serving.state import Fate, Outcome
 
 
 class Outcomes(msgspec.Struct, frozen=True):

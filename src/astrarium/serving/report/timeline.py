@@ -16,8 +16,8 @@ from astrarium.core.quantities import MICROSECOND, Time
 from astrarium.run.timeline import Entry, counter, process, slice_of, thread
 from astrarium.run.timeline import timeline as document
 from astrarium.serving.autoscale import occupancy
+from astrarium.serving.ledger import Fate, Outcome
 from astrarium.serving.record import Ints, ServingRecord
-from astrarium.serving.state import Fate, Outcome
 
 MOST_SLICES = 20_000
 _MOST_DROPS = 4_000

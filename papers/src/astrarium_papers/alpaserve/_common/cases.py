@@ -25,7 +25,8 @@ from astrarium.placement.policies import Search, placement_policies
 from astrarium.placement.problem import Form, PlacedModel, PlacementGpu, PlacementRequests, Problem, Shape
 from astrarium_papers.alpaserve._common import workloads
 from astrarium_papers.alpaserve._common.served import TRIM, Statistics, groups_of, statistics, trimmed
-from astrarium_papers.alpaserve._common.timeline import Timeline, Windows, replanned, serve_timeline
+from astrarium_papers.alpaserve._common.timeline import Timeline, serve_timeline
+from astrarium_papers.alpaserve._common.windows import Windows, replanned
 
 
 class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -33,7 +33,7 @@ from astrarium_papers.alpaserve._common.cases import AS_PUBLISHED, FAIR, Case, O
 from astrarium_papers.alpaserve._common.cases import problem as posed_by
 from astrarium_papers.alpaserve._common.panels import ALPASERVE, CLOCKWORK, OURS, REPLICATION
 from astrarium_papers.alpaserve._common.served import groups_of
-from astrarium_papers.alpaserve._common.timeline import Windows
+from astrarium_papers.alpaserve._common.windows import Windows
 from astrarium_papers.findings import Effort
 
 WAYS: dict[str, Ways] = {"fair": FAIR, "as published": AS_PUBLISHED}

@@ -112,8 +112,7 @@ class Chance(Protocol):
 
 def divide(task: Subclusters, effort: Effort = USUAL) -> Division:
     """Return a division; InputError, with what would make it possible, where there is none."""
-    from astrarium_papers.symphony._subclusters import limits
-    from astrarium_papers.symphony._subclusters import program as milp
+    from astrarium_papers.symphony._subclusters import limits, rounds
     from astrarium_papers.symphony._subclusters.figures import Figures
     from astrarium_papers.symphony._subclusters.swaps import Swaps, first_division
 
@@ -124,9 +123,9 @@ def divide(task: Subclusters, effort: Effort = USUAL) -> Division:
     swaps = Swaps(figures, first_division(figures), effort.swaps)
     swaps.run()
     if len(task.members) * task.parts <= effort.exact:
-        found, nodes, optimal = milp.whole(figures, swaps.assignment, effort.nodes)
+        found, nodes, optimal = rounds.whole(figures, swaps.assignment, effort.nodes)
     else:
-        found, nodes = milp.by_rounds(figures, swaps.assignment, effort)
+        found, nodes = rounds.by_rounds(figures, swaps.assignment, effort)
         optimal = False
     if not figures.allowed(found):
         again = Swaps(figures, limits.rescued(figures, found, effort.nodes), effort.swaps)
@@ -142,7 +141,7 @@ def random_search(task: Subclusters, tries: int, chance: Chance) -> Division | N
     Where only a few models may move, so many are moved at random: other draws would all be refused.
     """
     from astrarium_papers.symphony._subclusters.figures import Figures
-    from astrarium_papers.symphony._subclusters.swaps import best_drawn
+    from astrarium_papers.symphony._subclusters.random_divisions import best_drawn
 
     figures = Figures(task)
     best = best_drawn(figures, tries, chance)

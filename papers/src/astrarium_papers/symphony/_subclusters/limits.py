@@ -10,8 +10,7 @@ import numpy as np
 
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import write_bytes, write_rate
-from astrarium_papers.symphony._subclusters import Limits, Subclusters
-from astrarium_papers.symphony._subclusters import program as milp
+from astrarium_papers.symphony._subclusters import Limits, Subclusters, rounds
 from astrarium_papers.symphony._subclusters.figures import ROUNDING, Figures, Places
 from astrarium_papers.symphony._subclusters.swaps import Swaps
 
@@ -78,7 +77,7 @@ def _moved_least(free: Figures, figures: Figures, nodes: int) -> tuple[Places | 
     start = np.where(figures.today >= 0, figures.today, 0)
     if len(start) * free.parts <= MOVING_CHOICES:
         cost = figures.load / figures.mean_load if figures.moved_limit == math.inf else np.ones(len(start))
-        solved = milp.least_moves(free, start, cost, nodes)
+        solved = rounds.least_moves(free, start, cost, nodes)
         return solved.assignment, solved.optimal
     swaps = Swaps(free, start, 0)
     swaps.run_until_allowed()
@@ -88,7 +87,7 @@ def _moved_least(free: Figures, figures: Figures, nodes: int) -> tuple[Places | 
 def _refuse_limits(figures: Figures, closest: Places, nodes: int) -> NoReturn:
     """With the limits that the closest division would need, it would be possible: it is the proof."""
     if len(closest) * figures.parts <= PACKING_CHOICES:
-        found = milp.least_limits(figures, closest, nodes).assignment
+        found = rounds.least_limits(figures, closest, nodes).assignment
         if found is not None and figures.excess(found) < figures.excess(closest):
             closest = found
     needed = int(figures.needed_memory(closest).max())

@@ -24,8 +24,8 @@ from astrarium.server.control.health.failure_watch import FailureWatch
 from astrarium.server.control.repository import Entry, Repository
 from astrarium.server.timelines import Timelines
 from astrarium.serving.contract import UNSERVED
+from astrarium.serving.ledger import Outcome
 from astrarium.serving.live.backends import examples
-from astrarium.serving.state import Outcome
 
 _ANSWERED = (Outcome.IN_TIME, Outcome.LATE)
 _DECLINING = (Kind.DEADLINE, Kind.OVERLOADED)  # other refusals are the caller's fault, or known to be ours

@@ -11,7 +11,7 @@ from typing import Any
 from astrarium.server.contract import Kind, Refused
 from astrarium.server.control.calls.tensor_store import TensorStore
 from astrarium.server.control.calls.ticket import Ticket
-from astrarium.serving.live.backends.contract import blamed
+from astrarium.serving.live.backends.blame import blamed
 from astrarium.serving.live.backends.references import loaded
 from astrarium.serving.live.limits import violation
 from astrarium.serving.live.tensors import Tensor, TensorSpec, datatype_of, to_array, to_bytes

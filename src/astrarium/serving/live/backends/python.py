@@ -22,7 +22,8 @@ import numpy as np
 from astrarium.core.errors import InputError
 from astrarium.serving.live.backends import backends, examples, references
 from astrarium.serving.live.backends.answers import result
-from astrarium.serving.live.backends.contract import Batch, ModelFailed, ModelFiles, Place, Result, blamed
+from astrarium.serving.live.backends.blame import blamed
+from astrarium.serving.live.backends.contract import Batch, ModelFailed, ModelFiles, Place, Result
 
 _UNKNOWN = "a list such as [{name: TEXT, datatype: BYTES, shape: [1]}]: a Python callable cannot tell"
 

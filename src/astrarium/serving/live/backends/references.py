@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from astrarium.core.errors import InputError
-from astrarium.serving.live.backends.contract import blamed
+from astrarium.serving.live.backends.blame import blamed
 
 FORM = "file.py:NAME or package.module:NAME, such as words.py:detect"
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from astrarium.core.optional import extension
-from astrarium.serving.live.arena import aligned
+from astrarium.serving.live.layout import aligned
 from astrarium.serving.live.messages import BatchMember, unpacked
 from astrarium.serving.live.tensors import Array
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from astrarium.serving.live import tensors
-from astrarium.serving.live.arena import aligned
+from astrarium.serving.live.layout import aligned
 from astrarium.serving.live.messages import MEMBER_BYTES, BatchMember, Shapes, unpacked
 from astrarium.serving.live.tensors import Array, TensorSpec
 from astrarium.serving.live.worker.items import check_reply_size, scatter_items

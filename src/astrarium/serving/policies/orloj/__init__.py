@@ -129,8 +129,6 @@ class Orloj:
             self._timer = self._drops.least
             yield SetTimer(self._timer, "drop")
 
-    # what has happened
-
     def _hear(self, now: Time, events: Sequence[Event]) -> None:
         touched = set()
         for event in events:
@@ -165,8 +163,6 @@ class Orloj:
             self._base = now
             for queues in self._queues:
                 queues.forget()
-
-    # what to do
 
     def _drop(self, now: Time) -> Iterator[Action]:
         while self._drops.least <= now:

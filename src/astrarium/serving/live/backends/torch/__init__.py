@@ -33,6 +33,7 @@ import numpy as np
 from astrarium.core.errors import InputError
 from astrarium.serving.live.backends import backends, contract, examples, options
 from astrarium.serving.live.backends.answers import result
+from astrarium.serving.live.backends.blame import blamed
 from astrarium.serving.live.backends.contract import (
     Batch,
     GraphRunner,
@@ -124,7 +125,7 @@ class TorchModel:
         try:
             answer = self._runner.run(self._arrays(batch), batch.size)
         except Exception as error:
-            raise ModelFailed(contract.blamed(error)) from error
+            raise ModelFailed(blamed(error)) from error
         return result(answer, self.outputs, batch)
 
     def staging(self, size: int) -> Mapping[str, Array]:
@@ -139,7 +140,7 @@ class TorchModel:
             try:
                 return TorchBatch(self, runner, batch, runner.launch(self._arrays(batch), batch.size))
             except Exception as error:
-                raise ModelFailed(contract.blamed(error)) from error
+                raise ModelFailed(blamed(error)) from error
 
         return launch
 

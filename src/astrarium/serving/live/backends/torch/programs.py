@@ -17,7 +17,8 @@ import numpy as np
 
 from astrarium.core.errors import InputError
 from astrarium.serving.live.backends import examples, references
-from astrarium.serving.live.backends.contract import ModelFiles, blamed, first_sentence, package
+from astrarium.serving.live.backends.blame import blamed, first_sentence
+from astrarium.serving.live.backends.contract import ModelFiles, package
 from astrarium.serving.live.tensors import BF16, BYTES, Array, TensorSpec, datatype_of
 
 ENDINGS = (".pt2", ".pt")
