@@ -10,10 +10,11 @@ from astrarium.core.quantities import MILLISECOND, SECOND, Time
 from astrarium.core.trace import Step
 from astrarium.device import salus
 from astrarium.device.contract import IterationFinished, Job, JobArrived
+from astrarium.device.ledger import JobRow
 from astrarium.device.level import Arrival
 from astrarium.device.policies import IterationPolicy, iteration_policies
-from astrarium.device.scenario import divided
-from astrarium.device.state import DeviceState, JobRow
+from astrarium.device.scenario.job_arrivals import divided
+from astrarium.device.state import DeviceState
 from astrarium.device.world import DeviceWorld
 from astrarium.run.simulate import simulate
 

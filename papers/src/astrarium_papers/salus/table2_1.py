@@ -21,18 +21,17 @@ from statistics import mean
 from typing import Any
 
 from astrarium.core.quantities import SECOND
+from astrarium.device.ledger import JobRow
 from astrarium.device.record import summary
 from astrarium.device.salus import trace
-from astrarium.device.scenario import arrivals_of
-from astrarium.device.state import JobRow
+from astrarium.device.scenario.job_arrivals import arrivals_of
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 from astrarium_papers.salus._readings import SPREADS, EagerSrtf, unequal
 from astrarium_papers.salus._settings import COLORS, MEMORY, POLICIES, minutes, play
 
 TITLE = "100 jobs on one GPU under four policies (Table 2.1, Figure 2.7)"
 COLUMNS = ("makespan", "mean queueing", "mean completion", "95% completion")
-# In minutes.
-PAPER = {
+PAPER = {  # minutes
     "fifo": (303.4, 167.6, 170.6, 251.1),
     "srtf": (306.0, 28.6, 53.4, 217.0),
     "pack": (287.4, 129.9, 145.5, 266.1),

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-# of the vocabulary and of a text; a number is in half precision
-WORDS = 51_200
-LENGTH = 2048
+WORDS = 51_200  # of the vocabulary
+LENGTH = 2048  # of a text
 BYTES = 2
 
 
