@@ -175,10 +175,10 @@ class Service(Protocol):
         """Refuse these inputs no longer; return how many there were."""
 
     def turned_away(self, model: str, refused: Refused) -> None:
-        """Note in the books a call of this model that did not even become an `InferCall`."""
+        """Note in the accounts a call of this model that did not even become an `InferCall`."""
 
     def went_long_way(self, reason: str) -> None:
-        """Note in the books a call that did not go the short way."""
+        """Note in the accounts a call that did not go the short way."""
 
     def statistics(self, model: str) -> StatisticsOfModel: ...
 
