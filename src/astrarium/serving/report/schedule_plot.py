@@ -23,13 +23,13 @@ _MOST_LABELS = 400
 
 def draw_schedule(runs: Runs, path: Path) -> None:
     """One panel a run, all over the same stretch of time from the end of the warm-up."""
-    stretch = _stretch([record for _, record, _ in runs])
-    gpus = min(len(runs[0][1].setup.gpus), _MOST_GPUS if len(runs) <= 3 else _MOST_GPUS_OF_MANY)
+    stretch = _stretch([run.record for run in runs])
+    gpus = min(len(runs[0].record.setup.gpus), _MOST_GPUS if len(runs) <= 3 else _MOST_GPUS_OF_MANY)
     height = 0.7 + len(runs) * (0.5 + 0.22 * gpus)
     with picture(path, 15, height, len(runs), 1, sharex=True) as (figure, axes):
         margins(figure, left=0.6, right=0.2, bottom=0.5, top=0.3, w=0, h=0.5)
-        for (label, record, _), ax in zip(runs, axes.flat, strict=True):
-            _panel(ax, label, record, stretch, gpus)
+        for run, ax in zip(runs, axes.flat, strict=True):
+            _panel(ax, run.label, run.record, stretch, gpus)
         axes.flat[-1].set(xlabel="time (ms)")
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 WORDS = 51_200  # of the vocabulary
 LENGTH = 2048  # of a text
-BYTES = 2
+BYTES = 2  # of a number, in half precision
 
 
 class Part(NamedTuple):
