@@ -9,7 +9,7 @@ from astrarium.core.timers import Timers
 
 def test_a_timer_that_is_set_again_replaces_the_earlier_and_fires_once() -> None:
     timers = Timers()
-    timers.taken([SetTimer(5, "a"), SetTimer(7, "b"), "no timer", SetTimer(7, "a")])
+    timers.set_from([SetTimer(5, "a"), SetTimer(7, "b"), "no timer", SetTimer(7, "a")])
     assert timers.earliest == 7
     assert timers.due(6) == []
     assert timers.due(7) == [TimerFired("b"), TimerFired("a")]

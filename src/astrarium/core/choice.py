@@ -32,8 +32,8 @@ class Choice(msgspec.Struct, frozen=True):
     @property
     def label(self) -> str:
         """The choice as tables and folders show it: `timeout (timeout=10%)`."""
-        told = ",".join(f"{key}={value}" for key, value in self.parameters.items()).replace("'", "")
-        return f"{self.name} ({told})" if told else self.name
+        parameters = ",".join(f"{key}={value}" for key, value in self.parameters.items()).replace("'", "")
+        return f"{self.name} ({parameters})" if parameters else self.name
 
     def plain(self) -> dict[str, Any]:
         return {"name": self.name, **self.parameters}
@@ -62,8 +62,8 @@ class WrittenScenario(msgspec.Struct, frozen=True, kw_only=True):
 
 def parameters_of(kind: Any) -> type[msgspec.Struct]:
     """Return the struct that says what may be set: the class's nested `Parameters`."""
-    found: type[msgspec.Struct] = getattr(kind, "Parameters", NoParameters)
-    return found
+    parameters: type[msgspec.Struct] = getattr(kind, "Parameters", NoParameters)
+    return parameters
 
 
 class Registered:
@@ -84,10 +84,13 @@ class Registered:
     @property
     def __signature__(self) -> Signature:
         """The parameters, with types and defaults, for `help` and editors."""
+        fields = msgspec.structs.fields(self.parameters)
         return Signature(
             [
-                Parameter(each.name, Parameter.KEYWORD_ONLY, annotation=bare(each.type), default=each.default)
-                for each in msgspec.structs.fields(self.parameters)
+                Parameter(
+                    field.name, Parameter.KEYWORD_ONLY, annotation=bare(field.type), default=field.default
+                )
+                for field in fields
             ]
         )
 

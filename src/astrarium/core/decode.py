@@ -68,7 +68,7 @@ class Decoder:
         try:
             return hook(raw, field)
         except ValueError as error:
-            raise InputError(field, _told(raw), str(error)) from None
+            raise InputError(field, _value_shown(raw), str(error)) from None
 
     def _decode_union(self, arms: tuple[Any, ...], raw: Any, field: str) -> Any:
         if raw is None and type(None) in arms:
@@ -120,7 +120,7 @@ def check_names(entries: Iterable[Any], section: str, item: str) -> None:
 
 def keys_of(raw: Any) -> Any:
     """Return what a wrong file has, for an error: its keys where it is a mapping."""
-    return ", ".join(map(str, raw)) if isinstance(raw, dict) else _told(raw)
+    return ", ".join(map(str, raw)) if isinstance(raw, dict) else _value_shown(raw)
 
 
 def constructed(kind: type[S], raw: Any, field: str, /, **values: Any) -> S:
@@ -130,16 +130,16 @@ def constructed(kind: type[S], raw: Any, field: str, /, **values: Any) -> S:
     except InputError as error:
         raise error.at(field) from None
     except ValueError as error:
-        raise InputError(field, _told(raw), str(error)) from None
+        raise InputError(field, _value_shown(raw), str(error)) from None
 
 
-def _told(raw: Any) -> Any:
+def _value_shown(raw: Any) -> Any:
     return "nothing" if raw is None else raw
 
 
 def _decode_literal(names: list[str], raw: Any, field: str) -> str:
     if raw not in names:
-        raise InputError(field, _told(raw), one_of(names, raw))
+        raise InputError(field, _value_shown(raw), one_of(names, raw))
     return str(raw)
 
 
@@ -153,7 +153,7 @@ def _decode_leaf(kind: Any, raw: Any, field: str) -> Any:
     try:
         return msgspec.convert(raw, kind)
     except msgspec.ValidationError as error:
-        raise InputError(field, _told(raw), _expected(str(error))) from None
+        raise InputError(field, _value_shown(raw), _expected(str(error))) from None
 
 
 def _expected(message: str) -> str:

@@ -20,34 +20,34 @@ def overridden(raw: Any, overrides: Sequence[str], named: Named | None = None) -
     *named* holds the sections whose entries have names that must be there already, such as models, each with
     the function that writes a short form of the whole section out.
     """
-    found = copy.deepcopy(raw)
+    changed_copy = copy.deepcopy(raw)
     for text in overrides:
         key, equals, value = text.partition("=")
         if not equals or not all(_parts(key)):
             raise InputError("-o", text, FORM)
-        _set_field(found, key, parse_yaml(value, f"-o {text}"), f"-o {text}", named or {})
-    return found
+        _set_field(changed_copy, key, parse_yaml(value, f"-o {text}"), f"-o {text}", named or {})
+    return changed_copy
 
 
 def pairs(texts: Iterable[str], option: str, expected: str) -> dict[str, Any]:
     """Read what stands behind an option that is repeated: KEY=VALUE."""
-    found = {}
+    values = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not key.strip() or not equals:
             raise InputError(option, text, expected)
-        found[key.strip()] = parse_yaml(value, f"{option} {text}")
-    return found
+        values[key.strip()] = parse_yaml(value, f"{option} {text}")
+    return values
 
 
 def changed(raw: Any, changes: Mapping[str, Any], named: Named | None = None) -> Any:
     """Return a copy with fields changed as by `overridden`, to values that are read already."""
-    found = copy.deepcopy(raw)
+    changed_copy = copy.deepcopy(raw)
     for key, value in changes.items():
         if not all(_parts(key)):
             raise InputError("overrides", key, "the name of a field, such as policy.name or workload.rate")
-        _set_field(found, key, value, "", named or {})
-    return found
+        _set_field(changed_copy, key, value, "", named or {})
+    return changed_copy
 
 
 def _parts(key: str) -> list[str]:

@@ -58,12 +58,12 @@ class _Loader(yaml.SafeLoader):
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
-            found = super().construct_object(node, deep)
+            value = super().construct_object(node, deep)
         except _WRONG_SCALAR:
             raise _wrong_scalar(node) from None
-        if isinstance(found, int) and found.bit_length() > MOST_BITS:
+        if isinstance(value, int) and value.bit_length() > MOST_BITS:
             raise _wrong_scalar(node)
-        return found
+        return value
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()

@@ -25,13 +25,13 @@ class Registry(Generic[T]):
         self.kind = kind
         self.package = package
         self.group = group
-        self._found: dict[str, T] = {}
+        self._things: dict[str, T] = {}
         self._points: dict[str, EntryPoint] = {}
         self._complete = False
 
     def register(self, name: str) -> Callable[[T], T]:
         def add(thing: T) -> T:
-            if self._found.setdefault(name, thing) is not thing:
+            if self._things.setdefault(name, thing) is not thing:
                 raise InputError(f"{self.kind} name", name, "a name that is not taken yet")
             return thing
 
@@ -39,15 +39,15 @@ class Registry(Generic[T]):
 
     def names(self) -> list[str]:
         self._discover()
-        return sorted(self._found.keys() | self._points.keys())
+        return sorted(self._things.keys() | self._points.keys())
 
     def get(self, name: str) -> T:
         self._discover()
-        if name not in self._found and name in self._points:
-            self._found[name] = self._load(self._points[name])
-        if name not in self._found:
+        if name not in self._things and name in self._points:
+            self._things[name] = self._load(self._points[name])
+        if name not in self._things:
             raise InputError("name", name, f"a {self.kind}: {one_of(self.names(), name)}")
-        return self._found[name]
+        return self._things[name]
 
     def __iter__(self) -> Iterator[tuple[str, T]]:
         """All that can be had; a warning names those that cannot be loaded."""
@@ -59,14 +59,14 @@ class Registry(Generic[T]):
 
     def _load(self, point: EntryPoint) -> T:
         try:
-            found: T = point.load()
+            thing: T = point.load()
         except Exception as error:
             owner = point.dist.name if point.dist is not None else "a package"
             expected = (
                 f"a {self.kind} that can be loaded; the entry point {point.value} of {owner} fails: {error}"
             )
             raise InputError("name", point.name, expected) from error
-        return found
+        return thing
 
     def _discover(self) -> None:
         if self._complete:
@@ -75,7 +75,7 @@ class Registry(Generic[T]):
         for module in pkgutil.iter_modules(home.__path__):
             importlib.import_module(f"{self.package}.{module.name}")
         for point in entry_points(group=self.group):
-            if point.name in self._found:
+            if point.name in self._things:
                 warnings.warn(f"the entry point {point.name} = {point.value} is hidden by ours", stacklevel=2)
             else:
                 self._points[point.name] = point

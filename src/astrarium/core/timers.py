@@ -22,7 +22,7 @@ class Timers:
         if timer.at < FOREVER:
             self._at[timer.name] = timer.at
 
-    def taken(self, actions: Iterable[object]) -> None:
+    def set_from(self, actions: Iterable[object]) -> None:
         """Set the timers among what a policy asked for."""
         for action in actions:
             if type(action) is SetTimer:

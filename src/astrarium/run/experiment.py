@@ -69,17 +69,17 @@ def _native_wanted(engine: str, level: Level[Any, Any], watching: Watching) -> b
         raise InputError("engine", engine, "one of auto, python, native")
     watched = watching.trace is not None or watching.validate
     if engine == "native" and (level.twin is None or watched):
-        told = REFERENCE_ONLY if watched else f"auto or python: {level.subject} have no native twin"
-        raise InputError("engine", engine, told)
+        expected = REFERENCE_ONLY if watched else f"auto or python: {level.subject} have no native twin"
+        raise InputError("engine", engine, expected)
     return level.twin is not None and engine != "python" and not watched
 
 
 def variants(level: Level[S, Any], scenario: S, choices: Iterable[Choice]) -> dict[str, S]:
     """Return a scenario for each choice of a policy, all of them checked before the first is run."""
-    found = {}
+    by_label = {}
     for choice in choices:
         own = choice == Choice(scenario.policy.name) or choice == scenario.policy
         variant = scenario if own else scenario.with_policy(choice.name, **choice.parameters)
         level.policy(variant)
-        found[choice.label] = variant
-    return found
+        by_label[choice.label] = variant
+    return by_label

@@ -22,9 +22,10 @@ class LeasedGpus:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.devices = tuple(int(each) for each in os.environ.get("ASTRARIUM_DEVICES", "").split(",") if each)
+        self.devices = tuple(int(gpu) for gpu in os.environ.get("ASTRARIUM_DEVICES", "").split(",") if gpu)
         self.elastic = bool(os.environ.get("ASTRARIUM_ELASTIC"))
-        self._told = self._used = 0  # numbers of the last change, and of the last that was answered
+        self._change = 0  # the number of the last change
+        self._answered = 0  # and of the last that was answered
         self._looked_at = 0.0
 
     def changed(self) -> bool:
@@ -33,18 +34,18 @@ class LeasedGpus:
             return False
         self._looked_at = time.monotonic()
         try:
-            told = json.loads((self._folder / GPUS).read_text(encoding="utf-8"))
+            change = json.loads((self._folder / GPUS).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return False
-        if told["run"] <= self._told:
+        if change["run"] <= self._change:
             return False
-        self._told, self.devices = told["run"], tuple(told["devices"])
+        self._change, self.devices = change["run"], tuple(change["devices"])
         return True
 
     def use(self) -> None:
         """Answer that these GPUs are used now, and no others."""
-        if self._used < self._told:
-            self._used = self._told
+        if self._answered < self._change:
+            self._answered = self._change
             draft = self._folder / f".{USED}.{os.getpid()}"
-            draft.write_text(json.dumps({"run": self._told}), encoding="utf-8")
+            draft.write_text(json.dumps({"run": self._change}), encoding="utf-8")
             draft.replace(self._folder / USED)

@@ -46,8 +46,8 @@ class Run(Shown):
     @property
     def scenario(self) -> Scenario:
         """The scenario as it was run."""
-        found: Scenario = self._run.scenario
-        return found
+        scenario: Scenario = self._run.scenario
+        return scenario
 
     @property
     def policy(self) -> str:
@@ -72,8 +72,8 @@ class Run(Shown):
     @cached_property
     def rows(self) -> dict[str, Table]:
         """Every kind of rows by its name."""
-        found = self._run.level.report.rows(self._run.record)
-        return {name: Table(columns, name) for name, columns in found.items()}
+        rows = self._run.level.report.rows(self._run.record)
+        return {name: Table(columns, name) for name, columns in rows.items()}
 
     @property
     def trace(self) -> Sequence[Step]:

@@ -58,7 +58,7 @@ class Table(dict[str, Any]):
         places = _places(len(self))
         table = plain_table("", *self)
         for place in places:
-            cells = ["..." if place is None else _told(values[place]) for values in self.values()]
+            cells = ["..." if place is None else _cell(values[place]) for values in self.values()]
             table.add_row("" if place is None else f"{place:,}", *map(as_it_is, cells))
         table.caption = f"{len(self):,} {self.name}" if None in places else None
         return table
@@ -71,7 +71,7 @@ def _places(rows: int) -> list[int | None]:
     return [*range(FIRST), None, *range(rows - LAST, rows)]
 
 
-def _told(value: Any) -> str:
+def _cell(value: Any) -> str:
     """Return a cell as text, cut where it is long: `table["why"]` has all of it."""
     if isinstance(value, float | np.floating):
         return f"{value:.6g}"

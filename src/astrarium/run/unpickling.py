@@ -46,11 +46,11 @@ def read_own(path: Path, field: str) -> bytes:
 
 def check_own(file: BinaryIO, field: str) -> None:
     """Refuse an open file that somebody else than this user and root may have written."""
-    found = os.fstat(file.fileno())
-    if found.st_uid not in (os.geteuid(), _ROOT):
-        whose = f"it belongs to {_user(found.st_uid)}, and you are {_user(os.geteuid())}"
-    elif _others_may_write(found):
-        whose = f"others may write it (mode {stat.S_IMODE(found.st_mode):o}; chmod go-w once you trust it)"
+    status = os.fstat(file.fileno())
+    if status.st_uid not in (os.geteuid(), _ROOT):
+        whose = f"it belongs to {_user(status.st_uid)}, and you are {_user(os.geteuid())}"
+    elif _others_may_write(status):
+        whose = f"others may write it (mode {stat.S_IMODE(status.st_mode):o}; chmod go-w once you trust it)"
     else:
         return
     expected = f"a file that only you can have written, since loading it may run code: {whose}; {_RIGHT}"
@@ -62,20 +62,20 @@ def make_own(path: Path) -> None:
     path.chmod(stat.S_IMODE(path.stat().st_mode) & ~(stat.S_IWGRP | stat.S_IWOTH))
 
 
-def _others_may_write(found: os.stat_result) -> bool:
-    by_group = found.st_mode & stat.S_IWGRP and not _is_private_group(found.st_gid, found.st_uid)
-    return bool(by_group or found.st_mode & stat.S_IWOTH)
+def _others_may_write(status: os.stat_result) -> bool:
+    by_group = status.st_mode & stat.S_IWGRP and not _is_private_group(status.st_gid, status.st_uid)
+    return bool(by_group or status.st_mode & stat.S_IWOTH)
 
 
 def _is_private_group(group: int, user: int) -> bool:
     """Tell whether a group is its user's alone: many systems make one of the same name for each user, and let
     groups write what users make (umask 002)."""
     try:
-        found = grp.getgrgid(group)
+        entry = grp.getgrgid(group)
         name = pwd.getpwuid(user).pw_name
     except KeyError:
         return False
-    return found.gr_name == name and set(found.gr_mem) <= {name}
+    return entry.gr_name == name and set(entry.gr_mem) <= {name}
 
 
 def _load_torch(file: BinaryIO, field: str, device: str | None) -> Any:

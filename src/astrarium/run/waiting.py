@@ -21,14 +21,14 @@ def waiting(what: str, say: Say | None = None) -> Iterator[None]:
     """Tell *what* the block is doing, and for how long: on a terminal in one line that changes and goes with
     the block, elsewhere in a line now and then. *say* gets these lines in place of stderr."""
     over = Event()
-    told = _on_terminal if say is None and sys.stderr.isatty() else _in_lines
-    teller = Thread(target=told, args=(what, over, say or _print), daemon=True, name="waiting")
-    teller.start()
+    show = _on_terminal if say is None and sys.stderr.isatty() else _in_lines
+    thread = Thread(target=show, args=(what, over, say or _print), daemon=True, name="waiting")
+    thread.start()
     try:
         yield
     finally:
         over.set()
-        teller.join()
+        thread.join()
 
 
 def _in_lines(what: str, over: Event, say: Say) -> None:
@@ -46,9 +46,9 @@ def _on_terminal(what: str, over: Event, say: Say) -> None:
     from rich.console import Console
     from rich.text import Text
 
-    with Console(stderr=True).status("") as line:
+    with Console(stderr=True).status("") as status:
         while not over.is_set():
-            line.update(Text(f"{what} ... {monotonic() - began:.0f} s"))
+            status.update(Text(f"{what} ... {monotonic() - began:.0f} s"))
             over.wait(EVERY_SECOND)
 
 

@@ -126,7 +126,7 @@ class LiveCluster:
         if events or ended or self._retried:
             self._retried = False
             actions = self._engine.step(now, events)
-            Timers(self.memory.timers).taken(actions)
+            Timers(self.memory.timers).set_from(actions)
             for key in self._wanted():
                 if key not in self.memory.open:
                     self.memory.open[key], self.memory.ordered[key] = False, now

@@ -114,7 +114,7 @@ class PythonPolicy:
 
     def _wishes(self, now: Time, events: list[Any]) -> tuple[list[Wish], Time]:
         actions = self._engine.step(now, events)
-        self._timers.taken(actions)
+        self._timers.set_from(actions)
         wishes = [self._wish(action) for action in actions if type(action) is not SetTimer]
         return wishes, _whole("a timer", self._timers.earliest)
 

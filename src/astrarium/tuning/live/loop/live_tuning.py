@@ -96,7 +96,7 @@ class LiveTuning:
         events = [*self._events(now, all_news), *self._timers.due(now)]
         happened = bool(events)
         while events:
-            self._timers.taken(self._engine.step(now, events))
+            self._timers.set_from(self._engine.step(now, events))
             events = [*self._known_results(), *self._translator.never_began()]
         self._settle(now)
         return happened
