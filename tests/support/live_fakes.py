@@ -244,10 +244,10 @@ class VirtualScheduler:
     """The native scheduler in virtual time; it hears what workers say of batches before the fleet does."""
 
     def __init__(self, loop: FakeLoop, models: int, gpus: int, memory: memoryview) -> None:
-        front = extension("_front")
-        assert front is not None
+        testing = extension("_testing")
+        assert testing is not None
         self._loop = loop
-        self._steps = front.Steps(models, gpus, memory)
+        self._steps = testing.Steps(models, gpus, memory)
         self.admission = self._steps.admission
         self.waiting = self._steps.waiting
         self.retried = self._steps.retried

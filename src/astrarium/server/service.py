@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from time import monotonic_ns
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from msgspec.structs import replace
 
@@ -83,7 +83,7 @@ class LiveService:
         self._tensor_store = TensorStore(memory, self.exchange.arena)
         self._networks: list[NativeNetwork] = []
         self._timed = [0] * self.exchange.origins  # calls of network threads that are on the timeline
-        scheduler = front.Scheduler(self.exchange, len(plan.workers))
+        scheduler = cast(Any, extension("_scheduler")).Scheduler(self.exchange, len(plan.workers))
         open_calls = OpenCalls(scheduler, self._tensor_store, lambda ticket: self.calls.ticket_ended(ticket))
         recorder = None if recording is None else recording.section
         self.coordinator = Coordinator(plan, scheduler, open_calls, self.clock, recorder)

@@ -254,11 +254,11 @@ class Served:
         self.server = server
         self.may = threading.Event()
         self.may.set()
-        front = extension("_front")
-        native = extension("_native")
-        assert front is not None
+        scheduler = extension("_scheduler")
+        native = extension("_simulator")
+        assert scheduler is not None
         setup = Setup((ModelSpec(0, "echo", HOUR, latency_table([MILLISECOND] * 8)),), (GpuSpec(0),))
-        self._scheduler = front.Scheduler(server.front.exchange, 1)
+        self._scheduler = scheduler.Scheduler(server.front.exchange, 1)
         ours, self.worker = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._ours = ours
         self._scheduler.watch(0, ours.fileno())

@@ -80,7 +80,7 @@ class Coordinator:
     def begin(self, setup: Setup) -> None:
         """Let a fresh policy decide from now on, with this setup, bounded; what waits goes over to it."""
         setup = bounded(setup, self.plan.setup)
-        planned = native_setup(extension("_native"), setup)
+        planned = native_setup(extension("_simulator"), setup)
         name = self.plan.policy_name
         if self.plan.python_policy:
             self._scheduler.begin_in_python(planned, name, policy_maker(self.plan, setup, self._recorder))

@@ -93,7 +93,7 @@ def _typed(placed: Sequence[CheckedTensor], given: Given, model: str) -> list[by
 def _native(placed: CheckedTensor, data: Data, model: str) -> bytes:
     """Return the binary layout of typed contents as they came, of a request that is large."""
     field = _contents_field(placed, model)
-    native = extension("_express")
+    native = extension("_tensors")
     assert native is not None
     found: bytes | int = native.from_contents(data, placed.spec.datatype, placed.elements)
     if isinstance(found, bytes):

@@ -41,7 +41,7 @@ def _as_native(event: Event) -> tuple[int, int, int, int, int] | None:
 
 class LiveTwin:
     def __init__(self, policy: Any, setup: Setup) -> None:
-        module = extension("_native")
+        module = extension("_simulator")
         assert module is not None
         self.parameters = module.Parameters(policy.native, *policy.native_parameters())
         self._native = module.LivePolicy(native_setup(module, setup), self.parameters)
