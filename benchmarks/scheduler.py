@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import astrarium._simulator as _simulator
+import astrarium._testing as _testing
 from _measure import Row, main
-from astrarium import _simulator, _testing
 from astrarium.serving.scenario import build, parse
 from astrarium.serving.twin import native, simulation
 

@@ -187,6 +187,7 @@ inline void bind_scheduler(nb::module_& m) {
            "shapes"_a.none())
       .def("ended", &BoundScheduler::ended)
       .def("packets", &packets)
+      .def("thinks", [](const BoundScheduler& self) { return self.thread.thinks(); })
       .def("troubles", [](BoundScheduler& self) { return self.thread.troubles(); })
       .def_prop_ro(
           "admission", [](BoundScheduler& self) -> Admission& { return self.exchange.admission; },

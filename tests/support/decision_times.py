@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from astrarium import _simulator, _testing
+import astrarium._simulator as _simulator
+import astrarium._testing as _testing
 from astrarium.serving.scenario import Scenario, build
 from astrarium.serving.twin.native import native_setup
 from astrarium.serving.twin.simulation import truth_for

@@ -255,9 +255,13 @@ class VirtualScheduler:
         self.oldest = self._steps.oldest
         self.batches = self._steps.batches
         self.profile = self._steps.profile
+        self.is_thinking = False
         self._ended: list[Any] = []
         self._due = FOREVER
         self.stage: Stage | None = None
+
+    def thinks(self) -> bool:
+        return self.is_thinking
 
     def begin(self, setup: Any, parameters: Any) -> None:
         self._steps.begin(setup, parameters, self._loop.now)

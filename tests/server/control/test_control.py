@@ -174,6 +174,24 @@ def test_a_pause_of_the_frontend_is_not_counted_against_workers() -> None:
     assert stage.fleet.restarts == 0
 
 
+def test_a_policy_that_thinks_is_not_counted_against_workers() -> None:
+    """The scheduler hears nobody while it waits for a policy in Python: a batch may have ended meanwhile."""
+    stage = Stage(gpus=1)
+    stage.workers.stuck = {0}
+    stage.call()
+    stage.wait(0)
+    stage.scheduler.is_thinking = True
+    for _ in range(600):
+        stage.loop.now += 100 * MILLISECOND
+        stage.fleet.check_for_stuck()
+    assert stage.fleet.restarts == 0
+    stage.scheduler.is_thinking = False
+    for _ in range(30):
+        stage.wait(100)
+        stage.fleet.check_for_stuck()
+    assert stage.fleet.restarts == 1
+
+
 def test_pauses_in_the_middle_of_one_batch_do_not_add_up() -> None:
     stage = Stage(gpus=1)
     stage.workers.slower = 5000 / 6  # the batch takes 5 s, most of which the frontend is not there

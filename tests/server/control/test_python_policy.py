@@ -258,18 +258,18 @@ class Served:
         native = extension("_simulator")
         assert scheduler is not None
         setup = Setup((ModelSpec(0, "echo", HOUR, latency_table([MILLISECOND] * 8)),), (GpuSpec(0),))
-        self._scheduler = scheduler.Scheduler(server.front.exchange, 1)
+        self.scheduler = scheduler.Scheduler(server.front.exchange, 1)
         ours, self.worker = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._ours = ours
-        self._scheduler.watch(0, ours.fileno())
-        self._scheduler.worker_joined(0)
+        self.scheduler.watch(0, ours.fileno())
+        self.scheduler.worker_joined(0)
         may = self.may
 
         def make() -> PythonPolicy:
             return PythonPolicy("thinking", Thinking(setup, may), setup)
 
-        self._scheduler.begin_in_python(native_setup(native, setup), "thinking", make)
-        self._scheduler.start()
+        self.scheduler.begin_in_python(native_setup(native, setup), "thinking", make)
+        self.scheduler.start()
 
     async def order(self) -> RunBatch:
         order = decode_order(await asyncio.to_thread(self.worker.recv, 1 << 16))
@@ -281,8 +281,8 @@ class Served:
 
     def stop(self) -> None:
         self.may.set()
-        self._scheduler.close()
-        self._scheduler.stop()
+        self.scheduler.close()
+        self.scheduler.stop()
         self.worker.close()
         self._ours.close()
 
@@ -309,6 +309,26 @@ def test_network_threads_go_on_while_a_policy_thinks() -> None:
             served.may.set()
             served.done(await served.order())
             assert (await first.answer())[0] == 200
+
+    asyncio.run(run())
+
+
+def test_questions_are_answered_while_a_policy_thinks() -> None:
+    async def run() -> None:
+        async with thinking() as served:
+            connection = await served.server.connect()
+            served.may.clear()
+            connection.writer.write(request())
+            while not served.scheduler.thinks():
+                await asyncio.sleep(0.001)
+            assert served.scheduler.waiting() == 1
+            assert served.scheduler.policy_errors() == (0, "")
+            assert served.scheduler.oldest(0) is None
+            assert served.scheduler.thinks()  # all this time
+            served.may.set()
+            served.done(await served.order())
+            assert (await connection.answer())[0] == 200
+            assert not served.scheduler.thinks()
 
     asyncio.run(run())
 

@@ -17,7 +17,7 @@ from astrarium.serving.policies import ServingPolicy, listens_to_profiler
 from astrarium.serving.state import ServingState
 from astrarium.serving.twin.native import has_twin, native_setup
 
-# As in native/policies/books.h.
+# As `Event` in native/policies/contract.h.
 _FINISHED, _PREEMPTED, _PROFILED, _FAILED, _JOINED, _LEFT = range(6)
 
 

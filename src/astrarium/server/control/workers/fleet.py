@@ -52,6 +52,9 @@ class FleetController(Protocol):
     def oldest(self, worker: int) -> tuple[int, Time] | None:
         """Return the batch that a worker has held longest, and how long it may."""
 
+    def hears_workers(self) -> bool:
+        """Return whether what workers say of their batches is heard now: not while a policy thinks."""
+
     def model_news(self, gpu: int, news: ModelNews) -> None: ...
     def pong(self, gpu: int, news: Pong) -> None: ...
 
@@ -194,9 +197,11 @@ class Fleet:
         """Kill workers that were over their limit at the last look already.
 
         News that lay in the sockets while the frontend was stopped or starved is heard between two looks. A
-        look that comes late counts no more than one that does not.
+        look that comes late counts no more than one that does not, and none while nobody hears workers.
         """
         passed = self._look()
+        if not self._controller.hears_workers():
+            return
         for entry in self._entries.values():
             tag, limit = self._controller.oldest(entry.spec.worker) or _NO_BATCH
             if tag != entry.oldest:
