@@ -81,8 +81,8 @@ class NativeFront(Protocol):
         As many read calls over gRPC, the origins after them.
         """
 
-    def cards(self) -> Sequence[tuple[int, ModelCard, str]]:
-        """Return the models, their numbers, and why requests may not come this way (empty: they may)."""
+    def cards(self) -> Sequence[NumberedCard]:
+        """Return all models as they are now."""
 
 
 class Stages(NamedTuple):
@@ -134,6 +134,15 @@ class ModelCard:
         """Return the state that others are told, and why it is not READY."""
         trouble = self.failing or self.refusing
         return ("UNAVAILABLE", trouble) if self.state == "READY" and trouble else (self.state, self.reason)
+
+
+@dataclass(frozen=True)
+class NumberedCard:
+    """A model's card with its number in the setup."""
+
+    index: int
+    card: ModelCard
+    why_long: str = ""  # why network threads may read no calls of it; empty: they may
 
 
 class HeldInput(Struct, frozen=True):
