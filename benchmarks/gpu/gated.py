@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from astrarium.gate import launch, mps
+from astrarium.gate import library, mps
 from astrarium.gate.board import SHARED_MEMORY, Board
+from astrarium.gate.client import Client, client_environment
 from astrarium.gate.driver import VISIBLE, find_driver
-from astrarium.gate.launch import Client, client_environment
 
 # Settings of a board that a change of its policy would leave as they are.
 UNLESS_SAID = {"search_limit": 0.0, "window": 0.0}
@@ -27,8 +27,8 @@ def board_path(board: str) -> Path:
 
 def environment(role: str, board: str) -> dict[str, str]:
     """What to add to the environment of a client, so that it is gated. Role: latency or best-effort."""
-    home = launch.private_home()
-    gate = launch.prepared(launch.gate_library(), find_driver(), home)
+    home = library.private_home()
+    gate = library.prepared(library.gate_library(), find_driver(), home)
     carried = {**os.environ, **mps.start(home, os.environ).variables}
     if role == "best-effort" and PRIORITY in os.environ:
         carried["CUDA_MPS_CLIENT_PRIORITY"] = os.environ[PRIORITY]

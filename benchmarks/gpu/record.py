@@ -20,9 +20,9 @@ import torch
 from gate import INFERENCE, TRAINING
 from models import build
 
-from astrarium.gate import launch
+from astrarium.gate import library
+from astrarium.gate.client import Client, client_environment
 from astrarium.gate.driver import find_driver
-from astrarium.gate.launch import Client, client_environment
 from astrarium.gate.marking import NotUnderTheGate, phase_end
 
 ITERATIONS = 12
@@ -83,7 +83,7 @@ def run(purpose: str, model: str, batch: int) -> None:
 
 def record(purpose: str, model: str, batch: int, out: Path) -> Path:
     path = out / f"{model}-{purpose}-b{batch}.tsv"
-    gate = launch.prepared(launch.gate_library(), find_driver(), launch.private_home())
+    gate = library.prepared(library.gate_library(), find_driver(), library.private_home())
     client = Client(model, os.environ.get("CUDA_VISIBLE_DEVICES", "0"), record=path)
     command = [sys.executable, __file__, "--run", purpose, model, str(batch)]
     subprocess.run(command, env=client_environment(os.environ, gate, client), check=True, timeout=PATIENCE)

@@ -13,7 +13,7 @@ namespace astrarium::front {
 
 using protocol::Written;
 
-// As in astrarium.serving.state; a call is as bad as its worst row.
+// As in astrarium.serving.ledger; a call is as bad as its worst row.
 enum class Outcome : std::uint8_t { kOpen, kInTime, kLate, kDropped, kFailed };
 
 // One of a few words that metrics count; any other is the ticket's reason. Their names are in refusals.h.

@@ -13,7 +13,7 @@
 
 namespace astrarium::front {
 
-// Bytes of one item of all these tensors, or nothing where they vary (fixed_bytes in astrarium.serving.live.arena).
+// Bytes of one item of all these tensors, or nothing where they vary (fixed_bytes in astrarium.serving.live.layout).
 inline std::optional<std::size_t> fixed_bytes(const std::vector<protocol::Spec>& specs) {
   std::size_t sum = 0;
   for (const protocol::Spec& spec : specs) {

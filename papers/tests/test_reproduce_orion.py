@@ -9,25 +9,16 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from papers.tests.reproductions import QUICK, check_complete, check_drawn, listed, measured_once, parameters
+from papers.tests.reproductions import QUICK, checked, listed, measured_once, parameters
 
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import MILLISECOND, SECOND
 from astrarium.gate.kernel_profiles import KernelProfile, KernelUse
 from astrarium_papers import kernels as kernel_sets
-from astrarium_papers.gate_simulation import (
-    Party,
-    Sharing,
-    alone,
-    bursty,
-    poisson,
-    profiled,
-    recorded,
-    share,
-    uniform,
-)
+from astrarium_papers.client_arrivals import bursty, poisson, recorded, uniform
+from astrarium_papers.gate_simulation import Party, Sharing, alone, profiled, share
 from astrarium_papers.kernels.trace import KernelTrace
-from astrarium_papers.orion import _pairs, _settings, figure10, figure11, figure13, figure14
+from astrarium_papers.orion import _pair_summary, _settings, figure10, figure11, figure13, figure14
 from astrarium_papers.orion._settings import V100
 
 NAMES = ["table2", "figure6", "figure7", "figure10", "figure11", "figure12", "figure13", "figure14"]
@@ -44,21 +35,11 @@ def ours(name: str, words: str) -> float:
     return next(row.ours for row in reproduced(name).rows if row.what.startswith(words))
 
 
-# the figures
-
-
 def test_they_are_listed_in_their_order() -> None:
     assert listed("orion") == NAMES
 
 
-@pytest.mark.parametrize("name", PARAMETERS)
-def test_findings_are_complete_and_plain(name: str) -> None:
-    check_complete(reproduced(name), claims=name != "table2")
-
-
-@pytest.mark.parametrize("name", PARAMETERS)
-def test_draw_writes_a_picture_from_decoded_data(name: str, tmp_path: Path) -> None:
-    check_drawn(reproduced(name), tmp_path)
+TestReproductions = checked(reproduced, PARAMETERS, silent={"table2"})
 
 
 def tails(name: str) -> dict[str, float]:
@@ -83,7 +64,7 @@ def test_beside_inference_only_whole_requests_hurt_on_a_fast_gpu(name: str) -> N
 
 def test_on_the_papers_gpu_sharing_without_control_hurts_beside_inference_too() -> None:
     data = figure11._measured(V100, QUICK)
-    ratios = {system: _pairs.over_ideal(data, system) for system in _settings.SYSTEMS}
+    ratios = {system: _pair_summary.over_ideal(data, system) for system in _settings.SYSTEMS}
     assert ratios["Temporal"] > ratios["MPS"] > 1.2 > ratios["REEF"] > 0.99
     assert max(ratios["Orion"], ratios["Astrarium"]) < 1.10
 
@@ -96,9 +77,9 @@ def test_training_keeps_what_inference_leaves() -> None:
 @pytest.mark.thorough
 def test_training_beside_training_shows_who_pays() -> None:
     data = reproduced("figure10").findings.data
-    first = {system: _pairs.kept(data, system) for system in figure10.TRAINING}
+    first = {system: _pair_summary.kept(data, system) for system in figure10.TRAINING}
     assert first["Tick-Tock"] < first["MPS"] < first["Orion"] < first["REEF"]
-    assert _pairs.best_effort_kept(data, "Orion") > _pairs.best_effort_kept(data, "REEF")
+    assert _pair_summary.best_effort_kept(data, "Orion") > _pair_summary.best_effort_kept(data, "REEF")
 
 
 def test_five_clients_protects_the_one_with_priority() -> None:
@@ -132,9 +113,6 @@ def test_a_kernel_that_fills_a_v100_fills_an_a100_and_gets_faster() -> None:
     assert trace.kernels[0].duration == round(1000 * 900 / 1555)
     assert 970 < trace.kernels[1].duration < 1000
     assert trace.use(0).memory == pytest.approx(0.8)
-
-
-# one experiment
 
 
 def steady(name: str, kind: str, latency: bool, **how: Any) -> Party:
@@ -171,9 +149,6 @@ def test_what_is_unknown_is_named() -> None:
         share([serving], Sharing("orian"), SECOND)
     with pytest.raises(InputError, match=r"knobs: expected a knob of the gate \(got 'widow'\)"):
         share([serving], Sharing("orion", knobs={"widow": 3}), SECOND)
-
-
-# arrivals
 
 
 def test_arrivals_come_at_their_rates_and_repeat() -> None:

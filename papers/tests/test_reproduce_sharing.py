@@ -11,8 +11,9 @@ import pytest
 
 from astrarium.core.quantities import MICROSECOND, MILLISECOND, SECOND
 from astrarium_papers import registry
-from astrarium_papers.astrarium import _sharing, sharing
-from astrarium_papers.astrarium._sharing import Bench, arrivals, launch_costs, measurements, server, trainer
+from astrarium_papers.astrarium import _sharing_clients, sharing
+from astrarium_papers.astrarium._sharing import Bench, measurements
+from astrarium_papers.astrarium._sharing_clients import arrivals, launch_costs, server, trainer
 from astrarium_papers.findings import Effort
 from astrarium_papers.gate_simulation import alone
 
@@ -24,9 +25,6 @@ def found() -> registry.Reproduction:
     return registry.run("astrarium/sharing", Effort(quick=True))
 
 
-# what was measured
-
-
 def test_measurements_say_where_they_come_from_and_have_recordings() -> None:
     assert (MEASURED.date, MEASURED.gpu) == ("2026-11-15", "NVIDIA H200")
     assert MEASURED.versions["torch"]
@@ -34,8 +32,8 @@ def test_measurements_say_where_they_come_from_and_have_recordings() -> None:
         assert run.command.startswith("benchmarks/gpu/gate.py")
         for row in run.rows:
             purpose = "training" if row.busy == 1.0 else "inference"
-            assert _sharing.trace(row.hp, purpose).device == MEASURED.gpu
-            assert _sharing.trace(row.be, "training").device == MEASURED.gpu
+            assert _sharing_clients.trace(row.hp, purpose).device == MEASURED.gpu
+            assert _sharing_clients.trace(row.be, "training").device == MEASURED.gpu
             assert row.cost > 0
             assert 0 <= row.share < 1.2
 
@@ -52,13 +50,10 @@ def test_arrivals_are_those_of_the_benchmark() -> None:
     assert times[-1] < 2 * SECOND
 
 
-# clients, calibrated alone
-
-
 def test_a_request_takes_alone_what_was_measured() -> None:
     for hp, service_ms in MEASURED.run("pairs").service_ms.items():
         took = np.median(alone(server(hp, 0.25, service_ms), 2 * SECOND).service_ms)
-        assert took + _sharing.GRAPH_LAUNCH / MILLISECOND == pytest.approx(service_ms, rel=0.01)
+        assert took + _sharing_clients.GRAPH_LAUNCH / MILLISECOND == pytest.approx(service_ms, rel=0.01)
 
 
 def test_a_training_job_is_alone_as_fast_as_in_its_run() -> None:
@@ -69,7 +64,7 @@ def test_a_training_job_is_alone_as_fast_as_in_its_run() -> None:
 
 
 def test_launches_are_slow_where_a_job_was() -> None:
-    launches = len(_sharing.trace("bert_base b8", "training").launches)
+    launches = len(_sharing_clients.trace("bert_base b8", "training").launches)
     best = {"bert_base b8": 50.0, "resnet101 b64": 20.0}
     costs = launch_costs({"bert_base b8": 40.0, "resnet101 b64": 20.0}, best)
     assert costs["bert_base b8"] == round(SECOND / 40 / launches)
@@ -83,9 +78,6 @@ def test_fences_cost_for_each_latency_client() -> None:
     five = Bench(run, MEASURED.best_alone).simulate(row)
     one = Bench(msgspec.structs.replace(run, latency_clients=1), MEASURED.best_alone).simulate(row)
     assert five.share < one.share - 0.02
-
-
-# the reproduction
 
 
 def test_findings_are_complete_and_can_be_drawn(found: registry.Reproduction, tmp_path: Path) -> None:

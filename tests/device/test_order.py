@@ -24,10 +24,12 @@ from astrarium.device.contract import (
     RunIteration,
 )
 from astrarium.device.contract import Event as DeviceEvent
-from astrarium.device.live.shared_gpu import Needs, SharedGpu
+from astrarium.device.ledger import Outcome
+from astrarium.device.live.backend import Needs
+from astrarium.device.live.shared_gpu import SharedGpu
 from astrarium.device.policies import iteration_policies
 from astrarium.device.policies.turns import GRACE, ReturningJobs
-from astrarium.device.state import DeviceState, Outcome
+from astrarium.device.state import DeviceState
 from astrarium.device.world import DeviceWorld
 from astrarium.run.simulate import simulate
 from astrarium.testing.plain_backend import PlainLaneBackend
@@ -216,7 +218,7 @@ def live(policy: str, jobs: list[tuple[int, int, int]]) -> list[int]:
     order = list[int]()
     left = [iterations for iterations, *_ in jobs]
     gpu = SharedGpu(iteration_policies.get(policy)(), PlainLaneBackend(), clock)
-    gpu._engine.validate = True
+    gpu._driver._engine.validate = True
     there = Barrier(len(jobs))
     begun = Event()
     made = [Event() for _ in jobs]
@@ -235,7 +237,7 @@ def live(policy: str, jobs: list[tuple[int, int, int]]) -> list[int]:
                     begun.set()
                     order.append(number)
                     others = sum(n > 0 for each, n in enumerate(left) if each != number)
-                    until(lambda: len(gpu._grants.waiting) == others)  # noqa: B023
+                    until(lambda: len(gpu._driver._grants.waiting) == others)  # noqa: B023
                     left[number] -= 1
                     clock.now += ms * MILLISECOND
 
@@ -282,8 +284,8 @@ def test_live_a_timer_lets_the_next_one_run() -> None:
         with first.iteration():
             done = threads.submit(other)
             assert waits.wait(PATIENCE)
-            until(lambda: bool(gpu._grants.waiting))
-        assert gpu._grants.waiting
+            until(lambda: bool(gpu._driver._grants.waiting))
+        assert gpu._driver._grants.waiting
         assert not ran_at
         clock.now = GRACE
         done.result(PATIENCE)

@@ -20,10 +20,11 @@ from astrarium.device.contract import (
     JobWithdrawn,
     RunIteration,
 )
+from astrarium.device.ledger import JobRow, Outcome
 from astrarium.device.policies import iteration_policies
 from astrarium.device.policies.turns import GRACE
 from astrarium.device.record import summary
-from astrarium.device.state import DeviceState, JobRow, Outcome
+from astrarium.device.state import DeviceState
 from astrarium.device.world import DeviceWorld
 from astrarium.run.simulate import simulate
 

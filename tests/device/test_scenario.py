@@ -16,10 +16,11 @@ from astrarium.core.choice import Choice
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import MILLISECOND, SECOND
 from astrarium.device import report, salus
-from astrarium.device import scenario as jobs_build
 from astrarium.device.level import LEVEL, longest
 from astrarium.device.record import DeviceRecord, Span
-from astrarium.device.scenario import JobScenario, Mix, parse
+from astrarium.device.scenario import job_arrivals
+from astrarium.device.scenario.read import JobScenario, parse
+from astrarium.device.scenario.schema import Mix
 from astrarium.levels import load
 from astrarium.run.experiment import simulate
 
@@ -56,7 +57,7 @@ def scenario(file: Path, *overrides: str) -> JobScenario:
 
 
 def test_jobs_are_numbered_in_the_order_of_arrival(file: Path) -> None:
-    found = jobs_build.arrivals(scenario(file, "jobs[0].arrival=1200ms"))
+    found = job_arrivals.arrivals(scenario(file, "jobs[0].arrival=1200ms"))
     assert [(at / SECOND, job.id, job.name) for at, job in found] == [
         (1.0, 0, "tiny-0"), (1.2, 1, "big"), (1.5, 2, "tiny-1")]  # fmt: skip
     tiny = found[0][1]
@@ -66,7 +67,7 @@ def test_jobs_are_numbered_in_the_order_of_arrival(file: Path) -> None:
 
 def test_a_workload_of_salus_brings_its_numbers(file: Path) -> None:
     given = "jobs=[{name: one, workload: 'salus:resnet50_50', iterations: 7}]"
-    [(_, job)] = jobs_build.arrivals(scenario(file, given))
+    [(_, job)] = job_arrivals.arrivals(scenario(file, given))
     known = salus.lookup("resnet50_50")
     assert (job.name, job.iterations, job.iteration) == ("one", 7, known.iteration)
     assert (job.persistent, job.ephemeral, job.demand) == (known.persistent, known.ephemeral, known.demand)
@@ -76,10 +77,10 @@ def test_a_mix_is_drawn_from_the_seed(file: Path) -> None:
     given = ("jobs={salus: 30, interval: 10s}", "gpu.turn=5s")
     found = scenario(file, *given)
     assert found.jobs == Mix(30, 10 * SECOND)  # type: ignore[arg-type]
-    jobs = jobs_build.arrivals(found)
+    jobs = job_arrivals.arrivals(found)
     assert len(jobs) == 30
-    assert jobs == jobs_build.arrivals(scenario(file, *given))
-    assert jobs != jobs_build.arrivals(scenario(file, *given, "seed=2"))
+    assert jobs == job_arrivals.arrivals(scenario(file, *given))
+    assert jobs != job_arrivals.arrivals(scenario(file, *given, "seed=2"))
     assert all(job.iteration >= 4 * SECOND for _, job in jobs)
 
 
@@ -162,7 +163,7 @@ def test_what_nobody_can_wait_for_is_said_at_once(
     file: Path, overrides: list[str], field: str, told: str
 ) -> None:
     with pytest.raises(InputError) as error:
-        jobs_build.arrivals(scenario(file, *overrides))
+        job_arrivals.arrivals(scenario(file, *overrides))
     assert str(error.value).startswith(f"{field}: expected ")
     assert told in str(error.value)
 
@@ -179,7 +180,7 @@ def test_what_nobody_can_wait_for_is_said_at_once(
 def test_longer_turns_are_as_much_work(
     iteration: int, iterations: int, turn: int, becomes: tuple[float, int]
 ) -> None:
-    length, turns = jobs_build.divided(iteration, iterations, turn)
+    length, turns = job_arrivals.divided(iteration, iterations, turn)
     assert (length / SECOND, turns) == becomes
     assert length * turns == iteration * iterations
 
@@ -220,7 +221,7 @@ def test_spans_tell_who_had_the_gpu_when(file: Path) -> None:
 def test_progress_is_measured_by_the_jobs_one_after_another(file: Path) -> None:
     seen: list[int] = []
     simulate(LEVEL, scenario(file), bar=lambda title, length: nullcontext(seen.append))
-    assert max(seen) == longest(jobs_build.arrivals(scenario(file))) == 12 * SECOND
+    assert max(seen) == longest(job_arrivals.arrivals(scenario(file))) == 12 * SECOND
 
 
 def test_lanes_at_once_are_those_that_overlap() -> None:

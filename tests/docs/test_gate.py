@@ -16,7 +16,7 @@ import typer
 from astrarium.cli.gate.policy import KERNEL_POLICIES
 from astrarium.cli.gate.top import COLUMNS, WORDS
 from astrarium.cli.main import gate as app
-from astrarium.gate.board import settings_table
+from astrarium.gate.board_settings import settings_table
 from tests.support.paths import ROOT
 
 PAGE = ROOT / "docs" / "device" / "gate.md"

@@ -14,7 +14,7 @@ import pytest
 
 from astrarium.cli.main import BAD_INPUT
 from astrarium.device.policies import iteration_policies
-from astrarium.device.scenario import Gpu, JobEntry, Mix
+from astrarium.device.scenario.schema import Gpu, JobEntry, Mix
 from tests.support.paths import ROOT
 
 PAGE = ROOT / "docs" / "device" / "jobs.md"

@@ -13,7 +13,7 @@ from tests.support.paths import ROOT
 torch = pytest.importorskip("torch")
 
 from astrarium.core.quantities import MILLISECOND  # noqa: E402
-from astrarium.device.live import torch_backend, torch_pools  # noqa: E402
+from astrarium.device.live import torch_backend, torch_lane_watch  # noqa: E402
 from astrarium.device.live.torch_hooks import LONG  # noqa: E402
 from astrarium.device.policies import iteration_policies  # noqa: E402
 from astrarium.device.policies.turns import GRACE  # noqa: E402
@@ -44,7 +44,7 @@ def test_the_command_of_the_page_exists() -> None:
 
 def test_the_page_has_the_numbers_of_the_code() -> None:
     assert f"After {LONG} calls" in PAGE
-    assert f"every {torch_pools.RARELY}th" in PAGE
+    assert f"every {torch_lane_watch.RARELY}th" in PAGE
     assert f"{torch_backend.FRAGMENTS:.0%} and {torch_backend.SMALL >> 20} MiB" in PAGE
     assert torch_backend.AHEAD == 3
     assert "up to three iterations ahead" in PAGE

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from astrarium.serving import contract
+from astrarium.serving.ledger import Fate, Outcome
 from astrarium.serving.policies import serving_policies
-from astrarium.serving.state import Fate, Outcome
 from astrarium.testing.serving import ServingPolicyConformance
 from tests.support.paths import ROOT
 

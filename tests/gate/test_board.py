@@ -15,7 +15,8 @@ from astrarium.cli.gate.policy import DEFAULT, KERNEL_POLICIES
 from astrarium.core.errors import AstrariumError, InputError
 from astrarium.gate import board as board_module
 from astrarium.gate import marked, phase_end, request_end
-from astrarium.gate.board import board_path, native, read_settings, settings_table, write_setting
+from astrarium.gate.board import board_path, native
+from astrarium.gate.board_settings import read_settings, settings_table, write_setting
 from astrarium.gate.marking import NotUnderTheGate
 from tests.support.gate.boards import Board
 

@@ -15,9 +15,9 @@ import astrarium
 from astrarium.cli.gate.options import name_of
 from astrarium.core.errors import AstrariumError, InputError
 from astrarium.gate import driver, mps
-from astrarium.gate import launch as preload
+from astrarium.gate import library as gate_files
+from astrarium.gate.client import Client, client_environment
 from astrarium.gate.driver import NoGpu, chosen_gpu, find_driver
-from astrarium.gate.launch import Client, client_environment
 from tests.support.gate.fakes import fake_control, fresh_user
 
 ELF = b"\x7fELF\x02"
@@ -126,12 +126,12 @@ def test_programs_are_called_what_people_call_them(command: list[str], name: str
 def test_launchers_that_start_together_make_one_folder(place: Path) -> None:
     library = place / "libastrarium_gate.so"
     library.write_bytes(b"gate" * 100_000)
-    home = preload.private_home()
+    home = gate_files.private_home()
     together = Barrier(8)
 
     def launch(_: int) -> Path:
         together.wait()
-        return preload.prepared(library, Path("/lib/libcuda.so.1"), home)
+        return gate_files.prepared(library, Path("/lib/libcuda.so.1"), home)
 
     with ThreadPoolExecutor(8) as launchers:
         (gate,) = set(launchers.map(launch, range(8)))
@@ -144,14 +144,14 @@ def test_launchers_that_start_together_make_one_folder(place: Path) -> None:
 
 def test_versions_lie_side_by_side_and_what_is_missing_is_made_again(place: Path) -> None:
     library = place / "gate.so"
-    home = preload.private_home()
+    home = gate_files.private_home()
     library.write_bytes(b"one")
-    first = preload.prepared(library, Path("/a"), home)
-    assert preload.prepared(library, Path("/b"), home) != first
+    first = gate_files.prepared(library, Path("/a"), home)
+    assert gate_files.prepared(library, Path("/b"), home) != first
     first.unlink()
-    assert preload.prepared(library, Path("/a"), home).read_bytes() == b"one"
+    assert gate_files.prepared(library, Path("/a"), home).read_bytes() == b"one"
     library.write_bytes(b"two")
-    second = preload.prepared(library, Path("/a"), home)
+    second = gate_files.prepared(library, Path("/a"), home)
     assert (first.read_bytes(), second.read_bytes()) == (b"one", b"two")
 
 
@@ -160,19 +160,19 @@ def test_a_folder_that_others_could_write_to_is_not_used(
 ) -> None:
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(place / "tmp"))
     second = place / "tmp" / f"astrarium-gate-{os.getuid()}"
-    first = preload.private_home()
+    first = gate_files.private_home()
     first.chmod(0o777)
-    assert preload.private_home() == second
+    assert gate_files.private_home() == second
     second.chmod(0o770)
     with pytest.raises(AstrariumError, match="this user's alone"):
-        preload.private_home()
+        gate_files.private_home()
 
 
 def test_preloads_are_split_at_spaces_so_that_no_path_may_have_one(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "gettempdir", lambda: str(place / "tmp"))
-    home = preload.private_home({"XDG_CACHE_HOME": str(place / "with space")})
+    home = gate_files.private_home({"XDG_CACHE_HOME": str(place / "with space")})
     assert home.parent == place / "tmp"
     assert not (place / "with space").exists()
 
@@ -180,11 +180,11 @@ def test_preloads_are_split_at_spaces_so_that_no_path_may_have_one(
 def test_an_installation_without_the_gate_says_so(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(astrarium, "__path__", [str(place)])
     with pytest.raises(AstrariumError, match="no gate"):
-        preload.gate_library({})
-    (place / preload.LIBRARY).touch()
-    assert preload.gate_library({}) == place / preload.LIBRARY
-    with pytest.raises(InputError, match=preload.LIBRARY_VARIABLE):
-        preload.gate_library({preload.LIBRARY_VARIABLE: str(place / "none")})
+        gate_files.gate_library({})
+    (place / gate_files.LIBRARY).touch()
+    assert gate_files.gate_library({}) == place / gate_files.LIBRARY
+    with pytest.raises(InputError, match=gate_files.LIBRARY_VARIABLE):
+        gate_files.gate_library({gate_files.LIBRARY_VARIABLE: str(place / "none")})
 
 
 # MPS
@@ -192,7 +192,7 @@ def test_an_installation_without_the_gate_says_so(place: Path, monkeypatch: pyte
 
 def test_mps_is_started_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = fake_control(place, monkeypatch)
-    home = preload.private_home()
+    home = gate_files.private_home()
     together = Barrier(4)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
 
@@ -210,7 +210,7 @@ def test_mps_is_started_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_daemon_that_is_there_is_used(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = fake_control(place, monkeypatch)
-    home = preload.private_home()
+    home = gate_files.private_home()
     (place / "machine").mkdir()
     (place / "machine" / "daemon").touch()
     machines = {"CUDA_MPS_PIPE_DIRECTORY": str(place / "machine")}
@@ -227,5 +227,5 @@ def test_a_daemon_that_does_not_start_is_no_reason_not_to_run(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_control(place, monkeypatch, starts=3)
-    found = mps.start(preload.private_home())
+    found = mps.start(gate_files.private_home())
     assert found == mps.Mps(False, f"no MPS: {mps.CONTROL} answered 3", {})

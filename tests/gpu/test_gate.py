@@ -20,10 +20,10 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("astrarium._gate")
 
-from astrarium.gate import launch, mps  # noqa: E402
+from astrarium.gate import library, mps  # noqa: E402
 from astrarium.gate.board import Board  # noqa: E402
+from astrarium.gate.client import Client, client_environment  # noqa: E402
 from astrarium.gate.driver import find_driver  # noqa: E402
-from astrarium.gate.launch import Client, client_environment  # noqa: E402
 
 pytestmark = [
     pytest.mark.gpu,
@@ -76,8 +76,8 @@ def board() -> Iterator[Path]:
 
 def gated(program: str, board: Path, kind: str, carried: bool = True, **more: Any) -> subprocess.Popen[str]:
     """*carried*: by MPS, where there is one; it does not survive every client that is killed."""
-    home = launch.private_home()
-    gate = launch.prepared(launch.gate_library(), find_driver(), home)
+    home = library.private_home()
+    gate = library.prepared(library.gate_library(), find_driver(), home)
     base = {**os.environ, **(mps.start(home, os.environ).variables if carried else {})}
     environment = client_environment(base, gate, Client(kind, "0", kind, board, **more))
     command = [sys.executable, "-c", SETUP + program, str(board)]

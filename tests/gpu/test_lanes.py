@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 
+from astrarium.device.ledger import Outcome
 from astrarium.device.live.backend import Needs
-from astrarium.device.live.shared_gpu import MEASURED, JobEnded, MemoryWarning
-from astrarium.device.state import Outcome
+from astrarium.device.live.charges import MEASURED
+from astrarium.device.live.errors import JobEnded, MemoryWarning
 
 torch = pytest.importorskip("torch")
 pytestmark = [
@@ -28,7 +29,7 @@ pytestmark = [
 from torch import nn  # noqa: E402
 
 from astrarium.device.live.torch_backend import TorchGpu, TorchLaneBackend  # noqa: E402
-from astrarium.device.live.torch_pools import viewed  # noqa: E402
+from astrarium.device.live.torch_pool_view import viewed  # noqa: E402
 
 PATIENCE = 120.0
 MIB = 1 << 20
@@ -194,12 +195,12 @@ def test_out_of_memory_is_one_jobs_error_and_the_lane_goes_on() -> None:
     assert torch.cuda.mem_get_info()[0] > 0.8 * free, "the error is kept, and its memory is not"
 
 
-@pytest.mark.filterwarnings("ignore::astrarium.device.live.shared_gpu.MemoryWarning")
+@pytest.mark.filterwarnings("ignore::astrarium.device.live.errors.MemoryWarning")
 def test_a_job_that_outgrows_the_gpus_books_ends_with_what_it_took() -> None:
     backend = TorchLaneBackend()
     gpu = TorchGpu("fair", backend)
     loop = Loop()
-    gpu._state.layout.capacity = torch.cuda.memory_allocated() + 1024 * MIB
+    gpu._driver._state.layout.capacity = torch.cuda.memory_allocated() + 1024 * MIB
 
     def step(more: int) -> None:
         with job.iteration():

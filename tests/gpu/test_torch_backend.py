@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from astrarium.serving.live.arena import aligned
 from astrarium.serving.live.backends import backends, contract
 from astrarium.serving.live.backends.contract import Batch, ModelFiles, Place
+from astrarium.serving.live.layout import aligned
 from astrarium.serving.live.tensors import DATATYPES, TensorSpec
 from astrarium.serving.live.worker.repeated_order import RepeatedOrder
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from astrarium.core.quantities import SECOND
+from astrarium.core.quantities import GIB, SECOND
 from astrarium.core.streams import stream
 from astrarium.placement.evaluation import evaluate
 from astrarium.placement.interference import IgniterInterference, Interference, NoInterference
@@ -16,7 +16,8 @@ from astrarium.placement.plan import Plan, check
 from astrarium.placement.policies import Judge, Search, placement_policies
 from astrarium.placement.policies.planner import Planner
 from astrarium.placement.problem import ALONE, PlacedModel, PlacementGpu, PlacementRequests, Problem
-from astrarium.testing.placement import GIB, SPREAD, Watched, examine, gpus, model
+from astrarium.testing.placement import Watched, examine
+from astrarium.testing.placement.problems import SPREAD, gpus, model
 from tests.support.placement.igniter_cases import NOTES, problem_of
 from tests.support.placement.plans import planned, poisson
 
@@ -47,9 +48,6 @@ def bare(known: PlacedModel) -> PlacedModel:
 
 def nothing(problem: Problem) -> Interference:
     return NoInterference()
-
-
-# against the others
 
 
 def test_it_knows_of_queues_where_igniter_does_not() -> None:
@@ -108,9 +106,6 @@ def test_it_is_confirmed_with_requests_that_it_was_not_chosen_with() -> None:
     assert requests.times not in distinct
 
 
-# what it may propose
-
-
 def test_nothing_is_shared_side_by_side_without_measurements() -> None:
     plan = placed(Problem(tuple(bare(model(index, rate=40.0)) for index in range(4)), gpus(2)))
     assert {replica.share for replica in plan.replicas} == {1.0}
@@ -151,9 +146,6 @@ def test_an_idle_model_is_placed_where_there_is_room() -> None:
     assert plan.missing == {}
 
 
-# words
-
-
 def test_neighbours_are_named() -> None:
     plan = placed(problem_of(NOTES, gpus=1))
     assert any("vgg19" in replica.why and "resnet50" in replica.why for replica in plan.of_model(0))
@@ -176,9 +168,6 @@ def test_a_model_that_makes_all_others_late_is_given_up() -> None:
     plan = placed(Problem(tuple(models), gpus(1)), jealous)
     assert plan.missing == {0: "time: all models keep 1.2 GPUs busy, 1 are there, others' requests need them"}
     assert plan.attainment == pytest.approx(10 / 11)
-
-
-# the search
 
 
 def test_reports_only_get_better() -> None:

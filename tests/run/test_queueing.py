@@ -13,10 +13,11 @@ from astrarium.core.quantities import MICROSECOND, MILLISECOND, SECOND, Time
 from astrarium.core.streams import stream
 from astrarium.run.simulate import simulate
 from astrarium.serving.contract import Action, Dispatch, Event, Request, RequestArrived, Setup
+from astrarium.serving.ledger import Outcome
 from astrarium.serving.policies.window import Deferred
-from astrarium.serving.state import Batch, Outcome, ServingState
+from astrarium.serving.state import Batch, ServingState
 from astrarium.serving.world import ServingWorld, TableTruth, Truth
-from astrarium.testing.cases import cluster, linear_model
+from astrarium.testing.serving.cases import cluster, linear_model
 
 DAY = 86_400 * SECOND
 
@@ -111,9 +112,6 @@ def erlang_c(servers: int, load: float) -> float:
         term *= load / (busy + 1)
     full = term * servers / (servers - load)
     return full / (idle + full)
-
-
-# uniform arrivals: the staggered optimum of Symphony, section 3.3
 
 
 def uniform_misses(alpha: float, beta: float, slo: int, rate: float, seconds: int, gpus: int = 8) -> int:

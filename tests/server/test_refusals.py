@@ -19,18 +19,22 @@ from astrarium.server.control.calls.objectives import asks_what_was_promised
 from astrarium.server.control.calls.ticket import EndedBatch
 from astrarium.server.control.health.refusal_watch import FEWEST_REFUSED, WHILE, RefusalWatch
 from astrarium.server.control.plan import plan
-from astrarium.server.service import LiveService
 from astrarium.serving.contract import Network
+from astrarium.serving.ledger import Outcome
 from astrarium.serving.live.messages import Ping
 from astrarium.serving.scenario import load
-from astrarium.serving.state import Outcome
-from tests.support.live_fakes import FakeLoop, FakeWorkers, Stage, admit, handler_of, make_plan, noting
+from tests.support.live_fakes import (
+    FakeLoop,
+    FakeWorkers,
+    Stage,
+    admit,
+    handler_of,
+    make_plan,
+    noting,
+    service_of,
+)
 
 START = 5 * SECOND
-
-
-def standing_at(moment: int) -> Callable[[], int]:
-    return lambda: moment
 
 
 class Looks:
@@ -169,18 +173,18 @@ def test_a_service_says_so_and_gives_a_fresh_policy_a_chance(caplog: pytest.LogC
         made = make_plan(1, 2, "eager", 25 * MILLISECOND, 1 << 20)
         policies: list[Any] = []
         made = replace(made, new_policy=noting(made.new_policy, policies))
-        service = LiveService(made, lambda _, listener, __: FakeWorkers(FakeLoop(), listener, made.setup))
+        loop = FakeLoop()
+        service = service_of(made, loop)
         service.coordinator.begin(made.setup)
         service.coordinator.present.add(0)
-        now = service.clock()
         states = {entry.plan.name: "READY" for entry in service.repository.entries}
         for entry in service.repository.entries:
             entry.state = "READY"
             entry.reason = ""
-        for second in range(12):
-            service.clock = standing_at(now + second * SECOND)
+        for _ in range(12):
             service.coordinator.accounts.models[0].decline("too slow")
-            service._look_for_refusals()
+            service.readiness.look_for_refusals()
+            loop.now += SECOND
         assert {card.name: card.state for card in service.cards()} == states  # calls are still taken
         assert service.card("m0").health == ("UNAVAILABLE", service.coordinator.accounts.models[0].refusing)
         assert service.card("m1").health == ("READY", "")
@@ -190,8 +194,8 @@ def test_a_service_says_so_and_gives_a_fresh_policy_a_chance(caplog: pytest.LogC
         assert service._closed() == ""
         assert len(policies) == 2
         assert b'astrarium_refuses_all{model="m0"} 1.0' in service.metrics()
-        service.clock = lambda: now + 30 * SECOND
-        service._look_for_refusals()
+        loop.now += 19 * SECOND
+        service.readiness.look_for_refusals()
         assert service.ready
         assert service.card("m0").health == ("READY", "")
         service.coordinator.close()
@@ -209,7 +213,7 @@ def test_a_service_goes_on_measuring_delays_and_says_where_they_do_not_fit(
     async def ping() -> None:
         made = replace(make_plan(1, 1, "eager", 25 * MILLISECOND, 1 << 20), measured_delays=True)
         loop = FakeLoop()
-        service = LiveService(made, lambda _, listener, __: FakeWorkers(loop, listener, made.setup))
+        service = service_of(made, loop)
         workers = cast(FakeWorkers, service.workers)
 
         async def measured(workers: Sequence[int]) -> None:
@@ -220,7 +224,7 @@ def test_a_service_goes_on_measuring_delays_and_says_where_they_do_not_fit(
         service.repository.start()
         service.fleet.start(service.workers)
         loop.run_until(loop.now + SECOND)
-        await service._begin()
+        await service.replanner.begin()
         looking = asyncio.create_task(service._look_after())
         async with asyncio.timeout(30):
             while not any(isinstance(order, Ping) for _, order in workers.orders):

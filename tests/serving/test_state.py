@@ -27,9 +27,10 @@ from astrarium.serving.contract import (
     Setup,
     latency_table,
 )
+from astrarium.serving.ledger import Fate, Ledger, Outcome
 from astrarium.serving.policies._rates import BIN, BINS, RateMeter
-from astrarium.serving.state import Fate, Ledger, Outcome, ServingState
-from astrarium.testing.cases import cluster, linear_model
+from astrarium.serving.state import ServingState
+from astrarium.testing.serving.cases import cluster, linear_model
 
 RESPONSE = 3
 

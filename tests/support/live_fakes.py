@@ -25,6 +25,7 @@ from astrarium.server.control.plan import ModelPlan, ServingPlan
 from astrarium.server.control.repository import Repository
 from astrarium.server.control.workers.fleet import Fleet
 from astrarium.server.control.workers.isolation import Isolation
+from astrarium.server.service import LiveService
 from astrarium.server.timelines import Timelines
 from astrarium.serving.contract import (
     DynamicSpec,
@@ -467,6 +468,13 @@ def handler_of(stage: Stage) -> CallHandler:
     handler = CallHandler(stage.coordinator, stage.repository, preprocessor, Timelines(), clock, lambda: "")
     stage.open_calls.on_end = handler.ticket_ended
     return handler
+
+
+def service_of(plan: ServingPlan, loop: FakeLoop) -> LiveService:
+    """Return a service whose workers and clock are those of a loop; its scheduler lives in real time."""
+    return LiveService(
+        plan, lambda _, listener, __: FakeWorkers(loop, listener, plan.setup), clock=loop.clock
+    )
 
 
 def admit(stage: Stage, handler: CallHandler, rows: int = 1, **request_options: Any) -> None:

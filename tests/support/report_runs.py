@@ -22,9 +22,10 @@ from astrarium.serving.contract import (
     Setup,
     latency_table,
 )
+from astrarium.serving.ledger import Fate, Ledger, Outcome
 from astrarium.serving.policies import serving_policies
 from astrarium.serving.record import ServingRecord, batches_of, requests_of
-from astrarium.serving.state import Fate, Ledger, Outcome, ServingState
+from astrarium.serving.state import ServingState
 from astrarium.serving.world import ServingWorld, TableTruth
 
 SLOS = (25 * MILLISECOND, 40 * MILLISECOND)

@@ -14,10 +14,11 @@ from astrarium.core.quantities import MILLISECOND, SECOND, Time
 from astrarium.core.streams import stream
 from astrarium.run.simulate import simulate
 from astrarium.serving.contract import Action, BatchFinished, Event, ModelSpec, Request, RequestArrived, Setup
+from astrarium.serving.ledger import Outcome
 from astrarium.serving.policies import serving_policies
-from astrarium.serving.state import Outcome, ServingState
+from astrarium.serving.state import ServingState
 from astrarium.serving.world import ServingWorld, TableTruth
-from astrarium.testing.cases import cluster, linear_model
+from astrarium.testing.serving.cases import cluster, linear_model
 
 MS = MILLISECOND
 

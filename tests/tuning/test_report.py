@@ -17,15 +17,13 @@ from astrarium.tuning.contract import Trial
 from astrarium.tuning.level import LEVEL
 from astrarium.tuning.record import Level, Stay, TuningRecord
 from astrarium.tuning.report.files import FILES, write
+from astrarium.tuning.report.heat_map import blocks, fitting, heat_map
 from astrarium.tuning.report.plots import boxes, draw_best, draw_heat, draw_trials
 from astrarium.tuning.report.summary import summarize, summarize_candidates
 from astrarium.tuning.report.tables import (
     best_line,
-    blocks,
     candidates_table,
     failures_line,
-    fitting,
-    heat_map,
     overview_table,
     ratio_told,
     ratios,

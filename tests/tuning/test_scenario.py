@@ -15,7 +15,7 @@ from astrarium.run.experiment import simulate
 from astrarium.tuning.level import LEVEL
 from astrarium.tuning.record import TuningRecord
 from astrarium.tuning.scenario.read import TuningScenario, parse
-from astrarium.tuning.scenario.schema import sampler_of
+from astrarium.tuning.scenario.sampler import sampler_of
 from astrarium.tuning.scenario.tasks import TASKS
 from astrarium.tuning.spaces import Choice, Range
 from tests.support.scenario_files import load_tuning as load

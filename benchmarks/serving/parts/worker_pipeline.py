@@ -36,10 +36,11 @@ sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
 from processes import stat
 
 from astrarium.core.optional import extension
-from astrarium.serving.live.arena import SharedMemory, aligned
+from astrarium.serving.live.arena import SharedMemory
 from astrarium.serving.live.backends.contract import ModelFiles
 from astrarium.serving.live.backends.torch import TorchModel
 from astrarium.serving.live.backends.torch.cuda_runner import CudaRunner
+from astrarium.serving.live.layout import aligned
 from astrarium.serving.live.messages import (
     LARGEST_MESSAGE,
     BatchDone,

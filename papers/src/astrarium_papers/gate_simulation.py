@@ -10,14 +10,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from astrarium.core import processes
 from astrarium.core.errors import InputError, one_of
 from astrarium.core.optional import extension
-from astrarium.core.processes import Floats, Stretch, Times
+from astrarium.core.processes import Floats, Times
 from astrarium.core.quantities import MICROSECOND, MILLISECOND, SECOND, Time
-from astrarium.core.streams import stream
 from astrarium.gate.kernel_profiles import KINDS
-from astrarium.serving.traces import read_trace
 from astrarium_papers.kernels.trace import KernelTrace
 
 EAGER_GAP: Time = 5 * MICROSECOND
@@ -90,8 +87,8 @@ def share(parties: Sequence[Party], sharing: Sharing, duration: Time, warmup: Ti
         **sharing.model,
     )
     outcomes = [
-        _outcome(party, found, duration, warmup)
-        for party, found in zip(parties, columns["clients"], strict=True)
+        _outcome(party, client, duration, warmup)
+        for party, client in zip(parties, columns["clients"], strict=True)
     ]
     after = columns["knobs"]
     learnt = {name: getattr(after, name) for name in ("latency", "sm_threshold", "harm")}
@@ -148,49 +145,10 @@ def _client(gate: Any, party: Party) -> Any:
     )
 
 
-def _outcome(party: Party, found: dict[str, Any], duration: Time, warmup: Time) -> Outcome:
-    counted = found["arrival"] >= warmup
-    latency = (found["end"] - found["arrival"])[counted] / MILLISECOND
-    service = (found["end"] - found["begin"])[counted] / MILLISECOND
-    rate = found["kernels"] / len(party.trace.launches) / (duration / SECOND)
-    held = dict(found["held"])
-    return Outcome(party.name, latency, service, rate, held, found["held_ns"] / SECOND, found["launches"])
-
-
-# Arrivals of open-loop clients
-
-
-def poisson(rate: float, duration: Time, seed: int, name: str) -> Times:
-    """Return Poisson arrivals of *rate* a second; the name keeps clients apart that share a seed."""
-    stretches = [Stretch(0, duration, rate)]
-    moments = processes.poisson(stream(seed, "gate", "poisson", name), processes.total(stretches))
-    return processes.stretched(moments, stretches)
-
-
-def uniform(rate: float, duration: Time, seed: int, name: str) -> Times:
-    stretches = [Stretch(0, duration, rate)]
-    moments = processes.uniform(stream(seed, "gate", "uniform", name), processes.total(stretches))
-    return processes.stretched(moments, stretches)
-
-
-def recorded(path: str, model: str, duration: Time) -> Times:
-    """Return the arrivals of one model of a trace file, such as the Apollo trace of the DISB suite."""
-    trace = read_trace(path)
-    models = [kind[0] for kind in trace.kinds]
-    if model not in models:
-        raise InputError("model", model, one_of(models, model), path)
-    times = np.array(trace.time, np.int64)
-    kinds = np.array(trace.kind)
-    wanted: Times = times[kinds == models.index(model)]
-    return wanted[wanted < duration]
-
-
-def bursty(duration: Time, seed: int, name: str, burst: int = 4, apart: Time = 204 * MILLISECOND) -> Times:
-    """Return arrivals that stand in for Apollo's object detection: bursts of four requests 3 to 8 ms apart,
-    about 200 ms from one burst to the next, as in the trace's stream of that kind (19 requests/s)."""
-    random = stream(seed, "gate", "bursty", name)
-    bursts = int(2 * duration / apart) + 4
-    starts = random.gamma(16.0, apart / 16.0, bursts).cumsum()
-    inside = random.uniform(3 * MILLISECOND, 8 * MILLISECOND, (bursts, burst)).cumsum(axis=1)
-    times: Times = np.sort((starts[:, None] + inside).ravel()).astype(np.int64)
-    return times[times < duration]
+def _outcome(party: Party, client: dict[str, Any], duration: Time, warmup: Time) -> Outcome:
+    counted = client["arrival"] >= warmup
+    latency = (client["end"] - client["arrival"])[counted] / MILLISECOND
+    service = (client["end"] - client["begin"])[counted] / MILLISECOND
+    rate = client["kernels"] / len(party.trace.launches) / (duration / SECOND)
+    held = dict(client["held"])
+    return Outcome(party.name, latency, service, rate, held, client["held_ns"] / SECOND, client["launches"])

@@ -29,7 +29,7 @@ from astrarium.placement.problem import (
 from astrarium_papers.alpaserve._common import cases, workloads
 from astrarium_papers.alpaserve._common.cases import AS_PUBLISHED, FAIR, Case
 from astrarium_papers.alpaserve._common.served import groups_of
-from astrarium_papers.alpaserve._common.timeline import Windows
+from astrarium_papers.alpaserve._common.windows import Windows
 
 ROWS = Path(__file__).parent / "recorded_rows.json"
 REFERENCE = "ASTRARIUM_ALPASERVE_REFERENCE"  # all rows: a JSON file with exact_rows and table2_alignment

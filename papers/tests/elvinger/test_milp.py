@@ -32,7 +32,7 @@ from astrarium.placement.policies.goodput_milp import WsmMilp
 from astrarium.placement.policies.goodput_milp.contents import sets_that_fit
 from astrarium.placement.problem import GpuDemand, Problem
 from astrarium_papers.elvinger import _v100 as v100
-from astrarium_papers.elvinger._v100 import Measurement, measured_model
+from astrarium_papers.elvinger._measured import Measurement, measured_model
 
 METRICS = {"ao-milp": "occupancy", "wsm-milp": "sm_utilization"}
 KINDS = pytest.mark.parametrize("policy", sorted(METRICS))
@@ -145,9 +145,6 @@ def test_still_more_load_makes_second_replicas_worth_their_room() -> None:
     assert len(found["resnet50"]) == 2
 
 
-# How it works.
-
-
 def test_replicas_can_be_bounded() -> None:
     problem = vision(6)
     plan = planned("ao-milp", problem, replicas=1)
@@ -192,9 +189,6 @@ def test_sets_hold_each_model_once_and_fit() -> None:
         fits = sum(option.compute for option in options) <= 10_000
         expected += bool(options) and fits and sum(option.memory for option in options) <= 16 * 2**30
     assert len(found) == expected > 30
-
-
-# What holds for any problem.
 
 
 @KINDS

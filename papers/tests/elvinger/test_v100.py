@@ -8,14 +8,8 @@ from astrarium.core.errors import InputError
 from astrarium.core.quantities import FOREVER, MILLISECOND
 from astrarium.placement.problem import ALONE, Form, GpuDemand
 from astrarium_papers.elvinger import _v100 as v100
-from astrarium_papers.elvinger._v100 import (
-    Measurement,
-    measured_form,
-    placed_model,
-    placed_models,
-    problem,
-    v100s,
-)
+from astrarium_papers.elvinger._measured import Measurement, measured_form
+from astrarium_papers.elvinger._v100 import placed_model, placed_models, problem, v100s
 
 ROWS = [Measurement(4, 100, 1000), Measurement(8, 140, None), Measurement(16, 300, 5000)]
 

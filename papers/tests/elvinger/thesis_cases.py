@@ -11,7 +11,7 @@ from astrarium.core.quantities import MILLISECOND
 from astrarium.placement.plan import Plan
 from astrarium.placement.problem import GpuDemand, PlacedModel, PlacementGpu, Problem
 from astrarium_papers.elvinger import _v100 as v100
-from astrarium_papers.elvinger._v100 import Measurement, measured_model
+from astrarium_papers.elvinger._measured import Measurement, measured_model
 
 VISION = ("alexnet", "densenet121", "efficientnet_b7", "resnet50", "vgg19")  # 6.2.1
 MIXED = ("resnet50", "mobilenet_v2", "bert", "gpt2")  # 6.2.2

@@ -69,7 +69,7 @@ class Goodput(Shown):
 
     def plot(self, path: str | Path) -> Path:
         """Draw the search, as a .png file."""
-        from astrarium.serving.goodput import draw_probes
+        from astrarium.serving.report.goodput import draw_probes
 
         draw_probes(self.found, _picture(path))
         return Path(path)
@@ -78,7 +78,7 @@ class Goodput(Shown):
         return f"<goodput of {self.policy}: {self.rate:,.0f} requests/s>"
 
     def _tables(self) -> list[Any]:
-        from astrarium.serving.goodput import goodput_table
+        from astrarium.serving.report.goodput import goodput_table
 
         return [goodput_table(self.policy, self.found)]
 

@@ -31,7 +31,7 @@ from astrarium.tuning.live.tuned import with_checkpoint
 from astrarium.tuning.record import TuningRecord
 from astrarium.tuning.report.files import FILES
 from astrarium.tuning.scenario.read import TuningScenario
-from astrarium.tuning.scenario.schema import sampler_of
+from astrarium.tuning.scenario.sampler import sampler_of
 
 SearchRun = Run[TuningScenario, TuningRecord]
 LIVE_STATE = "live"

@@ -11,7 +11,8 @@ from astrarium.device import report
 from astrarium.device.contract import Action, Event, Job, JobArrived
 from astrarium.device.policies import IterationPolicy, iteration_policies
 from astrarium.device.record import DeviceRecord, Spans
-from astrarium.device.scenario import DEFAULT_POLICY, JobScenario, arrivals, parse
+from astrarium.device.scenario.job_arrivals import arrivals
+from astrarium.device.scenario.read import DEFAULT_POLICY, JobScenario, parse
 from astrarium.device.state import DeviceState
 from astrarium.device.world import DeviceWorld
 

@@ -9,7 +9,8 @@ from typing import NamedTuple
 from astrarium.core.quantities import Time
 from astrarium.core.trace import Step
 from astrarium.device.contract import IterationFinished, RunIteration
-from astrarium.device.state import DeviceState, JobRow, Outcome
+from astrarium.device.ledger import JobRow, Outcome
+from astrarium.device.state import DeviceState
 
 
 class Span(NamedTuple):

@@ -10,8 +10,8 @@ import msgspec
 
 from astrarium.core.level import Run, named
 from astrarium.core.quantities import SECOND, Time
+from astrarium.device.ledger import JobRow, Outcome
 from astrarium.device.record import DeviceRecord, Span, summary
-from astrarium.device.state import JobRow, Outcome
 from astrarium.run.report import columns, picked, side_by_side, write_csv
 from astrarium.run.tables import as_it_is, moment, plain_table, unit_of
 from astrarium.run.timeline import Entry, process, slice_of, thread, timeline, write_timeline
@@ -19,7 +19,7 @@ from astrarium.run.timeline import Entry, process, slice_of, thread, timeline, w
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from astrarium.device.scenario import JobScenario
+    from astrarium.device.scenario.read import JobScenario
 
 Runs = Sequence["Run[JobScenario, DeviceRecord]"]
 JOBS_FILE = "jobs.csv"

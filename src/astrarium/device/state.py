@@ -7,9 +7,7 @@ iteration runs at a time. Run numbers identify late news, which is ignored.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
-from enum import IntEnum
+from dataclasses import dataclass
 
 import msgspec
 
@@ -18,79 +16,9 @@ from astrarium.core.policy import Handlers, LevelState
 from astrarium.core.quantities import Time
 from astrarium.device import contract
 from astrarium.device.contract import Job
+from astrarium.device.credits import Credits
 from astrarium.device.lanes import Layout
-
-# The ledger says how each job ended.
-
-
-class Outcome(IntEnum):
-    OPEN = 0
-    FINISHED = 1
-    REFUSED = 2
-    FAILED = 3
-    WITHDRAWN = 4
-
-
-@dataclass
-class JobRow:
-    """A row of the ledger follows one job; instants are -1 until they come."""
-
-    job: Job
-    arrived: Time
-    admitted: Time = -1
-    started: Time = -1  # its first iteration
-    ended: Time = -1
-    outcome: Outcome = Outcome.OPEN
-    reason: str = ""
-    done: int = 0  # iterations
-    service: Time = 0  # time in iterations
-    switches: int = 0  # iterations that followed another job's in the lane
-
-
-@dataclass
-class Ledger:
-    rows: dict[int, JobRow] = field(default_factory=dict)
-
-    def arrived(self, now: Time, job: Job) -> JobRow:
-        row = self.rows[job.id] = JobRow(job, now)
-        return row
-
-    def end(self, now: Time, job: int, outcome: Outcome, reason: str = "") -> None:
-        row = self.rows[job]
-        row.ended = now
-        row.outcome = outcome
-        row.reason = reason
-
-
-class Credits:
-    """A credit is what an admitted job is taken to have had beside its service, so that it does not catch up
-    with what others had before it came, or while it was idle. The level is what the least served of the jobs
-    that use the GPU had; it only rises."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._credit: dict[int, Time] = {}
-        self._level: Time = 0
-
-    def of(self, job: int) -> Time:
-        return self._credit.get(job, self._level)
-
-    def came(self, job: int) -> None:
-        self._credit[job] = self._level
-
-    def came_back(self, job: int) -> None:
-        """Raise the credit of a job that was idle. A job that is back before another has ended an iteration
-        gets nothing: the level is not above it yet."""
-        self._credit[job] = max(self._credit[job], self._level - self._ledger.rows[job].service)
-
-    def ran(self, using: Iterable[int]) -> None:
-        """Raise the level after an iteration: *using* are the job that ended it, and those using the GPU."""
-        had = (self._credit[job] + self._ledger.rows[job].service for job in using)
-        self._level = max(self._level, min(had, default=0))
-
-    def left(self, job: int) -> None:
-        self._credit.pop(job, None)
-
+from astrarium.device.ledger import JobRow, Ledger, Outcome
 
 NOT_WANTED = "its owner wants it no more"
 

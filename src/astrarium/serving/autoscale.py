@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from astrarium.core.quantities import SECOND, Time
+from astrarium.serving.ledger import Fate, Outcome
 from astrarium.serving.record import Batches, Ints, ServingRecord
-from astrarium.serving.state import Fate, Outcome
 
 BAD_RATE_THRESHOLD = 0.01
 Floats = npt.NDArray[np.float64]

@@ -10,9 +10,6 @@ import msgspec
 from astrarium.core.policy import SetTimer, TimerFired
 from astrarium.core.quantities import FOREVER, Time
 
-# Actions, in the imperative.
-
-
 # Why a request was dropped. A policy may give reasons of its own.
 EXPIRED = "expired"  # not even alone could it still be in time
 SACRIFICED = "sacrificed"  # it could, but only by shrinking the batch of those behind it
@@ -42,9 +39,6 @@ class Preempt(msgspec.Struct, frozen=True, tag=True, gc=False):
 
 
 Action: TypeAlias = Dispatch | Drop | Preempt | SetTimer
-
-
-# What a serving policy is told before the first event: models, GPUs, network delays.
 
 
 class DynamicSpec(msgspec.Struct, frozen=True):

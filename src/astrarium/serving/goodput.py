@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -20,17 +19,16 @@ import numpy as np
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import Time, write_duration
 from astrarium.run.pools import processes, threads
-from astrarium.run.tables import plain_table
 from astrarium.serving.contract import Setup
+from astrarium.serving.ledger import Outcome
 from astrarium.serving.level import run
 from astrarium.serving.scenario import Scenario, build
 from astrarium.serving.scenario.rates import spans
-from astrarium.serving.state import Outcome
 from astrarium.serving.twin import simulation
 from astrarium.serving.twin.native import has_twin
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    pass
 
 ALLOWED_BAD = 0.01
 SCAN_STEPS = 12
@@ -71,14 +69,14 @@ def search(
     heard = progress if threads or jobs == 1 else None  # another process could not be heard
     stop = Event() if threads else None
     search_one = partial(_search_seed, scenario, limit, tolerance, heard, stop)
-    found = _map(search_one, numbers, jobs, stop)
-    per_seed = [rate for rate, _ in found]
+    searches = _map(search_one, numbers, jobs, stop)
+    per_seed = [rate for rate, _ in searches]
     return Goodput(
         goodput=float(np.mean(per_seed)),
         interval=(min(per_seed), max(per_seed)),
         seeds=numbers,
         per_seed=per_seed,
-        probes=[probe for _, probes in found for probe in probes],
+        probes=[probe for _, probes in searches for probe in probes],
         capacity=limit,
     )
 
@@ -218,46 +216,3 @@ def _map(
             if stop is not None:
                 stop.set()  # whoever is in the middle of a run leaves it
             raise
-
-
-# The search as a table and a picture.
-
-
-def goodput_table(label: str, found: Goodput) -> Table:
-    """Return the highest rate at which every model keeps its objective, as a table."""
-    table = plain_table("policy", "goodput requests/s", "interval", "by seed", "runs", "upper bound")
-    low, high = found.interval
-    by_seed = zip(found.seeds, found.per_seed, strict=True)
-    table.add_row(
-        label,
-        f"{found.goodput:,.1f}",
-        f"{low:,.1f} to {high:,.1f}",
-        ", ".join(f"{seed}: {rate:,.0f}" for seed, rate in by_seed),
-        str(len(found.probes)),
-        f"{found.capacity:,.0f}",
-    )
-    return table
-
-
-def draw_probes(found: Goodput, path: Path) -> None:
-    """Draw every rate that was tried, by seed. A run that fails stops early: its point is a lower bound."""
-    from astrarium.run.plots import margins, picture
-
-    with picture(path, 7, 4.2) as (figure, axes):
-        margins(figure, left=0.75, right=0.25, bottom=0.6, top=0.5, w=0, h=0)
-        ax = axes[0, 0]
-        for passed, color, marker, label in (
-            (True, "#009E73", "o", "kept"),
-            (False, "#D55E00", "x", "missed"),
-        ):
-            probes = [probe for probe in found.probes if probe.passed == passed]
-            rates = [probe.rate for probe in probes]
-            bad = [100 * probe.worst_bad for probe in probes]
-            ax.plot(rates, bad, marker, color=color, ms=5, label=f"objective {label}", ls="none")
-        ax.axhline(1, color="#333333", lw=1, ls="--", label="1 % allowed")
-        ax.axvspan(*found.interval, color="#0072B2", alpha=0.15, lw=0)
-        ax.axvline(found.goodput, color="#0072B2", lw=1.5, label=f"goodput {found.goodput:,.0f} requests/s")
-        ax.set_yscale("symlog", linthresh=0.1)
-        ax.set(title="Search for goodput", xlabel="offered rate (requests/s)", xlim=(0, None), ylim=(0, 150))
-        ax.set(ylabel="bad requests of the worst model (%)")
-        ax.legend(loc="upper left")

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from astrarium.core.quantities import Time
 from astrarium.serving.contract import Setup
-from astrarium.serving.state import Ledger
+from astrarium.serving.ledger import Ledger
 
 if TYPE_CHECKING:
     from astrarium.serving.scenario.schema import Scenario
@@ -39,7 +39,7 @@ class Requests:
 
 @dataclass(frozen=True)
 class Batches:
-    """In the order of dispatch; `fate` holds `Fate`."""
+    """Batches are in the order of dispatch; `fate` holds `Fate`."""
 
     model: Ints
     gpu: Ints

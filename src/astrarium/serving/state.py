@@ -6,90 +6,14 @@ after it was preempted, a GPU that left twice) is recognized by run numbers and 
 
 from __future__ import annotations
 
-from array import array
 from collections import deque
-from enum import IntEnum
 
 from astrarium.core.errors import BrokenBooks, InvalidAction
 from astrarium.core.policy import Handlers, LevelState, nothing_changes
 from astrarium.core.quantities import Time
 from astrarium.serving import contract
 from astrarium.serving.contract import Request, Setup
-
-# Where requests and batches end up: compact columns, one row each, in the order of their numbers.
-
-
-class Outcome(IntEnum):
-    OPEN = 0
-    IN_TIME = 1
-    LATE = 2
-    DROPPED = 3
-    FAILED = 4
-
-
-class Fate(IntEnum):
-    """A batch's fate is how it ended."""
-
-    RUNNING = 0
-    FINISHED = 1
-    PREEMPTED = 2
-    FAILED = 3
-
-
-class Ledger:
-    """The ledger has a row for each request and batch; `reasons[code]` says why one was dropped or failed."""
-
-    def __init__(self) -> None:
-        self.reasons: list[str] = [""]
-        self._codes = {"": 0}
-        self.outcome = array("b")
-        self.reason = array("i")
-        self.done = array("q")
-        self.batch = array("q")
-        self.batch_model = array("i")
-        self.batch_gpu = array("i")
-        self.batch_size = array("i")
-        self.batch_dispatched = array("q")
-        self.batch_started = array("q")
-        self.batch_finished = array("q")
-        self.batch_fate = array("b")
-
-    def open_request(self, request: int) -> None:
-        missing = request + 1 - len(self.outcome)
-        if missing > 0:
-            self.outcome.extend([0] * missing)
-            self.reason.extend([0] * missing)
-            self.done.extend([-1] * missing)
-            self.batch.extend([-1] * missing)
-
-    def end_request(self, request: int, outcome: Outcome, reason: str, now: Time, batch: int = -1) -> None:
-        self.outcome[request] = outcome
-        self.done[request] = now
-        self.batch[request] = batch
-        if reason:
-            self.reason[request] = self._code(reason)
-
-    def open_batch(self, model: int, gpu: int, size: int, now: Time) -> int:
-        self.batch_model.append(model)
-        self.batch_gpu.append(gpu)
-        self.batch_size.append(size)
-        self.batch_dispatched.append(now)
-        self.batch_started.append(-1)
-        self.batch_finished.append(-1)
-        self.batch_fate.append(Fate.RUNNING)
-        return len(self.batch_fate) - 1
-
-    def end_batch(self, batch: int, fate: Fate, started: Time, finished: Time) -> None:
-        self.batch_started[batch] = started
-        self.batch_finished[batch] = finished
-        self.batch_fate[batch] = fate
-
-    def _code(self, reason: str) -> int:
-        code = self._codes.get(reason)
-        if code is None:
-            code = self._codes[reason] = len(self.reasons)
-            self.reasons.append(reason)
-        return code
+from astrarium.serving.ledger import Fate, Ledger, Outcome
 
 
 class Batch:
@@ -159,8 +83,6 @@ class ServingState(LevelState[contract.Event, contract.Action]):
         for gpu in self.gpus:
             self._fail_all(now, gpu, "the run ended before the batch did")
 
-    # events
-
     def _request_arrived(self, now: Time, event: contract.RequestArrived) -> None:
         request = event.request
         self.waiting[request.id] = request
@@ -202,8 +124,6 @@ class ServingState(LevelState[contract.Event, contract.Action]):
         gpu.recovering = -1
         self._fail_all(now, gpu, f"GPU {gpu.id} left")
 
-    # actions
-
     def _dispatch(self, now: Time, action: contract.Dispatch) -> None:
         gpu = self._present(now, action)
         try:
@@ -237,8 +157,6 @@ class ServingState(LevelState[contract.Event, contract.Action]):
         self.ledger.end_batch(batch.run, Fate.PREEMPTED, started, now)  # until its start is reported
         for request in batch.requests:
             self.waiting[request.id] = request
-
-    # helpers
 
     def _present(self, now: Time, action: contract.Dispatch | contract.Preempt) -> Gpu:
         if not 0 <= action.gpu < len(self.gpus) or not self.gpus[action.gpu].present:

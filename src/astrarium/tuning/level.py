@@ -17,7 +17,8 @@ from astrarium.tuning.record import TuningRecord, Watch
 from astrarium.tuning.report import files as report
 from astrarium.tuning.runtime import Runtime
 from astrarium.tuning.scenario.read import TuningScenario, parse
-from astrarium.tuning.scenario.schema import CostsSection, sampler_of
+from astrarium.tuning.scenario.sampler import sampler_of
+from astrarium.tuning.scenario.schema import CostsSection
 from astrarium.tuning.scenario.tasks import Task
 from astrarium.tuning.session import Session, SessionEngine
 from astrarium.tuning.spaces import Space, space_of
@@ -26,7 +27,7 @@ from astrarium.tuning.world import TuningWorld
 
 
 class Truth:
-    """What is so of a task's candidates, whoever trains them where."""
+    """The truth of a task's candidates is the same whoever trains them where; no policy sees it."""
 
     def __init__(self, task: Task, seed: int) -> None:
         self.task = task
@@ -54,7 +55,7 @@ class Truth:
 
 
 class ProfiledWorld(TuningWorld):
-    """How long a candidate's iterations take is known once it has trained for some."""
+    """The world reports how long a candidate's iterations take once it has trained for some."""
 
     def __init__(self, truth: Truth, costs: CostsSection) -> None:
         super().__init__(truth.runtime, costs.moving, costs.starting)
@@ -68,7 +69,7 @@ class ProfiledWorld(TuningWorld):
             yield from self._profiled(now, action, state)
 
     def _profiled(self, now: Time, put: Put, state: TuningState) -> Iterator[tuple[Time, Event]]:
-        """How far it is, is heard with it: the books would reckon with what was believed before."""
+        """Yield how far the trial is with its measured runtime: the state would reckon with the old one."""
         row = state.open[put.trial]
         candidate = row.trial.candidate
         profile = self._costs.profile
@@ -89,7 +90,7 @@ def prepared(
     watching: Watching,
     label: str,
 ) -> Simulation[TuningRecord]:
-    """Make the books, the world and the first events of a search."""
+    """Make the state, the world and the first events of a search."""
     truth.values = lambda candidate: session.candidates[candidate].values
     state = TuningState(costs.moving, truth.usual)
     watch = Watch(state)
@@ -105,7 +106,7 @@ def prepared(
 
 
 def prepare(scenario: TuningScenario, policy: TuningPolicy, watching: Watching) -> Simulation[TuningRecord]:
-    """Make the books, the world and the first events of a scenario's search."""
+    """Make the state, the world and the first events of a scenario's search."""
     task = _task_of(scenario)
     truth = Truth(task, scenario.seed)
     session = Session(
@@ -120,15 +121,15 @@ def prepare(scenario: TuningScenario, policy: TuningPolicy, watching: Watching) 
 
 
 def replayed(scenario: TuningScenario, policy: TuningPolicy) -> Engine[Any, Any, Any]:
-    """Make books that a recorded run is fed into: what its session asked for stands in the recording."""
+    """Make an engine that a recorded run is fed into: what its session asked for stands in the recording."""
     usual = None if scenario.task is None else Truth(scenario.task, scenario.seed).usual
     return Engine(TuningState(scenario.costs.moving, usual), policy)
 
 
 def _task_of(scenario: TuningScenario) -> Task:
     if scenario.task is None:
-        told = "a task beside train: what an iteration takes, and how candidates learn"
-        raise InputError("task", None, told, scenario.source)
+        expected = "a task beside train: what an iteration takes, and how candidates learn"
+        raise InputError("task", None, expected, scenario.source)
     return scenario.task
 
 

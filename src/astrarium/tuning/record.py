@@ -16,7 +16,7 @@ from astrarium.tuning.state import TrialRow, TuningState
 
 
 class Level(NamedTuple):
-    """From an instant on: the part of each GPU that trials hold."""
+    """From this instant on, trials held these parts of the GPUs."""
 
     at: Time
     shares: dict[int, float]
@@ -32,7 +32,7 @@ class Stay(NamedTuple):
 
 
 class Decision(NamedTuple):
-    """What the policy asked for at an instant."""
+    """The policy asked for this action at that instant."""
 
     at: Time
     action: Action
@@ -58,17 +58,17 @@ class TuningRecord:
         return sorted({gpu for level in self.levels for gpu in level.shares})
 
     def utilization(self, end: Time | None = None) -> float:
-        """The part of all GPUs that was held, from the start to *end*."""
+        """Return the part of all GPUs that was held, from the start to *end*."""
         parts = self.windows(1, end)
         held = [part for row in parts.values() for part in row]
         return sum(held) / len(held) if held else 0.0
 
     def windows(self, count: int, end: Time | None = None) -> dict[int, list[float]]:
-        """For each GPU, the part of it that was held in each of so many windows of equal length."""
+        """Return for each GPU the part of it that was held in each of so many windows of equal length."""
         end = self.end if end is None else end
         length = max(1, end) / count
         held = {gpu: [0.0] * count for gpu in self.gpus}
-        ends = [*(each.at for each in self.levels[1:]), self.end]
+        ends = [*(level.at for level in self.levels[1:]), self.end]
         for level, until in zip(self.levels, ends, strict=False):  # none: it ended before it had begun
             for window, share in _overlaps(level.at, min(until, end), length, count):
                 for gpu, part in level.shares.items():
@@ -76,13 +76,13 @@ class TuningRecord:
         return held
 
     def reached(self, target: float, goal: str) -> Time | None:
-        """When a candidate was as good as that for the first time."""
+        """Return when a candidate was as good as that for the first time."""
         sign = 1 if goal == "min" else -1
-        return next((each.at for each in self.best if sign * each.value <= sign * target), None)
+        return next((best.at for best in self.best if sign * best.value <= sign * target), None)
 
 
 def _overlaps(start: Time, end: Time, length: float, count: int) -> Iterable[tuple[int, float]]:
-    """Which windows a span touches, and which part of each it takes."""
+    """Yield the windows that a span touches, and which part of each it takes."""
     for window in range(int(start / length), count):
         low = max(start, window * length)
         high = min(end, (window + 1) * length)
@@ -92,7 +92,7 @@ def _overlaps(start: Time, end: Time, length: float, count: int) -> Iterable[tup
 
 
 class Watch:
-    """Looks at the books after every step: what an engine's `record` is for."""
+    """An engine calls the watch after every step: it notes how the state has changed."""
 
     def __init__(self, state: TuningState) -> None:
         self._state = state
@@ -106,13 +106,13 @@ class Watch:
         shares = {gpu: float(sum(parts.values())) for gpu, parts in holders.items()}
         if not self._levels or self._levels[-1].shares != shares:
             self._levels.append(Level(step.now, shares))
-        self._look(step.now)
+        self._note_stays(step.now)
         self._decisions += [
-            Decision(step.now, each) for each in step.actions if isinstance(each, Put | Pause)
+            Decision(step.now, action) for action in step.actions if isinstance(action, Put | Pause)
         ]
 
-    def _look(self, now: Time) -> None:
-        """Who is elsewhere than before."""
+    def _note_stays(self, now: Time) -> None:
+        """End the stays of trials that are elsewhere than before, and begin new ones."""
         places = {row.trial.id: row.place for row in self._state.running() if row.place is not None}
         for trial, (place, since) in list(self._at.items()):
             if places.get(trial) != place:

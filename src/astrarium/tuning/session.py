@@ -94,8 +94,6 @@ class Session:
         if not self.over:
             list(self._stop(why))
 
-    # results
-
     def _ended(self, event: contract.Event, state: TuningState) -> contract.Trial | None:
         """Return the trial that ends with this event; None for late news."""
         if not isinstance(event, ENDS):
@@ -132,8 +130,6 @@ class Session:
         elif self.pool.report(candidate):
             self.pool.end(candidate, Standing.STOPPED, "the sampler's library stopped it")
         return result.value if candidate.standing is Standing.OPEN else None
-
-    # what comes next
 
     def _advance(self) -> Iterator[contract.Event]:
         """Yield what the search wants until it has to wait."""

@@ -93,7 +93,7 @@ Space = Mapping[str, Range | Choice]
 
 def space_of(written: Mapping[str, Any], field: str = "space") -> dict[str, Range | Choice]:
     """Convert what people write: {rate: {low: 0.001, high: 1, log: true}, kind: {options: [gru, lstm]}}."""
-    return {name: _dimension(each, f"{field}.{name}") for name, each in written.items()}
+    return {name: _dimension(dimension, f"{field}.{name}") for name, dimension in written.items()}
 
 
 def _dimension(written: Any, field: str) -> Range | Choice:

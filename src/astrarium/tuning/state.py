@@ -6,12 +6,8 @@ identify late news, which is ignored.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
-from fractions import Fraction
-
-import msgspec
 
 from astrarium.core.errors import BrokenBooks, InvalidAction
 from astrarium.core.policy import Handlers, LevelState
@@ -19,6 +15,7 @@ from astrarium.core.quantities import Time
 from astrarium.tuning import contract
 from astrarium.tuning.contract import Trial
 from astrarium.tuning.runtime import Place, Runtime, Width
+from astrarium.tuning.strips import Strips
 
 
 class Outcome(IntEnum):
@@ -30,7 +27,7 @@ class Outcome(IntEnum):
 
 @dataclass
 class TrialRow:
-    """A row of the ledger follows one trial; instants are -1 until they come."""
+    """A trial has a row from its arrival on, also after its end; instants are -1 until they come."""
 
     trial: Trial
     arrived: Time
@@ -63,71 +60,8 @@ class Ledger:
     rows: dict[int, TrialRow] = field(default_factory=dict)
 
 
-# The dissertation sees GPUs as strips that trials, as rectangles, are packed into.
-
-
-class Strips:
-    """Strips record which trial holds how much of which GPU, and where there is room."""
-
-    def __init__(self) -> None:
-        self.holders: dict[int, dict[int, Fraction]] = {}  # by GPU: the share of each trial
-
-    def change(self, gpus: Iterable[int]) -> set[int]:
-        """Replace the GPUs by these, and return the trials that were on GPUs that are gone."""
-        kept = {gpu: self.holders.get(gpu, {}) for gpu in gpus}
-        stranded = {trial for gpu in self.holders.keys() - kept.keys() for trial in self.holders[gpu]}
-        self.holders = kept
-        for trial in stranded:
-            self.leave(trial)
-        return stranded
-
-    @property
-    def idle(self) -> list[int]:
-        return [gpu for gpu, holders in self.holders.items() if not holders]
-
-    def room(self, gpu: int, but: int | None = None) -> Fraction:
-        """Return the free share of a GPU; the share of the trial *but* counts as free."""
-        return 1 - sum((share for trial, share in self.holders[gpu].items() if trial != but), Fraction(0))
-
-    def fits(self, trial: int, place: Place) -> bool:
-        there = all(gpu in self.holders for gpu in place.gpus)
-        return there and all(self.room(gpu, trial) >= place.share for gpu in place.gpus)
-
-    def take(self, trial: int, place: Place) -> None:
-        """Give the trial this place in addition to what it has: until it has moved, both are its own."""
-        for gpu in place.gpus:
-            held = self.holders[gpu]
-            held[trial] = max(held.get(trial, Fraction(0)), place.share)
-
-    def settle(self, trial: int, place: Place) -> None:
-        """Give the trial this place and nothing else."""
-        self.leave(trial)
-        self.take(trial, place)
-
-    def leave(self, trial: int) -> None:
-        for holders in self.holders.values():
-            holders.pop(trial, None)
-
-    def find(self, width: Width, trial: int) -> Place | None:
-        """Return a place of that width for the trial, which may keep what it has; None if there is no
-        room."""
-        return self._part(width.denominator, trial) if width < 1 else self._whole(int(width), trial)
-
-    def _part(self, parts: int, trial: int) -> Place | None:
-        """Return a share of the GPU on which the least stays free, to keep whole GPUs for others."""
-        share = Fraction(1, parts)
-        rooms = [(self.room(gpu, trial), trial not in self.holders[gpu], gpu) for gpu in self.holders]
-        fitting = [each for each in rooms if each[0] >= share]
-        return Place((min(fitting)[2],), parts) if fitting else None
-
-    def _whole(self, count: int, trial: int) -> Place | None:
-        mine = [gpu for gpu, holders in self.holders.items() if set(holders) == {trial}]
-        found = sorted([*mine, *self.idle], key=lambda gpu: (gpu not in mine, gpu))[:count]
-        return Place(tuple(sorted(found))) if len(found) == count else None
-
-
 class TuningState(LevelState[contract.Event, contract.Action]):
-    """The state holds the books of all trials; *moving* is the estimated cost of a change of place."""
+    """The state knows estimates only: *moving* is what a change of place is believed to cost."""
 
     level = "tuning"
 
@@ -160,8 +94,6 @@ class TuningState(LevelState[contract.Event, contract.Action]):
         for row in list(self.open.values()):
             self._end(now, row, Outcome.WITHDRAWN, "the run ended before the trial did")
 
-    # what a policy asks
-
     @property
     def gpus(self) -> int:
         return len(self.strips.holders)
@@ -175,8 +107,8 @@ class TuningState(LevelState[contract.Event, contract.Action]):
 
     def runtime(self, row: TrialRow) -> Runtime:
         """Return the estimated runtime of a candidate; the mean of the others if it was never measured."""
-        found = self._runtimes.get(row.trial.candidate)
-        return found or self._usual
+        measured = self._runtimes.get(row.trial.candidate)
+        return measured or self._usual
 
     def left(self, now: Time, row: TrialRow) -> float:
         """Return the iterations that the trial still has to do, interpolated between two of its reports."""
@@ -189,8 +121,6 @@ class TuningState(LevelState[contract.Event, contract.Action]):
         """Return h(w): the time that the trial would still take if it ran on so many GPUs from now on."""
         return self.left(now, row) * self.runtime(row).at(width)
 
-    # events
-
     def _gpus_changed(self, now: Time, event: contract.GpusChanged) -> None:
         for trial in self.strips.change(event.gpus):
             self.open[trial].run += 1  # the run is over: news of its end would be late
@@ -201,7 +131,7 @@ class TuningState(LevelState[contract.Event, contract.Action]):
             self.open[trial.id] = self.ledger.rows[trial.id] = TrialRow(trial, now, since=now)
 
     def _measured(self, now: Time, event: contract.RuntimeMeasured) -> None:
-        """Book the iterations done so far at the old estimate, then change it. A trial that is moving has
+        """Count the iterations done so far at the old estimate, then change it. A trial that is moving has
         done nothing meanwhile."""
         for row in self.running():
             if row.trial.candidate == event.candidate and row.since < now:
@@ -209,22 +139,22 @@ class TuningState(LevelState[contract.Event, contract.Action]):
                 self._report(now, row, int(done), done % 1)
         self._runtimes[event.candidate] = event.runtime
         known = list(self._runtimes.values())
-        means = (
-            sum(values) / len(known) for values in zip(*map(msgspec.structs.astuple, known), strict=True)
+        self._usual = Runtime(
+            round(sum(runtime.iteration for runtime in known) / len(known)),
+            sum(runtime.packing for runtime in known) / len(known),
+            sum(runtime.scaling for runtime in known) / len(known),
         )
-        iteration, packing, scaling = means
-        self._usual = Runtime(round(iteration), packing, scaling)
 
     def _moving_measured(self, now: Time, event: contract.MovingMeasured) -> None:
         self.moving = event.moving
 
     def _stepped(self, now: Time, event: contract.TrialStepped) -> None:
-        row = self._heard(event.trial, event.run)
+        row = self._current(event.trial, event.run)
         if row is not None and row.place is not None:
             self._report(now, row, event.done)
 
     def _moved(self, now: Time, event: contract.TrialMoved) -> None:
-        row = self._heard(event.trial, event.run)
+        row = self._current(event.trial, event.run)
         if row is None or row.going is None:
             return
         self._report(now, row, event.done)
@@ -236,19 +166,19 @@ class TuningState(LevelState[contract.Event, contract.Action]):
 
     def _paused(self, now: Time, event: contract.TrialPaused) -> None:
         """A trial whose GPUs were lost pauses too: only then the iterations it keeps are known."""
-        row = self._heard(event.trial, event.run)
+        row = self._current(event.trial, event.run)
         if row is not None:
             self._stop(now, row)
             row.done = event.done
 
     def _finished(self, now: Time, event: contract.TrialFinished) -> None:
-        row = self._heard(event.trial, event.run)
+        row = self._current(event.trial, event.run)
         if row is not None:
             self._report(now, row, row.trial.iterations)
             self._end(now, row, Outcome.FINISHED)
 
     def _failed(self, now: Time, event: contract.TrialFailed) -> None:
-        row = self._heard(event.trial, event.run)
+        row = self._current(event.trial, event.run)
         if row is not None:
             self._end(now, row, Outcome.FAILED, event.error)
 
@@ -257,10 +187,8 @@ class TuningState(LevelState[contract.Event, contract.Action]):
         if row is not None:
             self._end(now, row, Outcome.WITHDRAWN, "the search wants it no more")
 
-    # actions
-
     def _put(self, now: Time, action: contract.Put) -> None:
-        row = self._own(action, action.trial)
+        row = self._changeable(action, action.trial)
         if not self.strips.fits(action.trial, action.place):
             raise InvalidAction(f"{action!r}: there is no room")
         self.strips.take(action.trial, action.place)
@@ -273,7 +201,7 @@ class TuningState(LevelState[contract.Event, contract.Action]):
             row.going = action.place
 
     def _pause(self, now: Time, action: contract.Pause) -> None:
-        row = self._own(action, action.trial)
+        row = self._changeable(action, action.trial)
         if row.place is None:
             raise InvalidAction(f"{action!r}: it does not run")
         row.run += 1
@@ -291,17 +219,16 @@ class TuningState(LevelState[contract.Event, contract.Action]):
         if held != {row.trial.id for row in self.running()}:
             raise BrokenBooks("a share belongs to a trial that does not run")
 
-    # helpers
-
     def _holds(self, trial: int, place: Place) -> bool:
         shares = [self.strips.holders.get(gpu, {}).get(trial, 0) for gpu in place.gpus]
         return all(share >= place.share for share in shares)
 
-    def _heard(self, trial: int, run: int) -> TrialRow | None:
+    def _current(self, trial: int, run: int) -> TrialRow | None:
+        """Return the row of a run that still goes on; None for late news."""
         row = self.open.get(trial)
         return row if row is not None and row.run == run else None
 
-    def _own(self, action: contract.Action, trial: int) -> TrialRow:
+    def _changeable(self, action: contract.Action, trial: int) -> TrialRow:
         row = self.open.get(trial)
         if row is None or row.going is not None or row.pausing:
             raise InvalidAction(f"{action!r}: it has ended, or is about to move or to pause")

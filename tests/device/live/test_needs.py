@@ -18,8 +18,9 @@ from astrarium.device.contract import (
     RunIteration,
 )
 from astrarium.device.lanes import Layout
+from astrarium.device.ledger import Outcome
 from astrarium.device.policies import iteration_policies
-from astrarium.device.state import DeviceState, Outcome
+from astrarium.device.state import DeviceState
 from astrarium.device.world import DeviceWorld
 from astrarium.run.simulate import simulate
 

@@ -16,10 +16,13 @@ from astrarium.core.engine import Engine
 from astrarium.core.errors import InputError
 from astrarium.core.trace import Step
 from astrarium.device.contract import NeedsChanged
-from astrarium.device.live.backend import Excess
-from astrarium.device.live.shared_gpu import MEASURED, JobEnded, MemoryWarning, Needs, OutOfTurn, SharedGpu
+from astrarium.device.ledger import Outcome
+from astrarium.device.live.backend import Excess, Needs
+from astrarium.device.live.charges import MEASURED
+from astrarium.device.live.errors import JobEnded, MemoryWarning, OutOfTurn
+from astrarium.device.live.shared_gpu import SharedGpu
 from astrarium.device.policies import iteration_policies
-from astrarium.device.state import DeviceState, Outcome
+from astrarium.device.state import DeviceState
 from astrarium.run.replay import replay
 from astrarium.testing.plain_backend import PlainLaneBackend
 
@@ -179,7 +182,7 @@ def test_a_job_that_can_never_fit_is_told_why() -> None:
         raise AssertionError("never its turn")
 
 
-@pytest.mark.filterwarnings("ignore::astrarium.device.live.shared_gpu.MemoryWarning")
+@pytest.mark.filterwarnings("ignore::astrarium.device.live.errors.MemoryWarning")
 def test_what_was_decided_live_replays() -> None:
     backend = PlainLaneBackend()
     steps = list[Step]()
@@ -207,7 +210,7 @@ def test_what_was_decided_live_replays() -> None:
 def one_job(backend: PlainLaneBackend, excess: Excess, turns: int = 3, **options: object) -> SharedGpu:
     """A job whose second turn shows this; the books are checked at every step."""
     gpu = gpu_with("fair", backend)
-    gpu._engine.validate = True
+    gpu._driver._engine.validate = True
     backend.excess[1] = excess
     with gpu.job("keeper", backend.needs, **options) as job:  # type: ignore[arg-type]
         for _ in range(turns):
@@ -259,7 +262,7 @@ def test_a_job_that_fits_no_more_ends_and_its_lane_is_given_back(excess: Excess)
 def test_others_keep_what_they_have_when_a_job_wants_too_much() -> None:
     backend = PlainLaneBackend()
     gpu = gpu_with("fair", backend)
-    gpu._engine.validate = True
+    gpu._driver._engine.validate = True
     backend.excess[1] = Excess(0, 91)
 
     def greedy() -> None:
@@ -318,7 +321,7 @@ def test_a_turn_that_cannot_begin_leaves_the_lane_free() -> None:
     with gpu.job("other", Needs(5, 40, 1)):
         with pytest.raises(KeyboardInterrupt), gpu.job("stopped", Needs(5, 40, 1)) as job:
             job.begin()
-        assert not gpu._state.running
+        assert not gpu._driver._state.running
     assert [row.outcome for row in gpu.rows()] == [Outcome.WITHDRAWN, Outcome.FAILED]
 
 
@@ -334,7 +337,7 @@ def test_a_job_interrupted_while_it_waits_holds_up_nobody(case: str, monkeypatch
         try:
             with gpu.job("stopped", backend.needs) as job:
                 gate = _interrupted_gate(after=case == "told")
-                monkeypatch.setattr("astrarium.device.live.jobs.SimpleQueue", gate)
+                monkeypatch.setattr("astrarium.device.live.turn_grants.SimpleQueue", gate)
                 job.begin()
         except KeyboardInterrupt:
             outcomes.append("interrupted")
@@ -343,10 +346,13 @@ def test_a_job_interrupted_while_it_waits_holds_up_nobody(case: str, monkeypatch
     with gpu.job("other", backend.needs) as other:
         if case == "waiting":
             other.begin()
-        gpu._grants.paused = case == "held"
+        gpu._driver._grants.paused = case == "held"
         together(stopped)
-        gpu._grants.resume()
-        assert (gpu._grants.waiting, list(gpu._grants.under_way)) == ([], [0] if case == "waiting" else [])
+        gpu._driver._grants.resume()
+        assert (gpu._driver._grants.waiting, list(gpu._driver._grants.under_way)) == (
+            [],
+            [0] if case == "waiting" else [],
+        )
         other.end()
         with other.iteration():
             turn_of_the_other.set()
@@ -368,16 +374,16 @@ def _interrupted_gate(after: bool) -> type[SimpleQueue[object]]:
 def test_somebody_interrupted_before_being_measured_lets_others_run() -> None:
     backend = PlainLaneBackend()
     gpu = gpu_with("fair", backend)
-    wait_for = gpu._changed.wait_for
+    wait_for = gpu._driver._changed.wait_for
 
     def interrupted(predicate: Callable[[], bool]) -> bool:
-        if gpu._grants.paused:
+        if gpu._driver._grants.paused:
             raise KeyboardInterrupt
         return wait_for(predicate)
 
     with gpu.job("other", backend.needs) as other:
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(gpu._changed, "wait_for", interrupted)
+            patched.setattr(gpu._driver._changed, "wait_for", interrupted)
             with pytest.raises(KeyboardInterrupt), gpu.job("stopped") as job:
                 job.begin()
         with other.iteration():

@@ -22,7 +22,7 @@ from astrarium.core.errors import InputError
 from astrarium.core.quantities import MILLISECOND
 from astrarium.device.live.backend import Excess, Needs, Turn
 from astrarium.device.live.torch_backend import AHEAD, SMALL, TorchGpu, TorchLaneBackend
-from astrarium.device.live.torch_pools import SEGMENT
+from astrarium.device.live.torch_lane_watch import SEGMENT
 
 PATIENCE = 20.0
 SIZE = 4 * SEGMENT
@@ -333,7 +333,7 @@ def test_lanes_make_way_for_somebody_who_is_measured_where_memory_is_scarce(
 def test_lanes_that_are_larger_than_the_books_say_make_way_for_one_that_must_be(cuda: FakeCuda) -> None:
     """B came into A's lane, which grew, and is gone; A has had no turn since. C fits by the books."""
     gpu = TorchGpu("pack", TorchLaneBackend(cuda=cuda, touch=cuda.touch))
-    gpu._engine.validate = True
+    gpu._driver._engine.validate = True
 
     def other(name: str, segments: int) -> None:
         with gpu.job(name, Needs(SEGMENT, segments * SEGMENT, 1), 1) as job, job.iteration():
@@ -556,7 +556,7 @@ def test_jobs_that_come_and_go_end_no_pool_under_anybody(policy: str) -> None:
     """Lanes of all sizes are made, made anew and closed while other threads are inside theirs."""
     cuda = FakeCuda(40 * SEGMENT)
     gpu = TorchGpu(policy, TorchLaneBackend(cuda=cuda, touch=cuda.touch))
-    gpu._engine.validate = True
+    gpu._driver._engine.validate = True
 
     def jobs(seed: int) -> None:
         chance = random.Random(seed)

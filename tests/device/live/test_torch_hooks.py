@@ -13,11 +13,13 @@ torch = pytest.importorskip("torch")
 from torch import Tensor, nn  # noqa: E402
 
 from astrarium.core.errors import InputError  # noqa: E402
+from astrarium.device.ledger import Outcome  # noqa: E402
 from astrarium.device.live.backend import Needs  # noqa: E402
-from astrarium.device.live.shared_gpu import MEASURED, JobEnded, LiveJob, OutOfTurn  # noqa: E402
+from astrarium.device.live.charges import MEASURED  # noqa: E402
+from astrarium.device.live.errors import JobEnded, OutOfTurn  # noqa: E402
+from astrarium.device.live.live_job import LiveJob  # noqa: E402
 from astrarium.device.live.torch_backend import TorchGpu  # noqa: E402
 from astrarium.device.live.torch_hooks import LONG, owned_bytes  # noqa: E402
-from astrarium.device.state import Outcome  # noqa: E402
 from astrarium.testing.plain_backend import PlainLaneBackend  # noqa: E402
 
 NEEDS = Needs(5, 40, 1000)

@@ -16,12 +16,15 @@ from astrarium.core.quantities import SECOND, Time
 from astrarium.core.trace import Step
 from astrarium.device.contract import Action, IterationFinished, NeedsChanged
 from astrarium.device.contract import Event as DeviceEvent
+from astrarium.device.ledger import Outcome
 from astrarium.device.live.backend import Excess, Needs, Reading, Turn
-from astrarium.device.live.jobs import Charges
-from astrarium.device.live.shared_gpu import MEASURED, JobEnded, LiveJob, OutOfTurn, SharedGpu
+from astrarium.device.live.charges import MEASURED, Charges
+from astrarium.device.live.errors import JobEnded, OutOfTurn
+from astrarium.device.live.live_job import LiveJob
+from astrarium.device.live.shared_gpu import SharedGpu
 from astrarium.device.policies import iteration_policies
 from astrarium.device.policies.turns import Fair, Srtf
-from astrarium.device.state import DeviceState, Outcome
+from astrarium.device.state import DeviceState
 from astrarium.testing.plain_backend import PlainLaneBackend
 
 PATIENCE = 20.0
@@ -30,7 +33,7 @@ NEEDS = Needs(5, 40, 1000)
 
 def gpu_with(policy: str = "fair", backend: PlainLaneBackend | None = None) -> SharedGpu:
     gpu = SharedGpu(iteration_policies.get(policy)(), backend or PlainLaneBackend())
-    gpu._engine.validate = True
+    gpu._driver._engine.validate = True
     return gpu
 
 
@@ -147,7 +150,7 @@ def test_an_error_of_the_policy_at_a_timer_is_told_too() -> None:
         with first.iteration():
             waits = threads.submit(other)
             assert there.wait(PATIENCE)
-            while not gpu._grants.waiting:
+            while not gpu._driver._grants.waiting:
                 pause.wait(0.001)
         now[0] = SECOND  # the first is waited for no more
         with pytest.raises(JobEnded, match="a bad policy"):
@@ -267,11 +270,11 @@ def test_those_who_wait_are_on_the_gpu_already() -> None:
         with ExitStack() as jobs:
             for number in range(4):
                 jobs.enter_context(gpu.job(f"job{number}", Needs(25, 40, 1)))
-            assert len(gpu._state.admitted) == admitted
-            resident = 25 * len(gpu._state.waiting)
+            assert len(gpu._driver._state.admitted) == admitted
+            resident = 25 * len(gpu._driver._state.waiting)
             small = jobs.enter_context(gpu.job("small", Needs(0, 5, 1)))
             assert resident >= 50
-            assert small.id in gpu._state.waiting
+            assert small.id in gpu._driver._state.waiting
         assert len(gpu.rows()) == 5
 
 
@@ -281,8 +284,8 @@ def test_where_nobody_is_left_the_next_one_begins_whatever_waits() -> None:
         with gpu.job("first", Needs(30, 40, 1)):
             for number in range(3):
                 others.enter_context(gpu.job(f"job{number}", Needs(35, 60, 1)))
-            assert len(gpu._state.admitted) == 1
-        assert len(gpu._state.admitted) == 1
+            assert len(gpu._driver._state.admitted) == 1
+        assert len(gpu._driver._state.admitted) == 1
 
 
 # what people say

@@ -7,16 +7,8 @@ from functools import partial
 import pytest
 
 from astrarium.device.live.backend import Excess
-from astrarium.device.live.torch_pools import (
-    LEAK,
-    RARELY,
-    SEGMENT,
-    LaneWatch,
-    PoolBlock,
-    PoolView,
-    rounded,
-    viewed,
-)
+from astrarium.device.live.torch_lane_watch import LEAK, RARELY, SEGMENT, LaneWatch, rounded
+from astrarium.device.live.torch_pool_view import PoolBlock, PoolView, viewed
 
 SIZE = 8 * SEGMENT
 GRADIENTS = PoolBlock(100, SEGMENT)

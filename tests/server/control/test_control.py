@@ -17,8 +17,10 @@ from astrarium.core.trace import Step
 from astrarium.run.replay import replay
 from astrarium.server.control.accounts.causes import MODEL_ERROR, POLICY_ERROR, WORKER_LOST
 from astrarium.server.control.calls.ticket import Ticket
-from astrarium.server.control.workers.fleet import FIRST_PAUSE, LATE_FOR, LONGEST_PAUSE, LOOK_EVERY
+from astrarium.server.control.workers.stuck_workers import LATE_FOR, LOOK_EVERY
+from astrarium.server.control.workers.worker_entry import FIRST_PAUSE, LONGEST_PAUSE
 from astrarium.serving.contract import Action, BatchPreempted, Dispatch, Drop, Preempt
+from astrarium.serving.ledger import Outcome
 from astrarium.serving.live.messages import (
     BatchCancelled,
     CancelBatch,
@@ -29,7 +31,7 @@ from astrarium.serving.live.messages import (
 )
 from astrarium.serving.live.process import Death
 from astrarium.serving.live.tensors import TensorSpec
-from astrarium.serving.state import Outcome, ServingState
+from astrarium.serving.state import ServingState
 from tests.support.live_fakes import ECHO, KILLED, NATIVE, PATHS, Stage, on_path
 
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from astrarium.core.quantities import MILLISECOND, SECOND, Time
+from astrarium.server.control.calls.ticket import KeptGpu
 from astrarium.server.control.health.bounds import alone, bounded
+from astrarium.server.control.health.calibration import Calibration
 from astrarium.server.control.health.drift_watch import EVERY, FEWEST, DriftWatch
-from astrarium.server.service import LiveService
+from astrarium.server.control.replanning import Replanner
 from astrarium.serving.contract import GpuSpec, ModelSpec, Network, Setup, latency_table
+from astrarium.serving.ledger import Outcome
 from astrarium.serving.live.messages import ModelComplete, ModelLoaded
 from astrarium.serving.policies import serving_policies
-from astrarium.serving.state import Outcome
 from tests.support.live_fakes import NATIVE, PATHS, Stage, on_path
 
 
@@ -60,15 +61,14 @@ def test_batches_that_ran_before_all_graphs_were_there_are_not_held_against_the_
     assert entry.whole(now + 5), "a worker that is gone runs nothing"
 
 
-def test_the_drift_watch_is_shown_batches_of_whole_models_only() -> None:
+def test_the_drift_watch_is_shown_batches_of_whole_models_only(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(gpus=1)
     shown: list[Any] = []
-    service: Any = SimpleNamespace(
-        repository=stage.repository,
-        _drift=SimpleNamespace(saw=lambda model, batches: shown.extend(batches)),
-    )
+    calibration = Calibration(lambda worker: None, stage.loop.clock)
+    replanner = Replanner(stage.plan, stage.coordinator, stage.repository, calibration, stage.loop.clock)
+    monkeypatch.setattr(replanner._drift, "saw", lambda model, batches: shown.extend(batches))
     stage.repository.entries[0].whole_at[0] = 7
-    LiveService._saw(service, 0, [(6, 1, MILLISECOND), (7, 2, MILLISECOND)])
+    replanner.saw(0, [KeptGpu(6, 1, MILLISECOND), KeptGpu(7, 2, MILLISECOND)])
     assert shown == [(7, 2, MILLISECOND)]
 
 

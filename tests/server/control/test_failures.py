@@ -25,19 +25,18 @@ from astrarium.server.control.health.failure_watch import (
     WHILE,
     FailureWatch,
 )
-from astrarium.server.service import LiveService
+from astrarium.serving.ledger import Outcome
 from astrarium.serving.live.backends import examples
 from astrarium.serving.live.tensors import DATATYPES, TensorSpec
-from astrarium.serving.state import Outcome
 from tests.support.live_fakes import (
     PATHS,
     FakeLoop,
-    FakeWorkers,
     Stage,
     admit,
     handler_of,
     make_plan,
     on_path,
+    service_of,
 )
 from tests.support.server.live_server import Server, eventually, serving
 
@@ -271,7 +270,8 @@ def test_a_trial_can_be_made_of_every_datatype(datatype: str) -> None:
 def test_a_service_says_so_once_and_once_that_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
     async def fail_everybody() -> None:
         made = make_plan(1, 2, "eager", 25 * MILLISECOND, 1 << 20)
-        service = LiveService(made, lambda _, listener, __: FakeWorkers(FakeLoop(), listener, made.setup))
+        loop = FakeLoop()
+        service = service_of(made, loop)
         service.coordinator.begin(made.setup)
         service.coordinator.present.add(0)
         for entry in service.repository.entries:
@@ -283,13 +283,12 @@ def test_a_service_says_so_once_and_once_that_it_is_over(caplog: pytest.LogCaptu
             return tries.pop(0)
 
         service.calls.try_out = try_out  # type: ignore[method-assign]
-        now = service.clock()
         for second in range(8):
-            service.clock = standing_at(now + second * SECOND)
             for _ in range(3):
                 service.coordinator.accounts.models[0].call_ended(Outcome.FAILED, "model_error", MILLISECOND)
-            service._look_for_failures()
-            await asyncio.gather(*service._trials)
+            service.readiness.look_for_failures()
+            await asyncio.gather(*service.readiness.trials)
+            loop.now += SECOND
             if second == 6:
                 assert service.card("m0").health[0] == "UNAVAILABLE"
                 assert service.card("m0").health[1].endswith("and so did a trial: ValueError: no")
@@ -310,10 +309,6 @@ def test_a_service_says_so_once_and_once_that_it_is_over(caplog: pytest.LogCaptu
         len([line for line in said if "model m0 is not ready: all of the last 18 calls failed" in line]) == 1
     )
     assert len([line for line in said if "model m0 is ready again: a trial call was answered" in line]) == 1
-
-
-def standing_at(moment: int) -> Callable[[], int]:
-    return lambda: moment
 
 
 SCENARIO = """

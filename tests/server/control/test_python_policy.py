@@ -38,9 +38,10 @@ from astrarium.serving.contract import (
     Setup,
     latency_table,
 )
+from astrarium.serving.ledger import Outcome
 from astrarium.serving.live.messages import BatchDone, RunBatch, decode_order, encode
 from astrarium.serving.policies.window import Eager
-from astrarium.serving.state import Outcome, ServingState
+from astrarium.serving.state import ServingState
 from astrarium.serving.twin.native import native_setup
 from tests.support.live_fakes import Stage
 from tests.support.server.fakes import HOUR

@@ -21,7 +21,7 @@ from astrarium.server.control.calls.refusals import refusal as refusal_of
 from astrarium.server.control.calls.ticket import Ticket
 from astrarium.server.http.replies import refusal
 from astrarium.server.http.server import serve_http
-from astrarium.serving.state import Outcome
+from astrarium.serving.ledger import Outcome
 from tests.support.server.fakes import HOUR, FakeService, LoopbackFront, until
 from tests.support.server.http_connection import Connection, request
 from tests.support.server.native_network import OPEN, PLAIN, asking, binary, overloaded, running

@@ -18,9 +18,9 @@ from astrarium.core import registry as core_registry
 from astrarium.core.errors import InputError
 from astrarium.core.registry import Registry
 from astrarium.serving.live.backends import backends, precise_wait
-from astrarium.serving.live.backends.answers import split, stack
 from astrarium.serving.live.backends.contract import Batch, ModelFailed, ModelFiles, Place, Result
 from astrarium.serving.live.backends.emulated import EmulatedModel, Interrupted
+from astrarium.serving.live.backends.stacking import split, stack
 from astrarium.serving.live.tensors import TensorSpec
 
 MS = 1_000_000

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astrarium.serving.live.arena import SharedMemory, aligned, fixed_bytes, tensors_at, whole_shapes
+from astrarium.serving.live.arena import SharedMemory
 from astrarium.serving.live.backends.contract import Batch
+from astrarium.serving.live.layout import aligned, fixed_bytes, tensors_at, whole_shapes
 from astrarium.serving.live.messages import (
     BatchMember,
     RunBatch,

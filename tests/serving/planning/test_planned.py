@@ -15,6 +15,7 @@ from astrarium.placement.interference import Interference, Tenant
 from astrarium.placement.plan import Plan, Replica
 from astrarium.placement.problem import ALONE, PlacementGpu, Problem, Shape
 from astrarium.run.tables import ranges
+from astrarium.serving.ledger import Fate, Outcome
 from astrarium.serving.level import run
 from astrarium.serving.planned.judge import PlanJudge
 from astrarium.serving.planned.parts import NO_REPLICA
@@ -24,7 +25,6 @@ from astrarium.serving.record import ServingRecord
 from astrarium.serving.report.planned import summarize_plan
 from astrarium.serving.report.summary import busy_time, summarize
 from astrarium.serving.scenario import Scenario, build, parse
-from astrarium.serving.state import Fate, Outcome
 from tests.support.pipelines import halved
 
 HALVES = Shape(stages=2)

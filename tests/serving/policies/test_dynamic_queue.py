@@ -21,6 +21,7 @@ from astrarium.serving.contract import (
     Request,
     RequestArrived,
 )
+from astrarium.serving.ledger import Outcome
 from astrarium.serving.level import run
 from astrarium.serving.policies._times import FEWEST, LearntTimes, cdf, cdf_by_longest, grid
 from astrarium.serving.policies.astrarium import Astrarium
@@ -28,8 +29,7 @@ from astrarium.serving.policies.astrarium.applications import SAFE, Applications
 from astrarium.serving.policies.astrarium.queues import DynamicQueue
 from astrarium.serving.report.summary import measured_requests
 from astrarium.serving.scenario import Scenario, load
-from astrarium.serving.state import Outcome
-from astrarium.testing.cases import cluster, linear_model
+from astrarium.testing.serving.cases import cluster, linear_model
 from tests.support.paths import ROOT
 from tests.support.rival_runs import MS, Desk, ms
 

@@ -13,7 +13,7 @@ from astrarium.serving.autoscale import (
     advise,
     busy_before,
 )
-from astrarium.serving.state import Outcome
+from astrarium.serving.ledger import Outcome
 from tests.support.report_runs import by_hand, simulated
 
 

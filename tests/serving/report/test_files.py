@@ -17,6 +17,7 @@ from astrarium.core.errors import InputError
 from astrarium.core.level import Run
 from astrarium.run import folder
 from astrarium.run.timeline import write_timeline
+from astrarium.serving.ledger import Outcome
 from astrarium.serving.level import LEVEL
 from astrarium.serving.record import Batches, Requests, ServingRecord
 from astrarium.serving.report import files
@@ -25,7 +26,6 @@ from astrarium.serving.report.summary import summarize
 from astrarium.serving.report.tables import model_table, overview_table
 from astrarium.serving.report.timeline import timeline, waiting_at
 from astrarium.serving.scenario import Scenario, parse
-from astrarium.serving.state import Outcome
 from tests.support.report_runs import by_hand, simulated
 from tests.support.work import calls_of
 

@@ -12,9 +12,9 @@ import pytest
 
 from astrarium.core.errors import BrokenBooks
 from astrarium.core.quantities import MILLISECOND, SECOND
+from astrarium.serving.ledger import Fate, Outcome
 from astrarium.serving.record import Batches, Requests, ServingRecord
 from astrarium.serving.report.summary import percentiles, summarize
-from astrarium.serving.state import Fate, Outcome
 from tests.support.report_runs import by_hand, setup, simulated
 from tests.support.work import calls_of
 

@@ -12,9 +12,9 @@ from astrarium.core.engine import Engine
 from astrarium.core.trace import Step
 from astrarium.device.contract import JobArrived
 from astrarium.device.policies import iteration_policies
-from astrarium.device.scenario import JobScenario
-from astrarium.device.scenario import arrivals as job_arrivals
-from astrarium.device.scenario import parse as parse_jobs
+from astrarium.device.scenario.job_arrivals import arrivals as job_arrivals
+from astrarium.device.scenario.read import JobScenario
+from astrarium.device.scenario.read import parse as parse_jobs
 from astrarium.device.state import DeviceState
 from astrarium.device.world import DeviceWorld
 from astrarium.run.simulate import simulate

@@ -11,10 +11,11 @@ from astrarium.placement.plan import Plan, Replica
 from astrarium.placement.policies import Search
 from astrarium.placement.policies.igniter import Igniter
 from astrarium.placement.problem import ALONE, Form, PlacedModel, PlacementGpu, PlacementRequests, Problem
-from astrarium.serving.planning.known import v100
+from astrarium.serving.planning.colocation import v100
 
 Ask = tuple[str, float, float]  # a model of the profile, its objective in ms, its rate
 NOTES: tuple[Ask, ...] = (("alexnet", 15, 500), ("resnet50", 40, 400), ("vgg19", 60, 200))
+NAMES = ["alexnet", "resnet50", "ssd", "vgg19"]
 MEMORY = 16 * 2**30
 
 

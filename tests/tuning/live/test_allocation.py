@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from astrarium.core.errors import InputError
-from astrarium.tuning.ray_tune.allocation import Allocation, factory, resource_changing, width_of
+from astrarium.tuning.ray_tune.allocation import Allocation, resource_changing
+from astrarium.tuning.ray_tune.resources import factory, width_of
 from astrarium.tuning.runtime import Width
 from tests.support.tuning.ray_cluster import ray_cluster
 

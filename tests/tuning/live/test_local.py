@@ -394,7 +394,7 @@ backend.start(Work(0, 1, 0, {"pause": 0.1}, Place((0,)), 10_000))
 while not any(isinstance(each, Iterated) for each in backend.hear(1.0)):
     pass
 pids = [slot.pid for slot in backend._local._slots.values() if slot.pid]
-print(backend.folder.parent, *pids, backend._local._made[0].fork_server._process.pid, flush=True)
+print(backend.folder.parent, *pids, backend._local._in_use[0].fork_server._process.pid, flush=True)
 if sys.argv[1] == "killed":
     os.kill(os.getpid(), 9)
 raise RuntimeError("something else went wrong")

@@ -162,7 +162,7 @@ def test_a_fork_server_that_is_killed_is_replaced(monkeypatch: pytest.MonkeyPatc
         heard(backend, lambda news: isinstance(news, Iterated))
         backend.warm_up(LIMIT)  # with the spare one
         pids = pids_of(backend)
-        os.kill(backend._local._made[0].fork_server._process.pid, signal.SIGKILL)
+        os.kill(backend._local._in_use[0].fork_server._process.pid, signal.SIGKILL)
         assert end(backend, trial).ending == "lost"
         until(lambda: all(map(gone, pids)))
         backend.hear(0.0)

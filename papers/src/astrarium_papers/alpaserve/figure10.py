@@ -31,9 +31,8 @@ TWO = Shape(stages=2)
 LOADS = tuple(round(0.02 * step, 2) for step in range(100))  # of both GPUs: 2 is all they can
 SIMULATED = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75)
 QUICK = (0.5, 1.0, 1.5)
-# a CV, and the first model's share of the requests
-BURSTY = 3.0
-UNEVEN = 0.2
+BURSTY = 3.0  # a CV
+UNEVEN = 0.2  # the first model's share of the requests
 ALIKE = 0.02  # how far apart mean latencies may be that are to be the same
 BOUNDS: dict[str, Callable[[float], float]] = {
     "communication": queueing.most_communication,
@@ -99,7 +98,7 @@ def _waits(effort: Effort, load: float) -> float:
 
 def _most_by_search(effort: Effort, load: float) -> list[float]:
     """Return the most communication that bursty arrivals allow: halving what it may be, for each seed."""
-    found = []
+    most = []
     for workload in _workloads(effort, load, BURSTY):
         simple = _latency(workload)
         low = 1.0
@@ -108,8 +107,8 @@ def _most_by_search(effort: Effort, load: float) -> list[float]:
             middle = (low + high) / 2
             faster = _latency(workload, stages(middle, "communication")) <= simple
             low, high = (middle, high) if faster else (low, middle)
-        found.append(round(low, 4))
-    return found
+        most.append(round(low, 4))
+    return most
 
 
 def _rows(data: dict[str, Any]) -> list[Row]:
@@ -129,10 +128,10 @@ def _rows(data: dict[str, Any]) -> list[Row]:
         ),
     ]
     for place, load in enumerate(data["simulated"]):
-        for kind, found in data["ratios"].items():
+        for kind, ratios in data["ratios"].items():
             what = f"load {load:g}, most {kind}: simulated pipeline over simple placement"
-            note = f"{spread(found[place], '.3f')}; by the formulas 1 at {BOUNDS[kind](load):.3f}"
-            rows.append(Row(what, mean(found[place]), 1.0, tolerance=ALIKE, note=note))
+            note = f"{spread(ratios[place], '.3f')}; by the formulas 1 at {BOUNDS[kind](load):.3f}"
+            rows.append(Row(what, mean(ratios[place]), 1.0, tolerance=ALIKE, note=note))
     return rows
 
 
@@ -176,7 +175,7 @@ def _more(data: dict[str, Any]) -> list[Claim]:
     return [
         Claim(
             "bursty arrivals allow for more overhead",
-            all(mean(found) > bound for found, bound in zip(data["bursty"], even, strict=True)),
+            all(mean(ratios) > bound for ratios, bound in zip(data["bursty"], even, strict=True)),
             f"communication at CV {BURSTY:g}, simulated, against Poisson's: "
             + ", ".join(f"{mean(a):.3f} and {b:.3f}" for a, b in zip(data["bursty"], even, strict=True))
             + f" at loads {', '.join(f'{load:g}' for load in loads)}",
@@ -196,7 +195,7 @@ def draw(data: dict[str, Any], path: Path) -> None:
     figure, [axis] = axes_row(1, width=6)
     for (name, bound), color in zip(data["bounds"].items(), ("#0072B2", "#E69F00"), strict=True):
         axis.plot(data["loads"], bound, color=color, label=f"most {name}")
-    bursty = [mean(found) for found in data["bursty"]]
+    bursty = [mean(ratios) for ratios in data["bursty"]]
     axis.plot(
         data["simulated"],
         bursty,

@@ -25,14 +25,12 @@ TITLE = "Over the better of deferred and eager on Figure 7's settings"
 POLICIES = {OURS: ASTRARIUM, "deferred": DEFERRED, "eager": EAGER}
 DRAWN = "Figure 7's sample"
 FRESH = "fresh sample"
-# seed 2 was fresh once: a setting it drew showed what bursts need
-FRESH_SEED = 3
+FRESH_SEED = 3  # 2 was fresh once: a setting it drew showed what bursts need
 FRESH_SIZE = 60
 TUNED_ON = 4  # every fourth setting of Figure 7's sample
 LOW = 0.99
-# requests, seconds at the least
-QUICK_LENGTH = (1_500, 1)
-LENGTH = (180_000, 4)
+QUICK_LENGTH = (1_500, 1)  # requests, and seconds, at the least
+LENGTH = (180_000, 4)  # the same
 
 
 def samples(effort: Effort) -> dict[str, list[Setting]]:
@@ -46,9 +44,9 @@ def run(effort: Effort) -> Findings:
     for name, settings in samples(effort).items():
         measured = effort.each(lambda setting: measure(setting, effort), settings)
         data[name] = [
-            {**setting._asdict(), "name": str(setting), "place": place, **found}
-            for place, (setting, found) in enumerate(zip(settings, measured, strict=True))
-            if found is not None
+            {**setting._asdict(), "name": str(setting), "place": place, **goodputs}
+            for place, (setting, goodputs) in enumerate(zip(settings, measured, strict=True))
+            if goodputs is not None
         ]
     rows = [row for name, cases in data.items() for row in _rows(name, cases, len(samples(effort)[name]))]
     return Findings(rows, [_claim(name, cases) for name, cases in data.items()], data)
@@ -77,9 +75,9 @@ def _goodputs(setting: Setting, seeds: int, effort: Effort) -> dict[str, float]:
     }
 
 
-def _ratio(found: dict[str, float]) -> float | None:
-    best = max(goodput for policy, goodput in found.items() if policy != OURS)
-    return found[OURS] / best if best > 0 else None
+def _ratio(goodputs: dict[str, float]) -> float | None:
+    best = max(goodput for policy, goodput in goodputs.items() if policy != OURS)
+    return goodputs[OURS] / best if best > 0 else None
 
 
 def settled(case: dict[str, Any]) -> float:

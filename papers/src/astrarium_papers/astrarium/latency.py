@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from astrarium.serving.ledger import Outcome
 from astrarium.serving.level import run as simulate
 from astrarium.serving.report.summary import measured_requests
 from astrarium.serving.scenario import Scenario
-from astrarium.serving.state import Outcome
 from astrarium_papers.astrarium import heldout
 from astrarium_papers.astrarium._settings import ASTRARIUM, COLORS, EAGER, OURS, Setting, built_for, goodputs
 from astrarium_papers.findings import Claim, Effort, Findings, Row
@@ -22,8 +22,7 @@ FEW_GPUS = "few-gpus"
 POLICIES = {OURS: ASTRARIUM, FEW_GPUS: {**ASTRARIUM, "prefer": FEW_GPUS}, "eager": EAGER}
 SHARES = (0.1, 0.25, 0.5)  # of our goodput
 BAR = 1.3  # times the mean latency of eager
-# measured; longer where that is fewer requests
-SECONDS = 12.0
+SECONDS = 12.0  # measured; longer where that is fewer requests than FEWEST
 FEWEST = 30_000
 
 Latencies = dict[str, dict[str, float]]  # by policy: mean and median in milliseconds
@@ -45,8 +44,8 @@ def run(effort: Effort) -> Findings:
         return {name: _latency(_case(setting, policy, rate, effort)) for name, policy in POLICIES.items()}
 
     data: dict[str, Any] = {setting.name: {} for setting in chosen}
-    for (setting, share), found in zip(work, effort.each(measure, work), strict=True):
-        data[setting.name][f"{share:g}"] = found
+    for (setting, share), latencies in zip(work, effort.each(measure, work), strict=True):
+        data[setting.name][f"{share:g}"] = latencies
     return Findings(list(_rows(data)), [claim(data)], data)
 
 
@@ -66,27 +65,28 @@ def _latency(case: Scenario) -> dict[str, float]:
     return {"mean": float(np.mean(taken)), "median": float(np.median(taken))}
 
 
-def ratio(found: Latencies, what: str, policy: str = OURS) -> float:
-    return found[policy][what] / found["eager"][what]
+def ratio(latencies: Latencies, what: str, policy: str = OURS) -> float:
+    return latencies[policy][what] / latencies["eager"][what]
 
 
 def _rows(data: dict[str, Any]) -> Iterator[Row]:
     for setting, shares in data.items():
-        for share, found in shares.items():
+        for share, latencies in shares.items():
             yield Row(
                 f"{setting}: at {share} of goodput",
-                ratio(found, "mean"),
+                ratio(latencies, "mean"),
                 unit="x eager's mean",
-                note=f"{found[OURS]['mean']:.1f} ms beside {found['eager']['mean']:.1f}; the medians "
-                f"{ratio(found, 'median'):.2f} x; {found[FEW_GPUS]['mean']:.1f} ms with prefer: few-gpus",
+                note=f"{latencies[OURS]['mean']:.1f} ms beside {latencies['eager']['mean']:.1f}; the medians "
+                f"{ratio(latencies, 'median'):.2f} x; {latencies[FEW_GPUS]['mean']:.1f} ms "
+                "with prefer: few-gpus",
             )
 
 
 def claim(data: dict[str, Any]) -> Claim:
     ratios = {
-        f"{setting} at {share}": ratio(found, "mean")
+        f"{setting} at {share}": ratio(latencies, "mean")
         for setting, shares in data.items()
-        for share, found in shares.items()
+        for share, latencies in shares.items()
     }
     most = max(ratios, key=lambda name: ratios[name])
     return Claim(

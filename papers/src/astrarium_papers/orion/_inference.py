@@ -13,17 +13,16 @@ from astrarium.core.processes import Times
 from astrarium.core.quantities import SECOND, Time
 from astrarium_papers.findings import Claim, Effort, Row
 from astrarium_papers.gate_simulation import Party, Sharing
-from astrarium_papers.orion._pairs import (
-    Pair,
+from astrarium_papers.orion._pair_summary import (
     aggregate,
     best_effort_kept,
-    measure,
     over_ideal,
     p99_bars,
     per_system,
     spread,
     throughput_bars,
 )
+from astrarium_papers.orion._pairs import Pair, measure
 from astrarium_papers.orion._settings import CHOSEN, COLORS, LABELS, SYSTEMS, V100, Kernels
 
 Arrive = Callable[[str, Time], Times]
@@ -157,11 +156,11 @@ def _highest(ratios: Mapping[str, float]) -> bool:
 
 
 def _steady(data: Mapping[str, Any], why: str) -> Claim:
-    found = {system: mean(spread(data, model, system) for model in data) for system in PAPERS}
-    note = ", ".join(f"{system} {share:.1%}" for system, share in found.items())
+    spreads = {system: mean(spread(data, model, system) for model in data) for system in PAPERS}
+    note = ", ".join(f"{system} {share:.1%}" for system, share in spreads.items())
     return _claim(
         "Orion's latency hardly depends on the client beside",
-        found["Orion"] <= STEADY,
+        spreads["Orion"] <= STEADY,
         f"standard deviation over the clients beside, of the mean, at most {STEADY:.0%}: {note}",
         why,
     )

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from statistics import mean, pstdev
 from typing import Any, NamedTuple
 
 from astrarium.core.quantities import Time
 from astrarium_papers.findings import Effort
 from astrarium_papers.gate_simulation import Outcome, Party, Sharing, alone, profiled, share
-from astrarium_papers.orion._settings import LABELS
 
 
 class Pair(NamedTuple):
@@ -41,11 +39,11 @@ def measure(
         effort.say(f"{system}: {pair.latency.name} beside {pair.best_effort.name}")
         return _one(pair, systems[system], dedicated, duration)
 
-    found: dict[str, Any] = {}
+    by_model: dict[str, Any] = {}
     for (pair, system), numbers in zip(cases, effort.each(one, cases), strict=True):
-        by_system = found.setdefault(pair.latency.name, {}).setdefault(system, {})
+        by_system = by_model.setdefault(pair.latency.name, {}).setdefault(system, {})
         by_system[pair.best_effort.name] = numbers._asdict()
-    return found
+    return by_model
 
 
 def _dedicated(parties: Iterable[Party], duration: Time, effort: Effort) -> dict[int, Outcome]:
@@ -58,86 +56,13 @@ def _dedicated(parties: Iterable[Party], duration: Time, effort: Effort) -> dict
 def _one(pair: Pair, sharing: Sharing, dedicated: dict[int, Outcome], duration: Time) -> Measured:
     ideal = dedicated[id(pair.latency)]
     other = dedicated[id(pair.best_effort)]
-    found, beside = share(pair, profiled(sharing, ideal), duration).clients
+    latency_client, beside = share(pair, profiled(sharing, ideal), duration).clients
     return Measured(
-        p95=found.percentile(95),
-        p99=found.percentile(99),
+        p95=latency_client.percentile(95),
+        p99=latency_client.percentile(99),
         p99_alone=ideal.percentile(99),
-        rate=found.rate,
+        rate=latency_client.rate,
         rate_alone=ideal.rate,
         best_effort=beside.rate,
         best_effort_alone=other.rate,
     )
-
-
-# Reading the plain form
-
-
-def points(data: Mapping[str, Any], system: str) -> list[dict[str, float]]:
-    """Return all pairs of a system."""
-    return [numbers for systems in data.values() for numbers in systems[system].values()]
-
-
-def over_ideal(data: Mapping[str, Any], system: str) -> float:
-    """Return the p99 latency over that alone: the mean of all pairs."""
-    return mean(numbers["p99"] / numbers["p99_alone"] for numbers in points(data, system))
-
-
-def kept(data: Mapping[str, Any], system: str) -> float:
-    """Return the latency client's throughput over that alone: the mean of all pairs."""
-    return mean(numbers["rate"] / numbers["rate_alone"] for numbers in points(data, system))
-
-
-def best_effort_kept(data: Mapping[str, Any], system: str) -> float:
-    return mean(numbers["best_effort"] / numbers["best_effort_alone"] for numbers in points(data, system))
-
-
-def aggregate(data: Mapping[str, Any], system: str) -> float:
-    """Return the largest throughput of both over that of the latency client on a GPU of its own."""
-    return max((n["rate"] + n["best_effort"]) / n["rate_alone"] for n in points(data, system))
-
-
-def per_system(data: Mapping[str, Any], systems: Iterable[str]) -> str:
-    return ", ".join(f"{system} {over_ideal(data, system):.2f}x" for system in systems)
-
-
-def spread(data: Mapping[str, Any], model: str, system: str) -> float:
-    """Return how much p99 differs by the client beside, as a share of its mean."""
-    values = [numbers["p99"] for numbers in data[model][system].values()]
-    return float(pstdev(values) / mean(values))
-
-
-def p99_bars(data: Mapping[str, Any], axis: Any, colors: Mapping[str, str]) -> None:
-    """Bars as the paper draws them: a group for each latency model, the mean over the clients beside."""
-    systems = ["Ideal", *next(iter(data.values()))]
-    width = 0.8 / len(systems)
-    for place, system in enumerate(systems):
-        heights, spreads = zip(*(_bar(found, system) for found in data.values()), strict=True)
-        at = [group + (place - len(systems) / 2) * width for group in range(len(data))]
-        axis.bar(at, heights, width, yerr=spreads, label=system, color=colors[system])
-    axis.set_xticks(range(len(data)), [LABELS[model] for model in data])
-    axis.set(ylabel="p99 latency (ms)", yscale="log")
-    axis.legend(fontsize=7, ncols=2)
-
-
-def _bar(found: Mapping[str, Any], system: str) -> tuple[float, float]:
-    if system == "Ideal":
-        some = next(iter(found.values()))
-        return mean(numbers["p99_alone"] for numbers in some.values()), 0.0
-    values = [numbers["p99"] for numbers in found[system].values()]
-    return mean(values), pstdev(values)
-
-
-def throughput_bars(data: Mapping[str, Any], axis: Any, colors: Mapping[str, str]) -> None:
-    """The latency client's throughput with the best-effort one's on top."""
-    systems = list(next(iter(data.values())))
-    width = 0.8 / len(systems)
-    for place, system in enumerate(systems):
-        at = [group + (place - len(systems) / 2) * width for group in range(len(data))]
-        low = [mean(n["rate"] for n in found[system].values()) for found in data.values()]
-        high = [mean(n["best_effort"] for n in found[system].values()) for found in data.values()]
-        axis.bar(at, low, width, label=system, color=colors[system])
-        axis.bar(at, high, width, bottom=low, color=colors[system], alpha=0.4)
-    axis.set_xticks(range(len(data)), [LABELS[model] for model in data])
-    axis.set(ylabel="requests or iterations a second")
-    axis.legend(fontsize=7, ncols=2)

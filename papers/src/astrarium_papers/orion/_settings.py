@@ -33,7 +33,8 @@ import numpy as np
 from astrarium.core.errors import InputError, one_of
 from astrarium.core.processes import Times
 from astrarium.core.quantities import MICROSECOND, SECOND, Time
-from astrarium_papers.gate_simulation import Party, Sharing, bursty, poisson, recorded, uniform
+from astrarium_papers.client_arrivals import bursty, poisson, recorded, uniform
+from astrarium_papers.gate_simulation import Party, Sharing
 from astrarium_papers.kernels import GENERATED, RECORDED, find, has
 
 KERNELS = "ASTRARIUM_KERNELS"

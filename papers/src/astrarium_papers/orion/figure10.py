@@ -12,15 +12,8 @@ from astrarium.core.quantities import SECOND
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 from astrarium_papers.gate_simulation import Sharing
 from astrarium_papers.orion._inference import on_v100
-from astrarium_papers.orion._pairs import (
-    Pair,
-    aggregate,
-    best_effort_kept,
-    kept,
-    measure,
-    points,
-    throughput_bars,
-)
+from astrarium_papers.orion._pair_summary import aggregate, best_effort_kept, kept, points, throughput_bars
+from astrarium_papers.orion._pairs import Pair, measure
 from astrarium_papers.orion._settings import CHOSEN, COLORS, LIMIT, MODELS, SYSTEMS, Kernels
 
 TITLE = "Training beside training: throughput (Figure 10)"

@@ -7,7 +7,7 @@ from typing import Any
 
 from astrarium_papers.findings import Effort, Findings, Row
 from astrarium_papers.orion import _inference
-from astrarium_papers.orion._pairs import over_ideal
+from astrarium_papers.orion._pair_summary import over_ideal
 from astrarium_papers.orion._settings import (
     CHOSEN,
     MODELS,

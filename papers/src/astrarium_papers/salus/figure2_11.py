@@ -18,8 +18,8 @@ from astrarium.core.streams import stream
 from astrarium.core.trace import Step
 from astrarium.device import salus
 from astrarium.device.contract import IterationFinished, IterationWanted, Job
+from astrarium.device.ledger import JobRow
 from astrarium.device.level import Arrival
-from astrarium.device.state import JobRow
 from astrarium.device.world import DeviceWorld
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 from astrarium_papers.salus import _workloads

@@ -19,11 +19,11 @@ from astrarium.core.streams import stream
 from astrarium.serving import zoo
 from astrarium.serving.autoscale import AdviceOverTime, advice_over_time
 from astrarium.serving.contract import ModelSpec
+from astrarium.serving.ledger import Outcome
 from astrarium.serving.level import run as simulate
 from astrarium.serving.record import ServingRecord
 from astrarium.serving.scenario import Scenario, build, parse
 from astrarium.serving.scenario.rates import spans
-from astrarium.serving.state import Outcome
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 from astrarium_papers.symphony._settings import SYMPHONY
 
@@ -31,9 +31,8 @@ TITLE = "A changing workload on 512 GPUs (Figure 15)"
 MODELS = 24
 STEP_S = 2  # rates change this often
 WINDOW_S = 2  # what the autoscaler looks back over
-# load, as a share of the GPUs, that is surely below and above capacity
-UNDER = 0.85
-OVER = 1.05
+UNDER = 0.85  # a load, as a share of the GPUs, that is surely below capacity
+OVER = 1.05  # one that is surely above
 
 
 def run(effort: Effort) -> Findings:

@@ -19,7 +19,7 @@ Action = Annotated[str, typer.Argument(metavar="[ACTION]", help="status, start o
 def mps(action: Action = "status") -> None:
     """Look at, start or stop the MPS daemon that `gate run` uses. Programs that run under it end with it."""
     from astrarium.gate import mps as daemon
-    from astrarium.gate.launch import private_home
+    from astrarium.gate.library import private_home
 
     if action not in ACTIONS:
         raise InputError("ACTION", action, one_of(list(ACTIONS), action))

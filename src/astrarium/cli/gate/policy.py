@@ -33,7 +33,7 @@ Wanted = Annotated[str | None, typer.Argument(metavar="[NAME]", help="Show one p
 
 def policy(name: Name = None, settings: Set = None, gpu: Gpu = 0, json: Json = False) -> None:
     """Show the policy of a GPU's board, or change it for all who share the GPU."""
-    from astrarium.gate.board import read_settings
+    from astrarium.gate.board_settings import read_settings
     from astrarium.run.report import struct_as_dict
 
     board = board_of(gpu)
@@ -71,7 +71,7 @@ def describe(name: str, json: bool) -> None:
 
 def _settings_of(policy: str) -> dict[str, str]:
     """The settings that are this policy's own, with what they mean."""
-    from astrarium.gate.board import settings_table
+    from astrarium.gate.board_settings import settings_table
 
     prefix = f"{policy}: "
     found = {name: setting.about for name, setting in settings_table().items()}
@@ -81,7 +81,7 @@ def _settings_of(policy: str) -> dict[str, str]:
 def _page(view: BoardView) -> list[Any]:
     from rich.text import Text
 
-    from astrarium.gate.board import settings_table, write_setting
+    from astrarium.gate.board_settings import settings_table, write_setting
 
     rows = [
         (name, write_setting(name, view.settings[name]), setting.about)

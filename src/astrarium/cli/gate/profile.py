@@ -75,8 +75,9 @@ def _place(out: Path | None, name: str) -> Path:
 
 def _record(command: list[str], name: str, gpu: int, place: Path) -> int:
     """The program's exit code. The file appears when it is whole."""
+    from astrarium.gate.client import Client
     from astrarium.gate.driver import chosen_gpu
-    from astrarium.gate.launch import Client, alone
+    from astrarium.gate.launch import alone
 
     draft = place.absolute().with_name(f".{place.name}.{os.getpid()}")
     with waiting(f"asking the driver for GPU {gpu}"):

@@ -16,7 +16,7 @@ from astrarium.core.errors import InputError, one_of
 from astrarium.run.waiting import waiting
 
 if TYPE_CHECKING:
-    from astrarium.gate.launch import Client
+    from astrarium.gate.client import Client
 
 NEEDS_MPS = "mps"  # the one policy that is nothing without it
 
@@ -51,8 +51,8 @@ def run(
 ) -> None:
     """Run a program under the gate, on a GPU that it shares with others."""
     from astrarium.gate.board import board_path
+    from astrarium.gate.client import Client
     from astrarium.gate.driver import NoGpu, chosen_gpu
-    from astrarium.gate.launch import Client
 
     _check(kind, profile, policy, no_mps)
     check_command(command)
@@ -84,7 +84,7 @@ def _check(kind: str, profile: Path | None, policy: str | None, no_mps: bool) ->
 
 
 def _environment(client: Client, settings: list[str], with_mps: bool) -> dict[str, str]:
-    from astrarium.gate.board import read_settings
+    from astrarium.gate.board_settings import read_settings
     from astrarium.gate.launch import Carrier, shared
 
     carrier: Carrier = "none" if not with_mps else "must" if client.policy == NEEDS_MPS else "may"

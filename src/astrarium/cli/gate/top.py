@@ -111,7 +111,7 @@ def _busy(client: ClientView, past: ClientView | None) -> int:
 
 def _title(view: BoardView) -> str:
     """The policy with its own settings; others have no say in it."""
-    from astrarium.gate.board import settings_table, write_setting
+    from astrarium.gate.board_settings import settings_table, write_setting
 
     own = [name for name, setting in settings_table().items() if setting.about.startswith(f"{view.policy}:")]
     settings = [f"{name}={write_setting(name, view.settings[name])}" for name in own]

@@ -41,7 +41,7 @@ def goodput(
     """
     from astrarium.run.experiment import simulate
     from astrarium.run.report import struct_as_dict
-    from astrarium.serving.goodput import draw_probes, goodput_table
+    from astrarium.serving.report.goodput import draw_probes, goodput_table
 
     check_served(file, "have no goodput")
     level, scenario = opened(file, override, seed)

@@ -26,9 +26,11 @@ from astrarium.core.errors import InputError
 from astrarium.core.quantities import MILLISECOND, Time
 from astrarium.core.trace import Step
 from astrarium.device.live.backend import Excess, LaneBackend, Reading, Turn
-from astrarium.device.live.shared_gpu import LiveJob, SharedGpu
+from astrarium.device.live.live_job import LiveJob
+from astrarium.device.live.shared_gpu import SharedGpu
 from astrarium.device.live.torch_hooks import followed, owned_bytes
-from astrarium.device.live.torch_pools import JOBS, LaunchedIteration, Pools, TorchLane, rounded
+from astrarium.device.live.torch_lane_watch import rounded
+from astrarium.device.live.torch_pools import JOBS, LaunchedIteration, Pools, TorchLane
 from astrarium.device.policies import IterationPolicy, iteration_policies
 
 SLACK = 0.03  # of the free memory: contexts, workspaces, what fragments

@@ -21,7 +21,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from astrarium.core.errors import InputError
-from astrarium.device.live.shared_gpu import LiveJob, OutOfTurn
+from astrarium.device.live.errors import OutOfTurn
+from astrarium.device.live.live_job import LiveJob
 
 LONG = 64  # calls of the model without a step: the loop may have another shape than we think
 

@@ -22,8 +22,9 @@ from astrarium.core.trace import Step
 from astrarium.server.control.plan import ServingPlan
 from astrarium.serving import contract
 from astrarium.serving.contract import Action, Event, Request, Setup
+from astrarium.serving.ledger import Fate, Ledger, Outcome
 from astrarium.serving.policies import ServingPolicy, listens_to_profiler
-from astrarium.serving.state import Fate, Ledger, Outcome, ServingState
+from astrarium.serving.state import ServingState
 
 DISPATCH, DROP, PREEMPT = range(3)
 Told = tuple[int, tuple[Any, ...]]  # the kind of an event, and what it is made of

@@ -47,8 +47,6 @@ class NativeTransport(Transport):
     def get_protocol(self) -> BaseProtocol:
         return self._protocol
 
-    # reading
-
     def is_reading(self) -> bool:
         return self._reading and not self._closing
 
@@ -63,8 +61,6 @@ class NativeTransport(Transport):
             self._reading = reading
             self._network.pause(self._connection, not reading)
 
-    # writing
-
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
         if self._closing or not data:
             return
@@ -78,9 +74,9 @@ class NativeTransport(Transport):
 
     def _flush(self) -> None:
         if self._written:
-            self._network.write(self._connection, self._taken())
+            self._network.write(self._connection, self._take_written())
 
-    def _taken(self) -> bytes:
+    def _take_written(self) -> bytes:
         """Return what was written, which is on its way from now on."""
         data = b"".join(self._written)
         self._written.clear()
@@ -97,8 +93,6 @@ class NativeTransport(Transport):
 
     def get_write_buffer_size(self) -> int:
         return self._unsent
-
-    # the connection
 
     def is_closing(self) -> bool:
         return self._closing
@@ -128,7 +122,7 @@ class NativeTransport(Transport):
 
     def give_back(self) -> None:
         """Let the next request go the short way, unless bytes of it are on their way to us already."""
-        self._network.take_back(self._connection, self.received, self._taken())
+        self._network.take_back(self._connection, self.received, self._take_written())
 
 
 class NativeProtocol(BoundedProtocol):
@@ -216,8 +210,6 @@ class NativeNetwork(NativeThreads):
         await asyncio.to_thread(self.native.stop)
         self._hear()
         self._loop.remove_reader(self.native.fd())
-
-    # the long way
 
     def _hear(self) -> None:
         self.look_again()

@@ -13,8 +13,8 @@ import numpy as np
 
 from astrarium.core.quantities import SECOND, Time
 from astrarium.serving.live.backends import examples
-from astrarium.serving.live.backends.answers import stack
 from astrarium.serving.live.backends.contract import Batch, Launching, LoadedModel, graph_runner
+from astrarium.serving.live.backends.stacking import stack
 from astrarium.serving.live.messages import BatchDone, encode
 from astrarium.serving.live.tensors import BYTES, Array, TensorSpec
 from astrarium.serving.live.worker.repeated_order import RepeatedOrder
@@ -69,11 +69,11 @@ def by_size(
 ) -> Iterator[MeasuredTimes]:
     """Measure sizes until one is *enough*, also when it is measured again: that one is the last."""
     for size in sizes:
-        found = measure(size)
-        if enough(found):
-            found = measure(size)
-        yield found
-        if enough(found):
+        times = measure(size)
+        if enough(times):
+            times = measure(size)
+        yield times
+        if enough(times):
             return
 
 
@@ -85,11 +85,11 @@ def in_order(measure: Measure, measured: Sequence[MeasuredTimes], chance: float)
     """
     kept = list(measured)
     for place in reversed(range(len(kept) - 1)):
-        larger = min(each.quantile(chance) for each in kept[place + 1 :])
+        larger = min(times.quantile(chance) for times in kept[place + 1 :])
         for _ in range(_TRIES):
             if kept[place].quantile(chance) > _OUT_OF_ORDER * larger:
                 again = measure(kept[place].size)
-                kept[place] = min(kept[place], again, key=lambda each: each.quantile(chance))
+                kept[place] = min(kept[place], again, key=lambda times: times.quantile(chance))
     return kept
 
 
@@ -97,9 +97,9 @@ def rising(measured: Sequence[MeasuredTimes], chance: float, slack: float = 0.0)
     """Return a time for each size that never falls: noise must not make a larger batch look cheaper."""
     table: dict[int, Time] = {}
     longest = 1
-    for found in measured:
-        longest = max(longest, round(found.quantile(chance) * (1 + slack)))
-        table[found.size] = longest
+    for times in measured:
+        longest = max(longest, round(times.quantile(chance) * (1 + slack)))
+        table[times.size] = longest
     return table
 
 
@@ -113,6 +113,15 @@ class Fit:
     error: float
 
 
+@dataclass(frozen=True)
+class _AloneRequest:
+    """A request of an application took this long when it ran alone."""
+
+    application: str
+    inputs: Mapping[str, Array]
+    took: Time
+
+
 def by_application(
     model: LoadedModel,
     generators: Mapping[str, Generator],
@@ -122,19 +131,22 @@ def by_application(
 ) -> Fit:
     """Measure single requests of every application, then batches that mix them."""
     chance = np.random.default_rng(0)
-    requests: list[tuple[str, Mapping[str, Array], Time]] = []
+    requests: list[_AloneRequest] = []
     for name, generate in generators.items():
         for _ in range(care.repeats):
             inputs = generate(chance)
-            requests.append((name, inputs, _alone(model, inputs)))
+            requests.append(_AloneRequest(name, inputs, _alone(model, inputs)))
             progress(len(requests))
-    alone = {name: tuple(sorted(own for owner, _, own in requests if owner == name)) for name in generators}
+    alone = {
+        name: tuple(sorted(request.took for request in requests if request.application == name))
+        for name in generators
+    }
     points = []
     for size in sizes:
         for _ in range(max(_FEWEST, care.repeats // len(sizes))):
             members = [requests[place] for place in chance.integers(len(requests), size=size)]
-            took = _once(model, _together([inputs for _, inputs, _ in members]))
-            points.append((size * max(own for _, _, own in members), took))
+            took = _once(model, _together([request.inputs for request in members]))
+            points.append((size * max(request.took for request in members), took))
     return Fit(alone, *_line(points))
 
 

@@ -87,8 +87,6 @@ class Reserve:
     def pid(self) -> int | None:
         return None if self._process is None else self._process.pid
 
-    # what is to be prepared
-
     def loads(self, order: LoadModel, again: bool) -> None:
         """Note what a worker was told to load; *again*: it had the model, so what is prepared is old."""
         known = [] if again else self._files.get(order.model, [])
@@ -104,8 +102,6 @@ class Reserve:
         self._weights.pop(order.model, None)
         if self._files.pop(order.model, None) is not None:
             self.discard()
-
-    # its life
 
     def settled(self) -> None:
         """Make a process in reserve after a while: all workers have what they were told to load."""
@@ -186,8 +182,6 @@ class Reserve:
         self._depth = Depth.NOTHING
         self.discard()
 
-    # helpers
-
     def _wait(self) -> None:
         """Make none now: workers have not settled."""
         if self._process is None and self._heir is None:
@@ -205,7 +199,7 @@ class Reserve:
     def _listen(self) -> None:
         assert self._process is not None
         self._loop.add_reader(self._process.watch, self._ended)
-        self._loop.add_reader(self._process.socket.fileno(), self._heard)
+        self._loop.add_reader(self._process.socket.fileno(), self._process_said)
 
     def _orders(self) -> list[PrepareModel]:
         if self._depth < Depth.BACKENDS:
@@ -219,11 +213,11 @@ class Reserve:
         free = self._free_memory()
         fit = weights * _MOST_OF_MEMORY <= free
         if not fit:
-            told = {"weights": write_bytes(weights), "free": write_bytes(free)}
-            log.info("the reserve holds no weights: %(weights)s, with %(free)s of memory free", told)
+            sizes = {"weights": write_bytes(weights), "free": write_bytes(free)}
+            log.info("the reserve holds no weights: %(weights)s, with %(free)s of memory free", sizes)
         return fit
 
-    def _heard(self) -> None:
+    def _process_said(self) -> None:
         assert self._process is not None
         try:
             packet = self._process.socket.recv(LARGEST_MESSAGE)

@@ -15,10 +15,10 @@ from astrarium.core.quantities import Bytes
 from astrarium.placement.cells import Cell
 from astrarium.placement.problem import Problem
 from astrarium.serving.contract import Setup
+from astrarium.serving.ledger import Outcome
 from astrarium.serving.record import BATCHES, Batches, Ints, Requests, ServingRecord, recorded
 from astrarium.serving.scenario import Scenario, build
 from astrarium.serving.scenario.cluster import Cluster, GpuGroup
-from astrarium.serving.state import Outcome
 
 NO_REPLICA = "no replica"  # why requests of a model that lives nowhere are dropped, at once
 
@@ -76,8 +76,8 @@ def together(
 
 def _reasons(parts: Sequence[RecordPart], others: Sequence[str]) -> dict[str, int]:
     """Return codes by reason, in the order of the parts."""
-    found = dict.fromkeys(["", *(reason for part in parts for reason in part.record.reasons), *others])
-    return {reason: code for code, reason in enumerate(found)}
+    reasons = dict.fromkeys(["", *(reason for part in parts for reason in part.record.reasons), *others])
+    return {reason: code for code, reason in enumerate(reasons)}
 
 
 def _batches(parts: Sequence[RecordPart]) -> tuple[Batches, list[Ints]]:

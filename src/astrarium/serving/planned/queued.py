@@ -22,11 +22,11 @@ from astrarium.placement.problem import PlacedModel, PlacementGpu, PlacementRequ
 from astrarium.placement.routing import Numbers
 from astrarium.placement.worker_queues import Batching, PlanSimulation
 from astrarium.serving.contract import Setup
+from astrarium.serving.ledger import Fate, Outcome
 from astrarium.serving.planned.parts import RecordPart, cell_scenario, part_of
 from astrarium.serving.record import BATCHES, Batches, Ints, ServingRecord, recorded
 from astrarium.serving.record import Requests as Outcomes
 from astrarium.serving.scenario import Scenario, build
-from astrarium.serving.state import Fate, Outcome
 
 RUN_BY = "worker queues"
 # A replica that is free takes what waits: holding requests back for fuller batches pays where others can use

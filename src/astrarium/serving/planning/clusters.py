@@ -10,31 +10,9 @@ import msgspec
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import write_bytes
 from astrarium.placement.problem import Form, PlacementGpu, Problem
-from astrarium.serving.scenario import Scenario, build
+from astrarium.serving.planning.speeds import Speeds
+from astrarium.serving.scenario import Scenario
 from astrarium.serving.scenario.cluster import Cluster, GpuGroup
-
-# How fast each GPU of a scenario is. Forms of models know the slowest kind only.
-
-
-class Speeds:
-    def __init__(self, scenario: Scenario) -> None:
-        setup = build.setup(scenario, placed=True)
-        self._kinds, self._tables = build.truth_tables(scenario, setup)
-        self._slowest = [model.latency for model in setup.models]
-
-    @property
-    def unequal(self) -> bool:
-        return len(self._tables) > 1
-
-    def part(self, gpu: int, model: int, size: int) -> float:
-        """Return a batch's time on a GPU as a part of that on the slowest kind."""
-        return self._tables[self._kinds[gpu]][model][size] / max(1, self._slowest[model][size])
-
-    def work(self, problem: Problem, gpu: PlacementGpu) -> float:
-        """Return the whole load's time on a GPU as a part of that on the slowest kind."""
-        asked = [model for model in problem.models if model.rate > 0 and model.alone is not None]
-        return sum(self.part(gpu.id, model.index, 1) for model in asked) / max(1, len(asked))
-
 
 MOST_GPUS = 65_536  # what a scenario may have
 
@@ -76,13 +54,13 @@ def selections(problem: Problem, gpus: int, speeds: Speeds) -> list[Problem]:
         lambda gpu: (work[gpu.id], -gpu.memory, gpu.id),
         lambda gpu: (-gpu.memory, work[gpu.id], gpu.id),
     ]
-    found: dict[object, list[PlacementGpu]] = {}
+    by_kinds: dict[object, list[PlacementGpu]] = {}
     for order in orders:
         taken = sorted(problem.gpus, key=order)[:gpus]
-        found.setdefault(sorted_kinds(taken), taken)
+        by_kinds.setdefault(sorted_kinds(taken), taken)
     return [
         msgspec.structs.replace(problem, gpus=tuple(sorted(taken, key=lambda gpu: gpu.id)))
-        for taken in found.values()
+        for taken in by_kinds.values()
     ]
 
 

@@ -9,18 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from astrarium.core.decode import Decoder
 from astrarium.core.errors import InputError, one_of, read_from
 from astrarium.core.plain_data import read_yaml
-from astrarium.placement.igniter.fitting import fit_gpu, fit_models
-from astrarium.placement.igniter.model import GpuTraits, ModelTraits
-from astrarium.placement.igniter.profile import SOURCE, IgniterProfile, shipped_profile
 from astrarium.placement.interference import (
     IgniterInterference,
     Interference,
@@ -29,29 +25,7 @@ from astrarium.placement.interference import (
 )
 from astrarium.placement.measured import alpaserve_forms, v100_demands
 from astrarium.placement.problem import ALONE, Form, PlacedModel, Problem
-
-# What is known of models that share a GPU, read from files: iGniter's profiles, measured slowdowns.
-
-
-class Colocation(msgspec.Struct, frozen=True):
-    """Colocation is iGniter's coefficients of a kind of GPU, and of models on it by name."""
-
-    gpu: GpuTraits
-    models: Mapping[str, ModelTraits]
-
-
-@cache
-def v100() -> Colocation:
-    """Return iGniter's coefficients from the profile that comes along."""
-    return fitted(shipped_profile(), SOURCE)
-
-
-def fitted(raw: Any, source: str) -> Colocation:
-    """Return the coefficients from a profile in the form of `placement/igniter.json`."""
-    with read_from(source):
-        profile = Decoder().decode_struct(IgniterProfile, raw, "")
-        return Colocation(fit_gpu(profile.gpu), fit_models(profile))
-
+from astrarium.serving.planning.colocation import Colocation, fitted, v100
 
 T = TypeVar("T")
 Known = Callable[[Problem], Problem]
@@ -88,13 +62,13 @@ def interference_named(name: str) -> tuple[Known, Slowing | None]:
 def _by_igniter(profile: Colocation, name: str) -> tuple[Known, Slowing]:
     def known(problem: Problem) -> Problem:
         traits = [named(profile.models, model.name) for model in problem.models]
-        if all(found is None for found in traits):
+        if all(one is None for one in traits):
             names = ", ".join(profile.models)
             raise InputError("--interference", name, f"models by the names that it knows: {names}")
         models = zip(problem.models, traits, strict=True)
         return msgspec.structs.replace(
             problem,
-            models=tuple(msgspec.structs.replace(model, igniter=found) for model, found in models),
+            models=tuple(msgspec.structs.replace(model, igniter=one) for model, one in models),
             gpus=tuple(msgspec.structs.replace(gpu, igniter=profile.gpu) for gpu in problem.gpus),
         )
 
@@ -110,8 +84,8 @@ def measured_on_v100s(problem: Problem) -> Problem:
 
 
 def _with_demands(model: PlacedModel) -> PlacedModel:
-    found = named(v100_demands(), model.name)
-    return model if found is None else msgspec.structs.replace(model, demands=found)
+    demands = named(v100_demands(), model.name)
+    return model if demands is None else msgspec.structs.replace(model, demands=demands)
 
 
 def _with_forms(model: PlacedModel) -> PlacedModel:

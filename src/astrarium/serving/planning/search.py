@@ -19,9 +19,10 @@ from astrarium.placement.policies import Judge, PlacementPolicy, Search, placeme
 from astrarium.placement.problem import Problem
 from astrarium.serving.planned import judge as judging
 from astrarium.serving.planning import clusters, plans
-from astrarium.serving.planning.clusters import MOST_GPUS, Speeds, sized
+from astrarium.serving.planning.clusters import MOST_GPUS, sized
 from astrarium.serving.planning.known import Known, Slowing, measured_on_v100s
 from astrarium.serving.planning.load import Judged, MakeJudge, PlanningLoad, judged
+from astrarium.serving.planning.speeds import Speeds
 from astrarium.serving.planning.use import GpuUse, overloaded, uses
 from astrarium.serving.scenario import Scenario
 
@@ -31,7 +32,7 @@ HARDLY = 0.001  # attainment that two doublings of the cluster must add, of all 
 
 @dataclass(frozen=True)
 class PlanningGoals:
-    """The goals of planning: a *target* part of every model's requests in time, with at most *most* GPUs."""
+    """Planning has a goal: a *target* part of every model's requests is in time, with at most *most* GPUs."""
 
     target: float = 0.99
     seeds: int = 3

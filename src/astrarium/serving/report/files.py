@@ -11,9 +11,9 @@ from astrarium.core.level import Run, named
 from astrarium.core.quantities import MILLISECOND, SECOND
 from astrarium.run.report import side_by_side
 from astrarium.run.timeline import write_timeline
+from astrarium.serving.ledger import Fate, Outcome
 from astrarium.serving.record import ServingRecord
 from astrarium.serving.report.summary import Summary
-from astrarium.serving.state import Fate, Outcome
 
 if TYPE_CHECKING:
     from astrarium.serving.scenario import Scenario
@@ -56,11 +56,11 @@ def write(run: Run[Scenario, ServingRecord], folder: Path, outcomes: bool) -> No
 
 def draw(runs: Runs, plots: Path, title: str) -> None:
     """Draw two pictures of all runs; of a single one also what an autoscaler would make of it."""
-    from astrarium.serving.report.plots import draw_overview
+    from astrarium.serving.report.plots import DrawnRun, draw_overview
     from astrarium.serving.report.scaling_plot import draw_scaling
     from astrarium.serving.report.schedule_plot import draw_schedule
 
-    drawn = [(name, run.record, run.summary) for name, run in named(runs).items()]
+    drawn = [DrawnRun(name, run.record, run.summary) for name, run in named(runs).items()]
     draw_overview(drawn, plots / "overview.png", title)
     draw_schedule(drawn, plots / "schedule.png")
     if len(runs) == 1:
@@ -110,16 +110,16 @@ def explain(run: Run[Scenario, ServingRecord], item: str) -> list[str]:
     request = int(item)
     model = record.setup.models[of.model[request]].name
     due = _ms(of.deadline[request] - of.arrival[request])
-    told = [f"request {request} to {model}, under {run.label}"]
-    told.append(f"It arrives at {_ms(of.arrival[request])}, and must be answered within {due}.")
+    sentences = [f"request {request} to {model}, under {run.label}"]
+    sentences.append(f"It arrives at {_ms(of.arrival[request])}, and must be answered within {due}.")
     if (batch := int(of.batch[request])) >= 0:
         with_others = f"in batch {batch}, of {ran.size[batch]}, on GPU {ran.gpu[batch]}"
-        told.append(f"It leaves at {_ms(ran.dispatched[batch])} {with_others}.")
-        told.append(f"The batch runs from {_ms(ran.started[batch])} to {_ms(ran.finished[batch])}.")
+        sentences.append(f"It leaves at {_ms(ran.dispatched[batch])} {with_others}.")
+        sentences.append(f"The batch runs from {_ms(ran.started[batch])} to {_ms(ran.finished[batch])}.")
     outcome = Outcome(int(of.outcome[request]))
     why = f": {record.reasons[of.reason[request]]}" if outcome is Outcome.DROPPED else ""
     took = _ms(of.done[request] - of.arrival[request])
-    return [*told, f"After {took} it is {outcome.name.lower().replace('_', ' ')}{why}."]
+    return [*sentences, f"After {took} it is {outcome.name.lower().replace('_', ' ')}{why}."]
 
 
 def _ms(time: int) -> str:

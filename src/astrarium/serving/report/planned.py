@@ -10,11 +10,11 @@ from rich.table import Table
 
 from astrarium.core.quantities import to_seconds
 from astrarium.run.tables import plain_table, ranges
+from astrarium.serving.ledger import Outcome
 from astrarium.serving.planned.parts import RecordPart
 from astrarium.serving.record import ServingRecord
 from astrarium.serving.report.summary import busy_time, measured_requests
 from astrarium.serving.report.tables import goal
-from astrarium.serving.state import Outcome
 
 _MOST_CELLS = 40  # that are shown
 
@@ -45,8 +45,8 @@ class PlanSummary(msgspec.Struct, frozen=True):
 def summarize_plan(
     policy: str, replicas: int, missing: dict[str, str], parts: Sequence[RecordPart], record: ServingRecord
 ) -> PlanSummary:
-    found = [_cell(part) for part in parts]
-    return PlanSummary(policy, replicas, missing, found, _busy(record))
+    cells = [_cell(part) for part in parts]
+    return PlanSummary(policy, replicas, missing, cells, _busy(record))
 
 
 def _cell(part: RecordPart) -> CellSummary:
@@ -68,14 +68,14 @@ def _cell(part: RecordPart) -> CellSummary:
 
 
 def _busy(record: ServingRecord) -> list[float]:
-    """Of the measured time, by GPU."""
+    """Return the part of the measured time that each GPU was busy."""
     span = record.duration - record.warmup
     busy: list[float] = np.minimum(busy_time(record)[0] / span, 1.0).tolist()
     return busy
 
 
 def cell_table(summary: PlanSummary) -> Table:
-    """One row for each cell of a plan, and for each model that lives nowhere."""
+    """Return one row for each cell of a plan, and for each model that lives nowhere."""
 
     table = plain_table("GPUs", "models, with the largest batch", "run by", "offered/s", "attained", "busy")
     for column in table.columns[1:3]:

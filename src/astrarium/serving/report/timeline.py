@@ -16,8 +16,8 @@ from astrarium.core.quantities import MICROSECOND, Time
 from astrarium.run.timeline import Entry, counter, process, slice_of, thread
 from astrarium.run.timeline import timeline as document
 from astrarium.serving.autoscale import occupancy
+from astrarium.serving.ledger import Fate, Outcome
 from astrarium.serving.record import Ints, ServingRecord
-from astrarium.serving.state import Fate, Outcome
 
 MOST_SLICES = 20_000
 _MOST_DROPS = 4_000
@@ -46,7 +46,7 @@ def timeline(record: ServingRecord, most_slices: int = MOST_SLICES) -> Entry:
 
 
 def _chosen(record: ServingRecord, most: int) -> Ints:
-    """Batch numbers; all of them if there is room, else the first after the warm-up."""
+    """Return the numbers of all batches if they fit, else the first after the warm-up."""
     ended = record.batches.fate != Fate.RUNNING
     if np.count_nonzero(ended) > most:
         ended &= record.batches.dispatched >= record.warmup
@@ -84,12 +84,12 @@ def _slices(record: ServingRecord, runs: Ints) -> Iterator[Entry]:
     rows = zip(*(column[runs].tolist() for column in columns), _requests_of(record, runs), strict=True)
     for model, gpu, size, fate, dispatched, start, end, requests in rows:
         name = f"{names[model]} ×{size}{_FATES.get(fate, '')}"
-        told = {"batch_size": size, "dispatched_us": dispatched / MICROSECOND, "requests": requests}
-        yield slice_of(name, _GPUS, gpu, start, end, cat=names[model], args=told)
+        details = {"batch_size": size, "dispatched_us": dispatched / MICROSECOND, "requests": requests}
+        yield slice_of(name, _GPUS, gpu, start, end, cat=names[model], args=details)
 
 
 def _requests_of(record: ServingRecord, runs: Ints) -> list[list[int]]:
-    """The requests that each batch ended; a preempted batch ended none."""
+    """Return the requests that each batch ended; a preempted batch ended none."""
     if not len(runs):
         return []
     batch = record.requests.batch
@@ -111,8 +111,8 @@ def _waiting(record: ServingRecord, begin: Time, end: Time) -> Iterator[Entry]:
 def _dropped(record: ServingRecord, begin: Time, end: Time) -> Ints:
     requests = record.requests
     inside = (requests.done >= begin) & (requests.done <= end)
-    found = np.flatnonzero(inside & (requests.outcome == Outcome.DROPPED))
-    return found[np.argsort(requests.done[found], kind="stable")]
+    dropped = np.flatnonzero(inside & (requests.outcome == Outcome.DROPPED))
+    return dropped[np.argsort(requests.done[dropped], kind="stable")]
 
 
 def _drops(record: ServingRecord, dropped: Ints) -> Iterator[Entry]:

@@ -1,7 +1,7 @@
 """A trial backend really runs trials, as the live loop sees it: orders go out, news comes back.
 
-A backend knows no policy and no search. It trains what it is told to, where it is told to, keeps checkpoints,
-and says once what became of each run.
+A backend knows no policy and no search. It trains what it is ordered to, where it is ordered to, keeps
+checkpoints, and reports once what became of each run.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Work(msgspec.Struct, frozen=True):
 class Iterated(msgspec.Struct, frozen=True, tag=True):
     """An iteration has ended, which took so long; the candidate has *iterations* in all, and its value is
     *value*. *sharers* is the number of trials on its GPU, this one included, where the backend knows it; else
-    the live books count the trials that run there."""
+    the live loop counts the trials that run there."""
 
     trial: int
     run: int

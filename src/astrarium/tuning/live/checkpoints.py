@@ -76,6 +76,6 @@ def read(folder: Path, checkpoint: Checkpoint) -> Any:
     if not file.is_file():
         raise InputError("checkpoint", str(file), "a checkpoint that is still there")
     with file.open("rb") as opened:
-        found = load_file(opened, device="cpu")
-    restore_random(found["random"])
-    return found["state"]
+        content = load_file(opened, device="cpu")
+    restore_random(content["random"])
+    return content["state"]

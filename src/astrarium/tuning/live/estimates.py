@@ -71,7 +71,7 @@ class _Bucket:
 
 
 _Buckets = dict[tuple[int, int], _Bucket]  # by GPUs, and by trials on the GPU
-_Views = Mapping[int, Sequence[WidthSample]]  # by candidate
+_Samples = Mapping[int, Sequence[WidthSample]]  # by candidate
 
 
 class Estimates:
@@ -85,7 +85,7 @@ class Estimates:
         self._profile = profile
         self._usual: dict[int, _Buckets] = {}  # by candidate
         self._first: dict[int, _Buckets] = {}
-        self._told: dict[int, Runtime] = {}
+        self._reported: dict[int, Runtime] = {}
         self._fresh = False
 
     def seen(self, candidate: int, gpus: int, sharers: float, took: Time, first: bool = False) -> None:
@@ -104,14 +104,16 @@ class Estimates:
         if not self._fresh:
             return {}
         self._fresh = False
-        found = {candidate: each for candidate, each in self.all().items() if self._new(candidate, each)}
-        self._told |= found
-        return found
+        changed = {
+            candidate: runtime for candidate, runtime in self.all().items() if self._new(candidate, runtime)
+        }
+        self._reported |= changed
+        return changed
 
     def all(self) -> dict[int, Runtime]:
         """Return the runtime of every candidate that has trained for long enough."""
-        usual = _views(self._usual)
-        first = _views(self._first)
+        usual = _samples(self._usual)
+        first = _samples(self._first)
         overheads = fitted(usual, first, self._prior)
         levels = {number: _level(views, overheads) for number, views in usual.items()}
         late = {number: _level(views, overheads) for number, views in first.items()}
@@ -125,21 +127,21 @@ class Estimates:
         return sum(len(bucket.levels) for bucket in seen) >= self._profile
 
     def _new(self, candidate: int, runtime: Runtime) -> bool:
-        before = self._told.get(candidate)
+        before = self._reported.get(candidate)
         return before is None or any(
             abs(log(runtime.at(width) / before.at(width))) > log(1 + CHANGE) for width in WATCHED
         )
 
 
-def fitted(usual: _Views, first: _Views, prior: Overheads) -> Overheads:
+def fitted(usual: _Samples, first: _Samples, prior: Overheads) -> Overheads:
     """Fit packing and scaling in turn, each with the current estimate of the other."""
-    found = prior
+    overheads = prior
     for _ in range(ROUNDS):
-        packing = _slope(usual, first, prior.packing, "packed", Overheads(0.0, found.scaling))
-        found = Overheads(packing, found.scaling)
-        scaling = _slope(usual, first, prior.scaling, "spread", Overheads(found.packing, 0.0))
-        found = Overheads(found.packing, scaling)
-    return found
+        packing = _slope(usual, first, prior.packing, "packed", Overheads(0.0, overheads.scaling))
+        overheads = Overheads(packing, overheads.scaling)
+        scaling = _slope(usual, first, prior.scaling, "spread", Overheads(overheads.packing, 0.0))
+        overheads = Overheads(overheads.packing, scaling)
+    return overheads
 
 
 class _Slope(NamedTuple):
@@ -147,15 +149,15 @@ class _Slope(NamedTuple):
     weight: float
 
 
-def _slope(usual: _Views, first: _Views, prior: float, axis: str, other: Overheads) -> float:
+def _slope(usual: _Samples, first: _Samples, prior: float, axis: str, other: Overheads) -> float:
     """Return how fast times grow along one axis, once the cost of the other is left out."""
-    found = _compared(usual, prior, axis, other)
+    slope = _compared(usual, prior, axis, other)
     for views in (usual, first):  # what the first iteration of a run compiles is in all of the latter
-        slopes = [slope for each in views.values() for slope in _slopes(each, axis, other)]
+        slopes = [pair for samples in views.values() for pair in _slopes(samples, axis, other)]
         if slopes:
-            found = _weighted_median([_Slope(prior, 1.0), *slopes])
+            slope = _weighted_median([_Slope(prior, 1.0), *slopes])
             break
-    return min(MOST, max(0.0, found))
+    return min(MOST, max(0.0, slope))
 
 
 def _slopes(views: Iterable[WidthSample], axis: str, other: Overheads) -> Iterator[_Slope]:
@@ -166,12 +168,12 @@ def _slopes(views: Iterable[WidthSample], axis: str, other: Overheads) -> Iterat
             yield _Slope(rise / apart, min(one.weight, two.weight) * abs(apart))
 
 
-def _compared(views: _Views, prior: float, axis: str, other: Overheads) -> float:
+def _compared(views: _Samples, prior: float, axis: str, other: Overheads) -> float:
     """Compare candidates with each other, where each has been seen at one width only."""
     levels: dict[int, list[float]] = {}
-    for view in (view for each in views.values() for view in each):
+    for view in (view for samples in views.values() for view in samples):
         levels.setdefault(round(getattr(view, axis)), []).append(other.left_out(view))
-    crowd = [WidthSample(median(each), at, at, len(each)) for at, each in levels.items()]
+    crowd = [WidthSample(median(samples), at, at, len(samples)) for at, samples in levels.items()]
     slopes = list(_slopes(crowd, axis, Overheads(0.0, 0.0)))
     if not slopes:
         return prior
@@ -194,7 +196,7 @@ def _weighted_median(slopes: Sequence[_Slope]) -> float:
     return ordered[-1].value
 
 
-def _views(seen: Mapping[int, _Buckets]) -> dict[int, list[WidthSample]]:
+def _samples(seen: Mapping[int, _Buckets]) -> dict[int, list[WidthSample]]:
     return {number: [bucket.view() for bucket in buckets.values()] for number, buckets in seen.items()}
 
 
@@ -203,7 +205,7 @@ def _level(views: Sequence[WidthSample], overheads: Overheads) -> float:
     beside = [view.packed + view.spread for view in views]
     levels = [overheads.left_out(view) for view in views]
     weights = [view.weight / (1 + more) for view, more in zip(views, beside, strict=True)]
-    return _weighted_median([_Slope(*each) for each in zip(levels, weights, strict=True)])
+    return _weighted_median([_Slope(*pair) for pair in zip(levels, weights, strict=True)])
 
 
 def _runtime(level: float, overheads: Overheads) -> Runtime:

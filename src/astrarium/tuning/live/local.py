@@ -86,7 +86,7 @@ class LocalTrialBackend(SlotBackend):
         for missing in [name for name in preload if find_spec(name.partition(".")[0]) is None]:
             raise InputError("preload", missing, "a module that can be imported")
         self._leased = LeasedGpus(Path(os.environ.get("ASTRARIUM_FOLDER", ".")))
-        found = found_gpus(gpus, emulated)
+        numbers = found_gpus(gpus, emulated)
         packed_build = packed(build)
         search_folder = SearchFolder(
             Path(folder) if folder is not None else _temporary(memory), packed_build, folder is None
@@ -94,17 +94,17 @@ class LocalTrialBackend(SlotBackend):
         beat = max(0.05, min(1.0, patience / 4))
         own = {"seed": seed, "threads": threads, "beat": beat, "lane_backend": lane_backend}
         setup = search_folder.slot_setup("slot", emulated, packing, **own)
-        environments = {gpu: environment(gpu, setup, gate) for gpu in found}
+        environments = {gpu: environment(gpu, setup, gate) for gpu in numbers}
         with ExitStack() as undo:  # an interrupt leaves nothing behind
             undo.callback(search_folder.close)
             fork_servers = _fork_servers(
                 environments, (*PRELOAD, *preload), search_folder.temporary_folder, undo
             )
-            gpus_made = {gpu: SlotTemplate(fork_servers[gpu], setup) for gpu in found}
+            gpus_made = {gpu: SlotTemplate(fork_servers[gpu], setup) for gpu in numbers}
             first = self._leased.devices if self._leased.elastic else None
             self._local = LocalSlots(gpus_made, most, patience, packing == "lanes", first)
-            rendezvous = Rendezvous(lambda: LOOPBACK, fork_servers[found[0]])
-            if len(found) > 1:
+            rendezvous = Rendezvous(lambda: LOOPBACK, fork_servers[numbers[0]])
+            if len(numbers) > 1:
                 rendezvous.begin()  # while the slots come up
             super().__init__(self._local, search_folder, rendezvous, checkpoint_seconds)
             undo.pop_all()

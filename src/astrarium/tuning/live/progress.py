@@ -1,4 +1,4 @@
-"""A live search tells how it is doing: in a changing line where somebody watches, else in lines."""
+"""A live search prints how it is doing: in a line that changes where somebody watches, else in a log."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from astrarium.tuning.samplers import Standing
 from astrarium.tuning.state import Outcome
 
 SELDOM = 10.0  # seconds between lines of a log
-MOST_FAILURES = 5  # that are told one by one
+MOST_FAILURES = 5  # that are printed one by one
 
 
 class SearchProgress:
-    """*show* is called with the live run after each of its steps. Better ones are told at once.
+    """*show* is called with the live run after each of its steps. A better candidate is printed at once.
 
-    Without a label, lines are told where a line that changes could be.
+    With a *label*, a terminal has a line that changes; without one, there are lines of a log only.
     """
 
     def __init__(self, label: str = "") -> None:
         self._label = label
         self._due = 0.0
         self._began: float | None = None  # when the first step was over: processes take a while to come up
-        self._told = self._failed = 0  # best ones, and failed ones, so far
+        self._best = 0  # better candidates that were printed
+        self._failed = 0  # failed candidates that were printed
         self._console: Any = None
 
     def __enter__(self) -> Self:
@@ -42,20 +43,20 @@ class SearchProgress:
             self._begin()
         seconds = now - self._began
         self._tell_failures(live, seconds)
-        for best in live.session.best[self._told :]:
+        for best in live.session.best[self._best :]:
             values = live.session.candidates[best.candidate].configuration.values
-            self._say(
+            self._print(
                 f"{seconds:8.1f}s  best {best.value:.5g}, candidate {best.candidate}: {configuration(values)}"
             )
-        self._told = len(live.session.best)
+        self._best = len(live.session.best)
         if self._console is not None:
-            self._console.update(f"{self._label}: {seconds:.0f} s, {line(live)}")
+            self._console.update(f"{self._label}: {seconds:.0f} s, {status(live)}")
         elif seconds >= self._due:
             self._due = seconds + SELDOM
-            self._say(f"{seconds:8.1f}s  {line(live)}")
+            self._print(f"{seconds:8.1f}s  {status(live)}")
 
     def _begin(self) -> None:
-        """Not before there is something to show: the start tells of itself."""
+        """Begin the line that changes, not before there is something to show."""
         if self._label and sys.stderr.isatty():
             from rich.console import Console
 
@@ -63,26 +64,32 @@ class SearchProgress:
             self._console.start()
 
     def _tell_failures(self, live: LiveTuning, seconds: float) -> None:
-        """The first few: whoever watches may want to stop, and mend something."""
-        failed = [each for each in live.session.candidates.values() if each.standing is Standing.FAILED]
-        for each in failed[self._failed : MOST_FAILURES]:
-            self._say(f"{seconds:8.1f}s  candidate {each.number} failed: {last_line(each.reason, LINE)}")
+        """Print the first few failures: whoever watches may want to stop, and mend something."""
+        failed = [
+            candidate
+            for candidate in live.session.candidates.values()
+            if candidate.standing is Standing.FAILED
+        ]
+        for candidate in failed[self._failed : MOST_FAILURES]:
+            self._print(
+                f"{seconds:8.1f}s  candidate {candidate.number} failed: {last_line(candidate.reason, LINE)}"
+            )
         self._failed = len(failed)
 
-    def _say(self, text: str) -> None:
+    def _print(self, text: str) -> None:
         if self._console is not None:
             self._console.console.print(text, highlight=False, markup=False)
         else:
             print(text, file=sys.stderr, flush=True)
 
 
-def line(live: LiveTuning) -> str:
-    """Trials done, running and waiting; iterations; GPUs that are held; the best so far."""
+def status(live: LiveTuning) -> str:
+    """Return the trials done, running and waiting; iterations; GPUs that are held; the best so far."""
     state = live.state
     session = live.session
     rows = list(state.ledger.rows.values())
     done = sum(row.outcome is not Outcome.OPEN for row in rows)
-    busy = sum((1 - state.strips.room(gpu) for gpu in state.strips.holders), start=0)
+    busy = sum((1 - state.strips.free_share(gpu) for gpu in state.strips.holders), start=0)
     iterations = sum(row.done for row in rows)
     best = f"best {session.best[-1].value:.5g}" if session.best else "no value yet"
     return (

@@ -22,7 +22,7 @@ from astrarium.tuning.live.tuned import Tuned, finished
 from astrarium.tuning.policies import DEFAULT_POLICY, DEFAULT_SEARCH, TuningPolicy, searches, tuning_policies
 from astrarium.tuning.record import TuningRecord
 from astrarium.tuning.samplers import Goal, Sampler
-from astrarium.tuning.scenario.read import check_search
+from astrarium.tuning.scenario.checks import check_search
 from astrarium.tuning.scenario.schema import EngineName, LiveSection
 from astrarium.tuning.search.contract import Search
 
@@ -117,25 +117,25 @@ def trained(
 
 
 def _search(given: Any) -> Choice | Search:
-    found: Choice | Search = _chosen(given, searches, DEFAULT_SEARCH, "search", "run")
-    if isinstance(found, Choice):
-        check_search(searches.get(found.name), found.parameters)
-    return found
+    search: Choice | Search = _chosen(given, searches, DEFAULT_SEARCH, "search", "run")
+    if isinstance(search, Choice):
+        check_search(searches.get(search.name), search.parameters)
+    return search
 
 
 def _policy(given: Any) -> Choice | TuningPolicy:
-    found: Choice | TuningPolicy = _chosen(given, tuning_policies, DEFAULT_POLICY, "policy", "decide")
-    return found
+    policy: Choice | TuningPolicy = _chosen(given, tuning_policies, DEFAULT_POLICY, "policy", "decide")
+    return policy
 
 
 def _chosen(given: Any, registry: Registry[Any], usual: str, field: str, does: str) -> Any:
     """Return a choice of a registry, checked, or the object that was given or made of a class."""
-    found = as_choice(given, registry, usual, field)
-    if found is not None:
-        chosen(registry, found, field=field)
-        return found
+    choice = as_choice(given, registry, usual, field)
+    if choice is not None:
+        chosen(registry, choice, field=field)
+        return choice
     thing = made(given, None, field=field) if isinstance(given, type) else given
     if not callable(getattr(thing, does, None)):
-        told = f"a name, name:key=value, a mapping with a name, a class or a {field}"
-        raise InputError(field, given, told)
+        expected = f"a name, name:key=value, a mapping with a name, a class or a {field}"
+        raise InputError(field, given, expected)
     return thing

@@ -50,14 +50,14 @@ class Tuned(Run):
     @property
     def best(self) -> Best:
         """The best candidate; a search without any value has none, and says why."""
-        found = self.summary.best
-        if found is None:
-            reasons = [each.reason for each in self.summary.by_candidate if each.reason]
+        best = self.summary.best
+        if best is None:
+            reasons = [candidate.reason for candidate in self.summary.by_candidate if candidate.reason]
             raise InputError(
                 "best", None, f"a candidate with a value: {self.over} ({'; '.join(reasons[:3])})"
             )
-        file = None if found.checkpoint is None else Path(found.checkpoint)
-        return Best(found.candidate, dict(found.configuration), found.value, found.iterations, file)
+        file = None if best.checkpoint is None else Path(best.checkpoint)
+        return Best(best.candidate, dict(best.configuration), best.value, best.iterations, file)
 
     @property
     def over(self) -> str:
@@ -67,17 +67,19 @@ class Tuned(Run):
     @cached_property
     def candidates(self) -> Table:
         """One row for each candidate, the best first: value, iterations, how it ended, its configuration."""
-        found = self.summary.by_candidate
-        columns = {name: [getattr(each, name) for each in found] for name in CANDIDATES}
-        return Table({**columns, **_config([each.configuration for each in found])}, "candidates")
+        candidates = self.summary.by_candidate
+        columns = {name: [getattr(candidate, name) for candidate in candidates] for name in CANDIDATES}
+        return Table(
+            {**columns, **_config([candidate.configuration for candidate in candidates])}, "candidates"
+        )
 
     @cached_property
     def trials(self) -> Table:
         """One row for each trial: when and how long it trained, and its candidate's configuration."""
-        of = {each.candidate: each.configuration for each in self.summary.by_candidate}
-        found = self.rows["trials"]
-        configs = [of.get(number, {}) for number in found["candidate"].tolist()]
-        return Table({**found, **_config(configs)}, "trials")
+        of = {candidate.candidate: candidate.configuration for candidate in self.summary.by_candidate}
+        rows = self.rows["trials"]
+        configs = [of.get(number, {}) for number in rows["candidate"].tolist()]
+        return Table({**rows, **_config(configs)}, "trials")
 
     def __repr__(self) -> str:
         best = f"best {self.summary.best.value:.5g}" if self.summary.best else "no value"
@@ -95,8 +97,8 @@ def finished(record: TuningRecord, spec: SearchSpec, engine: str) -> Tuned:
 
 
 def _config(configurations: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    names = dict.fromkeys(name for each in configurations for name in each)
-    return {f"config.{name}": [each.get(name) for each in configurations] for name in names}
+    names = dict.fromkeys(name for configuration in configurations for name in configuration)
+    return {f"config.{name}": [configuration.get(name) for configuration in configurations] for name in names}
 
 
 def with_checkpoint(summary: TuningSummary, folder: Path | None) -> TuningSummary:

@@ -35,7 +35,7 @@ class CandidateTrial:
         self._noted = workers.noted
 
     def __getattr__(self, name: str) -> Any:
-        known = ", ".join(each for each in dir(type(self)) if not each.startswith("_"))
+        known = ", ".join(attribute for attribute in dir(type(self)) if not attribute.startswith("_"))
         raise AttributeError(f"where it trains, a trial has no {name!r}: only number, params, {known}")
 
     def suggest_float(self, name: str, *_: Any, **__: Any) -> float:
@@ -75,10 +75,10 @@ class CandidateTrial:
 
 LEAVING = 10.0  # seconds that an objective may take to leave
 LOOP = "an objective whose loop is over iterations(trial, ...), of astrarium.tuning"
-_asked: ContextVar[bool] = ContextVar("asked", default=False)  # only for suggestions
+_suggesting: ContextVar[bool] = ContextVar("suggesting", default=False)  # only for suggestions
 
 
-class _Asked(BaseException):
+class _SuggestionsMade(BaseException):
     """The error ends an objective that has made all its suggestions."""
 
 
@@ -98,8 +98,6 @@ class ObjectiveLoop:
         self._began = False
         self._thread = ParkedFunction(self._run, "objective", _Over)
 
-    # the training's side
-
     def begin(self) -> None:
         """Run the objective up to where its loop begins."""
         self.next()
@@ -112,8 +110,6 @@ class ObjectiveLoop:
 
     def close(self) -> None:
         self._thread.close(LEAVING)
-
-    # the objective's side
 
     def iterate(self, count: int, objects: dict[str, Any]) -> Iterator[int]:
         self._began = True
@@ -153,16 +149,16 @@ class ObjectiveTraining:
         return self._loop.value
 
     def save(self) -> dict[str, Any]:
-        objects = {name: plain(each).state_dict() for name, each in self._loop.objects.items()}
-        told = {"value": self._loop.value, "user_attrs": self._trial.user_attrs}
-        return {"done": self._loop.done, "objects": objects, **told}
+        objects = {name: plain(wrapped).state_dict() for name, wrapped in self._loop.objects.items()}
+        report = {"value": self._loop.value, "user_attrs": self._trial.user_attrs}
+        return {"done": self._loop.done, "objects": objects, **report}
 
     def load(self, state: dict[str, Any]) -> None:
         self._loop.done = state["done"]
         self._loop.value = state["value"]
         self._trial.user_attrs.update(state["user_attrs"])
-        for name, found in state["objects"].items():
-            plain(self._loop.objects[name]).load_state_dict(found)
+        for name, object_state in state["objects"].items():
+            plain(self._loop.objects[name]).load_state_dict(object_state)
 
     def close(self) -> None:
         self._loop.close()
@@ -184,17 +180,17 @@ class ObjectiveBuild:
     def suggest(self, trial: optuna.Trial) -> None:
         """Make the objective choose. An error of its own before its loop comes again where it trains, and
         ends that trial only."""
-        before = _asked.set(True)
+        before = _suggesting.set(True)
         try:
             self.function(trial)
-        except _Asked:
+        except _SuggestionsMade:
             return
         except InputError:
             raise
         except Exception:
             return
         finally:
-            _asked.reset(before)
+            _suggesting.reset(before)
         raise InputError("objective", self.objective, LOOP)
 
 
@@ -204,14 +200,14 @@ def iterations(trial: Any, count: int, **objects: Any) -> Iterable[int]:
     The *objects*, such as model and optimizer, are what the checkpoint consists of: each has `state_dict` and
     `load_state_dict`. Where Optuna runs the objective itself, this is range(count).
     """
-    for name, each in objects.items():
-        if not hasattr(plain(each), "state_dict") or not hasattr(plain(each), "load_state_dict"):
-            raise InputError(f"iterations.{name}", each, "an object with state_dict and load_state_dict")
-    if _asked.get():
-        raise _Asked
+    for name, wrapped in objects.items():
+        if not hasattr(plain(wrapped), "state_dict") or not hasattr(plain(wrapped), "load_state_dict"):
+            raise InputError(f"iterations.{name}", wrapped, "an object with state_dict and load_state_dict")
+    if _suggesting.get():
+        raise _SuggestionsMade
     return trial.loop.iterate(count, objects) if isinstance(trial, CandidateTrial) else range(count)
 
 
-def plain(each: Any) -> Any:
+def plain(wrapped: Any) -> Any:
     """Return a model without the wrapper of `Workers.parallel`: another number of workers has another."""
-    return each.module if type(each).__name__ == "DistributedDataParallel" else each
+    return wrapped.module if type(wrapped).__name__ == "DistributedDataParallel" else wrapped

@@ -66,10 +66,10 @@ class OptunaSampler:
         self._study.enqueue_trial(dict(values))
         left = self._left
         self._left = None
-        found = self.ask()
+        trial = self.ask()
         self._left = left
-        assert found is not None
-        return found
+        assert trial is not None
+        return trial
 
     def note(self, candidate: int, name: str, value: str) -> None:
         """Set an attribute that the objective has set; *value* as JSON."""
@@ -100,7 +100,7 @@ class OptunaSampler:
 
 def distributions(space: Mapping[str, Any]) -> dict[str, optuna.distributions.BaseDistribution]:
     """Return our dimensions as Optuna's distributions; its own stay what they are."""
-    return {name: _distribution(each, f"space.{name}") for name, each in space.items()}
+    return {name: _distribution(dimension, f"space.{name}") for name, dimension in space.items()}
 
 
 def _distribution(dimension: Any, field: str) -> optuna.distributions.BaseDistribution:

@@ -16,7 +16,7 @@ NOTHING = Width(0)
 
 def start_waiting(state: TuningState, widths: Mapping[int, Width]) -> Iterator[Put]:
     """Start every trial that fits, the widest first, on fewer GPUs if it must be: what others hold may never
-    be free at the same time. Trials without room hold up nobody; equals go by arrival."""
+    be free at the same time. Trials that fit nowhere hold up nobody; equals go by arrival."""
     for row in sorted(state.waiting(), key=lambda row: -widths[row.trial.id]):
         place = widest(state, row.trial.id, widths[row.trial.id])
         if place is not None:
@@ -24,7 +24,7 @@ def start_waiting(state: TuningState, widths: Mapping[int, Width]) -> Iterator[P
 
 
 def widest(state: TuningState, trial: int, width: Width, least: Width = NOTHING) -> Place | None:
-    """Return the widest place that has room, up to *width* and wider than *least*; None if there is none."""
+    """Return the widest place that is free, up to *width* and wider than *least*; None if there is none."""
     while width > least:
         place = state.strips.find(width, trial)
         if place is not None or width <= 1:
@@ -52,11 +52,11 @@ def water_filled(
     """Divide GPUs in proportion to the *times* left on one GPU each: rounded down, at least one part in
     *packed* of a GPU, at most *spread*."""
     total = max(1, sum(times.values()))
-    found = {}
+    widths = {}
     for trial, left in times.items():
         whole = min(left * gpus // total, spread[trial])
-        found[trial] = Width(whole) if whole else Width(1, packed)
-    return found
+        widths[trial] = Width(whole) if whole else Width(1, packed)
+    return widths
 
 
 def fluid_widths(
@@ -92,7 +92,7 @@ class GpuBudget:
         return self._gpus - self._whole - shared
 
     def changed(self, before: Width, after: Width) -> bool:
-        """Change the width of a trial where there is room; tell whether there was."""
+        """Change the width of a trial if all still fit; tell whether they do."""
         self._count(before, -1)
         self._count(after, 1)
         if self.free >= 0:

@@ -89,19 +89,19 @@ def topped_up(
 ) -> dict[int, Width]:
     """Give GPUs that are left over to the trials that would end last, one by one, as long as that shortens
     them and all still fit."""
-    found = dict(widths)
+    topped = dict(widths)
     by_trial = {row.trial.id: row for row in rows}
     last = [(-state.time_left(now, row, widths[trial]), trial) for trial, row in by_trial.items()]
     heapify(last)
     budget = GpuBudget(gpus, widths.values())
     while last:
         height, trial = heappop(last)
-        step = wider(found[trial])
+        step = wider(topped[trial])
         then = state.time_left(now, by_trial[trial], step)
-        if step <= spread and then < -height and budget.changed(found[trial], step):
-            found[trial] = step
+        if step <= spread and then < -height and budget.changed(topped[trial], step):
+            topped[trial] = step
             heappush(last, (-then, trial))
-    return found
+    return topped
 
 
 @tuning_policies.register("dynamic-fluid")
@@ -148,13 +148,13 @@ class DynamicFluid(StaticFluid):
         self, now: Time, row: TrialRow, place: Place, width: Width, longest: float, state: TuningState
     ) -> Iterator[Put]:
         if width > place.width:
-            found = widest(state, row.trial.id, width, place.width)
-            if found is not None and ends_sooner(now, row, found.width, state):
-                yield Put(row.trial.id, found, f"wider than {place.width}: there are GPUs that nobody needs")
+            wide = widest(state, row.trial.id, width, place.width)
+            if wide is not None and ends_sooner(now, row, wide.width, state):
+                yield Put(row.trial.id, wide, f"wider than {place.width}: there are GPUs that nobody needs")
         elif width < place.width and _cheaper(now, row, place.width, width, longest, state):
-            found = state.strips.find(width, row.trial.id)
-            if found is not None:
-                yield Put(row.trial.id, found, f"narrower than {place.width}: others have more to do")
+            narrow = state.strips.find(width, row.trial.id)
+            if narrow is not None:
+                yield Put(row.trial.id, narrow, f"narrower than {place.width}: others have more to do")
 
 
 def _left(now: Time, row: TrialRow, state: TuningState) -> float:

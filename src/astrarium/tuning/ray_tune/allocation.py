@@ -1,16 +1,15 @@
 """A policy of ours can decide how wide the trials of Ray Tune's own loop are.
 
-Ray Tune's ResourceChangingScheduler asks whenever a trial reports, and about that trial only. Each time,
-books are made of what its trials hold, and the policy is asked what it would change. Its changes of other
+Ray Tune's ResourceChangingScheduler asks whenever a trial reports, and about that trial only. Each time, a
+state is made of what its trials hold, and the policy is asked what it would change. Its changes of other
 trials wait until those report. A change costs seconds in Ray Tune (a checkpoint, a new placement group and a
-new process), which the policy weighs: the mean of those that were seen; until then, what it was told.
+new process), which the policy weighs: the mean of those that were seen; until then, what the caller believes.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from astrarium.core.choice import as_choice, chosen
@@ -27,15 +26,13 @@ from astrarium.tuning.state import TuningState
 if TYPE_CHECKING:
     from ray.tune.execution.placement_groups import PlacementGroupFactory
     from ray.tune.schedulers import ResourceChangingScheduler
+from astrarium.tuning.ray_tune.resources import factory, width_of
 
 MOVING = 5.0  # seconds that a change costs, until some were seen
-FINEST = 10_000  # Ray counts GPUs in so many parts
-MOST_PARTS = 64
-
 Iterations = int | Callable[[Mapping[str, Any]], int]
 
 
-class _Live(NamedTuple):
+class _LiveTrial(NamedTuple):
     """A live trial of Ray Tune has not ended; *held* is None while it waits to be started."""
 
     number: int
@@ -74,9 +71,9 @@ class Allocation:
         self._numbers = dict[str, int]()
         self._widths: dict[str, Width] = {}  # at which trials have reported last
         self._promised: dict[str, Width] = {}
-        self._asked_at: dict[str, float] = {}
+        self._promised_at: dict[str, float] = {}
         self._costs: list[float] = []
-        self._made()
+        self._new_policy()
 
     @property
     def moving(self) -> float:
@@ -88,28 +85,27 @@ class Allocation:
     ) -> PlacementGroupFactory | None:
         if getattr(controller, "_reuse_actors", False):
             raise InputError("reuse_actors", True, "false: a trial's actor ends where its resources change")
-        self._heard(trial, result)
+        self._learn(trial, result)
         there = controller._resource_updater
         trials = controller.get_live_trials()
-        live = [self._live(each, result if each is trial else each.last_result) for each in trials]
+        live = [self._live(other, result if other is trial else other.last_result) for other in trials]
         gpus = int(there.get_num_gpus()) if self._gpus is None else self._gpus
-        width = self._chosen(self._number(trial.trial_id), [each for each in live if each.left > 0], gpus)
+        width = self._chosen(self._number(trial.trial_id), [other for other in live if other.left > 0], gpus)
         if width is None:
             return None
-        found = factory(scheduler.base_trial_resources, width)
-        if _cpus([found, *_others(controller, trial)]) > there.get_num_cpus():
+        resources = factory(scheduler.base_trial_resources, width)
+        if _cpus([resources, *_others(controller, trial)]) > there.get_num_cpus():
             return None  # it would wait for ever
-        self._promised[trial.trial_id], self._asked_at[trial.trial_id] = width, time.monotonic()
-        return found
+        self._promised[trial.trial_id] = width
+        self._promised_at[trial.trial_id] = time.monotonic()
+        return resources
 
-    # what trials tell
-
-    def _heard(self, trial: Any, result: Mapping[str, Any]) -> None:
+    def _learn(self, trial: Any, result: Mapping[str, Any]) -> None:
         took = float(result["time_this_iter_s"])
-        asked = self._asked_at.pop(trial.trial_id, None)
+        promised_at = self._promised_at.pop(trial.trial_id, None)
         self._promised.pop(trial.trial_id, None)
-        if asked is not None:  # it has moved, and this is its first iteration there
-            self._costs.append(max(0.0, time.monotonic() - asked - took))
+        if promised_at is not None:  # it has moved, and this is its first iteration there
+            self._costs.append(max(0.0, time.monotonic() - promised_at - took))
         width = width_of(trial.placement_group_factory)
         number = self._number(trial.trial_id)
         first = self._widths.get(trial.trial_id) != width
@@ -119,20 +115,18 @@ class Allocation:
     def _number(self, name: str) -> int:
         return self._numbers.setdefault(name, len(self._numbers))
 
-    def _live(self, trial: Any, result: Mapping[str, Any] | None) -> _Live:
+    def _live(self, trial: Any, result: Mapping[str, Any] | None) -> _LiveTrial:
         total = self._iterations if isinstance(self._iterations, int) else self._iterations(trial.config)
         held = self._promised.get(trial.trial_id)
         if held is None and trial.status == "RUNNING":
             held = width_of(trial.placement_group_factory)
         left = total - int((result or {}).get("training_iteration", 0))
-        return _Live(self._number(trial.trial_id), left, held)
+        return _LiveTrial(self._number(trial.trial_id), left, held)
 
-    # what the policy says
-
-    def _chosen(self, number: int, live: Sequence[_Live], gpus: int) -> Width | None:
+    def _chosen(self, number: int, live: Sequence[_LiveTrial], gpus: int) -> Width | None:
         """Return how wide the trial should be from now on; None: as it is. No trial changes while another
         waits to be started: Ray Tune lets those go first, and a paused trial would wait for all of them."""
-        if any(each.held is None for each in live):
+        if any(trial.held is None for trial in live):
             return None
         state = TuningState(round(self.moving * SECOND), self._usual)
         state.apply(0, GpusChanged(tuple(range(gpus))))
@@ -140,13 +134,13 @@ class Allocation:
             state.apply(0, RuntimeMeasured(candidate, runtime))
         if not _placed(state, live):
             return None  # GPUs are gone that Ray Tune has not missed yet
-        actions = Engine(state, self._made()).step(0, [])
+        actions = Engine(state, self._new_policy()).step(0, [])
         puts = {action.trial: action.place.width for action in actions if isinstance(action, Put)}
         return puts.get(number)
 
-    def _made(self) -> TuningPolicy:
-        found: TuningPolicy = chosen(tuning_policies, self._policy)
-        return found
+    def _new_policy(self) -> TuningPolicy:
+        policy: TuningPolicy = chosen(tuning_policies, self._policy)
+        return policy
 
 
 def resource_changing(
@@ -179,35 +173,15 @@ def resource_changing(
     return ResourceChangingScheduler(base, Allocation(iterations, policy, gpus, packing, scaling, moving))
 
 
-def factory(base: PlacementGroupFactory, width: Width) -> PlacementGroupFactory:
-    """Return *base* at another width: its GPU bundle once for each GPU, or once with a part of one."""
-    from ray.tune.execution.placement_groups import PlacementGroupFactory
-
-    model = next(bundle for bundle in base.bundles if bundle.get("GPU"))
-    others = [dict(bundle) for bundle in base.bundles if not bundle.get("GPU")]
-    share = 1 if width >= 1 else FINEST // width.denominator / FINEST
-    return PlacementGroupFactory([*others, *({**model, "GPU": share} for _ in range(max(1, int(width))))])
-
-
-def width_of(resources: PlacementGroupFactory) -> Width:
-    gpus = float(resources.required_resources.get("GPU", 0))
-    width = Fraction(gpus).limit_denominator(MOST_PARTS)
-    if width <= 0 or (width.numerator > 1 and width.denominator > 1):
-        raise InputError(
-            "resources", dict(resources.required_resources), "GPUs, or one part in so many of one"
-        )
-    return width
-
-
-def _placed(state: TuningState, live: Sequence[_Live]) -> bool:
+def _placed(state: TuningState, live: Sequence[_LiveTrial]) -> bool:
     """Place all trials; return False where they do not fit. Ray does not put parts of GPUs together, so each
     is taken to be on a GPU of its own where possible."""
-    state.apply(0, GroupArrived(0, tuple(Trial(each.number, 0, each.number, each.left) for each in live)))
-    for each in sorted(live, key=lambda each: -(each.held or 0)):
-        place = _roomiest(state, each.number, each.held or Width(1))
+    state.apply(0, GroupArrived(0, tuple(Trial(trial.number, 0, trial.number, trial.left) for trial in live)))
+    for trial in sorted(live, key=lambda trial: -(trial.held or 0)):
+        place = _roomiest(state, trial.number, trial.held or Width(1))
         if place is None:
             return False
-        state.commit(0, Put(each.number, place))
+        state.commit(0, Put(trial.number, place))
     return True
 
 
@@ -215,15 +189,17 @@ def _roomiest(state: TuningState, trial: int, width: Width) -> Place | None:
     strips = state.strips
     if width >= 1 or not strips.holders:
         return strips.find(width, trial)
-    gpu = max(strips.holders, key=lambda gpu: (strips.room(gpu), -gpu))
+    gpu = max(strips.holders, key=lambda gpu: (strips.free_share(gpu), -gpu))
     place = Place((gpu,), width.denominator)
     return place if strips.fits(trial, place) else None
 
 
 def _others(controller: Any, trial: Any) -> list[Any]:
     live = controller.get_live_trials()
-    return [each.placement_group_factory for each in live if each is not trial and each.status == "RUNNING"]
+    return [
+        other.placement_group_factory for other in live if other is not trial and other.status == "RUNNING"
+    ]
 
 
 def _cpus(factories: Iterable[Any]) -> float:
-    return sum(float(each.required_resources.get("CPU", 0)) for each in factories)
+    return sum(float(factory.required_resources.get("CPU", 0)) for factory in factories)

@@ -77,16 +77,16 @@ def fit(
 
 
 def split(param_space: Mapping[str, Any]) -> SplitSpace:
-    found = SplitSpace({}, {}, {})
-    for name, each in param_space.items():
-        ours = dimension(each, f"param_space.{name}")
+    space = SplitSpace({}, {}, {})
+    for name, written in param_space.items():
+        ours = dimension(written, f"param_space.{name}")
         if ours is not None:
-            found.chosen[name] = ours
-        elif _is_domain(each):
-            found.foreign[name] = each
+            space.chosen[name] = ours
+        elif _is_domain(written):
+            space.foreign[name] = written
         else:
-            found.fixed[name] = each
-    return found
+            space.fixed[name] = written
+    return space
 
 
 def dimension(written: Any, field: str) -> Range | Choice | None:

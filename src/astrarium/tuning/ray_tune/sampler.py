@@ -51,8 +51,8 @@ class RayTuneSampler(CountingSampler):
         self._own: set[int] = set()
 
     def ask(self) -> Configuration | None:
-        found: Any = self._searcher.suggest(_name(self._next))
-        return None if found in (None, self._searcher.FINISHED) else super().adopt(found)
+        values: Any = self._searcher.suggest(_name(self._next))
+        return None if values in (None, self._searcher.FINISHED) else super().adopt(values)
 
     def adopt(self, values: Values) -> Configuration:
         self._own.add(self._next)
@@ -79,7 +79,7 @@ def _name(id: int) -> str:
 
 def _set(searcher: Searcher, metric: str, goal: Goal | None, space: Mapping[str, Any] | None) -> None:
     """Set space and goal. A searcher that was made with its own refuses others."""
-    config = {name: _domain(each) for name, each in (space or {}).items()}
+    config = {name: _domain(dimension) for name, dimension in (space or {}).items()}
     if not searcher.set_search_properties(searcher.metric or metric, goal, config):
         expected = "a searcher that has none yet; it was made with its own"
         raise InputError("space" if space else "goal", type(searcher).__name__, expected)

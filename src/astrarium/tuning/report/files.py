@@ -14,7 +14,8 @@ from astrarium.run.tables import moment
 from astrarium.run.timeline import Entry, process, slice_of, thread, timeline, write_timeline
 from astrarium.tuning.contract import Put
 from astrarium.tuning.record import Decision, TuningRecord
-from astrarium.tuning.report import tables as made
+from astrarium.tuning.report import tables as tuning_tables
+from astrarium.tuning.report.heat_map import fitting, heat_map
 from astrarium.tuning.report.summary import WINDOWS, CandidateSummary, TuningSummary, summarize
 from astrarium.tuning.runtime import Place
 from astrarium.tuning.state import TrialRow
@@ -48,15 +49,15 @@ def tables(runs: Runs) -> list[Any]:
     """Return heat maps of the first seed on one time axis; of a single run its candidates too."""
     first = [run for run in runs if run.seed == runs[0].seed]
     by_policy = {run.label: [one.summary for one in runs if one.label == run.label] for run in first}
-    failures = made.failures_line(first[-1].summary.by_candidate)
-    lines = [failures, made.remembered_line(run.summary for run in first)]
-    found: list[Any] = [_best_line(runs), *(line for line in lines if line is not None)]
-    found += [made.overview_table(by_policy), *_heat_maps(first, seeds=len(first) < len(runs))]
+    failures = tuning_tables.failures_line(first[-1].summary.by_candidate)
+    lines = [failures, tuning_tables.remembered_line(run.summary for run in first)]
+    parts: list[Any] = [_best_line(runs), *(line for line in lines if line is not None)]
+    parts += [tuning_tables.overview_table(by_policy), *_heat_maps(first, seeds=len(first) < len(runs))]
     if len(runs) == 1:
-        found.append(made.candidates_table(runs[0].summary.by_candidate))
+        parts.append(tuning_tables.candidates_table(runs[0].summary.by_candidate))
     if len(first) == 1 and len(runs) > 1:
-        found.append(made.seeds_table({run.seed: run.summary for run in runs}))
-    return found
+        parts.append(tuning_tables.seeds_table({run.seed: run.summary for run in runs}))
+    return parts
 
 
 def _best_line(runs: Runs) -> Any:
@@ -64,11 +65,11 @@ def _best_line(runs: Runs) -> Any:
     sign = 1 if runs[0].scenario.goal == "min" else -1
     places = [(sign * run.summary.best.value, run.seed, -n) for n, run in enumerate(runs) if run.summary.best]
     if not places:
-        return made.best_line(runs[-1].summary)
+        return tuning_tables.best_line(runs[-1].summary)
     run = runs[-min(places)[2]]
     whose = [run.label] if len({one.label for one in runs}) > 1 else []
     whose += [f"seed {run.seed}"] if len({one.seed for one in runs}) > 1 else []
-    return made.best_line(run.summary, ", ".join(whose))
+    return tuning_tables.best_line(run.summary, ", ".join(whose))
 
 
 def _heat_maps(runs: Runs, seeds: bool) -> list[Any]:
@@ -77,12 +78,12 @@ def _heat_maps(runs: Runs, seeds: bool) -> list[Any]:
     end = max(run.record.end for run in runs)
     width = WINDOWS
     if sys.stdout.isatty():
-        width = min(made.fitting(get_terminal_size().columns, run.record.gpus) for run in runs)
+        width = min(fitting(get_terminal_size().columns, run.record.gpus) for run in runs)
     labels = [f"{run.label}, seed {run.seed}" if seeds else run.label for run in runs]
     return [
         line
         for label, run in zip(labels, runs, strict=True)
-        for line in made.heat_map(label, run.record, end, width)
+        for line in heat_map(label, run.record, end, width)
     ]
 
 
@@ -94,9 +95,9 @@ def shown(runs: Runs) -> dict[str, Any]:
         heat = {str(gpu): parts for gpu, parts in run.record.windows(WINDOWS).items()}
         return {"seed": run.seed, **about, **struct_as_dict(run.summary), "heat_map": heat}
     seeds = list(dict.fromkeys(run.seed for run in runs))
-    found = {seed: {run.label: _brief(run.summary) for run in runs if run.seed == seed} for seed in seeds}
-    told = {**about, "seeds": seeds, "sooner": _sooner(runs)}
-    return {**told, "policies": found[seeds[0]]} if len(seeds) == 1 else {**told, "by_seed": found}
+    briefs = {seed: {run.label: _brief(run.summary) for run in runs if run.seed == seed} for seed in seeds}
+    content = {**about, "seeds": seeds, "sooner": _sooner(runs)}
+    return {**content, "policies": briefs[seeds[0]]} if len(seeds) == 1 else {**content, "by_seed": briefs}
 
 
 def _brief(summary: TuningSummary) -> dict[str, Any]:
@@ -109,7 +110,9 @@ def _sooner(runs: Runs) -> dict[str, dict[str, list[float]]]:
     of = {label: [run.summary for run in runs if run.label == label] for label in labels}
     names = ("makespan_s", "time_to_target_s")
     return {
-        label: {name.removesuffix("_s"): made.ratios(of[label], of[labels[0]], name) for name in names}
+        label: {
+            name.removesuffix("_s"): tuning_tables.ratios(of[label], of[labels[0]], name) for name in names
+        }
         for label in labels[1:]
     }
 
@@ -154,15 +157,15 @@ def explain(run: Run[TuningScenario, TuningRecord], item: str) -> list[str]:
     record = run.record
     row = picked({str(row.trial.id): row for row in record.rows}, item, "trial")
     trial = row.trial
-    told = [f"trial {trial.id} of candidate {trial.candidate}, under {run.label}"]
-    told.append(f"It comes at {moment(row.arrived)}, to train {trial.iterations} iterations.")
-    for each in record.decisions:
-        action: Any = each.action
+    lines = [f"trial {trial.id} of candidate {trial.candidate}, under {run.label}"]
+    lines.append(f"It comes at {moment(row.arrived)}, to train {trial.iterations} iterations.")
+    for decision in record.decisions:
+        action: Any = decision.action
         if action.trial == trial.id:
             where = f"is put on {_where(action.place)}" if isinstance(action, Put) else "pauses"
-            told.append(f"At {moment(each.at)} it {where}{': ' + action.why if action.why else '.'}")
+            lines.append(f"At {moment(decision.at)} it {where}{': ' + action.why if action.why else '.'}")
     why = f": {row.reason}" if row.reason else ""
-    return [*told, f"It ends at {moment(row.ended)}, {row.outcome.name.lower()}{why}."]
+    return [*lines, f"It ends at {moment(row.ended)}, {row.outcome.name.lower()}{why}."]
 
 
 def _where(place: Place) -> str:
@@ -183,25 +186,28 @@ def trials_timeline(record: TuningRecord) -> Entry:
     return timeline([process(1, "GPUs"), *tracks, *slices], shown)
 
 
-def _candidates(found: Sequence[CandidateSummary]) -> NamedRows:
-    names = list(dict.fromkeys(name for each in found for name in each.configuration))
+def _candidates(candidates: Sequence[CandidateSummary]) -> NamedRows:
+    names = list(dict.fromkeys(name for candidate in candidates for name in candidate.configuration))
     cells = (
-        (*(getattr(each, name) for name in CANDIDATES), *(each.configuration.get(name) for name in names))
-        for each in found
+        (
+            *(getattr(candidate, name) for name in CANDIDATES),
+            *(candidate.configuration.get(name) for name in names),
+        )
+        for candidate in candidates
     )
     return [*CANDIDATES, *(f"configuration.{name}" for name in names)], cells
 
 
 def _places(record: TuningRecord) -> Iterator[Sequence[Any]]:
     owner = {row.trial.id: row.trial.candidate for row in record.rows}
-    for each in record.stays:
-        times = (each.start / SECOND, each.end / SECOND)
-        yield (each.trial, owner[each.trial], *_place_cells(each.place), *times)
+    for stay in record.stays:
+        times = (stay.start / SECOND, stay.end / SECOND)
+        yield (stay.trial, owner[stay.trial], *_place_cells(stay.place), *times)
 
 
 def _decisions(record: TuningRecord) -> Iterator[Sequence[Any]]:
     owner = {row.trial.id: row.trial.candidate for row in record.rows}
-    return (_decision_cells(each, owner) for each in record.decisions)
+    return (_decision_cells(decision, owner) for decision in record.decisions)
 
 
 def _heat(record: TuningRecord) -> Iterator[Sequence[Any]]:
@@ -219,12 +225,12 @@ def _trial_cells(row: TrialRow) -> list[Any]:
     return [trial.id, trial.group, trial.candidate, trial.begins, trial.iterations, *moments, *ending]
 
 
-def _decision_cells(each: Decision, owner: Mapping[int, int]) -> list[Any]:
-    action: Any = each.action
+def _decision_cells(decision: Decision, owner: Mapping[int, int]) -> list[Any]:
+    action: Any = decision.action
     put = isinstance(action, Put)
     place = _place_cells(action.place) if put else ["", ""]
     what = "put" if put else "pause"
-    return [each.at / SECOND, what, action.trial, owner[action.trial], *place, action.why]
+    return [decision.at / SECOND, what, action.trial, owner[action.trial], *place, action.why]
 
 
 def _place_cells(place: Place) -> list[Any]:

@@ -45,8 +45,8 @@ def draw_heat(runs: Sequence[Drawn], path: Path) -> None:
             rows = list(run.record.windows(_WINDOWS, end).values()) or [[0.0] * _WINDOWS]
             extent = (0, end / SECOND / size, len(rows) - 0.5, -0.5)
             image = ax.imshow(rows, aspect="auto", extent=extent, cmap="YlGnBu", vmin=0, vmax=1)
-            told = f"{run.label}: how much of each GPU was held ({run.record.utilization():.0%} in all)"
-            _gpu_axis(ax, told)
+            title = f"{run.label}: how much of each GPU was held ({run.record.utilization():.0%} in all)"
+            _gpu_axis(ax, title)
         bar = figure.add_axes((1 - 0.8 / 12, 0.2, 0.15 / 12, 0.6))
         figure.colorbar(image, cax=bar).set_label("part that was held")
         axes.flat[-1].set(xlabel=f"time ({unit})")
@@ -59,8 +59,8 @@ def draw_best(runs: Sequence[Drawn], path: Path, title: str = "") -> None:
         margins(figure, left=0.8, right=0.2, bottom=0.55, top=0.45, w=0, h=0)
         ax = axes[0, 0]
         for place, run in enumerate(runs):
-            at = [each.at / SECOND / size for each in run.record.best]
-            values = [each.value for each in run.record.best]
+            at = [best.at / SECOND / size for best in run.record.best]
+            values = [best.value for best in run.record.best]
             color = color_of(place)
             last = run.record.end / SECOND / size
             if at:
@@ -88,36 +88,36 @@ def draw_trials(runs: Sequence[Drawn], path: Path) -> None:
         axes.flat[-1].set(xlabel=f"time ({unit})", xlim=(0, end / SECOND / size))
 
 
-def _boxes(ax: Any, found: Sequence[Box], size: float, end: Time) -> None:
+def _boxes(ax: Any, boxes: Sequence[Box], size: float, end: Time) -> None:
     from matplotlib.collections import PatchCollection
     from matplotlib.patches import Rectangle
 
-    shown = found[:_MOST_BOXES]
+    shown = boxes[:_MOST_BOXES]
     boxes_ = [
-        Rectangle((each.start / size, each.gpu - 0.5 + each.low), (each.end - each.start) / size, each.height)
-        for each in shown
+        Rectangle((box.start / size, box.gpu - 0.5 + box.low), (box.end - box.start) / size, box.height)
+        for box in shown
     ]
-    colors = [color_of(each.candidate) for each in shown]
+    colors = [color_of(box.candidate) for box in shown]
     ax.add_collection(PatchCollection(boxes_, facecolors=colors, edgecolors="white", linewidths=0.4))
-    for each in shown:
-        if each.end - each.start >= _NAMED * end and each.height >= 0.25:
-            middle = (each.start + each.end) / 2 / size, each.gpu - 0.5 + (each.low + each.high) / 2
-            ax.text(*middle, str(each.candidate), ha="center", va="center", fontsize=6.5, color="white")
+    for box in shown:
+        if box.end - box.start >= _NAMED * end and box.height >= 0.25:
+            middle = (box.start + box.end) / 2 / size, box.gpu - 0.5 + (box.low + box.high) / 2
+            ax.text(*middle, str(box.candidate), ha="center", va="center", fontsize=6.5, color="white")
 
 
 def boxes(record: TuningRecord) -> list[Box]:
     """Trials on shares of a GPU one above the other: each where it was free when it came."""
     owner = {row.trial.id: row.trial.candidate for row in record.rows}
-    found: list[Box] = []
+    made: list[Box] = []
     on: dict[int, list[Box]] = {}
-    for stay in sorted(record.stays, key=lambda each: (each.start, each.end, each.trial)):
+    for stay in sorted(record.stays, key=lambda stay: (stay.start, stay.end, stay.trial)):
         for gpu in stay.place.gpus:
             there = on[gpu] = [box for box in on.get(gpu, []) if box.end > stay.start]
             low = _free(stay, there)
             box = Box(owner[stay.trial], gpu, low, low + float(stay.place.share), stay.start, stay.end)
             there.append(box)
-            found.append(box)
-    return found
+            made.append(box)
+    return made
 
 
 def _free(stay: Stay, there: Sequence[Box]) -> float:

@@ -63,7 +63,7 @@ class TuningSummary(msgspec.Struct, frozen=True):
 
 
 def summarize(record: TuningRecord, goal: Goal, target: float | None) -> TuningSummary:
-    standings = [each.standing.name.lower() for each in record.candidates]
+    standings = [candidate.standing.name.lower() for candidate in record.candidates]
     reached = None if target is None else record.reached(target, goal)
     return TuningSummary(
         policy=record.policy,
@@ -89,8 +89,8 @@ def best_found(record: TuningRecord) -> BestFound | None:
     if not record.best:
         return None
     last = record.best[-1]
-    candidate = next(each for each in record.candidates if each.number == last.candidate)
-    scored = next(each for each in candidate.history if (each.at, each.value) == (last.at, last.value))
+    candidate = next(entry for entry in record.candidates if entry.number == last.candidate)
+    scored = next(entry for entry in candidate.history if (entry.at, entry.value) == (last.at, last.value))
     return BestFound(
         last.candidate, last.value, scored.iterations, last.at / SECOND, dict(candidate.configuration.values)
     )
@@ -101,8 +101,8 @@ def summarize_candidates(record: TuningRecord, goal: Goal) -> list[CandidateSumm
     rows: dict[int, list[TrialRow]] = {}
     for row in record.rows:
         rows.setdefault(row.trial.candidate, []).append(row)
-    ordered = sorted(record.candidates, key=lambda each: _rank(each, goal))
-    return [_candidate(each, rows.get(each.number, []), goal) for each in ordered]
+    ordered = sorted(record.candidates, key=lambda candidate: _rank(candidate, goal))
+    return [_candidate(candidate, rows.get(candidate.number, []), goal) for candidate in ordered]
 
 
 def _candidate(candidate: Candidate, rows: Iterable[TrialRow], goal: Goal) -> CandidateSummary:
@@ -122,7 +122,7 @@ def _candidate(candidate: Candidate, rows: Iterable[TrialRow], goal: Goal) -> Ca
 
 def _best(candidate: Candidate, goal: Goal) -> CandidateScore | None:
     sign = 1 if goal == "min" else -1
-    return min(candidate.history, key=lambda each: (sign * each.value, each.at), default=None)
+    return min(candidate.history, key=lambda score: (sign * score.value, score.at), default=None)
 
 
 def _rank(candidate: Candidate, goal: Goal) -> tuple[bool, float, Time, int]:

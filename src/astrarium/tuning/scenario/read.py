@@ -10,110 +10,21 @@ With `train: file.py:function` in place of a task the search runs live. A file m
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Iterator, Mapping
-from math import prod
 from pathlib import Path
 from typing import Any, ClassVar
 
-import msgspec
-
 from astrarium.core.choice import DEFAULT_SEED, Choice, Seed, WrittenScenario, read_policy
 from astrarium.core.decode import Decoder, check_keys, keys_of
-from astrarium.core.errors import InputError, one_of
+from astrarium.core.errors import InputError
 from astrarium.tuning.live.training.workers import Emulated
 from astrarium.tuning.policies import DEFAULT_POLICY, DEFAULT_SEARCH, searches, tuning_policies
 from astrarium.tuning.samplers import Goal
 from astrarium.tuning.scenario import schema
+from astrarium.tuning.scenario.checks import check_grid, check_search, check_target
+from astrarium.tuning.scenario.sampler import SamplerSection, sampler_section
 from astrarium.tuning.scenario.tasks import Task, check_fits, goal_of, named_or_written
+from astrarium.tuning.scenario.train_function import train_function
 from astrarium.tuning.spaces import Space, space_of
-
-# What fits field by field and still makes no sense together.
-
-
-MOST_CANDIDATES = 100_000
-
-
-def check_search(kind: Any, settings: Mapping[str, Any]) -> None:
-    """Searches share the names of their settings: what they mean together is the same for all."""
-    all_of = msgspec.structs.asdict(Decoder().decode_struct(kind.Parameters, dict(settings), "search"))
-    for name in ("candidates", "population"):
-        if all_of.get(name, 0) > MOST_CANDIDATES:
-            raise InputError(f"search.{name}", all_of[name], f"at most {MOST_CANDIDATES:,}")
-    iterations = all_of.get("iterations", 1)
-    eta = all_of.get("eta", 1)
-    if iterations < eta:
-        told = f"at least eta ({eta}): with fewer there is one rung only, and nobody is stopped"
-        raise InputError("search.iterations", iterations, told)
-    if all_of.get("smallest", 1) * eta > iterations:
-        told = f"at most {iterations // eta}, one in eta ({eta}) of the iterations ({iterations})"
-        raise InputError("search.smallest", all_of["smallest"], told)
-    if all_of.get("interval", 0) >= iterations:
-        told = f"less than the iterations ({iterations}): otherwise nobody is ever replaced"
-        raise InputError("search.interval", all_of["interval"], told)
-
-
-def check_grid(sampler: str, space: Space) -> None:
-    size = prod(len(dimension.grid()) for dimension in space.values()) if sampler == "grid" else 0
-    if size > MOST_CANDIDATES:
-        told = f"a grid of at most {MOST_CANDIDATES:,} combinations (this one has {size:,}): fewer points"
-        raise InputError("space", None, told)
-
-
-def check_target(target: float | None, task: Task | None) -> None:
-    """One that no candidate can reach, or that all have before they train, is meant for another goal."""
-    if target is None or task is None:
-        return
-    low, high = sorted((task.start, task.reach))
-    if not low < target < high:
-        told = f"between {low:g} and {high:g}: the task begins at {task.start:g} and reaches {task.reach:g}"
-        raise InputError("target", target, f"a value {told} at best (goal: {task.goal})")
-
-
-# The train function that a live scenario names, looked for before anything is imported or started.
-
-
-_FORM = "file.py:function or module:function, such as train.py:build"
-
-
-def train_function(raw: Any, home: Path) -> str:
-    """A run is made again from another folder: its file is named in full. Modules stay names."""
-    file, colon, function = raw.rpartition(":") if isinstance(raw, str) else ("", "", "")
-    if not colon or not file or not function.isidentifier():
-        raise InputError("train", raw, _FORM)
-    if not file.endswith(".py"):
-        return str(raw)
-    place = (home / file).resolve()
-    if not place.is_file():
-        raise InputError("train", raw, f"a file that is there: there is no {place}")
-    names = _names(place, raw)
-    if function not in names and "*" not in names:
-        known = one_of(sorted(names), function) if names else "but there is none"
-        raise InputError("train", raw, f"a function of {place.name}: {known}")
-    found = names.get(function)
-    if isinstance(found, ast.FunctionDef) and [each.arg for each in found.args.args[:1]] == ["trial"]:
-        told = "a function of values and workers; an objective of Optuna goes through Python"
-        raise InputError("train", raw, f"{told}: astrarium.tuning.optuna.optimize(study, {function})")
-    return f"{place}:{function}"
-
-
-def _names(place: Path, raw: str) -> dict[str, ast.stmt]:
-    """What the file's own lines define, with these lines; `*` where it takes all of another module."""
-    try:
-        tree = ast.parse(place.read_text(encoding="utf-8"), str(place))
-    except (SyntaxError, ValueError, OSError) as error:
-        raise InputError("train", raw, f"a Python file that can be read: {error}") from None
-    return {name: line for line in tree.body for name in _defined(line)}
-
-
-def _defined(line: ast.stmt) -> Iterator[str]:
-    if isinstance(line, ast.FunctionDef | ast.ClassDef):
-        yield line.name
-    elif isinstance(line, ast.Assign):
-        yield from (target.id for target in line.targets if isinstance(target, ast.Name))
-    elif isinstance(line, ast.ImportFrom):
-        yield from (alias.asname or alias.name for alias in line.names)
-
 
 SECTIONS = ("task", "train", "search", "sampler", "space", "goal", "target", "gpus", "policy", "seed",
             "costs", "emulated", "engine", "live")  # fmt: skip
@@ -129,7 +40,7 @@ class TuningScenario(WrittenScenario, frozen=True, kw_only=True):
     goal: Goal
     target: float | None
     gpus: int
-    sampler: schema.SamplerSection = schema.SamplerSection("random")
+    sampler: SamplerSection = SamplerSection("random")
     costs: schema.CostsSection = schema.CostsSection()
     task: Task | None = None
     train: str | None = None
@@ -139,16 +50,16 @@ class TuningScenario(WrittenScenario, frozen=True, kw_only=True):
 
     @property
     def good(self) -> float | None:
-        """What is good enough, whether or not the search ends there: a known task has a target too."""
-        known = self.task.target if self.task is not None and isinstance(self.raw.get("task"), str) else None
-        return known if self.target is None else self.target
+        """Return what is good enough, whether or not the search ends there: a known task has a target too."""
+        usual = self.task.target if self.task is not None and isinstance(self.raw.get("task"), str) else None
+        return usual if self.target is None else self.target
 
 
 def parse(raw: Any, path: Path = Path()) -> TuningScenario:
-    """Files that the scenario names are looked for beside it."""
+    """Read a scenario. Files that it names are looked for beside it."""
     if not isinstance(raw, dict) or ("models" in raw or "jobs" in raw or "apps" in raw):
-        told = "a mapping with a task or a train function"
-        raise InputError("", keys_of(raw), told)
+        expected = "a mapping with a task or a train function"
+        raise InputError("", keys_of(raw), expected)
     check_keys(raw, list(SECTIONS), "")
     raw = {
         **raw,
@@ -163,7 +74,7 @@ def parse(raw: Any, path: Path = Path()) -> TuningScenario:
     policy = read_policy(raw.get("policy"), tuning_policies, DEFAULT_POLICY)
     scenario = TuningScenario(
         search=search,
-        sampler=schema.sampler_section(raw.get("sampler"), search.name),
+        sampler=sampler_section(raw.get("sampler"), search.name),
         space=dict(space),
         goal=goal,
         target=decode(float | None, raw.get("target"), "target"),
@@ -191,14 +102,14 @@ def _check(scenario: TuningScenario) -> None:
     if scenario.train is None:
         for name in ("emulated", "engine", "live"):
             if name in scenario.raw:
-                told = "a train function with it: simulations have no such thing"
-                raise InputError(name, scenario.raw[name], told)
+                expected = "a train function with it: simulations have no such thing"
+                raise InputError(name, scenario.raw[name], expected)
 
 
 def _space_and_task(raw: dict[str, Any], emulated: Emulated | None) -> tuple[Space, Task | None]:
     if raw.get("task") is None and raw.get("train") is None:
-        told = "a task to simulate, such as cifar10-alexnet, or train: file.py:function to run it live"
-        raise InputError("task", None, told)
+        expected = "a task to simulate, such as cifar10-alexnet, or train: file.py:function to run it live"
+        raise InputError("task", None, expected)
     space = None if raw.get("space") is None else _space(raw["space"])
     if raw.get("task") is None:
         if space is None:
@@ -213,6 +124,6 @@ def _space_and_task(raw: dict[str, Any], emulated: Emulated | None) -> tuple[Spa
 
 def _space(raw: Any) -> Space:
     if not isinstance(raw, dict) or not raw:
-        told = "a mapping such as {rate: {low: 0.001, high: 1, log: true}, kind: {options: [gru, lstm]}}"
-        raise InputError("space", raw, told)
+        expected = "a mapping such as {rate: {low: 0.001, high: 1, log: true}, kind: {options: [gru, lstm]}}"
+        raise InputError("space", raw, expected)
     return space_of(raw)

@@ -57,7 +57,7 @@ def described(
     shared = emulated or Emulated()
     own: dict[str, Any] = {
         "target": entry.reach if target is None else target,
-        "knobs": {each: entry.knobs.get(each, KnobEntry(weight=0.0)) for each in space},
+        "knobs": {knob: entry.knobs.get(knob, KnobEntry(weight=0.0)) for knob in space},
         "packing": shared.packing if entry.packing is None else entry.packing,
         "scaling": shared.scaling if entry.scaling is None else entry.scaling,
     }
@@ -65,8 +65,8 @@ def described(
 
 
 TASKS = {
-    name: described(name, each["task"], space_of(each["space"]), each["target"])
-    for name, each in msgspec.json.decode(Path(__file__).with_name("tasks.json").read_bytes()).items()
+    name: described(name, entry["task"], space_of(entry["space"]), entry["target"])
+    for name, entry in msgspec.json.decode(Path(__file__).with_name("tasks.json").read_bytes()).items()
 }
 
 
@@ -76,8 +76,8 @@ def named_or_written(raw: Any, space: Space | None, target: Any, emulated: Emula
             raise InputError("task", raw, one_of(list(TASKS), raw))
         return TASKS[raw]
     if not isinstance(raw, dict):
-        told = f"{one_of(list(TASKS))}, or a mapping with iteration, start, reach, ..."
-        raise InputError("task", raw, told)
+        expected = f"{one_of(list(TASKS))}, or a mapping with iteration, start, reach, ..."
+        raise InputError("task", raw, expected)
     if space is None:
         Decoder().decode(TaskEntry, raw, "task")  # what is wrong in the task itself is told first
         raise InputError("space", None, "what may be chosen: a task that is written here has no space yet")
@@ -94,8 +94,8 @@ def goal_of(raw: Any, task: Task | None) -> Goal:
         goal: Goal = raw
         return goal
     if raw not in (None, task.goal):
-        told = f"{task.goal}: values of the task go from {task.start:g} to {task.reach:g}"
-        raise InputError("goal", raw, told)
+        expected = f"{task.goal}: values of the task go from {task.start:g} to {task.reach:g}"
+        raise InputError("goal", raw, expected)
     return task.goal
 
 
@@ -104,11 +104,11 @@ def check_fits(space: Space, task: Task) -> None:
     check_keys(dict(space), list(task.space), "space")
     for name, dimension in task.space.items():
         if name not in space:
-            told = f"a range or options: the task has it ({_shown(dimension)})"
-            raise InputError(f"space.{name}", None, told)
+            expected = f"a range or options: the task has it ({_shown(dimension)})"
+            raise InputError(f"space.{name}", None, expected)
         if not _inside(space[name], dimension):
-            told = f"what the task knows: {_shown(dimension)}"
-            raise InputError(f"space.{name}", _shown(space[name]), told)
+            expected = f"what the task knows: {_shown(dimension)}"
+            raise InputError(f"space.{name}", _shown(space[name]), expected)
 
 
 def _inside(mine: Range | Choice, known: Range | Choice) -> bool:
@@ -116,7 +116,7 @@ def _inside(mine: Range | Choice, known: Range | Choice) -> bool:
         return isinstance(mine, Choice) and all(option in known.options for option in mine.options)
     if isinstance(mine, Choice):
         numbers = [option for option in mine.options if isinstance(option, int | float)]
-        return numbers == list(mine.options) and all(known.low <= each <= known.high for each in numbers)
+        return numbers == list(mine.options) and all(known.low <= number <= known.high for number in numbers)
     return known.low <= mine.low and mine.high <= known.high
 
 

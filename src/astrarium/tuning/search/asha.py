@@ -37,7 +37,7 @@ class Asha:
             if not open_rungs.at:
                 return
             for candidate, value in (yield WantedTrials(trials, each=True)).items():
-                open_rungs.heard(candidate, value)
+                open_rungs.take_result(candidate, value)
 
 
 class _Rungs:
@@ -51,18 +51,18 @@ class _Rungs:
         self._left = parameters.candidates  # that have not been drawn
         self.at: dict[int, int] = {}  # the rung of each candidate that trains
 
-    def heard(self, candidate: int, value: float | None) -> None:
+    def take_result(self, candidate: int, value: float | None) -> None:
         rung = self.at.pop(candidate)
         self._results[rung][candidate] = value
         if rung == len(self._totals) - 1 and value is not None:
             self._pool.complete([candidate])
 
     def more(self) -> tuple[Want, ...]:
-        found = list[Want]()
+        wants = list[Want]()
         most = concurrent_trials(self._pool, self._parameters.concurrency)
         while len(self.at) < most and (want := self._one()) is not None:
-            found.append(want)
-        return tuple(found)
+            wants.append(want)
+        return tuple(wants)
 
     def _one(self) -> Want | None:
         for rung in range(len(self._totals) - 2, -1, -1):

@@ -10,14 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from astrarium.tuning.policies import searches
-from astrarium.tuning.search._rungs import (
-    BracketParameters,
-    Concurrency,
-    RunningBracket,
-    brackets,
-    concurrent_trials,
-    successive_halving,
-)
+from astrarium.tuning.search._brackets import BracketParameters, RunningBracket, brackets
+from astrarium.tuning.search._rungs import Concurrency, concurrent_trials, successive_halving
 from astrarium.tuning.search.contract import Course, Pool, Want, WantedTrials, drawn
 
 
@@ -48,17 +42,17 @@ class Bohb:
         later = _courses(pool, self.parameters)
         while True:
             wanted = tuple(self._more(begun, later, concurrent_trials(pool, self.parameters.concurrency)))
-            begun = [each for each in begun if each.missing]
+            begun = [bracket for bracket in begun if bracket.missing]
             if not begun:
                 return
             results = yield WantedTrials(wanted, each=True)
-            for each in begun:
-                each.heard(results)
+            for bracket in begun:
+                bracket.take_results(results)
 
     def _more(self, begun: list[RunningBracket], later: Iterator[Course], most: int) -> Iterator[Want]:
         """Yield trials of the earliest bracket that has any; where none has, the next bracket begins."""
-        while sum(each.running for each in begun) < most:
-            ready = next((each for each in begun if each.waiting), None)
+        while sum(bracket.running for bracket in begun) < most:
+            ready = next((bracket for bracket in begun if bracket.waiting), None)
             if ready is not None:
                 yield ready.waiting.pop(0)
             elif (course := next(later, None)) is not None:

@@ -76,8 +76,6 @@ class Pool:
         self._space = space or {}
         self._groups = 0
 
-    # what a search asks
-
     def group(self) -> int:
         """Return a number for a new group."""
         self._groups += 1
@@ -85,8 +83,8 @@ class Pool:
 
     def new(self) -> int | None:
         """Return a candidate that the sampler suggests; None where it has no more."""
-        found = self._sampler.ask()
-        return None if found is None else self._add(found).number
+        configuration = self._sampler.ask()
+        return None if configuration is None else self._add(configuration).number
 
     def copy(self, source: int, seed: int) -> int:
         """Return a candidate with the checkpoint of another, and with slightly different values."""
@@ -110,8 +108,6 @@ class Pool:
         worth = {number: value for number, value in results.items() if value is not None}
         return sorted(worth, key=lambda number: (self._sign * worth[number], number))
 
-    # what its session does
-
     def better(self, value: float, than: float | None) -> bool:
         return than is None or self._sign * value < self._sign * than
 
@@ -133,8 +129,6 @@ class Pool:
             candidate.standing = standing
             candidate.reason = reason
             self._sampler.tell(candidate.configuration.id, candidate.value, standing)
-
-    # helpers
 
     def _add(self, configuration: Configuration) -> Candidate:
         number = len(self.all)
@@ -163,10 +157,10 @@ class Search(Protocol):
 
 def drawn(pool: Pool, count: float) -> list[int]:
     """Draw new candidates: fewer where the sampler has no more."""
-    found: list[int] = []
-    while len(found) < count and (candidate := pool.new()) is not None:
-        found.append(candidate)
-    return found
+    numbers: list[int] = []
+    while len(numbers) < count and (candidate := pool.new()) is not None:
+        numbers.append(candidate)
+    return numbers
 
 
 def wants(group: int, candidates: Iterable[int], total: int) -> tuple[Want, ...]:

@@ -16,16 +16,8 @@ from typing import Annotated
 import msgspec
 
 from astrarium.tuning.policies import searches
-from astrarium.tuning.search._rungs import (
-    BracketParameters,
-    Count,
-    Eta,
-    Iterations,
-    RunningBracket,
-    brackets,
-    successive_halving,
-    totals,
-)
+from astrarium.tuning.search._brackets import BracketParameters, RunningBracket, brackets
+from astrarium.tuning.search._rungs import Count, Eta, Iterations, successive_halving, totals
 from astrarium.tuning.search.contract import Course, Pool, Want, WantedTrials, drawn
 
 
@@ -72,18 +64,18 @@ def _side_by_side(courses: list[Course], most: int) -> Course:
     later = iter(courses)
     begun = list[RunningBracket]()
     while True:
-        begun = [each for each in begun if each.missing]
+        begun = [bracket for bracket in begun if bracket.missing]
         while len(begun) < most and (course := next(later, None)) is not None:
-            begun += [
-                each for each in [RunningBracket(course)] if each.missing
-            ]  # the sampler may have had no more
+            bracket = RunningBracket(course)
+            if bracket.missing:  # the sampler may have had no more
+                begun.append(bracket)
         if not begun:
             return
-        results = yield WantedTrials(tuple(_asked(begun)), each=True)
-        for each in begun:
-            each.heard(results)
+        results = yield WantedTrials(tuple(_waiting_of(begun)), each=True)
+        for bracket in begun:
+            bracket.take_results(results)
 
 
-def _asked(begun: list[RunningBracket]) -> Iterator[Want]:
-    for each in begun:
-        yield from each.asked()
+def _waiting_of(begun: list[RunningBracket]) -> Iterator[Want]:
+    for bracket in begun:
+        yield from bracket.take_waiting()

@@ -25,7 +25,8 @@ from astrarium.placement.policies import Search, placement_policies
 from astrarium.placement.problem import Form, PlacedModel, PlacementGpu, PlacementRequests, Problem, Shape
 from astrarium_papers.alpaserve._common import workloads
 from astrarium_papers.alpaserve._common.served import TRIM, Statistics, groups_of, statistics, trimmed
-from astrarium_papers.alpaserve._common.timeline import Timeline, Windows, replanned, serve_timeline
+from astrarium_papers.alpaserve._common.timeline import Timeline, serve_timeline
+from astrarium_papers.alpaserve._common.windows import Windows, replanned
 
 
 class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -107,11 +108,11 @@ def placed_models(
 def forms(name: str, activations: bool = False, largest: int = 1, growth: float = 1.0) -> dict[Shape, Form]:
     """Return the forms of a model, by shape."""
     factors = [1 + growth * further for further in range(largest)]
-    found = {}
+    by_shape = {}
     for shape, form in workloads.measured(name).items():
         times = tuple((0, *(round(time * factor) for factor in factors)) for _, time in form.stage_times)
-        found[shape] = Form(shape, times, form.weights, form.activations if activations else ())
-    return found
+        by_shape[shape] = Form(shape, times, form.weights, form.activations if activations else ())
+    return by_shape
 
 
 def _objective(name: str, scale: float | None) -> Time:

@@ -11,14 +11,11 @@ by programs over a few sub-clusters at a time. Efforts are counted, never timed:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 import msgspec
 
 from astrarium.core.errors import InputError
-from astrarium.core.quantities import SECOND
-from astrarium.placement.problem import PlacedModel
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -97,10 +94,6 @@ class Division(msgspec.Struct, frozen=True):
     tried: int  # divisions looked at, and nodes of search trees
     optimal: bool  # proven to be the best there is
 
-    def of_part(self, part: int) -> tuple[int, ...]:
-        """Return the places of the members of a part."""
-        return tuple(place for place, where in enumerate(self.assignment) if where == part)
-
 
 class Chance(Protocol):
     """What a random search is handed, such as a generator of numpy."""
@@ -112,8 +105,7 @@ class Chance(Protocol):
 
 def divide(task: Subclusters, effort: Effort = USUAL) -> Division:
     """Return a division; InputError, with what would make it possible, where there is none."""
-    from astrarium_papers.symphony._subclusters import limits
-    from astrarium_papers.symphony._subclusters import program as milp
+    from astrarium_papers.symphony._subclusters import limits, rounds
     from astrarium_papers.symphony._subclusters.figures import Figures
     from astrarium_papers.symphony._subclusters.swaps import Swaps, first_division
 
@@ -124,16 +116,16 @@ def divide(task: Subclusters, effort: Effort = USUAL) -> Division:
     swaps = Swaps(figures, first_division(figures), effort.swaps)
     swaps.run()
     if len(task.members) * task.parts <= effort.exact:
-        found, nodes, optimal = milp.whole(figures, swaps.assignment, effort.nodes)
+        assignment, nodes, optimal = rounds.whole(figures, swaps.assignment, effort.nodes)
     else:
-        found, nodes = milp.by_rounds(figures, swaps.assignment, effort)
+        assignment, nodes = rounds.by_rounds(figures, swaps.assignment, effort)
         optimal = False
-    if not figures.allowed(found):
-        again = Swaps(figures, limits.rescued(figures, found, effort.nodes), effort.swaps)
+    if not figures.allowed(assignment):
+        again = Swaps(figures, limits.rescued(figures, assignment, effort.nodes), effort.swaps)
         again.run()
-        found = again.assignment
+        assignment = again.assignment
         nodes = nodes + again.tried
-    return figures.division(found, swaps.tried + nodes, optimal)
+    return figures.division(assignment, swaps.tried + nodes, optimal)
 
 
 def random_search(task: Subclusters, tries: int, chance: Chance) -> Division | None:
@@ -142,32 +134,11 @@ def random_search(task: Subclusters, tries: int, chance: Chance) -> Division | N
     Where only a few models may move, so many are moved at random: other draws would all be refused.
     """
     from astrarium_papers.symphony._subclusters.figures import Figures
-    from astrarium_papers.symphony._subclusters.swaps import best_drawn
+    from astrarium_papers.symphony._subclusters.random_divisions import best_drawn
 
     figures = Figures(task)
     best = best_drawn(figures, tries, chance)
     return None if best is None else figures.division(best, tries, False)
-
-
-def members_of(models: Iterable[PlacedModel], today: Mapping[str, int] | None = None) -> tuple[Member, ...]:
-    """Return the members of a placement problem. Load is the GPU time of its requests in the largest batches
-    of which two in a row keep the objective, or else of which one does."""
-    where = today or {}
-    return tuple(_member(model, where.get(model.name)) for model in models)
-
-
-def _member(model: PlacedModel, today: int | None) -> Member:
-    form = model.alone
-    if form is None:
-        raise InputError(
-            f"models.{model.name}", None, "a model that runs on one GPU: sub-clusters hold no others"
-        )
-    sizes = range(1, form.max_batch + 1)
-    keeping = [size for size in sizes if 2 * form.latency(size) <= model.slo]
-    batch = max(keeping or [size for size in sizes if form.latency(size) <= model.slo], default=1)
-    load = model.rate * form.latency(batch) / batch / SECOND
-    runtime = form.memory(0, batch) - form.memory(0, 0)
-    return Member(model.name, model.rate, form.memory(0, 0), load, runtime, today)
 
 
 def _check_member(member: Member, field: str, parts: int) -> None:

@@ -16,7 +16,7 @@ from astrarium.server import contract, statistics
 from astrarium.server.contract import Stages
 from astrarium.server.control.accounts.histogram import SIZE_BOUNDS, TIME_BOUNDS, PrometheusHistogram
 from astrarium.server.statistics import Duration
-from astrarium.serving.state import Outcome
+from astrarium.serving.ledger import Outcome
 
 OUTCOMES = {
     Outcome.IN_TIME: "in_time",

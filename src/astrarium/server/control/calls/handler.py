@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 
 from astrarium.core.quantities import Time
-from astrarium.server.contract import InferAnswer, InferCall, Kind, ModelCard, Refused, Stages
+from astrarium.server.contract import InferAnswer, InferCall, Kind, NumberedCard, Refused, Stages
 from astrarium.server.control.calls.admission import RETRY_AFTER, admit, overloaded
 from astrarium.server.control.calls.objectives import asks_what_was_promised, wanted
 from astrarium.server.control.calls.preprocessing import Preprocessor, made_tensor
@@ -24,8 +24,8 @@ from astrarium.server.control.health.failure_watch import FailureWatch
 from astrarium.server.control.repository import Entry, Repository
 from astrarium.server.timelines import Timelines
 from astrarium.serving.contract import UNSERVED
+from astrarium.serving.ledger import Outcome
 from astrarium.serving.live.backends import examples
-from astrarium.serving.state import Outcome
 
 _ANSWERED = (Outcome.IN_TIME, Outcome.LATE)
 _DECLINING = (Kind.DEADLINE, Kind.OVERLOADED)  # other refusals are the caller's fault, or known to be ours
@@ -54,10 +54,13 @@ class CallHandler:
         self._open_calls = coordinator.open_calls
         self._tensor_store = coordinator.open_calls.tensor_store
 
-    def cards(self) -> Sequence[tuple[int, ModelCard, str]]:
+    def cards(self) -> Sequence[NumberedCard]:
         """Return the models' cards; a model with preprocessing goes the long way, and says so."""
         entries = self._repository.entries
-        return [(one.plan.index, one.card(), "preprocess" if one.plan.preprocess else "") for one in entries]
+        return [
+            NumberedCard(entry.plan.index, entry.card(), "preprocess" if entry.plan.preprocess else "")
+            for entry in entries
+        ]
 
     async def infer(self, call: InferCall) -> InferAnswer:
         entry = self._repository.find(call.model)
@@ -124,9 +127,9 @@ class CallHandler:
             raise
         self._failures.let_through(index, now)
         coordinator.accounts.models[index].accepted += 1
-        return self._taken(ticket)
+        return self._hand_on(ticket)
 
-    def _taken(self, ticket: Ticket) -> Ticket:
+    def _hand_on(self, ticket: Ticket) -> Ticket:
         ticket.admitted = self._clock()
         self._open_calls.take(ticket)
         return ticket
@@ -157,7 +160,7 @@ class CallHandler:
             coordinator.admission.ended(plan.index)
             raise overloaded("the shared memory for tensors is full")
         coordinator.accounts.trials[plan.index].accepted += 1
-        return self._taken(ticket)
+        return self._hand_on(ticket)
 
     def turned_away(self, entry: Entry, refused: Refused) -> None:
         self._coordinator.accounts.models[entry.plan.index].refused[refused.kind.name.lower()] += 1

@@ -11,8 +11,8 @@ from astrarium.server.control.accounts.causes import INPUTS
 from astrarium.server.control.calls.tensor_store import TensorStore
 from astrarium.server.control.calls.ticket import EndedBatch, Ticket
 from astrarium.serving.contract import UNSERVED
+from astrarium.serving.ledger import Outcome
 from astrarium.serving.live.messages import Shapes
-from astrarium.serving.state import Outcome
 
 if TYPE_CHECKING:
     from astrarium._scheduler import Scheduler

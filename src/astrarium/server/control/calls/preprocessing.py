@@ -11,7 +11,7 @@ from typing import Any
 from astrarium.server.contract import Kind, Refused
 from astrarium.server.control.calls.tensor_store import TensorStore
 from astrarium.server.control.calls.ticket import Ticket
-from astrarium.serving.live.backends.contract import blamed
+from astrarium.serving.live.backends.blame import blamed
 from astrarium.serving.live.backends.references import loaded
 from astrarium.serving.live.limits import violation
 from astrarium.serving.live.tensors import Tensor, TensorSpec, datatype_of, to_array, to_bytes
@@ -61,9 +61,9 @@ class Preprocessor:
         answer = self._hooks[reference](**given)
         made = [made_tensor(spec, answer, ticket.call.rows) for spec in ticket.tensors.inputs]
         for spec, tensor in zip(ticket.tensors.inputs, made, strict=True):
-            if found := violation(spec, tensor.shape, tensor.data):
+            if wrong := violation(spec, tensor.shape, tensor.data):
                 raise Refused(
-                    Kind.BAD_REQUEST, f"its preprocessing made a value that the model does not take: {found}"
+                    Kind.BAD_REQUEST, f"its preprocessing made a value that the model does not take: {wrong}"
                 )
         return made
 

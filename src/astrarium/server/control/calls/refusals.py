@@ -7,7 +7,7 @@ from astrarium.server.control.accounts.causes import QUARANTINED
 from astrarium.server.control.calls.admission import overloaded
 from astrarium.server.control.calls.ticket import Ticket
 from astrarium.serving.contract import EXPIRED, UNSERVED
-from astrarium.serving.state import Outcome
+from astrarium.serving.ledger import Outcome
 
 
 def refusal(ticket: Ticket) -> Refused:

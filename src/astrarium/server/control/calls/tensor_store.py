@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from astrarium.serving.live import arena
-from astrarium.serving.live.arena import SharedMemory, aligned
+from astrarium.serving.live import layout
+from astrarium.serving.live.arena import SharedMemory
+from astrarium.serving.live.layout import aligned
 from astrarium.serving.live.messages import Shapes
 from astrarium.serving.live.tensors import Tensor
 
@@ -25,7 +26,7 @@ class TensorStore:
     def take_in(self, ticket: Ticket, given: Sequence[Tensor]) -> bool:
         """Copy the inputs, in the model's order, where workers find them; False where memory is full."""
         shapes: Shapes = [(tensor.shape, len(tensor.data)) for tensor in given]
-        if not self._take(ticket, arena.block_bytes(shapes)):
+        if not self._take(ticket, layout.block_bytes(shapes)):
             return False
         ticket.shapes = None if ticket.tensors.fixed_inputs else shapes
         self._write(ticket.block, given)
@@ -76,9 +77,9 @@ class TensorStore:
 
     def _row(self, ticket: Ticket, row: int) -> list[Tensor]:
         specs = ticket.tensors.outputs
-        shapes = ticket.reply_shapes[row] or arena.whole_shapes(specs, 1)
+        shapes = ticket.reply_shapes[row] or layout.whole_shapes(specs, 1)
         at = ticket.replies + row * ticket.reply_bytes
-        return list(arena.tensors_at(self.memory.view, at, specs, shapes))
+        return list(layout.tensors_at(self.memory.view, at, specs, shapes))
 
 
 def _joined(rows: Sequence[Tensor]) -> Tensor:

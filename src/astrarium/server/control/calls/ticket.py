@@ -7,11 +7,11 @@ from typing import NamedTuple, Protocol
 
 from astrarium.core.quantities import Time
 from astrarium.server.contract import InferCall, Kind
-from astrarium.serving.live import arena
-from astrarium.serving.live.arena import aligned
+from astrarium.serving.ledger import Outcome
+from astrarium.serving.live import layout
+from astrarium.serving.live.layout import aligned
 from astrarium.serving.live.messages import Shapes
 from astrarium.serving.live.tensors import TensorSpec
-from astrarium.serving.state import Outcome
 
 LEAST_REPLY = 1 << 14  # bytes for an answer whose size nobody knows beforehand
 
@@ -26,8 +26,8 @@ class Tensors:
     reply_bytes: int | None = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "fixed_inputs", arena.fixed_bytes(self.inputs) is not None)
-        object.__setattr__(self, "reply_bytes", arena.fixed_bytes(self.outputs))
+        object.__setattr__(self, "fixed_inputs", layout.fixed_bytes(self.inputs) is not None)
+        object.__setattr__(self, "reply_bytes", layout.fixed_bytes(self.outputs))
 
     def bytes_of_reply(self, input_bytes: int) -> int:
         """Return the bytes for the answer to one item: as much as its input where its size is not known."""
@@ -55,8 +55,12 @@ class EndedBatch(NamedTuple):
     finished: Time
 
 
-# Of a batch that ended well: when, its size, and for how long no other batch could have its GPU.
-KeptGpu = tuple[Time, int, Time]
+class KeptGpu(NamedTuple):
+    """For how long a batch that ended well *kept* others from its GPU."""
+
+    finished: Time
+    size: int
+    kept: Time
 
 
 @dataclass(slots=True, eq=False)

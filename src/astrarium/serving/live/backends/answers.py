@@ -8,56 +8,8 @@ from typing import Any
 import numpy as np
 
 from astrarium.serving.live.backends.contract import Batch, ModelFailed, Result
+from astrarium.serving.live.backends.stacking import split
 from astrarium.serving.live.tensors import BF16, BYTES, DATATYPES, Array, TensorSpec, to_bfloat16
-
-# Stacking makes one array of items of unequal shape, and splits it again.
-
-
-Shape = tuple[int, ...]
-
-
-def stack(items: Sequence[Array]) -> Array:
-    """Return one array with the items along a new first dimension.
-
-    Items that differ in length (along dimensions that a model declares as -1) are padded at the end with
-    zeros, or with empty bytes, to the longest.
-    """
-    shapes = {item.shape for item in items}
-    if len(shapes) == 1:
-        return np.stack(items)
-    if len({len(shape) for shape in shapes}) > 1:
-        raise ValueError(f"items of unequal rank cannot be stacked: {sorted(shapes)}")
-    return _padded(items, _longest(list(shapes)))
-
-
-def split(array: Array, declared: Shape, own: Sequence[Shape]) -> list[Array] | None:
-    """Return the items of an output, cut back where it follows a padded input; None where it does not.
-
-    An output follows an input in dimensions that are declared open (-1) and as long as its longest item.
-    *own* holds the shapes of the input's items before `stack`.
-    """
-    longest = _longest(own)
-    places = zip(declared, array.shape[1:], longest, strict=False)
-    follows = [wanted == -1 and size == padded for wanted, size, padded in places]
-    if not any(follows):
-        return None
-    return [item[_cut(shape, follows)] for item, shape in zip(array, own, strict=True)]
-
-
-def _longest(shapes: Sequence[Shape]) -> Shape:
-    return tuple(map(max, zip(*shapes, strict=True)))
-
-
-def _padded(items: Sequence[Array], longest: Shape) -> Array:
-    empty = b"" if items[0].dtype.kind == "O" else 0
-    whole = np.full((len(items), *longest), empty, items[0].dtype)
-    for place, item in enumerate(items):
-        whole[place][tuple(slice(size) for size in item.shape)] = item
-    return whole
-
-
-def _cut(own: Shape, follows: Sequence[bool]) -> tuple[slice, ...]:
-    return tuple(slice(size) if cut else slice(None) for size, cut in zip(own, follows, strict=False))
 
 
 def result(answer: Any, specs: Sequence[TensorSpec], batch: Batch) -> Result:
@@ -76,13 +28,15 @@ def unpadded(array: Array, spec: TensorSpec, batch: Batch) -> Array | Sequence[A
 
 def checked_outputs(answer: Any, specs: Sequence[TensorSpec], size: int) -> dict[str, Array]:
     """Return arrays by name with the promised type and shape, or raise ModelFailed; without *specs*, any."""
-    found = named(answer, [spec.name for spec in specs])
+    outputs = named(answer, [spec.name for spec in specs])
     if not specs:
-        return {name: np.asarray(value) for name, value in found.items()}
+        return {name: np.asarray(value) for name, value in outputs.items()}
     for spec in specs:
-        if spec.name not in found:
-            raise ModelFailed(f"no output {spec.name}: the model answered with {', '.join(found) or 'none'}")
-    return {spec.name: _checked(found[spec.name], spec, size) for spec in specs}
+        if spec.name not in outputs:
+            raise ModelFailed(
+                f"no output {spec.name}: the model answered with {', '.join(outputs) or 'none'}"
+            )
+    return {spec.name: _checked(outputs[spec.name], spec, size) for spec in specs}
 
 
 def named(answer: Any, names: Sequence[str]) -> Mapping[str, Any]:

@@ -5,10 +5,6 @@ Backends import nothing but numpy, the standard library and their own.
 
 from __future__ import annotations
 
-import os
-import re
-import sysconfig
-import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -19,11 +15,6 @@ from astrarium.core.errors import AstrariumError, InputError
 from astrarium.serving.live.backends.precise_wait import Wait
 from astrarium.serving.live.tensors import Array, TensorSpec
 
-_OURS = os.path.dirname(__file__) + os.sep
-_INSTALLED = ("site-packages", "dist-packages", sysconfig.get_paths()["stdlib"])
-
-_LONGEST = 200  # characters of a library's own words
-
 
 class ModelFailed(AstrariumError):
     """The model broke on a batch, or answered with something that its outputs do not allow."""
@@ -31,25 +22,6 @@ class ModelFailed(AstrariumError):
 
 class Interrupted(AstrariumError):
     """The batch was stopped before its end, because the worker asked for it."""
-
-
-def blamed(error: BaseException) -> str:
-    """Return the error's text with the file and line of the model's code that it came from.
-
-    The innermost line outside of installed packages, which is where a person can change something. Clients
-    read it too, and which folder the file is in is none of their business.
-    """
-    files = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
-    theirs = [place for place in files if not place[0].startswith((_OURS, "<"))]
-    written = [place for place in theirs if not any(part in place[0] for part in _INSTALLED)]
-    where = "".join(f"{os.path.basename(file)}:{line}: " for file, line in (written or theirs)[-1:])
-    return f"{where}{type(error).__name__}: {error}"
-
-
-def first_sentence(error: BaseException) -> str:
-    """Return what went wrong, without the advice and the traces that libraries add to it."""
-    text = " ".join(str(error).split())
-    return re.split(r"(?<=\w)\. ", text)[0].removesuffix(".")[:_LONGEST]
 
 
 def package(name: str, extra: str) -> Any:
@@ -228,7 +200,7 @@ def complete(model: LoadedModel) -> None:
 class GraphRunner(Protocol):
     """A graph runner is native: a worker's native loop runs the batches of its graphs."""
 
-    def add(self, room: int, graph: int, outputs: Sequence[int]) -> None: ...
+    def add(self, batch_size: int, graph: int, outputs: Sequence[int]) -> None: ...
 
     def takes(self, size: int) -> bool:
         """Return whether there is a graph for a batch of this size."""

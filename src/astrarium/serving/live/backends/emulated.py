@@ -20,10 +20,10 @@ import numpy as np
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import Time
 from astrarium.serving.live.backends import backends
-from astrarium.serving.live.backends.answers import split
 from astrarium.serving.live.backends.contract import Batch, ModelFailed, ModelFiles, Place, Ran, Result, Timed
 from astrarium.serving.live.backends.contract import Interrupted as Interrupted
 from astrarium.serving.live.backends.precise_wait import Wait, fine_timers, wait_until
+from astrarium.serving.live.backends.stacking import split
 from astrarium.serving.live.tensors import BYTES, DATATYPES, Array, TensorSpec
 
 INPUT = TensorSpec("INPUT", "FP32", (-1,))

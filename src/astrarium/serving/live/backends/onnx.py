@@ -15,45 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from astrarium.core.errors import InputError, one_of
+from astrarium.core.errors import InputError
 from astrarium.serving.live.backends import backends, examples, options
 from astrarium.serving.live.backends.answers import result
 from astrarium.serving.live.backends.contract import Batch, ModelFailed, ModelFiles, Place, Result, package
+from astrarium.serving.live.backends.declared import chosen
 from astrarium.serving.live.backends.references import existing
 from astrarium.serving.live.tensors import BYTES, Array, TensorSpec
-
-# Tensors as a scenario declares them, held against those that the model file itself names.
-
-
-Specs = tuple[TensorSpec, ...]
-
-
-def chosen(side: str, declared: Specs, found: Specs, all_needed: bool) -> Specs:
-    """Return the declared tensors where there are any, else those found in the model.
-
-    A declaration may name a fixed size where the model takes any. Every input must be there (*all_needed*);
-    outputs may be left out.
-    """
-    if not declared:
-        return found
-    names = [spec.name for spec in found]
-    for place, spec in enumerate(declared):
-        if spec.name not in names:
-            raise InputError(f"{side}[{place}].name", spec.name, f"as in the model file, {one_of(names)}")
-        _check_alike(f"{side}[{place}]", spec, found[names.index(spec.name)])
-    missing = set(names) - {spec.name for spec in declared}
-    if all_needed and missing:
-        raise InputError(side, [spec.name for spec in declared], f"{', '.join(sorted(missing))} as well")
-    return declared
-
-
-def _check_alike(field: str, spec: TensorSpec, found: TensorSpec) -> None:
-    if spec.datatype != found.datatype:
-        raise InputError(f"{field}.datatype", spec.datatype, f"{found.datatype}, as in the model file")
-    if not found.admits(spec.shape):
-        expected = f"{list(found.shape)}, as in the model file (without the batch)"
-        raise InputError(f"{field}.shape", list(spec.shape), expected)
-
 
 _DATATYPES = {
     "tensor(bool)": "BOOL",
@@ -76,9 +44,9 @@ class OnnxModel:
             _shape(node)[:1] == (1,) for side in nodes.values() for node in side
         )
         drop = 1 if batched or self._single else 0
-        found = {side: _specs(side, named, drop, batched) for side, named in nodes.items()}
-        self.inputs = chosen("inputs", files.inputs, found["inputs"], all_needed=True)
-        self.outputs = chosen("outputs", files.outputs, found["outputs"], all_needed=False)
+        tensors = {side: _specs(side, named, drop, batched) for side, named in nodes.items()}
+        self.inputs = chosen("inputs", files.inputs, tensors["inputs"], all_needed=True)
+        self.outputs = chosen("outputs", files.outputs, tensors["outputs"], all_needed=False)
         self._run = self._run_batch if batched else self._run_one_by_one
 
     def warm_up(self, sizes: Sequence[int]) -> None:

@@ -8,9 +8,9 @@ from types import MappingProxyType
 import numpy as np
 
 from astrarium.serving.live import tensors
-from astrarium.serving.live.arena import aligned, whole_shapes
-from astrarium.serving.live.backends.answers import stack
 from astrarium.serving.live.backends.contract import Batch
+from astrarium.serving.live.backends.stacking import stack
+from astrarium.serving.live.layout import aligned, whole_shapes
 from astrarium.serving.live.messages import MEMBER_BYTES, BatchMember, Shapes, unpacked
 from astrarium.serving.live.tensors import BYTES, DATATYPES, Array, Tensor, TensorSpec
 from astrarium.serving.live.worker.items import check_input, gather_items

@@ -8,9 +8,9 @@ from typing import Any, cast
 import numpy as np
 
 from astrarium.serving.live import messages
-from astrarium.serving.live.arena import aligned, fixed_bytes
 from astrarium.serving.live.backends import contract
 from astrarium.serving.live.backends.contract import Batch
+from astrarium.serving.live.layout import aligned, fixed_bytes
 from astrarium.serving.live.messages import BatchDone, RunBatch, Shapes
 from astrarium.serving.live.tensors import Array
 from astrarium.serving.live.worker.batch_turn import BatchTurn, ServedModel

@@ -114,7 +114,7 @@ class Nexus(ReplicaScheduler):
             "frontends": chosen.frontends,
             "spread": int(chosen.spread),
         }
-        return integers, {}, {"order": [profile.model for profile in self._profiles]}
+        return NativeParameters(integers, {}, {"order": [profile.model for profile in self._profiles]})
 
     def decide(self, now: Time, events: Sequence[Event], state: ServingState) -> Iterator[Action]:
         if 0 <= self._ends <= now:
@@ -127,8 +127,6 @@ class Nexus(ReplicaScheduler):
             self._began = now
             self._ends = now + (self._epoch if self._rates_known else min(self._epoch, _FIRST_EPOCH))
             yield SetTimer(self._ends, "epoch")
-
-    # planning
 
     def _end_epoch(self, now: Time) -> None:
         """Plan anew with the rates of the epoch; a silent epoch changes nothing.
@@ -162,8 +160,6 @@ class Nexus(ReplicaScheduler):
 
     def regroup(self, now: Time, joined: Sequence[int]) -> None:
         self._make_plan()
-
-    # frontends and backends
 
     def route(self, model: int, request: int) -> int:
         frontend = _scattered(request) % len(self._rings) if len(self._rings) > 1 else 0

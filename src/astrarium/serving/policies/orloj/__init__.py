@@ -112,7 +112,7 @@ class Orloj:
             "latest": int(given.order == "latest"),
         }
         reals = {"rate": self._rate, "farthest": self.farthest}
-        return integers, reals, {"batch_sizes": list(given.batch_sizes)}
+        return NativeParameters(integers, reals, {"batch_sizes": list(given.batch_sizes)})
 
     def decide(self, now: Time, events: Sequence[Event], state: ServingState) -> Iterator[Action]:
         if not self._waiting:
@@ -128,8 +128,6 @@ class Orloj:
         if self._drops.least != self._timer:
             self._timer = self._drops.least
             yield SetTimer(self._timer, "drop")
-
-    # what has happened
 
     def _hear(self, now: Time, events: Sequence[Event]) -> None:
         touched = set()
@@ -166,8 +164,6 @@ class Orloj:
             for queues in self._queues:
                 queues.forget()
 
-    # what to do
-
     def _drop(self, now: Time) -> Iterator[Action]:
         while self._drops.least <= now:
             model = self._drops.argmin()
@@ -189,8 +185,8 @@ class Orloj:
         There is always one: requests wait, and each of them could at least be served alone.
         """
         choices = ((queues.choose(now), model) for model, queues in enumerate(self._queues) if len(queues))
-        found = [(choice, model) for choice, model in choices if choice is not None]
-        choice, model = min(found, key=lambda pair: (pair[0][:2], pair[1]))
+        possible = [(choice, model) for choice, model in choices if choice is not None]
+        choice, model = min(possible, key=lambda pair: (pair[0][:2], pair[1]))
         return model, choice
 
     def _sizes(self, largest: int) -> list[int]:

@@ -2,7 +2,7 @@
 
 A thread owns the slots. Orders reach it through a queue and wake it; messages of slots wait until the driver
 asks, which it does all the time: an answer is a sign of life. If nobody asks for long, the driver is gone or
-cut off, and whatever runs here is ended: others have been told to train it.
+cut off, and whatever runs here is ended: others have been ordered to train it.
 
 A *lease* is the driver's number of a slot while one run has it. Numbers are never used again, so that nothing
 old can be mistaken for something new.
@@ -19,20 +19,21 @@ from multiprocessing.connection import wait
 from queue import Empty, SimpleQueue
 from threading import Thread
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from astrarium.tuning.live.slots.environment import environment
 from astrarium.tuning.live.slots.fork_server import PRELOAD, ForkServer
 from astrarium.tuning.live.slots.messages import Beat, Gone, Message, Order, SlotSetup
 from astrarium.tuning.live.slots.pool import LocalSlots, SlotMessage, SlotTemplate
 
+Verb = Literal["send", "give_back", "kill"]
 TICK = 1.0  # seconds between two looks at whether anybody asks
 GLOO = "GLOO_SOCKET_IFNAME"
 GPU = 0  # an agent has one GPU, which it numbers 0
 
 
 class AgentAnswer(NamedTuple):
-    """The agent answers the driver with what its slots sent, and whether its GPU can be used."""
+    """An agent answers the driver with the messages of its slots, and whether its GPU can be used."""
 
     messages: list[SlotMessage]  # by lease
     usable: bool
@@ -51,7 +52,7 @@ class AgentSettings(NamedTuple):
 
 
 class WakeableSlots(LocalSlots):
-    """These slots' owner can be woken while it waits for them."""
+    """The thread that owns these slots can be woken while it waits for their messages."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -61,86 +62,88 @@ class WakeableSlots(LocalSlots):
         self._ringer.send_bytes(b".")
 
     def hear(self, seconds: float) -> list[SlotMessage]:
-        heard = super().hear(0)
-        if not heard:
+        messages = super().hear(0)
+        if not messages:
             pipes = [slot.pipe for slot in self._slots.values()]
             wait([*pipes, self._bell], seconds)
-            heard = super().hear(0)
+            messages = super().hear(0)
         while self._bell.poll():
             self._bell.recv_bytes()
-        return heard
+        return messages
 
 
 class SlotAgent:
     """An agent keeps the slots of its GPU; this class knows nothing of Ray."""
 
     def __init__(self, settings: AgentSettings, slots: WakeableSlots | None = None) -> None:
-        self._slots = slots or _made(settings)
+        self._slots = slots or _slots(settings)
         self._unasked = settings.unasked
-        self._asked = monotonic()
+        self._last_asked = monotonic()
         self._slot_of: dict[int, int] = {}  # by lease
-        self._orders: SimpleQueue[tuple[str, int, Order | None]] = SimpleQueue()
+        self._orders: SimpleQueue[tuple[Verb, int, Order | None]] = SimpleQueue()
         self._news: SimpleQueue[SlotMessage] = SimpleQueue()
         self._open = True
         Thread(target=self._serve, daemon=True, name="slots").start()
 
-    def order(self, verb: str, lease: int, order: Order | None = None) -> None:
-        """Queue an order; *verb* is send, give_back or kill."""
+    def order(self, verb: Verb, lease: int, order: Order | None = None) -> None:
+        """Queue what the driver wants done with the slot of a lease."""
         self._orders.put((verb, lease, order))
         self._slots.ring()
 
     def hear(self, seconds: float) -> AgentAnswer:
         """Return the messages of slots; wait so long for the first."""
-        self._asked = monotonic()
-        heard: list[SlotMessage] = []
+        self._last_asked = monotonic()
+        messages: list[SlotMessage] = []
         with suppress(Empty):
-            heard.append(self._news.get(timeout=seconds))
+            messages.append(self._news.get(timeout=seconds))
             while True:
-                heard.append(self._news.get_nowait())
-        self._asked = monotonic()
-        return AgentAnswer(heard, bool(self._slots.gpus()))
+                messages.append(self._news.get_nowait())
+        self._last_asked = monotonic()
+        return AgentAnswer(messages, bool(self._slots.gpus()))
 
     def close(self) -> None:
         self._open = False
         self._slots.ring()
 
-    # the thread that owns the slots
-
     def _serve(self) -> None:
         while self._open:
-            for heard in self._slots.hear(TICK):
-                self._heard(heard)
+            for received in self._slots.hear(TICK):
+                self._receive(received)
             with suppress(Empty):
                 while True:
                     self._carry_out(*self._orders.get_nowait())
-            if monotonic() - self._asked > self._unasked:
+            if monotonic() - self._last_asked > self._unasked:
                 self._end_all()
         self._slots.close()
 
-    def _heard(self, heard: SlotMessage) -> None:
-        if isinstance(heard.message, Beat):
+    def _receive(self, received: SlotMessage) -> None:
+        if isinstance(received.message, Beat):
             return  # that is between the slot and us
-        for lease in [lease for lease, slot in self._slot_of.items() if slot == heard.slot]:
-            self._tell(lease, heard.message)
+        for lease in [lease for lease, slot in self._slot_of.items() if slot == received.slot]:
+            self._pass_on(lease, received.message)
 
-    def _tell(self, lease: int, message: Message) -> None:
+    def _pass_on(self, lease: int, message: Message) -> None:
         self._news.put(SlotMessage(lease, message))
         if isinstance(message, Gone):
             self._slot_of.pop(lease, None)
 
-    def _carry_out(self, verb: str, lease: int, order: Order | None) -> None:
+    def _carry_out(self, verb: Verb, lease: int, order: Order | None) -> None:
         if verb == "send" and order is not None:
             self._send(lease, order)
             return
         slot = self._slot_of.pop(lease, None)
-        if slot is not None:
-            getattr(self._slots, verb)(slot)
+        if slot is None:
+            return
+        if verb == "kill":
+            self._slots.kill(slot)
+        else:
+            self._slots.give_back(slot)
 
     def _send(self, lease: int, order: Order) -> None:
         """Send an order to a slot, which is taken with its first order."""
         if lease not in self._slot_of:
             if not self._slots.gpus():
-                self._tell(lease, Gone("no process can be started on its GPU"))
+                self._pass_on(lease, Gone("no process can be started on its GPU"))
                 return
             self._slot_of[lease] = self._slots.take(GPU)
         self._slots.send(self._slot_of[lease], order)
@@ -148,10 +151,10 @@ class SlotAgent:
     def _end_all(self) -> None:
         for lease, slot in list(self._slot_of.items()):
             self._slots.kill(slot)
-            self._tell(lease, Gone("nobody asked for it any more"))
+            self._pass_on(lease, Gone("nobody asked for it any more"))
 
 
-def _made(settings: AgentSettings) -> WakeableSlots:
+def _slots(settings: AgentSettings) -> WakeableSlots:
     sys.path += [folder for folder in settings.searched if folder not in sys.path]
     fork_server = ForkServer(_environment(settings, os.environ), tuple(dict.fromkeys(settings.preload)))
     gpu = SlotTemplate(fork_server, settings.setup)

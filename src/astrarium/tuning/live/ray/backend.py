@@ -69,9 +69,16 @@ class RayTrialBackend(SlotBackend):
         own = {"seed": seed, "threads": threads, "beat": BEAT}
         setup = search_folder.slot_setup("gpu", emulated, packing, **own)
         settings = AgentSettings(
-            setup, most, SLOT_PATIENCE, max(30.0, 10 * patience), bool(setup.lanes), gate, len(hosts) == 1,
-            preload=(*PRELOAD, *preload), searched=tuple(map(os.path.abspath, sys.path)),
-        )  # fmt: skip
+            setup=setup,
+            most=most,
+            patience=SLOT_PATIENCE,
+            unasked=max(30.0, 10 * patience),
+            shared=bool(setup.lanes),
+            gate=gate,
+            alone=len(hosts) == 1,
+            preload=(*PRELOAD, *preload),
+            searched=tuple(map(os.path.abspath, sys.path)),
+        )
         with waiting("starting agents on the Ray cluster"), ExitStack() as undo:
             undo.callback(search_folder.close)
             there = agent_placement(gpus, cpus)

@@ -1,4 +1,4 @@
-"""The Ray cluster of a search is found, and GPUs of it are placed."""
+"""A search connects to its Ray cluster, and gets a placement group there for its agents."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def connect(address: str | None = None, environment: Mapping[str, str] = os.envi
     try:
         ray.init(address=where, logging_level=logging.ERROR, **options)
     except (ConnectionError, ValueError) as error:
-        told = f"a Ray cluster that is running ({str(error).splitlines()[0]})"
-        raise InputError("address", where, told) from None
+        expected = f"a Ray cluster that is running ({str(error).splitlines()[0]})"
+        raise InputError("address", where, expected) from None
 
 
 def agent_placement(
@@ -44,12 +44,14 @@ def agent_placement(
     """Place agents on so many GPUs, each with *cpus* beside it; all that the cluster has unless given. An app
     of a cluster of ours has a placement group already, which its environment names."""
     name = environment.get(GROUP)
-    found = _given(name) if name else _new(gpus, cpus)
+    placement = _given(name) if name else _new(gpus, cpus)
     if name and gpus is not None:
-        if gpus > len(found.bundles):
-            raise InputError("gpus", gpus, f"at most {len(found.bundles)}, as the placement group {name} has")
-        found = found._replace(bundles=found.bundles[:gpus])
-    return found
+        if gpus > len(placement.bundles):
+            raise InputError(
+                "gpus", gpus, f"at most {len(placement.bundles)}, as the placement group {name} has"
+            )
+        placement = placement._replace(bundles=placement.bundles[:gpus])
+    return placement
 
 
 def _given(name: str) -> AgentPlacement:

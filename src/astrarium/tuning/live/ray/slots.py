@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from astrarium.core.errors import InputError
-from astrarium.tuning.live.ray.agent import AgentAnswer, AgentSettings, SlotAgent
+from astrarium.tuning.live.ray.agent import AgentAnswer, AgentSettings, SlotAgent, Verb
 from astrarium.tuning.live.ray.cluster import AgentPlacement, the_ray
 from astrarium.tuning.live.slots.messages import Gone, Order
 from astrarium.tuning.live.slots.pool import SlotMessage
@@ -26,12 +26,12 @@ AGAIN = 2.0  # seconds before another agent is tried where one has failed
 
 
 class _AgentHandle:
-    """The handle is what the driver knows of an agent."""
+    """The driver makes a handle when it starts an agent, and drops it with the agent."""
 
     def __init__(self, actor: Any, seconds: float) -> None:
         self.actor = actor
         self.pending: Any = actor.hear.remote(seconds)
-        self.heard = monotonic()
+        self.last_answer = monotonic()
         self.up = False
 
 
@@ -48,7 +48,7 @@ class RaySlots:
         self._agents: dict[int, _AgentHandle] = {}
         self._retry: dict[int, float] = {}  # by GPU: when another agent is tried
         self._leases: dict[int, int] = {}  # their GPUs
-        self._gone: list[SlotMessage] = []
+        self._messages: list[SlotMessage] = []
         self._next = 0
         try:
             for gpu, _ in enumerate(agent_placement.bundles):
@@ -78,17 +78,17 @@ class RaySlots:
         self._leases.pop(slot, None)
 
     def hear(self, seconds: float) -> list[SlotMessage]:
-        asked = {agent.pending: gpu for gpu, agent in self._agents.items()}
-        if not self._gone:
-            self._wait(list(asked), seconds)
-        ready, _ = self._ray.wait(list(asked), num_returns=len(asked), timeout=0) if asked else ([], [])
+        gpu_of = {agent.pending: gpu for gpu, agent in self._agents.items()}
+        if not self._messages:
+            self._wait(list(gpu_of), seconds)
+        ready, _ = self._ray.wait(list(gpu_of), num_returns=len(gpu_of), timeout=0) if gpu_of else ([], [])
         for answer in ready:
-            self._gone += self._heard(asked[answer])
-        self._find_silent()
+            self._messages += self._answer_of(gpu_of[answer])
+        self._lose_silent()
         self._restart_agents()
-        heard = self._gone
-        self._gone = []
-        return heard
+        messages = self._messages
+        self._messages = []
+        return messages
 
     def close(self) -> None:
         for agent in self._agents.values():
@@ -96,8 +96,6 @@ class RaySlots:
         self._agents.clear()
         if self._placement.ours:
             self._ray.util.remove_placement_group(self._placement.group)
-
-    # agents
 
     def _start_agent(self, gpu: int) -> None:
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
@@ -116,18 +114,18 @@ class RaySlots:
         """Wait until all agents are up, if they come in time; those that do not may come later."""
         ends = monotonic() + FIRST_ANSWER
         while len(self.gpus()) < len(self._placement.bundles) and monotonic() < ends:
-            self._gone += self.hear(0.5)
+            self._messages += self.hear(0.5)
         if not self.gpus():
             raise InputError("gpus", len(self._placement.bundles), "GPUs on which Ray can start processes")
 
-    def _heard(self, gpu: int) -> Iterator[SlotMessage]:
+    def _answer_of(self, gpu: int) -> Iterator[SlotMessage]:
         agent = self._agents[gpu]
         try:
             answer: AgentAnswer = self._ray.get(agent.pending)
         except self._ray.exceptions.RayError:
             self._lose(gpu, "its agent is gone")
             return
-        agent.heard = monotonic()
+        agent.last_answer = monotonic()
         agent.up = True
         if not answer.usable:
             self._lose(gpu, "no process can be started on its GPU")
@@ -139,17 +137,17 @@ class RaySlots:
                 if isinstance(message, Gone):
                     del self._leases[lease]
 
-    def _wait(self, asked: list[Any], seconds: float) -> None:
+    def _wait(self, answers: list[Any], seconds: float) -> None:
         """Wait for the first answer; where no agent is there to answer, others may be started later."""
-        if asked:
-            self._ray.wait(asked, timeout=seconds)
+        if answers:
+            self._ray.wait(answers, timeout=seconds)
         else:
             sleep(min(seconds, NOBODY))
 
-    def _find_silent(self) -> None:
+    def _lose_silent(self) -> None:
         now = monotonic()
         for gpu, agent in list(self._agents.items()):
-            if agent.up and now - agent.heard > self._patience:
+            if agent.up and now - agent.last_answer > self._patience:
                 self._lose(gpu, f"its agent gave no sign of life for {self._patience:g} s")
 
     def _lose(self, gpu: int, why: str) -> None:
@@ -158,7 +156,7 @@ class RaySlots:
         self._retry[gpu] = monotonic() + AGAIN
         for lease in [lease for lease, of in self._leases.items() if of == gpu]:
             del self._leases[lease]
-            self._gone.append(SlotMessage(lease, Gone(why)))
+            self._messages.append(SlotMessage(lease, Gone(why)))
 
     def _restart_agents(self) -> None:
         """Start an agent again, which waits until Ray can place its bundle."""
@@ -167,7 +165,7 @@ class RaySlots:
             del self._retry[gpu]
             self._start_agent(gpu)
 
-    def _order(self, verb: str, lease: int, order: Order | None = None) -> None:
+    def _order(self, verb: Verb, lease: int, order: Order | None = None) -> None:
         agent = self._agents.get(self._leases.get(lease, -1))
         if agent is not None:
             agent.actor.order.remote(verb, lease, order)
@@ -178,7 +176,7 @@ def _with_groups(ray: Any) -> type[SlotAgent]:
 
     class RaySlotAgent(SlotAgent):
         @ray.method(concurrency_group="orders")  # type: ignore[untyped-decorator]
-        def order(self, verb: str, lease: int, order: Order | None = None) -> None:
+        def order(self, verb: Verb, lease: int, order: Order | None = None) -> None:
             super().order(verb, lease, order)
 
         @ray.method(concurrency_group="news")  # type: ignore[untyped-decorator]

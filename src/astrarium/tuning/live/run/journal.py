@@ -49,14 +49,14 @@ class FileJournal(Journal):
     def kept(self, candidate: int, values: Mapping[str, Any], below: int) -> int:
         if self._values.get(candidate) != _canonical(values):
             return 0
-        return max((each for each in self._checkpoints.kept(candidate) if each < below), default=0)
+        return max(
+            (iterations for iterations in self._checkpoints.kept(candidate) if iterations < below), default=0
+        )
 
     def tried(self) -> list[dict[str, Any]]:
         """Return the values of candidates in the order of drawing, up to the first that is missing."""
         known = takewhile(self._values.__contains__, count())
         return [json.loads(self._values[candidate]) for candidate in known]
-
-    # helpers
 
     def _add(self, line: dict[str, Any]) -> None:
         self._take(line)

@@ -15,7 +15,7 @@ from astrarium.tuning.live.loop.limits import LiveLimits
 from astrarium.tuning.live.loop.live_tuning import LiveTuning
 from astrarium.tuning.policies import DEFAULT_POLICY, DEFAULT_SEARCH, TuningPolicy, searches, tuning_policies
 from astrarium.tuning.samplers import Goal, Sampler
-from astrarium.tuning.scenario.schema import sampler_of, sampler_section
+from astrarium.tuning.scenario.sampler import sampler_of, sampler_section
 from astrarium.tuning.search.contract import Search
 from astrarium.tuning.spaces import Space, space_of
 

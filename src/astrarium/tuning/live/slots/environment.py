@@ -27,7 +27,8 @@ def under_gate(gpu: int, environ: Mapping[str, str]) -> dict[str, str] | None:
     """Return the environment that `astrarium gate run --class best-effort` would give, with MPS where there
     is any; None where there is no gate."""
     from astrarium.gate.board import board_path
-    from astrarium.gate.launch import Client, shared
+    from astrarium.gate.client import Client
+    from astrarium.gate.launch import shared
 
     try:
         chosen = chosen_gpu(gpu, environ)

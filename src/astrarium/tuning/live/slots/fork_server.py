@@ -27,8 +27,8 @@ _BOOT = "import sys, json; sys.path[:] = json.loads(sys.argv[1]); from {module} 
 
 
 class ForkServer:
-    """The object starts a fork server and asks it for processes. *environment* is all that its processes
-    have. *temporary_folder* is a folder to remove when the backend is gone."""
+    """The backend's side of a fork server, which it starts and asks for processes. *environment* is all that
+    these have. *temporary_folder* is removed by the fork server when the backend is gone."""
 
     def __init__(
         self, environment: Mapping[str, str], preload: Sequence[str] = PRELOAD, temporary_folder: str = ""

@@ -69,7 +69,7 @@ def _while_the_backend_lives(control: socket.socket, temporary_folder: str) -> I
 
 def _end_with_backend(control: socket.socket, temporary_folder: str, loaded: Event) -> None:
     poll = select.poll()
-    poll.register(control, 0)  # the other end is closed: that is always told
+    poll.register(control, 0)  # that the other end is closed is always reported
     while not loaded.is_set():
         if poll.poll(LOOKING):
             _throw_away(temporary_folder)
@@ -88,7 +88,7 @@ def _throw_away(temporary_folder: str) -> None:
 
 
 def _become(message: bytes, handle: int) -> None:
-    """Take the role on. Why that failed is told to the backend, and in full where trainings print."""
+    """Take the role on. The backend hears why that failed; the whole error goes where trainings print."""
     pipe = Connection(handle)
     try:
         _end_with_parent()

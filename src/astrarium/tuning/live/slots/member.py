@@ -25,7 +25,7 @@ from astrarium.tuning.live.slots.messages import Begin, MemberEnded, Message, No
 from astrarium.tuning.live.training.workers import Build, Training, Workers
 
 LONGEST = timedelta(minutes=30)  # that one member may be ahead of another
-MOST = 2000  # letters of an error that are told
+MOST = 2000  # letters of an error that are reported
 NEEDED = ("step", "save", "load")
 
 
@@ -34,12 +34,13 @@ class Dropped(BaseException):
 
 
 class GangMember:
-    """A member carries out one run of its slot. Each iteration runs inside a *turn*."""
+    """A slot makes a member for each run that it is ordered to begin. Each iteration runs inside a *turn*."""
 
     def __init__(self, begin: Begin, setup: SlotSetup, tell: Callable[[Message], None]) -> None:
         self.begin = begin
         self.work = begin.work
-        self.leave = self.dropped = False
+        self.leave = False
+        self.dropped = False
         self.interruptible = False  # in the person's code, and nowhere else
         self.broken = False  # its gang did not end properly
         self.turn: Callable[[], AbstractContextManager[Any]] = nullcontext
@@ -82,11 +83,9 @@ class GangMember:
         """Return a failed end. The whole traceback goes where trainings print."""
         traceback.print_exception(error)
         sys.stderr.flush()
-        told = traceback.format_exception_only(error)[-1].strip()
-        told = told if len(told) <= MOST else told[:MOST] + "..."
-        return self._ended("failed", told, self.begin.size > 1 and _is_trouble(error))
-
-    # before the first iteration
+        text = traceback.format_exception_only(error)[-1].strip()
+        text = text if len(text) <= MOST else text[:MOST] + "..."
+        return self._ended("failed", text, self.begin.size > 1 and _is_trouble(error))
 
     @contextmanager
     def _gang(self) -> Iterator[None]:
@@ -137,8 +136,6 @@ class GangMember:
             workers.noted = lambda name, value: self._tell(Noted(*self.key, name, value))
         return workers
 
-    # iterations
-
     def _iterate(self, training: Training) -> None:
         while self._one_more():
             self._step(training)
@@ -177,9 +174,8 @@ class GangMember:
         checkpoint = Checkpoint(self.work.candidate, self._done)
         if self._saved != checkpoint:
             write(Path(self.begin.folder), checkpoint, training.save())
-        self._saved, self._saved_at = checkpoint, monotonic()
-
-    # helpers
+        self._saved = checkpoint
+        self._saved_at = monotonic()
 
     @contextmanager
     def _theirs(self) -> Iterator[None]:
@@ -200,8 +196,8 @@ class GangMember:
 def _checked(training: Any) -> Training:
     missing = [name for name in NEEDED if not callable(getattr(training, name, None))]
     if missing:
-        told = f"build must return a training, which has {', '.join(NEEDED)}"
-        raise TypeError(f"{told}; {type(training).__name__} has no {', no '.join(missing)}")
+        needed = f"build must return a training, which has {', '.join(NEEDED)}"
+        raise TypeError(f"{needed}; {type(training).__name__} has no {', no '.join(missing)}")
     return cast("Training", training)
 
 

@@ -11,7 +11,7 @@ from astrarium.tuning.live.training.workers import Emulated
 
 
 class SlotSetup(msgspec.Struct, frozen=True, tag=True):
-    """The setup holds for a slot's whole life. *device* is what trainings are told; *lanes* is the policy by
+    """The setup holds for a slot's whole life. *device* is where trainings train; *lanes* is the policy by
     which runs share the process and its GPU; empty: one run at a time."""
 
     device: str = "cpu"

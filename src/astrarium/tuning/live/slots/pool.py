@@ -41,22 +41,22 @@ class Slots(Protocol):
         """Kill a slot at once, with all that it has started. No message of it follows."""
 
     def hear(self, seconds: float) -> list[SlotMessage]:
-        """Return messages; wait so long for the first. The end of a slot is told once."""
+        """Return messages; wait so long for the first. The end of a slot is reported once."""
 
     def close(self) -> None: ...
 
 
 class SlotTemplate(NamedTuple):
-    """A template says what the slots of a GPU are forked from, and their setup."""
+    """The slots of a GPU are forked by this server, and get this setup."""
 
     fork_server: ForkServer
     setup: SlotSetup
 
 
 class LocalSlots:
-    """Local slots are processes of this machine. *most* are kept for each GPU, and as long as there are
-    fewer, one more than are in use. *patience*: seconds of silence after which a slot is taken to be gone.
-    *shared*: one slot takes all runs of a GPU. *first*: the GPUs to begin with, where they are not all."""
+    """The pool keeps at most *most* slots for each GPU, and as long as there are fewer, one more than are in
+    use. *patience*: seconds of silence after which a slot is taken to be gone. *shared*: one slot takes all
+    runs of a GPU. *first*: the GPUs to begin with, where they are not all."""
 
     def __init__(
         self,
@@ -70,18 +70,18 @@ class LocalSlots:
         self._most = most
         self._patience = patience
         self._shared = shared
-        self._made = {gpu: made for gpu, made in gpus.items() if first is None or gpu in first}
+        self._in_use = {gpu: made for gpu, made in gpus.items() if first is None or gpu in first}
         self._fork_servers = {id(gpu.fork_server): gpu.fork_server for gpu in gpus.values()}
         self.given_up = ""  # why the last GPU was
         self._slots: dict[int, SlotProcess] = {}
-        self._heard: list[SlotMessage] = []
+        self._messages: list[SlotMessage] = []
         self._failures: dict[int, int] = {}
         self._next = 0
-        for gpu in self._made:
+        for gpu in self._in_use:
             self._start(gpu)
 
     def gpus(self) -> tuple[int, ...]:
-        return tuple(self._made)
+        return tuple(self._in_use)
 
     @property
     def warm(self) -> bool:
@@ -104,7 +104,7 @@ class LocalSlots:
             self._slots[slot].runs -= 1
 
     def send(self, slot: int, order: Order) -> None:
-        """Send an order. If the slot has just died, its end is heard soon enough."""
+        """Send an order. If the slot has just died, its end is noticed soon enough."""
         if slot in self._slots:
             with suppress(OSError):
                 self._slots[slot].pipe.send(order)
@@ -118,29 +118,29 @@ class LocalSlots:
 
     def withdraw(self, gpu: int) -> None:
         """Give up a GPU: its slots are gone."""
-        self._made.pop(gpu, None)
+        self._in_use.pop(gpu, None)
         for number in [number for number, slot in self._slots.items() if slot.gpu == gpu]:
             self._lose(number, "its GPU is gone")
 
     def restore(self, gpu: int) -> None:
         """Take a GPU into use that was not, or was given up."""
-        if gpu in self._templates and gpu not in self._made:
-            self._made[gpu] = self._templates[gpu]
+        if gpu in self._templates and gpu not in self._in_use:
+            self._in_use[gpu] = self._templates[gpu]
             self._failures.pop(gpu, None)
             self._start(gpu)
 
     def hear(self, seconds: float) -> list[SlotMessage]:
-        sources: dict[Any, int] = {slot.pipe: each for each, slot in self._slots.items()}
+        sources: dict[Any, int] = {slot.pipe: number for number, slot in self._slots.items()}
         for number, slot in self._slots.items():
             if slot.handle is not None:  # processes that it started may hold its pipe open
                 sources[slot.handle] = number
-        ready = wait(list(sources), 0 if self._heard else seconds)
+        ready = wait(list(sources), 0 if self._messages else seconds)
         for number in sorted({sources[source] for source in ready}):
             self._drain(number)
-        self._find_silent()
-        heard = self._heard
-        self._heard = []
-        return heard
+        self._lose_silent()
+        messages = self._messages
+        self._messages = []
+        return messages
 
     def close(self) -> None:
         slots = list(self._slots.values())
@@ -152,10 +152,8 @@ class LocalSlots:
         for fork_server in self._fork_servers.values():
             fork_server.close()
 
-    # helpers
-
     def _start(self, gpu: int) -> int:
-        fork_server, setup = self._made[gpu]
+        fork_server, setup = self._in_use[gpu]
         if setup.log:
             setup = msgspec.structs.replace(setup, log=f"{setup.log}-{self._next}.txt")
         self._slots[self._next] = SlotProcess(gpu, fork_server.fork(setup))
@@ -167,18 +165,18 @@ class LocalSlots:
 
     def _idle(self, gpu: int) -> list[int]:
         """Return idle slots of the GPU, those that are up first."""
-        found = [number for number, slot in self._of(gpu).items() if self._shared or not slot.runs]
-        return sorted(found, key=lambda number: not self._slots[number].pid)
+        idle = [number for number, slot in self._of(gpu).items() if self._shared or not slot.runs]
+        return sorted(idle, key=lambda number: not self._slots[number].pid)
 
     def _keep_a_spare(self, gpu: int) -> None:
-        if gpu in self._made and not self._idle(gpu) and len(self._of(gpu)) < self._most:
+        if gpu in self._in_use and not self._idle(gpu) and len(self._of(gpu)) < self._most:
             self._start(gpu)
 
     def _drain(self, number: int) -> None:
         slot = self._slots.get(number)
         if slot is None:  # it was lost with its GPU
             return
-        slot.heard = monotonic()
+        slot.last_sign = monotonic()
         over = slot.over
         try:
             while slot.pipe.poll():
@@ -191,26 +189,26 @@ class LocalSlots:
                 elif isinstance(message, Gone):
                     slot.last_words = message.why
                 else:
-                    self._heard.append(SlotMessage(number, message))
+                    self._messages.append(SlotMessage(number, message))
         except (EOFError, OSError):
             over = True
         if over:
             self._lose(number, slot.last_words)
 
-    def _find_silent(self) -> None:
+    def _lose_silent(self) -> None:
         now = monotonic()
         for number, slot in list(self._slots.items()):
             patience = self._patience if slot.pid else max(LOADING, self._patience)
-            if number in self._slots and now - slot.heard > patience:
+            if number in self._slots and now - slot.last_sign > patience:
                 self._lose(number, f"its process gave no sign of life for {patience:g} s")
 
     def _lose(self, number: int, why: str) -> None:
         slot = self._slots.pop(number)
         slot.end()
         slot.wait(ENDING)
-        self._heard.append(SlotMessage(number, Gone(why)))
+        self._messages.append(SlotMessage(number, Gone(why)))
         if not slot.warm:
             self._failures[slot.gpu] = self._failures.get(slot.gpu, 0) + 1
-        if self._failures.get(slot.gpu, 0) >= TRIES and slot.gpu in self._made:
+        if self._failures.get(slot.gpu, 0) >= TRIES and slot.gpu in self._in_use:
             self.given_up = why
             self.withdraw(slot.gpu)

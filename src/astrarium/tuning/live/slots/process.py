@@ -13,18 +13,19 @@ from time import monotonic
 
 
 class SlotProcess:
-    """A slot process, seen from its pool, can be told apart from others and ended. *runs* counts the runs on
-    it; *heard* is when it last gave a sign of life."""
+    """The pool makes a slot process before the process is up. *runs* counts the runs on it; *last_sign* is
+    when it last gave a sign of life."""
 
     def __init__(self, gpu: int, pipe: Connection) -> None:
         self.gpu = gpu
         self.pipe = pipe
-        self.pid = self.session = 0
+        self.pid = 0
+        self.session = 0
         self.handle: int | None = None  # of the process: its id could be used again
         self.last_words = "its process ended"
         self.runs = 0
         self.warm = False
-        self.heard = monotonic()
+        self.last_sign = monotonic()
 
     def came_up(self, pid: int) -> None:
         self.pid = pid

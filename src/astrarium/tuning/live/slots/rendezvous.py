@@ -77,9 +77,9 @@ class Rendezvous:
     def _port(self) -> int:
         assert self._store_process is not None
         with suppress(EOFError, OSError):
-            found = self._store_process.recv() if self._store_process.poll(LOADING) else "it took too long"
-            if isinstance(found, int):
-                return found
+            answer = self._store_process.recv() if self._store_process.poll(LOADING) else "it took too long"
+            if isinstance(answer, int):
+                return answer
         self._dismiss()
         raise AstrariumError("no store came up in which the processes of a trial could meet")
 

@@ -1,6 +1,6 @@
-"""A slot is a process on one GPU that trains what it is told to, one run after another.
+"""A slot is a process on one GPU that carries out the runs it is ordered to, one after another.
 
-A thread hears orders, and sends signs of life meanwhile: an iteration may be long, and says nothing of
+A thread receives orders, and sends signs of life meanwhile: an iteration may be long, and says nothing of
 whether the process is alive. Where runs share the process by lanes, each has a thread.
 """
 
@@ -68,8 +68,6 @@ class Slot:
         except OSError:
             os._exit(0)  # the backend is gone
 
-    # runs
-
     def _alone(self, member: GangMember) -> None:
         signal.signal(_DROP, self._interrupt)  # the training before may have set its own
         self._current = member
@@ -123,8 +121,6 @@ class Slot:
             raise self._opened
         return self._opened
 
-    # the GPU
-
     def _warm_up(self) -> None:
         import torch
 
@@ -152,8 +148,6 @@ class Slot:
     @property
     def _on_gpu(self) -> bool:
         return self._setup.device.startswith("cuda")
-
-    # orders
 
     def _listen(self) -> None:
         try:

@@ -66,8 +66,8 @@ def _pickled(build: Callable[..., Any]) -> bytes:
     try:
         return bytes(cloudpickle.dumps(build))
     except Exception as error:
-        told = f"a function that can be pickled with all that it refers to: {error}"
-        raise InputError("objective", build, told) from error
+        expected = f"a function that can be pickled with all that it refers to: {error}"
+        raise InputError("objective", build, expected) from error
 
 
 def opened(packed_build: bytes) -> Callable[..., Any]:

@@ -9,8 +9,8 @@ from typing import Any
 
 
 class ParkedFunction:
-    """A function of the user's runs in a thread, from one report to the next, and is parked in between: there
-    its training saves it, and there it is left, by an error of the class *leaves*."""
+    """The function runs in a thread, from one report to the next, and is parked in between: there its
+    training saves it, and there it is left, by an error of the class *leaves*."""
 
     def __init__(self, function: Callable[[], object], name: str, leaves: type[BaseException]) -> None:
         self._function = function

@@ -92,15 +92,13 @@ class Astrarium:
         trials = self._options(now, state)
         if self._each_counts(state):
             return WidthPlan(float("inf"), most_progress(trials, state.gpus, self.parameters.favour))
-        found = soonest(trials, state.gpus)
-        return WidthPlan(now + found.end, found.widths)
+        plan = soonest(trials, state.gpus)
+        return WidthPlan(now + plan.end, plan.widths)
 
     def _options(self, now: Time, state: TuningState) -> list[TrialOptions]:
         packed = self.parameters.packed
         spread = self.parameters.spread
         return [trial_options(now, row, state.gpus, state, packed, spread) for row in state.open.values()]
-
-    # waiting trials
 
     def _start_waiting(self, now: Time, state: TuningState) -> Iterator[Put]:
         widths = self._plan.widths
@@ -123,8 +121,6 @@ class Astrarium:
     def _why(self, state: TuningState) -> str:
         return "each result counts" if self._each_counts(state) else "so all of the group end soonest"
 
-    # running trials
-
     def _resize_running(self, now: Time, state: TuningState) -> Iterator[Put]:
         """Change running trials where GPUs are idle, or where all would end sooner by more than the moves
         cost."""
@@ -134,7 +130,7 @@ class Astrarium:
         plan = self._new_plan(now, state)
         as_is = max(_left(now, row, state) for row in state.running())
         settled = [row for row in state.running() if row.settled]
-        least = max(WORTH * as_is, state.moving) + _until_room(now, settled, plan, state)
+        least = max(WORTH * as_is, state.moving) + _until_free(now, settled, plan, state)
         if not each_counts and as_is - (plan.end - now) <= least:
             plan = self._unchanged_plan(now, state)
         yield from self._narrower(settled, plan, state)
@@ -143,7 +139,7 @@ class Astrarium:
     def _unchanged_plan(self, now: Time, state: TuningState) -> WidthPlan:
         """Return a plan that makes nobody narrower: idle GPUs go to the trials that would end last."""
         trials = self._options(now, state)
-        return WidthPlan(0.0, topped_up(trials, state.gpus, {each.trial: each.has for each in trials}))
+        return WidthPlan(0.0, topped_up(trials, state.gpus, {trial.trial: trial.has for trial in trials}))
 
     def _narrower(self, rows: Sequence[TrialRow], plan: WidthPlan, state: TuningState) -> Iterator[Put]:
         for row in sorted(rows, key=lambda row: plan.widths[row.trial.id]):
@@ -156,13 +152,13 @@ class Astrarium:
     def _wider(
         self, now: Time, rows: Sequence[TrialRow], plan: WidthPlan, state: TuningState
     ) -> Iterator[Put]:
-        """Make trials wider; while others make room, only to the full width: they would move twice."""
-        making_room = any(row.going is not None and row.going.width < _width(row) for row in state.running())
+        """Make trials wider; while others make way, only to the full width: they would move twice."""
+        making_way = any(row.going is not None and row.going.width < _width(row) for row in state.running())
         for row in sorted(rows, key=lambda row: -_left(now, row, state)):
             width = plan.widths[row.trial.id]
             has = _width(row)
             if width > has:
-                place = widest(state, row.trial.id, width, width - 1 if making_room else has)
+                place = widest(state, row.trial.id, width, width - 1 if making_way else has)
                 if place is not None and ends_sooner(now, row, place.width, state):
                     yield Put(row.trial.id, place, f"wider than {has}: {self._why(state)}")
 
@@ -178,7 +174,7 @@ def _left(now: Time, row: TrialRow, state: TuningState) -> float:
     return state.time_left(now, row, place.width)
 
 
-def _until_room(now: Time, rows: Sequence[TrialRow], plan: WidthPlan, state: TuningState) -> float:
-    """Return the time until narrower trials have made room, at the end of their iterations."""
+def _until_free(now: Time, rows: Sequence[TrialRow], plan: WidthPlan, state: TuningState) -> float:
+    """Return the time until trials that are made narrower have left their GPUs: to the end of iterations."""
     leaving = [row for row in rows if plan.widths[row.trial.id] < _width(row)]
     return max((state.left(now, row) % 1 * state.runtime(row).at(_width(row)) for row in leaving), default=0)

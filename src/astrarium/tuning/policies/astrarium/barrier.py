@@ -43,7 +43,7 @@ def _expected(trials: Sequence[TrialOptions], gpus: int, plan: WidthPlan) -> flo
     idle by then, so it ends between the plan's end and the end if no GPU were ever idle."""
     if plan.end == inf or GpuBudget(gpus, plan.widths.values()).free >= 0:
         return plan.end
-    times = [(float(plan.widths[each.trial]), each.time(plan.widths[each.trial])) for each in trials]
+    times = [(float(plan.widths[trial.trial]), trial.time(plan.widths[trial.trial])) for trial in trials]
     busy = max(sum(width * time for width, time in times) / gpus, *(time for _, time in times))
     return (plan.end + busy) / 2
 
@@ -51,57 +51,58 @@ def _expected(trials: Sequence[TrialOptions], gpus: int, plan: WidthPlan) -> flo
 def topped_up(trials: Sequence[TrialOptions], gpus: int, widths: dict[int, Width]) -> dict[int, Width]:
     """Use up spare GPUs: running trials keep what they have, and trials that would end last get more."""
     budget = GpuBudget(gpus, widths.values())
-    found = dict(widths)
+    topped = dict(widths)
     if budget.free < 0:
-        return found
-    for each in sorted(trials, key=lambda each: -each.has):
-        if each.has > found[each.trial] and budget.changed(found[each.trial], each.has):
-            found[each.trial] = each.has
-    last = [(-each.time(found[each.trial]), number) for number, each in enumerate(trials)]
+        return topped
+    for trial in sorted(trials, key=lambda trial: -trial.has):
+        if trial.has > topped[trial.trial] and budget.changed(topped[trial.trial], trial.has):
+            topped[trial.trial] = trial.has
+    last = [(-trial.time(topped[trial.trial]), number) for number, trial in enumerate(trials)]
     heapify(last)
     while last:
         end, number = heappop(last)
-        each = trials[number]
-        step = wider(found[trials[number].trial])
-        pays = step <= len(each.whole) and each.time(step) < -end
-        if pays and budget.changed(found[each.trial], step):
-            found[each.trial] = step
-            heappush(last, (-each.time(step), number))
-    return found
+        trial = trials[number]
+        step = wider(topped[trial.trial])
+        pays = step <= len(trial.whole) and trial.time(step) < -end
+        if pays and budget.changed(topped[trial.trial], step):
+            topped[trial.trial] = step
+            heappush(last, (-trial.time(step), number))
+    return topped
 
 
 def _bisected(trials: Sequence[TrialOptions], way: TryPlan) -> WidthPlan:
-    low = max(1.0, *(each.best for each in trials))
-    high = max(low, sum(max(each.parts[0], each.whole[0]) for each in trials))
-    best = way(low) or way(high) or WidthPlan(inf, {each.trial: Width(1) for each in trials})
+    low = max(1.0, *(trial.best for trial in trials))
+    high = max(low, sum(max(trial.parts[0], trial.whole[0]) for trial in trials))
+    best = way(low) or way(high) or WidthPlan(inf, {trial.trial: Width(1) for trial in trials})
     high = min(high, best.end)
     while high > low * NEAR:
         guess = sqrt(low * high)
-        found = way(guess)
-        if found is None:
+        plan = way(guess)
+        if plan is None:
             low = guess
         else:
-            best = found
-            high = min(guess, found.end)
+            best = plan
+            high = min(guess, plan.end)
     return best
 
 
 def _at_once(trials: Sequence[TrialOptions], gpus: int, end: float) -> WidthPlan | None:
     widths = {}
     last = 0.0
-    for each in trials:
-        width = _least_width(each, end)
+    for trial in trials:
+        width = _least_width(trial, end)
         if width is None:
             return None
-        widths[each.trial], last = width, max(last, each.time(width))
+        widths[trial.trial] = width
+        last = max(last, trial.time(width))
     return WidthPlan(last, widths) if GpuBudget(gpus, widths.values()).free >= 0 else None
 
 
-def _least_width(each: TrialOptions, end: float) -> Width | None:
-    for parts in range(len(each.parts), 1, -1):
-        if each.parts[parts - 1] <= end:
+def _least_width(trial: TrialOptions, end: float) -> Width | None:
+    for parts in range(len(trial.parts), 1, -1):
+        if trial.parts[parts - 1] <= end:
             return part(parts)
-    return next((whole(gpus) for gpus, time in enumerate(each.whole, 1) if time <= end), None)
+    return next((whole(gpus) for gpus, time in enumerate(trial.whole, 1) if time <= end), None)
 
 
 def _queued(trials: Sequence[TrialOptions], gpus: int, packed: int, end: float) -> WidthPlan | None:
@@ -111,22 +112,22 @@ def _queued(trials: Sequence[TrialOptions], gpus: int, packed: int, end: float) 
     alone = list[float]()
     wide = 0
     last = 0.0
-    for each in trials:
-        if packed > 1 and each.parts[packed - 1] <= end:
-            widths[each.trial] = part(packed)
-            shared.append(each.parts[packed - 1])
+    for trial in trials:
+        if packed > 1 and trial.parts[packed - 1] <= end:
+            widths[trial.trial] = part(packed)
+            shared.append(trial.parts[packed - 1])
             continue
-        count = next((count for count, time in enumerate(each.whole, 1) if time <= end), 0)
+        count = next((count for count, time in enumerate(trial.whole, 1) if time <= end), 0)
         if not count:
             return None
-        widths[each.trial] = whole(count)
+        widths[trial.trial] = whole(count)
         if count == 1:
-            alone.append(each.whole[0])
+            alone.append(trial.whole[0])
         else:
             wide = wide + count
-            last = max(last, each.whole[count - 1])
-    found = _end_of_queue(shared, alone, gpus - wide, packed, end)
-    return None if found is None else WidthPlan(max(last, found), widths)
+            last = max(last, trial.whole[count - 1])
+    finish = _end_of_queue(shared, alone, gpus - wide, packed, end)
+    return None if finish is None else WidthPlan(max(last, finish), widths)
 
 
 def _end_of_queue(

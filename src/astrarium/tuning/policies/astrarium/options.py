@@ -56,7 +56,7 @@ def trial_options(
 
 def trials_per_gpu(trials: Iterable[TrialOptions]) -> int:
     """Return how many trials may share a GPU so that it pays for all of them."""
-    return min((len(each.parts) for each in trials), default=1)
+    return min((len(trial.parts) for trial in trials), default=1)
 
 
 class _Factors(NamedTuple):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
+from typing import NamedTuple
 
 from astrarium.core.quantities import SECOND
 from astrarium.tuning.policies._widths import GpuBudget, wider
@@ -20,50 +21,53 @@ from astrarium.tuning.runtime import Width
 def most_progress(trials: Sequence[TrialOptions], gpus: int, favour: float) -> dict[int, Width]:
     """Return the best widths over every number of trials on a shared GPU: trials of most weight run, and each
     further GPU goes where it brings most."""
-    ordered = sorted(trials, key=lambda each: (-_weight(each, favour), each.trial))
-    found = [_plan_with(ordered, gpus, packed, favour) for packed in range(1, trials_per_gpu(trials) + 1)]
-    return max(found, key=lambda each: each[0])[1]
+    ordered = sorted(trials, key=lambda trial: (-_weight(trial, favour), trial.trial))
+    plans = [_plan_with(ordered, gpus, packed, favour) for packed in range(1, trials_per_gpu(trials) + 1)]
+    return max(plans, key=lambda plan: plan.worth).widths
 
 
-def _plan_with(
-    trials: Sequence[TrialOptions], gpus: int, packed: int, favour: float
-) -> tuple[float, dict[int, Width]]:
-    """Return what the plan is worth, and its widths. Trials beyond what the GPUs hold wait, with the least
-    width."""
+class _ProgressPlan(NamedTuple):
+    worth: float
+    widths: dict[int, Width]
+
+
+def _plan_with(trials: Sequence[TrialOptions], gpus: int, packed: int, favour: float) -> _ProgressPlan:
+    """Plan with so many trials on a shared GPU. Trials beyond what the GPUs hold wait, with the least width
+    of all."""
     first = Width(1, packed)
-    widths = {each.trial: first for each in trials}
+    widths = {trial.trial: first for trial in trials}
     on = trials[: gpus * packed]
-    weights = [_weight(each, favour) for each in on]
-    worth = sum(weight * _speed(each, first) for weight, each in zip(weights, on, strict=True))
+    weights = [_weight(trial, favour) for trial in on]
+    worth = sum(weight * _speed(trial, first) for weight, trial in zip(weights, on, strict=True))
     budget = GpuBudget(gpus, [first] * len(on))
     steps = [
-        (-weight * _gain(each, first), n) for n, (weight, each) in enumerate(zip(weights, on, strict=True))
+        (-weight * _gain(trial, first), n) for n, (weight, trial) in enumerate(zip(weights, on, strict=True))
     ]
     heapify(steps)
     while steps:
         gain, n = heappop(steps)
-        each = on[n]
-        before = widths[on[n].trial]
+        trial = on[n]
+        before = widths[trial.trial]
         if gain >= 0 or not budget.changed(before, wider(before)):
             continue
-        widths[each.trial] = wider(before)
-        worth += weights[n] * (_speed(each, wider(before)) - _speed(each, before))
-        heappush(steps, (-weights[n] * _gain(each, wider(before)), n))
-    return worth, widths
+        widths[trial.trial] = wider(before)
+        worth += weights[n] * (_speed(trial, wider(before)) - _speed(trial, before))
+        heappush(steps, (-weights[n] * _gain(trial, wider(before)), n))
+    return _ProgressPlan(worth, widths)
 
 
-def _weight(each: TrialOptions, favour: float) -> float:
-    return float(each.total**favour * max(each.alone / SECOND, 1.0) ** (-favour / 2))
+def _weight(trial: TrialOptions, favour: float) -> float:
+    return float(trial.total**favour * max(trial.alone / SECOND, 1.0) ** (-favour / 2))
 
 
-def _speed(each: TrialOptions, width: Width) -> float:
+def _speed(trial: TrialOptions, width: Width) -> float:
     """Return the trial's speed at this width; 1 is one GPU alone."""
-    return each.alone / max(each.time(width), 1.0)
+    return trial.alone / max(trial.time(width), 1.0)
 
 
-def _gain(each: TrialOptions, width: Width) -> float:
+def _gain(trial: TrialOptions, width: Width) -> float:
     """Return the extra speed that each further GPU brings; zero once adding one no longer helps."""
     step = wider(width)
-    if step > len(each.whole):
+    if step > len(trial.whole):
         return 0.0
-    return (_speed(each, step) - _speed(each, width)) / float(step - width)
+    return (_speed(trial, step) - _speed(trial, width)) / float(step - width)
