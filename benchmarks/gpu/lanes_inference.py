@@ -20,7 +20,7 @@ from _measure import Row
 from astrarium.core.quantities import SECOND
 from astrarium.device.live.backend import Needs
 from astrarium.device.live.torch_backend import TorchGpu
-from astrarium.device.salus import trace
+from astrarium.device.salus_trace import trace
 
 KINDS = (("resnet50", 32), ("resnet18", 64), ("mobilenet_v2", 64), ("bert_base", 8), ("transformer", 16))
 # Salus's jobs of 1, 5 and 10 minutes last 0.6, 3 and 6 seconds

@@ -137,21 +137,21 @@ def _asked(driver: Path, gpu: str, environ: Mapping[str, str]) -> list[str]:
     asking = {name: value for name, value in environ.items() if name != "LD_PRELOAD"}
     command = [sys.executable, "-I", "-S", "-c", _QUESTION, str(driver)]
     try:
-        told = subprocess.run(command, env=asking, capture_output=True, text=True, timeout=PATIENCE)
+        answer = subprocess.run(command, env=asking, capture_output=True, text=True, timeout=PATIENCE)
     except subprocess.TimeoutExpired:
         raise NoGpu(f"{driver} did not answer within {PATIENCE:.0f} s") from None
-    if told.returncode != 0:
-        raise NoGpu(f"no GPU {gpu}: {_reason(told, driver)} ({_device_files()})")
-    return told.stdout.strip().split(" ", 2)
+    if answer.returncode != 0:
+        raise NoGpu(f"no GPU {gpu}: {_reason(answer, driver)} ({_device_files()})")
+    return answer.stdout.strip().split(" ", 2)
 
 
-def _reason(told: subprocess.CompletedProcess[str], driver: Path) -> str:
-    lines = told.stderr.strip().splitlines()
-    if told.returncode < 0:
-        return f"asking {driver} ended with signal {-told.returncode}"
+def _reason(answer: subprocess.CompletedProcess[str], driver: Path) -> str:
+    lines = answer.stderr.strip().splitlines()
+    if answer.returncode < 0:
+        return f"asking {driver} ended with signal {-answer.returncode}"
     return f"{driver}: {lines[-1] if lines else 'no answer'}"
 
 
 def _device_files() -> str:
-    found = sorted(path.name for path in Path("/dev").glob("nvidia[0-9]*"))
-    return f"device files: {', '.join(found)}" if found else "no device files /dev/nvidia0, ..."
+    names = sorted(path.name for path in Path("/dev").glob("nvidia[0-9]*"))
+    return f"device files: {', '.join(names)}" if names else "no device files /dev/nvidia0, ..."

@@ -22,7 +22,7 @@ Carrier = Literal["must", "may", "none"]  # whether MPS is used
 
 @dataclass(frozen=True)
 class PreparedLaunch:
-    """A prepared launch has the program's environment, and the line that describes it."""
+    """A prepared launch has the program's environment, and a sentence that describes it."""
 
     environment: dict[str, str]
     said: str
@@ -44,20 +44,20 @@ def shared(
     gpu = probe(driver, client.gpu, environ)
     home = private_home(environ)
     gate = prepared(gate_library(environ), driver, home)
-    found = _carried(carrier, home, environ)
+    mps_state = _carried(carrier, home, environ)
     policy = _prepare_board(client, settings, gpu)
-    environment = client_environment({**environ, **found.variables}, gate, client)
-    said = f"{client.name} as {client.kind} on {gpu.name} ({client.gpu}), policy {policy}"
-    return PreparedLaunch(environment, f"{said}, board {client.board}, {found.said}")
+    environment = client_environment({**environ, **mps_state.variables}, gate, client)
+    description = f"{client.name} as {client.kind} on {gpu.name} ({client.gpu}), policy {policy}"
+    return PreparedLaunch(environment, f"{description}, board {client.board}, {mps_state.said}")
 
 
 def _carried(carrier: Carrier, home: Path, environ: Mapping[str, str]) -> mps.Mps:
     if carrier == "none":
         return mps.without(home)
-    found = mps.start(home, environ)
-    if carrier == "must" and not found.running:
-        raise InputError("--policy", None, f"one that does without MPS, as there is {found.said}")
-    return found
+    state = mps.start(home, environ)
+    if carrier == "must" and not state.running:
+        raise InputError("--policy", None, f"one that does without MPS, as there is {state.said}")
+    return state
 
 
 def _prepare_board(client: Client, settings: Mapping[str, float], gpu: GpuInfo) -> str:

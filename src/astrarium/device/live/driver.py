@@ -79,7 +79,7 @@ class LaneDriver:
 
     def arrive(self, job: Job, charges: Charges, *events: Event) -> None:
         with self._changed:
-            self._estimates.booked(job.id, measured=charges.done > 0)
+            self._estimates.arrived(job.id, measured=charges.done > 0)
             self._charges[job.id] = charges
             gone = self._step((contract.JobArrived(job, charges.done), *events))
         self._close(gone)
@@ -206,7 +206,7 @@ class LaneDriver:
 
     def _timers_due(self, names: list[str]) -> None:
         gone: set[int] = set()
-        with suppress(Exception), self._changed:  # every job has been told of the error
+        with suppress(Exception), self._changed:  # every job has been refused with the error
             gone = self._step([TimerFired(name) for name in names])
         self._close(gone)
 

@@ -10,7 +10,7 @@ lanes.
 The first iterations of a job that does not say what it needs run while nobody else does, and are measured. A
 job that fails, or runs out of memory, ends by itself; the others go on. Memory that a turn shows beyond what
 was known of a job is charged to it, and where there is none left, that job ends. An error of the policy, or
-of the record, ends the sharing: every job is told.
+of the record, ends the sharing: it ends every job.
 """
 
 from __future__ import annotations
