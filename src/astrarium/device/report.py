@@ -68,7 +68,7 @@ def summarize(record: DeviceRecord) -> JobsSummary:
 
 
 def _at_once(record: DeviceRecord) -> int:
-    """Spans of different lanes that overlap; where one ends as another starts they do not."""
+    """Count spans of different lanes that overlap; where one ends as another starts they do not."""
     changes = [(span.start, 1) for span in record.spans] + [(span.end, -1) for span in record.spans]
     running = most = 0
     for _, change in sorted(changes):
@@ -78,7 +78,7 @@ def _at_once(record: DeviceRecord) -> int:
 
 
 def overview_table(summaries: Mapping[str, JobsSummary]) -> Table:
-    """One row for each policy. Times in minutes where they are long."""
+    """Make one row for each policy, with times in minutes where they are long."""
     unit, size = unit_of(max(of_policy.makespan_s for of_policy in summaries.values()))
     times = ("makespan", "mean queueing", "mean completion", "p95 completion")
     table = plain_table("policy", "finished", *(f"{name} {unit}" for name in times), "switches", "lanes")
@@ -96,7 +96,7 @@ def overview_table(summaries: Mapping[str, JobsSummary]) -> Table:
 
 
 def jobs_table(record: DeviceRecord) -> Table:
-    """In order of arrival; the first if there are very many."""
+    """Make rows in order of arrival; of the first jobs if there are very many."""
     unit, size = unit_of(_end(record) / SECOND)
     names = (f"{name} {unit}" for name in ("arrived", "admitted", "started", "ended"))
     table = plain_table("job", *names, "turns", "outcome")
@@ -177,7 +177,7 @@ def _cells(row: JobRow) -> list[Any]:
 
 
 def draw_turns(records: Sequence[tuple[str, DeviceRecord]], path: Path) -> None:
-    """A panel for each policy, a line for each job: gray while it waits, else in its lane's color."""
+    """Draw a panel for each policy, with a row for each job: gray while it waits, else its lane's color."""
     from astrarium.run.plots import COLORS, margins, picture
 
     shown = min(_MOST_SHOWN, max(len(record.rows) for _, record in records))
@@ -193,7 +193,7 @@ def draw_turns(records: Sequence[tuple[str, DeviceRecord]], path: Path) -> None:
 
 
 def _panel(ax: Any, record: DeviceRecord, shown: int, size: float, colors: Sequence[str]) -> None:
-    """One collection of bars for each job: thousands of turns are drawn in a moment."""
+    """Draw one collection of bars for each job: thousands of turns are drawn in a moment."""
     lanes = _side_by_side(record.spans)
     spans: dict[int, list[Span]] = {}
     for span in record.spans:
@@ -212,7 +212,7 @@ def _panel(ax: Any, record: DeviceRecord, shown: int, size: float, colors: Seque
 
 
 def _side_by_side(spans: Sequence[Span]) -> dict[int, int]:
-    """A place for each lane, the lowest that none of those still open has."""
+    """Return a place for each lane, the lowest that none of those still open has."""
     opened = {span.lane: span.start for span in reversed(spans)}
     closed = {span.lane: span.end for span in spans}
     places: dict[int, int] = {}

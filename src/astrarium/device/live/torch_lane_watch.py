@@ -55,8 +55,8 @@ class LaneWatch:
         self._of(job, view)
 
     def due(self, job: int, allocations: Callable[[], int], shared: bool = True) -> bool:
-        """Tell, after every turn, whether to look. *asked* tells how often the device was asked for memory so
-        far, which takes some time too. In a *shared* lane that must be known after each turn."""
+        """Tell, after every turn, whether to look. *allocations* returns how often the device was asked for
+        memory so far, which takes some time too. In a *shared* lane that must be known after each turn."""
         self._turns[job] += 1
         turn = self._turns[job]
         if not shared and turn > 2 * OFTEN and turn % OFTEN:

@@ -39,8 +39,8 @@ def arrivals_of(trace: Iterable[TraceJob], turn: Time = 0) -> list[Arrival]:
 
 
 def job_of(number: int, workload: SalusWorkload, iterations: int, turn: Time = 0, name: str = "") -> Job:
-    """Iterations shorter than a *turn* are run as many at a time as fill it: less to simulate, and as much
-    work."""
+    """Return a job. Iterations shorter than a *turn* are run as many at a time as fill it: less to simulate,
+    and as much work."""
     size = (workload.persistent, workload.ephemeral)
     turns = divided(workload.iteration, iterations, turn)
     return Job(number, name or workload.name, *size, *turns, demand=workload.demand)
