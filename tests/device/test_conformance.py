@@ -56,7 +56,7 @@ class PlainSuite(DevicePolicyConformance):
     policy: ClassVar[type] = Plain
     pure_module = False  # this file imports random, for a policy that should not
 
-    def make(self, *told: Any) -> Any:
+    def make(self, *arguments: Any) -> Any:
         return self.policy()
 
 

@@ -83,9 +83,9 @@ def test_whatever_is_found_is_safe(script: list[tuple[str, tuple[int, int], set[
     jobs = 0
     for what, (persistent, ephemeral), busy in script:
         if what == "find":
-            found = layout.find(persistent, ephemeral, busy)
-            lane = None if found is None else layout.lane(found)
-            if found == NEW_LANE:
+            number = layout.find(persistent, ephemeral, busy)
+            lane = None if number is None else layout.lane(number)
+            if number == NEW_LANE:
                 layout.open(jobs, persistent, ephemeral)
             elif lane is not None:
                 layout.join(lane, jobs, persistent, ephemeral)
