@@ -45,7 +45,9 @@ class Training:
     def slowed(self, now: Time, iteration: float) -> None:
         """What is left of the iteration goes on at another pace."""
         part = (self.ends - max(now, self.since)) / self.iteration
-        self.first, self.since, self.iteration = self.done, max(now, self.since), iteration
+        self.first = self.done
+        self.since = max(now, self.since)
+        self.iteration = iteration
         self.ends = self.since + max(1, ceil(part * iteration))
 
 
@@ -94,7 +96,7 @@ class FakeBackend:
         assert not self.closed
         assert work.trial not in self._running
         assert set(work.place.gpus) <= set(self.gpus)
-        assert self._room(work), f"{work} has no room"
+        assert self._fits(work), f"{work} does not fit"
         assert work.start is None or work.start in self.kept, f"{work.start} was never kept"
         self.started.append(work)
         self.orders.append(("start", work.trial))
@@ -104,7 +106,7 @@ class FakeBackend:
         training = Training(work, done, self.clock.now + cost, self._pace(work))
         self._running[work.trial] = training
         self._later(training.ends, lambda: self._iterated(training))
-        self._crowd_changed(work)
+        self._change_pace_of_others(work)
 
     def stop(self, trial: int, run: int) -> None:
         self.orders.append(("stop", trial))
@@ -169,7 +171,7 @@ class FakeBackend:
         training = self._running.get(trial)
         return training if training is not None and training.work.run == run else None
 
-    def _room(self, work: Work) -> bool:
+    def _fits(self, work: Work) -> bool:
         return all(
             sum(training.work.place.share for training in self._on(gpu)) + work.place.share <= 1
             for gpu in work.place.gpus
@@ -186,7 +188,7 @@ class FakeBackend:
         others = sum(training.work.trial != work.trial for training in self._on(place.gpus[0]))
         return runtime.iteration * runtime.packing**others
 
-    def _crowd_changed(self, work: Work) -> None:
+    def _change_pace_of_others(self, work: Work) -> None:
         """Those beside it go on at another pace."""
         if self._shared and work.place.parts > 1:
             for training in self._on(work.place.gpus[0]):
@@ -241,7 +243,7 @@ class FakeBackend:
         if self._running.get(work.trial) is not training:
             return
         del self._running[work.trial]
-        self._crowd_changed(work)
+        self._change_pace_of_others(work)
         if keep and training.done:
             self.kept.add(Checkpoint(work.candidate, training.done))
         if ending == "left":

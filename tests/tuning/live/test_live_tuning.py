@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,144 +14,22 @@ from astrarium.core.choice import made
 from astrarium.core.engine import Engine
 from astrarium.core.policy import SetTimer, TimerFired
 from astrarium.core.quantities import FOREVER, MILLISECOND, SECOND, Time
-from astrarium.core.trace import Step, read_trace, write_trace
+from astrarium.core.trace import read_trace, write_trace
 from astrarium.run.replay import replay
 from astrarium.testing.tuning_runs import costs_of
 from astrarium.testing.tuning_runs import run as simulated
 from astrarium.tuning.contract import Action, Event, MovingMeasured, Pause, Put
-from astrarium.tuning.level import Truth
 from astrarium.tuning.live.backend import Checkpoint, GpusSeen, RunEnded
-from astrarium.tuning.live.checkpoints import Checkpoints
-from astrarium.tuning.live.estimates import Estimates
-from astrarium.tuning.live.loop.journal import Journal
 from astrarium.tuning.live.loop.limits import LiveLimits
-from astrarium.tuning.live.loop.live_tuning import LiveTuning, live_tuning
-from astrarium.tuning.live.run.journal import FileJournal
-from astrarium.tuning.policies import searches, tuning_policies
+from astrarium.tuning.live.loop.live_tuning import LiveTuning
+from astrarium.tuning.policies import tuning_policies
 from astrarium.tuning.runtime import Place, Runtime
-from astrarium.tuning.samplers import RandomSampler, Standing
-from astrarium.tuning.scenario.schema import CostsSection
-from astrarium.tuning.scenario.tasks import TASKS
+from astrarium.tuning.samplers import Standing
 from astrarium.tuning.state import Outcome, TuningState
-from tests.support.tuning.fakes import Clock, FakeBackend, play
+from tests.support.tuning.live_search import SMALL, TASK, Play, all_ended_well
 
 POLICIES = ["fifo", "static-fluid", "dynamic-fluid"]
-TASK = TASKS["cifar10-alexnet"]
-SMALL: dict[str, dict[str, Any]] = {
-    "random": {"candidates": 9, "iterations": 4},
-    "successive-halving": {"candidates": 27, "iterations": 27},
-    "hyperband": {"iterations": 9},
-    "asha": {"candidates": 27, "iterations": 9, "concurrency": 6},
-    "pbt": {"population": 6, "iterations": 9, "interval": 3},
-}
 SYNCHRONOUS = ["random", "successive-halving", "hyperband", "pbt"]
-
-
-class TrueEstimates(Estimates):
-    """Beliefs that are the truth, once a candidate has trained."""
-
-    def __init__(self, truth: Truth) -> None:
-        self._truth = truth
-        self._met = set[int]()
-        self._unheard = set[int]()
-
-    def seen(self, candidate: int, gpus: int, sharers: float, took: Time, first: bool = False) -> None:
-        self._unheard |= {candidate} - self._met
-
-    def news(self) -> dict[int, Runtime]:
-        new = self._unheard
-        self._unheard = set()
-        self._met |= new
-        return {number: self._truth.runtime(number) for number in sorted(new)}
-
-
-class Play:
-    """A search on GPUs that are not there. *more* goes to the backend."""
-
-    def __init__(
-        self,
-        search: str = "random",
-        policy: Any = "fifo",
-        gpus: int = 4,
-        seed: int = 1,
-        target: float | None = None,
-        journal: Journal | None = None,
-        true_estimates: bool = True,
-        limits: LiveLimits | None = None,
-        costs: CostsSection | None = None,
-        settings: dict[str, Any] | None = None,
-        moving: Time | None = None,
-        **more: Any,
-    ) -> None:
-        self.truth = Truth(TASK, seed)
-        self.clock = Clock()
-        self.costs = costs or costs_of(0, 0)
-        self.steps: list[Step] = []
-        self.backend = FakeBackend(
-            self.clock, self.truth.runtime, self._worth, gpus, self.costs.starting, self.costs.moving, **more
-        )
-        chosen = policy
-        if isinstance(policy, str):
-            chosen = made(tuning_policies.get(policy), None, field="policy")
-        self.live: LiveTuning = live_tuning(
-            made(searches.get(search), {**SMALL[search], **(settings or {})}, field="search"),
-            RandomSampler(self.truth.space, seed),
-            chosen,
-            self.backend,
-            TASK.goal,
-            target,
-            self.truth.space,
-            TuningState(self.costs.moving if moving is None else moving, self.truth.usual),
-            journal=journal,
-            limits=limits or LiveLimits(progress=FOREVER, patience=100_000 * SECOND),
-            estimates=TrueEstimates(self.truth) if true_estimates else Estimates(),
-            record=self.steps.append,
-        )
-        self.truth.values = lambda number: self.live.session.candidates[number].values
-
-    def _worth(self, candidate: int, iterations: int) -> float:
-        return TASK.value(self.truth._parts(candidate), iterations, self.truth.seed, candidate)
-
-    def go(self, until: Callable[[], bool] | None = None) -> Play:
-        play(self.live, self.clock, until=until)
-        return self
-
-    def go_seconds(self, seconds: float) -> Play:
-        """Something happens then, so that the backend has news."""
-        at = round(seconds * SECOND)
-        self.backend.at(seconds, lambda: self.backend.change(self.backend.gpus))
-        return self.go(lambda: self.clock.now >= at)
-
-    @property
-    def rows(self) -> Any:
-        return self.live.state.ledger.rows
-
-    def outcomes(self) -> Counter[Outcome]:
-        return Counter(row.outcome for row in self.rows.values())
-
-    def endings(self) -> list[Any]:
-        return [
-            (
-                candidate.values,
-                candidate.source,
-                candidate.standing,
-                [(one.iterations, one.value) for one in candidate.history],
-            )
-            for candidate in self.live.session.candidates.values()
-        ]
-
-
-def all_ended_well(played: Play) -> None:
-    session = played.live.session
-    assert session.over == "the search is done"
-    assert Standing.OPEN not in {candidate.standing for candidate in session.candidates.values()}
-    assert not played.live.state.open
-    assert played.outcomes()[Outcome.FINISHED] == sum(
-        len(candidate.history) for candidate in session.candidates.values()
-    )
-
-
-# the same as simulated
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -221,9 +98,6 @@ def test_a_recording_replays(tmp_path: Path) -> None:
     engine = Engine(again, made(tuning_policies.get("dynamic-fluid"), None, field="policy"), validate=True)
     assert replay(engine, read_trace(tmp_path / "trace", Event, Action)) is None
     assert again.ledger == played.live.state.ledger
-
-
-# what befalls trials
 
 
 @pytest.mark.parametrize("search", SMALL)
@@ -304,19 +178,6 @@ def test_a_failure_is_reported_and_its_gpu_is_free() -> None:
     assert played.rows[0].reason == "out of memory"
     assert played.live.session.candidates[0].standing is Standing.FAILED
     assert played.outcomes() == {Outcome.FINISHED: 8, Outcome.FAILED: 1}
-
-
-def test_who_failed_is_not_trained_again_by_a_run_that_goes_on(tmp_path: Path) -> None:
-    path = tmp_path / "journal"
-    kept = KeptCheckpoints()
-    first = Play("hyperband", "fifo", gpus=2, journal=FileJournal(path, kept), kept=kept.all)
-    first.backend.failing = lambda number, at: "out of memory" if number == 0 else ""
-    first.go()
-    again = Play("hyperband", "fifo", gpus=2, journal=FileJournal(path, kept), kept=kept.all).go()
-    assert again.endings() == first.endings()
-    assert not again.backend.started
-    assert again.live.session.candidates[0].reason == "out of memory"
-    assert again.outcomes() == first.outcomes()
 
 
 @pytest.mark.parametrize("value", [float("nan"), None])
@@ -501,98 +362,3 @@ def test_copies_begin_with_the_checkpoints_of_others() -> None:
         first = next(work for work in played.backend.started if work.candidate == copy.number)
         assert first.start is not None
         assert first.start.candidate == copy.source
-
-
-# a run that was killed
-
-
-class KeptCheckpoints(Checkpoints):
-    def __init__(self) -> None:
-        self.all: set[Checkpoint] = set()
-
-    def kept(self, candidate: int) -> list[int]:
-        return [checkpoint.iterations for checkpoint in self.all if checkpoint.candidate == candidate]
-
-    def clear(self, candidate: int) -> None:
-        self.all -= {checkpoint for checkpoint in self.all if checkpoint.candidate == candidate}
-
-
-@pytest.mark.parametrize("search", SYNCHRONOUS)
-@pytest.mark.parametrize("every", [1, 4, 11])
-def test_a_run_that_is_killed_goes_on_where_it_was(search: str, every: int, tmp_path: Path) -> None:
-    """Again and again. Nothing is trained twice but the iteration that was going on."""
-    whole = Play(search, "dynamic-fluid").go()
-    kept = KeptCheckpoints()
-    trained = list[tuple[int, int]]()
-    lives = 0
-    while True:
-        journal = FileJournal(tmp_path / "journal", kept)
-        played = Play(search, "dynamic-fluid", journal=journal, kept=kept.all)
-        budget = iter(range(every + 2))
-        played.go(lambda budget=budget: next(budget, None) is None)  # type: ignore[misc]
-        trained += played.backend.trained
-        lives += 1
-        if played.live.over:
-            break
-        assert lives < 1000
-    all_ended_well(played)
-    assert played.endings() == whole.endings()
-    assert played.live.session.best[-1][1:] == whole.live.session.best[-1][1:]
-    assert Counter(trained) == Counter(whole.backend.trained)
-    assert lives > 1
-
-
-def test_a_finished_run_that_is_run_again_trains_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "journal"
-    kept = KeptCheckpoints()
-    first, again = (
-        Play("hyperband", "dynamic-fluid", journal=FileJournal(path, kept), kept=kept.all).go()
-        for _ in range(2)
-    )
-    assert again.endings() == first.endings()
-    assert not again.backend.started
-    assert again.clock.now == 0
-
-
-def test_what_has_no_checkpoint_or_other_values_is_run_again(tmp_path: Path) -> None:
-    path = tmp_path / "journal"
-    kept = KeptCheckpoints()
-    Play("random", "fifo", journal=FileJournal(path, kept), kept=kept.all).go()
-    kept.clear(2)
-    again = Play("random", "fifo", journal=FileJournal(path, kept), kept=kept.all).go()
-    assert {work.candidate for work in again.backend.started} == {2}
-    other = Play("random", "fifo", seed=7, journal=FileJournal(path, kept), kept=kept.all).go()
-    assert {work.candidate for work in other.backend.started} == set(range(9))
-    assert all(work.start is None for work in other.backend.started)
-
-
-def test_a_torn_line_never_was(tmp_path: Path) -> None:
-    path = tmp_path / "journal"
-    kept = KeptCheckpoints()
-    kept.all.add(Checkpoint(0, 3))
-    values = {"rate": 0.1, "kind": "gru", "none": None, "odd": {1, 2}}
-    FileJournal(path, kept).began(0, values)
-    kept.all.add(Checkpoint(0, 3))
-    FileJournal(path, kept).finished(0, values, 3, 0.5)
-    whole = path.read_bytes()
-    with path.open("ab") as file:
-        file.write(b'{"candidate": 1, "val')
-    journal = FileJournal(path, kept)
-    known = journal.result(0, values, 3)
-    assert known is not None
-    assert known.value == 0.5
-    assert path.read_bytes() == whole
-    assert journal.result(0, {**values, "rate": 0.2}, 3) is None
-    assert (journal.kept(0, values, 4), journal.kept(0, values, 3), journal.kept(1, values, 4)) == (3, 0, 0)
-
-
-def test_checkpoints_are_files_in_a_folder(tmp_path: Path) -> None:
-    (tmp_path / "4").mkdir()
-    for name in ("1.pt", "12.pt", "3.pt.tmp", "best.pt"):
-        (tmp_path / "4" / name).write_bytes(b"")
-    folder = Checkpoints(tmp_path)
-    assert folder.kept(4) == [1, 12]
-    assert folder.kept(5) == []
-    folder.clear(4)
-    folder.clear(5)
-    assert folder.kept(4) == []
