@@ -202,7 +202,7 @@ def test_mps_is_started_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
     with ThreadPoolExecutor(4) as launchers:
         states = list(launchers.map(launch, range(4)))
-    assert sorted(state.said for state in states) == ["MPS"] * 3 + ["MPS, started now"]
+    assert sorted(state.description for state in states) == ["MPS"] * 3 + ["MPS, started now"]
     assert {state.variables["CUDA_MPS_PIPE_DIRECTORY"] for state in states} == {str(home / "mps" / "pipe")}
     started = [line for line in calls.read_text().splitlines() if line.startswith("-d")]
     assert started == [f"-d {home / 'mps' / 'pipe'} all"]  # for every GPU

@@ -28,7 +28,7 @@ class Mps(NamedTuple):
     """MPS runs or not; *variables* are what clients need to find it."""
 
     running: bool
-    said: str
+    description: str
     variables: dict[str, str]
 
 

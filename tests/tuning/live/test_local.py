@@ -19,7 +19,7 @@ from astrarium.core.errors import AstrariumError, InputError
 from astrarium.run.leased import GPUS, USED
 from astrarium.tuning.live.backend import Checkpoint, GpusSeen, Iterated, News, RunEnded, Work
 from astrarium.tuning.live.checkpoints import Checkpoints, path, read, write
-from astrarium.tuning.live.local import LocalTrialBackend, found_gpus
+from astrarium.tuning.live.local import LocalTrialBackend, chosen_gpus
 from astrarium.tuning.live.slots.backend import SlotBackend
 from astrarium.tuning.live.slots.environment import environment
 from astrarium.tuning.live.slots.member import GangMember
@@ -467,13 +467,13 @@ def test_builds_travel() -> None:
 
 
 def test_gpus_that_are_not_there_are_not_used() -> None:
-    assert found_gpus(3, Emulated()) == (0, 1, 2)
-    assert found_gpus([4, 7], Emulated()) == (4, 7)
+    assert chosen_gpus(3, Emulated()) == (0, 1, 2)
+    assert chosen_gpus([4, 7], Emulated()) == (4, 7)
     with pytest.raises(InputError, match="1 or more"):
-        found_gpus(0, Emulated())
+        chosen_gpus(0, Emulated())
     if not torch.cuda.is_available():
         with pytest.raises(InputError, match="emulated"):
-            found_gpus(2, None)
+            chosen_gpus(2, None)
 
 
 @pytest.mark.thorough
