@@ -127,7 +127,7 @@ def probe(driver: Path, gpu: str, environ: Mapping[str, str] = os.environ) -> Gp
 def count_gpus(environ: Mapping[str, str] = os.environ) -> int:
     """Return how many GPUs programs of this environment see, without importing PyTorch."""
     try:
-        return _ask(find_driver(environ), environ.get(VISIBLE, "of this machine"), environ).count
+        return _ask(find_driver(environ), environ.get(VISIBLE, "of this machine"), environ).gpus
     except NoGpu:
         return 0
 
@@ -135,7 +135,7 @@ def count_gpus(environ: Mapping[str, str] = os.environ) -> int:
 class _Answer(NamedTuple):
     """The driver answers how many devices there are, and the size and the name of the first one."""
 
-    count: int
+    gpus: int
     sms: int
     name: str
 
