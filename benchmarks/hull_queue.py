@@ -19,9 +19,8 @@ from astrarium.serving.policies.orloj.score import ScoreTable
 
 Floats = npt.NDArray[np.float64]
 PENDING = [10, 100, 1_000, 10_000, 100_000]
-# us for an insertion
-BAR_AT = 10_000
-BAR = 20.0
+BAR_AT = 10_000  # pending
+BAR = 20.0  # us for an insertion
 STEPS = 20_000  # of each kind, at least, in a repetition
 RATE = 1e-4 / MILLISECOND  # Orloj's b
 SLO = 10 * SECOND

@@ -34,9 +34,8 @@ COMMON = [
     Load("one model, 8 GPUs", {"resnet50": RESNET50}, 8, 5_000),
     Load("A100 zoo, 64 GPUs", "zoo:A100", 64, 16_500),
 ]
-# requests
-NATIVE = 600_000
-PYTHON = 60_000
+NATIVE = 600_000  # requests
+PYTHON = 60_000  # requests
 
 
 def measure(repeats: int) -> list[Row]:

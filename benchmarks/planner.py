@@ -61,9 +61,8 @@ SHOP = {
     },
 }
 DRAWS = range(0, 4000, 1000)  # of fresh requests for each plan: Gamma traffic varies more than Poisson's
-# seconds of CPU
-QUICK = 3.0
-LARGE = 20.0
+QUICK = 3.0  # seconds of CPU
+LARGE = 20.0  # seconds of CPU
 
 
 def measure(repeats: int) -> list[Row]:
@@ -88,9 +87,6 @@ def rows_of(what: str, values: dict[str, list[float]]) -> list[Row]:
     best = max(median(each) for _, each in rivals)
     rows = [Row(f"{what}: {name}", "in time", each) for name, each in rivals]
     return [*rows, Row(f"{what}: planner", "in time", ours, bar=best)]
-
-
-# replicas with queues of their own
 
 
 def igniter_case(gpus: int) -> Problem:
@@ -132,9 +128,6 @@ def attained(problem: Problem, plan: Plan, requests: PlacementRequests) -> float
     return found.attainment or 0.0
 
 
-# groups
-
-
 def in_groups(what: str, case: Case, repeats: int) -> list[Row]:
     values: dict[str, list[float]] = {name: [] for name in (*GROUPS, "planner")}
     for seed in range(repeats):
@@ -166,9 +159,6 @@ def overall(judge: Judge, plan: Plan, requests: PlacementRequests) -> float:
     counted = [index for at, index in zip(requests.times, requests.models, strict=True) if at >= SECOND]
     parts = judge(plan, requests)
     return sum(parts[index] for index in counted) / len(counted)
-
-
-# what it costs
 
 
 def costs(repeats: int) -> list[Row]:

@@ -31,9 +31,8 @@ CANARY = PLACE / "canary"
 PRECIOUS = PLACE / f"home-{OTHER}"
 NAMES = ("progress.json", "checkpoint", "ready", "gpus-used.json", "gpus.json", "result.json")
 HUGE = 3 << 30  # bytes
-# exit codes
-AGAIN = 75
-FAILED = 3
+AGAIN = 75  # an exit code
+FAILED = 3  # an exit code
 
 
 def main() -> int:
@@ -71,9 +70,6 @@ def train() -> None:
             total += step * step
             session.checkpoint(total)
         session.result({"sum": total})
-
-
-# attacks
 
 
 def refused(what: str, deed: Callable[..., object], *words: object) -> None:

@@ -18,9 +18,8 @@ ATTACKS = (
     "links", "pipes", "sparse", "folders", "forged", "locks", "daemons", "runner", "claims", "words",
     "elsewhere", "sockets",
 )  # fmt: skip
-# the app of the arbiter's file; names
-FIRST = "first"
-GUARDED = ("canary", "precious")
+FIRST = "first"  # the app of the arbiter's file
+GUARDED = ("canary", "precious")  # names of files
 LARGE = 1 << 26  # bytes of files that nobody has filled
 Seen = dict[str, tuple[int, ...]]
 
@@ -48,8 +47,6 @@ def outcomes(home: Path) -> dict[str, str]:
     return dict(query(home, "SELECT name, outcome FROM apps"))
 
 
-# the store
-
 TWICE = """SELECT a.gpu FROM leases a JOIN leases b ON a.gpu = b.gpu AND a.id < b.id
            WHERE a.since < b.ended AND b.since < a.ended"""
 OPEN = "SELECT 1 FROM {} WHERE outcome = 'open' OR ended IS NULL"
@@ -71,9 +68,6 @@ def in_the_store(home: Path, apps: Sequence[FaultApp]) -> Iterator[tuple[str, in
     yield "apps with a finished run too many or too few", wrong
     yield "leases and runs left open", sum(len(query(home, OPEN.format(each))) for each in ("leases", "runs"))
     yield "GPUs leased twice at a time", len(query(home, TWICE))
-
-
-# the folders
 
 
 def state(folder: Path) -> Seen:
@@ -123,9 +117,6 @@ def _result(jobs: Path, app: FaultApp) -> Any:
     found = list(jobs.glob(f"apps/*-{app.name}/job-0/run-*/result.json"))
     last = max(found, key=lambda path: int(path.parent.name.partition("-")[2]), default=None)
     return json.loads(last.read_text()) if last is not None else None
-
-
-# the jobs
 
 
 def by_the_jobs(place: Path) -> Iterator[tuple[str, int]]:

@@ -21,9 +21,8 @@ from astrarium.core.errors import AstrariumError
 
 USERS = {61001: "red", 61002: "blue"}  # and their teams
 STRANGER = 61003  # of no team
-# connections at once
-IDLE = 300
-STRANGERS = 100
+IDLE = 300  # connections at once
+STRANGERS = 100  # connections at once
 
 
 class Child(NamedTuple):

@@ -52,9 +52,8 @@ from astrarium.cluster.live.machine.owners import NO_GROUP
 
 MACHINES = 2
 GPUS = 4
-# the disk of jobs, and how long it is full
-SMALL_MB = 48
-FULL_S = 6.0
+SMALL_MB = 48  # the disk of jobs
+FULL_S = 6.0  # how long it is full
 PYTHONS = ("/usr/bin/python3", "/usr/local/bin/python3")
 TICK = 0.1  # seconds
 ORPHANS = "daemons whose keeper was killed, and which are left"

@@ -23,10 +23,12 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
-from lanes_inference import many_models, packed, shortest_first
-from lanes_overhead import measure as overhead
-from lanes_sharing import equal_shares, switching
-from lanes_stage import Stage, say
+from lanes_parts.inference import many_models
+from lanes_parts.overhead import measure as overhead
+from lanes_parts.sharing import equal_shares, switching
+from lanes_parts.stage import Stage, say
+from lanes_parts.trace import shortest_first
+from lanes_parts.trials import packed
 
 from _measure import HEADER, Row, cells
 

@@ -17,9 +17,8 @@ from astrarium.core.streams import stream
 from astrarium.tuning import Workers
 from astrarium.tuning.live.random_states import random_states, restore_random, seed_all
 
-# seconds of an iteration, on the mean
 SEED = 0
-MEAN = 0.5
+MEAN = 0.5  # seconds of an iteration
 POINTS = torch.linspace(-2, 2, 64).double().unsqueeze(1)
 
 

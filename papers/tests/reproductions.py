@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -53,3 +53,33 @@ def check_explained(found: registry.Reproduction) -> None:
     """A number that differs says why."""
     for row in found.rows:
         assert row.verdict in ("agrees", "given", "no number") or row.note, row.what
+
+
+def checked(
+    reproduced: Callable[[str], registry.Reproduction],
+    names: Sequence[str | pytest.ParameterSet],
+    silent: Collection[str] = (),
+) -> type:
+    """Return the tests that all reproductions pass; the papers of *silent* ones say nothing in words."""
+
+    @pytest.mark.parametrize("name", names)
+    class Reproductions:
+        def test_findings_are_complete_and_plain(self, name: str) -> None:
+            check_complete(reproduced(name), claims=name not in silent)
+
+        def test_draw_writes_a_picture_from_decoded_data(self, name: str, tmp_path: Path) -> None:
+            check_drawn(reproduced(name), tmp_path)
+
+    return Reproductions
+
+
+def explained(
+    reproduced: Callable[[str], registry.Reproduction], names: Sequence[str | pytest.ParameterSet]
+) -> type:
+    """Return the same tests, and one that a row that differs says why."""
+
+    class Explained(checked(reproduced, names)):  # type: ignore[misc]
+        def test_a_row_that_differs_says_why(self, name: str) -> None:
+            check_explained(reproduced(name))
+
+    return Explained

@@ -71,9 +71,6 @@ def held(result: dict[str, Any], number: int) -> dict[str, int]:
     return {reason: count for reason, count in result["clients"][number]["held"].items() if count}
 
 
-# the model
-
-
 def test_alone_a_request_takes_the_sum_of_its_kernels() -> None:
     result = simulate(
         "streams", client(LATENCY, [K(3 * US), small(5 * US), K(7 * US, kind=MEMORY)], requests=2)
@@ -208,9 +205,6 @@ def test_use_of_the_gpu_is_that_of_what_ran() -> None:
 def test_orions_table_2_comes_out_within_three_per_cent() -> None:
     for pair in table2.run(Effort(quick=True)).data["simulated"].values():
         assert pair["collocated"] == pytest.approx(pair["paper"][1], rel=0.03)
-
-
-# the policies
 
 
 @pytest.mark.parametrize("policy", ["streams", "stream-priority", "mps"])
@@ -421,9 +415,6 @@ def test_tick_tock_runs_the_forward_of_one_beside_the_backward_of_the_other() ->
     assert ends(result, 1) == [7 * MS, 13 * MS, 19 * MS]
 
 
-# nothing gets lost
-
-
 def mixed(random: np.random.Generator, count: int) -> list[K]:
     return [
         K(
@@ -480,9 +471,6 @@ def test_no_request_is_faster_than_alone() -> None:
     for policy in gate.policy_names():
         result = simulate(policy, client(LATENCY, kernels, arrivals=[0, MS, 9 * MS]), *crowd(6)[1:])
         assert (result["clients"][0]["end"] - result["clients"][0]["begin"] >= alone - len(kernels)).all()
-
-
-# what cannot be
 
 
 @pytest.mark.parametrize(

@@ -119,9 +119,6 @@ def test_use_is_modelled_from_the_kind_and_the_sms() -> None:
     assert trace.use(0) == modelled_use("compute", 128 / 132)
 
 
-# the generated set
-
-
 def means(trace: KernelTrace) -> list[float]:
     """SMs, arithmetic and bandwidth, in per cent of the time."""
     took = np.array([kernel.duration for kernel in trace.kernels], float)

@@ -50,9 +50,6 @@ def nothing(problem: Problem) -> Interference:
     return NoInterference()
 
 
-# against the others
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("count", [4, 5, 6])
 def test_the_thesis_vision_models_are_served_at_least_as_well(count: int) -> None:
@@ -87,9 +84,6 @@ def test_a_model_too_large_for_one_gpu_shares_pipelines_with_others() -> None:
     plan = placed(cases.problem(case, FAIR), runtime=GroupRuntime(), effort=5.0)
     assert {replica.shape.gpus for replica in plan.of_model(0)} == {2}
     assert plan.missing == {}
-
-
-# the judge
 
 
 def test_each_replica_says_why_it_is_there() -> None:

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import msgspec
 import pytest
-from papers.tests.reproductions import QUICK, check_complete, check_drawn, listed, measured_once
+from papers.tests.reproductions import QUICK, checked, listed, measured_once
 from tests.support.paths import ROOT
 
 from astrarium_papers.astrarium import _lines, _page, ablation, figure7, goodput, heldout, latency, overload
@@ -27,25 +27,12 @@ def decoded(name: str) -> dict[str, Any]:
     return data
 
 
-# all of them
-
-
 def test_they_are_listed() -> None:
     others = {"sharing", "tuning"}  # are about other levels, and have tests of their own
     assert [name for name in listed("astrarium") if name not in others] == list(NAMES)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_findings_are_complete_and_plain(name: str) -> None:
-    check_complete(reproduced(name))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_draw_writes_a_picture_from_decoded_data(name: str, tmp_path: Path) -> None:
-    check_drawn(reproduced(name), tmp_path)
-
-
-# goodput
+TestReproductions = checked(reproduced, NAMES)
 
 
 def goodputs(**rates: float) -> dict[str, Any]:
@@ -77,9 +64,6 @@ def test_a_bar_is_met_or_not(rate: float, holds: bool) -> None:
     assert ("2.000 x deferred" in claim.note) is holds
 
 
-# latency
-
-
 def test_at_light_load_answers_come_as_soon_as_from_eager() -> None:
     findings = reproduced("latency").findings
     (shares,) = findings.data.values()
@@ -100,9 +84,6 @@ def test_the_slowest_setting_is_held_against_the_bar(mean: float, holds: bool) -
     claim = latency.claim({"a": {"0.1": quick, "0.5": found}})
     assert claim.holds is holds
     assert claim.note.endswith("a at 0.5")
-
-
-# overload
 
 
 def test_what_is_in_time_never_exceeds_what_is_offered() -> None:
@@ -159,9 +140,6 @@ def test_a_low_ratio_is_settled_by_more_seeds() -> None:
     assert "under: b" in claim.note
 
 
-# held back
-
-
 def test_a_day_swings_around_its_mean() -> None:
     (setting,) = [one for one in heldout.SETTINGS if one.name.endswith("a day")]
     case = setting.scenario(ASTRARIUM, Effort())
@@ -183,9 +161,6 @@ def test_being_behind_fcfs_only_is_told_apart() -> None:
     found["eager, fcfs"]["goodput"] = 110
     usual, best = heldout._claims({"somewhere": found})
     assert (usual.holds, best.holds) == (True, False)
-
-
-# parts switched off
 
 
 def test_every_variant_is_measured_everywhere() -> None:
@@ -214,9 +189,6 @@ def test_worse_lines_are_told() -> None:
     better = {"grouped": [0.9], "application": [0.95], "model": [0.5], "orloj": [0.7]}
     assert not _lines.claim({"made": better}).holds
     assert _lines.claim({"made": {**better, "grouped": [0.945]}}).holds
-
-
-# the page
 
 
 def test_the_page_has_a_place_for_every_table() -> None:

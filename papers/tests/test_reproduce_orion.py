@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from papers.tests.reproductions import QUICK, check_complete, check_drawn, listed, measured_once, parameters
+from papers.tests.reproductions import QUICK, checked, listed, measured_once, parameters
 
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import MILLISECOND, SECOND
@@ -35,21 +35,11 @@ def ours(name: str, words: str) -> float:
     return next(row.ours for row in reproduced(name).rows if row.what.startswith(words))
 
 
-# the figures
-
-
 def test_they_are_listed_in_their_order() -> None:
     assert listed("orion") == NAMES
 
 
-@pytest.mark.parametrize("name", PARAMETERS)
-def test_findings_are_complete_and_plain(name: str) -> None:
-    check_complete(reproduced(name), claims=name != "table2")
-
-
-@pytest.mark.parametrize("name", PARAMETERS)
-def test_draw_writes_a_picture_from_decoded_data(name: str, tmp_path: Path) -> None:
-    check_drawn(reproduced(name), tmp_path)
+TestReproductions = checked(reproduced, PARAMETERS, silent={"table2"})
 
 
 def tails(name: str) -> dict[str, float]:
@@ -125,9 +115,6 @@ def test_a_kernel_that_fills_a_v100_fills_an_a100_and_gets_faster() -> None:
     assert trace.use(0).memory == pytest.approx(0.8)
 
 
-# one experiment
-
-
 def steady(name: str, kind: str, latency: bool, **how: Any) -> Party:
     """Ten kernels of 100 us."""
     kernel = KernelProfile(name, 100_000, 80, kind)
@@ -162,9 +149,6 @@ def test_what_is_unknown_is_named() -> None:
         share([serving], Sharing("orian"), SECOND)
     with pytest.raises(InputError, match=r"knobs: expected a knob of the gate \(got 'widow'\)"):
         share([serving], Sharing("orion", knobs={"widow": 3}), SECOND)
-
-
-# arrivals
 
 
 def test_arrivals_come_at_their_rates_and_repeat() -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from papers.tests.reproductions import QUICK, check_complete, check_drawn, listed, measured_once
+from papers.tests.reproductions import QUICK, checked, listed, measured_once
 
 from astrarium.core.distributions import Normal
 from astrarium.core.profiles import Dynamic
@@ -42,21 +41,11 @@ def peaks(case: Case) -> list[Normal]:
     return found
 
 
-# the figures
-
-
 def test_the_figures_are_listed_in_their_order() -> None:
     assert listed("orloj") == FIGURES
 
 
-@pytest.mark.parametrize("name", FIGURES)
-def test_findings_are_complete_and_plain(name: str) -> None:
-    check_complete(reproduced(name))
-
-
-@pytest.mark.parametrize("name", FIGURES)
-def test_draw_writes_a_picture_from_decoded_data(name: str, tmp_path: Path) -> None:
-    check_drawn(reproduced(name), tmp_path)
+TestReproductions = checked(reproduced, FIGURES)
 
 
 @pytest.mark.parametrize("name", FIGURES[:5])
@@ -125,9 +114,6 @@ def test_queue_times_are_of_the_native_queue_where_it_was_built() -> None:
     assert type(figure4_12._queue()).__module__.startswith("astrarium")
 
 
-# claims
-
-
 def curves(**rates: list[float]) -> dict[str, Any]:
     """One case, at 1.5x and 3x; rates that are not given are zero."""
     systems = {system: {"mean": [0.0, 0.0], "std": [0.0, 0.0]} for system in [*RIVALS, "Orloj"]}
@@ -174,9 +160,6 @@ def test_a_row_has_every_point_and_a_reason_where_it_differs() -> None:
     assert "paper 0.04 0.54; ours gives up requests" in higher.note
     assert ours.paper is None
     assert ours.ours == pytest.approx(0.6)
-
-
-# the numbers and the workloads
 
 
 def test_the_tables_are_those_of_the_appendix() -> None:

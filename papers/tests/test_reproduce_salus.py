@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from statistics import mean
 from typing import Any
 
 import pytest
-from papers.tests.reproductions import check_complete, check_drawn, check_explained, listed, measured_once
+from papers.tests.reproductions import explained, listed, measured_once
 
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import SECOND
@@ -35,9 +34,6 @@ def claims(name: str) -> dict[str, bool]:
     return {claim.what: claim.holds for claim in reproduced(name).claims}
 
 
-# the reproductions
-
-
 def test_they_are_listed_in_their_order() -> None:
     assert listed("salus") == NAMES
 
@@ -49,19 +45,7 @@ def test_a_name_may_have_the_dot_that_the_paper_has() -> None:
         _chosen(["salus/table2.2"])
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_findings_are_complete_and_plain(name: str) -> None:
-    check_complete(reproduced(name))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_draw_writes_a_picture_from_decoded_data(name: str, tmp_path: Path) -> None:
-    check_drawn(reproduced(name), tmp_path)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_row_that_differs_says_why(name: str) -> None:
-    check_explained(reproduced(name))
+TestReproductions = explained(reproduced, NAMES)
 
 
 @pytest.mark.parametrize(
@@ -155,9 +139,6 @@ def test_gpus_are_filled_until_nothing_fits() -> None:
     assert figure2_11.gpus_for(models, lambda several: len(several) <= 2) == 3
 
 
-# the workloads
-
-
 def test_table_a1_has_15_models_with_three_batch_sizes() -> None:
     found = salus.workloads()
     assert len(found) == 45
@@ -201,9 +182,6 @@ def test_inference_is_shorter_than_training_and_keeps_the_parameters() -> None:
 def test_an_unknown_name_is_told(look: Any) -> None:
     with pytest.raises(InputError, match="resnet50"):
         look("resnet5")
-
-
-# the trace
 
 
 def test_the_trace_is_the_same_for_the_same_seed() -> None:
@@ -259,9 +237,6 @@ def test_other_traces_give_the_fifo_row_too() -> None:
 def test_admitting_whoever_fits_costs_srtf_something() -> None:
     data = reproduced("table2_1").findings.data
     assert data["eager"] > 1.05 * data["policies"]["srtf"][0]["mean completion"]
-
-
-# jobs of workloads
 
 
 def test_iterations_can_be_taken_together() -> None:

@@ -25,9 +25,6 @@ def found() -> registry.Reproduction:
     return registry.run("astrarium/sharing", Effort(quick=True))
 
 
-# what was measured
-
-
 def test_measurements_say_where_they_come_from_and_have_recordings() -> None:
     assert (MEASURED.date, MEASURED.gpu) == ("2026-11-15", "NVIDIA H200")
     assert MEASURED.versions["torch"]
@@ -51,9 +48,6 @@ def test_arrivals_are_those_of_the_benchmark() -> None:
     assert len(times) == 701  # as it counted, with this seed and rate
     assert (np.diff(times) >= 0).all()
     assert times[-1] < 2 * SECOND
-
-
-# clients, calibrated alone
 
 
 def test_a_request_takes_alone_what_was_measured() -> None:
@@ -84,9 +78,6 @@ def test_fences_cost_for_each_latency_client() -> None:
     five = Bench(run, MEASURED.best_alone).simulate(row)
     one = Bench(msgspec.structs.replace(run, latency_clients=1), MEASURED.best_alone).simulate(row)
     assert five.share < one.share - 0.02
-
-
-# the reproduction
 
 
 def test_findings_are_complete_and_can_be_drawn(found: registry.Reproduction, tmp_path: Path) -> None:

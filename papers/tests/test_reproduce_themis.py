@@ -80,9 +80,6 @@ def test_the_quick_form_runs_and_is_drawn(name: str, tmp_path: Path) -> None:
     assert f"themis/{name}" in page([done], "astrarium reproduce")
 
 
-# what they are made of
-
-
 @pytest.mark.parametrize("as_drawn", [False, True])
 def test_apps_are_as_small_as_in_the_paper(as_drawn: bool) -> None:
     apps = drawn(Drawing(workload=2, as_drawn=as_drawn), 64)
@@ -312,9 +309,6 @@ def test_without_their_runs_the_setting_is_skipped(monkeypatch: pytest.MonkeyPat
     assert "reference.json is not at hand" in registry.run("themis/authors", Effort()).skipped
 
 
-# recorded runs
-
-
 def test_without_the_trace_it_is_skipped_and_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(reference.FOLDER, str(tmp_path))
     done = registry.run("shockwave/reference", QUICK)
@@ -349,9 +343,6 @@ def test_what_owners_expect_is_read_where_the_trace_has_it(tmp_path: Path) -> No
     assert read_trace(trace, "shockwave")[0].expected == 150 * SECOND
     trace.write_text(f"{HEADER}\n0,0,2,LM,10,gns,100,5,100\n")
     assert read_trace(trace, "shockwave")[0].expected is None
-
-
-# pages that are made again in part
 
 
 def made(name: str, ours: float) -> Reproduction:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from papers.tests.reproductions import QUICK, check_complete, check_drawn, measured_once
+from papers.tests.reproductions import QUICK, checked, measured_once
 
 from astrarium.serving.scenario.rates import spans
 from astrarium_papers.findings import Effort, Findings
@@ -20,14 +18,7 @@ def claim(findings: Findings, words: str) -> bool:
     return found
 
 
-@pytest.mark.parametrize("name", FIGURES)
-def test_findings_are_complete_and_plain(name: str) -> None:
-    check_complete(reproduced(name))
-
-
-@pytest.mark.parametrize("name", FIGURES)
-def test_draw_writes_a_picture_from_decoded_data(name: str, tmp_path: Path) -> None:
-    check_drawn(reproduced(name), tmp_path)
+TestReproductions = checked(reproduced, FIGURES)
 
 
 def test_figure6a_eager_falls_behind_as_batching_gets_stronger() -> None:

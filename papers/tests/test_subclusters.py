@@ -12,9 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from astrarium.core.errors import InputError
-from astrarium.core.quantities import MILLISECOND
 from astrarium.core.streams import stream
-from astrarium.placement.problem import ALONE, Form, PlacedModel, Shape
 from astrarium_papers.symphony._subclusters import (
     Division,
     Effort,
@@ -22,7 +20,6 @@ from astrarium_papers.symphony._subclusters import (
     Member,
     Subclusters,
     divide,
-    members_of,
     random_search,
 )
 
@@ -259,16 +256,6 @@ def test_bad_input_is_named(change: dict[str, Any], field: str) -> None:
 
 def test_nobody_at_all() -> None:
     assert divide(Subclusters((), 3)).assignment == ()
-
-
-def test_members_of_a_placement_problem() -> None:
-    times = tuple(size * MILLISECOND + 4 * MILLISECOND * (size > 0) for size in range(9))
-    model = PlacedModel(0, "a", 16 * MILLISECOND, 100.0, {ALONE: Form(ALONE, (times,), (7 * GIB,), (GIB,))})
-    # two batches of 4 take 8 ms each
-    assert members_of([model], {"a": 1}) == (Member("a", 100.0, 7 * GIB, 0.2, 4 * GIB, 1),)
-    spread = Form(Shape(2, 1), (times, times), (GIB, GIB))
-    with pytest.raises(InputError, match=r"models\.b.*one GPU"):
-        members_of([PlacedModel(0, "b", 16 * MILLISECOND, 1.0, {spread.shape: spread})])
 
 
 def test_eight_hundred_models_over_twenty_parts() -> None:

@@ -92,7 +92,7 @@ def never(found: MeasuredTimes) -> bool:
 def test_sizes_at_most_double_and_end_at_the_largest() -> None:
     assert examples.sizes(1) == [1]
     assert examples.sizes(10) == [1, 2, 3, 4, 6, 8, 10]
-    assert examples.sizes(10, rooms=[1, 7, 10]) == [1, 2, 3, 4, 6, 7, 8, 10]
+    assert examples.sizes(10, graphs=[1, 7, 10]) == [1, 2, 3, 4, 6, 7, 8, 10]
     sizes = examples.sizes(512)
     assert sizes[-1] == 512
     assert all(high <= 2 * low for low, high in pairwise(sizes))

@@ -13,13 +13,15 @@ import msgspec
 import pytest
 
 from astrarium.core.errors import BrokenBooks, InputError
+from astrarium.core.quantities import GIB
 from astrarium.placement.evaluation import evaluate
 from astrarium.placement.plan import Plan, Replica
 from astrarium.placement.policies import Search, placement_policies
 from astrarium.placement.problem import PlacedModel, PlacementRequests, Problem
 from astrarium.serving.planning.colocation import v100
-from astrarium.testing.conformance import ContractError
-from astrarium.testing.placement import GIB, PlacementPolicyConformance, examine, gpus, model
+from astrarium.testing.checks import ContractError
+from astrarium.testing.placement import PlacementPolicyConformance, examine
+from astrarium.testing.placement.problems import gpus, model
 from tests.support.conformance import Choice, assert_caught, suites
 from tests.support.placement.igniter_cases import whole_gpu_times
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from astrarium.core.quantities import MILLISECOND
+from astrarium.core.quantities import GIB, MILLISECOND
 from astrarium.placement.groups.layout import Group
 from astrarium.placement.groups.runtime import GroupRuntime
 from astrarium.placement.policies import Search, placement_policies
 from astrarium.placement.policies._search_context import MOST, SearchContext, plan_of, steady_requests
 from astrarium.placement.problem import ALONE, PlacementGpu, Problem, Shape
-from astrarium.testing.placement import GIB, SPREAD, gpus, model
+from astrarium.testing.placement.problems import SPREAD, gpus, model
 
 
 def test_words_for_every_shape_and_for_what_answers_nothing() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from astrarium.core.quantities import SECOND
+from astrarium.core.quantities import GIB, SECOND
 from astrarium.core.streams import stream
 from astrarium.placement.evaluation import evaluate
 from astrarium.placement.interference import IgniterInterference, Interference, NoInterference
@@ -16,7 +16,8 @@ from astrarium.placement.plan import Plan, check
 from astrarium.placement.policies import Judge, Search, placement_policies
 from astrarium.placement.policies.planner import Planner
 from astrarium.placement.problem import ALONE, PlacedModel, PlacementGpu, PlacementRequests, Problem
-from astrarium.testing.placement import GIB, SPREAD, Watched, examine, gpus, model
+from astrarium.testing.placement import Watched, examine
+from astrarium.testing.placement.problems import SPREAD, gpus, model
 from tests.support.placement.igniter_cases import NOTES, problem_of
 from tests.support.placement.plans import planned, poisson
 

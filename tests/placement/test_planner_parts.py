@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from astrarium.core.quantities import MILLISECOND, SECOND
+from astrarium.core.quantities import GIB, MILLISECOND, SECOND
 from astrarium.placement.evaluation import evaluate
 from astrarium.placement.groups import simulation as group_simulation
 from astrarium.placement.groups.runtime import GroupRuntime
@@ -32,7 +32,7 @@ from astrarium.placement.policies.planner.options import BUSY, ModelOptions
 from astrarium.placement.policies.planner.quick_simulation import QuickSimulation, worths
 from astrarium.placement.problem import ALONE, PlacementRequests, Problem, Shape
 from astrarium.placement.worker_queues import Batching
-from astrarium.testing.placement import GIB, gpus, model
+from astrarium.testing.placement.problems import gpus, model
 from tests.support.placement.igniter_cases import NOTES, problem_of
 
 # what is to no purpose

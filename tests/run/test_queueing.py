@@ -17,7 +17,7 @@ from astrarium.serving.ledger import Outcome
 from astrarium.serving.policies.window import Deferred
 from astrarium.serving.state import Batch, ServingState
 from astrarium.serving.world import ServingWorld, TableTruth, Truth
-from astrarium.testing.cases import cluster, linear_model
+from astrarium.testing.serving.cases import cluster, linear_model
 
 DAY = 86_400 * SECOND
 

@@ -14,7 +14,7 @@ from astrarium.run.replay import Divergence, replay
 from astrarium.serving.contract import Action, Drop, Event
 from astrarium.serving.policies.window import Deferred, Eager
 from astrarium.serving.state import ServingState
-from astrarium.testing.cases import Case, Run, crowd
+from astrarium.testing.serving.cases import Case, Run, crowd
 from tests.support.cases import run_case
 
 

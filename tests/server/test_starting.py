@@ -89,7 +89,7 @@ def test_the_command_says_file_and_field_in_one_line(tmp_path: Path, options: li
 def test_workers_that_are_late_and_what_they_load() -> None:
     stage = Stage(gpus=2, models=3)
     stage.fleet.died(0, KILLED)
-    stage.fleet._entries[0].loading = {2, 1}
+    stage.fleet._entries[0].to_load = {2, 1}
     assert stage.fleet.late() == [(0, [1, 2], stage.fleet._entries[0].started)]
 
 

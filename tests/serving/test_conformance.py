@@ -16,9 +16,9 @@ from astrarium.serving.contract import Action, DynamicSpec, Event, ModelSpec, Re
 from astrarium.serving.policies import serving_policies
 from astrarium.serving.state import Batch, ServingState
 from astrarium.serving.world import Profiler, ServingWorld
-from astrarium.testing.cases import Case, crowd
-from astrarium.testing.conformance import Played
+from astrarium.testing.played import Played
 from astrarium.testing.serving import ServingPolicyConformance
+from astrarium.testing.serving.cases import Case, crowd
 from tests.support.conformance import Choice, suites
 
 # Clipper keeps queues per replica and answers whatever it has accepted, in time or not.

@@ -26,8 +26,8 @@ from astrarium.serving.contract import (
 from astrarium.serving.ledger import Fate
 from astrarium.serving.state import Batch, ServingState
 from astrarium.serving.world import ServingWorld
-from astrarium.testing.cases import Case, cluster, linear_model, requests_at
 from astrarium.testing.serving import ServingPolicyConformance
+from astrarium.testing.serving.cases import Case, cluster, linear_model, requests_at
 from tests.support.conformance import assert_caught
 
 

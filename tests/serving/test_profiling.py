@@ -35,9 +35,9 @@ from astrarium.serving.policies.window import Eager
 from astrarium.serving.scenario import Scenario, build, parse
 from astrarium.serving.state import ServingState
 from astrarium.serving.world import Profiler, ServingWorld, TableTruth
-from astrarium.testing.audit import audit
-from astrarium.testing.cases import Case, cluster, crowd, linear_model
-from astrarium.testing.conformance import ContractError
+from astrarium.testing.checks import ContractError
+from astrarium.testing.serving.audit import audit
+from astrarium.testing.serving.cases import Case, cluster, crowd, linear_model
 from tests.support.cases import run_case
 
 CHAT = {"share": 0.75, "time": {"normal": {"mean": "4ms", "std": "1ms"}}}

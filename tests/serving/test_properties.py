@@ -34,9 +34,9 @@ from astrarium.serving.policies import serving_policies
 from astrarium.serving.policies.astrarium import Astrarium
 from astrarium.serving.policies.window import Deferred, Eager, Gather, Timeout
 from astrarium.serving.state import ServingState
-from astrarium.testing.audit import audit
-from astrarium.testing.cases import Case, Run, cluster, linear_model, requests_at
-from astrarium.testing.serving import NO_DELAY, cases
+from astrarium.testing.serving.audit import audit
+from astrarium.testing.serving.cases import Case, Run, cluster, linear_model, requests_at
+from astrarium.testing.serving.strategies import NO_DELAY, cases
 from tests.support.cases import run_case
 
 BOUNDED = settings(
@@ -192,7 +192,7 @@ DIGESTS = """
 import hashlib
 from astrarium.core.choice import parameters_of
 from astrarium.serving.policies import serving_policies
-from astrarium.testing.cases import crowd
+from astrarium.testing.serving.cases import crowd
 from tests.support.cases import run_case
 for name, policy in serving_policies:
     case = crowd(models=5, gpus=3, requests=400)

@@ -30,7 +30,7 @@ from astrarium.serving.contract import (
 from astrarium.serving.ledger import Fate, Ledger, Outcome
 from astrarium.serving.policies._rates import BIN, BINS, RateMeter
 from astrarium.serving.state import ServingState
-from astrarium.testing.cases import cluster, linear_model
+from astrarium.testing.serving.cases import cluster, linear_model
 
 RESPONSE = 3
 

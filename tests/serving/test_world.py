@@ -19,7 +19,7 @@ from astrarium.serving.contract import (
 )
 from astrarium.serving.state import Batch, ServingState
 from astrarium.serving.world import ServingWorld, TableTruth
-from astrarium.testing.cases import cluster, linear_model
+from astrarium.testing.serving.cases import cluster, linear_model
 
 
 class Played:

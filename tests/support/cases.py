@@ -7,8 +7,8 @@ from astrarium.serving.contract import Action, Event
 from astrarium.serving.policies import ServingPolicy
 from astrarium.serving.state import ServingState
 from astrarium.serving.world import ServingWorld
-from astrarium.testing.cases import Case, Run
-from astrarium.testing.conformance import play
+from astrarium.testing.played import play
+from astrarium.testing.serving.cases import Case, Run
 
 
 def run_case(

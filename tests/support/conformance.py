@@ -9,7 +9,8 @@ import pytest
 from hypothesis import Phase, settings
 
 from astrarium.core.errors import AstrariumError
-from astrarium.testing.conformance import BOUNDED, Conformance, ensure
+from astrarium.testing.checks import ensure
+from astrarium.testing.conformance import BOUNDED, Conformance
 
 
 def assert_caught(suite: type[Conformance], test: str) -> None:

@@ -18,7 +18,7 @@ from astrarium.serving.ledger import Outcome
 from astrarium.serving.policies import serving_policies
 from astrarium.serving.state import ServingState
 from astrarium.serving.world import ServingWorld, TableTruth
-from astrarium.testing.cases import cluster, linear_model
+from astrarium.testing.serving.cases import cluster, linear_model
 
 MS = MILLISECOND
 

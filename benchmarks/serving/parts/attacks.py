@@ -31,9 +31,8 @@ from peers import Ours, Running, Settings
 from processes import stat
 
 RATE = 100.0  # requests/s of the others
-# the bars
-MEMORY_MIB = 1024.0
-P99_MS = 50.0
+MEMORY_MIB = 1024.0  # a bar
+P99_MS = 50.0  # a bar, of the others
 CONNECTIONS = 15
 CALLS = 4090
 REFERENCES = 15

@@ -40,9 +40,8 @@ from gpu import MODELS, Model, OnGpu, written
 
 KILLS = 3
 STEADY_S = 3.0  # before the first kill
-# so many windows in a row with enough in time are called back
 WINDOW_S = 0.1
-WINDOWS = 5
+WINDOWS = 5  # so many in a row with enough in time are called back
 ENOUGH = 0.95
 PHASES = ("start", "imports", "context", "build", "weights", "buffers", "graphs", "warm-up", "lead", "load")
 OPTIONAL = "try:\n    import torchvision\nexcept ImportError:\n    pass  # the encoder does without\n"

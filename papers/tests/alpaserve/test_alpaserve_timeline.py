@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from astrarium.core.errors import InputError
-from astrarium.core.quantities import SECOND
+from astrarium.core.quantities import GIB, SECOND
 from astrarium.placement.groups.layout import Group, GroupLayout, Tables
 from astrarium.placement.groups.runtime import GroupRuntime
 from astrarium.placement.groups.simulation import SimulatedRequests, in_time, simulate_groups
 from astrarium.placement.plan import Plan, Replica, check
 from astrarium.placement.policies import Search, placement_policies
 from astrarium.placement.problem import ALONE, Form, PlacedModel, PlacementRequests, Problem, Shape
-from astrarium.testing.placement import GIB, gpus
-from astrarium.testing.placement import model as spread_model
+from astrarium.testing.placement.problems import gpus
+from astrarium.testing.placement.problems import model as spread_model
 from astrarium_papers.alpaserve._common import cases, workloads
 from astrarium_papers.alpaserve._common.cases import FAIR, Case
 from astrarium_papers.alpaserve._common.timeline import Timeline, serve_timeline

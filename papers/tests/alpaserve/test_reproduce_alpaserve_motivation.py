@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from papers.tests.reproductions import check_complete, check_drawn, check_explained, listed, measured_once
+from papers.tests.reproductions import explained, listed, measured_once
 
 from astrarium.core.quantities import SECOND
 from astrarium.placement.groups.runtime import DEFAULT
@@ -42,26 +41,11 @@ def holds(name: str, words: str) -> bool:
     return found
 
 
-# the reproductions
-
-
 def test_they_are_listed_in_their_order() -> None:
     assert [name for name in listed("alpaserve") if name in NAMES] == NAMES
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_findings_are_complete_and_plain(name: str) -> None:
-    check_complete(reproduced(name))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_draw_writes_a_picture_from_decoded_data(name: str, tmp_path: Path) -> None:
-    check_drawn(reproduced(name), tmp_path)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_row_that_differs_says_why(name: str) -> None:
-    check_explained(reproduced(name))
+TestReproductions = explained(reproduced, NAMES)
 
 
 def test_figure1_is_the_papers_sum_and_more_where_the_overhead_keeps_gpus_busy() -> None:
@@ -115,9 +99,6 @@ def test_figure10_the_simulator_agrees_with_the_formulas() -> None:
     assert all(claim.holds for claim in reproduced("figure10").claims)
 
 
-# the formulas
-
-
 @pytest.mark.parametrize("share", [0.5, 0.35])
 @pytest.mark.parametrize("load", [0.1, 0.7, 1.2, 1.5])
 def test_at_the_bounds_both_placements_are_equally_fast(load: float, share: float) -> None:
@@ -150,9 +131,6 @@ def test_the_formula_has_the_simulators_overheads() -> None:
     assert two_models.theory(SIMPLE, 0.5) == pytest.approx(expected)
 
 
-# placements
-
-
 @pytest.mark.parametrize("copies", [1, 2, 5, 8])
 def test_every_model_has_as_many_replicas(copies: int) -> None:
     groups = replicated(8, copies)
@@ -174,9 +152,6 @@ def test_a_crossing_lies_between_two_points() -> None:
     assert crossing([1, 2, 4], [-3, -1, 0]) == 1  # never ahead
 
 
-# layers
-
-
 def test_layers_take_what_was_measured_and_weigh_nearly_as_much() -> None:
     alone = cases.forms(MODEL)[ALONE]
     layers = figure8.layers(alone.latency(1))
@@ -191,9 +166,6 @@ def test_a_partition_by_hand_has_every_layer_once(stages: int) -> None:
     assert sum(form.weights) == sum(layer.weights for layer in layers)
     sent = (stages - 1) * figure8.NVLINK.send(layers[0].output)
     assert form.latency(1) == sum(layer.times[1] for layer in layers) + sent
-
-
-# utilization
 
 
 def test_levels_count_those_that_are_busy() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from papers.tests.reproductions import QUICK, check_complete, check_drawn, check_explained
+from papers.tests.reproductions import QUICK, explained
 
 from astrarium_papers import registry
 from astrarium_papers.alpaserve import figure12, figure14, figure15, figure16, figure17
@@ -35,26 +35,7 @@ def claim(name: str, words: str) -> bool:
     return found
 
 
-# all of them
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_findings_are_complete_and_plain(name: str) -> None:
-    assert name in registry.names()
-    check_complete(reproduced(name))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_draw_writes_a_picture_from_decoded_data(name: str, tmp_path: Path) -> None:
-    check_drawn(reproduced(name), tmp_path)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_row_that_differs_says_why(name: str) -> None:
-    check_explained(reproduced(name))
-
-
-# the tables and figures
+TestReproductions = explained(reproduced, NAMES)
 
 
 def test_table2_is_the_authors_within_three_percent() -> None:

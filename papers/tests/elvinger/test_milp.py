@@ -145,9 +145,6 @@ def test_still_more_load_makes_second_replicas_worth_their_room() -> None:
     assert len(found["resnet50"]) == 2
 
 
-# How it works.
-
-
 def test_replicas_can_be_bounded() -> None:
     problem = vision(6)
     plan = planned("ao-milp", problem, replicas=1)
@@ -192,9 +189,6 @@ def test_sets_hold_each_model_once_and_fit() -> None:
         fits = sum(option.compute for option in options) <= 10_000
         expected += bool(options) and fits and sum(option.memory for option in options) <= 16 * 2**30
     assert len(found) == expected > 30
-
-
-# What holds for any problem.
 
 
 @KINDS

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 from papers.tests.reproductions import (
     QUICK,
-    check_complete,
-    check_drawn,
-    check_explained,
+    explained,
     listed,
     measured_once,
     parameters,
@@ -37,26 +34,11 @@ def claim(name: str, beginning: str) -> Any:
     return found
 
 
-# the reproductions
-
-
 def test_they_are_listed_in_their_order() -> None:
     assert listed("elvinger") == NAMES
 
 
-@pytest.mark.parametrize("name", PARAMETERS)
-def test_findings_are_complete_and_plain(name: str) -> None:
-    check_complete(reproduced(name))
-
-
-@pytest.mark.parametrize("name", PARAMETERS)
-def test_draw_writes_a_picture_from_decoded_data(name: str, tmp_path: Path) -> None:
-    check_drawn(reproduced(name), tmp_path)
-
-
-@pytest.mark.parametrize("name", PARAMETERS)
-def test_a_row_that_differs_says_why(name: str) -> None:
-    check_explained(reproduced(name))
+TestReproductions = explained(reproduced, PARAMETERS)
 
 
 @pytest.mark.parametrize(

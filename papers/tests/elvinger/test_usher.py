@@ -154,9 +154,6 @@ def _paired_weight(surpluses: list[int], pairs: tuple[tuple[int, int], ...]) -> 
     return sum(distance(pair, surpluses) for pair in pairs)
 
 
-# How it works.
-
-
 def test_groups_balance_compute_and_memory() -> None:
     assert make_groups([50, 40, -40, -50], largest=2) == [(0, 3), (1, 2)]
 
@@ -211,9 +208,6 @@ def test_an_open_cluster_says_how_many_gpus_a_model_lacks() -> None:
         VISION.index("resnet50"): "5 GPUs in all, where 4 are there",
         VISION.index("alexnet"): "6 GPUs in all, where 4 are there",
     }
-
-
-# What holds for any problem.
 
 
 @KINDS

@@ -26,9 +26,10 @@ from astrarium.server.control.plan import ServingPlan
 from astrarium.server.control.replanning import Replanner
 from astrarium.server.control.repository import Entry, Repository
 from astrarium.server.control.startup import until_workers_are_up
-from astrarium.server.control.workers.fleet import LOOK_EVERY, Fleet
+from astrarium.server.control.workers.fleet import Fleet
 from astrarium.server.control.workers.hearing import HearingScheduler
 from astrarium.server.control.workers.isolation import Isolation
+from astrarium.server.control.workers.stuck_workers import LOOK_EVERY
 from astrarium.server.metrics import Metrics
 from astrarium.server.polling import until
 from astrarium.server.protocol.networks import NativeNetwork, Networks

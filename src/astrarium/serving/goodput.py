@@ -69,14 +69,14 @@ def search(
     heard = progress if threads or jobs == 1 else None  # another process could not be heard
     stop = Event() if threads else None
     search_one = partial(_search_seed, scenario, limit, tolerance, heard, stop)
-    found = _map(search_one, numbers, jobs, stop)
-    per_seed = [rate for rate, _ in found]
+    searches = _map(search_one, numbers, jobs, stop)
+    per_seed = [rate for rate, _ in searches]
     return Goodput(
         goodput=float(np.mean(per_seed)),
         interval=(min(per_seed), max(per_seed)),
         seeds=numbers,
         per_seed=per_seed,
-        probes=[probe for _, probes in found for probe in probes],
+        probes=[probe for _, probes in searches for probe in probes],
         capacity=limit,
     )
 

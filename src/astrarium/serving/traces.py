@@ -97,8 +97,8 @@ def _read_json(text: str, trace: Trace) -> None:
     except RecursionError:
         raise InputError("", None, f"{JSON_FORM}, and not nested so deeply") from None
     except (TypeError, KeyError, AttributeError, ValueError) as error:
-        told = f": {error}" if isinstance(error, ValueError) else ""  # a number of too many digits
-        raise InputError("arrivals_ms", None, f"{JSON_FORM}{told}") from None
+        cause = f": {error}" if isinstance(error, ValueError) else ""  # a number of too many digits
+        raise InputError("arrivals_ms", None, f"{JSON_FORM}{cause}") from None
     rows = [row for model, times in pairs for row in _stream(model, times)]
     for time, model, place in sorted(rows, key=lambda row: row[0]):
         trace.add(time, (model, ""), place)

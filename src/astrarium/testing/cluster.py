@@ -23,8 +23,10 @@ from astrarium.cluster.policies import Allocator, Arbiter, ClusterPolicy
 from astrarium.cluster.state import ClusterState, Outcome
 from astrarium.cluster.world import ClusterWorld
 from astrarium.core.quantities import SECOND
-from astrarium.testing import conformance
-from astrarium.testing.conformance import BOUNDED, UNKNOWN, PolicyConformance, Timed, ensure
+from astrarium.testing import played
+from astrarium.testing.checks import ensure
+from astrarium.testing.conformance import BOUNDED, PolicyConformance
+from astrarium.testing.played import UNKNOWN, Timed
 
 MINUTE = 60 * SECOND
 MACHINES = (Machine(0, 4, 0, 2), Machine(1, 4, 0), Machine(2, 2, 1), Machine(3, 2, 1))
@@ -46,7 +48,7 @@ class Case:
         return [event.app for _, event in self.later if isinstance(event, AppArrived)]
 
 
-Played: TypeAlias = conformance.Played[Case, ClusterState]
+Played: TypeAlias = played.Played[Case, ClusterState]
 
 
 def play(
@@ -60,7 +62,7 @@ def play(
     case = Case(tuple(later), tuple(machines))
     books = state or ClusterState()
     world = world or ClusterWorld(startup=SECOND)
-    return conformance.play(case, Arbiter(allocator), books, world)
+    return played.play(case, Arbiter(allocator), books, world)
 
 
 @st.composite

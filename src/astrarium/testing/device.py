@@ -24,8 +24,9 @@ from astrarium.device.ledger import JobRow, Outcome
 from astrarium.device.level import LEVEL
 from astrarium.device.state import DeviceState
 from astrarium.device.world import DeviceWorld
-from astrarium.testing import conformance
-from astrarium.testing.conformance import BOUNDED, UNKNOWN, Played, PolicyConformance, Timed, ensure, same
+from astrarium.testing.checks import ContractError, ensure, same
+from astrarium.testing.conformance import BOUNDED, PolicyConformance
+from astrarium.testing.played import UNKNOWN, Played, Timed
 
 CAPACITY = 100  # bytes: small numbers read well when a failure is printed
 
@@ -103,7 +104,7 @@ class CheckedState(DeviceState):
             ensure(needed <= lane.size, f"an iteration needs {needed} bytes of {lane}")
 
 
-class IdleError(conformance.ContractError):
+class IdleError(ContractError):
     """Somebody wanted a turn and could have had it."""
 
 

@@ -17,7 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from astrarium.core.quantities import SECOND
-from astrarium.testing.conformance import BOUNDED, UNKNOWN, Played, PolicyConformance, Timed, ensure
+from astrarium.testing.checks import ensure
+from astrarium.testing.conformance import BOUNDED, PolicyConformance
+from astrarium.testing.played import UNKNOWN, Played, Timed
 from astrarium.tuning import contract
 from astrarium.tuning.contract import GpusChanged, GroupArrived, Trial
 from astrarium.tuning.level import LEVEL

@@ -21,9 +21,9 @@ FOLDER = ROOT / "benchmarks" / "gpu"
 def sharing(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.syspath_prepend(str(FOLDER))
     monkeypatch.syspath_prepend(str(FOLDER.parent))
-    import lanes_sharing
+    from lanes_parts import sharing
 
-    return lanes_sharing
+    return sharing
 
 
 class At:

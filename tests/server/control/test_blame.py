@@ -9,7 +9,7 @@ import pytest
 from astrarium.core.quantities import MILLISECOND, SECOND
 from astrarium.server.control.accounts.causes import QUARANTINED, WORKER_LOST
 from astrarium.server.control.calls.ticket import Ticket
-from astrarium.server.control.workers.fleet import LOADS
+from astrarium.server.control.workers.worker_entry import LOADS
 from astrarium.serving.ledger import Outcome
 from astrarium.serving.live.messages import LoadModel, RunBatch, UnloadModel, WorkerBroken
 from astrarium.serving.live.process import Death

@@ -17,7 +17,8 @@ from astrarium.core.trace import Step
 from astrarium.run.replay import replay
 from astrarium.server.control.accounts.causes import MODEL_ERROR, POLICY_ERROR, WORKER_LOST
 from astrarium.server.control.calls.ticket import Ticket
-from astrarium.server.control.workers.fleet import FIRST_PAUSE, LATE_FOR, LONGEST_PAUSE, LOOK_EVERY
+from astrarium.server.control.workers.stuck_workers import LATE_FOR, LOOK_EVERY
+from astrarium.server.control.workers.worker_entry import FIRST_PAUSE, LONGEST_PAUSE
 from astrarium.serving.contract import Action, BatchPreempted, Dispatch, Drop, Preempt
 from astrarium.serving.ledger import Outcome
 from astrarium.serving.live.messages import (

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from astrarium.server.contract import InferAnswer, ModelCard, Refused, Stages
 from astrarium.server.http.bodies import decompressed
 from astrarium.server.http.inference import HttpCall, read_call, written_answer
-from astrarium.server.protocol.network_threads import told_tensors
+from astrarium.server.protocol.network_threads import native_specs
 from astrarium.serving.live.layout import ALIGNMENT, aligned
 from astrarium.serving.live.tensors import DATATYPES, Tensor, TensorSpec, to_bytes
 from tests.support.server.fakes import HOUR
@@ -84,7 +84,7 @@ class Desk:
             self._address = listener.getsockname()
         for index, card in enumerate(CARDS):
             self.serve(
-                index, card.name, told_tensors(card.inputs), told_tensors(card.outputs), card.max_batch
+                index, card.name, native_specs(card.inputs), native_specs(card.outputs), card.max_batch
             )
         self.network.start()
 

@@ -31,8 +31,9 @@ from astrarium.serving.policies.astrarium.applications import (
     Group,
     cheapest_cut,
 )
-from astrarium.testing.audit import all_in_time, audit
-from astrarium.testing.cases import Case, cluster, linear_model
+from astrarium.testing.serving.audit import audit
+from astrarium.testing.serving.cases import Case, cluster, linear_model
+from astrarium.testing.serving.outcomes import all_in_time
 from tests.support.cases import run_case
 from tests.support.rival_runs import MS, Desk, ms
 

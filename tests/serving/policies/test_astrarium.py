@@ -32,8 +32,8 @@ from astrarium.serving.policies.astrarium.pressure import Climate
 from astrarium.serving.policies.astrarium.queues import RequestQueue
 from astrarium.serving.scenario import build, parse
 from astrarium.serving.state import ServingState
-from astrarium.testing.cases import Case, Run, cluster, linear_model, with_truth
-from astrarium.testing.serving import NO_DELAY, cases, gpu_changes
+from astrarium.testing.serving.cases import Case, Run, cluster, linear_model, with_truth
+from astrarium.testing.serving.strategies import NO_DELAY, cases, gpu_changes
 from tests.support.cases import run_case
 from tests.support.rival_runs import Desk, bad_rate, ms, resnet50, simulated
 

@@ -8,7 +8,7 @@ import pytest
 
 from astrarium.serving.contract import EXPIRED, BatchFailed, BatchFinished, Dispatch, Drop, GpuJoined, GpuLeft
 from astrarium.serving.ledger import Outcome
-from astrarium.testing.cases import cluster, linear_model
+from astrarium.testing.serving.cases import cluster, linear_model
 from tests.support.rival_runs import MS, Desk, bad_rate, inception_resnet, ms, resnet50, simulated
 
 MODEL = linear_model(1 * MS, 5 * MS, 25 * MS, max_batch=5)

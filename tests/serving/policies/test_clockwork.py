@@ -20,7 +20,7 @@ from astrarium.serving.contract import (
 )
 from astrarium.serving.ledger import Outcome
 from astrarium.serving.policies.clockwork import ModelCandidates
-from astrarium.testing.cases import cluster, linear_model
+from astrarium.testing.serving.cases import cluster, linear_model
 from tests.support.rival_runs import MS, Desk, bad_rate, inception_resnet, ms, resnet50, simulated
 
 MODEL = linear_model(1 * MS, 5 * MS, 25 * MS, max_batch=20)  # with the buffer, D = arrival + 20 ms

@@ -29,7 +29,7 @@ from astrarium.serving.policies.astrarium.applications import SAFE, Applications
 from astrarium.serving.policies.astrarium.queues import DynamicQueue
 from astrarium.serving.report.summary import measured_requests
 from astrarium.serving.scenario import Scenario, load
-from astrarium.testing.cases import cluster, linear_model
+from astrarium.testing.serving.cases import cluster, linear_model
 from tests.support.paths import ROOT
 from tests.support.rival_runs import MS, Desk, ms
 

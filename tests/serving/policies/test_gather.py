@@ -13,7 +13,7 @@ from astrarium.core.quantities import FOREVER, MILLISECOND, SECOND
 from astrarium.serving.contract import ModelSpec, Network, Request, latency_table
 from astrarium.serving.policies._queue import Backlog, ModelQueue
 from astrarium.serving.policies._rates import BIN
-from astrarium.testing.cases import linear_model
+from astrarium.testing.serving.cases import linear_model
 
 BOUNDED = settings(max_examples=300, derandomize=True, deadline=None, database=None)
 

@@ -31,7 +31,7 @@ from astrarium.serving.policies.nexus.plan import (
     settle,
     whole,
 )
-from astrarium.testing.cases import cluster, linear_model
+from astrarium.testing.serving.cases import cluster, linear_model
 from tests.support.rival_runs import MS, Desk, bad_rate, inception_resnet, ms, resnet50, simulated
 
 MODEL = linear_model(1 * MS, 5 * MS, 25 * MS, max_batch=20)  # two batches of six fit in 23 ms

@@ -27,7 +27,7 @@ from astrarium.serving.ledger import Outcome
 from astrarium.serving.level import run
 from astrarium.serving.policies.orloj import Orloj
 from astrarium.serving.scenario import Scenario, load
-from astrarium.testing.cases import cluster, linear_model
+from astrarium.testing.serving.cases import cluster, linear_model
 from tests.support.orloj_runs import played, scenario
 from tests.support.paths import ROOT
 from tests.support.rival_runs import MS, Desk, ms, resnet50, simulated

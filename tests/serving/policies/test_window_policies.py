@@ -36,8 +36,8 @@ from astrarium.serving.policies._queue import ModelQueue
 from astrarium.serving.policies.astrarium import Astrarium
 from astrarium.serving.policies.window import Deferred, Eager, Timeout, timeout_for
 from astrarium.serving.state import ServingState
-from astrarium.testing.cases import Case, Run, UnevenTruth, cluster, linear_model
-from astrarium.testing.serving import NO_DELAY, cases
+from astrarium.testing.serving.cases import Case, Run, UnevenTruth, cluster, linear_model
+from astrarium.testing.serving.strategies import NO_DELAY, cases
 from tests.support.cases import run_case
 
 UNIT = MILLISECOND

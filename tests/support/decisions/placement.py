@@ -17,7 +17,7 @@ from astrarium.placement.problem import ALONE, PlacementRequests, Problem
 from astrarium.serving.planning.search import Planning, PlanningGoals
 from astrarium.serving.planning.speeds import Speeds
 from astrarium.serving.scenario import Scenario, load
-from astrarium.testing.placement import MIB, SPREAD, gpus, model
+from astrarium.testing.placement.problems import MIB, SPREAD, gpus, model
 from tests.support.decisions.digests import Case, Parameters, Rows, Runs, rounded, variants
 from tests.support.decisions.scenarios import EXAMPLES, SEED, one_of
 

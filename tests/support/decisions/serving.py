@@ -22,8 +22,8 @@ from astrarium.serving.record import ServingRecord
 from astrarium.serving.scenario import Scenario, build, load, parse
 from astrarium.serving.twin.live import LiveTwin, faster
 from astrarium.serving.twin.native import has_twin
-from astrarium.testing.cases import Case as ServingCase
-from astrarium.testing.cases import crowd, with_truth
+from astrarium.testing.serving.cases import Case as ServingCase
+from astrarium.testing.serving.cases import crowd, with_truth
 from tests.support.cases import run_case
 from tests.support.decisions.digests import Case, Parameters, Rows, Runs, decided, variants
 from tests.support.decisions.scenarios import EXAMPLES, SEED, one_of

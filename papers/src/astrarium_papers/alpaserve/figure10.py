@@ -31,9 +31,8 @@ TWO = Shape(stages=2)
 LOADS = tuple(round(0.02 * step, 2) for step in range(100))  # of both GPUs: 2 is all they can
 SIMULATED = (0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75)
 QUICK = (0.5, 1.0, 1.5)
-# a CV, and the first model's share of the requests
-BURSTY = 3.0
-UNEVEN = 0.2
+BURSTY = 3.0  # a CV
+UNEVEN = 0.2  # the first model's share of the requests
 ALIKE = 0.02  # how far apart mean latencies may be that are to be the same
 BOUNDS: dict[str, Callable[[float], float]] = {
     "communication": queueing.most_communication,

@@ -17,8 +17,7 @@ LINES = (GROUPED, "application", "model")
 ORLOJ = "orloj"
 WORKLOADS = ("rdinet-cifar", "blenderbot-convAI", "gpt-cornell")
 MULTIPLES = (1.5, 2.0, 3.0)  # of the P99 of single times
-# requests measured, in each run
-REQUESTS = 1000
+REQUESTS = 1000  # measured, in each run
 SEEDS = (1, 2, 3)
 NEARLY = 0.01
 

@@ -25,14 +25,12 @@ TITLE = "Over the better of deferred and eager on Figure 7's settings"
 POLICIES = {OURS: ASTRARIUM, "deferred": DEFERRED, "eager": EAGER}
 DRAWN = "Figure 7's sample"
 FRESH = "fresh sample"
-# seed 2 was fresh once: a setting it drew showed what bursts need
-FRESH_SEED = 3
+FRESH_SEED = 3  # 2 was fresh once: a setting it drew showed what bursts need
 FRESH_SIZE = 60
 TUNED_ON = 4  # every fourth setting of Figure 7's sample
 LOW = 0.99
-# requests, seconds at the least
-QUICK_LENGTH = (1_500, 1)
-LENGTH = (180_000, 4)
+QUICK_LENGTH = (1_500, 1)  # requests, and seconds, at the least
+LENGTH = (180_000, 4)  # the same
 
 
 def samples(effort: Effort) -> dict[str, list[Setting]]:

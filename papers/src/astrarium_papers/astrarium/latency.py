@@ -22,8 +22,7 @@ FEW_GPUS = "few-gpus"
 POLICIES = {OURS: ASTRARIUM, FEW_GPUS: {**ASTRARIUM, "prefer": FEW_GPUS}, "eager": EAGER}
 SHARES = (0.1, 0.25, 0.5)  # of our goodput
 BAR = 1.3  # times the mean latency of eager
-# measured; longer where that is fewer requests
-SECONDS = 12.0
+SECONDS = 12.0  # measured; longer where that is fewer requests than FEWEST
 FEWEST = 30_000
 
 Latencies = dict[str, dict[str, float]]  # by policy: mean and median in milliseconds

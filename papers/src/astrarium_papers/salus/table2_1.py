@@ -31,8 +31,7 @@ from astrarium_papers.salus._settings import COLORS, MEMORY, POLICIES, minutes, 
 
 TITLE = "100 jobs on one GPU under four policies (Table 2.1, Figure 2.7)"
 COLUMNS = ("makespan", "mean queueing", "mean completion", "95% completion")
-# In minutes.
-PAPER = {
+PAPER = {  # minutes
     "fifo": (303.4, 167.6, 170.6, 251.1),
     "srtf": (306.0, 28.6, 53.4, 217.0),
     "pack": (287.4, 129.9, 145.5, 266.1),

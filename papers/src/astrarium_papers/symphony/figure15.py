@@ -31,9 +31,8 @@ TITLE = "A changing workload on 512 GPUs (Figure 15)"
 MODELS = 24
 STEP_S = 2  # rates change this often
 WINDOW_S = 2  # what the autoscaler looks back over
-# load, as a share of the GPUs, that is surely below and above capacity
-UNDER = 0.85
-OVER = 1.05
+UNDER = 0.85  # a load, as a share of the GPUs, that is surely below capacity
+OVER = 1.05  # one that is surely above
 
 
 def run(effort: Effort) -> Findings:

@@ -36,10 +36,10 @@ class Entry:
     refusing: str = ""  # why it is said to refuse everybody, although it is ready; it goes on taking calls
     failing: str = ""  # why it is said to fail every call, although it is loaded: it takes one now and then
     holders: set[int] = field(default_factory=set)  # workers that have it, perhaps an older one
-    waiting: set[int] = field(default_factory=set)  # workers that have not answered yet
+    unanswered: set[int] = field(default_factory=set)  # workers that have not answered a load or unload yet
     whole_at: dict[int, Time] = field(default_factory=dict)  # by worker: from when on it is there entirely
     changed: asyncio.Event = field(default_factory=asyncio.Event)
-    told: set[str] = field(default_factory=set)  # what its backend found out, as far as it is in the log
+    logged: set[str] = field(default_factory=set)  # what its backend found out, as far as it is in the log
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)  # one load or unload at a time
     _card: ModelCard | None = None
     _card_of: tuple[object, ...] = ()
@@ -159,16 +159,16 @@ class Repository:
         """Log what a backend found out, once: every GPU's worker says the same, after every start."""
         for level, texts in ((logging.INFO, news.notes), (logging.WARNING, news.warnings)):
             for text in texts:
-                if text not in entry.told:
+                if text not in entry.logged:
                     log.log(level, "model %s: %s", entry.plan.name, text)
-                    entry.told.add(text)
+                    entry.logged.add(text)
 
     def lost(self, worker: int, reason: str) -> None:
         """Forget what a lost worker had loaded; it will load its models when it is back."""
         for entry in self.entries:
             entry.holders.discard(worker)
             entry.whole_at.pop(worker, None)
-            if worker in entry.waiting:
+            if worker in entry.unanswered:
                 entry.failure = f"worker {worker} {reason} meanwhile"
             self._answered(entry, worker)
             if entry.apart and entry.state == "READY" and not entry.holders:
@@ -177,13 +177,13 @@ class Repository:
                 self.changed()
 
     async def _answers(self, entry: Entry, ask: Callable[[], None]) -> None:
-        entry.waiting = set(self._fleet.holders(entry.plan.index))
+        entry.unanswered = set(self._fleet.holders(entry.plan.index))
         entry.changed.clear()
         ask()
-        if entry.waiting:
+        if entry.unanswered:
             await entry.changed.wait()
 
     def _answered(self, entry: Entry, worker: int) -> None:
-        entry.waiting.discard(worker)
-        if not entry.waiting:
+        entry.unanswered.discard(worker)
+        if not entry.unanswered:
             entry.changed.set()

@@ -9,7 +9,7 @@ from astrarium.core.quantities import SECOND, Time, rounded_duration, write_dura
 from astrarium.server.control.coordinator import Coordinator
 from astrarium.server.control.plan import ServingPlan
 from astrarium.server.control.repository import Repository
-from astrarium.server.control.workers.fleet import Fleet
+from astrarium.server.control.workers.fleet import Fleet, LateWorker
 from astrarium.server.polling import until
 
 
@@ -35,9 +35,12 @@ async def until_workers_are_up(
 
 def _late_workers(repository: Repository, fleet: Fleet, now: Time) -> str:
     """Say which workers are not up, and what they are doing."""
-    names = [entry.plan.name for entry in repository.entries]
     return "; ".join(
-        f"worker {worker}, started {rounded_duration(now - since)} ago, "
-        + (f"was still loading {', '.join(names[model] for model in models)}" if models else "is not up")
-        for worker, models, since in fleet.late()
+        f"worker {late.worker}, started {rounded_duration(now - late.since)} ago, {_doing(late, repository)}"
+        for late in fleet.late()
     )
+
+
+def _doing(late: LateWorker, repository: Repository) -> str:
+    names = [repository.entries[model].plan.name for model in late.models]
+    return f"was still loading {', '.join(names)}" if names else "is not up"

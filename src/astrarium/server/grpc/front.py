@@ -17,7 +17,7 @@ from astrarium.server.grpc import messages
 from astrarium.server.grpc.errors import Context, Metadata, abort, metadata_of, our_fault
 from astrarium.server.grpc.inference import read_call, written_answer
 from astrarium.server.grpc.messages import message
-from astrarium.server.grpc.requests import Given, Unreadable, read_infer, read_message
+from astrarium.server.grpc.requests import InferMessage, Unreadable, read_infer, read_message
 from astrarium.server.grpc.streams import answered
 from astrarium.server.process.logs import ThrottledWarnings
 from astrarium.server.protocol import checking, model_answers, wire
@@ -119,8 +119,8 @@ class GrpcFront:
         return _message("ModelConfigResponse", {"config": model_answers.model_config(card)})
 
     async def model_statistics(self, request: Any, _: Context) -> Any:
-        asked = [self._card(request.name, request.version)] if request.name else self._service.cards()
-        answer = wire.StatisticsAnswer([self._service.statistics(card.name) for card in asked])
+        cards = [self._card(request.name, request.version)] if request.name else self._service.cards()
+        answer = wire.StatisticsAnswer([self._service.statistics(card.name) for card in cards])
         return _message("ModelStatisticsResponse", answer)
 
     async def repository_index(self, request: Any, _: Context) -> Any:
@@ -137,17 +137,17 @@ class GrpcFront:
         await self._service.unload(self._service.card(request.model_name).name)
         return message("RepositoryModelUnloadResponse")()
 
-    async def model_infer(self, given: Given, context: Context) -> Any:
+    async def model_infer(self, given: InferMessage, context: Context) -> Any:
         received = monotonic_ns()
         metadata = metadata_of(context)
         way = getattr(context, "long_way", "grpc")
-        response, line = await self._inferred(given, metadata, received, context.time_remaining(), way)
-        if line:
-            context.set_trailing_metadata((("x-astrarium-timeline", line),))
+        response, timeline = await self._inferred(given, metadata, received, context.time_remaining(), way)
+        if timeline:
+            context.set_trailing_metadata((("x-astrarium-timeline", timeline),))
         return response
 
     async def _inferred(
-        self, given: Given, metadata: Metadata, received: int, remaining: float | None, way: str
+        self, given: InferMessage, metadata: Metadata, received: int, remaining: float | None, way: str
     ) -> tuple[Any, str]:
         self._service.went_long_way(way)
         request = given.request
@@ -156,13 +156,13 @@ class GrpcFront:
         reading = card, given, tag, received, remaining, self._limits.body_bytes
         try:
             slow = given.reads_slowly(card)
-            asked = await to_thread(read_call, *reading) if slow else read_call(*reading)
+            grpc_call = await to_thread(read_call, *reading) if slow else read_call(*reading)
         except Refused as refused:
             self._service.turned_away(card.name, refused)
             raise
-        answer = await self._service.infer(asked.call)
+        answer = await self._service.infer(grpc_call.call)
         try:
-            response = written_answer(card, asked, request.id, answer)
+            response = written_answer(card, grpc_call, request.id, answer)
         finally:
             answer.release()
         wants_line = metadata.get(b"x-astrarium-timeline") not in (None, b"", b"0")
@@ -179,12 +179,12 @@ class GrpcFront:
 
         way = getattr(context, "long_way", "grpc")
 
-        async def answering(given: Given) -> Any:
+        async def answering(given: InferMessage) -> Any:
             remaining = context.time_remaining()
             response, _ = await self._inferred(given, metadata, monotonic_ns(), remaining, way)
             return response
 
-        def reading(data: bytes) -> Given:
+        def reading(data: bytes) -> InferMessage:
             try:
                 return read_infer(data)
             except Refused as refused:

@@ -9,7 +9,7 @@ from astrarium.core.optional import extension
 from astrarium.core.quantities import FOREVER, SECOND, Time
 from astrarium.server.contract import InferAnswer, InferCall, Kind, ModelCard, Refused
 from astrarium.server.grpc.messages import message
-from astrarium.server.grpc.requests import Data, Given
+from astrarium.server.grpc.requests import Data, InferMessage
 from astrarium.server.http.json_tensors import packed
 from astrarium.server.protocol import checking
 from astrarium.server.protocol.checking import CheckedTensor, bad
@@ -37,7 +37,7 @@ class GrpcCall(NamedTuple):
 
 
 def read_call(
-    card: ModelCard, given: Given, tag: str, received: Time, remaining: float | None, limit: int
+    card: ModelCard, given: InferMessage, tag: str, received: Time, remaining: float | None, limit: int
 ) -> GrpcCall:
     """Read a call; the client's deadline leaves *remaining* seconds, a tensor has at most *limit* bytes."""
     request = given.request
@@ -58,36 +58,40 @@ def _patience(remaining: float | None, model: str) -> Time | None:
     return int(min(remaining * SECOND, FOREVER))
 
 
-def _tensors(card: ModelCard, given: Given, limit: int) -> list[Tensor]:
+def _tensors(card: ModelCard, given: InferMessage, limit: int) -> list[Tensor]:
     inputs = given.request.inputs
     placed = checking.placed_inputs(card, inputs, limit)
-    for each, one in zip(placed, inputs, strict=True):
-        checking.check_tensor_parameters(each.field, one.parameters, card.name)
+    for tensor, announced in zip(placed, inputs, strict=True):
+        checking.check_tensor_parameters(tensor.field, announced.parameters, card.name)
     data = _raw(placed, given, card.name) if given.raw else _typed(placed, given, card.name)
     tensors = []
-    for each, content in zip(placed, data, strict=True):
-        checking.check_values(each, content, card.name)
-        tensors.append(Tensor(each.spec.name, each.spec.datatype, each.shape, content))
+    for tensor, content in zip(placed, data, strict=True):
+        checking.check_values(tensor, content, card.name)
+        tensors.append(Tensor(tensor.spec.name, tensor.spec.datatype, tensor.shape, content))
     return checking.in_card_order(card, tensors)
 
 
-def _raw(placed: Sequence[CheckedTensor], given: Given, model: str) -> Sequence[Data]:
+def _raw(placed: Sequence[CheckedTensor], given: InferMessage, model: str) -> Sequence[Data]:
     raw = given.raw
     if len(raw) != len(placed):
         raise bad("raw_input_contents", f"{len(raw)} of them", f"one for each of {len(placed)} inputs", model)
     typed = given.contents or [one.HasField("contents") or None for one in given.request.inputs]
-    for each, contents, data in zip(placed, typed, raw, strict=True):
+    for tensor, contents, data in zip(placed, typed, raw, strict=True):
         if contents is not None:
-            raise bad(f"{each.field}.contents", "both", "either contents or raw_input_contents", model)
-        checking.check_size(each, data, model)
+            raise bad(f"{tensor.field}.contents", "both", "either contents or raw_input_contents", model)
+        checking.check_size(tensor, data, model)
     return raw
 
 
-def _typed(placed: Sequence[CheckedTensor], given: Given, model: str) -> list[bytes]:
+def _typed(placed: Sequence[CheckedTensor], given: InferMessage, model: str) -> list[bytes]:
     if given.contents is not None:
-        return [_native(each, data or b"", model) for each, data in zip(placed, given.contents, strict=True)]
+        return [
+            _native(tensor, data or b"", model) for tensor, data in zip(placed, given.contents, strict=True)
+        ]
     inputs = given.request.inputs
-    return [_contents(each, one.contents, model) for each, one in zip(placed, inputs, strict=True)]
+    return [
+        _contents(tensor, announced.contents, model) for tensor, announced in zip(placed, inputs, strict=True)
+    ]
 
 
 def _native(placed: CheckedTensor, data: Data, model: str) -> bytes:
@@ -95,11 +99,11 @@ def _native(placed: CheckedTensor, data: Data, model: str) -> bytes:
     field = _contents_field(placed, model)
     native = extension("_express")
     assert native is not None
-    found: bytes | int = native.from_contents(data, placed.spec.datatype, placed.elements)
-    if isinstance(found, bytes):
-        return found
+    packed_or_right: bytes | int = native.from_contents(data, placed.spec.datatype, placed.elements)
+    if isinstance(packed_or_right, bytes):
+        return packed_or_right
     expected = f"{placed.elements} elements in {field} for shape {list(placed.shape)}, and nothing else"
-    raise bad(f"{placed.field}.contents", f"{found} that are right", expected, model)
+    raise bad(f"{placed.field}.contents", f"{packed_or_right} that are right", expected, model)
 
 
 def _contents_field(placed: CheckedTensor, model: str) -> str:
@@ -133,11 +137,11 @@ def _wanted(card: ModelCard, request: Any) -> list[str]:
     return checking.wanted_outputs(card, [output.name for output in request.outputs])
 
 
-def written_answer(card: ModelCard, asked: GrpcCall, request_id: str, answer: InferAnswer) -> Any:
+def written_answer(card: ModelCard, request: GrpcCall, request_id: str, answer: InferAnswer) -> Any:
     """Return the response, with bytes of its own: nothing in it refers to shared memory any more."""
     given = {tensor.name: tensor for tensor in answer.outputs}
     response = message("ModelInferResponse")(model_name=card.name, model_version=card.version, id=request_id)
-    for name in asked.outputs:
+    for name in request.outputs:
         tensor = given[name]
         response.outputs.add(name=name, datatype=tensor.datatype, shape=tensor.shape)
         response.raw_output_contents.append(bytes(tensor.data))

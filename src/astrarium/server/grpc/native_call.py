@@ -48,7 +48,7 @@ class NativeContext:
     def invocation_metadata(self) -> list[tuple[str, str]]:
         return self._metadata
 
-    def said(self, name: str) -> str:
+    def metadata_value(self, name: str) -> str:
         return dict(self._metadata).get(name, "")
 
     def peer(self) -> str:
@@ -91,10 +91,10 @@ class NativeCall:
 
     async def plain(self, data: bytes) -> bytes:
         """Return a compressed message as it was before; Status where it cannot be read or is too large."""
-        encoding = self.context.said("grpc-encoding").encode()
+        encoding = self.context.metadata_value("grpc-encoding").encode()
         if encoding not in _WINDOW_BITS:
-            told = f"grpc-encoding: expected gzip or deflate (got {encoding.decode()!r})"
-            raise Status(grpc.StatusCode.UNIMPLEMENTED, told)
+            reason = f"grpc-encoding: expected gzip or deflate (got {encoding.decode()!r})"
+            raise Status(grpc.StatusCode.UNIMPLEMENTED, reason)
         reading = data, _WINDOW_BITS[encoding], self._limit
         if len(data) > SMALL:
             return await to_thread(_decompressed, *reading)
@@ -123,11 +123,11 @@ class NativeCall:
 def _decompressed(data: bytes, window_bits: int, limit: int) -> bytes:
     reader = zlib.decompressobj(window_bits)
     try:
-        found = reader.decompress(data, limit + 1)
+        plain = reader.decompress(data, limit + 1)
     except zlib.error as error:
         raise Status(grpc.StatusCode.INTERNAL, f"the message cannot be decompressed: {error}") from None
-    if len(found) > limit:
+    if len(plain) > limit:
         raise Status(grpc.StatusCode.RESOURCE_EXHAUSTED, "Decompressed message larger than max")
     if not reader.eof:
         raise Status(grpc.StatusCode.INTERNAL, "the message cannot be decompressed: it is incomplete")
-    return found
+    return plain

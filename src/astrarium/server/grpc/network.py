@@ -136,8 +136,8 @@ class NativeGrpc(NativeThreads):
             call.finish(grpc.StatusCode.UNKNOWN, f"Unexpected {type(error)}: {error}")
 
     async def _answer(self, call: NativeCall, message: Message | None) -> None:
-        asked = SimpleNamespace(method=call.context.said(":path"), invocation_metadata=())
-        method = self._methods.service(asked)
+        details = SimpleNamespace(method=call.context.metadata_value(":path"), invocation_metadata=())
+        method = self._methods.service(details)
         if method is None:
             raise Status(grpc.StatusCode.UNIMPLEMENTED, "Method not found!")
         if message is None:

@@ -23,7 +23,7 @@ class Unreadable(Refused):
         super().__init__(Kind.BAD_REQUEST, f"request: expected a message {name} in protobuf's encoding")
 
 
-class Given(NamedTuple):
+class InferMessage(NamedTuple):
     """A ModelInferRequest as given; `contents` are its inputs' typed ones as bytes, if they were cut out."""
 
     request: Any
@@ -44,24 +44,24 @@ def read_message(name: str, data: bytes) -> Any:
     return _parsed(name, data)
 
 
-def read_infer(data: bytes) -> Given:
+def read_infer(data: bytes) -> InferMessage:
     native = extension("_express")
     if len(data) <= LARGE or native is None:
         request = _parsed("ModelInferRequest", data)
-        return Given(request, list(request.raw_input_contents))
+        return InferMessage(request, list(request.raw_input_contents))
     return _outlined(data, native.message_outline(data, LARGE))
 
 
-def _outlined(data: bytes, found: Any) -> Given:
-    if found is False:
+def _outlined(data: bytes, outline: Any) -> InferMessage:
+    if outline is False:
         raise _too_large(f"at most {LARGE} bytes beside the elements of tensors")
-    if found is None:
+    if outline is None:
         raise Unreadable("ModelInferRequest")
     view = memoryview(data)
-    text, raw, contents = found
+    text, raw, contents = outline
     pieces = [[view[begin:end] for begin, end in places] for places in contents]
     typed = [one[0] if len(one) == 1 else b"".join(one) if one else None for one in pieces]
-    return Given(_parsed("ModelInferRequest", text), [view[begin:end] for begin, end in raw], typed)
+    return InferMessage(_parsed("ModelInferRequest", text), [view[begin:end] for begin, end in raw], typed)
 
 
 def _parsed(name: str, data: bytes) -> Any:

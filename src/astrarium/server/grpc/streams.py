@@ -12,12 +12,12 @@ from typing import Any
 from astrarium.server.contract import Refused
 from astrarium.server.grpc.errors import our_fault
 from astrarium.server.grpc.messages import message
-from astrarium.server.grpc.requests import Given
+from astrarium.server.grpc.requests import InferMessage
 
 log = logging.getLogger(__name__)
 DEPTH = 64  # requests of one stream that may be under way at once
-Reading = Callable[[bytes], Given]
-StreamAnswering = Callable[[Given], Awaitable[Any]]
+Reading = Callable[[bytes], InferMessage]
+StreamAnswering = Callable[[InferMessage], Awaitable[Any]]
 _Queue = asyncio.Queue["asyncio.Task[Any] | None"]
 
 

@@ -119,8 +119,8 @@ def _inflate(body: Body, limit: int) -> bytes:
     if len(whole) > limit:
         raise Refused(Kind.TOO_LARGE, f"body: expected at most {limit} bytes after decompression")
     if not inflater.eof or inflater.unused_data:
-        found = "it ends too early" if not inflater.eof else "something follows it"
-        raise bad("body", None, f"one compressed stream: {found}")
+        trouble = "it ends too early" if not inflater.eof else "something follows it"
+        raise bad("body", None, f"one compressed stream: {trouble}")
     return whole
 
 

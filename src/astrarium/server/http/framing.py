@@ -92,10 +92,10 @@ class RequestFraming:
         """Return the next piece, or None where more bytes must come first; BadRequest where they are none."""
         return self._next()
 
-    def _taken(self, size: int) -> bytes:
-        taken = bytes(self._buffer[:size])
+    def _take(self, size: int) -> bytes:
+        piece = bytes(self._buffer[:size])
         del self._buffer[:size]
-        return taken
+        return piece
 
     # lines
 
@@ -110,7 +110,7 @@ class RequestFraming:
             return None
         self._used = self._used + here
         self._searched = 0
-        line = self._taken(here)
+        line = self._take(here)
         if not line.endswith(b"\r\n"):
             raise BadRequest(400, f"{what}: expected lines that end with CR LF (got {_shown(line)})")
         return line[:-2]
@@ -151,15 +151,15 @@ class RequestFraming:
     def _request_line(self, line: bytes) -> bytes:
         method, _, rest = line.partition(b" ")
         target, _, version = rest.rpartition(b" ")
-        found = _VERSION.fullmatch(version)
-        if found is None or not _TOKEN.fullmatch(method) or not _TARGET.fullmatch(target):
+        number = _VERSION.fullmatch(version)
+        if number is None or not _TOKEN.fullmatch(method) or not _TARGET.fullmatch(target):
             raise BadRequest(400, f"request: expected 'METHOD target HTTP/1.1' (got {_shown(line)})")
-        if found[1] != b"1":
+        if number[1] != b"1":
             raise BadRequest(505, f"version: expected HTTP/1.1 or HTTP/1.0 (got {version.decode()})")
         if method not in _METHODS:
             known = ", ".join(sorted(one.decode() for one in _METHODS))
             raise BadRequest(501, f"method: expected one of {known} (got {method.decode()[:40]})")
-        minor = b"0" if found[2] == b"0" else b"1"  # what is newer is meant to be read as 1.1
+        minor = b"0" if number[2] == b"0" else b"1"  # what is newer is meant to be read as 1.1
         return b"%b %b HTTP/1.%b" % (method, _origin_form(method, target), minor)
 
     def _whole_head(self) -> bytes:
@@ -223,7 +223,7 @@ class RequestFraming:
     # the body
 
     def _counted(self) -> bytes | None:
-        body = self._taken(self._left)
+        body = self._take(self._left)
         self._left -= len(body)
         if not self._left:
             self._begin()
@@ -239,9 +239,9 @@ class RequestFraming:
             self._left -= len(part)
             at += len(part)
             parts.append(part)
-            if self._left or (found := self._chunk_line(at)) is None:
+            if self._left or (size_line := self._chunk_line(at)) is None:
                 break
-            at = found.end()
+            at = size_line.end()
             ends = not self._left
         del self._buffer[:at]
         if ends:
@@ -253,19 +253,19 @@ class RequestFraming:
 
     def _chunk_line(self, at: int) -> re.Match[bytes] | None:
         """Read the line before a chunk, and the end of the chunk before; `_left` is then what it says."""
-        found = (_NEXT_CHUNK if self._chunks else _CHUNK).match(self._buffer, at)
-        if found is None:
+        size_line = (_NEXT_CHUNK if self._chunks else _CHUNK).match(self._buffer, at)
+        if size_line is None:
             self._check_part(at)
             return None
-        self._extensions += len(found[2])
+        self._extensions += len(size_line[2])
         if self._extensions > _EXTENSIONS:
             raise _long_extensions()
         self._chunks += 1
-        self._left = int(found[1], 16)
+        self._left = int(size_line[1], 16)
         if self._left > self._limits.body_bytes:
             expected = f"at most {self._limits.body_bytes} bytes"
             raise BadRequest(413, f"body: expected {expected} (got a chunk of {self._left})")
-        return found
+        return size_line
 
     def _check_part(self, at: int) -> None:
         """Refuse what cannot become a chunk's line."""

@@ -95,13 +95,13 @@ class Handlers:
 
     async def _inferred(self, card: ModelCard, request: HttpRequest, body: Body) -> Reply:
         headers = request.headers
-        asked = await self._asked(card, request, body)
-        answer = await self._service.infer(asked.call)
+        http_call = await self._read_call(card, request, body)
+        answer = await self._service.infer(http_call.call)
         try:
-            if writes_slowly(asked, answer):
-                described_by, content = await to_thread(written_answer, card, asked, answer)
+            if writes_slowly(http_call, answer):
+                described_by, content = await to_thread(written_answer, card, http_call, answer)
             else:
-                described_by, content = written_answer(card, asked, answer)
+                described_by, content = written_answer(card, http_call, answer)
         finally:
             answer.release()
         described_by += timeline_header(headers, answer)
@@ -112,7 +112,7 @@ class Handlers:
         described_by.append((b"content-encoding", wanted.encode()))
         return Reply(200, described_by, await bodies.compressed(content, wanted))
 
-    async def _asked(self, card: ModelCard, request: HttpRequest, body: Body) -> HttpCall:
+    async def _read_call(self, card: ModelCard, request: HttpRequest, body: Body) -> HttpCall:
         given = card, body, request.headers, request.received, self._bodies.limits.body_bytes
         try:
             if reads_slowly(card, body, request.headers):
@@ -136,9 +136,9 @@ class Handlers:
             raise Refused(Kind.TOO_LARGE, f"body: expected at most {LARGE} bytes here (got {len(body)})")
         try:
             given = body.strip() or b"{}"
-            found = msgspec.json.decode(given, type=form)
+            filled = msgspec.json.decode(given, type=form)
             check_keys(given)
-            return found
+            return filled
         except RecursionError:
             raise bad("body", None, "JSON that is not nested this deep") from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -62,9 +62,9 @@ def reads_slowly(card: ModelCard, body: Body, headers: Mapping[bytes, bytes]) ->
     return looked_at or _json_size(headers, body) > LARGE
 
 
-def writes_slowly(asked: HttpCall, answer: InferAnswer) -> bool:
+def writes_slowly(call: HttpCall, answer: InferAnswer) -> bool:
     """Whether an answer in JSON takes so long to write that a thread should."""
-    in_json = [tensor for tensor in answer.outputs if asked.outputs.get(tensor.name) is False]
+    in_json = [tensor for tensor in answer.outputs if call.outputs.get(tensor.name) is False]
     return sum(len(tensor.data) for tensor in in_json) > LARGE
 
 
@@ -173,12 +173,12 @@ def _flag(parameters: wire.Parameters, name: str, default: bool, field: str, mod
     return value
 
 
-def written_answer(card: ModelCard, asked: HttpCall, answer: InferAnswer) -> tuple[Headers, bytes]:
+def written_answer(card: ModelCard, call: HttpCall, answer: InferAnswer) -> tuple[Headers, bytes]:
     """Return the answer's body and headers; nothing in them refers to shared memory any more."""
-    given = {tensor.name: tensor for tensor in answer.outputs}
-    binary = [given[name].data for name, is_binary in asked.outputs.items() if is_binary]
-    outputs = [_output(given[name], is_binary) for name, is_binary in asked.outputs.items()]
-    json = _encode(wire.InferResponse(card.name, card.version, outputs, asked.id))
+    tensors = {tensor.name: tensor for tensor in answer.outputs}
+    binary = [tensors[name].data for name, is_binary in call.outputs.items() if is_binary]
+    outputs = [_output(tensors[name], is_binary) for name, is_binary in call.outputs.items()]
+    json = _encode(wire.InferResponse(card.name, card.version, outputs, call.id))
     if not binary:
         return [JSON], json
     return [_BINARY, (HEADER_LENGTH, b"%d" % len(json))], b"".join([json, *binary])

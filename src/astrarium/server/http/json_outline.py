@@ -26,12 +26,12 @@ class Outline(NamedTuple):
 def outline(body: Json) -> Outline:
     """Return the outline of a body; Refused where it is large beside its elements, or no JSON."""
     cutter = extension("_express")
-    found = cutter.outline(body) if cutter is not None else None
-    if isinstance(found, int):
-        raise bad("body", None, f"JSON: it makes no sense from byte {found} on")
-    if found is None:
+    outline_or_error = cutter.outline(body) if cutter is not None else None
+    if isinstance(outline_or_error, int):
+        raise bad("body", None, f"JSON: it makes no sense from byte {outline_or_error} on")
+    if outline_or_error is None:
         return Outline(body, None)
-    text, places = found
+    text, places = outline_or_error
     check_beside(len(text))
     view = memoryview(body)
     return Outline(text, [msgspec.Raw(view[begin:end]) for begin, end in places])
@@ -78,5 +78,5 @@ def not_json(body: bytes | bytearray | memoryview, error: Exception) -> Refused:
 
 def place_and_complaint(error: Exception) -> tuple[str, str]:
     """Return where in the JSON msgspec found fault (empty: it does not say), and what it says of it."""
-    found = _PLACE.match(str(error))
-    return (found["where"], found["what"]) if found else ("", str(error))
+    match = _PLACE.match(str(error))
+    return (match["where"], match["what"]) if match else ("", str(error))

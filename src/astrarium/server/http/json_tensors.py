@@ -25,11 +25,11 @@ _NOT_JSON = f"{BF16} has no form in JSON"
 def read_elements(reader: Any, raw: msgspec.Raw, placed: CheckedTensor, model: str) -> bytes:
     """Return the binary layout of a large JSON list, by *reader*, the native code."""
     half = placed.spec.datatype == "FP16"
-    found = reader.from_json(raw, "FP64" if half else placed.spec.datatype, list(placed.shape))
-    if isinstance(found, tuple):
-        element, byte = found
+    binary_or_place = reader.from_json(raw, "FP64" if half else placed.spec.datatype, list(placed.shape))
+    if isinstance(binary_or_place, tuple):
+        element, byte = binary_or_place
         raise _wrong_element(placed, element, bytes(memoryview(raw)[byte : byte + _SHOWN]), model)
-    return _halves(found, placed, model) if half else bytes(found)
+    return _halves(binary_or_place, placed, model) if half else bytes(binary_or_place)
 
 
 def _halves(doubles: bytes, placed: CheckedTensor, model: str) -> bytes:
@@ -53,10 +53,11 @@ def write_elements(writer: Any, tensor: Tensor) -> msgspec.Raw:
     if datatype == "FP16":
         data = np.frombuffer(data, np.float16).astype(np.float32).data
         datatype = "FP32"
-    found = writer.to_json(data, datatype)
-    if isinstance(found, int):  # which element is no text
-        raise _no_text(tensor.name, found, tensors.unpack_bytes(tensor.data)[found])
-    return msgspec.Raw(found)
+    text_or_place = writer.to_json(data, datatype)
+    if isinstance(text_or_place, int):  # which element is no text
+        element = tensors.unpack_bytes(tensor.data)[text_or_place]
+        raise _no_text(tensor.name, text_or_place, element)
+    return msgspec.Raw(text_or_place)
 
 
 _CODES = {

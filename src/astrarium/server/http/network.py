@@ -78,9 +78,9 @@ class NativeTransport(Transport):
 
     def _flush(self) -> None:
         if self._written:
-            self._network.write(self._connection, self._taken())
+            self._network.write(self._connection, self._take_written())
 
-    def _taken(self) -> bytes:
+    def _take_written(self) -> bytes:
         """Return what was written, which is on its way from now on."""
         data = b"".join(self._written)
         self._written.clear()
@@ -128,7 +128,7 @@ class NativeTransport(Transport):
 
     def give_back(self) -> None:
         """Let the next request go the short way, unless bytes of it are on their way to us already."""
-        self._network.take_back(self._connection, self.received, self._taken())
+        self._network.take_back(self._connection, self.received, self._take_written())
 
 
 class NativeProtocol(BoundedProtocol):

@@ -47,8 +47,8 @@ def _check_record(record: str | None) -> None:
         return
     path = Path(record)
     if path.is_dir() or not path.parent.is_dir():
-        found = "this is a folder" if path.is_dir() else f"there is no folder {path.parent}"
-        raise InputError("server.record", record, f"the name of a file in a folder that is there; {found}")
+        obstacle = "this is a folder" if path.is_dir() else f"there is no folder {path.parent}"
+        raise InputError("server.record", record, f"the name of a file in a folder that is there; {obstacle}")
     if not os.access(path if path.exists() else path.parent, os.W_OK):
         raise InputError("server.record", record, "a file that can be written: permission denied")
 
@@ -57,7 +57,7 @@ def _check_host(host: str) -> None:
     try:
         _bound(host, 0)
     except OSError as error:
-        raise InputError("server.host", host, f"an address of this machine: {_told(error)}") from None
+        raise InputError("server.host", host, f"an address of this machine: {_error_text(error)}") from None
 
 
 def _check_port(field: str, host: str, port: int) -> None:
@@ -65,11 +65,11 @@ def _check_port(field: str, host: str, port: int) -> None:
         _bound(host, port)
     except OSError as error:
         way_out = f"stop what listens there, or choose another: -o server.{field}=PORT, 0 for any free one"
-        expected = f"a port of {host} that can be listened on ({_told(error)}); {way_out}"
+        expected = f"a port of {host} that can be listened on ({_error_text(error)}); {way_out}"
         raise InputError(f"server.{field}", port, expected) from None
 
 
-def _told(error: OSError) -> str:
+def _error_text(error: OSError) -> str:
     return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
 
 

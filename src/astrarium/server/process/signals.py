@@ -20,10 +20,10 @@ def ends_at_once() -> Iterator[None]:
     main = asyncio.current_task()
     loop = asyncio.get_running_loop()
     assert main is not None
-    told: list[int] = []
+    signals: list[int] = []
 
     def end(number: int, frame: FrameType | None) -> None:
-        told.append(number)
+        signals.append(number)
         if asyncio.current_task() is main:
             raise _ending(number)
         loop.call_soon_threadsafe(main.cancel)
@@ -32,9 +32,9 @@ def ends_at_once() -> Iterator[None]:
         try:
             yield
         except asyncio.CancelledError:
-            if not told:
+            if not signals:
                 raise
-            raise _ending(told[0]) from None
+            raise _ending(signals[0]) from None
 
 
 async def told_to_stop() -> None:

@@ -60,7 +60,7 @@ def placed_inputs(card: ModelCard, given: Sequence[Described], limit: int) -> li
     if len(given) > len(specs):  # first: a client may send any number of them
         raise _wrong_names(card, given)
     placed = [_placed(card, specs, tensor, at, limit) for at, tensor in enumerate(given)]
-    if len({each.spec.name for each in placed}) != len(specs):
+    if len({tensor.spec.name for tensor in placed}) != len(specs):
         raise _wrong_names(card, given)
     _check_same_rows(card, placed)
     return placed
@@ -132,23 +132,28 @@ def check_size(placed: CheckedTensor, data: bytes | memoryview, model: str) -> N
 def check_elements(placed: CheckedTensor, data: bytes | memoryview, model: str) -> None:
     """Refuse binary BYTES *data* whose lengths do not add up, without copying an element."""
     end = len(data)
-    found, at = bytes_elements(data, placed.elements)
-    if found > placed.elements and at <= end:
+    elements, end_of_elements = bytes_elements(data, placed.elements)
+    if elements > placed.elements and end_of_elements <= end:
         expected = f"{placed.elements} elements for shape {list(placed.shape)}"
         raise bad(f"{placed.field}.data", "more elements", expected, model)
-    if at != end:
+    if end_of_elements != end:
         expected = f"elements that end with the data, after {end} bytes"
-        raise bad(f"{placed.field}.data", f"element {max(found - 1, 0)} ends after {at}", expected, model)
-    if found != placed.elements:
+        raise bad(
+            f"{placed.field}.data",
+            f"element {max(elements - 1, 0)} ends after {end_of_elements}",
+            expected,
+            model,
+        )
+    if elements != placed.elements:
         expected = f"{placed.elements} elements for shape {list(placed.shape)}"
-        raise bad(f"{placed.field}.data", f"{found} elements", expected, model)
+        raise bad(f"{placed.field}.data", f"{elements} elements", expected, model)
 
 
 def check_values(placed: CheckedTensor, data: bytes | memoryview, model: str) -> None:
     """Refuse a tensor that breaks the limits of its input, naming the first element that does."""
-    found = violation(placed.spec, placed.shape, data)
-    if found is not None:
-        raise bad(*found, model)
+    wrong = violation(placed.spec, placed.shape, data)
+    if wrong is not None:
+        raise bad(*wrong, model)
 
 
 def bytes_elements(data: bytes | memoryview, most: int) -> tuple[int, int]:
@@ -157,12 +162,12 @@ def bytes_elements(data: bytes | memoryview, most: int) -> tuple[int, int]:
     if native is not None:
         counted: tuple[int, int] = native.bytes_elements(data, most)
         return counted
-    found = 0
+    elements = 0
     at = 0
-    while at + _LENGTH_BYTES <= len(data) and found <= most:
+    while at + _LENGTH_BYTES <= len(data) and elements <= most:
         at += _LENGTH_BYTES + int.from_bytes(data[at : at + _LENGTH_BYTES], "little")
-        found += 1
-    return found, at
+        elements += 1
+    return elements, at
 
 
 def wanted_outputs(card: ModelCard, names: Sequence[str]) -> list[str]:

@@ -75,8 +75,8 @@ class NativeThreads:
             index,
             card.name,
             card.version,
-            told_tensors(card.inputs),
-            told_tensors(card.outputs),
+            native_specs(card.inputs),
+            native_specs(card.outputs),
             card.max_batch,
             card.slo,
             dict(card.priorities),
@@ -85,11 +85,11 @@ class NativeThreads:
 
     def always_long(self) -> dict[str, str]:
         """Return the models of which no request can go the short way, with the reason."""
-        found = {card.name: why or why_long(card) for _, card, why in self._front.cards()}
-        return {name: why for name, why in found.items() if why}
+        reasons = {card.name: why or why_long(card) for _, card, why in self._front.cards()}
+        return {name: why for name, why in reasons.items() if why}
 
 
-def told_tensors(specs: Iterable[TensorSpec]) -> list[Spec]:
+def native_specs(specs: Iterable[TensorSpec]) -> list[Spec]:
     """Return tensors as native threads are told of them."""
     return [(spec.name, spec.datatype, list(spec.shape), _limits(spec)) for spec in specs]
 

@@ -54,8 +54,8 @@ def first_outside(spec: TensorSpec, data: Data) -> int | None:
     native = extension("_express")
     if native is None:
         return reference_first_outside(spec, data)
-    found: int | None = native.first_outside(data, spec.datatype, *native_bounds(spec))
-    return found
+    first: int | None = native.first_outside(data, spec.datatype, *native_bounds(spec))
+    return first
 
 
 def reference_first_outside(spec: TensorSpec, data: Data) -> int | None:

@@ -31,7 +31,9 @@ Shapes: TypeAlias = list[tuple[tuple[int, ...], int]]  # of each tensor: shape a
 
 
 class BatchMember(NamedTuple):
-    """A member is one item of a batch: row *row* of the *rows* in a block; `room` bytes at `reply` await it.
+    """A member is one item of a batch: row *row* of the *rows* in a block.
+
+    At most `reply_bytes` of its reply are written at `reply`.
 
     Tensors lie one after the other, aligned, in the order of the model's inputs.
     """
@@ -40,7 +42,7 @@ class BatchMember(NamedTuple):
     rows: int
     row: int
     reply: int
-    room: int
+    reply_bytes: int
     application: int = 0
 
 

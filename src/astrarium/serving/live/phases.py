@@ -25,6 +25,6 @@ class Phases(dict[str, Time]):
             self[name] = self.get(name, 0) + self._clock() - began
 
 
-def told(phases: Mapping[str, Time]) -> str:
+def phases_text(phases: Mapping[str, Time]) -> str:
     """Return phases in words, as a log has them."""
     return ", ".join(f"{name} {rounded_duration(took)}" for name, took in phases.items())

@@ -59,7 +59,7 @@ def adopt_orphans() -> None:
 
 
 def socket_pair() -> tuple[socket.socket, socket.socket]:
-    """Return our end of a worker's line, which does not block, and its own."""
+    """Return our end of a worker's connection, which does not block, and the worker's."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     for end in (ours, theirs):
         end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * LARGEST_MESSAGE)
@@ -112,8 +112,8 @@ def watched(process: subprocess.Popen[bytes] | AdoptedProcess, ours: socket.sock
 
 
 def _started(memory: SharedMemory, place: Place | None, fd: int) -> subprocess.Popen[bytes]:
-    told = () if place is None else (place.gpu, place.kind, place.device)
-    arguments = [fd, memory.fd, memory.size, *told]
+    place_words = () if place is None else (place.gpu, place.kind, place.device)
+    arguments = [fd, memory.fd, memory.size, *place_words]
     return subprocess.Popen(
         [sys.executable, "-m", "astrarium.serving.live.worker", *map(str, arguments)],
         pass_fds=(fd, memory.fd),

@@ -69,11 +69,11 @@ def by_size(
 ) -> Iterator[MeasuredTimes]:
     """Measure sizes until one is *enough*, also when it is measured again: that one is the last."""
     for size in sizes:
-        found = measure(size)
-        if enough(found):
-            found = measure(size)
-        yield found
-        if enough(found):
+        times = measure(size)
+        if enough(times):
+            times = measure(size)
+        yield times
+        if enough(times):
             return
 
 
@@ -85,11 +85,11 @@ def in_order(measure: Measure, measured: Sequence[MeasuredTimes], chance: float)
     """
     kept = list(measured)
     for place in reversed(range(len(kept) - 1)):
-        larger = min(each.quantile(chance) for each in kept[place + 1 :])
+        larger = min(times.quantile(chance) for times in kept[place + 1 :])
         for _ in range(_TRIES):
             if kept[place].quantile(chance) > _OUT_OF_ORDER * larger:
                 again = measure(kept[place].size)
-                kept[place] = min(kept[place], again, key=lambda each: each.quantile(chance))
+                kept[place] = min(kept[place], again, key=lambda times: times.quantile(chance))
     return kept
 
 
@@ -97,9 +97,9 @@ def rising(measured: Sequence[MeasuredTimes], chance: float, slack: float = 0.0)
     """Return a time for each size that never falls: noise must not make a larger batch look cheaper."""
     table: dict[int, Time] = {}
     longest = 1
-    for found in measured:
-        longest = max(longest, round(found.quantile(chance) * (1 + slack)))
-        table[found.size] = longest
+    for times in measured:
+        longest = max(longest, round(times.quantile(chance) * (1 + slack)))
+        table[times.size] = longest
     return table
 
 

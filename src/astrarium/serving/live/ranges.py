@@ -41,7 +41,7 @@ def check_limits(datatype: str, values: Sequence[Any] | None, finite: bool) -> N
     kinds, words = ((int, float), "numbers") if is_real(datatype) else ((int,), "whole numbers")
     low, high = RANGES[datatype]
     right = len(values) == 2 and all(
-        isinstance(each, kinds) and not isinstance(each, bool) for each in values
+        isinstance(value, kinds) and not isinstance(value, bool) for value in values
     )
     if not right or not low <= values[0] <= values[1] <= high:
         expected = f"[LOW, HIGH], two {words} from {low} to {high} ({datatype}), LOW not above HIGH"

@@ -199,7 +199,7 @@ class Reserve:
     def _listen(self) -> None:
         assert self._process is not None
         self._loop.add_reader(self._process.watch, self._ended)
-        self._loop.add_reader(self._process.socket.fileno(), self._heard)
+        self._loop.add_reader(self._process.socket.fileno(), self._process_said)
 
     def _orders(self) -> list[PrepareModel]:
         if self._depth < Depth.BACKENDS:
@@ -213,11 +213,11 @@ class Reserve:
         free = self._free_memory()
         fit = weights * _MOST_OF_MEMORY <= free
         if not fit:
-            told = {"weights": write_bytes(weights), "free": write_bytes(free)}
-            log.info("the reserve holds no weights: %(weights)s, with %(free)s of memory free", told)
+            sizes = {"weights": write_bytes(weights), "free": write_bytes(free)}
+            log.info("the reserve holds no weights: %(weights)s, with %(free)s of memory free", sizes)
         return fit
 
-    def _heard(self) -> None:
+    def _process_said(self) -> None:
         assert self._process is not None
         try:
             packet = self._process.socket.recv(LARGEST_MESSAGE)

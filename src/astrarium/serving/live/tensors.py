@@ -108,18 +108,18 @@ def to_bytes(array: Array) -> bytes | memoryview:
 def pack_bytes(elements: list[Any]) -> bytes:
     """Return the binary layout of texts or bytes."""
     native = extension("_express")
-    found: bytes | None = native.pack_bytes(elements) if native is not None else None
-    if found is not None:
-        return found
-    each = map(_as_bytes, elements)
-    return b"".join(len(element).to_bytes(4, "little") + element for element in each)
+    packed: bytes | None = native.pack_bytes(elements) if native is not None else None
+    if packed is not None:
+        return packed
+    encoded = map(_as_bytes, elements)
+    return b"".join(len(element).to_bytes(4, "little") + element for element in encoded)
 
 
 def unpack_bytes(data: bytes | bytearray | memoryview) -> list[bytes]:
     """Return the elements of BYTES; ValueError where the lengths do not add up to the data."""
     native = extension("_express")
-    found: list[bytes] | None = native.unpack_bytes(data) if native is not None else None
-    return _unpacked(data) if found is None else found
+    elements: list[bytes] | None = native.unpack_bytes(data) if native is not None else None
+    return _unpacked(data) if elements is None else elements
 
 
 def _unpacked(data: bytes | bytearray | memoryview) -> list[bytes]:

@@ -30,7 +30,7 @@ from astrarium.serving.live.messages import (
     decode_news,
     encode,
 )
-from astrarium.serving.live.phases import told
+from astrarium.serving.live.phases import phases_text
 from astrarium.serving.live.process import Death, WorkerProcess, adopt_orphans, spawned
 from astrarium.serving.live.reserve import Reserve
 
@@ -268,7 +268,7 @@ class LocalWorkers:
     def _log(self, text: str, worker: int, phases: Mapping[str, Time]) -> None:
         """Say what a start consisted of; several models' parts are added up."""
         seconds = {name: took / SECOND for name, took in phases.items()}
-        log.info(f"{text}: %s", worker, told(phases), extra={"worker": worker, "phases_s": seconds})
+        log.info(f"{text}: %s", worker, phases_text(phases), extra={"worker": worker, "phases_s": seconds})
 
     def _ended(self, worker: int, running: _Running) -> None:
         self._forget(worker, running)

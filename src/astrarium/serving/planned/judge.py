@@ -57,8 +57,8 @@ class PlanJudge:
                 where = assigned(draw.arrivals.model, routes.parts) if where is None else where
                 draw.known[key] = self._good(routes, place, draw.arrivals, np.flatnonzero(where == place))
             good += draw.known[key]
-        found: list[float] = np.where(draw.totals > 0, good / np.maximum(draw.totals, 1), 1.0).tolist()
-        return found
+        shares: list[float] = np.where(draw.totals > 0, good / np.maximum(draw.totals, 1), 1.0).tolist()
+        return shares
 
     def _draw(self, requests: PlacementRequests) -> _Draw:
         """Return the draw of requests, known by identity: to compare them all would take too long."""

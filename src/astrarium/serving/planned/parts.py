@@ -76,8 +76,8 @@ def together(
 
 def _reasons(parts: Sequence[RecordPart], others: Sequence[str]) -> dict[str, int]:
     """Return codes by reason, in the order of the parts."""
-    found = dict.fromkeys(["", *(reason for part in parts for reason in part.record.reasons), *others])
-    return {reason: code for code, reason in enumerate(found)}
+    reasons = dict.fromkeys(["", *(reason for part in parts for reason in part.record.reasons), *others])
+    return {reason: code for code, reason in enumerate(reasons)}
 
 
 def _batches(parts: Sequence[RecordPart]) -> tuple[Batches, list[Ints]]:

@@ -76,14 +76,14 @@ class Routes:
 
     @classmethod
     def of(cls, plan: Plan, problem: Problem) -> Routes:
-        found = cells(plan, problem)
-        of_cells, of_queues = stations(found, problem)
+        placed_cells = cells(plan, problem)
+        of_cells, of_queues = stations(placed_cells, problem)
         parts = balanced([model.rate for model in problem.models], [*of_cells, *of_queues])
-        numbers = np.array(station_numbers(found.queued), np.int64) + len(of_cells)
-        groups = companies(found.queued)
+        numbers = np.array(station_numbers(placed_cells.queued), np.int64) + len(of_cells)
+        groups = companies(placed_cells.queued)
         sums = [parts[np.unique(numbers[list(places)])].sum(axis=0, keepdims=True) for places in groups]
-        queues = tuple(tuple(found.queued[place] for place in places) for places in groups)
-        return cls(problem, found.cells, queues, np.concatenate([parts[: len(of_cells)], *sums]))
+        queues = tuple(tuple(placed_cells.queued[place] for place in places) for places in groups)
+        return cls(problem, placed_cells.cells, queues, np.concatenate([parts[: len(of_cells)], *sums]))
 
     @property
     def count(self) -> int:

@@ -54,13 +54,13 @@ def selections(problem: Problem, gpus: int, speeds: Speeds) -> list[Problem]:
         lambda gpu: (work[gpu.id], -gpu.memory, gpu.id),
         lambda gpu: (-gpu.memory, work[gpu.id], gpu.id),
     ]
-    found: dict[object, list[PlacementGpu]] = {}
+    by_kinds: dict[object, list[PlacementGpu]] = {}
     for order in orders:
         taken = sorted(problem.gpus, key=order)[:gpus]
-        found.setdefault(sorted_kinds(taken), taken)
+        by_kinds.setdefault(sorted_kinds(taken), taken)
     return [
         msgspec.structs.replace(problem, gpus=tuple(sorted(taken, key=lambda gpu: gpu.id)))
-        for taken in found.values()
+        for taken in by_kinds.values()
     ]
 
 

@@ -70,11 +70,11 @@ def _grown(planning: Planning, attempt: Attempt, factors: list[float]) -> Attemp
     return replace(attempt, problem=planning.load.judging(attempt.problem, factors), judged=found)
 
 
-def _short(found: Attempt, today: Attempt, model: int | None) -> list[int]:
+def _short(grown: Attempt, today: Attempt, model: int | None) -> list[int]:
     """Return the models that miss their target, but for those that do so today where one model grows."""
     if model is None:
-        return found.short
-    return [place for place in found.short if place == model or place not in today.short]
+        return grown.short
+    return [place for place in grown.short if place == model or place not in today.short]
 
 
 def narrowed(carried: Callable[[float], bool]) -> tuple[float, float | None]:

@@ -62,13 +62,13 @@ def interference_named(name: str) -> tuple[Known, Slowing | None]:
 def _by_igniter(profile: Colocation, name: str) -> tuple[Known, Slowing]:
     def known(problem: Problem) -> Problem:
         traits = [named(profile.models, model.name) for model in problem.models]
-        if all(found is None for found in traits):
+        if all(one is None for one in traits):
             names = ", ".join(profile.models)
             raise InputError("--interference", name, f"models by the names that it knows: {names}")
         models = zip(problem.models, traits, strict=True)
         return msgspec.structs.replace(
             problem,
-            models=tuple(msgspec.structs.replace(model, igniter=found) for model, found in models),
+            models=tuple(msgspec.structs.replace(model, igniter=one) for model, one in models),
             gpus=tuple(msgspec.structs.replace(gpu, igniter=profile.gpu) for gpu in problem.gpus),
         )
 
@@ -84,8 +84,8 @@ def measured_on_v100s(problem: Problem) -> Problem:
 
 
 def _with_demands(model: PlacedModel) -> PlacedModel:
-    found = named(v100_demands(), model.name)
-    return model if found is None else msgspec.structs.replace(model, demands=found)
+    demands = named(v100_demands(), model.name)
+    return model if demands is None else msgspec.structs.replace(model, demands=demands)
 
 
 def _with_forms(model: PlacedModel) -> PlacedModel:

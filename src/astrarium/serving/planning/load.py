@@ -56,8 +56,8 @@ class Judged(msgspec.Struct, frozen=True):
 
     def below(self, target: float) -> list[int]:
         """Return the models below their target, worst first."""
-        found = [place for place, each in enumerate(self.models) if each.mean < target]
-        return sorted(found, key=lambda place: self.models[place].mean)
+        places = [place for place, attained in enumerate(self.models) if attained.mean < target]
+        return sorted(places, key=lambda place: self.models[place].mean)
 
 
 def judged(plan: Plan, judge: Judge, draws: Sequence[PlacementRequests]) -> Judged:

@@ -39,10 +39,10 @@ def _draw_time(ax: Any, uses: Sequence[GpuUse], names: Sequence[str]) -> None:
     for row, use in enumerate(uses):
         ax.barh(row, 1, _HEIGHT, color=_IDLE, lw=0)
         left = 0.0
-        for each in use.replicas:
-            width = each.replica.share if use.divided else max(each.busy, 0.004)
-            _block(ax, row, left, width, each, names, use.divided)
-            homes.setdefault(each.replica, []).append((left + min(0.008, width / 2), row))  # beside the name
+        for part in use.replicas:
+            width = part.replica.share if use.divided else max(part.busy, 0.004)
+            _block(ax, row, left, width, part, names, use.divided)
+            homes.setdefault(part.replica, []).append((left + min(0.008, width / 2), row))  # beside the name
             left += width
     for points in homes.values():
         if len(points) > 1:
@@ -82,9 +82,9 @@ def _draw_memory(ax: Any, uses: Sequence[GpuUse]) -> None:
     for row, use in enumerate(uses):
         ax.barh(row, use.gpu.memory / GIB, _HEIGHT, color=_IDLE, lw=0)
         left = 0.0
-        for each in use.replicas:
-            width = each.memory / GIB
-            color = color_of(each.replica.model)
+        for part in use.replicas:
+            width = part.memory / GIB
+            color = color_of(part.replica.model)
             ax.barh(row, width, _HEIGHT, left, color=color, alpha=0.9, edgecolor="white", lw=1)
             left += width
     _rows(ax, uses)
@@ -101,7 +101,7 @@ def _rows(ax: Any, uses: Sequence[GpuUse]) -> None:
 def _legend(figure: Any, uses: Sequence[GpuUse], names: Sequence[str]) -> None:
     from matplotlib.patches import Patch
 
-    placed = sorted({each.replica.model for use in uses for each in use.replicas})
+    placed = sorted({part.replica.model for use in uses for part in use.replicas})
     handles = [Patch(color=color_of(model), label=names[model]) for model in placed[:18]]
     if handles:
         figure.legend(handles=handles, loc="lower center", ncols=9, fontsize=8.5)

@@ -18,7 +18,7 @@ from astrarium.serving.planning.use import GpuUse
 
 def plain_answer(answer: PlanningAnswer) -> dict[str, Any]:
     chosen = answer.chosen
-    found: dict[str, Any] = {
+    plain: dict[str, Any] = {
         "policy": answer.choice.name,
         "parameters": answer.choice.parameters,
         "target": answer.goals.target,
@@ -26,11 +26,11 @@ def plain_answer(answer: PlanningAnswer) -> dict[str, Any]:
         "cluster": answer.scenario.cluster.size,
         "interrupted": answer.interrupted,
         "fewest": None if answer.fewest is None else answer.fewest.gpus,
-        "tried": [_brief(each) for each in answer.attempts],
+        "tried": [_brief(attempt) for attempt in answer.attempts],
     }
     if chosen is not None:
-        found |= _chosen(answer, chosen)
-    return found
+        plain |= _chosen(answer, chosen)
+    return plain
 
 
 def _chosen(answer: PlanningAnswer, chosen: Attempt) -> dict[str, Any]:
@@ -42,7 +42,10 @@ def _chosen(answer: PlanningAnswer, chosen: Attempt) -> dict[str, Any]:
         "plan": plans.plain(chosen.plan, problem),
         "placement": [_gpu(use, problem) for use in chosen.uses],
         "growth": _growth(answer.growth, problem),
-        "alone": {problem.models[at].name: _growth(each, problem) for at, each in answer.alone.items()},
+        "alone": {
+            problem.models[at].name: _growth(model_growth, problem)
+            for at, model_growth in answer.alone.items()
+        },
         "against": [
             {
                 "policy": rival.choice.name,
@@ -56,24 +59,26 @@ def _chosen(answer: PlanningAnswer, chosen: Attempt) -> dict[str, Any]:
 
 
 def _brief(attempt: Attempt) -> dict[str, Any]:
-    found = attempt.judged
-    assert found is not None
+    judged = attempt.judged
+    assert judged is not None
     return {
         "gpus": attempt.gpus,
         "met": attempt.met,
-        "worst": found.models[found.worst].mean,
-        "worst_model": attempt.problem.models[found.worst].name,
-        "overall": found.overall.mean,
+        "worst": judged.models[judged.worst].mean,
+        "worst_model": attempt.problem.models[judged.worst].name,
+        "overall": judged.overall.mean,
     }
 
 
 def _attainment(attempt: Attempt) -> dict[str, Any] | None:
-    found = attempt.judged
-    if found is None:
+    judged = attempt.judged
+    if judged is None:
         return None
     names = (model.name for model in attempt.problem.models)
-    models = {name: msgspec.to_builtins(each) for name, each in zip(names, found.models, strict=True)}
-    return {"overall": msgspec.to_builtins(found.overall), "models": models}
+    models = {
+        name: msgspec.to_builtins(attained) for name, attained in zip(names, judged.models, strict=True)
+    }
+    return {"overall": msgspec.to_builtins(judged.overall), "models": models}
 
 
 def _gpu(use: GpuUse, problem: Problem) -> dict[str, Any]:
@@ -85,15 +90,15 @@ def _gpu(use: GpuUse, problem: Problem) -> dict[str, Any]:
         "busy": use.busy,
         "replicas": [
             {
-                "model": problem.models[each.replica.model].name,
-                "batch": each.replica.batch,
-                "share": each.replica.share,
-                "shape": str(each.replica.shape),
-                "memory": each.memory,
-                "busy": each.busy,
-                "why": each.replica.why,
+                "model": problem.models[part.replica.model].name,
+                "batch": part.replica.batch,
+                "share": part.replica.share,
+                "shape": str(part.replica.shape),
+                "memory": part.memory,
+                "busy": part.busy,
+                "why": part.replica.why,
             }
-            for each in use.replicas
+            for part in use.replicas
         ],
     }
 

@@ -32,7 +32,7 @@ def headline(answer: PlanningAnswer) -> Iterator[str]:
             f"have {goal} of its requests in time{_below(answer, chosen.gpus)}"
         )
     else:
-        most = max((each.gpus for each in answer.attempts), default=chosen.gpus)
+        most = max((attempt.gpus for attempt in answer.attempts), default=chosen.gpus)
         yield (
             f"{label}: no number of such GPUs up to {most} gives every model {goal} in time; "
             f"this is its plan for {counted(chosen.gpus, 'GPU')}"
@@ -41,7 +41,7 @@ def headline(answer: PlanningAnswer) -> Iterator[str]:
 
 
 def _below(answer: PlanningAnswer, gpus: int) -> str:
-    tried = {each.gpus for each in answer.attempts}
+    tried = {attempt.gpus for attempt in answer.attempts}
     if gpus - 1 in tried:
         return f", {gpus - 1} {'is' if gpus == 2 else 'are'} not"
     return ", and fewer cannot carry the load" if gpus > 1 else ""
@@ -77,34 +77,34 @@ def _cluster(answer: PlanningAnswer, chosen: Attempt) -> Iterator[str]:
 def missing_lines(attempt: Attempt) -> Iterator[str]:
     for index, why in sorted(attempt.plan.missing.items()):
         model = attempt.problem.models[index]
-        told = f"It would take: {why}" if model.rate else "Nobody asks for it."
-        yield f"{model.name} has no replica. {told}"
+        reason = f"It would take: {why}" if model.rate else "Nobody asks for it."
+        yield f"{model.name} has no replica. {reason}"
 
 
 def growth_line(answer: PlanningAnswer, attempt: Attempt) -> str:
-    found = answer.growth
-    if found is None:
+    growth = answer.growth
+    if growth is None:
         return ""
-    if found.first is None or found.breaks is None:
-        return f"what breaks first: nothing up to {found.carries:g} times the load"
-    name = attempt.problem.models[found.first].name
-    others = f", and {len(found.others)} more with it" if found.others else ""
-    if found.first in attempt.plan.missing:
+    if growth.first is None or growth.breaks is None:
+        return f"what breaks first: nothing up to {growth.carries:g} times the load"
+    name = attempt.problem.models[growth.first].name
+    others = f", and {len(growth.others)} more with it" if growth.others else ""
+    if growth.first in attempt.plan.missing:
         return f"what breaks first: {name}{others}, at any load: without a replica nobody answers"
-    if found.carries <= 0:
-        return f"what breaks first: even at {found.breaks:g} times the load, {name}{others}: {found.why}"
-    carried = f"the plan carries {found.carries:.2f} times the load"
-    return f"what breaks first: {carried}; at {found.breaks:.2f} times it is {name}{others}: {found.why}"
+    if growth.carries <= 0:
+        return f"what breaks first: even at {growth.breaks:g} times the load, {name}{others}: {growth.why}"
+    carried = f"the plan carries {growth.carries:.2f} times the load"
+    return f"what breaks first: {carried}; at {growth.breaks:.2f} times it is {name}{others}: {growth.why}"
 
 
 def tried_line(answer: PlanningAnswer) -> str:
     """Say which sizes were tried, and how the worst model fared."""
-    told = [
-        f"{each.gpus} ({each.judged.models[each.judged.worst].mean:.1%})"
-        for each in sorted(answer.attempts, key=lambda each: each.gpus)
-        if each.judged is not None
+    sizes = [
+        f"{attempt.gpus} ({attempt.judged.models[attempt.judged.worst].mean:.1%})"
+        for attempt in sorted(answer.attempts, key=lambda attempt: attempt.gpus)
+        if attempt.judged is not None
     ]
-    return f"GPUs tried, with what the worst model got in time: {', '.join(told)}" if len(told) > 1 else ""
+    return f"GPUs tried, with what the worst model got in time: {', '.join(sizes)}" if len(sizes) > 1 else ""
 
 
 def rivals_missing(answer: PlanningAnswer) -> Iterator[str]:
@@ -119,6 +119,6 @@ def rivals_missing(answer: PlanningAnswer) -> Iterator[str]:
 def _which(attempt: Attempt) -> str:
     """Say how many GPUs an attempt has, with their kinds where they are unequal."""
     kinds = Counter(gpu.kind for gpu in attempt.problem.gpus)
-    told = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+    by_kind = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
     unequal = attempt.speeds is not None and attempt.speeds.unequal
-    return f"{counted(attempt.gpus, 'GPU')} ({told})" if unequal else counted(attempt.gpus, "GPU")
+    return f"{counted(attempt.gpus, 'GPU')} ({by_kind})" if unequal else counted(attempt.gpus, "GPU")

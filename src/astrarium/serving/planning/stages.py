@@ -24,14 +24,14 @@ Times = dict[str, Ints]  # by stage
 
 def stages_of(record: ServingRecord, parts: Sequence[RecordPart] = ()) -> list[StageLine]:
     """Return the stages of answered requests; *parts* of a planned run have other stages in queues."""
-    found: dict[str, list[Times]] = {}
+    times_by_model: dict[str, list[Times]] = {}
     runs = [(part.record, part.run_by == RUN_BY) for part in parts] or [(record, False)]
-    for each, queued in runs:
-        for place, model in enumerate(each.setup.models):
-            found.setdefault(model.name, []).append(_times(each, place, queued))
+    for part_record, queued in runs:
+        for place, model in enumerate(part_record.setup.models):
+            times_by_model.setdefault(model.name, []).append(_times(part_record, place, queued))
     lines = []
     for model in record.setup.models:
-        lines += _lines(model.name, found.get(model.name, []))
+        lines += _lines(model.name, times_by_model.get(model.name, []))
     return lines
 
 
@@ -63,7 +63,9 @@ def _times(record: ServingRecord, model: int, queued: bool) -> Times:
 
 def _lines(name: str, parts: Sequence[Times]) -> list[StageLine]:
     """Return the lines of a model; stages that take no time at all are left out."""
-    joined = {stage: np.concatenate([each[stage] for each in parts]) for stage in (parts[0] if parts else ())}
+    joined = {
+        stage: np.concatenate([times[stage] for times in parts]) for stage in (parts[0] if parts else ())
+    }
     spreads = [(stage, TimeSpread.of(joined[stage])) for stage in STAGES if stage in joined]
     total = sum(spread.mean for _, spread in spreads if spread is not None) or 1.0
     return [
@@ -85,8 +87,8 @@ def on_path(
     path = Path(max_wait, transfer=Delay(network.control, network.data), reply=Delay(network.response))
     arrivals = build.arrivals(scenario)
     requests = PlacementRequests.of(arrivals.time, arrivals.model)
-    found = walked(problem, plan, requests, _Turns(interference or NoInterference()), path=path)
-    return summarized(problem, found, scenario.workload.warmup, on_path=True)
+    evaluation = walked(problem, plan, requests, _Turns(interference or NoInterference()), path=path)
+    return summarized(problem, evaluation, scenario.workload.warmup, on_path=True)
 
 
 class _Turns:

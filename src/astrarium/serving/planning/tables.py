@@ -57,8 +57,8 @@ def placement_table(uses: tuple[GpuUse, ...], problem: Problem) -> Table:
     explained: set[Replica] = set()
     for _, alike in groupby(uses, key=_alike):
         group = list(alike)
-        rows = [_replica_cells(each, names, explained) for each in group[0].replicas]
-        explained.update(each.replica for each in group[0].replicas)
+        rows = [_replica_cells(use, names, explained) for use in group[0].replicas]
+        explained.update(use.replica for use in group[0].replicas)
         for number, cells in enumerate(rows or [("empty", *[""] * 6)]):
             table.add_row(*(_home(group) if number == 0 else ("", "", "")), *cells)
     _leave_out_empty(table)
@@ -66,7 +66,7 @@ def placement_table(uses: tuple[GpuUse, ...], problem: Problem) -> Table:
 
 
 def _alike(use: GpuUse) -> object:
-    working = tuple((each.replica, each.memory, f"{each.busy:.2f}") for each in use.replicas)
+    working = tuple((part.replica, part.memory, f"{part.busy:.2f}") for part in use.replicas)
     return (use.gpu.kind, use.gpu.memory, working)
 
 
@@ -131,11 +131,11 @@ def _headroom(growth: Growth | None) -> str:
     return f"{growth.carries:.2f}x" if growth.breaks is not None else f"over {growth.carries:.0f}x"
 
 
-def _attained(found: Attained | None, target: float) -> tuple[str | Text, str, str]:
-    if found is None:
+def _attained(attained: Attained | None, target: float) -> tuple[str | Text, str, str]:
+    if attained is None:
         return ("not judged", "", "")
-    style = "" if target == 0 else "green" if found.mean >= target else "red"
-    return Text(f"{found.mean:.2%}", style=style), f"{found.low:.2%}", f"{found.high:.2%}"
+    style = "" if target == 0 else "green" if attained.mean >= target else "red"
+    return Text(f"{attained.mean:.2%}", style=style), f"{attained.low:.2%}", f"{attained.high:.2%}"
 
 
 def against_table(answer: PlanningAnswer) -> Table:

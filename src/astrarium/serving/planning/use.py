@@ -84,21 +84,21 @@ def _replica_use(
 
 def busy_for(use: GpuUse, model: int) -> float | None:
     """Return how busy a model finds a GPU: all of it by turns, its own share side by side; else None."""
-    mine = [each.busy for each in use.replicas if each.replica.model == model]
+    mine = [part.busy for part in use.replicas if part.replica.model == model]
     if not mine:
         return None
     return max(mine) if use.divided else use.busy
 
 
-def overloaded(found: Sequence[GpuUse], models: int, target: float) -> list[int]:
+def overloaded(uses: Sequence[GpuUse], models: int, target: float) -> list[int]:
     """Return the models whose GPUs, even the least busy, have more work than time, the worst first.
 
     A run that ends soon does not show that where objectives are long.
     """
     busy = {}
     for model in range(models):
-        each = [part for use in found if (part := busy_for(use, model)) is not None]
-        busy[model] = min(each, default=0.0)
+        shares = [part for use in uses if (part := busy_for(use, model)) is not None]
+        busy[model] = min(shares, default=0.0)
     return sorted(
         (model for model in busy if busy[model] * target > 1 + 1e-6), key=lambda model: -busy[model]
     )

@@ -70,10 +70,10 @@ def losses(record: ServingRecord) -> dict[str, float]:
     measured = measured_requests(record)
     outcome = requests.outcome[measured]
     share = 100 / max(len(measured), 1)
-    found = {"late": float(np.count_nonzero(outcome == Outcome.LATE)) * share}
+    shares = {"late": float(np.count_nonzero(outcome == Outcome.LATE)) * share}
     dropped = requests.reason[measured[outcome == Outcome.DROPPED]]
     for code, count in enumerate(np.bincount(dropped, minlength=len(record.reasons)).tolist()):
         if count:
-            found[f"dropped: {record.reasons[code] or 'unstated'}"] = count * share
-    found["failed"] = float(np.count_nonzero(outcome == Outcome.FAILED)) * share
-    return {name: value for name, value in found.items() if value}
+            shares[f"dropped: {record.reasons[code] or 'unstated'}"] = count * share
+    shares["failed"] = float(np.count_nonzero(outcome == Outcome.FAILED)) * share
+    return {name: value for name, value in shares.items() if value}

@@ -110,16 +110,16 @@ def explain(run: Run[Scenario, ServingRecord], item: str) -> list[str]:
     request = int(item)
     model = record.setup.models[of.model[request]].name
     due = _ms(of.deadline[request] - of.arrival[request])
-    told = [f"request {request} to {model}, under {run.label}"]
-    told.append(f"It arrives at {_ms(of.arrival[request])}, and must be answered within {due}.")
+    sentences = [f"request {request} to {model}, under {run.label}"]
+    sentences.append(f"It arrives at {_ms(of.arrival[request])}, and must be answered within {due}.")
     if (batch := int(of.batch[request])) >= 0:
         with_others = f"in batch {batch}, of {ran.size[batch]}, on GPU {ran.gpu[batch]}"
-        told.append(f"It leaves at {_ms(ran.dispatched[batch])} {with_others}.")
-        told.append(f"The batch runs from {_ms(ran.started[batch])} to {_ms(ran.finished[batch])}.")
+        sentences.append(f"It leaves at {_ms(ran.dispatched[batch])} {with_others}.")
+        sentences.append(f"The batch runs from {_ms(ran.started[batch])} to {_ms(ran.finished[batch])}.")
     outcome = Outcome(int(of.outcome[request]))
     why = f": {record.reasons[of.reason[request]]}" if outcome is Outcome.DROPPED else ""
     took = _ms(of.done[request] - of.arrival[request])
-    return [*told, f"After {took} it is {outcome.name.lower().replace('_', ' ')}{why}."]
+    return [*sentences, f"After {took} it is {outcome.name.lower().replace('_', ' ')}{why}."]
 
 
 def _ms(time: int) -> str:

@@ -12,23 +12,23 @@ if TYPE_CHECKING:
 from astrarium.serving.goodput import Goodput
 
 
-def goodput_table(label: str, found: Goodput) -> Table:
+def goodput_table(label: str, goodput: Goodput) -> Table:
     """Return the highest rate at which every model keeps its objective, as a table."""
     table = plain_table("policy", "goodput requests/s", "interval", "by seed", "runs", "upper bound")
-    low, high = found.interval
-    by_seed = zip(found.seeds, found.per_seed, strict=True)
+    low, high = goodput.interval
+    by_seed = zip(goodput.seeds, goodput.per_seed, strict=True)
     table.add_row(
         label,
-        f"{found.goodput:,.1f}",
+        f"{goodput.goodput:,.1f}",
         f"{low:,.1f} to {high:,.1f}",
         ", ".join(f"{seed}: {rate:,.0f}" for seed, rate in by_seed),
-        str(len(found.probes)),
-        f"{found.capacity:,.0f}",
+        str(len(goodput.probes)),
+        f"{goodput.capacity:,.0f}",
     )
     return table
 
 
-def draw_probes(found: Goodput, path: Path) -> None:
+def draw_probes(goodput: Goodput, path: Path) -> None:
     """Draw every rate that was tried, by seed. A run that fails stops early: its point is a lower bound."""
     from astrarium.run.plots import margins, picture
 
@@ -39,13 +39,15 @@ def draw_probes(found: Goodput, path: Path) -> None:
             (True, "#009E73", "o", "kept"),
             (False, "#D55E00", "x", "missed"),
         ):
-            probes = [probe for probe in found.probes if probe.passed == passed]
+            probes = [probe for probe in goodput.probes if probe.passed == passed]
             rates = [probe.rate for probe in probes]
             bad = [100 * probe.worst_bad for probe in probes]
             ax.plot(rates, bad, marker, color=color, ms=5, label=f"objective {label}", ls="none")
         ax.axhline(1, color="#333333", lw=1, ls="--", label="1 % allowed")
-        ax.axvspan(*found.interval, color="#0072B2", alpha=0.15, lw=0)
-        ax.axvline(found.goodput, color="#0072B2", lw=1.5, label=f"goodput {found.goodput:,.0f} requests/s")
+        ax.axvspan(*goodput.interval, color="#0072B2", alpha=0.15, lw=0)
+        ax.axvline(
+            goodput.goodput, color="#0072B2", lw=1.5, label=f"goodput {goodput.goodput:,.0f} requests/s"
+        )
         ax.set_yscale("symlog", linthresh=0.1)
         ax.set(title="Search for goodput", xlabel="offered rate (requests/s)", xlim=(0, None), ylim=(0, 150))
         ax.set(ylabel="bad requests of the worst model (%)")

@@ -45,8 +45,8 @@ class PlanSummary(msgspec.Struct, frozen=True):
 def summarize_plan(
     policy: str, replicas: int, missing: dict[str, str], parts: Sequence[RecordPart], record: ServingRecord
 ) -> PlanSummary:
-    found = [_cell(part) for part in parts]
-    return PlanSummary(policy, replicas, missing, found, _busy(record))
+    cells = [_cell(part) for part in parts]
+    return PlanSummary(policy, replicas, missing, cells, _busy(record))
 
 
 def _cell(part: RecordPart) -> CellSummary:

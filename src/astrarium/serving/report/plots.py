@@ -101,12 +101,12 @@ def _gpu_load(ax: Axes, runs: Runs) -> None:
 
 
 def _losses(ax: Axes, runs: Runs) -> None:
-    found = [curves.losses(record) for _, record, _ in runs]
-    reasons = sorted({reason for each in found for reason in each}, key=_loss_order)
+    losses = [curves.losses(record) for _, record, _ in runs]
+    reasons = sorted({reason for shares in losses for reason in shares}, key=_loss_order)
     rows = np.arange(len(runs))
     left = np.zeros(len(runs))
     for k, reason in enumerate(reasons):
-        widths = np.array([each.get(reason, 0.0) for each in found])
+        widths = np.array([shares.get(reason, 0.0) for shares in losses])
         ax.barh(rows, widths, 0.6, left, color=_LOSS_COLORS[k % len(_LOSS_COLORS)], label=reason)
         left += widths
     for row, total in enumerate(left):
@@ -163,6 +163,6 @@ def _attainment_over_time(ax: Axes, runs: Runs) -> None:
 
 def _attainment_axis(ax: Axes, lowest: float) -> None:
     """From a little under the worst, so that the difference between 99 and 100 stays visible."""
-    room = max(100 - lowest, 2.0)
+    span = max(100 - lowest, 2.0)
     ax.axhline(99, color=INK, lw=1, ls="--")
-    ax.set(ylabel="answered in time (%)", ylim=(max(0.0, 100 - 1.1 * room), 100 + 0.05 * room))
+    ax.set(ylabel="answered in time (%)", ylim=(max(0.0, 100 - 1.1 * span), 100 + 0.05 * span))

@@ -241,7 +241,7 @@ def _worst(models: dict[str, ModelSummary]) -> Worst | None:
 
 def _outcomes(counts: Ints) -> Outcomes:
     ended = (Outcome.IN_TIME, Outcome.LATE, Outcome.DROPPED, Outcome.FAILED)
-    return Outcomes(*(int(counts[each]) for each in ended))
+    return Outcomes(*(int(counts[outcome]) for outcome in ended))
 
 
 def _ratio(part: int, whole: int) -> float | None:

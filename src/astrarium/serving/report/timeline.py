@@ -84,8 +84,8 @@ def _slices(record: ServingRecord, runs: Ints) -> Iterator[Entry]:
     rows = zip(*(column[runs].tolist() for column in columns), _requests_of(record, runs), strict=True)
     for model, gpu, size, fate, dispatched, start, end, requests in rows:
         name = f"{names[model]} ×{size}{_FATES.get(fate, '')}"
-        told = {"batch_size": size, "dispatched_us": dispatched / MICROSECOND, "requests": requests}
-        yield slice_of(name, _GPUS, gpu, start, end, cat=names[model], args=told)
+        details = {"batch_size": size, "dispatched_us": dispatched / MICROSECOND, "requests": requests}
+        yield slice_of(name, _GPUS, gpu, start, end, cat=names[model], args=details)
 
 
 def _requests_of(record: ServingRecord, runs: Ints) -> list[list[int]]:
@@ -111,8 +111,8 @@ def _waiting(record: ServingRecord, begin: Time, end: Time) -> Iterator[Entry]:
 def _dropped(record: ServingRecord, begin: Time, end: Time) -> Ints:
     requests = record.requests
     inside = (requests.done >= begin) & (requests.done <= end)
-    found = np.flatnonzero(inside & (requests.outcome == Outcome.DROPPED))
-    return found[np.argsort(requests.done[found], kind="stable")]
+    dropped = np.flatnonzero(inside & (requests.outcome == Outcome.DROPPED))
+    return dropped[np.argsort(requests.done[dropped], kind="stable")]
 
 
 def _drops(record: ServingRecord, dropped: Ints) -> Iterator[Entry]:

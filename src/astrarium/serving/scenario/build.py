@@ -116,8 +116,8 @@ def deadlines(arrivals: Arrivals, setup: Setup) -> Ints:
 
 
 def policy(scenario: Scenario, setup: Setup) -> ServingPolicy:
-    found: ServingPolicy = chosen(serving_policies, scenario.policy, setup)
-    return found
+    made: ServingPolicy = chosen(serving_policies, scenario.policy, setup)
+    return made
 
 
 def _gpus(cluster: Cluster) -> tuple[GpuSpec, ...]:

@@ -168,10 +168,10 @@ def _profile_file(path: Path, raw: str, field: str) -> Any:
     """What `astrarium profile` wrote."""
     if not path.is_file():
         raise InputError(field, raw, f"a file with a profile; there is none at {path}")
-    found = read_yaml(path)
-    if is_profile_file(found):
+    profile = read_yaml(path)
+    if is_profile_file(profile):
         raise InputError(field, raw, "a file with a profile, not with another file's name")
-    return found
+    return profile
 
 
 def _from(field: str, raw: Any, file: str) -> list[Duration]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-# of the vocabulary and of a text; a number is in half precision
-WORDS = 51_200
-LENGTH = 2048
-BYTES = 2
+WORDS = 51_200  # of the vocabulary
+LENGTH = 2048  # of a text
+BYTES = 2  # of a number, in half precision
 
 
 class Part(NamedTuple):

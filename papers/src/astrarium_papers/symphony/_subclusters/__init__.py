@@ -11,14 +11,11 @@ by programs over a few sub-clusters at a time. Efforts are counted, never timed:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 import msgspec
 
 from astrarium.core.errors import InputError
-from astrarium.core.quantities import SECOND
-from astrarium.placement.problem import PlacedModel
 
 
 class Member(msgspec.Struct, frozen=True):
@@ -97,10 +94,6 @@ class Division(msgspec.Struct, frozen=True):
     tried: int  # divisions looked at, and nodes of search trees
     optimal: bool  # proven to be the best there is
 
-    def of_part(self, part: int) -> tuple[int, ...]:
-        """Return the places of the members of a part."""
-        return tuple(place for place, where in enumerate(self.assignment) if where == part)
-
 
 class Chance(Protocol):
     """What a random search is handed, such as a generator of numpy."""
@@ -146,27 +139,6 @@ def random_search(task: Subclusters, tries: int, chance: Chance) -> Division | N
     figures = Figures(task)
     best = best_drawn(figures, tries, chance)
     return None if best is None else figures.division(best, tries, False)
-
-
-def members_of(models: Iterable[PlacedModel], today: Mapping[str, int] | None = None) -> tuple[Member, ...]:
-    """Return the members of a placement problem. Load is the GPU time of its requests in the largest batches
-    of which two in a row keep the objective, or else of which one does."""
-    where = today or {}
-    return tuple(_member(model, where.get(model.name)) for model in models)
-
-
-def _member(model: PlacedModel, today: int | None) -> Member:
-    form = model.alone
-    if form is None:
-        raise InputError(
-            f"models.{model.name}", None, "a model that runs on one GPU: sub-clusters hold no others"
-        )
-    sizes = range(1, form.max_batch + 1)
-    keeping = [size for size in sizes if 2 * form.latency(size) <= model.slo]
-    batch = max(keeping or [size for size in sizes if form.latency(size) <= model.slo], default=1)
-    load = model.rate * form.latency(batch) / batch / SECOND
-    runtime = form.memory(0, batch) - form.memory(0, 0)
-    return Member(model.name, model.rate, form.memory(0, 0), load, runtime, today)
 
 
 def _check_member(member: Member, field: str, parts: int) -> None:

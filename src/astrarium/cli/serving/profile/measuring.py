@@ -44,7 +44,7 @@ def by_size(model: LoadedModel, specs: Sequence[TensorSpec], care: Care, wanted:
     with waiting(f"warming up {wanted.name}"):
         model.warm_up([1])
         complete(model)
-    sizes = examples.sizes(wanted.largest, getattr(model, "rooms", ()))
+    sizes = examples.sizes(wanted.largest, getattr(model, "graph_sizes", ()))
     measure = profiling.measuring(model, specs, care, data)
     measured = list[MeasuredTimes]()
 

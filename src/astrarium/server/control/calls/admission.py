@@ -24,8 +24,8 @@ def admit(admission: Admission, model: int, name: str, received: Time, objective
     if verdict == FULL:
         raise overloaded(f"{admission.open()} calls are open already, the most that may be")
     if verdict == BACKLOG:
-        told = f"model {name} has {admission.open_of(model)} calls open"
-        raise overloaded(f"{told}, more than can be answered in {objective / MILLISECOND:g} ms")
+        open_calls = f"model {name} has {admission.open_of(model)} calls open"
+        raise overloaded(f"{open_calls}, more than can be answered in {objective / MILLISECOND:g} ms")
     if verdict == TOO_LATE:
         raise _too_late(name, admission.needed(model), objective, now - received)
     if verdict == AWAY:
@@ -36,6 +36,6 @@ def admit(admission: Admission, model: int, name: str, received: Time, objective
 
 
 def _too_late(name: str, needed: Time, objective: Time, passed: Time) -> Refused:
-    asked, takes, gone = map(rounded_duration, (objective, needed, passed))
-    told = f"one request alone takes {takes}, and {gone} had passed"
-    return Refused(Kind.DEADLINE, f"model {name} cannot answer within {asked}: {told}")
+    allowed, takes, gone = map(rounded_duration, (objective, needed, passed))
+    spent = f"one request alone takes {takes}, and {gone} had passed"
+    return Refused(Kind.DEADLINE, f"model {name} cannot answer within {allowed}: {spent}")

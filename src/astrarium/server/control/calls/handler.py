@@ -124,9 +124,9 @@ class CallHandler:
             raise
         self._failures.let_through(index, now)
         coordinator.accounts.models[index].accepted += 1
-        return self._taken(ticket)
+        return self._hand_on(ticket)
 
-    def _taken(self, ticket: Ticket) -> Ticket:
+    def _hand_on(self, ticket: Ticket) -> Ticket:
         ticket.admitted = self._clock()
         self._open_calls.take(ticket)
         return ticket
@@ -157,7 +157,7 @@ class CallHandler:
             coordinator.admission.ended(plan.index)
             raise overloaded("the shared memory for tensors is full")
         coordinator.accounts.trials[plan.index].accepted += 1
-        return self._taken(ticket)
+        return self._hand_on(ticket)
 
     def turned_away(self, entry: Entry, refused: Refused) -> None:
         self._coordinator.accounts.models[entry.plan.index].refused[refused.kind.name.lower()] += 1

@@ -61,9 +61,9 @@ class Preprocessor:
         answer = self._hooks[reference](**given)
         made = [made_tensor(spec, answer, ticket.call.rows) for spec in ticket.tensors.inputs]
         for spec, tensor in zip(ticket.tensors.inputs, made, strict=True):
-            if found := violation(spec, tensor.shape, tensor.data):
+            if wrong := violation(spec, tensor.shape, tensor.data):
                 raise Refused(
-                    Kind.BAD_REQUEST, f"its preprocessing made a value that the model does not take: {found}"
+                    Kind.BAD_REQUEST, f"its preprocessing made a value that the model does not take: {wrong}"
                 )
         return made
 

@@ -23,7 +23,8 @@ def bounded(setup: Setup, stated: Setup) -> Setup:
     network = _within(setup.network, max(0, _longest_alone(least, stated) - least.latency[1]))
     pairs = zip(setup.models, stated.models, strict=True)
     models = tuple(
-        _fitting(spec, said, _longest_alone(said, stated) - around(network)) for spec, said in pairs
+        _fitting(spec, original, _longest_alone(original, stated) - around(network))
+        for spec, original in pairs
     )
     return replace(setup, models=models, network=network)
 
@@ -64,6 +65,6 @@ def _within(network: Network, most: Time) -> Network:
     return replace(network, control=control, response=most - control)
 
 
-def _fitting(spec: ModelSpec, said: ModelSpec, most: Time) -> ModelSpec:
-    """Cut a profile by scaling what was *said*, so that the same bound is always the same table."""
-    return spec if spec.latency[1] <= most else scaled(said, most / said.latency[1])
+def _fitting(spec: ModelSpec, original: ModelSpec, most: Time) -> ModelSpec:
+    """Cut a profile by scaling the *original*, so that the same bound is always the same table."""
+    return spec if spec.latency[1] <= most else scaled(original, most / original.latency[1])

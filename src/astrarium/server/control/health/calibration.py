@@ -27,19 +27,19 @@ class Calibration:
         self._there: deque[Time] = deque(maxlen=PINGS)
         self._back: deque[Time] = deque(maxlen=PINGS)
         self._turns = count()
-        self._heard = asyncio.Event()
+        self._pong_came = asyncio.Event()
 
     def pong(self, sent: Time, received: Time, heard: Time = 0) -> None:
         self._there.append(received - sent)
         self._back.append((heard or self._clock()) - received)
-        self._heard.set()
+        self._pong_came.set()
 
     async def measure(self, workers: Sequence[int]) -> None:
         for _ in range(PINGS):
-            self._heard.clear()
+            self._pong_came.clear()
             self.ping_one(workers)
             try:
-                await asyncio.wait_for(self._heard.wait(), 1.0)
+                await asyncio.wait_for(self._pong_came.wait(), 1.0)
             except TimeoutError:
                 continue  # that worker is gone; the others tell enough
 

@@ -74,7 +74,7 @@ class DriftWatch:
     def _model(self, spec: ModelSpec, now: Time) -> ModelSpec:
         stated = self._stated.models[spec.index]
         planned = spec.latency[1] / stated.latency[1]
-        step = _found(self._ratios[spec.index], QUANTILE, planned, 1.0, now) / planned
+        step = _to_plan_with(self._ratios[spec.index], QUANTILE, planned, 1.0, now) / planned
         if FASTER < step < SLOWER:
             return spec
         return scaled(stated, planned * min(max(step, 1 / LARGEST_STEP), LARGEST_STEP))
@@ -89,17 +89,17 @@ class DriftWatch:
         return replace(planned, control=control, data=pinged.data, response=response)
 
 
-def _found(samples: Samples, quantile: float, planned: float, least: float, now: Time) -> float:
+def _to_plan_with(samples: Samples, quantile: float, planned: float, least: float, now: Time) -> float:
     """Return the value that *samples* say to plan with: a quantile of them where there are enough.
 
     Few of them can only bring down what is *planned*, and no lower than *least*, which needs no evidence.
     """
     enough = len(samples) == samples.maxlen
-    found = _quantile((value for _, value in samples), quantile) if enough else planned
+    measured = _quantile((value for _, value in samples), quantile) if enough else planned
     recent = [value for at, value in samples if now - at < RECENT]
     if len(recent) == samples.maxlen:
-        return found
-    return min(found, max(least, _quantile(recent, quantile))) if recent else min(found, least)
+        return measured
+    return min(measured, max(least, _quantile(recent, quantile))) if recent else min(measured, least)
 
 
 def _quantile(values: Iterable[float], quantile: float) -> float:
@@ -107,5 +107,5 @@ def _quantile(values: Iterable[float], quantile: float) -> float:
     return ordered[int(quantile * len(ordered))]
 
 
-def _lower(planned: Time, found: Time) -> Time:
-    return found if planned - found >= SMALLEST_CHANGE else planned
+def _lower(planned: Time, measured: Time) -> Time:
+    return measured if planned - measured >= SMALLEST_CHANGE else planned

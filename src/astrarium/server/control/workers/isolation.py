@@ -76,11 +76,11 @@ class Isolation:
         return bool(others) and not entry.apart
 
     def _isolate(self, entry: Entry, reason: str) -> None:
-        told = {"model": entry.plan.name, "reason": reason}
+        shown = {"model": entry.plan.name, "reason": reason}
         entry.apart = reason
         entry.state = "LOADING"
         entry.reason = f"it moves to processes of its own: {reason}"
         self._separator.set_apart(entry.plan.index, self._fleet.set_apart(entry.plan.index))
         self._fleet.leave_shared(entry.plan.index)
-        log.warning("model %(model)s is set apart in processes of its own: %(reason)s", told, extra=told)
+        log.warning("model %(model)s is set apart in processes of its own: %(reason)s", shown, extra=shown)
         self._changed()

@@ -28,13 +28,15 @@ def unpadded(array: Array, spec: TensorSpec, batch: Batch) -> Array | Sequence[A
 
 def checked_outputs(answer: Any, specs: Sequence[TensorSpec], size: int) -> dict[str, Array]:
     """Return arrays by name with the promised type and shape, or raise ModelFailed; without *specs*, any."""
-    found = named(answer, [spec.name for spec in specs])
+    outputs = named(answer, [spec.name for spec in specs])
     if not specs:
-        return {name: np.asarray(value) for name, value in found.items()}
+        return {name: np.asarray(value) for name, value in outputs.items()}
     for spec in specs:
-        if spec.name not in found:
-            raise ModelFailed(f"no output {spec.name}: the model answered with {', '.join(found) or 'none'}")
-    return {spec.name: _checked(found[spec.name], spec, size) for spec in specs}
+        if spec.name not in outputs:
+            raise ModelFailed(
+                f"no output {spec.name}: the model answered with {', '.join(outputs) or 'none'}"
+            )
+    return {spec.name: _checked(outputs[spec.name], spec, size) for spec in specs}
 
 
 def named(answer: Any, names: Sequence[str]) -> Mapping[str, Any]:

@@ -200,7 +200,7 @@ def complete(model: LoadedModel) -> None:
 class GraphRunner(Protocol):
     """A graph runner is native: a worker's native loop runs the batches of its graphs."""
 
-    def add(self, room: int, graph: int, outputs: Sequence[int]) -> None: ...
+    def add(self, batch_size: int, graph: int, outputs: Sequence[int]) -> None: ...
 
     def takes(self, size: int) -> bool:
         """Return whether there is a graph for a batch of this size."""

@@ -18,14 +18,16 @@ _NEAR = 3.0  # where nearly all normal numbers are
 _WORDS = (b"the quick brown fox", b"jumps over", b"the lazy dog")
 
 
-def sizes(largest: int, rooms: Sequence[int] = ()) -> list[int]:
+def sizes(largest: int, graphs: Sequence[int] = ()) -> list[int]:
     """Return the sizes 1, 2, 3, 4, 6, 8, 12, ...: close enough for straight lines between them.
 
-    A batch takes as long as the largest one that fits in its *room*: one more takes as long as the next room.
+    *graphs* are the sizes of CUDA graphs: a batch takes as long as the largest one that fits in its graph,
+    and one more as long as the next graph.
     """
     powers = [1 << power for power in range(largest.bit_length())]
-    found = {*powers, *(power * 3 // 2 for power in powers), *rooms, *(room + 1 for room in rooms), largest}
-    return sorted(size for size in found if size <= largest)
+    between = [power * 3 // 2 for power in powers]
+    candidates = {*powers, *between, *graphs, *(graph + 1 for graph in graphs), largest}
+    return sorted(size for size in candidates if size <= largest)
 
 
 def inputs_of(model: LoadedModel) -> tuple[TensorSpec, ...]:
@@ -99,8 +101,8 @@ def _fitting(spec: TensorSpec, array: Array, source: str) -> Array:
         expected = f"{spec.datatype} with rows of the shape {list(spec.shape)}"
         raise InputError(spec.name, f"{array.dtype} {list(array.shape[1:])}", expected, source)
     fitting = to_bfloat16(array) if spec.datatype == BF16 else array.astype(kind)
-    if found := limits.violation(spec, fitting.shape, to_bytes(fitting)):
-        raise InputError(found.field, found.value, found.expected, source)
+    if violation := limits.violation(spec, fitting.shape, to_bytes(fitting)):
+        raise InputError(violation.field, violation.value, violation.expected, source)
     return fitting
 
 

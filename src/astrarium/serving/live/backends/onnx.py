@@ -44,9 +44,9 @@ class OnnxModel:
             _shape(node)[:1] == (1,) for side in nodes.values() for node in side
         )
         drop = 1 if batched or self._single else 0
-        found = {side: _specs(side, named, drop, batched) for side, named in nodes.items()}
-        self.inputs = chosen("inputs", files.inputs, found["inputs"], all_needed=True)
-        self.outputs = chosen("outputs", files.outputs, found["outputs"], all_needed=False)
+        tensors = {side: _specs(side, named, drop, batched) for side, named in nodes.items()}
+        self.inputs = chosen("inputs", files.inputs, tensors["inputs"], all_needed=True)
+        self.outputs = chosen("outputs", files.outputs, tensors["outputs"], all_needed=False)
         self._run = self._run_batch if batched else self._run_one_by_one
 
     def warm_up(self, sizes: Sequence[int]) -> None:

@@ -32,9 +32,9 @@ _UNKNOWN = "a list such as [{name: TEXT, datatype: BYTES, shape: [1]}]: a Python
 class PythonModel:
     def __init__(self, files: ModelFiles, place: Place) -> None:
         reference = files.options.get("model")
-        found = references.loaded(reference, files.base, "model")
+        loaded = references.loaded(reference, files.base, "model")
         rest = {name: value for name, value in files.options.items() if name != "model"}
-        self._function = _ready(found, rest, reference)
+        self._function = _ready(loaded, rest, reference)
         self.inputs = files.inputs
         self.outputs = files.outputs
         self.applications: Mapping[str, Any] = getattr(self._function, "applications", {})
@@ -71,16 +71,16 @@ class PythonModel:
         return {**files.options, "model": reference}
 
 
-def _ready(found: Any, options: Mapping[str, Any], reference: Any) -> Any:
+def _ready(loaded: Any, options: Mapping[str, Any], reference: Any) -> Any:
     """Return the callable to call with a batch."""
-    if inspect.isclass(found):
+    if inspect.isclass(loaded):
         try:
-            found = found(**options)
+            loaded = loaded(**options)
         except Exception as error:
             raise ModelFailed(f"{reference} cannot be constructed: {blamed(error)}") from error
     elif options:
         name, value = next(iter(options.items()))
         raise InputError(name, value, f"no options but model: {reference} is not a class")
-    if not callable(found):
+    if not callable(loaded):
         raise InputError("model", reference, "a function, or a class whose objects can be called")
-    return found
+    return loaded

@@ -52,8 +52,8 @@ def loaded(reference: Any, base: Path, field: str) -> Any:
 def import_needed(reference: Any, base: Path, field: str) -> None:
     """Import the packages that a reference's code imports at its top, without running that code."""
     place, _ = _parts(resolved(reference, base, field), field)
-    found = None if place.endswith(".py") else importlib.util.find_spec(place)
-    path = Path(place if found is None else found.origin or place)
+    module = None if place.endswith(".py") else importlib.util.find_spec(place)
+    path = Path(place if module is None else module.origin or place)
     for name in _imported(path):
         if not _is_neighbour(name, path):
             with suppress(Exception):  # perhaps one that the code can do without

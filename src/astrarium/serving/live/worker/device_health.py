@@ -56,5 +56,5 @@ def _synchronized(driver: Any) -> int:
 def _explained(driver: Any, error: int, device: int) -> str:
     text = ctypes.c_char_p()
     driver.cuGetErrorString(error, ctypes.byref(text))
-    told = text.value.decode() if text.value else f"error {error}"
-    return f"lost GPU {device}: {told}"
+    words = text.value.decode() if text.value else f"error {error}"
+    return f"lost GPU {device}: {words}"

@@ -41,7 +41,7 @@ def scatter_one_by_one(
     view: memoryview, members: bytes, sizes: Sequence[int], arrays: Sequence[Array]
 ) -> None:
     replies = unpacked(members)
-    check_reply_size(_needed(sizes), min(member.room for member in replies))
+    check_reply_size(_needed(sizes), min(member.reply_bytes for member in replies))
     for place, member in enumerate(replies):
         _check_reply(view, place, member)
     for item, member in enumerate(replies):
@@ -73,9 +73,9 @@ def check_input(view: memoryview, place: int, member: BatchMember, at: int, size
 
 
 def _check_reply(view: memoryview, place: int, member: BatchMember) -> None:
-    if member.reply < 0 or member.reply + member.room > len(view):
+    if member.reply < 0 or member.reply + member.reply_bytes > len(view):
         raise ValueError(
-            f"member {place}: the {member.room} bytes for a reply at {member.reply} "
+            f"member {place}: the {member.reply_bytes} bytes for a reply at {member.reply} "
             f"lie outside of the {len(view)} bytes of shared memory"
         )
 

@@ -75,32 +75,32 @@ _prepared: set[str] = set()  # backends that may hold something
 _UNUSED_AFTER = 10.0  # seconds: a new worker is told at once what to load
 
 
-def place_given(line: socket) -> Place:
-    """Prepare as told over *line*, and return the place that was given in the end."""
+def place_given(connection: socket) -> Place:
+    """Prepare as told over *connection*, and return the place that was given in the end."""
     name_process(RESERVE_NAME)
     score = _victim_first()
     orders: _Orders = SimpleQueue()
-    preparing = Thread(target=_prepare, args=(line, orders), daemon=True)
+    preparing = Thread(target=_prepare, args=(connection, orders), daemon=True)
     preparing.start()
     while True:
-        packet, sockets, *_ = recv_fds(line, LARGEST_MESSAGE, 1)
+        packet, sockets, *_ = recv_fds(connection, LARGEST_MESSAGE, 1)
         match _decode(packet) if packet else None:
             case None:
                 raise SystemExit  # the frontend is gone
             case TakePlace(gpu, kind, device):
                 preparing.join()  # it has said that we are ready
-                if not _left_heir(line, sockets):
+                if not _left_heir(connection, sockets):
                     _victim_as_before(score)
                     return Place(gpu, kind, device)
             case order:
                 orders.put(order)
 
 
-def _left_heir(line: socket, sockets: Sequence[int]) -> bool:
+def _left_heir(connection: socket, sockets: Sequence[int]) -> bool:
     """Fork a process that is in reserve from now on; return True in that one, False in the one that forks.
 
     The child's child is the heir: the frontend adopts it as soon as the child has ended, and alone hears how
-    it ends. *line* leads to the heir's own socket then.
+    it ends. *connection* leads to the heir's own socket then.
     """
     if not sockets:
         return False
@@ -111,10 +111,10 @@ def _left_heir(line: socket, sockets: Sequence[int]) -> bool:
         return False
     if os.fork():
         os._exit(0)
-    os.dup2(sockets[0], line.fileno())
+    os.dup2(sockets[0], connection.fileno())
     os.close(sockets[0])
     _be_adopted(frontend)
-    line.send(encode(Ready(os.getpid())))
+    connection.send(encode(Ready(os.getpid())))
     return True
 
 
@@ -136,13 +136,13 @@ def name_process(name: str) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
-def _prepare(line: socket, orders: _Orders) -> None:
+def _prepare(connection: socket, orders: _Orders) -> None:
     os.nice(_LOWEST)  # of this thread alone
     backends.names()  # imports those of ours
     while isinstance(order := orders.get(), PrepareModel):
         with suppress(Exception):  # what is wrong with a model is told when a worker loads it
             _prepare_model(order)
-    line.send(encode(Ready(os.getpid(), _problem())))
+    connection.send(encode(Ready(os.getpid(), _problem())))
 
 
 def _prepare_model(order: PrepareModel) -> None:

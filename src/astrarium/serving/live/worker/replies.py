@@ -59,7 +59,7 @@ def _write_alike(
 def _write(view: memoryview, member: BatchMember, items: Sequence[Reply]) -> Shapes:
     at = 0
     for _, data in items:
-        check_reply_size(at + len(data), member.room)
+        check_reply_size(at + len(data), member.reply_bytes)
         view[member.reply + at : member.reply + at + len(data)] = data
         at += aligned(len(data))
     return [(shape, len(data)) for shape, data in items]

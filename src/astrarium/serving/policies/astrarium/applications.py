@@ -52,10 +52,10 @@ class Applications:
         for meter in self.meters:
             meter.roll(now)
         ranked = sorted(range(len(self.meters)), key=lambda place: self.times.time((place,), 1, SAFE))
-        found = cheapest_cut(ranked, self._demand)
-        if fsum(map(self._demand, found)) >= WORTH_MOVING * fsum(map(self._demand, self.groups)):
+        groups = cheapest_cut(ranked, self._demand)
+        if fsum(map(self._demand, groups)) >= WORTH_MOVING * fsum(map(self._demand, self.groups)):
             return False
-        self.groups = found
+        self.groups = groups
         return True
 
     def table(self, group: Group) -> list[Time]:

@@ -185,8 +185,8 @@ class Orloj:
         There is always one: requests wait, and each of them could at least be served alone.
         """
         choices = ((queues.choose(now), model) for model, queues in enumerate(self._queues) if len(queues))
-        found = [(choice, model) for choice, model in choices if choice is not None]
-        choice, model = min(found, key=lambda pair: (pair[0][:2], pair[1]))
+        possible = [(choice, model) for choice, model in choices if choice is not None]
+        choice, model = min(possible, key=lambda pair: (pair[0][:2], pair[1]))
         return model, choice
 
     def _sizes(self, largest: int) -> list[int]:

@@ -171,7 +171,7 @@ class BatchQueues:
         if not fillable:
             return None
         first = min(fillable)
-        chosen = max(fillable, key=lambda found: (found[0], -found[1])) if self._latest else first
+        chosen = max(fillable, key=lambda candidate: (candidate[0], -candidate[1])) if self._latest else first
         return SizeChoice(first[0], chosen[1], chosen[2])
 
     def pop(self, clock: Clock, choice: SizeChoice) -> tuple[int, ...]:

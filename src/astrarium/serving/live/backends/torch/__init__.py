@@ -74,15 +74,15 @@ class TorchModel:
             torch = package("torch", "torch")
         program = self._program(torch, files, place.device)
         with self.phases.phase("trial run"):
-            found = embeddings.limited(torch, program, partial(_on_device, torch, place.device))
-        program = program._replace(inputs=found.inputs)
-        self.inputs, self.example_inputs, self.notes, self.warnings = found
+            limited = embeddings.limited(torch, program, partial(_on_device, torch, place.device))
+        program = program._replace(inputs=limited.inputs)
+        self.inputs, self.example_inputs, self.notes, self.warnings = limited
         self.weights = program.weights
         with self.phases.phase("buffers"):
             self._runner = _runner(torch, program, files, place)
             self.outputs = files.outputs or programs.tried_outputs(self._runner, self.example_inputs)
         self._name = files.name
-        self.rooms = graph_sizes(files) if place.device != "cpu" else []
+        self.graph_sizes = graph_sizes(files) if place.device != "cpu" else []
         self._later: list[int] = []  # sizes of graphs that are not captured yet
         self.wait_until: Wait = wait_until
         self.graphs: GraphRunner | None = None
@@ -102,7 +102,7 @@ class TorchModel:
             return programs.placed(torch, built, files, device)
 
     def warm_up(self, sizes: Sequence[int]) -> None:
-        first, later = first_sizes([size for size in self.rooms if size <= self._runner.largest])
+        first, later = first_sizes([size for size in self.graph_sizes if size <= self._runner.largest])
         with self.phases.phase("graphs"):
             if self._runner.capture(first, self._name):
                 self._later = later
@@ -129,8 +129,10 @@ class TorchModel:
         return result(answer, self.outputs, batch)
 
     def staging(self, size: int) -> Mapping[str, Array]:
-        rooms = self._runner.staging(size)
-        return {spec.name: room for spec, room in zip(self.inputs, rooms, strict=False) if room is not None}
+        arrays = self._runner.staging(size)
+        return {
+            spec.name: array for spec, array in zip(self.inputs, arrays, strict=False) if array is not None
+        }
 
     def close(self) -> None:
         self._runner.close()

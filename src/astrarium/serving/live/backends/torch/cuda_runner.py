@@ -206,9 +206,10 @@ class CudaRunner:
         self._handed_over = None
         del self._call
 
-    def _learn(self, room: int, took: Time) -> None:
-        known = self._takes.get(room, took)
-        self._takes[room] = min(took, known + known // 8)  # expecting it too early costs less than too late
+    def _learn(self, graph_size: int, took: Time) -> None:
+        known = self._takes.get(graph_size, took)
+        # Expecting an end too early costs less than too late.
+        self._takes[graph_size] = min(took, known + known // 8)
 
     def _graph_size(self, size: int) -> int:
         """Return the size of the graph that a batch runs in; without one that large, its own."""
@@ -272,7 +273,7 @@ class CudaRunner:
     def _copy_in(self, slot: Slot, arrays: Sequence[Array], batch: CudaBatch) -> list[Any]:
         """Copy a batch to the GPU, through the slot where it fits; return it as tensors there."""
         stream = self._streams.copy_in
-        there = [each for each in slot.inputs if each is not None]
+        there = [buffers for buffers in slot.inputs if buffers is not None]
         with self._torch.cuda.stream(stream):
             if batch.size <= self.largest and len(there) == len(arrays):
                 tensors = [_sent(*pair, batch.size) for pair in zip(there, arrays, strict=True)]
@@ -289,18 +290,20 @@ class CudaRunner:
             stream.wait_event(batch.copied)
             batch.began.record(stream)
             graphs = self._graphs
-            room = _smallest_graph(graphs, size)
-            graph = graphs.get(room)
-            outputs = self._replayed(graph, tensors, size, room) if graph else self._answer(tensors)
+            graph_size = _smallest_graph(graphs, size)
+            graph = graphs.get(graph_size)
+            outputs = self._replayed(graph, tensors, size, graph_size) if graph else self._answer(tensors)
             batch.computed.record(stream)
         batch.on_gpu = [*tensors, *outputs.values()]
         batch.outputs = outputs
 
-    def _replayed(self, captured: Captured, tensors: Sequence[Any], size: int, room: int) -> dict[str, Any]:
+    def _replayed(
+        self, captured: Captured, tensors: Sequence[Any], size: int, graph_size: int
+    ) -> dict[str, Any]:
         for static, tensor in zip(self._static, tensors, strict=True):
             static[:size].copy_(tensor, non_blocking=True)
-            if room > size:
-                static[size:room].zero_()  # not what the last batch left there
+            if graph_size > size:
+                static[size:graph_size].zero_()  # not what the last batch left there
         captured.graph.replay()
         return {name: tensor[:size].clone() for name, tensor in captured.outputs.items()}
 
@@ -308,8 +311,8 @@ class CudaRunner:
         stream = self._streams.copy_out
         with self._torch.cuda.stream(stream):
             stream.wait_event(batch.computed)
-            found = batch.outputs.items()
-            batch.outputs = {name: self._fetched(slot, name, tensor, batch.size) for name, tensor in found}
+            outputs = batch.outputs.items()
+            batch.outputs = {name: self._fetched(slot, name, tensor, batch.size) for name, tensor in outputs}
             batch.done.record(stream)
 
     def _fetched(self, slot: Slot, name: str, tensor: Any, size: int) -> Any:
@@ -317,8 +320,8 @@ class CudaRunner:
         pinned = slot.outputs.get(name)
         shape = tuple(tensor.shape[1:])
         if pinned is None or pinned.dtype != tensor.dtype or pinned.shape[1:] != shape or len(pinned) < size:
-            room = (max(size, self.largest), *shape)
-            pinned = slot.outputs[name] = self._torch.empty(room, dtype=tensor.dtype, pin_memory=True)
+            capacity = (max(size, self.largest), *shape)
+            pinned = slot.outputs[name] = self._torch.empty(capacity, dtype=tensor.dtype, pin_memory=True)
         return pinned[:size].copy_(tensor[:size], non_blocking=True)
 
 

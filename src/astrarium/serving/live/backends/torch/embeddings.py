@@ -65,7 +65,7 @@ def described(inputs: Sequence[TensorSpec], rows: Sequence[int | None]) -> Limit
         safe.append(limited_by_rows)
         stated.append(limited_by_rows if spec.values is None else spec)
         if count is not None and limited_by_rows.values != spec.values:
-            (notes if spec.values is None else warnings).append(_told(spec, limited_by_rows, count))
+            (notes if spec.values is None else warnings).append(_limit_note(spec, limited_by_rows, count))
     return Limited(tuple(stated), tuple(safe), tuple(notes), tuple(warnings))
 
 
@@ -76,10 +76,10 @@ def _within_rows(spec: TensorSpec, count: int) -> TensorSpec:
     return replace(spec, values=rows) if rows[0] <= rows[1] else spec
 
 
-def _told(spec: TensorSpec, found: TensorSpec, count: int) -> str:
+def _limit_note(spec: TensorSpec, limited_spec: TensorSpec, count: int) -> str:
     because = f"as an embedding of {count} rows is indexed with it"
     if spec.values is None:
-        return f"input {spec.name} takes {limits.expected(found)}, {because}"
+        return f"input {spec.name} takes {limits.expected(limited_spec)}, {because}"
     return (
         f"input {spec.name} takes {limits.expected(spec)}: expected no more than 0 to {count - 1}, {because}"
     )
@@ -93,13 +93,13 @@ def indexed_rows(torch: Any, program: Program, tensor_of: Callable[[Array], Any]
     careful = [_near_zero(spec) for spec in programs.with_lengths(program.inputs, _LENGTH)]
     batch = examples.batch(careful, _ROWS, np.random.default_rng(0))
     tensors = [tensor_of(array) for array in batch.inputs.values()]
-    found: list[int | None] = [None] * len(tensors)
+    rows: list[int | None] = [None] * len(tensors)
     try:
-        with torch.no_grad(), _following(tensors, found):
+        with torch.no_grad(), _following(tensors, rows):
             (program.eager or program.call)(*tensors)
     except Exception:
         return [None] * len(tensors)
-    return found
+    return rows
 
 
 def prepare(torch: Any) -> None:
@@ -116,8 +116,8 @@ def _near_zero(spec: TensorSpec) -> TensorSpec:
     return replace(spec, values=(min(max(0, low), high), min(max(1, low), high)))
 
 
-def _following(tensors: Sequence[Any], found: list[int | None]) -> Any:
-    """Return a mode of PyTorch that sees every operator, and notes in *found* what each tensor indexes."""
+def _following(tensors: Sequence[Any], rows_of: list[int | None]) -> Any:
+    """Return a mode of PyTorch that sees every operator, and notes in *rows_of* what each tensor indexes."""
     mode = package("torch.utils._python_dispatch", "torch").TorchDispatchMode
     origins = {id(tensor): (tensor, at) for at, tensor in enumerate(tensors)}  # held: an id is used again
 
@@ -134,7 +134,7 @@ def _following(tensors: Sequence[Any], found: list[int | None]) -> Any:
     def note(rows: int, indices: Any) -> None:
         _, at = origins.get(id(indices), (None, None))
         if at is not None:
-            found[at] = min(rows, found[at] or rows)
+            rows_of[at] = min(rows, rows_of[at] or rows)
 
     def follow(source: Any, answer: Any) -> None:
         if id(source) in origins:

@@ -165,8 +165,8 @@ def _exported(torch: Any, path: Path, files: ModelFiles) -> tuple[Any, tuple[Ten
         with _unlogged("torch.export", warned):
             program = torch.export.load(str(path))
     except Exception as error:
-        told = first_sentence((warned or [error])[0])
-        raise InputError("model", str(path), f"a file of torch.export.save; {told}") from error
+        reason = first_sentence((warned or [error])[0])
+        raise InputError("model", str(path), f"a file of torch.export.save; {reason}") from error
     found = _exported_inputs(program)
     if files.inputs and len(files.inputs) != len(found):
         raise InputError("inputs", len(files.inputs), f"{len(found)} inputs, as in the exported program")
@@ -259,7 +259,7 @@ def _converting(torch: Any, module: Any, dtype: str | None) -> Any:
     wanted = getattr(torch, DTYPES[dtype])
 
     def call(*tensors: Any) -> Any:
-        return module(*(each.to(wanted) if each.is_floating_point() else each for each in tensors))
+        return module(*(tensor.to(wanted) if tensor.is_floating_point() else tensor for tensor in tensors))
 
     return call
 

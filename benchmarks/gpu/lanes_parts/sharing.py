@@ -8,18 +8,16 @@ from collections import Counter
 from functools import partial
 from itertools import pairwise
 
-from lanes_stage import WARM, Mark, Stage, Trainer, percentile, plain_time, say, together
-
 from _measure import Row
+from lanes_parts.stage import WARM, Mark, Stage, Trainer, percentile, plain_time, say, together
 
 PAIRS = ((("resnet50", 32), ("resnet50", 32)), (("resnet50", 128), ("bert_base", 8)))
 TURNS = 200
 REPEATS = 2
 FIRST = 16  # turns of a job, which are not counted: much is made in them
 SWITCH_BAR = 1.0  # ms
-# percent
 EQUAL = ("resnet50", 64)
-EQUAL_BAR = 5.0
+EQUAL_BAR = 5.0  # percent
 WINDOWS = 3  # parts of the time in which all are there
 SETTLED = 0.2  # of an interval, after the last has come
 

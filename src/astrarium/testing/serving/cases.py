@@ -14,7 +14,7 @@ from astrarium.serving import contract
 from astrarium.serving.contract import ModelSpec, Network, Request, Setup
 from astrarium.serving.state import Batch, ServingState
 from astrarium.serving.world import TableTruth, Truth
-from astrarium.testing.conformance import Played
+from astrarium.testing.played import Played
 
 GpuChange = contract.GpuJoined | contract.GpuLeft
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
 
 from astrarium.core.quantities import Time
 from astrarium.serving import contract
@@ -18,8 +17,9 @@ from astrarium.serving.contract import Request
 from astrarium.serving.ledger import Fate, Outcome
 from astrarium.serving.record import BATCHES
 from astrarium.serving.state import Batch
-from astrarium.testing.cases import Run
-from astrarium.testing.conformance import check_steps, ensure
+from astrarium.testing.checks import ensure
+from astrarium.testing.played import check_steps
+from astrarium.testing.serving.cases import Run
 
 
 @dataclass
@@ -205,47 +205,3 @@ def _one_batch_at_a_time(auditor: Auditor) -> None:
     for gpu, spans in busy.items():
         for before, after in pairwise(sorted(spans)):
             ensure(before[1] <= after[0], f"GPU {gpu} ran two batches at once: {before} and {after}")
-
-
-# What there is to see in a finished run, in forms that can be compared.
-
-
-def first_batch(run: Run) -> tuple[int, Time, list[int]]:
-    """GPU, an instant in the middle, and the members of the first batch that ran to its end."""
-    ledger = run.state.ledger
-    first = list(ledger.batch_fate).index(Fate.FINISHED)
-    middle = (ledger.batch_started[first] + ledger.batch_finished[first]) // 2
-    members = [request for request, batch in enumerate(ledger.batch) if batch == first]
-    return ledger.batch_gpu[first], middle, members
-
-
-def all_in_time(run: Run) -> None:
-    ledger = run.state.ledger
-    missed = [
-        (request, Outcome(outcome).name, ledger.reasons[ledger.reason[request]])
-        for request, outcome in enumerate(ledger.outcome)
-        if outcome != Outcome.IN_TIME
-    ]
-    ensure(not missed, f"a light load with room to spare, and yet: {missed}")
-
-
-def outcomes(run: Run) -> list[tuple[int, str]]:
-    ledger = run.state.ledger
-    return [(o, ledger.reasons[r]) for o, r in zip(ledger.outcome, ledger.reason, strict=True)]
-
-
-def endings(run: Run, shift: Time = 0) -> list[tuple[tuple[int, str], Time]]:
-    return list(zip(outcomes(run), (done - shift for done in run.state.ledger.done), strict=True))
-
-
-def batches(run: Run, shift: Time = 0) -> list[tuple[Any, ...]]:
-    """GPU, members, order, start, end and fate of every batch, whatever their numbers."""
-    found = []
-    for batch in audit(run).sent:
-        times = (at - shift for at in (batch.ordered, batch.started, batch.ended))
-        found.append((batch.gpu, sorted(request.id for request in batch.requests), *times, batch.fate))
-    return sorted(found, key=lambda batch: batch[2:])
-
-
-def members(run: Run) -> list[list[int]]:
-    return sorted(sorted(request.id for request in batch.requests) for batch in audit(run).sent)

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
-from lanes_stage import Stage, Trainer, in_thread, say, timed
 
 from _measure import Row
+from lanes_parts.stage import Stage, Trainer, in_thread, say, timed
 
 CASES = (("resnet50", 128), ("resnet50", 32), ("bert_base", 8))
 REPEATS = 3
