@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from threading import Condition, RLock, local
+from threading import Condition, RLock
 from time import monotonic_ns, sleep
 
 from astrarium.core.engine import Engine
@@ -42,7 +42,7 @@ class LaneDriver:
         self.backend = backend
         self._clock = clock
         self._began = clock()
-        self.inside = local()  # a thread's job, while it is in an iteration
+
         self._state = DeviceState(backend.capacity, resident=True)
         self._engine = Engine(self._state, policy)
         self._record = record

@@ -27,7 +27,7 @@ from astrarium.device.live.backend import LaneBackend, Needs
 from astrarium.device.live.driver import LaneDriver
 from astrarium.device.live.errors import JobEnded, MemoryWarning, OutOfTurn, described
 from astrarium.device.live.job_options import checked_options
-from astrarium.device.live.live_job import LiveJob
+from astrarium.device.live.live_job import JobOfThread, LiveJob
 from astrarium.device.policies import IterationPolicy
 
 __all__ = ["JobEnded", "LiveJob", "MemoryWarning", "Needs", "OutOfTurn", "SharedGpu"]
@@ -44,6 +44,7 @@ class SharedGpu:
         record: Callable[[Step], None] | None = None,
     ) -> None:
         self._driver = LaneDriver(policy, backend, clock, record)
+        self._of_thread = JobOfThread()
         self._numbers = count()
 
     @property
@@ -66,7 +67,7 @@ class SharedGpu:
         The job ends with the block: one that has iterations left is withdrawn, one that raises has failed.
         """
         options = checked_options(name, needs, iterations, priority, demand)
-        live = LiveJob(self._driver, next(self._numbers), name, options, owned)
+        live = LiveJob(self._driver, self._of_thread, next(self._numbers), name, options, owned)
         try:
             with self.backend.job_thread():
                 yield from live.life(needs)
