@@ -246,9 +246,6 @@ def _until(process: subprocess.Popen[str], word: str) -> str:
     return said
 
 
-# what is told
-
-
 class Over:
     """An event that comes at the third time that somebody waits for it."""
 

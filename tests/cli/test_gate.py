@@ -73,9 +73,6 @@ def shell(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
 
 
-# without a GPU
-
-
 @pytest.mark.usefixtures("no_driver")
 def test_without_a_gpu_it_says_what_was_looked_for(call: Call) -> None:
     code, out, err = call("run", "--class", "latency", "--", "true")
@@ -118,9 +115,6 @@ def test_bad_input_is_refused_even_if_no_gpu_is_needed(call: Call, options: list
     assert code == 2
     assert said in err
     assert err.count("\n") == 1
-
-
-# the whole way, with a stub driver
 
 
 @contextmanager

@@ -184,9 +184,6 @@ def test_the_times_of_applications_are_found_again(stepping: Any) -> None:
     assert heard == list(range(1, 81))
 
 
-# the command
-
-
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)

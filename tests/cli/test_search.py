@@ -214,8 +214,6 @@ def test_policies_lists_those_of_tuning_and_searches(call: Any) -> None:
     assert "packed" in call("policies", "dynamic-fluid").out
 
 
-# live, on emulated GPUs
-
 TRAIN = """\
 class Training:
     def __init__(self, values, workers):

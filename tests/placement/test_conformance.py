@@ -74,8 +74,6 @@ def test_every_registered_policy_has_a_suite() -> None:
     assert {suite.policy for suite in _SUITES.values()} == set(placement_policies.names())
 
 
-# faults that the suite must find
-
 PROBLEM = Problem((model(0, use=0.9), model(1)), gpus(2))
 BOTH = (Replica(0, (0,)), Replica(1, (1,)))
 

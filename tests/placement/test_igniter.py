@@ -1,37 +1,21 @@
-"""iGniter: its model from a profile, its allocation, and what it does when GPUs run out."""
+"""iGniter's allocation, and what it does when GPUs run out."""
 
 from __future__ import annotations
 
-import json
 import math
-from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from astrarium.core.errors import InputError
-from astrarium.core.plain_data import read_yaml
 from astrarium.core.quantities import MILLISECOND
-from astrarium.placement.igniter.fitting import fit_curve
-from astrarium.placement.igniter.model import (
-    GpuTraits,
-    KernelCurve,
-    LinearFit,
-    ModelTraits,
-    TenantLoad,
-    predict,
-    share_for,
-)
-from astrarium.placement.igniter.profile import shipped_profile
 from astrarium.placement.plan import check
 from astrarium.placement.problem import ALONE, Form, PlacedModel, PlacementGpu, Problem
-from astrarium.serving.planning.colocation import Colocation, fitted, v100
+from astrarium.serving.planning.colocation import v100
 from tests.support.placement.igniter_cases import (
     MEMORY,
+    NAMES,
     NOTES,
     Ask,
     model_of,
@@ -39,132 +23,6 @@ from tests.support.placement.igniter_cases import (
     predictions,
     problem_of,
 )
-
-NAMES = ["alexnet", "resnet50", "ssd", "vgg19"]
-
-
-# the fit
-
-
-def grid() -> tuple[Any, Any]:
-    batches, shares = np.meshgrid([1.0, 16.0, 32.0], [10.0, 50.0, 100.0], indexing="ij")
-    return batches.ravel(), shares.ravel()
-
-
-@pytest.mark.parametrize("k4", [-4.0, 0.05, 7.0, 60.0])
-def test_a_curve_is_found_again_from_its_points(k4: float) -> None:
-    truth = KernelCurve(0.02, 58.0, 12.0, k4, 1.5)
-    batches, shares = grid()
-    times = np.array([truth.time(b, r) for b, r in zip(batches, shares, strict=True)])
-    found = fit_curve(batches, shares, times)
-    expected = (truth.k1, truth.k2, truth.k3, truth.k4, truth.k5)
-    assert (found.k1, found.k2, found.k3, found.k4, found.k5) == pytest.approx(expected, rel=1e-3, abs=1e-4)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_no_other_curve_is_closer_to_the_measured_points(name: str) -> None:
-    """A general solver, started from ours and from the plain inverse, gains nothing."""
-    from scipy.optimize import curve_fit
-
-    raw = shipped_profile()
-    measured = raw["models"][name]
-    batches, shares = grid()
-    speeds = np.array(measured["frequency"]).ravel() / raw["gpu"]["frequency"]
-    times = np.array(measured["latency"]).ravel() * speeds - measured["idle"]
-
-    def at(points: Any, k1: float, k2: float, k3: float, k4: float, k5: float) -> Any:
-        b, r = points
-        return (k1 * b * b + k2 * b + k3) / (r + k4) + k5
-
-    def error(*k: float) -> float:
-        return float(((at((batches, shares), *k) - times) ** 2).sum())
-
-    curve = v100().models[name].active
-    assert isinstance(curve, KernelCurve)
-    ours = (curve.k1, curve.k2, curve.k3, curve.k4, curve.k5)
-    for start in (ours, (0.0, 50.0, 10.0, 1.0, 0.0)):
-        theirs, _ = curve_fit(at, (batches, shares), times, p0=start, maxfev=20_000)
-        assert error(*ours) <= error(*theirs) * (1 + 1e-6)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_predictions_alone_are_close_to_what_was_measured(name: str) -> None:
-    """Within 4 % for batches of 16 and 32 at full frequency; small batches are followed less well."""
-    raw = shipped_profile()
-    traits = v100().models[name]
-    measured = raw["models"][name]
-    for row, batch in enumerate(raw["batches"]):
-        for column, share in enumerate(raw["shares"]):
-            if batch >= 16 and measured["frequency"][row][column] == raw["gpu"]["frequency"]:
-                [alone] = predict(GpuTraits(), [TenantLoad(traits, batch, share)])
-                assert alone.gpu == pytest.approx(measured["latency"][row][column], rel=0.04)
-
-
-def test_the_gpu_throttles_as_it_was_measured_to() -> None:
-    """Four and five copies ran at 1485.6 and 1431.4 MHz; one line through the cap cannot meet both."""
-    gpu = v100().gpu
-    copies = shipped_profile()["gpu"]["copies"]
-    step = (copies["power"][2] - copies["power"][0]) / 2
-    for number in (3, 4):
-        wanted = copies["power"][2] + step * (number - 2)
-        assert gpu.speed(wanted) * gpu.frequency == pytest.approx(copies["frequency"][number], rel=0.01)
-    assert gpu.speed(gpu.power_cap) == 1
-    assert gpu.speed(1e9) > 0
-
-
-def test_kernels_wait_longer_for_their_turn_the_more_models_there_are() -> None:
-    gpu = v100().gpu
-    waits = [gpu.turn_wait(count) for count in range(1, 6)]
-    assert waits[0] == 0
-    assert waits == sorted(waits)
-    assert waits[4] == pytest.approx(0.0147, abs=0.0005)  # ms, for five
-
-
-# the model
-
-
-def test_a_latency_is_the_sum_of_its_parts() -> None:
-    """By hand: two models, every source of interference at work."""
-    gpu = GpuTraits(1000, -2.0, 50, 250, LinearFit(0.01, 0), 1000.0, 2.5)
-    traits = ModelTraits(
-        KernelCurve(0, 100, 0, 0, 1), 0.5, 10, 200, 100, LinearFit(0, 150), LinearFit(0, 20), 0.01
-    )
-    first, second = predict(gpu, [TenantLoad(traits, 4, 50), TenantLoad(traits, 4, 50)])
-    active = (100 * 4 / 50 + 1) * (1 + 0.01 * 20)
-    frequency = 1000 - 2 * (50 + 150 + 150 - 250)
-    on_gpu = (10 * 0.02 + 0.5 + active) / (frequency / 1000)
-    assert first.gpu == pytest.approx(on_gpu)
-    assert first.latency == pytest.approx(on_gpu + 4 * (200 + 100) / 1000)
-    assert first.throughput == pytest.approx(4000 / (on_gpu + 4 * 100 / 1000))
-    assert first == second
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("other", NAMES)
-def test_company_never_helps(name: str, other: str) -> None:
-    gpu = v100().gpu
-    models = v100().models
-    mine = TenantLoad(models[name], 8, 40)
-    theirs = TenantLoad(models[other], 8, 40)
-    [alone] = predict(gpu, [mine])
-    beside, _ = predict(gpu, [mine, theirs])
-    crowded = predict(gpu, [mine, theirs, theirs])[0]
-    assert alone.latency < beside.latency < crowded.latency
-
-
-@pytest.mark.parametrize("name", NAMES)
-@given(batch=st.integers(1, 32), budget=st.floats(3, 200))
-def test_the_lower_bound_is_the_least_share_that_will_do(name: str, batch: int, budget: float) -> None:
-    gpu = GpuTraits(bandwidth=v100().gpu.bandwidth)  # a bound does not know of throttling
-    traits = v100().models[name]
-    share = share_for(gpu, traits, batch, budget)
-    if share <= 100:
-        assert predict(gpu, [TenantLoad(traits, batch, share)])[0].latency <= budget * (1 + 1e-9)
-    if gpu.unit < share <= 100:
-        assert predict(gpu, [TenantLoad(traits, batch, share - gpu.unit)])[0].latency > budget
-
-
-# the allocation
 
 
 def test_the_published_case_comes_out() -> None:
@@ -229,8 +87,6 @@ def test_a_batch_that_is_smaller_than_the_rate_asks_for_must_be_faster() -> None
     assert f"of 8.12 ms; alone {replica.share * 100:g} % would do" in replica.why
 
 
-# when GPUs run out
-
 CROWD: list[Ask] = [("alexnet", 15, 5000), ("resnet50", 40, 1400), ("vgg19", 60, 2000), ("ssd", 50, 10)]
 
 
@@ -284,8 +140,6 @@ def test_a_model_without_coefficients_is_taken_to_need_time_in_inverse_proportio
     assert (replica.batch, replica.share) == (2, 0.15)  # 3 ms on the whole, 20 ms to spare
     assert "without coefficients" in replica.why
 
-
-# properties
 
 asks = st.lists(
     st.tuples(st.sampled_from(NAMES), st.floats(5, 150), st.floats(0, 3000)), min_size=1, max_size=6
@@ -357,41 +211,3 @@ def test_more_load_of_many_models_may_need_fewer_gpus() -> None:
     less, more = (placed(problem_of([*crowd, ("vgg19", 80, rate)], gpus=12)) for rate in (300, 310))
     assert less.attainment == more.attainment == 1
     assert (len(less.gpus()), len(more.gpus())) == (4, 3)
-
-
-# files
-
-
-def read_igniter(path: Path) -> Colocation:
-    return fitted(read_yaml(path), str(path))
-
-
-def written(tmp_path: Path, **changes: Any) -> Path:
-    raw = shipped_profile() | changes
-    path = tmp_path / "profile.json"
-    path.write_text(json.dumps(raw))
-    return path
-
-
-def test_a_profile_of_ones_own_is_read(tmp_path: Path) -> None:
-    assert read_igniter(written(tmp_path)) == v100()
-
-
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"shares": [10, 50]}, "batches: expected three batch sizes and three shares"),
-        ({"batches": [1, 8, 16, 32]}, r"models\.alexnet\.latency: expected 4 rows .* of 3 numbers"),
-        ({"gpu": {"frequency": 1530}}, r"gpu\.power_cap: expected a value"),
-        ({"gpu": shipped_profile()["gpu"] | {"unit": 0}}, r"gpu\.unit: expected a number > 0"),
-        ({"wattage": 1}, "wattage: expected one of source, batches"),
-    ],
-)
-def test_a_profile_that_cannot_be_used_says_where(tmp_path: Path, changes: Any, told: str) -> None:
-    with pytest.raises(InputError, match=rf"profile\.json: {told}"):
-        read_igniter(written(tmp_path, **changes))
-
-
-def test_models_of_the_profile_have_names() -> None:
-    assert sorted(v100().models) == NAMES
-    assert model_of(0, "ssd", 50, 1).name == "ssd"

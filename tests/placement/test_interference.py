@@ -67,9 +67,6 @@ def requests(*arrivals: tuple[Time, int]) -> PlacementRequests:
     return PlacementRequests(tuple(at for at, _ in arrivals), tuple(model for _, model in arrivals))
 
 
-# how much
-
-
 def two(first: float | None = None, second: float | None = None) -> Problem:
     demands = [{1: GpuDemand(memory_bandwidth=use)} for use in (first, second)]
     models = (model(0, "a", (MS,), demands=demands[0]), model(1, "b", (MS,), demands=demands[1]))
@@ -166,9 +163,6 @@ def test_company_never_speeds_anybody_up(company: list[Tenant]) -> None:
         assert set(slowed) == {1.0}
 
 
-# files
-
-
 def test_a_table_is_read(tmp_path: Path) -> None:
     path = tmp_path / "slow.yaml"
     path.write_text(
@@ -212,9 +206,6 @@ def test_a_table_that_cannot_be_used_says_where(tmp_path: Path, text: str, told:
     assert str(caught.value).startswith(str(path))
 
 
-# shares
-
-
 def test_a_share_costs_what_is_known_of_the_model() -> None:
     plain = model(0, "plain", (MS,))
     uses = {4: GpuDemand(sm_utilization=0.5), 8: GpuDemand(sm_utilization=1.0)}
@@ -225,9 +216,6 @@ def test_a_share_costs_what_is_known_of_the_model() -> None:
     assert [share_factor(half_used, GPU, batch, 0.25) for batch in (4, 5, 8, 9)] == [2, 4, 4, 4]
     assert 1.8 < share_factor(profiled.models[0], profiled.gpus[0], 16, 0.5) < 2.0
     assert share_factor(plain, GPU, 1, 1.0) == 1
-
-
-# the evaluation
 
 
 def alone(times: tuple[Time, ...], batch: int, **fields: Any) -> tuple[Problem, Plan]:
@@ -363,9 +351,6 @@ def test_every_request_ends_once_and_its_time_adds_up(
             assert each.latency.mean == pytest.approx(sum(spread.mean for spread in each.stages.values()))
             execution = each.stages["execution"]
             assert 5 * MS <= execution.p50 <= execution.p99 <= 2 * 8 * MS
-
-
-# a policy that ignores interference is seen to fail
 
 
 def packed_by_memory(problem: Problem) -> Plan:

@@ -63,9 +63,6 @@ class Halved:
         return tuple(2.0 if tenant.busy and busy > 1 else 1.0 for tenant in company)
 
 
-# the router
-
-
 def sent(path: Path, instants: list[Time], sizes: list[int]) -> list[tuple[int, list[int], Time]]:
     found = routed(path, "a", range(len(instants)), instants, sizes)
     return [(place, batch.members, batch.complete) for place, batch in found]
@@ -83,8 +80,6 @@ def test_replicas_take_turns_and_get_load_by_their_batches() -> None:
     assert [place for place, _, _ in found[:5]] == [0, 1, 2, 3, 0]
     assert sum(len(members) for place, members, _ in found if place == 0) == 90
 
-
-# the whole way
 
 LONG = Path(
     max_wait=8 * MS,
@@ -178,9 +173,6 @@ def test_every_request_ends_once_and_its_stages_add_up(
     way_of = walked(problem, plan, arrivals, Halved(), Batching(wait * MS, drop), way)
     legs = np.stack([way_of.asked, way_of.routed, way_of.ready, way_of.moved, way_of.here, way_of.start])
     assert np.all(np.diff(legs[:, way_of.answered >= 0], axis=0) >= 0)
-
-
-# over several GPUs
 
 
 def test_batches_move_through_a_pipeline() -> None:

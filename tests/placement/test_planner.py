@@ -50,9 +50,6 @@ def nothing(problem: Problem) -> Interference:
     return NoInterference()
 
 
-# against the others
-
-
 def test_it_knows_of_queues_where_igniter_does_not() -> None:
     """iGniter's own case, one GPU, with Poisson requests in the place of even ones."""
     problem = problem_of(NOTES, gpus=1)
@@ -109,9 +106,6 @@ def test_it_is_confirmed_with_requests_that_it_was_not_chosen_with() -> None:
     assert requests.times not in distinct
 
 
-# what it may propose
-
-
 def test_nothing_is_shared_side_by_side_without_measurements() -> None:
     plan = placed(Problem(tuple(bare(model(index, rate=40.0)) for index in range(4)), gpus(2)))
     assert {replica.share for replica in plan.replicas} == {1.0}
@@ -152,9 +146,6 @@ def test_an_idle_model_is_placed_where_there_is_room() -> None:
     assert plan.missing == {}
 
 
-# words
-
-
 def test_neighbours_are_named() -> None:
     plan = placed(problem_of(NOTES, gpus=1))
     assert any("vgg19" in replica.why and "resnet50" in replica.why for replica in plan.of_model(0))
@@ -177,9 +168,6 @@ def test_a_model_that_makes_all_others_late_is_given_up() -> None:
     plan = placed(Problem(tuple(models), gpus(1)), jealous)
     assert plan.missing == {0: "time: all models keep 1.2 GPUs busy, 1 are there, others' requests need them"}
     assert plan.attainment == pytest.approx(10 / 11)
-
-
-# the search
 
 
 def test_reports_only_get_better() -> None:

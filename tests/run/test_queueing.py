@@ -114,9 +114,6 @@ def erlang_c(servers: int, load: float) -> float:
     return full / (idle + full)
 
 
-# uniform arrivals: the staggered optimum of Symphony, section 3.3
-
-
 def uniform_misses(alpha: float, beta: float, slo: int, rate: float, seconds: int, gpus: int = 8) -> int:
     """How many of the requests at a constant gap are not answered in time by deferred batching."""
     model = linear_model(

@@ -8,7 +8,7 @@ from typing import Any
 from astrarium.core.engine import Engine
 from astrarium.core.policy import SetTimer, TimerFired
 from astrarium.core.quantities import FOREVER
-from astrarium.run.simulate import simulate
+from astrarium.run.simulate import World, simulate
 
 
 class Blank:
@@ -36,7 +36,7 @@ class Scripted:
         return self.script.pop(now, [])
 
 
-class Echo:
+class Echo(World[Any, Any, Any]):
     """An action (delay, word) leads to the word, after the delay."""
 
     def consequences(self, now: int, action: tuple[int, str], state: Any) -> Iterator[tuple[int, str]]:

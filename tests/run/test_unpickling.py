@@ -123,9 +123,6 @@ def test_the_file_that_is_checked_is_the_one_that_is_read(tmp_path: Path) -> Non
     assert not (tmp_path / "ran").exists()
 
 
-# who uses it
-
-
 @as_root
 def test_a_job_does_not_resume_from_a_pickle_of_somebody_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -15,6 +15,7 @@ from astrarium.cluster.machines import Floor
 from astrarium.cluster.slowdowns import Slowdowns
 from astrarium.cluster.state import ClusterState, JobRow
 from astrarium.core.quantities import Time
+from astrarium.run.simulate import World
 
 
 class JobKey(NamedTuple):
@@ -39,7 +40,7 @@ class _Truth:
     gpus: tuple[int, ...] = ()
 
 
-class ClusterWorld:
+class ClusterWorld(World[contract.Action, contract.Event, ClusterState]):
     """The world of one run; *slowdowns* is the truth, and checkpoints are *checkpoints* apart. A run that has
     no more than *short* to go needs no startup: so it is in the simulator of Shockwave. Where jobs do not
     save when they are stopped (*saves*), they go back to their last checkpoint."""

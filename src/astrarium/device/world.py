@@ -13,9 +13,10 @@ from astrarium.core.quantities import Time
 from astrarium.device import contract
 from astrarium.device.contract import Action, Event, RunIteration
 from astrarium.device.state import DeviceState
+from astrarium.run.simulate import World
 
 
-class DeviceWorld:
+class DeviceWorld(World[Action, Event, DeviceState]):
     """The world turns a policy's actions into future events. *switch* is the cost of a change of jobs in a
     lane, *overhead* that of every iteration, as a share, and *pause* the time that a job (by its number) then
     needs for its next batch of data."""

@@ -16,13 +16,19 @@ E_out = TypeVar("E_out", covariant=True)
 
 
 class World(Protocol[A_in, E_out, S_in]):
-    """What an action leads to, and when.
+    """A simulated world says what actions and events lead to, and when; the simulation keeps the time."""
 
-    A world may also have an `aftermath` of the same form for events: what they lead to once the books know;
-    and `is_void(event, state)`: whether what was to happen now does not, since its cause was undone.
-    """
+    def consequences(self, now: Time, action: A_in, state: S_in) -> Iterable[tuple[Time, E_out]]:
+        """Return what an action leads to, once it is committed."""
+        ...
 
-    def consequences(self, now: Time, action: A_in, state: S_in) -> Iterable[tuple[Time, E_out]]: ...
+    def aftermath(self, now: Time, event: Any, state: S_in) -> Iterable[tuple[Time, E_out]]:
+        """Return what an event leads to, once the books know of it."""
+        return ()
+
+    def is_void(self, event: Any, state: S_in) -> bool:
+        """Return whether what was to happen now does not, since its cause was undone."""
+        return False
 
 
 def simulate(
@@ -54,8 +60,6 @@ class _Run:
     def __init__(self, engine: Engine[Any, Any, Any], arrivals: Any, world: World[Any, Any, Any]) -> None:
         self.engine = engine
         self.world = world
-        self._aftermath = getattr(world, "aftermath", None)
-        self._is_void: Callable[[Any, Any], bool] = getattr(world, "is_void", _never)
         self.now: Time = 0
         self._arrivals = arrivals
         self._next: tuple[Time, Any] = next(arrivals, (FOREVER, None))
@@ -79,15 +83,14 @@ class _Run:
                 if self._timers.get(event.name) != now:
                     continue  # replaced by a later SetTimer
                 del self._timers[event.name]  # set away and back again, it still fires once
-            if not self._is_void(event, self.engine.state):
+            if not self.world.is_void(event, self.engine.state):
                 events.append(event)
         return events
 
     def follow(self, now: Time, events: Iterable[Any]) -> None:
-        if self._aftermath is not None:
-            for event in events:
-                for at, later in self._aftermath(now, event, self.engine.state):
-                    self._push(at, later)
+        for event in events:
+            for at, later in self.world.aftermath(now, event, self.engine.state):
+                self._push(at, later)
 
     def carry_out(self, now: Time, actions: Iterable[Any]) -> None:
         for action in actions:
@@ -102,7 +105,3 @@ class _Run:
         if at < FOREVER:
             self._sequence += 1
             heappush(self._heap, (at, self._sequence, event))
-
-
-def _never(event: Any, state: Any) -> bool:
-    return False

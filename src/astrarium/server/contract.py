@@ -81,8 +81,8 @@ class NativeFront(Protocol):
         As many read calls over gRPC, the origins after them.
         """
 
-    def cards(self) -> Sequence[tuple[int, ModelCard, str]]:
-        """Return the models, their numbers, and why requests may not come this way (empty: they may)."""
+    def cards(self) -> Sequence[NumberedCard]:
+        """Return all models as they are now."""
 
 
 class Stages(NamedTuple):
@@ -136,6 +136,15 @@ class ModelCard:
         return ("UNAVAILABLE", trouble) if self.state == "READY" and trouble else (self.state, self.reason)
 
 
+@dataclass(frozen=True)
+class NumberedCard:
+    """A model's card with its number in the setup."""
+
+    index: int
+    card: ModelCard
+    why_long: str = ""  # why network threads may read no calls of it; empty: they may
+
+
 class HeldInput(Struct, frozen=True):
     """An input is refused for another *seconds*, since what *reason* says happened so many seconds *ago*."""
 
@@ -175,10 +184,10 @@ class Service(Protocol):
         """Refuse these inputs no longer; return how many there were."""
 
     def turned_away(self, model: str, refused: Refused) -> None:
-        """Note in the books a call of this model that did not even become an `InferCall`."""
+        """Note in the accounts a call of this model that did not even become an `InferCall`."""
 
     def went_long_way(self, reason: str) -> None:
-        """Note in the books a call that did not go the short way."""
+        """Note in the accounts a call that did not go the short way."""
 
     def statistics(self, model: str) -> StatisticsOfModel: ...
 

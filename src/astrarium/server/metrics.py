@@ -147,11 +147,12 @@ class Metrics(Collector):
 
     def _advice(self) -> Iterator[Metric]:
         now = self._clock()
-        ended, good, busy = self._accounts.recent.totals(now)
+        recent = self._accounts.recent.totals(now)
         gpus = len(self._accounts.gpu_busy)
         span = min(now - self._started, LastMinute.SECONDS * SECOND) or 1
-        idle = min(1.0, max(0.0, 1 - busy / (span * gpus)))
-        advice = advise(gpus, 1 - good / ended if ended else 0.0, idle)
+        idle = min(1.0, max(0.0, 1 - recent.busy / (span * gpus)))
+        bad = 1 - recent.good / recent.ended if recent.ended else 0.0
+        advice = advise(gpus, bad, idle)
         values = (
             ("bad_fraction", "Calls of the last minute not answered in time.", advice.bad_rate),
             ("gpu_busy_fraction", "Over all GPUs in the last minute.", 1 - idle),

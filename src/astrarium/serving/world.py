@@ -12,6 +12,7 @@ from typing import Protocol
 
 from astrarium.core.profiles import Dynamic
 from astrarium.core.quantities import Time
+from astrarium.run.simulate import World
 from astrarium.serving import contract
 from astrarium.serving.contract import Action, Event, Request, Setup
 from astrarium.serving.ledger import Fate
@@ -74,7 +75,7 @@ class Profiler:
             yield heard, contract.RequestProfiled(id_, request.model, request.application, self.work[id_])
 
 
-class ServingWorld:
+class ServingWorld(World[Action, Event, ServingState]):
     def __init__(self, setup: Setup, truth: Truth, profiler: Profiler | None = None) -> None:
         self._network = setup.network
         self._preemption_cost = setup.preemption_cost

@@ -69,20 +69,19 @@ def play(
     return played
 
 
-class AlteredWorld:
+class AlteredWorld(World[Any, Any, Any]):
     """A simulated world whose news is altered on the way: doubled, delayed, turned into failures."""
 
     def __init__(self, world: Any, alter: Alter) -> None:
         self._world = world
         self._alter = alter
-        self._aftermath = getattr(world, "aftermath", lambda now, event, state: ())
 
     def consequences(self, now: Time, action: Any, state: Any) -> Iterator[Timed]:
         for at, event in self._world.consequences(now, action, state):
             yield from self._alter(now, at, event)
 
     def aftermath(self, now: Time, event: Any, state: Any) -> Iterator[Timed]:
-        for at, later in self._aftermath(now, event, state):
+        for at, later in self._world.aftermath(now, event, state):
             yield from self._alter(now, at, later)
 
 

@@ -11,6 +11,7 @@ from math import ceil
 from typing import TypeAlias
 
 from astrarium.core.quantities import Time
+from astrarium.run.simulate import World
 from astrarium.tuning import contract
 from astrarium.tuning.runtime import Runtime
 from astrarium.tuning.state import TuningState
@@ -42,7 +43,7 @@ class _Truth:
         return self.since + max(1, ceil((self.trial.iterations - self.done) * self.iteration))
 
 
-class TuningWorld:
+class TuningWorld(World[contract.Action, contract.Event, TuningState]):
     """The world turns a policy's actions into future events. *runtime* is the truth for each candidate,
     *moving* the cost of a change of place, *starting* that of the first place. A trial whose GPUs are lost
     keeps the iterations that it had ended."""

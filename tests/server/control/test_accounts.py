@@ -131,8 +131,8 @@ def test_the_last_minute_forgets() -> None:
     recent = LastMinute()
     for second in range(1000):
         recent.add(second * SECOND, ended=1)
-    assert recent.totals(1000 * SECOND)[0] == LastMinute.SECONDS - 1
-    assert len(recent._rows) <= LastMinute.SECONDS + 2
+    assert recent.totals(1000 * SECOND).ended == LastMinute.SECONDS - 1
+    assert len(recent._by_second) <= LastMinute.SECONDS + 2
 
 
 def test_a_timeline_has_a_slice_for_each_stage_and_forgets_old_calls() -> None:

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from astrarium.core.quantities import MILLISECOND, SECOND, Time
+from astrarium.server.control.calls.ticket import KeptGpu
 from astrarium.server.control.health.bounds import alone, bounded
 from astrarium.server.control.health.calibration import Calibration
 from astrarium.server.control.health.drift_watch import EVERY, FEWEST, DriftWatch
@@ -67,7 +68,7 @@ def test_the_drift_watch_is_shown_batches_of_whole_models_only(monkeypatch: pyte
     replanner = Replanner(stage.plan, stage.coordinator, stage.repository, calibration, stage.loop.clock)
     monkeypatch.setattr(replanner._drift, "saw", lambda model, batches: shown.extend(batches))
     stage.repository.entries[0].whole_at[0] = 7
-    replanner.saw(0, [(6, 1, MILLISECOND), (7, 2, MILLISECOND)])
+    replanner.saw(0, [KeptGpu(6, 1, MILLISECOND), KeptGpu(7, 2, MILLISECOND)])
     assert shown == [(7, 2, MILLISECOND)]
 
 

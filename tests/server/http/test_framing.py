@@ -10,7 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from astrarium.server.http.framing import BadRequest, RequestFraming
+from astrarium.server.http.framing import RequestFraming
+from astrarium.server.http.request_head import BadRequest
 from astrarium.server.settings import HttpLimits
 from tests.support.server.fakes import WAYS, FakeService, Served, Way, served, serving
 from tests.support.server.http_connection import BODY, LONG, Connection, request

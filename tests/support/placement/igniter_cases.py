@@ -15,6 +15,7 @@ from astrarium.serving.planning.colocation import v100
 
 Ask = tuple[str, float, float]  # a model of the profile, its objective in ms, its rate
 NOTES: tuple[Ask, ...] = (("alexnet", 15, 500), ("resnet50", 40, 400), ("vgg19", 60, 200))
+NAMES = ["alexnet", "resnet50", "ssd", "vgg19"]
 MEMORY = 16 * 2**30
 
 

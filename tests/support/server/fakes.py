@@ -24,6 +24,7 @@ from astrarium.server.contract import (
     Kind,
     ModelCard,
     ModelState,
+    NumberedCard,
     Refused,
     Stages,
 )
@@ -182,9 +183,11 @@ class FakeFront:
         asyncio.get_running_loop().add_reader(self._loopback.fd(), self._hear)
         self._hear()  # it asks for the bell to be rung
 
-    def cards(self) -> list[tuple[int, ModelCard, str]]:
-        names = enumerate(self._names)
-        return [(index, self._patient(self._service.models[name]), _refuses(name)) for index, name in names]
+    def cards(self) -> list[NumberedCard]:
+        return [
+            NumberedCard(index, self._patient(self._service.models[name]), _refuses(name))
+            for index, name in enumerate(self._names)
+        ]
 
     def _patient(self, card: ModelCard) -> ModelCard:
         """The same for the same card; no call of it is too late, however busy the machine is."""
@@ -247,8 +250,8 @@ class LoopbackFront:
         self.exchange = native.Exchange(self.memory, len(cards), most_open, 2 * threads)
         self.loopback = native.Loopback(self.exchange)
 
-    def cards(self) -> list[tuple[int, ModelCard, str]]:
-        return [(index, card, "") for index, card in enumerate(self.models)]
+    def cards(self) -> list[NumberedCard]:
+        return [NumberedCard(index, card) for index, card in enumerate(self.models)]
 
     async def popped(self, count: int = 1) -> list[Any]:
         """That many tickets, which are then ours to end."""

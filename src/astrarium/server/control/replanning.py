@@ -67,7 +67,7 @@ class Replanner:
     def saw(self, model: int, batches: Sequence[KeptGpu]) -> None:
         """Show batches to the drift watch, but for those that ran before all of their model was there."""
         entry = self._repository.entries[model]
-        self._drift.saw(model, [batch for batch in batches if entry.whole(batch[0])])
+        self._drift.saw(model, [batch for batch in batches if entry.whole(batch.finished)])
 
     def follow_drift(self) -> None:
         revised = self._drift.revised(self._coordinator.setup, self._clock())

@@ -17,6 +17,7 @@ from astrarium.server.grpc import messages
 from astrarium.server.grpc.errors import Context, Metadata, abort, metadata_of, our_fault
 from astrarium.server.grpc.inference import read_call, written_answer
 from astrarium.server.grpc.messages import message
+from astrarium.server.grpc.native_call import NativeContext
 from astrarium.server.grpc.requests import InferMessage, Unreadable, read_infer, read_message
 from astrarium.server.grpc.streams import answered
 from astrarium.server.process.logs import ThrottledWarnings
@@ -140,7 +141,7 @@ class GrpcFront:
     async def model_infer(self, given: InferMessage, context: Context) -> Any:
         received = monotonic_ns()
         metadata = metadata_of(context)
-        way = getattr(context, "long_way", "grpc")
+        way = _long_way(context)
         response, timeline = await self._inferred(given, metadata, received, context.time_remaining(), way)
         if timeline:
             context.set_trailing_metadata((("x-astrarium-timeline", timeline),))
@@ -177,7 +178,7 @@ class GrpcFront:
         except Refused as refused:
             await abort(context, refused)
 
-        way = getattr(context, "long_way", "grpc")
+        way = _long_way(context)
 
         async def answering(given: InferMessage) -> Any:
             remaining = context.time_remaining()
@@ -193,6 +194,11 @@ class GrpcFront:
 
         async for response in answered(requests, reading, answering):
             yield response
+
+
+def _long_way(context: Context) -> str:
+    """Return why a call was not read by a network thread."""
+    return context.long_way if isinstance(context, NativeContext) else "grpc"
 
 
 def _serialized(response: Any) -> bytes:

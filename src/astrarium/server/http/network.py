@@ -47,8 +47,6 @@ class NativeTransport(Transport):
     def get_protocol(self) -> BaseProtocol:
         return self._protocol
 
-    # reading
-
     def is_reading(self) -> bool:
         return self._reading and not self._closing
 
@@ -62,8 +60,6 @@ class NativeTransport(Transport):
         if self._reading is not reading:
             self._reading = reading
             self._network.pause(self._connection, not reading)
-
-    # writing
 
     def write(self, data: bytes | bytearray | memoryview[Any]) -> None:
         if self._closing or not data:
@@ -97,8 +93,6 @@ class NativeTransport(Transport):
 
     def get_write_buffer_size(self) -> int:
         return self._unsent
-
-    # the connection
 
     def is_closing(self) -> bool:
         return self._closing
@@ -216,8 +210,6 @@ class NativeNetwork(NativeThreads):
         await asyncio.to_thread(self.native.stop)
         self._hear()
         self._loop.remove_reader(self.native.fd())
-
-    # the long way
 
     def _hear(self) -> None:
         self.look_again()

@@ -12,7 +12,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from astrarium.core.quantities import Time
 from astrarium.server.client_errors import ClientErrors
-from astrarium.server.http.framing import BadRequest, RequestFraming
+from astrarium.server.http.framing import RequestFraming
+from astrarium.server.http.request_head import BadRequest
 from astrarium.server.http.routing import LONG_WAY, RECEIVED
 from astrarium.server.process.descriptors import most_descriptors
 from astrarium.server.protocol.wire import ErrorAnswer
@@ -49,8 +50,6 @@ class BoundedProtocol(HttpToolsProtocol):
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
         self._framing = RequestFraming(self.limits)
-
-    # the connection
 
     def connection_made(self, transport: BaseTransport) -> None:
         super().connection_made(cast(Transport, transport))
@@ -89,8 +88,6 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.abort()
         else:
             super().timeout_keep_alive_handler()
-
-    # reading
 
     def data_received(self, data: bytes) -> None:
         if self._is_over:
@@ -178,8 +175,6 @@ class BoundedProtocol(HttpToolsProtocol):
     def _answers(self) -> bool:
         """Whether a request that has come whole is being answered."""
         return self._open and self._framing.at_start
-
-    # refusing
 
     def refuse(self, status: int, reason: str) -> None:
         """Send the last answer on this connection, unless this request has one already."""

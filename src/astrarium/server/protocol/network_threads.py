@@ -39,10 +39,10 @@ class NativeThreads:
     def look(self) -> None:
         """Tell the threads which models are ready now; to be called when models were loaded or unloaded."""
         self._looked = monotonic_ns()
-        for index, card, why in self._front.cards():
-            if self._cards.get(index) is not card:
-                self._cards[index] = card
-                self._learn(index, card, why or why_long(card))
+        for model in self._front.cards():
+            if self._cards.get(model.index) is not model.card:
+                self._cards[model.index] = model.card
+                self._learn(model.index, model.card, model.why_long or why_long(model.card))
 
     def look_again(self) -> None:
         """Look, unless that was a moment ago; to be called when a request went the long way."""
@@ -85,7 +85,8 @@ class NativeThreads:
 
     def always_long(self) -> dict[str, str]:
         """Return the models of which no request can go the short way, with the reason."""
-        reasons = {card.name: why or why_long(card) for _, card, why in self._front.cards()}
+        models = self._front.cards()
+        reasons = {model.card.name: model.why_long or why_long(model.card) for model in models}
         return {name: why for name, why in reasons.items() if why}
 
 

@@ -113,6 +113,15 @@ class Fit:
     error: float
 
 
+@dataclass(frozen=True)
+class _AloneRequest:
+    """A request of an application took this long when it ran alone."""
+
+    application: str
+    inputs: Mapping[str, Array]
+    took: Time
+
+
 def by_application(
     model: LoadedModel,
     generators: Mapping[str, Generator],
@@ -122,19 +131,22 @@ def by_application(
 ) -> Fit:
     """Measure single requests of every application, then batches that mix them."""
     chance = np.random.default_rng(0)
-    requests: list[tuple[str, Mapping[str, Array], Time]] = []
+    requests: list[_AloneRequest] = []
     for name, generate in generators.items():
         for _ in range(care.repeats):
             inputs = generate(chance)
-            requests.append((name, inputs, _alone(model, inputs)))
+            requests.append(_AloneRequest(name, inputs, _alone(model, inputs)))
             progress(len(requests))
-    alone = {name: tuple(sorted(own for owner, _, own in requests if owner == name)) for name in generators}
+    alone = {
+        name: tuple(sorted(request.took for request in requests if request.application == name))
+        for name in generators
+    }
     points = []
     for size in sizes:
         for _ in range(max(_FEWEST, care.repeats // len(sizes))):
             members = [requests[place] for place in chance.integers(len(requests), size=size)]
-            took = _once(model, _together([inputs for _, inputs, _ in members]))
-            points.append((size * max(own for _, _, own in members), took))
+            took = _once(model, _together([request.inputs for request in members]))
+            points.append((size * max(request.took for request in members), took))
     return Fit(alone, *_line(points))
 
 

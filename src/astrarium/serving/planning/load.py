@@ -32,7 +32,7 @@ MakeJudge = Callable[[Scenario, Problem, Interference | None, Time], Judge]
 
 
 class Attained(msgspec.Struct, frozen=True):
-    """The part of the requests that was answered in time, attained over several draws of them."""
+    """The part of the requests that is answered in time differs between draws of them."""
 
     mean: float
     low: float
@@ -101,51 +101,70 @@ class PlanningLoad:
         """Return the problem with requests to plan with, and their rates where the scenario has a trace."""
         if not self.traced:
             return problem
-        time, model, half = self._trace()
-        before = time < half
-        counts = np.bincount(model[before], minlength=len(problem.models))
-        known = msgspec.structs.replace(problem, requests=PlacementRequests.of(time[before], model[before]))
-        return with_rates(known, (counts * SECOND / half).tolist())
+        trace = self._trace()
+        before = trace.time < trace.half
+        time = trace.time[before]
+        model = trace.model[before]
+        counts = np.bincount(model, minlength=len(problem.models))
+        known = msgspec.structs.replace(problem, requests=PlacementRequests.of(time, model))
+        return with_rates(known, (counts * SECOND / trace.half).tolist())
 
     def fresh(self, factors: Sequence[float] = ()) -> list[PlacementRequests]:
         """Return requests to judge by; each model gets *factors* times today's (none: today's)."""
         if self.traced:
-            return [_repeated(part, length, factors) for part, length in self._windows()]
+            return [_repeated(window, factors) for window in self._windows()]
         scenario = grown(self.scenario, factors) if factors else self.scenario
         seeds = (int(stream(scenario.seed, "judging", place).integers(2**31)) for place in range(self.seeds))
         drawn = (build.arrivals(scenario.with_seed(seed)) for seed in seeds)
-        return [PlacementRequests.of(each.time, each.model) for each in drawn]
+        return [PlacementRequests.of(arrivals.time, arrivals.model) for arrivals in drawn]
 
     def judging(self, problem: Problem, factors: Sequence[float] = ()) -> Problem:
         """Return the problem with the rates that judge; a trace's second half may have others."""
         if self.traced:
-            time, model, half = self._trace()
-            counts = np.bincount(model[time >= half], minlength=len(problem.models))
-            rates = counts * SECOND / max(1, self.scenario.duration - half)
+            trace = self._trace()
+            counts = np.bincount(trace.model[trace.time >= trace.half], minlength=len(problem.models))
+            rates = counts * SECOND / max(1, self.scenario.duration - trace.half)
         else:
-            rates = np.array([each.rate for each in problem.models])
+            rates = np.array([model.rate for model in problem.models])
         return with_rates(problem, (rates * (np.array(factors) if factors else 1.0)).tolist())
 
-    def _trace(self) -> tuple[Ints, Ints, Time]:
-        """Return arrivals, models, and where history ends."""
+    def _trace(self) -> _Trace:
         whole = build.arrivals(self.scenario)
-        return whole.time, whole.model, max(1, self.scenario.duration // 2)
+        return _Trace(whole.time, whole.model, max(1, self.scenario.duration // 2))
 
-    def _windows(self) -> list[tuple[tuple[Ints, Ints], Time]]:
-        time, model, half = self._trace()
-        after = time >= half
-        time = time[after] - half
-        model = model[after]
+    def _windows(self) -> list[_Window]:
+        trace = self._trace()
+        after = trace.time >= trace.half
+        time = trace.time[after] - trace.half
+        model = trace.model[after]
         count = min(self.seeds, max(1, len(time) // WINDOW))
-        length = -(-(self.scenario.duration - half) // count)
+        length = -(-(self.scenario.duration - trace.half) // count)
         places = [np.flatnonzero(time // length == place) for place in range(count)]
-        return [((time[rows] - place * length, model[rows]), length) for place, rows in enumerate(places)]
+        return [
+            _Window(time[rows] - place * length, model[rows], length) for place, rows in enumerate(places)
+        ]
+
+
+@dataclass(frozen=True)
+class _Trace:
+    time: Ints
+    model: Ints
+    half: Time  # here history ends, and what judges begins
+
+
+@dataclass(frozen=True)
+class _Window:
+    """A window has requests of the judging half of a trace, their times counted from its begin."""
+
+    time: Ints
+    model: Ints
+    length: Time
 
 
 def with_rates(problem: Problem, rates: Sequence[float]) -> Problem:
     models = zip(problem.models, rates, strict=True)
     return msgspec.structs.replace(
-        problem, models=tuple(msgspec.structs.replace(each, rate=rate) for each, rate in models)
+        problem, models=tuple(msgspec.structs.replace(model, rate=rate) for model, rate in models)
     )
 
 
@@ -164,13 +183,15 @@ def grown(scenario: Scenario, factors: Sequence[float]) -> Scenario:
     return msgspec.structs.replace(scenario, workload=workload)
 
 
-def _repeated(part: tuple[Ints, Ints], length: Time, factors: Sequence[float]) -> PlacementRequests:
+def _repeated(window: _Window, factors: Sequence[float]) -> PlacementRequests:
     """Run each model's requests faster by its factor, repeated when they end before the window does."""
-    time, model = part
     if not factors:
-        return PlacementRequests.of(time, model)
-    found = [_faster(time[model == place], factor, length) for place, factor in enumerate(factors)]
-    return PlacementRequests.of(*merged(found))
+        return PlacementRequests.of(window.time, window.model)
+    times = [
+        _faster(window.time[window.model == place], factor, window.length)
+        for place, factor in enumerate(factors)
+    ]
+    return PlacementRequests.of(*merged(times))
 
 
 def _faster(time: Times, factor: float, length: Time) -> Times:

@@ -58,7 +58,7 @@ class Clipper(ReplicaScheduler):
     def native_parameters(self) -> NativeParameters:
         chosen = self.parameters
         reals = {name: getattr(chosen, name) for name in ("increase", "decrease", "objective")}
-        return {"total": int(chosen.latency == "total")}, reals, {}
+        return NativeParameters({"total": int(chosen.latency == "total")}, reals, {})
 
     def regroup(self, now: Time, joined: Sequence[int]) -> None:
         for gpu in joined:

@@ -127,7 +127,7 @@ class Clockwork:
     def native_parameters(self) -> NativeParameters:
         powers = int(self.parameters.sizes == "powers_of_two")
         integers = {"ahead": self._ahead, "buffer": self._buffer, "window": self._window}
-        return {**integers, "powers_of_two": powers}, {}, {}
+        return NativeParameters({**integers, "powers_of_two": powers}, {}, {})
 
     def decide(self, now: Time, events: Sequence[Event], state: ServingState) -> Iterator[Action]:
         for event in events:
@@ -150,27 +150,27 @@ class Clockwork:
 
     def _see_gpu(self, now: Time, gpu: int, state: ServingState) -> Iterator[Action]:
         """Draw a GPU's timeline anew from its batches if the first of them is another than before."""
-        books = state.gpus[gpu]
-        first = books.batches[0].run if books.batches else -1
-        if not books.present:
+        gpu_state = state.gpus[gpu]
+        first = gpu_state.batches[0].run if gpu_state.batches else -1
+        if not gpu_state.present:
             self._free.set(gpu, FOREVER)
-        elif self._too_late(now, books):
+        elif self._too_late(now, gpu_state):
             self._free.set(gpu, FOREVER)  # until the GPU is heard of again
-            yield from self._refuse(now, books.batches[0])
+            yield from self._refuse(now, gpu_state.batches[0])
         elif first != self._first[gpu] or first < 0:
             free = now
-            for batch in books.batches:
+            for batch in gpu_state.batches:
                 free = max(free, batch.start) + self._models[batch.model].latency[len(batch.requests)]
             if free < self._free[gpu]:  # sooner than the candidates were told: look at all of them again
                 self._changed.update(m for m, candidates in enumerate(self._models) if candidates.queue)
             self._free.set(gpu, free)
         self._first[gpu] = first
 
-    def _too_late(self, now: Time, books: Gpu) -> bool:
+    def _too_late(self, now: Time, gpu_state: Gpu) -> bool:
         """Whether the batch that is about to begin has missed its window because the one before overran."""
-        if len(books.batches) != 1 or books.batches[0].run == self._first[books.id]:
+        if len(gpu_state.batches) != 1 or gpu_state.batches[0].run == self._first[gpu_state.id]:
             return False
-        return now - books.batches[0].start > self._window
+        return now - gpu_state.batches[0].start > self._window
 
     def _refuse(self, now: Time, batch: Batch) -> Iterator[Action]:
         yield contract.Preempt(batch.gpu)

@@ -18,7 +18,7 @@ candidate is formed.
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 
@@ -32,7 +32,13 @@ from astrarium.serving.policies._entries import Entry, Queue
 from astrarium.serving.policies._min_tree import MinTree
 from astrarium.serving.state import ServingState
 
-Pick = tuple[int, int]  # model and batch size
+
+class Pick(NamedTuple):
+    """The batch that a GPU would get: the first *size* requests of a model, none at all for 0."""
+
+    model: int
+    size: int
+
 
 _SAFE = FOREVER  # the size of a batch that nothing can replace: there is none, or the GPU recovers
 
@@ -76,7 +82,7 @@ class Shepherd:
 
     def native_parameters(self) -> NativeParameters:
         integers = {"preempt": int(self.parameters.preempt), "purge_tail": int(self._purges_tail)}
-        return integers, {"preemption": self.parameters.preemption}, {}
+        return NativeParameters(integers, {"preemption": self.parameters.preemption}, {})
 
     def decide(self, now: Time, events: Sequence[Event], state: ServingState) -> Iterator[Action]:
         arrived: list[int] = []
@@ -102,25 +108,25 @@ class Shepherd:
         self._waiting.add(model)
 
     def _see_gpu(self, gpu: int, state: ServingState) -> None:
-        books = state.gpus[gpu]
-        self._idle.set(gpu, 0 if books.idle else FOREVER)
+        gpu_state = state.gpus[gpu]
+        self._idle.set(gpu, 0 if gpu_state.idle else FOREVER)
         self._sizes[gpu] = _SAFE
-        if not books.batches or books.recovering >= 0:
+        if not gpu_state.batches or gpu_state.recovering >= 0:
             return
-        batch = books.batches[0]
+        batch = gpu_state.batches[0]
         self._running[gpu], self._sizes[gpu] = batch.model, len(batch.requests)
         self._due[gpu] = min([self._entry(request)[0] for request in batch.requests])
 
     def _serve_idle(self, now: Time) -> Iterator[Action]:
         while self._waiting and (gpu := self._idle.first_at_most(0)) >= 0:
-            best: Pick = (-1, 0)
+            best = Pick(-1, 0)
             for model in sorted(self._waiting):
                 yield from self._purge(now, model)
                 best = self._larger(now, best, model)
-            if best[1]:
-                yield from self._send(now, gpu, best[0], entries.cut(self._queues[best[0]], best[1]))
+            if best.size:
+                yield from self._send(now, gpu, best.model, entries.cut(self._queues[best.model], best.size))
             self._waiting = {model for model in self._waiting if self._queues[model]}
-            if not best[1]:
+            if not best.size:
                 return  # whoever still waits is blocked by its head
 
     def _purge(self, now: Time, model: int) -> Iterator[Action]:
@@ -142,9 +148,8 @@ class Shepherd:
         if not queue:
             return best
         size = min(len(queue), entries.largest_within(self._costs[other], queue[0][0] - now))
-        model = best[0]
-        tie = size == best[1] and size > 0 and queue[0] < self._queues[model][0]
-        return (other, size) if size > best[1] or tie else best
+        tie = size == best.size and size > 0 and queue[0] < self._queues[best.model][0]
+        return Pick(other, size) if size > best.size or tie else best
 
     def _send(self, now: Time, gpu: int, model: int, batch: list[Entry], stall: Time = 0) -> Iterator[Action]:
         self._idle.set(gpu, FOREVER)
@@ -161,7 +166,7 @@ class Shepherd:
             while gpu >= 0:
                 cancelled = self._running[gpu]
                 pick = yield from self._challenger(now, gpu, model)
-                if pick[1] >= self.parameters.preemption * self._sizes[gpu]:
+                if pick.size >= self.parameters.preemption * self._sizes[gpu]:
                     yield from self._replace(now, gpu, pick, state)
                     if cancelled != model:
                         todo.append(cancelled)
@@ -195,7 +200,7 @@ class Shepherd:
             size = min(most, entries.largest_within(self._stalled_costs[one], due - now))
             if (size, -due) > (best[1], -best[2]):
                 best = (one, size, due)
-        return best[:2]
+        return Pick(*best[:2])
 
     def _replace(self, now: Time, gpu: int, pick: Pick, state: ServingState) -> Iterator[Action]:
         model, size = pick

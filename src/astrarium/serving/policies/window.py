@@ -66,7 +66,7 @@ class WindowScheduler(Generic[Queue]):
         self._timer: Time = FOREVER
 
     def native_parameters(self) -> NativeParameters:
-        return {"fcfs": int(self.parameters.gather == "fcfs")}, {}, {}
+        return NativeParameters({"fcfs": int(self.parameters.gather == "fcfs")}, {}, {})
 
     def make_queues(self) -> list[Queue]:
         models = self.setup.models
@@ -107,12 +107,12 @@ class WindowScheduler(Generic[Queue]):
 
     def _see_gpu(self, now: Time, gpu: int, ended: Time, state: ServingState) -> None:
         planned = self._planned[gpu]
-        books = state.gpus[gpu]
-        while len(planned) > len(books.batches):
+        gpu_state = state.gpus[gpu]
+        while len(planned) > len(gpu_state.batches):
             planned.popleft()
-        if books.idle:
+        if gpu_state.idle:
             self._free.set(gpu, now)
-        elif not books.present:
+        elif not gpu_state.present:
             self._free.set(gpu, FOREVER)
         else:
             self._start_late(ended, gpu)
@@ -262,8 +262,7 @@ class Timeout(WindowScheduler[ModelQueue]):
         self.timeouts = [timeout_for(parameters.timeout, model.slo) for model in setup.models]
 
     def native_parameters(self) -> NativeParameters:
-        integers, reals, _ = super().native_parameters()
-        return integers, reals, {"timeouts": self.timeouts}
+        return super().native_parameters()._replace(lists={"timeouts": self.timeouts})
 
     def opens(self, queue: ModelQueue) -> Time:
         waited = queue.requests[0].arrival + self.timeouts[queue.model.index]

@@ -56,11 +56,11 @@ def write(run: Run[Scenario, ServingRecord], folder: Path, outcomes: bool) -> No
 
 def draw(runs: Runs, plots: Path, title: str) -> None:
     """Draw two pictures of all runs; of a single one also what an autoscaler would make of it."""
-    from astrarium.serving.report.plots import draw_overview
+    from astrarium.serving.report.plots import DrawnRun, draw_overview
     from astrarium.serving.report.scaling_plot import draw_scaling
     from astrarium.serving.report.schedule_plot import draw_schedule
 
-    drawn = [(name, run.record, run.summary) for name, run in named(runs).items()]
+    drawn = [DrawnRun(name, run.record, run.summary) for name, run in named(runs).items()]
     draw_overview(drawn, plots / "overview.png", title)
     draw_schedule(drawn, plots / "schedule.png")
     if len(runs) == 1:

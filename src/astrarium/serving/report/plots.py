@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -19,23 +20,33 @@ _NAMED_MODELS = 8  # with more than that, models are shown by rank
 BOXED: Any = {"frameon": True, "facecolor": "white", "edgecolor": "none", "framealpha": 0.9}
 
 Axes: TypeAlias = Any  # matplotlib is not imported here, and its own types say little
-Runs = Sequence[tuple[str, ServingRecord, Summary]]  # each with the name to show
+
+
+@dataclass(frozen=True)
+class DrawnRun:
+    label: str
+    record: ServingRecord
+    summary: Summary
+
+
+Runs = Sequence[DrawnRun]
 
 
 def draw_overview(runs: Runs, path: Path, title: str = "") -> None:
-    """Six questions about the same runs: how fast, in what batches, how steadily, on how many GPUs, what
+    """Draw six questions about the same runs: how fast, in what batches, how steadily, on how many GPUs, what
     was lost, and by which model."""
-    last = _attainment if len(runs[0][2].models) > 1 else _attainment_over_time
+    last = _attainment if len(runs[0].summary.models) > 1 else _attainment_over_time
     panels = (_latency, _batch_sizes, _over_time, _gpu_load, _losses, last)
-    draw_six(path, panels, runs, [label for label, _, _ in runs], title)
+    draw_six(path, panels, runs, [run.label for run in runs], title)
 
 
 def _latency(ax: Axes, runs: Runs) -> None:
-    slos = {model.slo for model in runs[0][1].setup.models}
+    slos = {model.slo for model in runs[0].record.setup.models}
     relative = len(slos) > 1
     limit = 100.0 if relative else next(iter(slos)) / 1e6
     right = limit * 1.1
-    for i, (_, record, _) in enumerate(runs):
+    for i, run in enumerate(runs):
+        record = run.record
         curve = curves.latency_cdf(record, relative)
         right = min(max(right, float(curve.x[-1]) * 1.02), limit * 2)
         x = np.append(curve.x, limit * 100)
@@ -50,7 +61,8 @@ def _latency(ax: Axes, runs: Runs) -> None:
 
 def _batch_sizes(ax: Axes, runs: Runs) -> None:
     largest = 1
-    for i, (_, record, _) in enumerate(runs):
+    for i, run in enumerate(runs):
+        record = run.record
         curve = curves.batch_size_shares(record)
         x = curve.x[1:]
         y = curve.y[1:]
@@ -68,14 +80,15 @@ def _batch_sizes(ax: Axes, runs: Runs) -> None:
 
 
 def _over_time(ax: Axes, runs: Runs) -> None:
-    for i, (_, record, _) in enumerate(runs):
+    for i, run in enumerate(runs):
+        record = run.record
         offered, good = curves.rates_over_time(record)
         if i == 0:
             ax.fill_between(offered.x, offered.y, color="#dddddd", lw=0, label="offered")
         ax.plot(
             good.x, good.y, color=color_of(i), lw=1.5, label="answered in time" if len(runs) == 1 else None
         )
-    record = runs[0][1]
+    record = runs[0].record
     if record.warmup:
         ax.axvline(record.warmup / 1e9, color=INK, lw=1, ls=":", label="end of the warm-up")
     ax.set(title="Goodput over time", xlabel="time (s)", ylabel="requests/s")
@@ -84,7 +97,8 @@ def _over_time(ax: Axes, runs: Runs) -> None:
 
 
 def _gpu_load(ax: Axes, runs: Runs) -> None:
-    for i, (_, record, _) in enumerate(runs):
+    for i, run in enumerate(runs):
+        record = run.record
         busy, wasted = busy_time(record)
         scale = 100 / max(record.duration - record.warmup, 1)
         ids = np.arange(len(busy))
@@ -96,12 +110,12 @@ def _gpu_load(ax: Axes, runs: Runs) -> None:
         else:
             ax.stairs(busy * scale, np.arange(len(busy) + 1) - 0.5, color=color_of(i), lw=1.8, baseline=None)
     ax.set(title="Load by GPU", xlabel="GPU id", ylabel="busy (% of the measured time)", ylim=(0, 102))
-    ax.set(xlim=(-0.6, len(runs[0][1].setup.gpus) - 0.4))
+    ax.set(xlim=(-0.6, len(runs[0].record.setup.gpus) - 0.4))
     ax.xaxis.get_major_locator().set_params(integer=True)
 
 
 def _losses(ax: Axes, runs: Runs) -> None:
-    losses = [curves.losses(record) for _, record, _ in runs]
+    losses = [curves.losses(run.record) for run in runs]
     reasons = sorted({reason for shares in losses for reason in shares}, key=_loss_order)
     rows = np.arange(len(runs))
     left = np.zeros(len(runs))
@@ -111,7 +125,7 @@ def _losses(ax: Axes, runs: Runs) -> None:
         left += widths
     for row, total in enumerate(left):
         ax.annotate(f"{total:.2f} %", (total, row), xytext=(4, 0), textcoords="offset points", va="center")
-    labels = [label.replace(" (", "\n(") for label, _, _ in runs]  # parameters under their policy's name
+    labels = [run.label.replace(" (", "\n(") for run in runs]  # parameters under their policy's name
     ax.set_yticks(rows, labels, fontsize=9 if len(runs) < 6 else 8)
     ax.set(ylim=(max(len(runs) - 0.5, 1.2), min(-0.5, 0.5 - 1.2 / len(runs))))
     ax.set(title="Requests lost", xlabel="measured requests (%)", xlim=(0, max(left.max() * 1.25, 1.0)))
@@ -125,11 +139,12 @@ def _loss_order(reason: str) -> tuple[int, str]:
 
 
 def _attainment(ax: Axes, runs: Runs) -> None:
-    names = list(runs[0][2].models)
+    names = list(runs[0].summary.models)
     few = len(names) <= _NAMED_MODELS
     width = 0.8 / len(runs)
     lowest = 99.0
-    for i, (_, _, summary) in enumerate(runs):
+    for i, run in enumerate(runs):
+        summary = run.summary
         values = [100 * (summary.models[name].attainment or 0.0) for name in names]
         lowest = min(
             [lowest, *(v for v, name in zip(values, names, strict=True) if summary.models[name].requests)]
@@ -149,7 +164,8 @@ def _attainment(ax: Axes, runs: Runs) -> None:
 
 def _attainment_over_time(ax: Axes, runs: Runs) -> None:
     lowest = 99.0
-    for i, (_, record, _) in enumerate(runs):
+    for i, run in enumerate(runs):
+        record = run.record
         offered, good = curves.rates_over_time(record)
         share = 100 * good.y / np.maximum(offered.y, 1e-9)
         share[offered.y == 0] = np.nan
@@ -157,12 +173,12 @@ def _attainment_over_time(ax: Axes, runs: Runs) -> None:
             lowest = min(lowest, float(np.nanmin(share)))
         ax.plot(offered.x, share, color=color_of(i), lw=1.5)
     ax.set(title="Attainment over time (dashed: 99 %)", xlabel="time (s)")
-    ax.set(xlim=(0, runs[0][1].duration / 1e9))
+    ax.set(xlim=(0, runs[0].record.duration / 1e9))
     _attainment_axis(ax, lowest)
 
 
 def _attainment_axis(ax: Axes, lowest: float) -> None:
-    """From a little under the worst, so that the difference between 99 and 100 stays visible."""
+    """Begin the axis a little under the worst, so that the difference between 99 and 100 stays visible."""
     span = max(100 - lowest, 2.0)
     ax.axhline(99, color=INK, lw=1, ls="--")
     ax.set(ylabel="answered in time (%)", ylim=(max(0.0, 100 - 1.1 * span), 100 + 0.05 * span))

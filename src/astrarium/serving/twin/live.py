@@ -13,7 +13,7 @@ from astrarium.core.optional import extension
 from astrarium.core.policy import SetTimer
 from astrarium.serving import contract
 from astrarium.serving.contract import Action, Event, Setup
-from astrarium.serving.policies import ServingPolicy, listens_to_profiler
+from astrarium.serving.policies import LiveTwinned, ServingPolicy, listens_to_profiler
 from astrarium.serving.state import ServingState
 from astrarium.serving.twin.native import has_twin, native_setup
 
@@ -70,4 +70,5 @@ class LiveTwin:
 
 def faster(policy: ServingPolicy, setup: Setup) -> ServingPolicy:
     """Return the twin where it can decide live, else the policy itself."""
-    return LiveTwin(policy, setup) if getattr(policy, "live_twin", "") and has_twin(policy) else policy
+    live = isinstance(policy, LiveTwinned) and policy.live_twin and has_twin(policy)
+    return LiveTwin(policy, setup) if live else policy

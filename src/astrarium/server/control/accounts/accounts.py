@@ -37,7 +37,7 @@ class Accounts:
         self._enter_tallies()
         models, seconds = scheduler.batches()
         for model, batches, last in models:
-            self._enter_batches(model, BatchesDone(*batches), last)
+            self._enter_batches(model, BatchesDone(*batches), [KeptGpu(*batch) for batch in last])
         for gpu, second, busy in seconds:
             self.gpu_busy[gpu] += busy
             self.recent.add(second, busy=busy)

@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
-from astrarium.core.quantities import MILLISECOND, Time
+from dataclasses import dataclass
+
+from astrarium.core.quantities import SECOND, Time
+
+
+@dataclass
+class Counts:
+    """What ended in some time: calls, those of them that were in time, and how long GPUs were busy."""
+
+    ended: int = 0
+    good: int = 0
+    busy: Time = 0  # nanoseconds
+
+    def add(self, ended: int, good: int, busy: Time) -> None:
+        self.ended += ended
+        self.good += good
+        self.busy += busy
 
 
 class LastMinute:
@@ -11,21 +27,20 @@ class LastMinute:
     SECONDS = 60
 
     def __init__(self) -> None:
-        self._rows: dict[int, list[int]] = {}  # by second: ended, good, busy nanoseconds
+        self._by_second: dict[int, Counts] = {}
 
     def add(self, now: Time, ended: int = 0, good: int = 0, busy: Time = 0) -> None:
-        second = now // (1000 * MILLISECOND)
-        row = self._rows.get(second)
-        if row is None:
-            row = self._rows[second] = [0, 0, 0]
-            for old in [key for key in self._rows if key < second - self.SECONDS]:
-                del self._rows[old]
-        row[0] += ended
-        row[1] += good
-        row[2] += busy
+        second = now // SECOND
+        if second not in self._by_second:
+            self._by_second[second] = Counts()
+            for old in [key for key in self._by_second if key < second - self.SECONDS]:
+                del self._by_second[old]
+        self._by_second[second].add(ended, good, busy)
 
-    def totals(self, now: Time) -> tuple[int, int, Time]:
-        """Return how many calls ended and were good over the last minute, and the busy nanoseconds."""
-        since = now // (1000 * MILLISECOND) - self.SECONDS
-        rows = [row for second, row in self._rows.items() if second > since]
-        return sum(row[0] for row in rows), sum(row[1] for row in rows), sum(row[2] for row in rows)
+    def totals(self, now: Time) -> Counts:
+        since = now // SECOND - self.SECONDS
+        totals = Counts()
+        for second, counts in self._by_second.items():
+            if second > since:
+                totals.add(counts.ended, counts.good, counts.busy)
+        return totals

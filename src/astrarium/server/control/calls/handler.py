@@ -13,7 +13,7 @@ from functools import partial
 import numpy as np
 
 from astrarium.core.quantities import Time
-from astrarium.server.contract import InferAnswer, InferCall, Kind, ModelCard, Refused, Stages
+from astrarium.server.contract import InferAnswer, InferCall, Kind, NumberedCard, Refused, Stages
 from astrarium.server.control.calls.admission import RETRY_AFTER, admit, overloaded
 from astrarium.server.control.calls.objectives import asks_what_was_promised, wanted
 from astrarium.server.control.calls.preprocessing import Preprocessor, made_tensor
@@ -54,10 +54,13 @@ class CallHandler:
         self._open_calls = coordinator.open_calls
         self._tensor_store = coordinator.open_calls.tensor_store
 
-    def cards(self) -> Sequence[tuple[int, ModelCard, str]]:
+    def cards(self) -> Sequence[NumberedCard]:
         """Return the models' cards; a model with preprocessing goes the long way, and says so."""
         entries = self._repository.entries
-        return [(one.plan.index, one.card(), "preprocess" if one.plan.preprocess else "") for one in entries]
+        return [
+            NumberedCard(entry.plan.index, entry.card(), "preprocess" if entry.plan.preprocess else "")
+            for entry in entries
+        ]
 
     async def infer(self, call: InferCall) -> InferAnswer:
         entry = self._repository.find(call.model)

@@ -55,8 +55,12 @@ class EndedBatch(NamedTuple):
     finished: Time
 
 
-# Of a batch that ended well: when, its size, and for how long no other batch could have its GPU.
-KeptGpu = tuple[Time, int, Time]
+class KeptGpu(NamedTuple):
+    """For how long a batch that ended well *kept* others from its GPU."""
+
+    finished: Time
+    size: int
+    kept: Time
 
 
 @dataclass(slots=True, eq=False)

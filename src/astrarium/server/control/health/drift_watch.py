@@ -56,7 +56,7 @@ class DriftWatch:
     def saw(self, model: int, batches: Sequence[KeptGpu]) -> None:
         spec = self._stated.models[model]
         if spec.dynamic is None:  # others vary by nature, and their policies learn how
-            ratios = ((finished, kept / spec.latency[size]) for finished, size, kept in batches)
+            ratios = ((batch.finished, batch.kept / spec.latency[batch.size]) for batch in batches)
             self._ratios[model].extend(ratios)
 
     def revised(self, setup: Setup, now: Time) -> Setup | None:

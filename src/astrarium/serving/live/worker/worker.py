@@ -224,13 +224,13 @@ class Worker:
             return BatchDone(run, received, now, now, now, now)
         if turn.launches and not turn.launched:
             self._launch(turn)
-        started, (result, computing, computed) = turn.take(self._gpu_free, self._clock)
-        self._gpu_free = computed
+        started, ran = turn.take(self._gpu_free, self._clock)
+        self._gpu_free = ran.ended
         if run in self._cancelled:
             raise contract.Interrupted  # it could not be stopped, but nobody waits for these answers now
-        shapes = turn.reply(result)
-        own = list(result.own_times)
-        return BatchDone(run, received, started, computing, computed, self._clock(), shapes, own)
+        shapes = turn.reply(ran.result)
+        own = list(ran.result.own_times)
+        return BatchDone(run, received, started, ran.began, ran.ended, self._clock(), shapes, own)
 
     def _recover(self, run: int, started: int) -> None:
         stopped = self._clock()

@@ -86,7 +86,8 @@ class Astrarium(WindowScheduler[RequestQueue]):
             "lines": GROUPINGS.index(given.lines),
             "memory": given.memory,
         }
-        return integers, {"patience": -1.0 if given.patience is None else given.patience}, {}
+        patience = -1.0 if given.patience is None else given.patience
+        return NativeParameters(integers, {"patience": patience}, {})
 
     def decide(self, now: Time, events: Sequence[Event], state: ServingState) -> Iterator[Action]:
         return self._watched(now, events, state) if self._crowds else super().decide(now, events, state)

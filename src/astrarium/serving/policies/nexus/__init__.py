@@ -114,7 +114,7 @@ class Nexus(ReplicaScheduler):
             "frontends": chosen.frontends,
             "spread": int(chosen.spread),
         }
-        return integers, {}, {"order": [profile.model for profile in self._profiles]}
+        return NativeParameters(integers, {}, {"order": [profile.model for profile in self._profiles]})
 
     def decide(self, now: Time, events: Sequence[Event], state: ServingState) -> Iterator[Action]:
         if 0 <= self._ends <= now:

@@ -112,7 +112,7 @@ class Orloj:
             "latest": int(given.order == "latest"),
         }
         reals = {"rate": self._rate, "farthest": self.farthest}
-        return integers, reals, {"batch_sizes": list(given.batch_sizes)}
+        return NativeParameters(integers, reals, {"batch_sizes": list(given.batch_sizes)})
 
     def decide(self, now: Time, events: Sequence[Event], state: ServingState) -> Iterator[Action]:
         if not self._waiting:
