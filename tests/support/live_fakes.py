@@ -444,12 +444,12 @@ class Stage:
         self.coordinator.open_calls.take(ticket)
         return ticket
 
-    def check_the_books(self) -> None:
+    def check_the_accounts(self) -> None:
         """Nothing open, nothing unaccounted, no memory kept."""
-        books = self.coordinator.accounts.models
+        accounts = self.coordinator.accounts.models
         assert len(self.open_calls) == 0
-        assert sum(one.open for one in books) == 0
-        assert sum(sum(one.ended.values()) for one in books) == len(self.ended)
+        assert sum(one.open for one in accounts) == 0
+        assert sum(sum(one.ended.values()) for one in accounts) == len(self.ended)
         assert all(ticket.answer.results == 1 for ticket in self.ended)  # type: ignore[attr-defined]
         assert self.tensor_store.arena.used == 0
 

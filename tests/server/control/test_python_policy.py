@@ -157,7 +157,7 @@ def test_a_policy_hears_in_the_order_in_which_all_of_it_happened() -> None:
     ]
     assert numbers == [0, 1, 2, 3]  # a call that is tried again has another number
     stage.wait(500)
-    stage.check_the_books()
+    stage.check_the_accounts()
 
 
 @pytest.mark.parametrize("policy", ["clipper", "clockwork", "nexus", "shepherd"])
@@ -170,7 +170,7 @@ def test_policies_without_a_live_twin_replay_from_what_was_recorded(policy: str)
         if turn == 40:
             stage.workers.kill(0)
     stage.wait(2000)
-    stage.check_the_books()
+    stage.check_the_accounts()
     steps = [step for step in stage.steps if isinstance(step, Step)]
     assert sum(type(action) is Dispatch for step in steps for action in step.actions) > 10
     fresh = Engine(ServingState(stage.plan.setup), stage.plan.new_policy(stage.plan.setup))
@@ -200,7 +200,7 @@ def test_an_action_that_the_books_do_not_allow_is_a_failure_of_the_policy() -> N
     stage.wait(1)
     assert ticket.cause == POLICY_ERROR
     assert "there is no GPU 7" in ticket.reason
-    stage.check_the_books()
+    stage.check_the_accounts()
 
 
 def test_a_policy_that_cannot_be_made_anew_goes_on_failing_its_calls() -> None:
@@ -218,7 +218,7 @@ def test_a_policy_that_cannot_be_made_anew_goes_on_failing_its_calls() -> None:
         stage.wait(1)
     assert [ticket.cause for ticket in calls] == [POLICY_ERROR] * 3
     assert stage.coordinator.policy_errors == 3
-    stage.check_the_books()
+    stage.check_the_accounts()
 
 
 def test_a_policys_own_reason_to_drop_a_call_is_told_and_counted() -> None:
