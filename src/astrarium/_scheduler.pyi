@@ -1,6 +1,7 @@
 """The thread that asks a policy and sends batches to workers."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from astrarium._front import Admission, Exchange
 
