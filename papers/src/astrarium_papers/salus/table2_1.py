@@ -1,6 +1,6 @@
 """Table 2.1 and Figure 2.7: 100 training jobs on one GPU under FIFO, SRTF, PACK and FAIR.
 
-The trace is drawn (device/salus.py says how); its free numbers were set by the FIFO row alone, on
+The trace is drawn (device/salus_trace.py says how); its free numbers were set by the FIFO row alone, on
 the mean of five traces. The other three rows were not fitted, but they are no blind predictions either:
 
 - the FIFO row does not determine the trace. `_readings.py` has others that give the same row, and under them
@@ -23,7 +23,7 @@ from typing import Any
 from astrarium.core.quantities import SECOND
 from astrarium.device.ledger import JobRow
 from astrarium.device.record import summary
-from astrarium.device.salus import trace
+from astrarium.device.salus_trace import trace
 from astrarium.device.scenario.job_arrivals import arrivals_of
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 from astrarium_papers.salus._readings import SPREADS, EagerSrtf, unequal
