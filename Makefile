@@ -5,11 +5,12 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 SERVABLE := $(VENV)/.servable
 NATIVE := $(shell find native -type f 2>/dev/null)
+SOURCES := $(filter %.h %.c %.cpp,$(NATIVE))
 
 # Tests start many processes: what one has compiled, the next need not, nor what nobody imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup serve demo test test-thorough fuzz native-here test-gpu bench-gpu lint hooks docs docs-serve bench reproduce clean
+.PHONY: setup serve demo test test-thorough fuzz native-here test-gpu bench-gpu lint format hooks docs docs-serve bench reproduce clean
 
 setup: $(READY)
 
@@ -23,7 +24,8 @@ $(SERVABLE): pyproject.toml $(NATIVE)
 $(READY): pyproject.toml papers/pyproject.toml $(NATIVE)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -q --upgrade pip
-	$(BIN)/python -m pip install -q --no-compile -e '.[dev]' -e papers
+	$(BIN)/python -m pip install -q --no-compile --config-settings=cmake.define.ASTRARIUM_TESTING=ON -e '.[dev]'
+	$(BIN)/python -m pip install -q --no-compile -e papers
 	touch $@
 
 # The main job on an embedded default: emulated GPUs, two emulated models and two real ones. Ctrl-C drains it.
@@ -50,7 +52,8 @@ fuzz:
 # On a machine with a GPU, with the Python and the torch that it has: native code is built beside the package,
 # and nothing is installed. It needs cmake, ninja and nanobind.
 native-here:
-	cmake -S native -B build/here -G Ninja -DCMAKE_BUILD_TYPE=Release -DPython_EXECUTABLE=$(shell command -v $(PYTHON))
+	cmake -S native -B build/here -G Ninja -DCMAKE_BUILD_TYPE=Release \
+		-DASTRARIUM_TESTING=ON -DPython_EXECUTABLE=$(shell command -v $(PYTHON))
 	cmake --build build/here
 	install build/here/_*.so build/here/libastrarium_gate.so src/astrarium/  # new files: who runs keeps the old ones
 
@@ -63,7 +66,14 @@ bench-gpu: native-here
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run -Werror $(SOURCES)
 	$(BIN)/mypy -n 2
+
+# Writes Python and native code as `lint` wants it.
+format: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/clang-format -i $(SOURCES)
 
 # Before each commit: what `lint` does, on the files that change.
 hooks: setup

@@ -6,10 +6,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+from tests.support.decision_times import timed_columns
 
 from _measure import Row, main
 from astrarium.serving.scenario import Scenario, build, parse
-from astrarium.serving.twin import simulation
 
 DROPPED = 3
 NEAR = (900, 1100)  # pending requests: only decisions with so many are counted
@@ -65,7 +65,7 @@ def mode(mean: int, std: int) -> dict[str, str]:
 
 def counted(found: Scenario) -> npt.NDArray[np.int64]:
     """Nanoseconds of each decision that sent a batch and found about 1000 requests waiting."""
-    columns = simulation.timed_columns(found)
+    columns = timed_columns(found)
     waiting = pending(columns, build.arrivals(found).time)
     ns: npt.NDArray[np.int64] = columns["decision_ns"]
     return ns[(waiting >= NEAR[0]) & (waiting <= NEAR[1])]

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from _measure import Row, main
-from astrarium._native import HullQueue
+from astrarium._testing import HullQueue
 from astrarium.core.quantities import MILLISECOND, SECOND
 from astrarium.serving.policies._times import BatchTime, mean
 from astrarium.serving.policies.orloj import hull

@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import astrarium._simulator as _simulator
+import astrarium._testing as _testing
 from _measure import Row, main
-from astrarium import _front, _native
 from astrarium.serving.scenario import build, parse
 from astrarium.serving.twin import native, simulation
 
@@ -52,9 +53,9 @@ class Fleet:
         self.count = len(arrivals)
         self._columns = (arrivals.time, build.deadlines(arrivals, setup), arrivals.model)
         self._work = arrivals.work
-        self._setup = native.native_setup(_native, setup)
-        self._truth = simulation.truth_for(_native, scenario, setup)
-        self._parameters = _native.Parameters(chosen.native, *chosen.native_parameters())
+        self._setup = native.native_setup(_simulator, setup)
+        self._truth = simulation.truth_for(_simulator, scenario, setup)
+        self._parameters = _simulator.Parameters(chosen.native, *chosen.native_parameters())
 
     def __str__(self) -> str:
         return f"{self.models} models, {self.gpus} GPUs, {self.rate:,.0f} requests/s"
@@ -62,7 +63,7 @@ class Fleet:
     def one_thread(self) -> float:
         """The CPU-seconds of the simulator's native loop: the scheduler, and GPUs that are objects."""
         cpu = time.process_time()
-        _native.simulate_serving(
+        _simulator.simulate_serving(
             self._setup, self._truth, self._parameters, *self._columns, self._work, 0, []
         )
         return time.process_time() - cpu
@@ -71,7 +72,7 @@ class Fleet:
         """The CPU-seconds of the server's scheduler for as many requests, evenly spaced: tickets through a
         ring, orders as bytes, what workers say as bytes, and of some what they would have taken alone."""
         cpu = time.process_time()
-        _front.feed(self._setup, self._parameters, REQUESTS, self.rate, TURN, PROFILED)
+        _testing.feed(self._setup, self._parameters, REQUESTS, self.rate, TURN, PROFILED)
         return time.process_time() - cpu
 
 

@@ -185,7 +185,7 @@ def test_processes_of_a_search_for_the_goodput_end_with_it(tmp_path: Path) -> No
     """Without native code Python simulates, in processes."""
     without = tmp_path / "fakes" / "sitecustomize.py"
     without.parent.mkdir()
-    without.write_text("import sys; sys.modules['astrarium._native'] = None\n")
+    without.write_text("import sys; sys.modules['astrarium._simulator'] = None\n")
     file = str(ROOT / "examples" / "dynamic.yaml")
     words = ["goodput", file, "-o", "workload.duration=3000s", "-j", "2", "--no-folder"]
     command = begin(tmp_path, "goodput", ["-m", "astrarium", *words])

@@ -1,4 +1,4 @@
-// The network of gRPC as Python sees it.
+// The threads that speak gRPC, as Python sees them.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -11,7 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "front/bind_network.h"
+#include "common/python_bytes.h"
+#include "front/bind_threads.h"
 #include "front/grpc/grpc_thread.h"
 
 namespace astrarium::front {
@@ -44,21 +45,6 @@ inline nb::list passed_calls(BoundGrpc& self) {
     found.append(nb::make_tuple(static_cast<int>(one.kind), nb::make_tuple(one.connection, one.stream),
                                 nb::make_tuple(as_bytes(one.bytes), one.compressed), one.streams,
                                 nb::make_tuple(as_bytes(one.metadata), one.peer, one.why, one.received, one.patience)));
-  return found;
-}
-
-// The fields of header blocks, one after the other, for tests; None where one cannot be read.
-inline nb::object read_blocks(const std::vector<nb::bytes>& blocks, std::size_t table) {
-  HpackDecoder decoder(table);
-  nb::list found;
-  for (const nb::bytes& block : blocks) {
-    nb::list fields;
-    const auto take = [&fields](std::string_view name, std::string_view value, bool) {
-      fields.append(nb::make_tuple(as_bytes(name), as_bytes(value)));
-    };
-    if (!decoder.decode({block.c_str(), block.size()}, take)) return nb::none();
-    found.append(nb::make_tuple(fields, decoder.table_bytes()));
-  }
   return found;
 }
 
@@ -105,7 +91,6 @@ inline void bind_grpc(nb::module_& m) {
             self.tell(n, [=](GrpcThread& thread) { thread.tell_when_sent(n, stream); });
           },
           "connection"_a, "stream"_a);
-  m.def("read_blocks", &read_blocks, "blocks"_a, "table"_a);
   m.attr("CALL") = static_cast<int>(PassedCall::kCall);
   m.attr("MESSAGE") = static_cast<int>(PassedCall::kMessage);
   m.attr("CALL_END") = static_cast<int>(PassedCall::kEnd);

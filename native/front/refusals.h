@@ -7,14 +7,10 @@
 #include <string_view>
 
 #include "common/rounded_duration.h"
-#include "exchange/ticket.h"
+#include "exchange/outcome_names.h"
 #include "protocol/answer.h"
 
 namespace astrarium::front {
-
-inline constexpr std::string_view kCauseNames[kCauses] = {
-    "", "expired", "sacrificed", "unserved", "worker_lost", "model_error", "policy_error", "quarantined", "other"};
-inline std::string_view name_of(Cause cause) { return kCauseNames[static_cast<std::size_t>(cause)]; }
 
 // Bytes as Python shows them in an error.
 inline std::string shown_bytes(std::string_view bytes) {

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "protocol/http_head.h"
-#include "tensors/bytes_tensor.h"
 #include "tensors/half.h"
+#include "tensors/json/bytes_tensor.h"
 #include "tensors/json/scan.h"
 #include "tensors/model.h"
 

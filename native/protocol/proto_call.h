@@ -9,7 +9,7 @@
 
 #include "protocol/answer.h"
 #include "protocol/json_call.h"
-#include "protocol/proto_tensor.h"
+#include "tensors/proto_tensor.h"
 
 namespace astrarium::protocol {
 

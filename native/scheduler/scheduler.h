@@ -30,9 +30,9 @@
 #include "common/rounded_duration.h"
 #include "exchange/admission.h"
 #include "exchange/ticket.h"
-#include "messages/order.h"
 #include "policies/live_policy.h"
 #include "scheduler/batch_books.h"
+#include "scheduler/order.h"
 #include "scheduler/quarantine.h"
 #include "scheduler/waiting_rows.h"
 

@@ -1,4 +1,7 @@
 // The thread of the scheduler: takes tickets from the rings of those who read calls, hears workers, keeps time.
+//
+// Who lets the scheduler do something has its turn (`exchange.turn`) and its state; a policy in Python thinks in its
+// turn, but without the state, so that questions are answered meanwhile: nothing changes until it has decided.
 #pragma once
 
 #include <sys/epoll.h>
@@ -51,7 +54,10 @@ class SchedulerThread {
 
   void start() {
     if (thread_.joinable()) return;
-    others_may_decide([this] { decide(monotonic_ns()); });
+    others_may_decide([this] {
+      const std::lock_guard state(state_);
+      decide(monotonic_ns());
+    });
     thread_ = std::thread([this] { run(); });
   }
 
@@ -66,41 +72,41 @@ class SchedulerThread {
   // --- for Python
 
   void begin(Setup setup, std::string name, MakeDecider make) {
-    const std::lock_guard turn(exchange_.turn);
+    const Turn turn(*this);
     const Time response = setup.network.response;
-    scheduler_.begin(std::move(setup), std::move(name), std::move(make), monotonic_ns());
+    scheduler_.begin(std::move(setup), std::move(name), thinking_aloud(std::move(make)), monotonic_ns());
     exchange_.response.store(response, std::memory_order_relaxed);
     tell_at_rest();
     exchange_.bell.ring_aloud();
   }
 
   void profile(double share, std::uint64_t seed) {
-    const std::lock_guard turn(exchange_.turn);
+    const Turn turn(*this);
     scheduler_.profile(share, seed);
   }
 
   void worker_joined(int worker) {
-    const std::lock_guard turn(exchange_.turn);
+    const Turn turn(*this);
     scheduler_.worker_joined(worker, monotonic_ns());
     exchange_.bell.ring_aloud();
   }
 
   Blame worker_left(int worker, const Loss& loss) {
-    const std::lock_guard turn(exchange_.turn);
+    const Turn turn(*this);
     const Blame blame = scheduler_.worker_left(worker, loss, monotonic_ns());
     exchange_.bell.ring_aloud();
     return blame;
   }
 
   void set_apart(int model, const std::vector<int>& workers) {
-    const std::lock_guard turn(exchange_.turn);
+    const Turn turn(*this);
     scheduler_.set_apart(model, workers, monotonic_ns());
     exchange_.bell.ring_aloud();
   }
 
   // Hear a worker from now on, and send it orders.
   void watch(int worker, int socket) {
-    const std::lock_guard turn(exchange_.turn);
+    const Turn turn(*this);
     silence(worker);
     sockets_[worker] = socket;
     listen(socket, static_cast<std::uint64_t>(worker));
@@ -108,7 +114,7 @@ class SchedulerThread {
 
   // Hear what is left of a worker's words, then no more of it.
   void forget(int worker) {
-    const std::lock_guard turn(exchange_.turn);
+    const Turn turn(*this);
     hear(worker, monotonic_ns(), true);
     silence(worker);
     settle();
@@ -116,7 +122,7 @@ class SchedulerThread {
 
   // End all that is open; what arrives later is not looked at any more.
   void close() {
-    const std::lock_guard turn(exchange_.turn);
+    const Turn turn(*this);
     take_arrivals(monotonic_ns());
     scheduler_.close();
     settle();
@@ -132,20 +138,23 @@ class SchedulerThread {
   }
   // What became of batches since the last call.
   BatchBooks batches() {
-    const std::lock_guard turn(exchange_.turn);
+    const std::lock_guard state(state_);
     return std::exchange(scheduler_.books, {});
   }
 
-  // A question to the scheduler, between its turns.
+  // A question to the scheduler, between its turns, or while a policy in Python thinks.
   template <class Ask>
   auto ask(Ask question) {
-    const std::lock_guard turn(exchange_.turn);
+    const std::lock_guard state(state_);
     return question(scheduler_);
   }
 
+  // Whether a policy in Python thinks just now: no worker is heard until it has decided.
+  bool thinks() const { return thinks_.load(std::memory_order_relaxed); }
+
   // One turn: hear, take, decide, send. Returns when the next is due.
   Time turn(bool all_workers = false) {
-    const std::lock_guard turn(exchange_.turn);
+    const Turn turn(*this);
     const Time now = monotonic_ns();
     if (all_workers) ready_.clear();
     for (const int worker : std::exchange(ready_, {})) hear(worker, now);
@@ -155,6 +164,62 @@ class SchedulerThread {
   }
 
  private:
+  class Turn {
+   public:
+    explicit Turn(SchedulerThread& thread) : turn_(thread.exchange_.turn), state_(thread.state_) {}
+
+   private:
+    const std::lock_guard<std::mutex> turn_, state_;
+  };
+
+  // In a turn: the state is free for questions while this is there.
+  class Thinking {
+   public:
+    explicit Thinking(SchedulerThread& thread) : thread_(thread) {
+      thread_.thinks_.store(true, std::memory_order_relaxed);
+      thread_.state_.unlock();
+    }
+    ~Thinking() {
+      thread_.state_.lock();
+      thread_.thinks_.store(false, std::memory_order_relaxed);
+    }
+    Thinking(const Thinking&) = delete;
+    Thinking& operator=(const Thinking&) = delete;
+
+   private:
+    SchedulerThread& thread_;
+  };
+
+  // A policy in Python that lets others ask questions while it decides.
+  class ThinkingPolicy final : public Decider {
+   public:
+    ThinkingPolicy(std::unique_ptr<Decider> policy, SchedulerThread& thread)
+        : policy_(std::move(policy)), thread_(thread) {}
+
+    bool is_python() const override { return true; }
+    bool listens_to_profiler() const override { return policy_->listens_to_profiler(); }
+    std::vector<Action> decide(Time now, const Happenings& happenings) override {
+      const Thinking thinking(thread_);
+      return policy_->decide(now, happenings);
+    }
+    std::shared_ptr<void> enter() override {
+      const Thinking thinking(thread_);
+      return policy_->enter();
+    }
+
+   private:
+    const std::unique_ptr<Decider> policy_;
+    SchedulerThread& thread_;
+  };
+
+  MakeDecider thinking_aloud(MakeDecider make) {
+    return [this, make = std::move(make)](const Setup& setup) -> std::unique_ptr<Decider> {
+      auto policy = make(setup);
+      if (!policy->is_python()) return policy;
+      return std::make_unique<ThinkingPolicy>(std::move(policy), *this);
+    };
+  }
+
   void others_may_decide(std::function<void()> how) {
     const std::lock_guard turn(exchange_.turn);
     exchange_.take_turn = std::move(how);
@@ -229,7 +294,7 @@ class SchedulerThread {
   }
 
   void timer_rang() {
-    const std::lock_guard turn(exchange_.turn);
+    const Turn turn(*this);
     std::uint64_t count = 0;
     [[maybe_unused]] const auto read = ::read(timer_, &count, sizeof count);
     set_for_ = kForever;
@@ -329,6 +394,8 @@ class SchedulerThread {
   }
 
   Exchange& exchange_;
+  std::mutex state_;  // of the scheduler
+  std::atomic<bool> thinks_ = false;
   Scheduler scheduler_;
   int epoll_ = -1, timer_ = -1;
   Time set_for_ = kForever;

@@ -11,12 +11,12 @@
 #include <string_view>
 #include <utility>
 
-#include "protocol/proto_tensor.h"
 #include "tensors/batch_copy.h"
-#include "tensors/bytes_tensor.h"
+#include "tensors/json/bytes_tensor.h"
 #include "tensors/json/outline.h"
 #include "tensors/json/tensor.h"
 #include "tensors/model.h"
+#include "tensors/proto_tensor.h"
 
 namespace astrarium::protocol {
 

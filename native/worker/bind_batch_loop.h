@@ -1,4 +1,4 @@
-// A worker's native loop as Python sees it, on a real line or in a time that a test makes.
+// A worker's native loop as Python sees it, over a real connection or in a time that a test makes.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "common/python_bytes.h"
 #include "tensors/bind_tensors.h"
 #include "worker/batch_loop.h"
 #include "worker/graph_model.h"
@@ -27,12 +28,10 @@ namespace astrarium::worker {
 
 namespace nb = nanobind;
 
-inline nb::bytes as_bytes(std::string_view text) { return nb::bytes(text.data(), text.size()); }
-
-// The line, the clock and the wait of a test, as worker.Worker takes them.
-class PythonSurroundings : public Environment {
+// The connection, the clock and the wait of a test, as worker.Worker takes them.
+class PythonEnvironment : public Environment {
  public:
-  PythonSurroundings(nb::callable clock, nb::callable receive, nb::callable send, nb::callable watch)
+  PythonEnvironment(nb::callable clock, nb::callable receive, nb::callable send, nb::callable watch)
       : clock_(clock), receive_(receive), send_(send), watch_(watch) {}
 
   Time now() override {
@@ -119,15 +118,15 @@ inline void bind_batch_loop(nb::module_& m) {
   nb::class_<BoundLoop>(m, "BatchLoop")
       .def(
           "__init__",
-          [](BoundLoop* self, nb::handle memory, int line) {
-            new (self) BoundLoop(memory, std::make_unique<SchedulerConnection>(line));
+          [](BoundLoop* self, nb::handle memory, int socket) {
+            new (self) BoundLoop(memory, std::make_unique<SchedulerConnection>(socket));
           },
-          "memory"_a, "line"_a)
+          "memory"_a, "socket"_a)
       .def(
           "__init__",
           [](BoundLoop* self, nb::handle memory, nb::callable clock, nb::callable receive, nb::callable send,
              nb::callable watch) {
-            new (self) BoundLoop(memory, std::make_unique<PythonSurroundings>(clock, receive, send, watch));
+            new (self) BoundLoop(memory, std::make_unique<PythonEnvironment>(clock, receive, send, watch));
           },
           "memory"_a, "clock"_a, "receive"_a, "send"_a, "watch"_a)
       .def("know", &BoundLoop::know, "model"_a, "table"_a, "inputs"_a, "outputs"_a, "sources"_a)

@@ -12,7 +12,7 @@ from astrarium.core.errors import InputError
 from astrarium.core.quantities import SECOND
 from astrarium.device import salus
 from astrarium.device.record import summary
-from astrarium.device.salus import LENGTHS, lengths_of, trace
+from astrarium.device.salus_trace import LENGTHS, lengths_of, trace
 from astrarium.device.scenario.job_arrivals import arrivals_of, job_of
 from astrarium_papers import registry
 from astrarium_papers.command import _chosen

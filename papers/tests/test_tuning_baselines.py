@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from tests.tuning.live.test_books import Play, all_ended_well
+from tests.support.tuning.live_search import Play, all_ended_well
 
 from astrarium.core.choice import made
 from astrarium.testing.tuning_runs import costs_of, run

@@ -56,7 +56,7 @@ class PlainSuite(DevicePolicyConformance):
     policy: ClassVar[type] = Plain
     pure_module = False  # this file imports random, for a policy that should not
 
-    def make(self, *told: Any) -> Any:
+    def make(self, *arguments: Any) -> Any:
         return self.policy()
 
 
@@ -86,7 +86,7 @@ class RefusesSilently(Plain):
 
 
 class Overcommits(Plain):
-    """Opens a lane for everybody, whether there is room or not."""
+    """Opens a lane for everybody, whether it fits or not."""
 
     def decide(self, now: Time, events: Sequence[Event], state: DeviceState) -> Iterator[Action]:
         for job in list(state.waiting):
@@ -189,10 +189,10 @@ def test_a_policy_file_with_chance_in_it_is_caught() -> None:
 
 
 class Unsafe(Layout):
-    """Takes memory that jobs keep for room."""
+    """Takes memory that jobs keep free."""
 
     @property
-    def room(self) -> int:
+    def free(self) -> int:
         return self.capacity - sum(lane.size for lane in self.lanes)
 
 

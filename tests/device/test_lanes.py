@@ -23,7 +23,7 @@ def test_a_new_lane_while_there_is_room() -> None:
 
 def test_else_the_lane_that_fits_best() -> None:
     layout = filled(100, (5, 40), (5, 20), (5, 22))
-    assert layout.room == 3
+    assert layout.free == 3
     assert layout.find(3, 20) == 1
     assert layout.find(3, 21) == 2
     assert layout.find(3, 30) == 0
@@ -35,7 +35,7 @@ def test_joining_a_lane_needs_room_for_persistent_memory_too() -> None:
 
 def test_else_the_smallest_lane_that_can_grow_enough() -> None:
     layout = filled(100, (5, 40), (5, 20))
-    assert layout.room == 30
+    assert layout.free == 30
     assert layout.find(5, 41) == 1  # from 20 to 41, and 5: 26 of the 30
     assert layout.find(5, 46) == 0  # the smaller would need 31
     assert layout.find(25, 46) is None
@@ -83,9 +83,9 @@ def test_whatever_is_found_is_safe(script: list[tuple[str, tuple[int, int], set[
     jobs = 0
     for what, (persistent, ephemeral), busy in script:
         if what == "find":
-            found = layout.find(persistent, ephemeral, busy)
-            lane = None if found is None else layout.lane(found)
-            if found == NEW_LANE:
+            number = layout.find(persistent, ephemeral, busy)
+            lane = None if number is None else layout.lane(number)
+            if number == NEW_LANE:
                 layout.open(jobs, persistent, ephemeral)
             elif lane is not None:
                 layout.join(lane, jobs, persistent, ephemeral)

@@ -64,7 +64,7 @@ def ran(policy: str, jobs: list[Job], pause: Time) -> list[int]:
         order.extend(action.job for action in step.actions if isinstance(action, RunIteration))
 
     engine = Engine(DeviceState(100), iteration_policies.get(policy)(), validate=True, record=record)
-    simulate(engine, [(each.id * MILLISECOND, JobArrived(each)) for each in jobs], DeviceWorld(pause=pause))
+    simulate(engine, [(job.id * MILLISECOND, JobArrived(job)) for job in jobs], DeviceWorld(pause=pause))
     return order
 
 
@@ -236,7 +236,7 @@ def live(policy: str, jobs: list[tuple[int, int, int]]) -> list[int]:
                 with live_job.iteration():
                     begun.set()
                     order.append(number)
-                    others = sum(n > 0 for each, n in enumerate(left) if each != number)
+                    others = sum(n > 0 for other, n in enumerate(left) if other != number)
                     until(lambda: len(gpu._driver._grants.waiting) == others)  # noqa: B023
                     left[number] -= 1
                     clock.now += ms * MILLISECOND

@@ -148,10 +148,10 @@ def test_what_cannot_be_is_refused_by_the_books(action: RunIteration | Admit) ->
 def test_shorter_first_is_better_on_the_mean_and_packing_on_the_makespan() -> None:
     lengths = [100, 3, 50, 2, 1, 80, 4, 2]
     arrivals = [(0.01 * at, job(at, length, demand=0.5)) for at, length in enumerate(lengths)]
-    found = {name: summary(played(name, arrivals)) for name in POLICIES}
-    assert found["srtf"].mean_completion < 0.5 * found["fifo"].mean_completion
-    assert found["srtf"].makespan == found["fifo"].makespan
-    assert found["pack"].makespan < 0.75 * found["fifo"].makespan
+    summaries = {name: summary(played(name, arrivals)) for name in POLICIES}
+    assert summaries["srtf"].mean_completion < 0.5 * summaries["fifo"].mean_completion
+    assert summaries["srtf"].makespan == summaries["fifo"].makespan
+    assert summaries["pack"].makespan < 0.75 * summaries["fifo"].makespan
 
 
 arrived = st.tuples(
@@ -181,7 +181,7 @@ def test_whatever_comes_every_job_ends_exactly_once(
     gone = [
         (at / 1000, JobWithdrawn(id_)) for at, id_ in trouble if id_ in known and at >= sorted(script)[id_][0]
     ]
-    rows = played(policy, sorted([*jobs, *gone], key=lambda each: each[0]))
+    rows = played(policy, sorted([*jobs, *gone], key=lambda timed: timed[0]))
     assert len(rows) == len(jobs)
     for row in rows:
         assert row.outcome is not Outcome.OPEN

@@ -48,19 +48,19 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def scenario(file: Path, *overrides: str) -> JobScenario:
-    found = load(file, overrides)
-    assert isinstance(found, JobScenario)
-    return found
+    loaded = load(file, overrides)
+    assert isinstance(loaded, JobScenario)
+    return loaded
 
 
 # reading
 
 
 def test_jobs_are_numbered_in_the_order_of_arrival(file: Path) -> None:
-    found = job_arrivals.arrivals(scenario(file, "jobs[0].arrival=1200ms"))
-    assert [(at / SECOND, job.id, job.name) for at, job in found] == [
+    arrivals = job_arrivals.arrivals(scenario(file, "jobs[0].arrival=1200ms"))
+    assert [(at / SECOND, job.id, job.name) for at, job in arrivals] == [
         (1.0, 0, "tiny-0"), (1.2, 1, "big"), (1.5, 2, "tiny-1")]  # fmt: skip
-    tiny = found[0][1]
+    tiny = arrivals[0][1]
     assert (tiny.persistent, tiny.ephemeral, tiny.demand, tiny.priority) == (10**8, 10**9, 0.5, 3)
     assert (tiny.iteration, tiny.iterations) == (50 * MILLISECOND, 20)
 
@@ -75,9 +75,9 @@ def test_a_workload_of_salus_brings_its_numbers(file: Path) -> None:
 
 def test_a_mix_is_drawn_from_the_seed(file: Path) -> None:
     given = ("jobs={salus: 30, interval: 10s}", "gpu.turn=5s")
-    found = scenario(file, *given)
-    assert found.jobs == Mix(30, 10 * SECOND)  # type: ignore[arg-type]
-    jobs = job_arrivals.arrivals(found)
+    drawn = scenario(file, *given)
+    assert drawn.jobs == Mix(30, 10 * SECOND)  # type: ignore[arg-type]
+    jobs = job_arrivals.arrivals(drawn)
     assert len(jobs) == 30
     assert jobs == job_arrivals.arrivals(scenario(file, *given))
     assert jobs != job_arrivals.arrivals(scenario(file, *given, "seed=2"))
@@ -85,8 +85,8 @@ def test_a_mix_is_drawn_from_the_seed(file: Path) -> None:
 
 
 def test_what_is_left_out_has_a_default() -> None:
-    found = parse({"jobs": {"salus": 3}})
-    assert (found.policy.name, found.seed, found.gpu.memory) == ("fair", 0, salus.GPU_MEMORY)
+    parsed = parse({"jobs": {"salus": 3}})
+    assert (parsed.policy.name, parsed.seed, parsed.gpu.memory) == ("fair", 0, salus.GPU_MEMORY)
 
 
 def test_it_is_written_as_it_was_run(file: Path, tmp_path: Path) -> None:
@@ -136,10 +136,10 @@ BAD = [
 def test_bad_input_is_named(file: Path, override: str, field: str, value: str, right: str) -> None:
     with pytest.raises(InputError) as error:
         scenario(file, override)
-    told = str(error.value)
-    assert told.startswith(f"{file}: {field}: expected ")
-    assert right in told
-    assert not value or f"(got {value}" in told
+    text = str(error.value)
+    assert text.startswith(f"{file}: {field}: expected ")
+    assert right in text
+    assert not value or f"(got {value}" in text
 
 
 def test_a_file_that_is_no_mapping_is_refused() -> None:
@@ -158,14 +158,14 @@ TOO_MUCH = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("overrides", "field", "told"), TOO_MUCH)
+@pytest.mark.parametrize(("overrides", "field", "expected"), TOO_MUCH)
 def test_what_nobody_can_wait_for_is_said_at_once(
-    file: Path, overrides: list[str], field: str, told: str
+    file: Path, overrides: list[str], field: str, expected: str
 ) -> None:
     with pytest.raises(InputError) as error:
         job_arrivals.arrivals(scenario(file, *overrides))
     assert str(error.value).startswith(f"{field}: expected ")
-    assert told in str(error.value)
+    assert expected in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -246,8 +246,8 @@ def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
 
 def test_simulate_takes_a_policy_and_leaves_a_folder(call: Any, file: Path) -> None:
     code, out, _ = call("simulate", "jobs.yaml", "--policy", "srtf", "--json", "--out", "run")
-    found = json.loads(out)
-    assert (code, found["policy"], found["jobs"], found["outcomes"]) == (0, "srtf", 3, {"finished": 3})
+    content = json.loads(out)
+    assert (code, content["policy"], content["jobs"], content["outcomes"]) == (0, "srtf", 3, {"finished": 3})
     names = {path.name for path in Path("run").iterdir()}
     assert names == {
         "README.txt",
@@ -274,8 +274,8 @@ def test_a_folders_scenario_runs_again(call: Any, file: Path) -> None:
 
 
 def test_compare_takes_every_policy_unless_told(call: Any, file: Path) -> None:
-    found = json.loads(call("compare", "jobs.yaml", "--json", "--no-folder")[1])
-    assert list(found["policies"]) == ["fair", "fifo", "pack", "priority", "srtf"]
+    content = json.loads(call("compare", "jobs.yaml", "--json", "--no-folder")[1])
+    assert list(content["policies"]) == ["fair", "fifo", "pack", "priority", "srtf"]
 
 
 def test_compare_sets_policies_side_by_side(call: Any, file: Path) -> None:
@@ -314,7 +314,7 @@ def test_what_people_call_their_jobs_is_shown_as_it_is(call: Any, file: Path) ->
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         (["simulate", "jobs.yaml", "-p", "strf"], "did you mean 'srtf'"),
         (["compare", "jobs.yaml", "-p", "srtf", "-p", "strf"], "-p strf"),
@@ -325,10 +325,10 @@ def test_what_people_call_their_jobs_is_shown_as_it_is(call: Any, file: Path) ->
         (["goodput", "jobs.yaml"], "FILE: expected requests to models: jobs on one GPU have no goodput"),
     ],
 )
-def test_what_is_wrong_is_one_line(call: Any, file: Path, arguments: list[str], told: str) -> None:
+def test_what_is_wrong_is_one_line(call: Any, file: Path, arguments: list[str], expected: str) -> None:
     code, out, err = call(*arguments, "--no-folder")
     assert (code, out) == (BAD_INPUT, "")
-    assert told in err
+    assert expected in err
     assert err.count("\n") == 1
 
 

@@ -122,7 +122,7 @@ def test_the_same_policy_keeps_what_was_set(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "settings", "said"),
+    ("policy", "settings", "expected"),
     [
         ("orien", {}, r"policy: expected one of .*did you mean 'orion'\? \(got 'orien'\)"),
         (None, {"windo": 1}, r"windo: expected one of .*did you mean 'window'"),
@@ -135,11 +135,11 @@ def test_the_same_policy_keeps_what_was_set(path: Path) -> None:
     ],
 )
 def test_a_wrong_setting_changes_nothing(
-    path: Path, policy: str | None, settings: dict[str, float], said: str
+    path: Path, policy: str | None, settings: dict[str, float], expected: str
 ) -> None:
     board = Board(path)
     before = board.view().settings
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=expected):
         board.change(policy, {"chunk": 8192, **settings})
     assert board.view().settings == before
 
@@ -195,7 +195,7 @@ def test_units() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "expected"),
     [
         ("window", "NAME=VALUE"),
         ("windo=1us", "did you mean 'window'"),
@@ -207,8 +207,8 @@ def test_units() -> None:
         ("allowance=nan", "0 to 100"),
     ],
 )
-def test_what_cannot_be_read(text: str, said: str) -> None:
-    with pytest.raises(InputError, match=said):
+def test_what_cannot_be_read(text: str, expected: str) -> None:
+    with pytest.raises(InputError, match=expected):
         read_settings([text])
 
 

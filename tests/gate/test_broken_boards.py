@@ -36,7 +36,7 @@ KERNELS = 0
 
 
 QUICK = ("astrarium", "temporal")
-KINDS = [each if each in QUICK else pytest.param(each, marks=pytest.mark.thorough) for each in POLICIES]
+KINDS = [name if name in QUICK else pytest.param(name, marks=pytest.mark.thorough) for name in POLICIES]
 
 
 @pytest.fixture(params=KINDS)

@@ -47,9 +47,9 @@ def test_a_board_of_another_version_is_refused_and_everything_passes(gate: Gate,
     assert program.launch(program.kernel("k"), count=10) == 0
     assert program.stub("did", KERNELS) == 10
     assert [program.stub("calls", call) for call in ("cuEventRecord", "cuStreamWriteValue32_v2")] == [0, 0]
-    said = program.leave()
-    assert str(gate.board_path) in said
-    assert "board of this version; this program passes freely" in said
+    output = program.leave()
+    assert str(gate.board_path) in output
+    assert "board of this version; this program passes freely" in output
 
 
 def test_more_clients_than_places_pass_freely(gate: Gate) -> None:

@@ -209,8 +209,8 @@ def test_streams_have_the_priority_of_their_client_where_the_policy_is_that(
     for kind, expected in (("best-effort", best), ("latency", latency)):
         program = gate.program(kind)
         program.made("cuStreamCreateWithPriority", 1, -1)
-        asked = program.stub("last", "cuStreamCreateWithPriority", 1)
-        assert asked == expected % 2**64
+        priorities = program.stub("last", "cuStreamCreateWithPriority", 1)
+        assert priorities == expected % 2**64
 
 
 # Python's lock

@@ -41,9 +41,9 @@ def test_kinds_are_guessed_from_names(name: str, kind: str) -> None:
 
 
 def test_counters_are_read_and_held_against_the_guess() -> None:
-    found = list(parsed(TABLE))
-    assert found[0] == Counted("ampere_sgemm_128x64_tn", 81.5, 30.1, 12000.0)
-    assert [kernel.kind for kernel in found] == ["compute", "memory", "unknown"]
-    assert compared("some", found) == ("some", "3", "2", "0", "1", "100%")
-    wrong = [*found, Counted("ampere_sgemm_32x32_nn", 10.0, 90.0, 16000.0)]
+    kernels = list(parsed(TABLE))
+    assert kernels[0] == Counted("ampere_sgemm_128x64_tn", 81.5, 30.1, 12000.0)
+    assert [kernel.kind for kernel in kernels] == ["compute", "memory", "unknown"]
+    assert compared("some", kernels) == ("some", "3", "2", "0", "1", "100%")
+    wrong = [*kernels, Counted("ampere_sgemm_32x32_nn", 10.0, 90.0, 16000.0)]
     assert compared("some", wrong) == ("some", "4", "2", "1", "1", "50%")

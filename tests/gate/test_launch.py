@@ -201,9 +201,9 @@ def test_mps_is_started_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> No
         return mps.start(home, dict(os.environ))
 
     with ThreadPoolExecutor(4) as launchers:
-        found = list(launchers.map(launch, range(4)))
-    assert sorted(each.said for each in found) == ["MPS"] * 3 + ["MPS, started now"]
-    assert {each.variables["CUDA_MPS_PIPE_DIRECTORY"] for each in found} == {str(home / "mps" / "pipe")}
+        states = list(launchers.map(launch, range(4)))
+    assert sorted(state.description for state in states) == ["MPS"] * 3 + ["MPS, started now"]
+    assert {state.variables["CUDA_MPS_PIPE_DIRECTORY"] for state in states} == {str(home / "mps" / "pipe")}
     started = [line for line in calls.read_text().splitlines() if line.startswith("-d")]
     assert started == [f"-d {home / 'mps' / 'pipe'} all"]  # for every GPU
 
@@ -227,5 +227,5 @@ def test_a_daemon_that_does_not_start_is_no_reason_not_to_run(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_control(place, monkeypatch, starts=3)
-    found = mps.start(gate_files.private_home())
-    assert found == mps.Mps(False, f"no MPS: {mps.CONTROL} answered 3", {})
+    state = mps.start(gate_files.private_home())
+    assert state == mps.Mps(False, f"no MPS: {mps.CONTROL} answered 3", {})

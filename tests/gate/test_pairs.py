@@ -53,10 +53,10 @@ def test_the_matrix_has_every_pair_once_a_policy_and_the_same_arrivals_for_all_o
     hp = read_specs("serve", "resnet50:4,bert_base:2")
     be = read_specs("train", "resnet50:32,vgg11:8")
     policies = [Policy.read("orion"), Policy.read("astrarium")]
-    found = cells(loads(hp, ["poisson", "apollo"], [0.25, 0.5]), be, policies, seed=1)
-    assert len({cell.key for cell in found}) == len(found) == 2 * 2 * 2 * 2 * 2
-    assert len({cell.load.seed(0) for cell in found}) == 8
-    assert [cell.policy for cell in found] == policies * 16
+    matrix = cells(loads(hp, ["poisson", "apollo"], [0.25, 0.5]), be, policies, seed=1)
+    assert len({cell.key for cell in matrix}) == len(matrix) == 2 * 2 * 2 * 2 * 2
+    assert len({cell.load.seed(0) for cell in matrix}) == 8
+    assert [cell.policy for cell in matrix] == policies * 16
     with pytest.raises(ValueError, match="model:batch"):
         read_specs("serve", "resnet50")
 
@@ -123,9 +123,9 @@ def test_a_run_of_the_gate_measures_every_pair_and_a_second_one_has_nothing_left
     assert placed == [("latency", "b"), ("best-effort", "b")]
     assert policies == [("streams", {})] * 3 + [("x", {"k": 2.0}), ("y", {})]
     for row in rows:
-        asked = len(arrivals("poisson", row.hp_alone["rate"], 0.2, row.hp_alone["seed"], None))
+        requests = len(arrivals("poisson", row.hp_alone["rate"], 0.2, row.hp_alone["seed"], None))
         for outcome in (row.hp_alone, row.hp_shared):
-            assert outcome["count"] + outcome["unserved"] == asked
+            assert outcome["count"] + outcome["unserved"] == requests
         assert row.be_share > 0
         assert row.hp_shared["rate"] == row.hp_alone["rate"]
     assert rows[0].hp_alone == rows[1].hp_alone  # measured once
@@ -152,8 +152,8 @@ def test_the_cost_of_the_gate_is_the_ratio_of_medians_over_rounds_in_turns(
     monkeypatch.setattr(gate_cost, "window", fake_window)
     monkeypatch.setattr(gated, "environment", lambda role, board: {"ROLE": role, "CUDA_MPS_X": "y"})
     spec = read_specs("train", "tiny:1")[0]
-    asked = Namespace(board="b", seconds=1.0, rounds=3, device="cpu", company="tiny:1")
-    row = gate_cost.compared(gate_cost.Case(spec, "best-effort"), asked)
+    options = Namespace(board="b", seconds=1.0, rounds=3, device="cpu", company="tiny:1")
+    row = gate_cost.compared(gate_cost.Case(spec, "best-effort"), options)
     assert row == ("train tiny b1", "2.000", "2.300", "1.1500")
     mps = {"CUDA_MPS_X": "y"}  # all have it
     assert started == [mps, {"ROLE": "best-effort", **mps}]
@@ -170,10 +170,10 @@ def test_best_effort_is_measured_with_company_as_well(monkeypatch: pytest.Monkey
     monkeypatch.setattr(gate_cost, "running", fake_running)
     monkeypatch.setattr(gate_cost, "window", lambda orders, _: {one: {"mean_ms": 1.0} for one in orders})
     monkeypatch.setattr(gated, "environment", lambda role, board: {"ROLE": role})
-    asked = Namespace(
+    options = Namespace(
         board="b", seconds=1.0, rounds=1, device="cpu", hp="tiny:1", be="tiny:1", company="tiny:1"
     )
-    rows = [gate_cost.compared(case, asked) for case in gate_cost.cases(asked)]
+    rows = [gate_cost.compared(case, options) for case in gate_cost.cases(options)]
     assert [row[0] for row in rows] == [
         "serve tiny b1",
         "train tiny b1",

@@ -103,9 +103,9 @@ def test_shapes_are_told_apart_and_kinds_are_known_by_name(gate: Gate, recorder:
     recorder.leave()
     text = (gate.folder / "out").read_text()
     assert text.count("sm90_gemm_bf16") == text.count("batch_norm_backward") == 2
-    found = rows(gate.folder / "out")
-    assert [found[name].kind for name in ("sm90_gemm_bf16", "batch_norm_backward")] == ["compute", "memory"]
-    assert found["sm90_gemm_bf16"].shared == 16
+    kernels = rows(gate.folder / "out")
+    assert [kernels[name].kind for name in ("sm90_gemm_bf16", "batch_norm_backward")] == ["compute", "memory"]
+    assert kernels["sm90_gemm_bf16"].shared == 16
 
 
 def test_the_iteration_that_a_program_repeats_is_found(gate: Gate, recorder: Program) -> None:

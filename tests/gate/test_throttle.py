@@ -17,33 +17,33 @@ def shared(duration: Callable[[float], float], requests: int = 2000) -> list[tup
     """A client whose requests take *duration* of best effort's duty: (duty, duration, pace) of each."""
     throttle = gate.Throttle(0.2)
     pace = 0
-    found = []
+    requests_done = []
     for _ in range(requests):
         duty = throttle.duty
         took = round(duration(duty))
         pace = throttle.step(pace, LIMIT, took)
-        found.append((duty, took, pace))
-    return found
+        requests_done.append((duty, took, pace))
+    return requests_done
 
 
-def slowdown(found: list[tuple[float, int, int]], alone: float) -> float:
-    later = found[len(found) // 2 :]
+def slowdown(requests_done: list[tuple[float, int, int]], alone: float) -> float:
+    later = requests_done[len(requests_done) // 2 :]
     return sum(took for _, took, _ in later) / len(later) / alone
 
 
 @pytest.mark.parametrize("harm", [0.3, 1.0, 3.0])
 def test_the_client_keeps_its_pace_up_to_the_limit_and_best_effort_gets_the_rest(harm: float) -> None:
-    found = shared(lambda duty: 20 * MS * (1 + harm * duty))
-    assert 1 + 0.6 * LIMIT < slowdown(found, 20 * MS) <= 1 + LIMIT
-    assert found[-1][2] == pytest.approx(20 * MS, rel=0.01)
+    requests_done = shared(lambda duty: 20 * MS * (1 + harm * duty))
+    assert 1 + 0.6 * LIMIT < slowdown(requests_done, 20 * MS) <= 1 + LIMIT
+    assert requests_done[-1][2] == pytest.approx(20 * MS, rel=0.01)
 
 
 def test_requests_that_vary_do_not_hide_what_best_effort_costs() -> None:
     """Were the pace learnt beside best effort, it would creep up, and the client with it."""
     chance = Random(1)
-    found = shared(lambda duty: 20 * MS * (1 + duty) * chance.uniform(0.8, 1.2), requests=6000)
-    assert slowdown(found, 20 * MS) <= 1 + LIMIT
-    assert found[-1][2] == pytest.approx(20 * MS, rel=0.15)
+    requests_done = shared(lambda duty: 20 * MS * (1 + duty) * chance.uniform(0.8, 1.2), requests=6000)
+    assert slowdown(requests_done, 20 * MS) <= 1 + LIMIT
+    assert requests_done[-1][2] == pytest.approx(20 * MS, rel=0.15)
 
 
 def test_a_client_that_becomes_slower_by_itself_does_not_shut_best_effort_out() -> None:

@@ -195,9 +195,9 @@ def test_orders_are_read_with_the_types_of_their_windows() -> None:
 
 
 def test_a_bad_order_is_answered_and_the_next_one_obeyed() -> None:
-    said = io.StringIO()
-    obey(io.StringIO("dance\ngo 1\nquit\ngo 2\n"), said, {"go": lambda words: {"words": words}}, {"a": 1})
-    ready, refused, done = said.getvalue().splitlines()
+    output = io.StringIO()
+    obey(io.StringIO("dance\ngo 1\nquit\ngo 2\n"), output, {"go": lambda words: {"words": words}}, {"a": 1})
+    ready, refused, done = output.getvalue().splitlines()
     assert ready == 'ready {"a": 1}'
     assert "go, quit" in json.loads(refused)["error"]
     assert json.loads(done) == {"words": ["1"]}
@@ -225,8 +225,8 @@ def test_a_server_answers_every_request_of_its_window(trace: Path) -> None:
     server = Server(options("serve", "tiny", "--batch", "2", "--trace", str(trace)))
     for kind in ("poisson", "apollo"):
         done = server.go(["0.2", "rate=100", f"arrivals={kind}", "seed=4"])
-        asked = arrivals(kind, 100, 0.2, 4, read_trace(trace))
-        assert done["count"] + done["unserved"] == len(asked) > 0
+        requests = arrivals(kind, 100, 0.2, 4, read_trace(trace))
+        assert done["count"] + done["unserved"] == len(requests) > 0
         assert in_order(done)
     with pytest.raises(ValueError, match="no request"):
         server.go(["0.001", "rate=0.001"])

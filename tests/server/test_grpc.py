@@ -462,7 +462,7 @@ def test_the_outline_of_a_message_is_the_message_without_elements() -> None:
     request.raw_input_contents.append(b"z" * 1000)
     request.outputs.add(name="OUT")
     data = request.SerializeToString()
-    native: Any = extension("_express")
+    native: Any = extension("_tensors")
     text, raws, contents = native.message_outline(data, 1000)
     assert [data[begin:end] for begin, end in raws] == [b"z" * 1000]
     (first, second) = contents

@@ -194,7 +194,7 @@ def test_a_recording_that_fails_in_the_middle_of_a_step_is_not_the_policys_fault
     assert recording.lost >= 3
     assert stage.coordinator.policy_errors == 0
     assert len(stage.ended) == 3
-    stage.check_the_books()
+    stage.check_the_accounts()
 
 
 # A live server

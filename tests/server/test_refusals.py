@@ -42,8 +42,8 @@ class Looks:
 
     def __init__(self) -> None:
         self.now = START
-        self.books = [ModelAccounts("a"), ModelAccounts("b")]
-        self.watch = RefusalWatch(self.books, self.now)
+        self.accounts = [ModelAccounts("a"), ModelAccounts("b")]
+        self.watch = RefusalWatch(self.accounts, self.now)
 
     def pass_time(self, seconds: int, *happens: Callable[[], None]) -> list[int]:
         """The models of which something changed."""
@@ -58,27 +58,27 @@ class Looks:
     def declines(self, model: int, calls: int) -> Callable[[], None]:
         def decline() -> None:
             for _ in range(calls):
-                self.books[model].decline("too slow")
+                self.accounts[model].decline("too slow")
 
         return decline
 
     def answers(self, model: int) -> Callable[[], None]:
-        return lambda: self.books[model].call_ended(Outcome.LATE, "", MILLISECOND)
+        return lambda: self.accounts[model].call_ended(Outcome.LATE, "", MILLISECOND)
 
 
 def test_a_model_that_turns_all_away_for_a_while_is_said_to_and_why() -> None:
     looks = Looks()
     assert looks.pass_time(10, looks.declines(0, 3)) == []
     assert looks.pass_time(5, looks.declines(0, 3)) == [0]
-    assert looks.books[0].refusing == "it has turned away all of the last 33 calls (too slow)"
-    assert looks.books[1].refusing == ""
+    assert looks.accounts[0].refusing == "it has turned away all of the last 33 calls (too slow)"
+    assert looks.accounts[1].refusing == ""
 
 
 def test_one_answer_makes_it_ready_again() -> None:
     looks = Looks()
     looks.pass_time(15, looks.declines(0, 3))
     assert looks.pass_time(1, looks.declines(0, 3), looks.answers(0)) == [0]
-    assert not looks.books[0].refusing
+    assert not looks.accounts[0].refusing
     assert looks.pass_time(100, looks.declines(0, 50), looks.answers(0)) == []
 
 
@@ -126,13 +126,13 @@ def test_a_call_that_allows_less_than_the_objective_has_itself_to_blame(
 def test_calls_that_are_refused_or_dropped_are_counted_where_the_model_is_to_blame() -> None:
     stage = Stage(gpus=1)
     calls = handler_of(stage)
-    books = stage.coordinator.accounts.models[0]
+    accounts = stage.coordinator.accounts.models[0]
     for timeout, declined in ((5 * MILLISECOND, 0), (None, 1)):
         call = InferCall("m0", [], 1, stage.loop.now - 24 * MILLISECOND, timeout)
         with pytest.raises(Refused, match="cannot answer within"):
             asyncio.run(calls.infer(call))
-        assert books.declined == declined
-    assert books.refused["deadline"] == 2
+        assert accounts.declined == declined
+    assert accounts.refused["deadline"] == 2
     dropped = stage.call()
     answered = stage.call()
     unserved = stage.call()
@@ -144,7 +144,7 @@ def test_calls_that_are_refused_or_dropped_are_counted_where_the_model_is_to_bla
     answered.outcome, answered.batch = Outcome.LATE, EndedBatch(1, 0, 1, now, now, now, now)
     for ticket in (dropped, answered, unserved):
         calls.ticket_ended(ticket)
-    assert (books.declined, books.declined_because) == (2, "dropped: expired")
+    assert (accounts.declined, accounts.declined_because) == (2, "dropped: expired")
 
 
 # Overload

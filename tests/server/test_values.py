@@ -210,7 +210,7 @@ def limited_tensors(draw: st.DrawFn) -> tuple[TensorSpec, bytes]:
     return TensorSpec("A", kind, (-1,), values, values is None), draw(st.sampled_from([whole, edges + whole]))
 
 
-@pytest.mark.skipif(extension("_express") is None, reason="needs the native extension")
+@pytest.mark.skipif(extension("_tensors") is None, reason="needs the native extension")
 @given(limited_tensors())
 @settings(max_examples=400)
 def test_native_code_finds_the_same_element(case: tuple[TensorSpec, bytes]) -> None:

@@ -58,7 +58,7 @@ def played(stage: Stage, script: list[tuple[str, int, int]], twin: bool, name: s
             case "slow":
                 stage.workers.slower = float(number)
     stage.wait(2000)
-    stage.check_the_books()
+    stage.check_the_accounts()
     return stage.steps
 
 

@@ -148,17 +148,17 @@ def test_progress_moves_forward_and_may_stop_the_run() -> None:
 
 
 def test_columns_that_do_not_fit_are_refused() -> None:
-    from astrarium import _native
+    import astrarium._simulator as _simulator
 
     times = np.arange(3, dtype=np.int64)
-    setup = _native.Setup([_native.Model(100, [0, 10, 1 << 60])], 1, _native.Network(0, 0, 0), 0)
-    truth = _native.Truth([0], [[[0, 10, 1 << 60]]], [0], [0], [0.0])
-    parameters = _native.Parameters("eager", {"fcfs": 0}, {}, {})
+    setup = _simulator.Setup([_simulator.Model(100, [0, 10, 1 << 60])], 1, _simulator.Network(0, 0, 0), 0)
+    truth = _simulator.Truth([0], [[[0, 10, 1 << 60]]], [0], [0], [0.0])
+    parameters = _simulator.Parameters("eager", {"fcfs": 0}, {}, {})
 
     def simulate(models: list[int], deadlines: int = 3, limits: tuple[int, ...] = ()) -> None:
         model = np.array(models, np.int32)
         deadline = times[:deadlines] + 100
-        _native.simulate_serving(setup, truth, parameters, times, deadline, model, times, 0, limits)
+        _simulator.simulate_serving(setup, truth, parameters, times, deadline, model, times, 0, limits)
 
     simulate([0, 0, 0])
     with pytest.raises(ValueError, match="same length"):
@@ -167,10 +167,10 @@ def test_columns_that_do_not_fit_are_refused() -> None:
         simulate([0, 1, 0])
     with pytest.raises(ValueError, match="bad_limits"):
         simulate([0, 0, 0], limits=(1, 2))
-    parameters = _native.Parameters("timeout", {"fcfs": 0}, {}, {"timeouts": []})
+    parameters = _simulator.Parameters("timeout", {"fcfs": 0}, {}, {"timeouts": []})
     with pytest.raises(ValueError, match="timeouts must have one number for each model"):
         simulate([0, 0, 0])
-    truth = _native.Truth([], [[[0, 10, 1 << 60]]], [0], [0], [0.0])
+    truth = _simulator.Truth([], [[[0, 10, 1 << 60]]], [0], [0], [0.0])
     with pytest.raises(ValueError, match="kind_of_gpu: one for each GPU"):
         simulate([0, 0, 0])
 

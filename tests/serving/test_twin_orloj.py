@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from astrarium.serving.policies.orloj.batch_queues import BatchQueues
 from astrarium.serving.scenario import Scenario, parse
-from astrarium.serving.twin import simulation
 from tests.serving.test_twin_rivals import both
+from tests.support.decision_times import timed_columns
 
 parameters = st.fixed_dictionaries(
     {
@@ -152,6 +152,6 @@ def test_the_twin_agrees_on_arrivals_at_one_instant(tmp_path: Path) -> None:
 
 def test_decisions_can_be_timed() -> None:
     """Each instant at which something was dispatched is there once, with what deciding took."""
-    columns = simulation.timed_columns(scenario({}, BUSY))
+    columns = timed_columns(scenario({}, BUSY))
     np.testing.assert_array_equal(columns["decision_at"], np.unique(columns["batch_dispatched"]))
     assert (columns["decision_ns"] > 0).all()

@@ -245,10 +245,10 @@ class VirtualScheduler:
     """The native scheduler in virtual time; it hears what workers say of batches before the fleet does."""
 
     def __init__(self, loop: FakeLoop, models: int, gpus: int, memory: memoryview) -> None:
-        front = extension("_front")
-        assert front is not None
+        testing = extension("_testing")
+        assert testing is not None
         self._loop = loop
-        self._steps = front.Steps(models, gpus, memory)
+        self._steps = testing.Steps(models, gpus, memory)
         self.admission = self._steps.admission
         self.waiting = self._steps.waiting
         self.retried = self._steps.retried
@@ -256,9 +256,13 @@ class VirtualScheduler:
         self.oldest = self._steps.oldest
         self.batches = self._steps.batches
         self.profile = self._steps.profile
+        self.is_thinking = False
         self._ended: list[Any] = []
         self._due = FOREVER
         self.stage: Stage | None = None
+
+    def thinks(self) -> bool:
+        return self.is_thinking
 
     def begin(self, setup: Any, parameters: Any) -> None:
         self._steps.begin(setup, parameters, self._loop.now)
@@ -440,12 +444,12 @@ class Stage:
         self.coordinator.open_calls.take(ticket)
         return ticket
 
-    def check_the_books(self) -> None:
+    def check_the_accounts(self) -> None:
         """Nothing open, nothing unaccounted, no memory kept."""
-        books = self.coordinator.accounts.models
+        accounts = self.coordinator.accounts.models
         assert len(self.open_calls) == 0
-        assert sum(one.open for one in books) == 0
-        assert sum(sum(one.ended.values()) for one in books) == len(self.ended)
+        assert sum(one.open for one in accounts) == 0
+        assert sum(sum(one.ended.values()) for one in accounts) == len(self.ended)
         assert all(ticket.answer.results == 1 for ticket in self.ended)  # type: ignore[attr-defined]
         assert self.tensor_store.arena.used == 0
 

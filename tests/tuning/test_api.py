@@ -54,10 +54,14 @@ def search(**settings: Any) -> TuningRecord:
     return record
 
 
-def told(record: TuningRecord) -> list[Any]:
+def outcomes(record: TuningRecord) -> list[Any]:
     return [
-        (each.values, each.standing.name, [(one.iterations, one.value) for one in each.history])
-        for each in record.candidates
+        (
+            candidate.values,
+            candidate.standing.name,
+            [(one.iterations, one.value) for one in candidate.history],
+        )
+        for candidate in record.candidates
     ]
 
 
@@ -66,8 +70,10 @@ def test_a_search_trains_and_is_found_again_and_resumed(tmp_path: Path) -> None:
     record = search(folder=tmp_path, progress=seen.append)
     assert record.over == "the search is done"
     assert {row.outcome for row in record.rows} == {Outcome.FINISHED}
-    assert [each.done for each in record.candidates].count(9) >= 1
-    assert record.best[-1].value == min(each.value for each in record.candidates if each.value is not None)
+    assert [candidate.done for candidate in record.candidates].count(9) >= 1
+    assert record.best[-1].value == min(
+        candidate.value for candidate in record.candidates if candidate.value is not None
+    )
     assert seen
     steps = list(read_trace(tmp_path / "trace.jsonl", Event, Action))
     ends = [event for step in steps for event in step.events if isinstance(event, TrialFinished)]
@@ -75,7 +81,7 @@ def test_a_search_trains_and_is_found_again_and_resumed(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="resume"):
         search(folder=tmp_path)
     again = search(folder=tmp_path, resume=True, policy="fifo")  # nothing is trained twice
-    assert told(again) == told(record)
+    assert outcomes(again) == outcomes(record)
 
 
 def test_nobody_else_may_search_in_the_folder_meanwhile(tmp_path: Path) -> None:
@@ -90,7 +96,9 @@ def test_nobody_else_may_search_in_the_folder_meanwhile(tmp_path: Path) -> None:
     record = search(folder=tmp_path, progress=look)
     assert refused
     assert record.over == "the search is done"
-    assert told(search(folder=tmp_path, resume=True)) == told(record)  # the refused one changed nothing
+    assert outcomes(search(folder=tmp_path, resume=True)) == outcomes(
+        record
+    )  # the refused one changed nothing
 
 
 class Impatient:
@@ -112,7 +120,7 @@ def test_an_interrupt_ends_the_search_with_what_it_found() -> None:
     assert record.best
     assert {row.outcome for row in record.rows} >= {Outcome.WITHDRAWN}
     assert signal.getsignal(signal.SIGINT) is before
-    assert not [each for each in threading.enumerate() if each.name == "slots"]
+    assert not [thread for thread in threading.enumerate() if thread.name == "slots"]
 
 
 class Interrupted(RandomSampler):
@@ -147,7 +155,7 @@ def test_what_others_put_beside_a_search_that_never_began_stays(tmp_path: Path) 
 
     with pytest.raises(KeyboardInterrupt):
         run_with(SearchSpec(SPACE, folder=tmp_path / "runs" / "first"), neighbour)
-    assert [each.name for each in (tmp_path / "runs").iterdir()] == ["second"]
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["second"]
 
 
 def hanging(values: dict[str, Any], workers: tuning.Workers) -> Small:
@@ -163,11 +171,11 @@ def hanging_objective(trial: Any) -> None:
 @pytest.mark.thorough
 def test_an_iteration_may_take_so_long_and_no_longer() -> None:
     one: dict[str, Any] = {"search": "random:candidates=1,iterations=3", "gpus": 1, "longest": "2s"}
-    told = "no iteration ended within 2 s, the longest it may take"
-    assert [each.reason for each in search(build=hanging, **one).candidates] == [told]
+    reason = "no iteration ended within 2 s, the longest it may take"
+    assert [candidate.reason for candidate in search(build=hanging, **one).candidates] == [reason]
     study = optuna.create_study()
     result = optimize(study, hanging_objective, emulated=True, **one)
-    assert result.candidates["reason"].tolist() == [told]
+    assert result.candidates["reason"].tolist() == [reason]
     assert [trial.state.name for trial in study.trials] == ["FAIL"]
 
 
@@ -191,7 +199,7 @@ def test_the_example_learns() -> None:
     record = search(
         build=f"{EXAMPLE}:build", space=space, search=tuning.Grid(iterations=3), goal="max", gpus=1
     )
-    assert [each.values["channels"] for each in record.candidates] == [8, 16]
+    assert [candidate.values["channels"] for candidate in record.candidates] == [8, 16]
     assert record.best[-1].value > 0.2  # a guess is right in one of ten
 
 
@@ -204,7 +212,7 @@ def failing(values: dict[str, Any], workers: tuning.Workers) -> Small:
 def test_trials_that_fail_do_not_end_the_search() -> None:
     record = search(build=failing, space={"rate": {"options": [0.05, 0.9]}}, search="grid:iterations=2",
                     gpus=1)  # fmt: skip
-    reasons = [each.reason for each in record.candidates]
+    reasons = [candidate.reason for candidate in record.candidates]
     assert reasons[1] == "ValueError: the rate is too high"
     assert record.best[-1].candidate == 0
 

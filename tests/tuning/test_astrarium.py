@@ -39,8 +39,8 @@ def choices(state: TuningState, now: Time = 0) -> list[TrialOptions]:
 def books(gpus: int, *arrived: GroupArrived, runtime: Runtime = REAL, moving: Time = 0) -> TuningState:
     state = TuningState(moving, runtime)
     state.apply(0, GpusChanged(tuple(range(gpus))))
-    for each in arrived:
-        state.apply(0, each)
+    for trial in arrived:
+        state.apply(0, trial)
     return state
 
 
@@ -140,10 +140,10 @@ def test_the_soonest_end_packs_queues_or_spreads() -> None:
 def test_who_moves_does_so_at_the_end_of_its_iteration_and_pays_for_it() -> None:
     state = books(4, group(10), runtime=Runtime(4 * SECOND), moving=3 * SECOND)
     state.commit(0, _put(0, Place((0,))))
-    (found,) = choices(state, 2 * SECOND)
-    assert found.has == 1
-    assert found.time(Width(1)) == pytest.approx(38 * SECOND)
-    assert found.time(Width(2)) == pytest.approx((2 + 3 + 18) * SECOND)
+    (put,) = choices(state, 2 * SECOND)
+    assert put.has == 1
+    assert put.time(Width(1)) == pytest.approx(38 * SECOND)
+    assert put.time(Width(2)) == pytest.approx((2 + 3 + 18) * SECOND)
 
 
 def test_idle_gpus_go_to_who_ends_last_and_nobody_loses_any() -> None:

@@ -73,7 +73,7 @@ class Moody:
 )
 def test_the_suite_finds_what_is_wrong(policy: type, test: str) -> None:
     class Tested(TuningPolicyConformance):
-        def make(self, *told: Any) -> Any:
+        def make(self, *arguments: Any) -> Any:
             return policy()
 
     assert_caught(Tested, test)

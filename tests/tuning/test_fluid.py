@@ -142,7 +142,7 @@ def test_no_trial_is_lost_whatever_comes_and_goes(
     events: list[tuple[Time, Event]] = [(0, group(*times))]
     events += [(at * SECOND, GpusChanged(tuple(range(count)))) for at, count in changes]
     events += [(at * SECOND, TrialWithdrawn(trial)) for at, trial in gone]
-    events.sort(key=lambda each: each[0])
+    events.sort(key=lambda timed: timed[0])
     played = Played(made(policy), events, gpus, Runtime(SECOND, packing, scaling), moving=SECOND // 2)
     withdrawn = {trial for _, trial in gone}
     assert all(row.outcome is not Outcome.OPEN for row in played.rows)
@@ -194,7 +194,7 @@ def test_against_the_true_optimum_of_small_groups(times: list[int], gpus: int) -
 
 def _listed(lengths: list[float], widths: list[int], gpus: int) -> float:
     free = [0.0] * gpus
-    for length, width in sorted(zip(lengths, widths, strict=True), key=lambda each: -each[0]):
+    for length, width in sorted(zip(lengths, widths, strict=True), key=lambda pair: -pair[0]):
         free.sort()
         end = free[width - 1] + length
         free[:width] = [end] * width

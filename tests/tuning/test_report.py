@@ -59,13 +59,13 @@ def row(trial: int, candidate: int, gpu_time: float, moves: int = 0) -> TrialRow
 @pytest.fixture
 def record() -> TuningRecord:
     """Two GPUs for 20 s: half of one to the middle, all of both after that, by hand."""
-    found = [candidate(0, [3.0, 2.5]), candidate(1, [2.0, 4.0], Standing.COMPLETE), candidate(2, [])]
+    candidates = [candidate(0, [3.0, 2.5]), candidate(1, [2.0, 4.0], Standing.COMPLETE), candidate(2, [])]
     return TuningRecord(
         "mine",
         20 * SECOND,
         [Level(0, {0: 0.5, 1: 0.0}), Level(10 * SECOND, {0: 1.0, 1: 1.0})],
         [Best(10 * SECOND, 0, 3.0), Best(20 * SECOND, 1, 4.0)],
-        found,
+        candidates,
         [row(0, 0, 5 * SECOND), row(1, 1, 15 * SECOND, 1), row(2, 1, 16 * SECOND, 1)],
         "the search is done",
         [
@@ -76,22 +76,22 @@ def record() -> TuningRecord:
 
 
 def test_a_summary_adds_up(record: TuningRecord) -> None:
-    found = summarize(record, "max", 3.0)
-    assert (found.makespan_s, found.time_to_target_s, found.moves) == (20.0, 10.0, 2)
-    assert found.utilization == pytest.approx((0.25 + 1.0) / 2)
-    assert found.gpu_hours == pytest.approx(36 / 3600)
-    assert found.standings == {"complete": 1, "stopped": 2}
-    assert found.best is not None
-    assert (found.best.candidate, found.best.value, found.best.iterations) == (1, 4.0, 2)
+    summary = summarize(record, "max", 3.0)
+    assert (summary.makespan_s, summary.time_to_target_s, summary.moves) == (20.0, 10.0, 2)
+    assert summary.utilization == pytest.approx((0.25 + 1.0) / 2)
+    assert summary.gpu_hours == pytest.approx(36 / 3600)
+    assert summary.standings == {"complete": 1, "stopped": 2}
+    assert summary.best is not None
+    assert (summary.best.candidate, summary.best.value, summary.best.iterations) == (1, 4.0, 2)
     assert summarize(record, "max", 5.0).time_to_target_s is None
     assert summarize(record, "max", None).target is None
 
 
 def test_candidates_stand_in_the_order_of_their_best(record: TuningRecord) -> None:
     large = summarize_candidates(record, "max")
-    assert [(each.candidate, each.value) for each in large] == [(1, 4.0), (0, 3.0), (2, None)]
-    assert [(each.gpu_s, each.moves) for each in large] == [(31.0, 2), (5.0, 0), (0.0, 0)]
-    assert [each.candidate for each in summarize_candidates(record, "min")] == [1, 0, 2]  # 2.0, 2.5
+    assert [(row.candidate, row.value) for row in large] == [(1, 4.0), (0, 3.0), (2, None)]
+    assert [(row.gpu_s, row.moves) for row in large] == [(31.0, 2), (5.0, 0), (0.0, 0)]
+    assert [row.candidate for row in summarize_candidates(record, "min")] == [1, 0, 2]  # 2.0, 2.5
 
 
 def test_a_heat_map_has_a_block_for_each_window(record: TuningRecord) -> None:
@@ -125,9 +125,9 @@ def test_very_many_gpus_are_not_all_shown() -> None:
 @pytest.mark.parametrize("columns", [40, 60, 80, 200])
 def test_a_heat_map_fits_its_terminal(record: TuningRecord, columns: int) -> None:
     many = TuningRecord("mine", SECOND, [Level(0, dict.fromkeys(range(12), 1.0))], [], [], [], "")
-    for each in (record, many):
-        width = fitting(columns, each.gpus)
-        lines = [line.plain for line in heat_map("", each, width=width)]
+    for one in (record, many):
+        width = fitting(columns, one.gpus)
+        lines = [line.plain for line in heat_map("", one, width=width)]
         assert max(map(len, lines[1:])) <= columns
         assert width == 72 or max(map(len, lines[1:])) == columns
 
@@ -167,23 +167,23 @@ def test_a_run_that_ended_before_it_had_begun_has_a_report(tmp_path: Path) -> No
 
 
 def test_failures_are_told_though_they_are_last() -> None:
-    found = [candidate(number, [1.0 * number]) for number in range(30)]
+    candidates = [candidate(number, [1.0 * number]) for number in range(30)]
     broken = [candidate(number, [], Standing.FAILED) for number in (41, 40)]
-    for each in broken:
-        each.reason = f"Traceback ...\nValueError: {'no ' * 30}{each.number}"
-    record = TuningRecord("mine", SECOND, [Level(0, {0: 1.0})], [], [*found, *broken], [], "")
+    for failed in broken:
+        failed.reason = f"Traceback ...\nValueError: {'no ' * 30}{failed.number}"
+    record = TuningRecord("mine", SECOND, [Level(0, {0: 1.0})], [], [*candidates, *broken], [], "")
     line = failures_line(summarize_candidates(record, "max"))
     assert line is not None
     assert line.plain.startswith("2 of 32 candidates failed; the first, candidate 40: ValueError: no")
     assert line.plain.endswith("no 40")
     assert "32 (2 failed)" in shown(overview_table({"mine": [summarize(record, "max", None)]}))
-    assert failures_line(summarize_candidates(TuningRecord("", 0, [], [], found, [], ""), "max")) is None
+    assert failures_line(summarize_candidates(TuningRecord("", 0, [], [], candidates, [], ""), "max")) is None
 
 
 def test_the_first_numbers_stay_whole_in_a_narrow_terminal(record: TuningRecord) -> None:
     summary = summarize(record, "max", 3.5)
-    told = shown(overview_table({"mine": [summary], "another-policy": [summary]}), 60)
-    assert all(word in told for word in ("another-policy", "20.0", "1.00"))
+    text = shown(overview_table({"mine": [summary], "another-policy": [summary]}), 60)
+    assert all(word in text for word in ("another-policy", "20.0", "1.00"))
 
 
 def test_a_run_that_went_on_says_whose_times_are_shown(record: TuningRecord) -> None:
@@ -209,13 +209,13 @@ def test_ratios_are_taken_seed_by_seed() -> None:
         for policy in ("fifo", "dynamic-fluid")
     }
     fifo, fluid = runs.values()
-    found = ratios(fluid, fifo, "makespan_s")
-    assert found == [a.makespan_s / b.makespan_s for a, b in zip(fifo, fluid, strict=True)]
-    assert min(found) > 1
+    by_seed = ratios(fluid, fifo, "makespan_s")
+    assert by_seed == [a.makespan_s / b.makespan_s for a, b in zip(fifo, fluid, strict=True)]
+    assert min(by_seed) > 1
     assert ratios(fluid, fifo, "time_to_target_s") == []  # nobody reached it
     assert ratio_told([]) == "-"
     assert ratio_told([1.0, 2.0]) == "1.50 (1.00..2.00)"
-    assert ratio_told(found) in shown(overview_table(runs))
+    assert ratio_told(by_seed) in shown(overview_table(runs))
 
 
 SMALL = {"candidates": 6, "iterations": 4}
@@ -231,39 +231,39 @@ def test_rows_say_what_the_record_says(tmp_path: Path) -> None:
     write(finished(record, "max"), tmp_path, True)
     assert {path.name for path in tmp_path.iterdir()} == FILES.keys()
     held = sum(
-        len(each["gpus"].split()) * float(each["share"]) * (float(each["end_s"]) - float(each["start_s"]))
-        for each in rows(tmp_path / "places.csv")
+        len(row["gpus"].split()) * float(row["share"]) * (float(row["end_s"]) - float(row["start_s"]))
+        for row in rows(tmp_path / "places.csv")
     )
     assert held == pytest.approx(record.utilization() * 4 * record.end / SECOND, rel=0.05)
-    levels = [float(each["held"]) for each in rows(tmp_path / "utilization.csv")]
+    levels = [float(row["held"]) for row in rows(tmp_path / "utilization.csv")]
     assert sum(levels) / len(levels) == pytest.approx(record.utilization())
     best = rows(tmp_path / "candidates.csv")[0]
     assert float(best["value"]) == record.best[-1].value
     assert float(best["configuration.momentum"]) > 0
     decisions = rows(tmp_path / "decisions.csv")
     assert len(decisions) == len(record.decisions) > 0
-    assert {each["what"] for each in decisions} == {"put"}
-    assert all(each["why"] for each in decisions)
+    assert {row["what"] for row in decisions} == {"put"}
+    assert all(row["why"] for row in decisions)
     assert len(rows(tmp_path / "trials.csv")) == len(record.rows)
 
 
 @pytest.mark.parametrize("policy", ["fifo", "static-fluid", "dynamic-fluid"])
 def test_stays_cover_what_trials_trained(policy: str) -> None:
     record = run(TASKS["wlm-rnn"], "hyperband", policy, 4, 2, {"iterations": 9})
-    for each in record.rows:
-        mine = sorted((stay for stay in record.stays if stay.trial == each.trial.id), key=lambda s: s.start)
-        assert mine[0].start == each.started
-        assert mine[-1].end == each.ended
-        assert len(mine) == each.moves + 1
+    for row in record.rows:
+        mine = sorted((stay for stay in record.stays if stay.trial == row.trial.id), key=lambda s: s.start)
+        assert mine[0].start == row.started
+        assert mine[-1].end == row.ended
+        assert len(mine) == row.moves + 1
         assert all(before.end == after.start for before, after in pairwise(mine))
 
 
 def test_boxes_of_one_gpu_do_not_overlap() -> None:
     record = run(TASKS["wlm-rnn"], "random", "static-fluid", 2, 0, {"candidates": 9, "iterations": 3})
-    found = boxes(record)
-    assert any(box.high - box.low < 1 for box in found)
-    for place, box in enumerate(found):
-        for other in found[place + 1 :]:
+    drawn = boxes(record)
+    assert any(box.high - box.low < 1 for box in drawn)
+    for place, box in enumerate(drawn):
+        for other in drawn[place + 1 :]:
             apart = other.start >= box.end or box.start >= other.end
             beside = other.low >= box.high - 1e-9 or box.low >= other.high - 1e-9
             assert box.gpu != other.gpu or apart or beside

@@ -55,16 +55,21 @@ SYNCHRONOUS = ["random", "successive-halving", "hyperband", "sync-bohb", "pbt"]
 @pytest.mark.parametrize("search", SYNCHRONOUS)
 @pytest.mark.parametrize("name", TASKS)
 def test_synchronous_searches_find_the_same_under_every_policy(search: str, name: str) -> None:
-    found = [run(TASKS[name], search, policy, 4, 3, SMALL[search], validate=True) for policy in POLICIES]
-    told = [
+    records = [run(TASKS[name], search, policy, 4, 3, SMALL[search], validate=True) for policy in POLICIES]
+    outcomes = [
         [
-            (each.values, each.source, each.standing, [(one.iterations, one.value) for one in each.history])
-            for each in record.candidates
+            (
+                candidate.values,
+                candidate.source,
+                candidate.standing,
+                [(one.iterations, one.value) for one in candidate.history],
+            )
+            for candidate in record.candidates
         ]
-        for record in found
+        for record in records
     ]
-    assert told[0] == told[1] == told[2]
-    assert [record.over for record in found] == ["the search is done"] * 3
+    assert outcomes[0] == outcomes[1] == outcomes[2]
+    assert [record.over for record in records] == ["the search is done"] * 3
 
 
 @pytest.mark.parametrize("search", SMALL)
@@ -92,30 +97,32 @@ def test_same_seed_same_run(search: str) -> None:
 @pytest.mark.parametrize("name", TASKS)
 def test_fluid_brings_synchronous_searches_to_their_target_sooner(name: str) -> None:
     """Figure 3.7: 30 to 100 % faster."""
-    found = {policy: run(TASKS[name], "hyperband", policy, 8, 1, {"iterations": 81}) for policy in POLICIES}
-    times = {policy: each.reached(TASKS[name].target, TASKS[name].goal) for policy, each in found.items()}
+    records = {policy: run(TASKS[name], "hyperband", policy, 8, 1, {"iterations": 81}) for policy in POLICIES}
+    times = {
+        policy: record.reached(TASKS[name].target, TASKS[name].goal) for policy, record in records.items()
+    }
     assert times["fifo"] and times["static-fluid"] and times["dynamic-fluid"]  # noqa: PT018
     assert times["static-fluid"] < times["fifo"] / 1.2
     assert times["dynamic-fluid"] < times["fifo"] / 1.3
-    assert found["dynamic-fluid"].utilization() > 1.5 * found["fifo"].utilization()
+    assert records["dynamic-fluid"].utilization() > 1.5 * records["fifo"].utilization()
 
 
 def test_more_workers_are_used_less_by_successive_halving() -> None:
     """Table 3.2: from 81 % with 2 to 25 % with 32."""
     settings = {"candidates": 81, "iterations": 27}
-    found = [run(CIFAR, "successive-halving", "fifo", gpus, 0, settings) for gpus in (2, 8, 32)]
-    used = [record.utilization() for record in found]
+    records = [run(CIFAR, "successive-halving", "fifo", gpus, 0, settings) for gpus in (2, 8, 32)]
+    used = [record.utilization() for record in records]
     assert used[0] > 0.8 > used[1] > 0.4 > used[2]
-    assert found[0].end > found[1].end > found[2].end
+    assert records[0].end > records[1].end > records[2].end
 
 
 def test_as_many_trials_as_gpus_use_all_of_them() -> None:
     """The printed rule packs all that are shorter than the mean, and leaves GPUs idle."""
     settings = {"population": 8, "iterations": 27, "interval": 9}
-    found = {policy: run(CIFAR, "pbt", policy, 8, 0, settings) for policy in POLICIES}
-    assert found["static-fluid"].utilization() < 0.6
-    assert found["dynamic-fluid"].end < found["fifo"].end
-    assert found["dynamic-fluid"].utilization() > 0.8
+    records = {policy: run(CIFAR, "pbt", policy, 8, 0, settings) for policy in POLICIES}
+    assert records["static-fluid"].utilization() < 0.6
+    assert records["dynamic-fluid"].end < records["fifo"].end
+    assert records["dynamic-fluid"].utilization() > 0.8
 
 
 def test_a_trial_that_ends_makes_room_for_the_next_and_nobody_moves() -> None:
@@ -136,7 +143,7 @@ def test_it_stops_at_its_target(search: str) -> None:
     assert goal.end == whole.reached(easy, "max")
     assert goal.best[-1].value >= easy
     assert Outcome.OPEN not in {row.outcome for row in goal.rows}
-    assert Standing.OPEN not in {each.standing for each in goal.candidates}
+    assert Standing.OPEN not in {candidate.standing for candidate in goal.candidates}
     assert goal.candidates[goal.best[-1].candidate].standing is Standing.COMPLETE
 
 
@@ -181,8 +188,8 @@ def searched(
 def test_trials_that_fail_free_their_gpus_and_the_search_goes_on(search: str) -> None:
     session, state, _ = searched(search, "dynamic-fluid", world=Broken)
     assert session.over == "the search is done"
-    standings = {each.number: each.standing for each in session.candidates.values()}
-    failed = {number for number, each in standings.items() if each is Standing.FAILED}
+    standings = {candidate.number: candidate.standing for candidate in session.candidates.values()}
+    failed = {number for number, candidate in standings.items() if candidate is Standing.FAILED}
     assert failed == {number for number in standings if number % 3 == 0}
     assert session.candidates[0].reason == "out of memory"
     assert not state.open
@@ -200,12 +207,12 @@ def test_gpus_and_trials_may_come_and_go(
 ) -> None:
     events: list[tuple[Time, Event]] = [(at * SECOND, GpusChanged(tuple(range(n)))) for at, n in changes]
     events += [(at * SECOND, TrialWithdrawn(trial)) for at, trial in gone]
-    session, state, _ = searched(search, policy, sorted(events, key=lambda each: each[0]))
+    session, state, _ = searched(search, policy, sorted(events, key=lambda item: item[0]))
     assert session.over == "the search is done"
-    assert Standing.OPEN not in {each.standing for each in session.candidates.values()}
+    assert Standing.OPEN not in {item.standing for item in session.candidates.values()}
     assert not state.open
     outcomes = Counter(row.outcome for row in state.ledger.rows.values())
-    assert outcomes[Outcome.FINISHED] == sum(len(each.history) for each in session.candidates.values())
+    assert outcomes[Outcome.FINISHED] == sum(len(item.history) for item in session.candidates.values())
 
 
 @pytest.mark.parametrize("search", ["asha", "hyperband"])
@@ -242,14 +249,14 @@ def test_the_end_of_a_trial_and_of_its_gpu_at_one_instant_is_an_end_to_all() -> 
     changed: list[tuple[Time, Event]] = [(first, GpusChanged(())), (first + 1, GpusChanged((0, 1)))]
     session, again, _ = searched("random", "fifo", changed)
     assert first in {row.ended for row in again.ledger.rows.values()}
-    assert {each.standing for each in session.candidates.values()} == {Standing.COMPLETE}
+    assert {candidate.standing for candidate in session.candidates.values()} == {Standing.COMPLETE}
     assert not again.open
 
 
 def test_a_run_that_is_cut_short_accounts_for_everybody() -> None:
     session, _, _ = searched("random", "fifo", [(1, GpusChanged(()))])
     assert session.over == "the run ended before the search did"
-    assert {each.standing for each in session.candidates.values()} == {Standing.WITHDRAWN}
+    assert {candidate.standing for candidate in session.candidates.values()} == {Standing.WITHDRAWN}
 
 
 def test_utilization_is_what_trials_hold() -> None:
@@ -282,13 +289,13 @@ def test_what_is_asked_for_must_exist() -> None:
 def test_tasks_learn_and_good_configurations_reach_the_target(name: str) -> None:
     """Table 3.3's targets: within reach of the best, out of reach of most."""
     mine = TASKS[name]
-    best = {knob: each.best for knob, each in mine.knobs.items()}
+    best = {knob: setting.best for knob, setting in mine.knobs.items()}
     curve = [mine.value(best, n, 0, 0) for n in (1, 9, 81)]
     assert curve == sorted(curve, reverse=mine.goal == "min")
     truth = Truth(mine, 0)
     sampler = RandomSampler(truth.space, 0)
-    asked = [sampler.ask().values for _ in range(200)]
-    truth.values = lambda number: asked[number]
+    drawn = [sampler.ask().values for _ in range(200)]
+    truth.values = lambda number: drawn[number]
     sign = 1 if mine.goal == "max" else -1
     good = sum(sign * mine.value(truth._parts(n), 81, 0, n) >= sign * mine.target for n in range(200))
     assert 1 <= good <= 60

@@ -43,27 +43,27 @@ SMALL = {
 @pytest.mark.parametrize("search", SMALL)
 def test_an_optuna_study_sees_all_trials_in_a_final_state(search: str) -> None:
     mine = study()
-    found = run(CIFAR, search, "dynamic-fluid", 4, 0, SMALL[search], sampler=OptunaSampler(mine, SPACE))
-    assert len(mine.trials) == len(found.candidates)
+    record = run(CIFAR, search, "dynamic-fluid", 4, 0, SMALL[search], sampler=OptunaSampler(mine, SPACE))
+    assert len(mine.trials) == len(record.candidates)
     names = {Standing.COMPLETE: "COMPLETE", Standing.STOPPED: "PRUNED"}
-    for candidate in found.candidates:
+    for candidate in record.candidates:
         trial = mine.trials[candidate.configuration.id]
         assert trial.state.name == names[candidate.standing]
         assert trial.params == candidate.values
-        assert trial.intermediate_values == {each.iterations: each.value for each in candidate.history}
+        assert trial.intermediate_values == {entry.iterations: entry.value for entry in candidate.history}
         assert trial.value == candidate.value
-    complete = [each for each in found.candidates if each.standing is Standing.COMPLETE]
-    assert mine.best_value == max(each.value for each in complete if each.value is not None)
+    complete = [entry for entry in record.candidates if entry.standing is Standing.COMPLETE]
+    assert mine.best_value == max(entry.value for entry in complete if entry.value is not None)
 
 
 def test_a_space_may_be_defined_by_running_it() -> None:
     def space(trial: Any) -> dict[str, Any]:
-        values = {name: each.at(trial.suggest_float(name, 0, 1)) for name, each in SPACE.items()}
+        values = {name: dimension.at(trial.suggest_float(name, 0, 1)) for name, dimension in SPACE.items()}
         return {**values, "more": 1}
 
     mine = study()
-    found = run(CIFAR, "random", "fifo", 4, 0, SMALL["random"], sampler=OptunaSampler(mine, space))
-    assert all(candidate.values["more"] == 1 for candidate in found.candidates)
+    record = run(CIFAR, "random", "fifo", 4, 0, SMALL["random"], sampler=OptunaSampler(mine, space))
+    assert all(candidate.values["more"] == 1 for candidate in record.candidates)
     assert all("more" not in trial.params for trial in mine.trials)
 
 
@@ -84,7 +84,7 @@ def test_candidates_fail_in_the_study_of_errors_only() -> None:
 
 def test_the_same_study_is_asked_the_same_under_every_policy() -> None:
     """A model that learns between rungs chooses alike, whoever was faster."""
-    asked = []
+    suggested = []
     for policy in ("fifo", "static-fluid", "dynamic-fluid"):
         mine = study()
         run(
@@ -96,19 +96,19 @@ def test_the_same_study_is_asked_the_same_under_every_policy() -> None:
             {"iterations": 9, "passes": 2},
             sampler=OptunaSampler(mine, SPACE),
         )
-        asked.append([(trial.params, trial.value) for trial in mine.trials])
-    assert asked[0] == asked[1] == asked[2]
-    assert len(asked[0]) > 20
+        suggested.append([(trial.params, trial.value) for trial in mine.trials])
+    assert suggested[0] == suggested[1] == suggested[2]
+    assert len(suggested[0]) > 20
 
 
 def test_a_grid_of_optuna_that_is_done_has_no_more() -> None:
     grid = optuna.samplers.GridSampler({"x": [0.25, 0.75]}, seed=1)
     sampler = OptunaSampler(study(sampler=grid), space_of({"x": {"low": 0, "high": 1}}))
     for value in (0.5, 0.6):
-        asked = sampler.ask()
-        assert asked is not None
-        sampler.report(asked.id, 1, value)
-        sampler.tell(asked.id, value, Standing.COMPLETE)
+        suggested = sampler.ask()
+        assert suggested is not None
+        sampler.report(suggested.id, 1, value)
+        sampler.tell(suggested.id, value, Standing.COMPLETE)
     assert sampler.ask() is None
 
 
@@ -122,9 +122,9 @@ def test_its_own_pruner_is_asked_where_one_wants_it() -> None:
     pruner = optuna.pruners.ThresholdPruner(lower=0.5)
     for wanted in (False, True):
         sampler = OptunaSampler(study(pruner=pruner), SPACE, pruning=wanted)
-        asked = sampler.ask()
-        assert asked is not None
-        assert sampler.report(asked.id, 1, 0.1) is wanted
+        suggested = sampler.ask()
+        assert suggested is not None
+        assert sampler.report(suggested.id, 1, 0.1) is wanted
 
 
 def test_a_study_with_several_objectives_is_refused() -> None:
@@ -174,13 +174,13 @@ def test_a_searcher_of_ray_tune_is_told_everything_once(search: str) -> None:
     from astrarium.tuning.ray_tune.sampler import RayTuneSampler
 
     mine = searcher()
-    found = run(CIFAR, search, "dynamic-fluid", 4, 0, SMALL[search], sampler=RayTuneSampler(mine, SPACE))
-    own = [each for each in found.candidates if each.source is None]
+    record = run(CIFAR, search, "dynamic-fluid", 4, 0, SMALL[search], sampler=RayTuneSampler(mine, SPACE))
+    own = [candidate for candidate in record.candidates if candidate.source is None]
     assert len(mine.suggested) == len(own)
     assert mine.ended.keys() == set(mine.suggested)
     assert not any(error for _, error in mine.ended.values())
-    heard = Counter((name, result["training_iteration"]) for name, result in mine.results)
-    assert len(heard) == len(mine.results) == sum(len(each.history) for each in own)
+    reports = Counter((name, result["training_iteration"]) for name, result in mine.results)
+    assert len(reports) == len(mine.results) == sum(len(candidate.history) for candidate in own)
     for candidate in own:
         result, _ = mine.ended[f"{candidate.configuration.id:05d}"]
         assert result["accuracy"] == candidate.value
@@ -190,8 +190,8 @@ def test_a_searcher_that_has_finished_ends_a_grid() -> None:
     from astrarium.tuning.ray_tune.sampler import RayTuneSampler
 
     mine = searcher()
-    found = run(CIFAR, "grid", "fifo", 4, 0, {"iterations": 2}, sampler=RayTuneSampler(mine, SPACE))
-    assert len(found.candidates) == 20
+    record = run(CIFAR, "grid", "fifo", 4, 0, {"iterations": 2}, sampler=RayTuneSampler(mine, SPACE))
+    assert len(record.candidates) == 20
 
 
 def test_ray_tunes_optuna_searcher_works_through_rungs() -> None:
@@ -202,10 +202,10 @@ def test_ray_tunes_optuna_searcher_works_through_rungs() -> None:
 
     mine = OptunaSearch(metric="accuracy", mode="max", seed=1)
     sampler = RayTuneSampler(mine, SPACE, "max")
-    found = run(CIFAR, "sync-bohb", "dynamic-fluid", 4, 0, {"iterations": 9}, sampler=sampler)
+    record = run(CIFAR, "sync-bohb", "dynamic-fluid", 4, 0, {"iterations": 9}, sampler=sampler)
     study: Any = mine._ot_study
     states = Counter(trial.state.name for trial in study.trials)
-    assert states == {"COMPLETE": len(found.candidates)}
+    assert states == {"COMPLETE": len(record.candidates)}
 
 
 def test_what_is_no_searcher_is_refused() -> None:

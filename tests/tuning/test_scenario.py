@@ -43,10 +43,10 @@ def run_scenario(scenario: TuningScenario) -> TuningRecord:
     return record
 
 
-def told(raw: Any) -> InputError:
-    with pytest.raises(InputError) as found:
+def error_of(raw: Any) -> InputError:
+    with pytest.raises(InputError) as raised:
         parse(raw)
-    return found.value
+    return raised.value
 
 
 def changed(base: dict[str, Any], **changes: Any) -> dict[str, Any]:
@@ -77,9 +77,9 @@ def test_a_task_may_be_written_in_the_file() -> None:
 def test_a_space_may_be_a_part_of_the_tasks() -> None:
     space = {"learning_rate": {"options": [1e-4, 1e-3]}, "momentum": {"low": 0.5, "high": 0.6}}
     record = run_scenario(parse(changed(KNOWN, space=space)))
-    values = [each.values for each in record.candidates]
-    assert {each["learning_rate"] for each in values} == {1e-4, 1e-3}
-    assert all(0.5 <= each["momentum"] <= 0.6 for each in values)
+    values = [candidate.values for candidate in record.candidates]
+    assert {candidate["learning_rate"] for candidate in values} == {1e-4, 1e-3}
+    assert all(0.5 <= candidate["momentum"] <= 0.6 for candidate in values)
 
 
 def test_a_target_ends_the_search() -> None:
@@ -215,7 +215,7 @@ def test_a_live_file_may_have_a_task_too(live: Path) -> None:
     ],
 )
 def test_mistakes_are_told(raw: Any, field: str, expected: str) -> None:
-    error = told(raw)
+    error = error_of(raw)
     assert error.field == field
     assert expected in error.expected
 
@@ -241,10 +241,10 @@ def test_mistakes_of_live_files_are_told(live: Path, override: str, field: str, 
     (live.parent / "empty.py").write_text("1\n")
     (live.parent / "obj.py").write_text("def objective(trial):\n    return trial.suggest_float('x', 0, 1)\n")
     (live.parent / "broken.py").write_text("def build(:\n")
-    with pytest.raises(InputError) as found:
+    with pytest.raises(InputError) as raised:
         load(live, [override])
-    assert (found.value.field, found.value.source) == (field, str(live))
-    assert expected in found.value.expected
+    assert (raised.value.field, raised.value.source) == (field, str(live))
+    assert expected in raised.value.expected
 
 
 def test_a_file_that_is_not_there() -> None:
@@ -262,8 +262,8 @@ def test_a_policy_that_is_chosen_later_is_checked_too() -> None:
 
 def sampled(scenario: TuningScenario, count: int = 4) -> list[Any]:
     sampler = sampler_of(scenario.sampler, scenario.space, scenario.goal, scenario.seed)
-    found = [sampler.ask() for _ in range(count)]
-    return [None if each is None else each.values for each in found]
+    configurations = [sampler.ask() for _ in range(count)]
+    return [None if configuration is None else configuration.values for configuration in configurations]
 
 
 @pytest.mark.parametrize(
@@ -313,8 +313,8 @@ def test_a_grid_of_optunas_ends(sampler: str) -> None:
         OWN, search=search, space=space, sampler={"optuna": sampler}, task={**OWN["task"], "knobs": {}}
     )
     record = run_scenario(parse(raw))
-    found = [(each.values["rate"], each.values["layers"]) for each in record.candidates]
-    assert sorted(found) == [(rate, layers) for rate in (0.1, 0.2, 0.3) for layers in (1, 2, 3)]
+    combinations = [(candidate.values["rate"], candidate.values["layers"]) for candidate in record.candidates]
+    assert sorted(combinations) == [(rate, layers) for rate in (0.1, 0.2, 0.3) for layers in (1, 2, 3)]
 
 
 def test_optuna_draws_a_whole_search() -> None:
@@ -336,7 +336,7 @@ def test_optuna_draws_a_whole_search() -> None:
 )
 def test_mistakes_about_a_librarys_sampler(sampler: Any, field: str, expected: str) -> None:
     scenario = parse(changed(KNOWN, sampler=sampler))
-    with pytest.raises(InputError) as found:
+    with pytest.raises(InputError) as raised:
         sampled(scenario)
-    assert found.value.field == field
-    assert expected in found.value.expected
+    assert raised.value.field == field
+    assert expected in raised.value.expected

@@ -40,9 +40,9 @@ class Noted(RandomSampler):
         self.told: list[tuple[int, float | None, Standing]] = []
 
     def adopt(self, values: Any) -> Configuration:
-        found = super().adopt(values)
-        self.asked.append(found.id)
-        return found
+        configuration = super().adopt(values)
+        self.asked.append(configuration.id)
+        return configuration
 
     def report(self, id: int, iterations: int, value: float) -> bool:
         self.reported.append((id, iterations, value))
@@ -101,7 +101,7 @@ class Played:
         return [(len(group), group[0].total) for group in self.groups]
 
     def standings(self) -> Counter[Standing]:
-        return Counter(each.standing for each in self.session.candidates.values())
+        return Counter(candidate.standing for candidate in self.session.candidates.values())
 
 
 def by_number(trial: Trial) -> float:
@@ -206,7 +206,7 @@ def test_where_all_fail_the_search_ends(search: str) -> None:
 def test_grid_and_random_are_one_group() -> None:
     played = Played(made("grid", iterations=5), by_number, GridSampler(SPACE))
     assert played.sizes() == [(3 * 3, 5)]
-    assert [each.values["layers"] for each in played.session.candidates.values()] == [1, 2, 4] * 3
+    assert [candidate.values["layers"] for candidate in played.session.candidates.values()] == [1, 2, 4] * 3
     assert Played(made("random", candidates=11, iterations=4), by_number).sizes() == [(11, 4)]
     assert played.standings() == {Standing.COMPLETE: 9}
 
@@ -309,7 +309,9 @@ def test_pbt_copies_the_best_over_the_worst() -> None:
         assert 0 <= copied["x"] <= 1
         assert copied["x"] in (pytest.approx(source["x"] * 1.2), pytest.approx(source["x"] / 1.2), 1.0)
         assert copied["layers"] in range(1, 5)
-    assert {n for n, each in played.session.candidates.items() if each.standing is Standing.STOPPED} == {
+    assert {
+        n for n, candidate in played.session.candidates.items() if candidate.standing is Standing.STOPPED
+    } == {
         *(0, 1),  # the worst of the first interval
         *(2, 3),
     }
@@ -345,11 +347,11 @@ def test_results_of_a_rung_are_told_in_the_order_of_candidates() -> None:
     def worth(trial: Trial) -> float | None:
         return None if trial.candidate % 5 == 1 else float(trial.candidate * 7 % 11)
 
-    said = []
+    reports = []
     for pick in (lambda count: 0, lambda count: count - 1, lambda count: count // 2):
         played = Played(made("sync-bohb", iterations=9), worth, pick=pick)
-        said.append((played.sampler.reported, played.sampler.told, played.sizes()))
-    assert said[0] == said[1] == said[2]
+        reports.append((played.sampler.reported, played.sampler.told, played.sizes()))
+    assert reports[0] == reports[1] == reports[2]
 
 
 def test_a_candidate_that_the_samplers_library_stops_goes_no_further() -> None:

@@ -8,7 +8,7 @@ from functools import partial
 
 from _measure import Row
 from astrarium.core.quantities import SECOND
-from astrarium.device.salus import trace
+from astrarium.device.salus_trace import trace
 from lanes_parts.stage import Stage, Trainer, plain_time, say, together
 
 KINDS = (("resnet50", 32), ("resnet18", 64), ("mobilenet_v2", 64), ("bert_base", 8), ("transformer", 16))

@@ -240,7 +240,7 @@ def check_alike(one: Any, other: Any) -> None:
 
 
 def show(found: list[Found], single: dict[str, list[float]], modes: Sequence[str]) -> None:
-    native = "native" if extension("_express") is not None else "Python (no extension)"
+    native = "native" if extension("_tensors") is not None else "Python (no extension)"
     print(f"gathering: {native}\n")
     print("| model | size | values | mode | items/s | GPU computes | interval | compute | CPU of a batch |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")

@@ -17,8 +17,10 @@
 #include <vector>
 
 #include "common/memory_return.h"
+#include "front/connection_table.h"
 #include "front/event_thread.h"
 #include "front/grpc/stream.h"
+#include "front/http_limits.h"
 #include "front/keys.h"
 #include "front/reasons.h"
 #include "protocol/plain_calls.h"
@@ -55,7 +57,7 @@ struct GrpcConnection {
   int fd = -1;  // -1: this place is free
   ConnectionNumber number = 0;
   std::unique_ptr<GrpcHttp2> http2;
-  Bytes in;                              // part of a frame
+  ByteQueue in;                          // part of a frame
   std::size_t sent = 0;                  // bytes of http2->out()
   Time since = 0;                        // when the client last took something of what waits for it, or nothing waited
   std::size_t moved = 0;                 // bytes of http2->moved() then
@@ -762,7 +764,7 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
   std::size_t heads_ = 0, reported_ = 0;  // bytes of heads of this thread's connections, and as others know them
   MemoryReturn memory_;
   GrpcConnection* reads_ = nullptr;  // the connection that is being read
-  Connections<GrpcConnection> connections_;
+  ConnectionTable<GrpcConnection> connections_;
   std::vector<ConnectionNumber> marked_;
 };
 

@@ -42,7 +42,7 @@ struct GrpcStream : Http2Stream, Caller {
   std::size_t cost = 0;          // bytes that it is counted for, head and all, while it is open
   std::uint64_t passed = 0;      // the number of the call on its way to Python
   Time received = 0, since = 0;  // when the head came, and the message that arrives began to
-  Bytes in;                      // part of a message, with its prefix
+  ByteQueue in;                  // part of a message, with its prefix
   std::size_t untaken = 0;       // bytes of messages that Python has not taken, with what each one costs
 
   std::string_view view(const Place& place) const { return std::string_view(metadata).substr(place.at, place.size); }

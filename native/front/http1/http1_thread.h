@@ -15,9 +15,11 @@
 #include <utility>
 
 #include "front/call_tickets.h"
+#include "front/connection_table.h"
 #include "front/event_thread.h"
 #include "front/http1/connection.h"
 #include "front/http1/request_reader.h"
+#include "front/http_limits.h"
 #include "front/keys.h"
 #include "front/long_way.h"
 #include "protocol/plain_calls.h"
@@ -544,7 +546,7 @@ class Http1Thread : public EventThread {
   RequestReader reader_;
   protocol::AnswerWriter writer_;
   std::unique_ptr<char[]> buffer_ = std::make_unique_for_overwrite<char[]>(kRead);
-  Connections<Connection> connections_;
+  ConnectionTable<Connection> connections_;
 };
 
 }  // namespace astrarium::front

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "front/http1/connection.h"
+#include "front/byte_queue.h"
 #include "front/http2/fields.h"
 #include "front/http2/frames.h"
 #include "front/http2/header_compression.h"
@@ -30,7 +30,7 @@ struct Http2Stream {
   bool client_ended = false;          // it sends no more
   bool has_head = false;              // the client has our first headers
   bool ends = false, waits = false;   // once `out` is sent so is `trailers`; it is among those that wait
-  Bytes out;                          // data for which there was no window yet
+  ByteQueue out;                      // data for which there was no window yet
   std::string trailers;               // a header block
 };
 

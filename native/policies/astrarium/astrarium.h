@@ -63,7 +63,7 @@ class Astrarium final : public WindowScheduler<RequestQueue, Astrarium> {
 
   static std::unique_ptr<Applications> crowd_of(const Model& model, const Parameters& p) {
     if (!model.dynamic) return nullptr;
-    return std::make_unique<Applications>(model, p.integers.at("memory"), static_cast<Lines>(p.integers.at("queues")));
+    return std::make_unique<Applications>(model, p.integers.at("memory"), static_cast<Lines>(p.integers.at("lines")));
   }
 
   int line_of(std::int64_t id) const {

@@ -87,8 +87,8 @@ def share(parties: Sequence[Party], sharing: Sharing, duration: Time, warmup: Ti
         **sharing.model,
     )
     outcomes = [
-        _outcome(party, found, duration, warmup)
-        for party, found in zip(parties, columns["clients"], strict=True)
+        _outcome(party, client, duration, warmup)
+        for party, client in zip(parties, columns["clients"], strict=True)
     ]
     after = columns["knobs"]
     learnt = {name: getattr(after, name) for name in ("latency", "sm_threshold", "harm")}
@@ -145,10 +145,10 @@ def _client(gate: Any, party: Party) -> Any:
     )
 
 
-def _outcome(party: Party, found: dict[str, Any], duration: Time, warmup: Time) -> Outcome:
-    counted = found["arrival"] >= warmup
-    latency = (found["end"] - found["arrival"])[counted] / MILLISECOND
-    service = (found["end"] - found["begin"])[counted] / MILLISECOND
-    rate = found["kernels"] / len(party.trace.launches) / (duration / SECOND)
-    held = dict(found["held"])
-    return Outcome(party.name, latency, service, rate, held, found["held_ns"] / SECOND, found["launches"])
+def _outcome(party: Party, client: dict[str, Any], duration: Time, warmup: Time) -> Outcome:
+    counted = client["arrival"] >= warmup
+    latency = (client["end"] - client["arrival"])[counted] / MILLISECOND
+    service = (client["end"] - client["begin"])[counted] / MILLISECOND
+    rate = client["kernels"] / len(party.trace.launches) / (duration / SECOND)
+    held = dict(client["held"])
+    return Outcome(party.name, latency, service, rate, held, client["held_ns"] / SECOND, client["launches"])

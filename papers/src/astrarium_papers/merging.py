@@ -27,8 +27,8 @@ def merged(page: str, again: str) -> str:
     before = head[: _LINE.search(head).start()]  # type: ignore[union-attr]
     after = head[_ends(head) :]
     table = "\n".join(lines[name] for name in sorted(lines, key=by_number))
-    found = old | new
-    return before + table + after + "".join(found[name] for name in sorted(found, key=by_number))
+    both = old | new
+    return before + table + after + "".join(both[name] for name in sorted(both, key=by_number))
 
 
 def _sections(page: str) -> dict[str, str]:
@@ -48,8 +48,8 @@ def _ends(head: str) -> int:
 
 
 def _command(head: str) -> str:
-    found = _COMMAND.search(head)
-    return found[0] if found else ""
+    match = _COMMAND.search(head)
+    return match[0] if match else ""
 
 
 def main(page: str, *again: str) -> None:

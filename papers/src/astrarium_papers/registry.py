@@ -69,12 +69,12 @@ class Reproduction(msgspec.Struct):
 
 
 def names() -> list[str]:
-    found = []
+    listed = []
     for source in SOURCES:
         package = importlib.import_module(f"astrarium_papers.{source}")
         modules = [module.name for module in pkgutil.iter_modules(package.__path__)]
-        found += [f"{source}/{name}" for name in modules if not name.startswith("_")]
-    return sorted(found, key=by_number)
+        listed += [f"{source}/{name}" for name in modules if not name.startswith("_")]
+    return sorted(listed, key=by_number)
 
 
 def spelled(name: str) -> str:

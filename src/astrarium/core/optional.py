@@ -13,7 +13,9 @@ from astrarium.core.errors import InputError
 
 @cache
 def extension(name: str) -> Any | None:
-    """`_native` (simulation, policies), `_express`, `_front` (servers), `_gate`, `_placement`, or None."""
+    """Return a compiled module by its name, such as `_simulator`, or None where it is not there.
+
+    `native/README.md` says which ones there are, and what each holds."""
     try:
         return import_module(f"astrarium.{name}")
     except ImportError:

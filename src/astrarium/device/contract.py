@@ -18,7 +18,7 @@ NEW_LANE = -1
 class Admit(msgspec.Struct, frozen=True, tag=True, gc=False):
     """Load a job that waits: its persistent memory stays on the GPU, its iterations will run in *lane*.
 
-    A lane that is too small for them is made larger, for which there must be room.
+    A lane that is too small for them is made larger, for which memory must be free.
     """
 
     job: int

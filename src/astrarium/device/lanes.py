@@ -44,7 +44,7 @@ class Layout:
         self._settled = True  # there is nothing to close, and nothing to make smaller
 
     @property
-    def room(self) -> int:
+    def free(self) -> int:
         """Return the free bytes between the last lane and persistent memory."""
         top = self.lanes[-1].end if self.lanes else 0
         return self.capacity - sum(self.persistent.values()) - top
@@ -60,10 +60,10 @@ class Layout:
     def find(self, persistent: int, ephemeral: int, busy: Collection[int] = ()) -> int | None:
         """Return a lane for a job that needs this much, NEW_LANE, or None. *busy* are lanes in the middle of
         an iteration: neither they nor those that lie beyond them can be made larger now."""
-        if persistent + ephemeral <= self.room:
+        if persistent + ephemeral <= self.free:
             return NEW_LANE
         fitting = [lane for lane in self.lanes if lane.size >= ephemeral]
-        if fitting and persistent <= self.room:
+        if fitting and persistent <= self.free:
             return min(fitting, key=lambda lane: (lane.size, len(lane.jobs))).id
         return self._resizable(persistent, ephemeral, busy)
 
@@ -78,9 +78,7 @@ class Layout:
         growth = max(0, ephemeral - lane.size)
         beyond = self.lanes[self.lanes.index(lane) :]
         movable = not growth or not any(other.id in busy for other in beyond)
-        return movable and persistent + growth <= self.room
-
-    # changes
+        return movable and persistent + growth <= self.free
 
     def open(self, job: int, persistent: int, ephemeral: int) -> Lane:
         top = self.lanes[-1].end if self.lanes else 0
@@ -100,13 +98,13 @@ class Layout:
 
     def change(self, job: int, persistent: int, ephemeral: int, busy: Collection[int] = ()) -> bool:
         """Change the needs of a job: its lane grows in place, or moves beyond all others. Return False, with
-        nothing changed, where there is no room."""
+        nothing changed, where it does not fit."""
         lane = self.lane_of(job)
         assert lane is not None
         more = persistent - self.persistent[job]
         if not self.fits(lane, more, ephemeral, busy):
             size = max(lane.size, ephemeral)
-            if lane.id in busy or more + size > self.room:
+            if lane.id in busy or more + size > self.free:
                 return False
             lane.base = self.lanes[-1].end
             lane.size = size
@@ -138,10 +136,8 @@ class Layout:
             self._settled &= bool(lane.jobs) and (lane.base, lane.size) == (end, lane.needed)
             end = lane.end
 
-    # the invariant
-
     def safe(self) -> bool:
         """Tell whether nothing overlaps, and every lane holds the largest iteration that may run in it."""
         ends = [0, *(lane.end for lane in self.lanes)]
         apart = all(lane.base >= end for lane, end in zip(self.lanes, ends, strict=False))
-        return apart and self.room >= 0 and all(lane.needed <= lane.size for lane in self.lanes)
+        return apart and self.free >= 0 and all(lane.needed <= lane.size for lane in self.lanes)

@@ -20,7 +20,7 @@ Arrival = tuple[Time, Job]
 
 
 def prepare(scenario: JobScenario, policy: IterationPolicy, watching: Watching) -> Simulation[DeviceRecord]:
-    """Make the books, the world and the arrivals of a scenario."""
+    """Make the state, the world and the arrivals of a scenario."""
     gpu = scenario.gpu
     state = DeviceState(gpu.memory)
     spans = Spans(state)

@@ -55,20 +55,20 @@ class JobsSummary(msgspec.Struct, frozen=True):
 
 
 def summarize(record: DeviceRecord) -> JobsSummary:
-    found = summary(record.rows)
+    numbers = summary(record.rows)
     outcomes = [row.outcome for row in record.rows]
     return JobsSummary(
         policy=record.policy,
         jobs=len(record.rows),
         outcomes={kind.name.lower(): outcomes.count(kind) for kind in Outcome if kind in outcomes},
-        **{f"{name}_s": getattr(found, name) / SECOND for name in _TIMES},
+        **{f"{name}_s": getattr(numbers, name) / SECOND for name in _TIMES},
         switches=sum(row.switches for row in record.rows),
         lanes=_at_once(record),
     )
 
 
 def _at_once(record: DeviceRecord) -> int:
-    """Spans of different lanes that overlap; where one ends as another starts they do not."""
+    """Count spans of different lanes that overlap; where one ends as another starts they do not."""
     changes = [(span.start, 1) for span in record.spans] + [(span.end, -1) for span in record.spans]
     running = most = 0
     for _, change in sorted(changes):
@@ -78,28 +78,33 @@ def _at_once(record: DeviceRecord) -> int:
 
 
 def overview_table(summaries: Mapping[str, JobsSummary]) -> Table:
-    """One row for each policy. Times in minutes where they are long."""
-    unit, size = unit_of(max(each.makespan_s for each in summaries.values()))
+    """Make one row for each policy, with times in minutes where they are long."""
+    unit, size = unit_of(max(of_policy.makespan_s for of_policy in summaries.values()))
     times = ("makespan", "mean queueing", "mean completion", "p95 completion")
     table = plain_table("policy", "finished", *(f"{name} {unit}" for name in times), "switches", "lanes")
-    for label, each in summaries.items():
-        seconds = (each.makespan_s, each.mean_queueing_s, each.mean_completion_s, each.p95_completion_s)
-        finished = f"{each.outcomes.get('finished', 0)}/{each.jobs}"
-        counts = (f"{each.switches:,}", str(each.lanes))
+    for label, of_policy in summaries.items():
+        seconds = (
+            of_policy.makespan_s,
+            of_policy.mean_queueing_s,
+            of_policy.mean_completion_s,
+            of_policy.p95_completion_s,
+        )
+        finished = f"{of_policy.outcomes.get('finished', 0)}/{of_policy.jobs}"
+        counts = (f"{of_policy.switches:,}", str(of_policy.lanes))
         table.add_row(label, finished, *(f"{time / size:,.1f}" for time in seconds), *counts)
     return table
 
 
 def jobs_table(record: DeviceRecord) -> Table:
-    """In order of arrival; the first if there are very many."""
+    """Make rows in order of arrival; of the first jobs if there are very many."""
     unit, size = unit_of(_end(record) / SECOND)
     names = (f"{name} {unit}" for name in ("arrived", "admitted", "started", "ended"))
     table = plain_table("job", *names, "turns", "outcome")
     for row in record.rows[:_MOST_JOBS]:
         moments = (row.arrived, row.admitted, row.started, row.ended)
         instants = ("-" if at < 0 else f"{at / SECOND / size:,.1f}" for at in moments)
-        told = as_it_is(": ".join(part for part in (row.outcome.name.lower(), row.reason) if part))
-        table.add_row(as_it_is(row.job.name), *instants, f"{row.done:,}", told)
+        ending = as_it_is(": ".join(part for part in (row.outcome.name.lower(), row.reason) if part))
+        table.add_row(as_it_is(row.job.name), *instants, f"{row.done:,}", ending)
     if len(record.rows) > _MOST_JOBS:
         table.caption = f"the first {_MOST_JOBS} of {len(record.rows)} jobs"
     return table
@@ -133,18 +138,18 @@ def rows(record: DeviceRecord) -> Mapping[str, Mapping[str, Sequence[Any]]]:
 def explain(run: Run[JobScenario, DeviceRecord], item: str) -> list[str]:
     """Say when a job came, was let in, had its turns and ended."""
     row = picked({row.job.name: row for row in run.record.rows}, item, "job")
-    told = [f"{row.job.name}, under {run.label}", f"It arrives at {moment(row.arrived)}."]
+    lines = [f"{row.job.name}, under {run.label}", f"It arrives at {moment(row.arrived)}."]
     if row.admitted >= 0:
-        told.append(f"It is let in at {moment(row.admitted)}, and first runs at {moment(row.started)}.")
+        lines.append(f"It is let in at {moment(row.admitted)}, and first runs at {moment(row.started)}.")
     turns = [span for span in run.record.spans if span.job == row.job.id]
-    told += [
+    lines += [
         f"It has lane {span.lane} from {moment(span.start)} to {moment(span.end)}."
         for span in turns[:_MOST_TOLD]
     ]
     if len(turns) > _MOST_TOLD:
-        told.append(f"It has the GPU {len(turns) - _MOST_TOLD:,} more times.")
+        lines.append(f"It has the GPU {len(turns) - _MOST_TOLD:,} more times.")
     why = f": {row.reason}" if row.reason else ""
-    return [*told, f"It ends at {moment(row.ended)}, {row.outcome.name.lower()}{why}."]
+    return [*lines, f"It ends at {moment(row.ended)}, {row.outcome.name.lower()}{why}."]
 
 
 def turns_timeline(record: DeviceRecord) -> Entry:
@@ -172,7 +177,7 @@ def _cells(row: JobRow) -> list[Any]:
 
 
 def draw_turns(records: Sequence[tuple[str, DeviceRecord]], path: Path) -> None:
-    """A panel for each policy, a line for each job: gray while it waits, else in its lane's color."""
+    """Draw a panel for each policy, with a row for each job: gray while it waits, else its lane's color."""
     from astrarium.run.plots import COLORS, margins, picture
 
     shown = min(_MOST_SHOWN, max(len(record.rows) for _, record in records))
@@ -188,7 +193,7 @@ def draw_turns(records: Sequence[tuple[str, DeviceRecord]], path: Path) -> None:
 
 
 def _panel(ax: Any, record: DeviceRecord, shown: int, size: float, colors: Sequence[str]) -> None:
-    """One collection of bars for each job: thousands of turns are drawn in a moment."""
+    """Draw one collection of bars for each job: thousands of turns are drawn in a moment."""
     lanes = _side_by_side(record.spans)
     spans: dict[int, list[Span]] = {}
     for span in record.spans:
@@ -207,13 +212,13 @@ def _panel(ax: Any, record: DeviceRecord, shown: int, size: float, colors: Seque
 
 
 def _side_by_side(spans: Sequence[Span]) -> dict[int, int]:
-    """A place for each lane, the lowest that none of those still open has."""
+    """Return a place for each lane, the lowest that none of those still open has."""
     opened = {span.lane: span.start for span in reversed(spans)}
     closed = {span.lane: span.end for span in spans}
     places: dict[int, int] = {}
-    for lane in sorted(opened, key=lambda each: (opened[each], each)):
-        taken = {place for other, place in places.items() if closed[other] > opened[lane]}
-        places[lane] = next(place for place in range(len(taken) + 1) if place not in taken)
+    for lane in sorted(opened, key=lambda lane: (opened[lane], lane)):
+        occupied = {place for other, place in places.items() if closed[other] > opened[lane]}
+        places[lane] = next(place for place in range(len(occupied) + 1) if place not in occupied)
     return places
 
 

@@ -30,8 +30,8 @@ class RunningIteration:
 
 
 class DeviceState(LevelState[contract.Event, contract.Action]):
-    """The state holds the books of all jobs. *capacity* is the GPU's memory in bytes. Where jobs are
-    *resident*, as live ones are, waiting jobs have their persistent memory on the GPU already."""
+    """*capacity* is the GPU's memory in bytes. Where jobs are *resident*, as live ones are, waiting jobs have
+    their persistent memory on the GPU already."""
 
     level = "device"
 
@@ -68,8 +68,6 @@ class DeviceState(LevelState[contract.Event, contract.Action]):
         self.running.clear()
         self.layout.settle()
 
-    # what a policy asks
-
     def row(self, job: int) -> JobRow:
         return self.ledger.rows[job]
 
@@ -78,11 +76,11 @@ class DeviceState(LevelState[contract.Event, contract.Action]):
         return job.iteration * (job.iterations - self.row(job.id).done)
 
     def claim(self, job: Job) -> int:
-        """Return the persistent memory that must have room when a waiting job is admitted: its own, and
+        """Return the persistent memory that must be free when a waiting job is admitted: its own, and
         what other waiting jobs have there already. A job that would be alone needs its own only: one has
         to begin."""
         if self._resident and self.layout.lanes:
-            return sum(each.persistent for each in self.waiting.values())
+            return sum(other.persistent for other in self.waiting.values())
         return job.persistent
 
     def credit(self, job: int) -> Time:
@@ -92,8 +90,6 @@ class DeviceState(LevelState[contract.Event, contract.Action]):
 
     def idle(self, lane: int) -> bool:
         return lane not in self.running
-
-    # events
 
     def _arrived(self, now: Time, event: contract.JobArrived) -> None:
         self.waiting[event.job.id] = event.job
@@ -126,7 +122,7 @@ class DeviceState(LevelState[contract.Event, contract.Action]):
             self.layout.settle(self.running)
 
     def _needs_changed(self, now: Time, event: contract.NeedsChanged) -> None:
-        """Change a job's needs; a job without room for them ends, and other jobs keep what they have."""
+        """Change a job's needs; a job ends for which they are too large, and others keep what they have."""
         job = event.job
         layout = self.layout
         home = self.admitted if job in self.admitted else self.waiting
@@ -137,7 +133,7 @@ class DeviceState(LevelState[contract.Event, contract.Action]):
         else:
             fits = event.persistent + event.ephemeral <= layout.capacity
         if not fits:
-            self._leave(now, job, Outcome.FAILED, _no_room(event, layout.room))
+            self._leave(now, job, Outcome.FAILED, _too_large(event, layout.free))
             return
         fields = {"persistent": event.persistent, "ephemeral": event.ephemeral}
         home[job] = self.row(job).job = msgspec.structs.replace(home[job], **fields)
@@ -156,20 +152,18 @@ class DeviceState(LevelState[contract.Event, contract.Action]):
             self._end(now, job, outcome, reason)
             self.layout.settle(self.running)
 
-    # actions
-
     def _admit(self, now: Time, action: contract.Admit) -> None:
         job = self._waiting(action, action.job)
         layout = self.layout
         claim = self.claim(job)
         if action.lane == contract.NEW_LANE:
-            if claim + job.ephemeral > layout.room:
-                raise InvalidAction(f"{action!r}: there is no room for another lane ({layout.room} bytes)")
+            if claim + job.ephemeral > layout.free:
+                raise InvalidAction(f"{action!r}: there is no room for another lane ({layout.free} bytes)")
             layout.open(job.id, job.persistent, job.ephemeral)
         else:
             lane = layout.lane(action.lane)
             if lane is None or not layout.fits(lane, claim, job.ephemeral, self.running):
-                raise InvalidAction(f"{action!r}: it does not fit into that lane now ({layout.room} bytes)")
+                raise InvalidAction(f"{action!r}: it does not fit into that lane now ({layout.free} bytes)")
             layout.join(lane, job.id, job.persistent, job.ephemeral)
         self._credits.came(job.id)
         self.admitted[job.id] = self.waiting.pop(job.id)
@@ -203,8 +197,6 @@ class DeviceState(LevelState[contract.Event, contract.Action]):
             if home is None or home.id != lane:
                 raise BrokenBooks(f"job {running.job} runs in lane {lane}, which is not its own")
 
-    # helpers
-
     def _waiting(self, action: contract.Action, job: int) -> Job:
         if job not in self.waiting:
             raise InvalidAction(f"{action!r}: job {job} is not waiting")
@@ -233,8 +225,8 @@ class DeviceState(LevelState[contract.Event, contract.Action]):
         self.waiting.pop(job, None)
 
 
-def _no_room(event: contract.NeedsChanged, room: int) -> str:
+def _too_large(event: contract.NeedsChanged, free: int) -> str:
     return (
         f"it needs more than was known of it ({event.persistent} bytes that stay, "
-        f"{event.ephemeral} for an iteration), and the GPU has {room} left"
+        f"{event.ephemeral} for an iteration), and the GPU has {free} left"
     )

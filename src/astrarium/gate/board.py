@@ -84,7 +84,7 @@ class ClientView(msgspec.Struct, frozen=True):
 
 
 class BoardView(msgspec.Struct, frozen=True):
-    """A view shows the board at one instant. Times are those of the monotonic clock."""
+    """The extension makes a view of the board's memory; times are those of the monotonic clock."""
 
     path: str
     now: Time

@@ -22,7 +22,9 @@ class BoardSetting(msgspec.Struct, frozen=True):
 
 
 def settings_table() -> dict[str, BoardSetting]:
-    return {each.name: each for each in msgspec.convert(native().setting_table(), list[BoardSetting])}
+    return {
+        setting.name: setting for setting in msgspec.convert(native().setting_table(), list[BoardSetting])
+    }
 
 
 FORM = "NAME=VALUE, such as window=150us"

@@ -21,7 +21,7 @@ _QUEUES = {"CUDA_DEVICE_MAX_CONNECTIONS": "32"}
 
 @dataclass(frozen=True)
 class Client:
-    """A client is a program under the gate, and these fields are what the gate is told of it."""
+    """A client is a program under the gate, which gets these fields by environment variables."""
 
     name: str
     gpu: str
@@ -47,10 +47,10 @@ def client_environment(base: Mapping[str, str], gate: Path, client: Client) -> d
 
 def _told(client: Client) -> dict[str, str]:
     paths = {"BOARD": client.board, "PROFILE": client.profile, "RECORD": client.record}
-    told = {"CLASS": client.kind, "NAME": client.name, "POLICY": client.policy}
-    told |= {name: str(path.absolute()) for name, path in paths.items() if path is not None}
-    told |= {"COVERAGE": "1"} if client.coverage else {}
-    return {f"{PREFIX}{name}": value for name, value in told.items() if value}
+    values = {"CLASS": client.kind, "NAME": client.name, "POLICY": client.policy}
+    values |= {name: str(path.absolute()) for name, path in paths.items() if path is not None}
+    values |= {"COVERAGE": "1"} if client.coverage else {}
+    return {f"{PREFIX}{name}": value for name, value in values.items() if value}
 
 
 def _searched(gate: Path, others: str) -> str:

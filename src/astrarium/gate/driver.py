@@ -53,7 +53,7 @@ class NoGpu(AstrariumError):
 
 
 class GpuInfo(NamedTuple):
-    """The driver tells a GPU's name and its number of SMs."""
+    """The driver knows a GPU by this name, and with so many SMs."""
 
     name: str
     sms: int
@@ -120,38 +120,46 @@ def chosen_gpu(number: int = 0, environ: Mapping[str, str] = os.environ) -> str:
 
 def probe(driver: Path, gpu: str, environ: Mapping[str, str] = os.environ) -> GpuInfo:
     """Ask the driver itself for a GPU's name and size: cuInit, then its devices."""
-    _, sms, name = _asked(driver, gpu, {**environ, VISIBLE: gpu})
-    return GpuInfo(name, int(sms))
+    answer = _ask(driver, gpu, {**environ, VISIBLE: gpu})
+    return GpuInfo(answer.name, answer.sms)
 
 
 def count_gpus(environ: Mapping[str, str] = os.environ) -> int:
     """Return how many GPUs programs of this environment see, without importing PyTorch."""
     try:
-        return int(_asked(find_driver(environ), environ.get(VISIBLE, "of this machine"), environ)[0])
+        return _ask(find_driver(environ), environ.get(VISIBLE, "of this machine"), environ).gpus
     except NoGpu:
         return 0
 
 
-def _asked(driver: Path, gpu: str, environ: Mapping[str, str]) -> list[str]:
-    """Return how many devices there are, the size of the first one and its name."""
+class _Answer(NamedTuple):
+    """The driver answers how many devices there are, and the size and the name of the first one."""
+
+    gpus: int
+    sms: int
+    name: str
+
+
+def _ask(driver: Path, gpu: str, environ: Mapping[str, str]) -> _Answer:
     asking = {name: value for name, value in environ.items() if name != "LD_PRELOAD"}
     command = [sys.executable, "-I", "-S", "-c", _QUESTION, str(driver)]
     try:
-        told = subprocess.run(command, env=asking, capture_output=True, text=True, timeout=PATIENCE)
+        answer = subprocess.run(command, env=asking, capture_output=True, text=True, timeout=PATIENCE)
     except subprocess.TimeoutExpired:
         raise NoGpu(f"{driver} did not answer within {PATIENCE:.0f} s") from None
-    if told.returncode != 0:
-        raise NoGpu(f"no GPU {gpu}: {_reason(told, driver)} ({_device_files()})")
-    return told.stdout.strip().split(" ", 2)
+    if answer.returncode != 0:
+        raise NoGpu(f"no GPU {gpu}: {_reason(answer, driver)} ({_device_files()})")
+    count, sms, name = answer.stdout.strip().split(" ", 2)
+    return _Answer(int(count), int(sms), name)
 
 
-def _reason(told: subprocess.CompletedProcess[str], driver: Path) -> str:
-    lines = told.stderr.strip().splitlines()
-    if told.returncode < 0:
-        return f"asking {driver} ended with signal {-told.returncode}"
+def _reason(answer: subprocess.CompletedProcess[str], driver: Path) -> str:
+    lines = answer.stderr.strip().splitlines()
+    if answer.returncode < 0:
+        return f"asking {driver} ended with signal {-answer.returncode}"
     return f"{driver}: {lines[-1] if lines else 'no answer'}"
 
 
 def _device_files() -> str:
-    found = sorted(path.name for path in Path("/dev").glob("nvidia[0-9]*"))
-    return f"device files: {', '.join(found)}" if found else "no device files /dev/nvidia0, ..."
+    names = sorted(path.name for path in Path("/dev").glob("nvidia[0-9]*"))
+    return f"device files: {', '.join(names)}" if names else "no device files /dev/nvidia0, ..."

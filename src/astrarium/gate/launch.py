@@ -17,15 +17,15 @@ from astrarium.gate.driver import GpuInfo, find_driver, probe
 from astrarium.gate.library import gate_library, prepared, private_home
 
 DEFAULT_POLICY = "astrarium"
-Carrier = Literal["must", "may", "none"]  # whether MPS is used
+MpsUse = Literal["must", "may", "none"]  # whether MPS is used
 
 
 @dataclass(frozen=True)
 class PreparedLaunch:
-    """A prepared launch has the program's environment, and the line that describes it."""
+    """A prepared launch has the program's environment, and a sentence that describes it."""
 
     environment: dict[str, str]
-    said: str
+    description: str
 
 
 def alone(client: Client, environ: Mapping[str, str] = os.environ) -> PreparedLaunch:
@@ -37,27 +37,27 @@ def alone(client: Client, environ: Mapping[str, str] = os.environ) -> PreparedLa
 
 
 def shared(
-    client: Client, settings: Mapping[str, float], carrier: Carrier, environ: Mapping[str, str] = os.environ
+    client: Client, settings: Mapping[str, float], use_mps: MpsUse, environ: Mapping[str, str] = os.environ
 ) -> PreparedLaunch:
     """Prepare a program on the board of its GPU, beside the programs that are there."""
     driver = find_driver(environ)
     gpu = probe(driver, client.gpu, environ)
     home = private_home(environ)
     gate = prepared(gate_library(environ), driver, home)
-    found = _carried(carrier, home, environ)
+    mps_state = _mps_state(use_mps, home, environ)
     policy = _prepare_board(client, settings, gpu)
-    environment = client_environment({**environ, **found.variables}, gate, client)
-    said = f"{client.name} as {client.kind} on {gpu.name} ({client.gpu}), policy {policy}"
-    return PreparedLaunch(environment, f"{said}, board {client.board}, {found.said}")
+    environment = client_environment({**environ, **mps_state.variables}, gate, client)
+    description = f"{client.name} as {client.kind} on {gpu.name} ({client.gpu}), policy {policy}"
+    return PreparedLaunch(environment, f"{description}, board {client.board}, {mps_state.description}")
 
 
-def _carried(carrier: Carrier, home: Path, environ: Mapping[str, str]) -> mps.Mps:
-    if carrier == "none":
+def _mps_state(use_mps: MpsUse, home: Path, environ: Mapping[str, str]) -> mps.Mps:
+    if use_mps == "none":
         return mps.without(home)
-    found = mps.start(home, environ)
-    if carrier == "must" and not found.running:
-        raise InputError("--policy", None, f"one that does without MPS, as there is {found.said}")
-    return found
+    state = mps.start(home, environ)
+    if use_mps == "must" and not state.running:
+        raise InputError("--policy", None, f"one that does without MPS, as there is {state.description}")
+    return state
 
 
 def _prepare_board(client: Client, settings: Mapping[str, float], gpu: GpuInfo) -> str:

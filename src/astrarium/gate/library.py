@@ -54,10 +54,10 @@ def _usable(folder: Path) -> bool:
         return False
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = folder.lstat()
+        status = folder.lstat()
     except OSError:
         return False
-    return found.st_uid == os.getuid() and not found.st_mode & 0o077 and os.access(folder, os.W_OK)
+    return status.st_uid == os.getuid() and not status.st_mode & 0o077 and os.access(folder, os.W_OK)
 
 
 def prepared(library: Path, driver: Path, home: Path) -> Path:

@@ -28,7 +28,7 @@ class Mps(NamedTuple):
     """MPS runs or not; *variables* are what clients need to find it."""
 
     running: bool
-    said: str
+    description: str
     variables: dict[str, str]
 
 
@@ -51,7 +51,7 @@ class Daemon:
         if not Path(self._environ[PIPE]).is_dir():
             return False  # no daemon was ever there
         try:
-            told = subprocess.run(
+            answer = subprocess.run(
                 [self._control],
                 input=f"{question}\n",
                 env=self._environ,
@@ -61,7 +61,7 @@ class Daemon:
             )
         except (OSError, subprocess.TimeoutExpired):
             return False
-        return told.returncode == 0 and "Cannot find" not in told.stdout + told.stderr
+        return answer.returncode == 0 and "Cannot find" not in answer.stdout + answer.stderr
 
     def start(self) -> str | None:
         """Start the daemon; return what went wrong, or None. It writes to a file: a pipe would stay open for
@@ -91,9 +91,9 @@ class Daemon:
 
 def start(home: Path, environ: Mapping[str, str] = os.environ) -> Mps:
     """Return the daemon that is there, or one that is started now."""
-    found, daemon = _found(home, environ)
+    state, daemon = _found(home, environ)
     if daemon is None:
-        return found
+        return state
     with _alone(home):
         if daemon.answers():
             return Mps(True, "MPS", daemon.variables)
@@ -105,8 +105,8 @@ def start(home: Path, environ: Mapping[str, str] = os.environ) -> Mps:
 
 def status(home: Path, environ: Mapping[str, str] = os.environ) -> Mps:
     """Return the state of MPS without starting anything."""
-    found, daemon = _found(home, environ)
-    return Mps(True, "MPS", daemon.variables) if daemon is not None and daemon.answers() else found
+    state, daemon = _found(home, environ)
+    return Mps(True, "MPS", daemon.variables) if daemon is not None and daemon.answers() else state
 
 
 def _found(home: Path, environ: Mapping[str, str]) -> tuple[Mps, Daemon | None]:

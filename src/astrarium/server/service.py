@@ -63,12 +63,13 @@ class LiveService:
         self.plan = plan
         self.clock = clock
         front: Any = extension("_front")
+        scheduling: Any = extension("_scheduler")
         memory = SharedMemory.create(plan.memory)
         origins = 2 * plan.threads + 1  # HTTP's threads, those of gRPC, and Python
         self.exchange: Exchange = front.Exchange(memory.view, len(plan.models), plan.queue, origins)
         self.networks = Networks(self.exchange)
         tensor_store = TensorStore(memory, self.exchange.arena)
-        scheduler = front.Scheduler(self.exchange, len(plan.workers))
+        scheduler = scheduling.Scheduler(self.exchange, len(plan.workers))
         open_calls = OpenCalls(scheduler, tensor_store, lambda ticket: self.calls.ticket_ended(ticket))
         recorder = None if recording is None else recording.section
         self.coordinator = Coordinator(plan, scheduler, open_calls, clock, recorder)

@@ -102,7 +102,7 @@ def by_twin(
 
 
 def events(arrivals: Arrivals, deadlines: Ints) -> Iterator[tuple[Time, RequestArrived]]:
-    """Arrivals one by one, made in blocks so that a long run needs no list of everything."""
+    """Yield arrivals one by one, made in blocks so that a long run needs no list of everything."""
     for first in range(0, len(arrivals), _BLOCK):
         block = slice(first, first + _BLOCK)
         rows = zip(

@@ -39,7 +39,7 @@ class Requests:
 
 @dataclass(frozen=True)
 class Batches:
-    """In the order of dispatch; `fate` holds `Fate`."""
+    """Batches are in the order of dispatch; `fate` holds `Fate`."""
 
     model: Ints
     gpu: Ints

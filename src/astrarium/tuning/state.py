@@ -165,7 +165,7 @@ class TuningState(LevelState[contract.Event, contract.Action]):
         self.strips.settle(event.trial, row.place)
 
     def _paused(self, now: Time, event: contract.TrialPaused) -> None:
-        """A trial whose GPUs were lost pauses too: only then the iterations it keeps are known."""
+        """Pause a trial, also one whose GPUs were lost: only now the iterations it keeps are known."""
         row = self._current(event.trial, event.run)
         if row is not None:
             self._stop(now, row)

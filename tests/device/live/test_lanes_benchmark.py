@@ -38,11 +38,11 @@ class At:
 
 def marks(sharing: Any, *turns: tuple[int, float, float]) -> list[Any]:
     """Of turns of (job, begin, end) in ms; the GPU's clock is 0.5 ms behind at every beginning."""
-    found = []
+    made = []
     for job, begin, end in turns:
-        found.append(sharing.Mark(job, True, round(begin * 1e6), At(begin + 0.5)))
-        found.append(sharing.Mark(job, False, round(end * 1e6), At(end)))
-    return found
+        made.append(sharing.Mark(job, True, round(begin * 1e6), At(begin + 0.5)))
+        made.append(sharing.Mark(job, False, round(end * 1e6), At(end)))
+    return made
 
 
 def test_a_switch_is_from_the_end_of_a_turn_to_the_beginning_of_anothers(sharing: Any) -> None:
@@ -63,13 +63,13 @@ def test_it_runs_to_the_end_and_writes_rows_with_their_bars(tmp_path: Path) -> N
     command = [sys.executable, str(FOLDER / "lanes.py"), "--out", str(tmp_path), "--pretend", *parts]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads((tmp_path / "lanes.json").read_text())
-    assert found["failed"] == {}
-    assert set(found["seconds"]) == {"switch", "shares", "srtf", "inference"}
-    bars = {row["bar"] for row in found["rows"]}
+    content = json.loads((tmp_path / "lanes.json").read_text())
+    assert content["failed"] == {}
+    assert set(content["seconds"]) == {"switch", "shares", "srtf", "inference"}
+    bars = {row["bar"] for row in content["rows"]}
     assert bars == {1.0, 5.0, 2.0, None}
-    assert all(row["values"] for row in found["rows"])
-    assert found["machine"]["gpu"] == "none (pretended)"
+    assert all(row["values"] for row in content["rows"])
+    assert content["machine"]["gpu"] == "none (pretended)"
     assert (tmp_path / "lanes.md").read_text() in done.stdout
 
 

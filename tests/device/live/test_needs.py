@@ -137,6 +137,6 @@ def test_whatever_changes_when_the_books_stay_safe_and_every_job_ends(
     engine = Engine(state, iteration_policies.get(policy)(), validate=True)
     arrivals = [(10 * id_, JobArrived(job(id_, ephemeral=10 + 10 * id_))) for id_ in range(6)]
     news = [(60 + at, NeedsChanged(*needs)) for at, *needs in script]
-    simulate(engine, sorted([*arrivals, *news], key=lambda each: each[0]), DeviceWorld())
+    simulate(engine, sorted([*arrivals, *news], key=lambda timed: timed[0]), DeviceWorld())
     assert len(state.ledger.rows) == 6
     assert all(row.outcome is not Outcome.OPEN for row in state.ledger.rows.values())

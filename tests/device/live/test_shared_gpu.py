@@ -37,7 +37,7 @@ def gpu_with(policy: str, backend: PlainLaneBackend, steps: list[Step] | None = 
 def together(*work: Callable[[], object]) -> None:
     """What fails in a thread fails here."""
     with ThreadPoolExecutor(len(work)) as threads:
-        for done in [threads.submit(each) for each in work]:
+        for done in [threads.submit(function) for function in work]:
             done.result(PATIENCE)
 
 
@@ -141,8 +141,8 @@ def test_one_jobs_out_of_memory_is_its_own() -> None:
                     pass
 
     together(fails, works)
-    found = {row.job.name: (row.outcome, row.reason) for row in gpu.rows()}
-    assert found == {"greedy": (Outcome.FAILED, "MemoryError: no more"), "modest": (Outcome.FINISHED, "")}
+    endings = {row.job.name: (row.outcome, row.reason) for row in gpu.rows()}
+    assert endings == {"greedy": (Outcome.FAILED, "MemoryError: no more"), "modest": (Outcome.FINISHED, "")}
 
 
 @pytest.mark.parametrize("done", [0, 1, MEASURED])
@@ -222,9 +222,9 @@ def one_job(backend: PlainLaneBackend, excess: Excess, turns: int = 3, **options
 def test_a_leak_is_charged_to_its_job_and_named_once() -> None:
     backend = PlainLaneBackend()
     backend.excess[2] = Excess(20, 40, 9, leaks=True)
-    with pytest.warns(MemoryWarning) as told:
+    with pytest.warns(MemoryWarning) as warned:
         [row] = one_job(backend, Excess(10, 40, 7, ("train.py:12",), leaks=True)).rows()
-    [warning] = told
+    [warning] = warned
     assert str(warning.message).startswith(
         "job keeper: 10 bytes more than at first outlive its iterations, in 7 blocks, made at train.py:12; "
     )

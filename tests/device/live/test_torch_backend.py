@@ -145,7 +145,9 @@ class FakeCuda:
 
     def reserved(self) -> int:
         """By pools; those that have ended keep what somebody still uses."""
-        alive = sum(sum(pool.segments) for pool in [each() for each in self._pools] if pool is not None)
+        alive = sum(
+            sum(pool.segments) for pool in [reference() for reference in self._pools] if pool is not None
+        )
         return alive + self.pinned
 
     def caching_allocator_delete(self, block: int) -> None:
@@ -231,14 +233,14 @@ def test_in_a_shared_lane_the_next_job_launches_while_the_last_one_runs(
 def test_jobs_of_a_shared_lane_are_charged_for_their_own_time_on_the_gpu(
     cuda: FakeCuda, backend: TorchLaneBackend
 ) -> None:
-    found = []
+    times = []
     for job, took in ((0, 5.0), (1, 2.0), (0, 7.0), (1, 3.0), (0, 1.0)):
         backend.begin(turn(job))
         cuda.gpu_ms += took
         backend.end(turn(job), None)
-        found.append(backend.took())
+        times.append(backend.took())
     # Of a job's last turn the GPU tells nothing yet; of its first, the host does.
-    assert found == [None, None, 5 * MILLISECOND, 2 * MILLISECOND, 7 * MILLISECOND]
+    assert times == [None, None, 5 * MILLISECOND, 2 * MILLISECOND, 7 * MILLISECOND]
 
 
 def test_a_job_by_itself_launches_ahead_but_not_for_ever(cuda: FakeCuda, backend: TorchLaneBackend) -> None:
@@ -368,7 +370,7 @@ def test_else_it_stays_and_grows_by_another_segment(cuda: FakeCuda, backend: Tor
     pool_of(backend).blocks[1] = 512
     for size, segments in ((65, [55, 10]), (50, [55, 10]), (50, [55, 10]), (70, [55, 10, 5])):
         taken(backend, turn(size=size * SEGMENT))
-        assert pool_of(backend).segments == [each * SEGMENT for each in segments]
+        assert pool_of(backend).segments == [count * SEGMENT for count in segments]
     assert cuda.ended == [True] * 3  # those that were tried beside it
     assert cuda.reserved() == 70 * SEGMENT
     looks = cuda.looks
@@ -384,9 +386,9 @@ def test_a_lane_that_could_not_shrink_is_nobodys_excess(cuda: FakeCuda, backend:
     backend.begin(turn(size=50 * SEGMENT))
     pool_of(backend).blocks[2] = 5 * SEGMENT - 512
     cuda.asked += 1
-    found = backend.end(turn(size=50 * SEGMENT), None)
-    assert found is not None
-    assert (found.held, found.lane <= 50 * SEGMENT) == (5 * SEGMENT, True)
+    excess = backend.end(turn(size=50 * SEGMENT), None)
+    assert excess is not None
+    assert (excess.held, excess.lane <= 50 * SEGMENT) == (5 * SEGMENT, True)
 
 
 def test_a_job_that_has_its_lane_for_itself_has_one_stream(cuda: FakeCuda, backend: TorchLaneBackend) -> None:
@@ -450,7 +452,7 @@ def test_what_is_read_after_a_turn_is_not_given_to_others_meanwhile(
     backend.keep({"logits": logits, "states": (states, torch.ones(1)), "name": "bert"})
     backend.end(turn(), None)
     assert not hasattr(before, "readers")
-    assert [each.readers for each in (logits, *states)] == [["s1"]] * 3
+    assert [tensor.readers for tensor in (logits, *states)] == [["s1"]] * 3
 
 
 def test_without_a_gpu_the_ground_for_tests_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -476,10 +478,10 @@ def test_growth_of_the_pool_is_found_and_kept_where_the_books_agree(
     backend.begin(turn())
     pool_of(backend).segments.append(2 * SEGMENT)
     cuda.asked += 1
-    found = backend.end(turn(), None)
-    assert found is not None
-    assert found.lane == SIZE + 2 * SEGMENT
-    taken(backend, turn(size=found.lane))
+    excess = backend.end(turn(), None)
+    assert excess is not None
+    assert excess.lane == SIZE + 2 * SEGMENT
+    taken(backend, turn(size=excess.lane))
     assert pool_of(backend).segments == [SIZE, 2 * SEGMENT]
     assert cuda.ended == []
 
@@ -497,13 +499,13 @@ def test_growth_that_the_books_refuse_is_given_back(cuda: FakeCuda, backend: Tor
 def test_leaks_are_looked_for_in_the_first_turns_and_rarely_later(
     cuda: FakeCuda, backend: TorchLaneBackend
 ) -> None:
-    found = []
+    excesses = []
     for step in range(100):
         backend.begin(turn())
         pool_of(backend).blocks[step] = 512
-        found.append(backend.end(turn(), None))
+        excesses.append(backend.end(turn(), None))
     assert cuda.looks == 2 * 5
-    leaks = [step for step, each in enumerate(found, 1) if each is not None and each.leaks]
+    leaks = [step for step, excess in enumerate(excesses, 1) if excess is not None and excess.leaks]
     assert leaks == [4, 16, 64]
 
 
@@ -539,9 +541,9 @@ def test_what_is_measured_has_room_for_what_one_segment_loses(
     with backend.measured() as reading:
         cuda.allocated = 3000
         cuda.peak = 3000 + 40 * SEGMENT
-    found = reading()
-    assert (found.before, found.after) == (1000, 3000)
-    assert found.peak - found.after == 42 * SEGMENT + SMALL
+    measured = reading()
+    assert (measured.before, measured.after) == (1000, 3000)
+    assert measured.peak - measured.after == 42 * SEGMENT + SMALL
 
 
 def test_backward_runs_in_the_jobs_thread_and_only_there() -> None:

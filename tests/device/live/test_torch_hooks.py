@@ -287,18 +287,18 @@ def test_a_loop_may_handle_an_error_and_try_again(loop: Loop) -> None:
 
 
 def test_another_thread_has_no_part_in_it(loop: Loop) -> None:
-    found: list[BaseException] = []
+    errors: list[BaseException] = []
 
     def elsewhere() -> None:
         try:
             loop.model(loop.batch)
         except OutOfTurn as error:
-            found.append(error)
+            errors.append(error)
 
     thread = threading.Thread(target=elsewhere, name="helper")
     thread.start()
     thread.join()
-    assert "job net: its model or optimizer is used by the thread 'helper'" in str(found[0])
+    assert "job net: its model or optimizer is used by the thread 'helper'" in str(errors[0])
     loop.backward()
     assert loop.turns == 1
     loop.step()

@@ -111,21 +111,21 @@ def test_an_error_of_the_policy_or_the_record_is_told_to_everybody(what: str, at
     policy = Faulty(at) if what == "policy" else Fair()
     record = failing_record(at) if what == "record" else None
     gpu = SharedGpu(policy, PlainLaneBackend(), record=record)
-    told = list[str]()
+    errors = list[str]()
 
     def work() -> None:
         try:
             with gpu.job("one", NEEDS) as job:
                 turns(job, 50)
         except (OSError, ZeroDivisionError, JobEnded) as error:
-            told.append(f"{type(error).__name__} {error}")
+            errors.append(f"{type(error).__name__} {error}")
 
     with ThreadPoolExecutor(3) as threads:
         for done in [threads.submit(work) for _ in range(3)]:
             done.result(PATIENCE)
     reason = "OSError: disk full" if what == "record" else "ZeroDivisionError: a bad policy"
-    ended = [each for each in told if each == f"JobEnded the GPU is shared no more: {reason}"]
-    assert (len(told), len(ended)) == (3, 2)
+    ended = [text for text in errors if text == f"JobEnded the GPU is shared no more: {reason}"]
+    assert (len(errors), len(ended)) == (3, 2)
     assert all(row.outcome is Outcome.FAILED for row in gpu.rows())
 
 
@@ -292,7 +292,7 @@ def test_where_nobody_is_left_the_next_one_begins_whatever_waits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("options", "expected"),
     [
         ({"priority": "high"}, "priority: expected a whole number"),
         ({"priority": 1.5}, "priority: expected a whole number"),
@@ -306,8 +306,10 @@ def test_where_nobody_is_left_the_next_one_begins_whatever_waits() -> None:
         ({"needs": {"persistent": 3}}, r"needs: expected Needs\(persistent, ephemeral, iteration\), or None"),
     ],
 )
-def test_what_cannot_be_is_said_before_anybody_hears_of_the_job(said: dict[str, object], told: str) -> None:
+def test_what_cannot_be_is_said_before_anybody_hears_of_the_job(
+    options: dict[str, object], expected: str
+) -> None:
     gpu = gpu_with("priority")
-    with pytest.raises(InputError, match=f"job odd: {told}"), gpu.job("odd", **said):  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=f"job odd: {expected}"), gpu.job("odd", **options):  # type: ignore[arg-type]
         raise AssertionError("never begun")
     assert gpu.rows() == []

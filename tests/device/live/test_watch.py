@@ -32,8 +32,8 @@ def test_a_block_more_with_each_turn_is_a_leak_however_small() -> None:
     watch = LaneWatch()
     looked(watch, 0, GRADIENTS)
     losses = [PoolBlock(200 + turn, 512, "train.py:7") for turn in range(4)]
-    found = looked(watch, 0, GRADIENTS, *losses, turns=4)
-    assert found == Excess(SEGMENT, SIZE - SEGMENT - 4 * 512, 5, ("train.py:7",), leaks=True)
+    excess = looked(watch, 0, GRADIENTS, *losses, turns=4)
+    assert excess == Excess(SEGMENT, SIZE - SEGMENT - 4 * 512, 5, ("train.py:7",), leaks=True)
 
 
 def test_a_block_more_now_and_then_is_none() -> None:
@@ -59,17 +59,17 @@ def test_blocks_belong_to_the_job_after_whose_turn_they_were_seen() -> None:
     looked(watch, 0, GRADIENTS)
     assert looked(watch, 1, GRADIENTS, others) is None
     assert looked(watch, 0, GRADIENTS, others, turns=3) is None
-    found = looked(watch, 1, GRADIENTS, others, PoolBlock(500, SEGMENT), turns=3)
-    assert found is not None
-    assert (found.held, found.blocks) == (SEGMENT, 2)
+    excess = looked(watch, 1, GRADIENTS, others, PoolBlock(500, SEGMENT), turns=3)
+    assert excess is not None
+    assert (excess.held, excess.blocks) == (SEGMENT, 2)
 
 
 def test_a_lane_that_took_more_of_the_device_is_told_without_what_is_held_of_it() -> None:
     watch = LaneWatch()
     assert looked(watch, 0, GRADIENTS, reserved=SIZE + SEGMENT) is None
-    found = looked(watch, 0, GRADIENTS, reserved=SIZE + 3 * SEGMENT)
-    assert found is not None
-    assert (found.lane, found.held, found.leaks) == (SIZE + 2 * SEGMENT, 0, False)
+    excess = looked(watch, 0, GRADIENTS, reserved=SIZE + 3 * SEGMENT)
+    assert excess is not None
+    assert (excess.lane, excess.held, excess.leaks) == (SIZE + 2 * SEGMENT, 0, False)
 
 
 def test_what_is_held_of_a_pool_that_was_given_up_stays_charged() -> None:
@@ -104,30 +104,30 @@ def test_what_leaks_beside_neighbours_is_still_found() -> None:
     looked(watch, 0, GRADIENTS)
     looked(watch, 1, others)
     losses = [PoolBlock(1000 + turn, 512) for turn in range(20)]
-    found = looked(watch, 0, GRADIENTS, others, *losses, turns=15)
-    assert found is not None
-    assert found.leaks
+    excess = looked(watch, 0, GRADIENTS, others, *losses, turns=15)
+    assert excess is not None
+    assert excess.leaks
 
 
 def test_it_is_due_when_the_device_was_asked_for_memory() -> None:
     watch = LaneWatch()
-    asked = [7, 7, 7, 7, 8, 8, 8]
-    found = [watch.due(0, lambda each=each: each) for each in asked]  # type: ignore[misc]
-    assert found == [True, True, False, True, True, False, False]
+    allocations = [7, 7, 7, 7, 8, 8, 8]
+    due = [watch.due(0, lambda count=count: count) for count in allocations]  # type: ignore[misc]
+    assert due == [True, True, False, True, True, False, False]
 
 
 @pytest.mark.parametrize(("shared", "when"), [(True, range(17, 60)), (False, [24, 32, 40, 48, 56])])
 def test_a_job_by_itself_is_asked_about_that_only_now_and_then(shared: bool, when: list[int]) -> None:
     watch = LaneWatch()
-    asked = list[int]()
+    questions = list[int]()
 
     def answer(turn: int) -> int:
-        asked.append(turn)
+        questions.append(turn)
         return 7
 
     for turn in range(1, 60):
         watch.due(0, partial(answer, turn), shared)
-    assert asked == [*range(1, 17), *when]
+    assert questions == [*range(1, 17), *when]
 
 
 @pytest.mark.parametrize(

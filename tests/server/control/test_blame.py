@@ -58,7 +58,7 @@ def test_a_call_that_breaks_a_worker_alone_is_not_tried_again_and_its_input_is_r
     assert "exited with status 1" in again.reason
     assert other.outcome is Outcome.IN_TIME
     assert stage.fleet.restarts == 1
-    stage.check_the_books()
+    stage.check_the_accounts()
 
 
 def test_the_quarantine_is_seen_ends_by_itself_and_can_be_lifted() -> None:
@@ -78,7 +78,7 @@ def test_the_quarantine_is_seen_ends_by_itself_and_can_be_lifted() -> None:
         ticket = stage.call(data=POISON)
         stage.wait(30)
         assert ticket.outcome is Outcome.IN_TIME
-        stage.check_the_books()
+        stage.check_the_accounts()
 
 
 def test_mates_of_a_call_that_breaks_its_worker_are_answered_alone() -> None:
@@ -93,7 +93,7 @@ def test_mates_of_a_call_that_breaks_its_worker_are_answered_alone() -> None:
     assert stage.fleet.restarts == 2
     assert "while it ran this call alone" in calls[1].reason
     assert [ticket.retried for ticket in calls] == [True, True, True]
-    stage.check_the_books()
+    stage.check_the_accounts()
 
 
 def test_mates_that_cannot_be_in_time_alone_fail_with_the_reason() -> None:
@@ -106,7 +106,7 @@ def test_mates_that_cannot_be_in_time_alone_fail_with_the_reason() -> None:
         assert (ticket.outcome, ticket.cause) == (Outcome.FAILED, WORKER_LOST)
         assert "a batch of 2 calls, this one among them, and it is too late to try again" in ticket.reason
     assert stage.fleet.restarts == 1
-    stage.check_the_books()
+    stage.check_the_accounts()
 
 
 def test_batches_that_waited_behind_a_broken_one_go_on_elsewhere() -> None:
@@ -116,7 +116,7 @@ def test_batches_that_waited_behind_a_broken_one_go_on_elsewhere() -> None:
     stage.wait(400)
     assert calls[0].cause == WORKER_LOST
     assert outcomes(calls[1:]) == [Outcome.IN_TIME] * 6
-    stage.check_the_books()
+    stage.check_the_accounts()
 
 
 def test_what_somebody_outside_ended_is_believed_of_a_call_once() -> None:
@@ -128,7 +128,7 @@ def test_what_somebody_outside_ended_is_believed_of_a_call_once() -> None:
     stage.wait(300)
     assert (ticket.outcome, ticket.cause) == (Outcome.FAILED, WORKER_LOST)
     assert [batch.size for batch in stage.workers.batches()] == [1, 1]
-    stage.check_the_books()
+    stage.check_the_accounts()
 
 
 def test_a_worker_names_the_batch_that_broke_it() -> None:
@@ -142,7 +142,7 @@ def test_a_worker_names_the_batch_that_broke_it() -> None:
     stage.wait(300)
     assert first.cause == WORKER_LOST
     assert "the worker of GPU 0 lost GPU 0: device-side assert triggered while it ran this" in first.reason
-    stage.check_the_books()
+    stage.check_the_accounts()
 
 
 def test_calls_wait_for_a_worker_that_is_on_its_way_and_others_are_told_that_it_is_too_late() -> None:
@@ -175,7 +175,7 @@ def test_rows_and_copies_of_an_input_that_broke_a_worker_are_not_tried_one_by_on
     assert outcomes(copies) == [Outcome.FAILED] * 6
     assert stage.fleet.restarts == 2
     assert len(stage.coordinator.quarantined()) == 1
-    stage.check_the_books()
+    stage.check_the_accounts()
 
 
 @pytest.mark.parametrize("policy", ["eager", "astrarium"])
@@ -192,7 +192,7 @@ def test_copies_that_waited_with_the_policy_are_refused_and_its_gpu_goes_on(poli
     assert outcomes(later) == [Outcome.IN_TIME] * 6
     assert outcomes(calls[::4]) == [Outcome.IN_TIME] * 6
     stage.wait(3000)
-    stage.check_the_books()
+    stage.check_the_accounts()
 
 
 # workers
@@ -288,7 +288,7 @@ def test_a_model_of_its_own_process_that_is_away_is_run_where_it_is_not() -> Non
     stage.wait(100)
     assert outcomes(calls) == [Outcome.IN_TIME] * 4
     stage.wait(2000)
-    stage.check_the_books()
+    stage.check_the_accounts()
 
 
 def break_twice(stage: Stage) -> None:
@@ -326,7 +326,7 @@ def test_a_model_that_breaks_workers_again_is_set_apart() -> None:
     }
     assert {worker for model, worker in ran if model == 0} <= {2, 3}
     assert {worker for model, worker in ran if model == 1} <= {0, 1}
-    stage.check_the_books()
+    stage.check_the_accounts()
 
 
 def test_a_model_that_is_set_apart_breaks_nobody_elses_work() -> None:
@@ -343,7 +343,7 @@ def test_a_model_that_is_set_apart_breaks_nobody_elses_work() -> None:
     assert stage.fleet.restarts >= restarts + 5
     assert outcomes(others) == [Outcome.IN_TIME] * len(others)
     assert stage.coordinator.present == {0}
-    stage.check_the_books()
+    stage.check_the_accounts()
 
 
 def test_batches_of_a_gpu_run_one_by_one_in_whichever_process() -> None:
@@ -357,7 +357,7 @@ def test_batches_of_a_gpu_run_one_by_one_in_whichever_process() -> None:
         running |= held
     assert running == {0, 1}
     stage.wait(500)
-    stage.check_the_books()
+    stage.check_the_accounts()
 
 
 def test_calls_of_a_model_whose_own_worker_is_away_wait_for_it() -> None:
@@ -372,7 +372,7 @@ def test_calls_of_a_model_whose_own_worker_is_away_wait_for_it() -> None:
     stage.wait(300)
     assert outcomes([ticket, other]) == [Outcome.IN_TIME] * 2
     assert entry.state == "READY"
-    stage.check_the_books()
+    stage.check_the_accounts()
 
 
 def test_the_shared_worker_may_die_while_a_model_of_its_own_process_runs() -> None:
@@ -383,7 +383,7 @@ def test_the_shared_worker_may_die_while_a_model_of_its_own_process_runs() -> No
     stage.workers.kill(0)
     stage.wait(600)
     assert outcomes([apart, behind]) == [Outcome.IN_TIME] * 2
-    stage.check_the_books()
+    stage.check_the_accounts()
 
 
 def test_an_unloaded_model_is_with_the_others_again_when_it_is_loaded() -> None:
@@ -403,7 +403,7 @@ def test_an_unloaded_model_is_with_the_others_again_when_it_is_loaded() -> None:
     assert ticket.outcome is Outcome.IN_TIME
     assert stage.workers.orders[-1][0] == 0
     stage.wait(2 * SECOND / MILLISECOND)
-    stage.check_the_books()
+    stage.check_the_accounts()
 
 
 def test_a_lone_model_is_not_set_apart() -> None:

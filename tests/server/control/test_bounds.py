@@ -33,7 +33,7 @@ from astrarium.serving.live.tensors import (
 from tests.support.server.fakes import WAYS, Served, served
 from tests.support.work import CallCounter, calls_of
 
-needs_native = pytest.mark.skipif(extension("_express") is None, reason="needs the native extension")
+needs_native = pytest.mark.skipif(extension("_tensors") is None, reason="needs the native extension")
 # Functions that the event loop may call for one request: a large body comes in pieces, and is read elsewhere.
 MOST_CALLS = 20_000
 

@@ -45,7 +45,7 @@ def test_a_call_is_answered_in_time_and_its_memory_given_back() -> None:
     ticket = stage.call()
     stage.wait(30)
     assert (ticket.outcome, ticket.cause) == (Outcome.IN_TIME, "")
-    stage.check_the_books()
+    stage.check_the_accounts()
 
 
 @pytest.mark.parametrize("gpus", [1, 2])
@@ -58,7 +58,7 @@ def test_on_idle_gpus_a_lone_call_is_computed_at_once_by_default(gpus: int, mode
         stage.wait(6)
         assert stage.ended[-1] is ticket
         stage.wait(74)
-    stage.check_the_books()
+    stage.check_the_accounts()
 
 
 def test_a_call_of_several_rows_fills_one_batch_and_ends_once() -> None:
@@ -70,7 +70,7 @@ def test_a_call_of_several_rows_fills_one_batch_and_ends_once() -> None:
     assert [(member.rows, member.row) for member in members] == [(3, 0), (3, 1), (3, 2)]
     assert len({member.reply for member in members}) == 3
     assert stage.ended == [ticket]
-    stage.check_the_books()
+    stage.check_the_accounts()
 
 
 def test_a_killed_worker_costs_nothing_where_the_deadline_allows_another_try() -> None:
@@ -81,7 +81,7 @@ def test_a_killed_worker_costs_nothing_where_the_deadline_allows_another_try() -
     stage.wait(30)
     assert (ticket.outcome, ticket.retried) == (Outcome.IN_TIME, True)
     assert stage.coordinator.accounts.models[0].retried == 1
-    stage.check_the_books()
+    stage.check_the_accounts()
 
 
 def test_a_request_is_tried_again_only_once() -> None:
@@ -94,7 +94,7 @@ def test_a_request_is_tried_again_only_once() -> None:
     stage.wait(30)
     assert (ticket.outcome, ticket.cause) == (Outcome.FAILED, WORKER_LOST)
     assert "killed by SIGKILL" in ticket.reason
-    stage.check_the_books()
+    stage.check_the_accounts()
 
 
 def test_a_killed_worker_fails_what_it_is_too_late_to_try_again() -> None:
@@ -104,7 +104,7 @@ def test_a_killed_worker_fails_what_it_is_too_late_to_try_again() -> None:
     stage.workers.kill(0)
     stage.wait(1)
     assert (ticket.outcome, ticket.cause) == (Outcome.FAILED, WORKER_LOST)
-    stage.check_the_books()
+    stage.check_the_accounts()
 
 
 def test_a_dead_worker_comes_back_with_its_models_after_a_pause_that_grows() -> None:
@@ -126,7 +126,7 @@ def test_a_dead_worker_comes_back_with_its_models_after_a_pause_that_grows() -> 
     ticket = stage.call()
     stage.wait(30)
     assert ticket.outcome is Outcome.IN_TIME
-    stage.check_the_books()
+    stage.check_the_accounts()
 
 
 def test_a_worker_that_holds_a_batch_too_long_is_killed() -> None:
@@ -137,7 +137,7 @@ def test_a_worker_that_holds_a_batch_too_long_is_killed() -> None:
     stage.wait(1)
     assert (ticket.outcome, ticket.cause) == (Outcome.FAILED, WORKER_LOST)
     assert "stuck" in ticket.reason
-    stage.check_the_books()
+    stage.check_the_accounts()
 
 
 def test_a_worker_that_was_stopped_is_killed_sooner() -> None:
@@ -174,6 +174,24 @@ def test_a_pause_of_the_frontend_is_not_counted_against_workers() -> None:
         stage.fleet.check_for_stuck()
         assert stage.scheduler.oldest(0) is None
     assert stage.fleet.restarts == 0
+
+
+def test_a_policy_that_thinks_is_not_counted_against_workers() -> None:
+    """The scheduler hears nobody while it waits for a policy in Python: a batch may have ended meanwhile."""
+    stage = Stage(gpus=1)
+    stage.workers.stuck = {0}
+    stage.call()
+    stage.wait(0)
+    stage.scheduler.is_thinking = True
+    for _ in range(600):
+        stage.loop.now += 100 * MILLISECOND
+        stage.fleet.check_for_stuck()
+    assert stage.fleet.restarts == 0
+    stage.scheduler.is_thinking = False
+    for _ in range(30):
+        stage.wait(100)
+        stage.fleet.check_for_stuck()
+    assert stage.fleet.restarts == 1
 
 
 def test_pauses_in_the_middle_of_one_batch_do_not_add_up() -> None:
@@ -236,7 +254,7 @@ def test_a_model_that_raises_fails_its_batch_with_its_words() -> None:
     ticket = stage.call()
     stage.wait(30)
     assert (ticket.outcome, ticket.cause, ticket.reason) == (Outcome.FAILED, MODEL_ERROR, "ValueError: no")
-    stage.check_the_books()
+    stage.check_the_accounts()
 
 
 def test_what_cannot_be_in_time_is_dropped_with_the_policys_reason() -> None:
@@ -246,7 +264,7 @@ def test_what_cannot_be_in_time_is_dropped_with_the_policys_reason() -> None:
     dropped = [ticket for ticket in calls if ticket.outcome is Outcome.DROPPED]
     assert dropped
     assert {ticket.cause for ticket in dropped} <= {"expired", "sacrificed"}
-    stage.check_the_books()
+    stage.check_the_accounts()
 
 
 @pytest.mark.in_python
@@ -266,7 +284,7 @@ def test_a_policy_that_fails_is_replaced_and_its_requests_are_told() -> None:
     later = stage.call()
     stage.wait(30)
     assert later.outcome is Outcome.IN_TIME
-    stage.check_the_books()
+    stage.check_the_accounts()
 
 
 def test_a_new_scheduler_takes_over_what_waits_and_lets_run_what_runs() -> None:
@@ -280,7 +298,7 @@ def test_a_new_scheduler_takes_over_what_waits_and_lets_run_what_runs() -> None:
     assert running.outcome is waiting.outcome is Outcome.IN_TIME
     batches = [order for _, order in stage.workers.orders if isinstance(order, RunBatch)]
     assert len(batches) == 2
-    stage.check_the_books()
+    stage.check_the_accounts()
 
 
 def test_a_worker_that_dies_between_two_schedulers_loses_nothing() -> None:
@@ -292,7 +310,7 @@ def test_a_worker_that_dies_between_two_schedulers_loses_nothing() -> None:
     stage.workers.kill(1)
     stage.wait(500)
     assert len(stage.ended) == len(calls)
-    stage.check_the_books()
+    stage.check_the_accounts()
 
 
 def test_closing_ends_everything_that_is_open() -> None:
@@ -303,7 +321,7 @@ def test_closing_ends_everything_that_is_open() -> None:
     assert len(stage.ended) == len(calls)
     stage.workers.kill(0)
     stage.wait(1)
-    stage.check_the_books()
+    stage.check_the_accounts()
 
 
 def test_closing_ends_calls_whose_inputs_are_still_being_made() -> None:
@@ -315,7 +333,7 @@ def test_closing_ends_calls_whose_inputs_are_still_being_made() -> None:
     ticket.inputs_ready = True
     stage.coordinator.open_calls.inputs_made()  # too late: it has ended
     assert stage.ended == [ticket]
-    stage.check_the_books()
+    stage.check_the_accounts()
 
 
 def test_a_call_waits_for_its_inputs_and_is_then_answered() -> None:
@@ -327,7 +345,7 @@ def test_a_call_waits_for_its_inputs_and_is_then_answered() -> None:
     stage.coordinator.open_calls.inputs_made()
     stage.wait(30)
     assert ticket.outcome is Outcome.IN_TIME
-    stage.check_the_books()
+    stage.check_the_accounts()
 
 
 @pytest.mark.in_python
@@ -339,7 +357,7 @@ def test_preempted_requests_are_answered_by_another_batch() -> None:
         calls.append(stage.call(model))
     stage.wait(1000)
     assert len(stage.ended) == len(calls)
-    stage.check_the_books()
+    stage.check_the_accounts()
 
 
 @pytest.mark.in_python
@@ -392,7 +410,7 @@ def test_whatever_happens_every_call_ends_exactly_once(
     stage = Stage(gpus=3, models=3, policy=known[which % len(known)], slo_ms=40, applications=which % 3)
     calls = play(stage, happenings)
     assert len(stage.ended) == len(calls)
-    stage.check_the_books()
+    stage.check_the_accounts()
     assert_all_gpus_serve_again(stage)
 
 
@@ -468,7 +486,7 @@ def test_a_policy_and_its_twin_learn_alike(monkeypatch: pytest.MonkeyPatch, poli
             calls.append(stage.call(number % 2, application=number // 2 % 3 if number % 2 == 0 else 0))
             stage.wait(pause)
         stage.wait(1000)
-        stage.check_the_books()
+        stage.check_the_accounts()
         stories[way] = story(stage, calls)
     assert stories["native"] == stories["python"] != stories["untaught"]
     assert len({len(blocks) for *_, blocks in stories["python"][0]}) > 3
@@ -538,7 +556,7 @@ def test_a_batch_that_ended_before_the_order_to_stop_it_came_frees_its_gpu() -> 
     heard = [event for step in stage.steps for event in step.events]
     assert [event.run for event in heard if type(event) is BatchPreempted] == [0]
     stage.coordinator.close()
-    stage.check_the_books()
+    stage.check_the_accounts()
 
 
 @pytest.mark.in_python
@@ -563,7 +581,7 @@ def test_a_call_goes_home_when_no_worker_writes_for_it_any_more() -> None:
     stage.wait(10)
     assert (ticket.outcome, ticket.cause, ticket.reason) == (Outcome.DROPPED, "bored", "bored")
     stage.coordinator.close()
-    stage.check_the_books()
+    stage.check_the_accounts()
 
 
 @pytest.mark.in_python
@@ -580,7 +598,7 @@ def test_what_a_failing_policy_had_not_heard_of_yet_is_told_too() -> None:
     stage.workers.kill(0)
     stage.wait(1)
     assert ticket.cause == POLICY_ERROR
-    stage.check_the_books()
+    stage.check_the_accounts()
 
 
 def test_a_setup_that_no_policy_takes_changes_nothing() -> None:
@@ -600,7 +618,7 @@ def test_a_setup_that_no_policy_takes_changes_nothing() -> None:
     object.__setattr__(stage.plan, "new_policy", good)
     stage.wait(60)
     assert ticket.outcome is Outcome.IN_TIME
-    stage.check_the_books()
+    stage.check_the_accounts()
 
 
 @pytest.mark.in_python
@@ -616,7 +634,7 @@ def test_a_worker_that_dies_with_the_news_of_a_stopped_batch_costs_nobody_an_end
     stage.wait(1000)
     assert second.outcome is Outcome.IN_TIME
     stage.coordinator.close()  # the first waits again, in the books
-    stage.check_the_books()
+    stage.check_the_accounts()
 
 
 @pytest.mark.in_python
@@ -636,7 +654,7 @@ def test_a_worker_that_dies_with_a_stopped_batch_costs_nobody_an_end(kind: str) 
     stage.coordinator.begin(stage.plan.setup)  # the next policy hears of both again
     stage.wait(100)
     assert {first.outcome, forgotten.outcome} <= {Outcome.IN_TIME, Outcome.DROPPED}
-    stage.check_the_books()
+    stage.check_the_accounts()
 
 
 def test_what_a_backend_found_out_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:

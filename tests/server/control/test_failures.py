@@ -48,8 +48,8 @@ class Looks:
 
     def __init__(self) -> None:
         self.now = 5 * SECOND
-        self.books = [ModelAccounts("a"), ModelAccounts("b")]
-        self.watch = FailureWatch(self.books, self.now)
+        self.accounts = [ModelAccounts("a"), ModelAccounts("b")]
+        self.watch = FailureWatch(self.accounts, self.now)
         self.trial = "ValueError: no"  # why trials fail; empty: they are answered
         self.trials: list[int] = []  # when, in seconds
 
@@ -69,12 +69,12 @@ class Looks:
     def fails(self, model: int, calls: int, cause: str = "model_error") -> Callable[[], None]:
         def fail() -> None:
             for _ in range(calls):
-                self.books[model].call_ended(Outcome.FAILED, cause, MILLISECOND)
+                self.accounts[model].call_ended(Outcome.FAILED, cause, MILLISECOND)
 
         return fail
 
     def answers(self, model: int) -> Callable[[], None]:
-        return lambda: self.books[model].call_ended(Outcome.LATE, "", MILLISECOND)
+        return lambda: self.accounts[model].call_ended(Outcome.LATE, "", MILLISECOND)
 
 
 def test_a_model_that_fails_every_call_for_a_while_is_said_to_and_why() -> None:
@@ -82,8 +82,8 @@ def test_a_model_that_fails_every_call_for_a_while_is_said_to_and_why() -> None:
     assert looks.pass_time(5, looks.fails(0, 3)) == []
     assert looks.pass_time(1, looks.fails(0, 3)) == [0]
     told = "all of the last 18 calls failed, and so did a trial: ValueError: no"
-    assert looks.books[0].failing == told
-    assert not looks.books[1].failing
+    assert looks.accounts[0].failing == told
+    assert not looks.accounts[1].failing
 
 
 def test_a_model_that_loses_its_workers_is_not_tried_at_once() -> None:
@@ -91,7 +91,7 @@ def test_a_model_that_loses_its_workers_is_not_tried_at_once() -> None:
     looks.fails(1, 5)()
     looks.pass_time(5, looks.fails(0, 3))
     assert looks.pass_time(1, looks.fails(0, 3, "worker_lost")) == [0]
-    assert looks.books[0].failing == "all of the last 18 calls failed (model_error, worker_lost)"
+    assert looks.accounts[0].failing == "all of the last 18 calls failed (model_error, worker_lost)"
     looks.pass_time(2)
     assert looks.trials == [looks.now // SECOND]
 
@@ -127,16 +127,16 @@ def test_a_trial_that_is_answered_makes_it_ready_again() -> None:
     looks.pass_time(6, looks.fails(0, 3))
     looks.trial = ""
     looks.pass_time(1)
-    assert looks.books[0].failing  # not before it is due
+    assert looks.accounts[0].failing  # not before it is due
     looks.pass_time(1)
-    assert not looks.books[0].failing
+    assert not looks.accounts[0].failing
 
 
 def test_a_clients_answer_makes_it_ready_again() -> None:
     looks = Looks()
     looks.pass_time(6, looks.fails(0, 3))
     assert looks.pass_time(1, looks.answers(0)) == [0]
-    assert not looks.books[0].failing
+    assert not looks.accounts[0].failing
     assert looks.trials == [looks.now // SECOND - 1]
 
 
@@ -149,13 +149,13 @@ def test_where_only_trials_are_answered_it_is_not_ready_for_longer_and_longer() 
         while not looks.pass_time(1, looks.fails(0, 3)):
             pass
         began = looks.now
-        while looks.books[0].failing:
+        while looks.accounts[0].failing:
             looks.pass_time(1)
         away.append((looks.now - began) // SECOND)
     assert away == [0, 2, 4, 8]
     looks.pass_time(1, looks.answers(0))
     assert looks.pass_time(6, looks.fails(0, 3)) == [0]
-    assert not looks.books[0].failing  # tried at once, as the first time
+    assert not looks.accounts[0].failing  # tried at once, as the first time
 
 
 def test_a_client_is_let_through_now_and_then() -> None:
@@ -185,7 +185,7 @@ def test_a_model_that_is_loaded_anew_is_given_another_chance() -> None:
     looks = Looks()
     looks.pass_time(6, looks.fails(0, 3))
     looks.watch.forget(0, looks.now)
-    assert not looks.books[0].failing
+    assert not looks.accounts[0].failing
     assert looks.pass_time(5, looks.fails(0, 3)) == []
 
 
@@ -201,14 +201,14 @@ async def tried_out(stage: Stage, calls: CallHandler) -> str:
 
 
 @pytest.mark.parametrize(("broken", "why"), [(False, ""), (True, "ValueError: no")])
-def test_a_trial_is_in_books_of_its_own(path: str, broken: bool, why: str) -> None:
+def test_a_trial_is_in_accounts_of_its_own(path: str, broken: bool, why: str) -> None:
     stage = Stage(gpus=1)
     calls = handler_of(stage)
     stage.workers.broken = {0} if broken else set()
     assert asyncio.run(tried_out(stage, calls)) == why
     trials = stage.coordinator.accounts.trials[0]
-    books = stage.coordinator.accounts.models[0]
-    assert (trials.accepted, trials.ended_in_all, books.accepted, books.ended_in_all) == (1, 1, 0, 0)
+    accounts = stage.coordinator.accounts.models[0]
+    assert (trials.accepted, trials.ended_in_all, accounts.accepted, accounts.ended_in_all) == (1, 1, 0, 0)
     assert stage.coordinator.unaccounted() == 0
     assert stage.coordinator.admission.open() == 0
     assert stage.tensor_store.arena.used == 0
@@ -236,14 +236,14 @@ def test_a_model_that_fails_takes_one_call_and_refuses_the_others(path: str) -> 
     calls = handler_of(stage)
     entry = stage.repository.entries[0]
     watch = calls._failures
-    books = stage.coordinator.accounts.models[0]
+    accounts = stage.coordinator.accounts.models[0]
     for _ in range(FEWEST_FAILED):
-        books.accepted += 1
-        books.call_ended(Outcome.FAILED, "model_error", MILLISECOND)
+        accounts.accepted += 1
+        accounts.call_ended(Outcome.FAILED, "model_error", MILLISECOND)
     for after in (0, WHILE):
         stage.loop.run_until(stage.loop.now + after)
         list(watch.look(stage.loop.now))
-    entry.failing = books.failing
+    entry.failing = accounts.failing
     with pytest.raises(Refused, match="model m0 is not ready: all of the last 10 calls failed") as refused:
         admit(stage, calls)
     assert refused.value.kind is Kind.UNAVAILABLE
@@ -252,9 +252,9 @@ def test_a_model_that_fails_takes_one_call_and_refuses_the_others(path: str) -> 
     with pytest.raises(Refused, match="is not ready"):
         admit(stage, calls)
     stage.wait(1000)
-    assert books.refused == {"unavailable": 2}
+    assert accounts.refused == {"unavailable": 2}
     assert list(watch.look(stage.loop.now)) == [0]
-    assert not books.failing
+    assert not accounts.failing
 
 
 @pytest.mark.parametrize("datatype", [*DATATYPES, "BYTES", "BF16"])

@@ -90,7 +90,7 @@ def test_who_is_let_in_and_who_is_not() -> None:
 def admission_of(spec: ModelSpec, gpus: int = 2, most_open: int = 1 << 20) -> Any:
     """The native admission, closed as it is at first."""
     front = extension("_front")
-    native = extension("_native")
+    native = extension("_simulator")
     assert front is not None
     delays = Network(control=MILLISECOND, response=MILLISECOND)
     setup = Setup((spec,), tuple(map(GpuSpec, range(gpus))), delays)

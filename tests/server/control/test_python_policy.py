@@ -157,7 +157,7 @@ def test_a_policy_hears_in_the_order_in_which_all_of_it_happened() -> None:
     ]
     assert numbers == [0, 1, 2, 3]  # a call that is tried again has another number
     stage.wait(500)
-    stage.check_the_books()
+    stage.check_the_accounts()
 
 
 @pytest.mark.parametrize("policy", ["clipper", "clockwork", "nexus", "shepherd"])
@@ -170,7 +170,7 @@ def test_policies_without_a_live_twin_replay_from_what_was_recorded(policy: str)
         if turn == 40:
             stage.workers.kill(0)
     stage.wait(2000)
-    stage.check_the_books()
+    stage.check_the_accounts()
     steps = [step for step in stage.steps if isinstance(step, Step)]
     assert sum(type(action) is Dispatch for step in steps for action in step.actions) > 10
     fresh = Engine(ServingState(stage.plan.setup), stage.plan.new_policy(stage.plan.setup))
@@ -200,7 +200,7 @@ def test_an_action_that_the_books_do_not_allow_is_a_failure_of_the_policy() -> N
     stage.wait(1)
     assert ticket.cause == POLICY_ERROR
     assert "there is no GPU 7" in ticket.reason
-    stage.check_the_books()
+    stage.check_the_accounts()
 
 
 def test_a_policy_that_cannot_be_made_anew_goes_on_failing_its_calls() -> None:
@@ -218,7 +218,7 @@ def test_a_policy_that_cannot_be_made_anew_goes_on_failing_its_calls() -> None:
         stage.wait(1)
     assert [ticket.cause for ticket in calls] == [POLICY_ERROR] * 3
     assert stage.coordinator.policy_errors == 3
-    stage.check_the_books()
+    stage.check_the_accounts()
 
 
 def test_a_policys_own_reason_to_drop_a_call_is_told_and_counted() -> None:
@@ -255,22 +255,22 @@ class Served:
         self.server = server
         self.may = threading.Event()
         self.may.set()
-        front = extension("_front")
-        native = extension("_native")
-        assert front is not None
+        scheduler = extension("_scheduler")
+        native = extension("_simulator")
+        assert scheduler is not None
         setup = Setup((ModelSpec(0, "echo", HOUR, latency_table([MILLISECOND] * 8)),), (GpuSpec(0),))
-        self._scheduler = front.Scheduler(server.front.exchange, 1)
+        self.scheduler = scheduler.Scheduler(server.front.exchange, 1)
         ours, self.worker = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._ours = ours
-        self._scheduler.watch(0, ours.fileno())
-        self._scheduler.worker_joined(0)
+        self.scheduler.watch(0, ours.fileno())
+        self.scheduler.worker_joined(0)
         may = self.may
 
         def make() -> PythonPolicy:
             return PythonPolicy("thinking", Thinking(setup, may), setup)
 
-        self._scheduler.begin_in_python(native_setup(native, setup), "thinking", make)
-        self._scheduler.start()
+        self.scheduler.begin_in_python(native_setup(native, setup), "thinking", make)
+        self.scheduler.start()
 
     async def order(self) -> RunBatch:
         order = decode_order(await asyncio.to_thread(self.worker.recv, 1 << 16))
@@ -282,8 +282,8 @@ class Served:
 
     def stop(self) -> None:
         self.may.set()
-        self._scheduler.close()
-        self._scheduler.stop()
+        self.scheduler.close()
+        self.scheduler.stop()
         self.worker.close()
         self._ours.close()
 
@@ -310,6 +310,26 @@ def test_network_threads_go_on_while_a_policy_thinks() -> None:
             served.may.set()
             served.done(await served.order())
             assert (await first.answer())[0] == 200
+
+    asyncio.run(run())
+
+
+def test_questions_are_answered_while_a_policy_thinks() -> None:
+    async def run() -> None:
+        async with thinking() as served:
+            connection = await served.server.connect()
+            served.may.clear()
+            connection.writer.write(request())
+            while not served.scheduler.thinks():
+                await asyncio.sleep(0.001)
+            assert served.scheduler.waiting() == 1
+            assert served.scheduler.policy_errors() == (0, "")
+            assert served.scheduler.oldest(0) is None
+            assert served.scheduler.thinks()  # all this time
+            served.may.set()
+            served.done(await served.order())
+            assert (await connection.answer())[0] == 200
+            assert not served.scheduler.thinks()
 
     asyncio.run(run())
 

@@ -30,8 +30,9 @@ from astrarium.serving.live.layout import ALIGNMENT, aligned
 from astrarium.serving.live.tensors import DATATYPES, Tensor, TensorSpec, to_bytes
 from tests.support.server.fakes import HOUR
 
-_express: Any = import_module("astrarium._express")
+_tensors: Any = import_module("astrarium._tensors")
 _front: Any = import_module("astrarium._front")
+_testing: Any = import_module("astrarium._testing")
 
 HEAD = 4096
 BODY = 100_000
@@ -73,7 +74,7 @@ class Desk:
     def __init__(self) -> None:
         self.memory = memoryview(mmap.mmap(-1, 1 << 20))
         exchange = _front.Exchange(self.memory, models=100, most_open=100, origins=1)
-        self.loopback = _front.Loopback(exchange)
+        self.loopback = _testing.Loopback(exchange)
         with socket.create_server(("127.0.0.1", 0)) as listener:
             limits = {"head_bytes": HEAD, "body_bytes": BODY, "held_bytes": 1 << 20, "connections": 0}
             times = {"request_ns": HOUR, "keep_alive_ns": HOUR}
@@ -236,7 +237,7 @@ def same(desk: Desk, call: Read, data: bytes) -> None:
 
 
 def test_the_alignment_is_the_one_of_the_arena() -> None:
-    assert _express.ALIGNMENT == ALIGNMENT
+    assert _tensors.ALIGNMENT == ALIGNMENT
 
 
 # what it takes

@@ -10,7 +10,7 @@ from astrarium.core.optional import extension
 
 pytestmark = pytest.mark.skipif(extension("_front") is None, reason="needs the native extension")
 
-front: Any = extension("_front")
+testing: Any = extension("_testing")
 
 
 def fields(*pairs: tuple[str, str]) -> list[tuple[bytes, bytes]]:
@@ -97,7 +97,7 @@ EXAMPLES: dict[str, tuple[int, list[tuple[str, list[tuple[bytes, bytes]], int]]]
 @pytest.mark.parametrize("section", EXAMPLES)
 def test_header_blocks_are_read_as_the_standard_reads_them(section: str) -> None:
     table, blocks = EXAMPLES[section]
-    found = front.read_blocks([bytes.fromhex(block) for block, _, _ in blocks], table)
+    found = testing.read_blocks([bytes.fromhex(block) for block, _, _ in blocks], table)
     assert found == [(list(map(tuple, wanted)), size) for _, wanted, size in blocks]
 
 
@@ -116,4 +116,4 @@ BROKEN = {
 
 @pytest.mark.parametrize("what", BROKEN)
 def test_what_is_no_header_block_is_found_out(what: str) -> None:
-    assert front.read_blocks([bytes.fromhex(BROKEN[what])], 4096) is None
+    assert testing.read_blocks([bytes.fromhex(BROKEN[what])], 4096) is None

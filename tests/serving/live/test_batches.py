@@ -30,13 +30,13 @@ from astrarium.serving.live.worker.inputs import gathered
 from astrarium.serving.live.worker.items import gather_one_by_one, scatter_one_by_one
 from astrarium.serving.live.worker.replies import write_replies
 
-_express: Any = import_module("astrarium._express")
+_tensors: Any = import_module("astrarium._tensors")
 
 
 @pytest.fixture(params=["native", "python"], autouse=True)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ways hold the same promises."""
-    found = _express if request.param == "native" else None
+    found = _tensors if request.param == "native" else None
     monkeypatch.setattr(items, "extension", lambda name: found)
 
 
@@ -266,7 +266,7 @@ def outcome(copy: Any, members: Sequence[BatchMember], sizes: list[int]) -> tupl
 def test_native_code_copies_and_refuses_what_python_does(
     members: list[BatchMember], sizes: list[int]
 ) -> None:
-    pairs = (_express.gather, gather_one_by_one), (_express.scatter, scatter_one_by_one)
+    pairs = (_tensors.gather, gather_one_by_one), (_tensors.scatter, scatter_one_by_one)
     for native, reference in pairs:
         assert outcome(native, members, sizes) == outcome(reference, members, sizes)
 

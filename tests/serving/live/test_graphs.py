@@ -58,7 +58,7 @@ class Graph(ctypes.Structure):
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
-    if compiler is None or extension("_express") is None:
+    if compiler is None or extension("_worker") is None:
         pytest.skip("no C compiler, or no native code: nothing to run a fake driver with")
     made = tmp_path_factory.mktemp("cuda") / "libfake_cuda.so"
     source = Path(__file__).with_name("fake_cuda_driver.c")
@@ -78,14 +78,14 @@ class Gpu:
         self.driver.fake_forget()
         self._kept: list[Any] = []
         streams = [self._keep(Stream(0, name)) for name in (b"copy_in", b"compute", b"copy_out")]
-        express: Any = extension("_express")
+        module: Any = extension("_worker")
         addresses = [ctypes.addressof(stream) for stream in streams]
         self.static = self._memory()
         self.left = self._memory()
         slots = [tuple([self._memory()] for _ in range(4)) for _ in range(2)]
-        self.streams = express.GpuStreams(str(library), *addresses)
+        self.streams = module.GpuStreams(str(library), *addresses)
         self.graphs = [Graph(self.static, self.left, room * ITEM, takes, 0) for room in ROOMS]
-        self.runners = [express.GraphRunner(self.streams, [(self.static, ITEM)], [ITEM], slots) for _ in "ab"]
+        self.runners = [module.GraphRunner(self.streams, [(self.static, ITEM)], [ITEM], slots) for _ in "ab"]
         for runner in self.runners:
             for room, graph in zip(ROOMS, self.graphs, strict=True):
                 runner.add(room, ctypes.addressof(graph), [self.left])
@@ -333,7 +333,7 @@ def test_graphs_that_were_handed_over_run_without_python(library: Path) -> None:
     graphs = captured()
     gpu = Gpu(library)
     assert graphs.needs_python() == ""
-    handed = graphs.handed_over(extension("_express"), gpu.streams, LARGEST)
+    handed = graphs.handed_over(extension("_worker"), gpu.streams, LARGEST)
     model = SimpleNamespace(inputs=[INPUT], outputs=[OUTPUT], graphs=handed.runner)
     given = np.arange(2 * ITEM, dtype=np.int8).reshape(2, ITEM)
     order = RepeatedOrder(model, Batch(2, {"INPUT": given}))
@@ -356,7 +356,7 @@ def test_a_batch_beyond_the_largest_graph_is_measured_as_python_runs_it(library:
     # which hold the memory
     graphs = captured()
     gpu = Gpu(library)
-    handed = graphs.handed_over(extension("_express"), gpu.streams, LARGEST)
+    handed = graphs.handed_over(extension("_worker"), gpu.streams, LARGEST)
     by_python: list[int] = []
 
     def launch(batch: Batch, now: int) -> Launched:
@@ -374,7 +374,7 @@ def test_a_graph_that_leaves_something_else_is_not_handed_over(library: Path) ->
     graphs = captured()
     gpu = Gpu(library)
     rest = {room: graphs.graphs[room] for room in (1, LARGEST)}
-    handed = graphs._replace(graphs=rest).handed_over(extension("_express"), gpu.streams, LARGEST)
+    handed = graphs._replace(graphs=rest).handed_over(extension("_worker"), gpu.streams, LARGEST)
     handed.add(4, Captured(graphs.graphs[4].graph, {"OUTPUT": graphs.graphs[4].outputs["OUTPUT"].float()}))
     handed.add(2, Captured(graphs.graphs[4].graph, {"OUTPUT": graphs.graphs[4].outputs["OUTPUT"][:2]}))
     model = SimpleNamespace(inputs=[INPUT], outputs=[OUTPUT], graphs=handed.runner)

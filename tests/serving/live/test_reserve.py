@@ -60,7 +60,8 @@ class Heard:
 
 def ears(memory: SharedMemory) -> NativeEars:
     front: Any = extension("_front")
-    scheduler = front.Scheduler(front.Exchange(memory.view, 1, 1, 1), 1)
+    native: Any = extension("_scheduler")
+    scheduler = native.Scheduler(front.Exchange(memory.view, 1, 1, 1), 1)
     scheduler.start()
     return HearingScheduler(scheduler, lambda: None)
 

@@ -65,9 +65,9 @@ class World:
         raise Left
 
     def _native(self) -> Any:
-        express = extension("_express")
-        assert express is not None
-        return express.BatchLoop(self.memory.view, self.clock, self._receive, self.send, self.watch)
+        module = extension("_worker")
+        assert module is not None
+        return module.BatchLoop(self.memory.view, self.clock, self._receive, self.send, self.watch)
 
     def _receive(self) -> bytes:
         packet = memoryview(bytearray(LARGEST_MESSAGE))

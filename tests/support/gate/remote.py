@@ -150,8 +150,8 @@ class Gate:
         return {client["name"]: client for client in self.board.snapshot()["clients"]}
 
     def counts(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.clients()[name]["counts"]
-        return found
+        counts: dict[str, Any] = self.clients()[name]["counts"]
+        return counts
 
     def await_held(self, name: str) -> str:
         """Until a launch of this client is held; why it is."""
@@ -166,7 +166,7 @@ class Gate:
 def until(condition: Callable[[], Any]) -> Any:
     """Waits for what will come; the time-out is for what does not."""
     end = time.monotonic() + PATIENCE
-    while not (found := condition()):
+    while not (value := condition()):
         assert time.monotonic() < end, "it did not come"
         time.sleep(0.0005)
-    return found
+    return value

@@ -171,12 +171,13 @@ class FakeFront:
 
     def __init__(self, service: FakeService, threads: int) -> None:
         native: Any = import_module("astrarium._front")
+        testing: Any = import_module("astrarium._testing")
         self._service = service
         self.threads = threads
         self._names = list(service.models)
         self._memory = memoryview(mmap.mmap(-1, 1 << 26))
         self.exchange = native.Exchange(self._memory, len(self._names), most_open=10_000, origins=2 * threads)
-        self._loopback = native.Loopback(self.exchange)
+        self._loopback = testing.Loopback(self.exchange)
         self.taken = 0
         self._cards: dict[str, tuple[ModelCard, ModelCard]] = {}
         self._waiting: set[asyncio.Task[None]] = set()
@@ -244,11 +245,12 @@ class LoopbackFront:
         self, *cards: ModelCard, threads: int = 1, memory: int = 1 << 26, most_open: int = 10_000
     ) -> None:
         native: Any = import_module("astrarium._front")
+        testing: Any = import_module("astrarium._testing")
         self.threads = threads
         self.models = list(cards)
         self.memory = memoryview(mmap.mmap(-1, memory))
         self.exchange = native.Exchange(self.memory, len(cards), most_open, 2 * threads)
-        self.loopback = native.Loopback(self.exchange)
+        self.loopback = testing.Loopback(self.exchange)
 
     def cards(self) -> list[NumberedCard]:
         return [NumberedCard(index, card) for index, card in enumerate(self.models)]

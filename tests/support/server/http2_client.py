@@ -19,7 +19,7 @@ from astrarium.server.settings import HttpLimits, Security
 from tests.support.server.fakes import FakeService, LoopbackFront
 from tests.support.server.native_network import OPEN
 
-front: Any = extension("_front")
+testing: Any = extension("_testing")
 
 DATA, HEADERS, PRIORITY, RESET, SETTINGS, PUSH, PING, GO_AWAY, WINDOW, CONTINUATION = range(10)
 END = 1
@@ -111,7 +111,7 @@ class Line:
             if which == stream and kind == DATA:
                 data += body
             if which == stream and kind == HEADERS:
-                [(found, _)] = front.read_blocks([body], 4096)
+                [(found, _)] = testing.read_blocks([body], 4096)
                 told |= dict(found)
                 if flags & END:
                     return told, data

@@ -45,7 +45,9 @@ class Training:
     def slowed(self, now: Time, iteration: float) -> None:
         """What is left of the iteration goes on at another pace."""
         part = (self.ends - max(now, self.since)) / self.iteration
-        self.first, self.since, self.iteration = self.done, max(now, self.since), iteration
+        self.first = self.done
+        self.since = max(now, self.since)
+        self.iteration = iteration
         self.ends = self.since + max(1, ceil(part * iteration))
 
 
@@ -94,7 +96,7 @@ class FakeBackend:
         assert not self.closed
         assert work.trial not in self._running
         assert set(work.place.gpus) <= set(self.gpus)
-        assert self._room(work), f"{work} has no room"
+        assert self._fits(work), f"{work} does not fit"
         assert work.start is None or work.start in self.kept, f"{work.start} was never kept"
         self.started.append(work)
         self.orders.append(("start", work.trial))
@@ -104,7 +106,7 @@ class FakeBackend:
         training = Training(work, done, self.clock.now + cost, self._pace(work))
         self._running[work.trial] = training
         self._later(training.ends, lambda: self._iterated(training))
-        self._crowd_changed(work)
+        self._change_pace_of_others(work)
 
     def stop(self, trial: int, run: int) -> None:
         self.orders.append(("stop", trial))
@@ -166,33 +168,33 @@ class FakeBackend:
             heappop(self._heap)[2]()
 
     def _alive(self, trial: int, run: int) -> Training | None:
-        found = self._running.get(trial)
-        return found if found is not None and found.work.run == run else None
+        training = self._running.get(trial)
+        return training if training is not None and training.work.run == run else None
 
-    def _room(self, work: Work) -> bool:
+    def _fits(self, work: Work) -> bool:
         return all(
-            sum(each.work.place.share for each in self._on(gpu)) + work.place.share <= 1
+            sum(training.work.place.share for training in self._on(gpu)) + work.place.share <= 1
             for gpu in work.place.gpus
         )
 
     def _on(self, gpu: int) -> list[Training]:
-        return [each for each in self._running.values() if gpu in each.work.place.gpus]
+        return [training for training in self._running.values() if gpu in training.work.place.gpus]
 
     def _pace(self, work: Work) -> float:
         runtime = self._runtime(work.candidate)
         place = work.place
         if not self._shared or place.parts == 1:
             return runtime.at(place.width)
-        others = sum(each.work.trial != work.trial for each in self._on(place.gpus[0]))
+        others = sum(training.work.trial != work.trial for training in self._on(place.gpus[0]))
         return runtime.iteration * runtime.packing**others
 
-    def _crowd_changed(self, work: Work) -> None:
+    def _change_pace_of_others(self, work: Work) -> None:
         """Those beside it go on at another pace."""
         if self._shared and work.place.parts > 1:
-            for each in self._on(work.place.gpus[0]):
-                if each.ends < FOREVER and each.work.trial != work.trial:
-                    each.slowed(self.clock.now, self._pace(each.work))
-                    self._later(each.ends, lambda each=each: self._iterated(each))  # type: ignore[misc]
+            for training in self._on(work.place.gpus[0]):
+                if training.ends < FOREVER and training.work.trial != work.trial:
+                    training.slowed(self.clock.now, self._pace(training.work))
+                    self._later(training.ends, lambda training=training: self._iterated(training))  # type: ignore[misc]
 
     def _iterated(self, training: Training) -> None:
         work = training.work
@@ -207,8 +209,8 @@ class FakeBackend:
         self.trained.append((work.candidate, training.done))
         value = self._worth(work.candidate, training.done)
         sharers = float(work.place.parts)
-        heard = None if self._shared else sharers
-        self._news.append(Iterated(work.trial, work.run, training.done, took, value, heard))
+        known_sharers = None if self._shared else sharers
+        self._news.append(Iterated(work.trial, work.run, training.done, took, value, known_sharers))
         if training.done % self._checkpoints == 0:
             self.kept.add(Checkpoint(work.candidate, training.done))
         self._on_with(training)
@@ -241,13 +243,13 @@ class FakeBackend:
         if self._running.get(work.trial) is not training:
             return
         del self._running[work.trial]
-        self._crowd_changed(work)
+        self._change_pace_of_others(work)
         if keep and training.done:
             self.kept.add(Checkpoint(work.candidate, training.done))
         if ending == "left":
             self._left.add(work.trial)
-        mine = [each.iterations for each in self.kept if each.candidate == work.candidate]
-        newest = max((each for each in mine if each <= training.done), default=0)
+        mine = [checkpoint.iterations for checkpoint in self.kept if checkpoint.candidate == work.candidate]
+        newest = max((checkpoint for checkpoint in mine if checkpoint <= training.done), default=0)
         value = self._worth(work.candidate, training.done) if ending == "finished" else None
         self._news.append(RunEnded(work.trial, work.run, ending, newest, value, error))
 

@@ -25,12 +25,12 @@ def ray_cluster(gpus: Sequence[int], cpus: int = 16) -> Iterator[Any]:
     ray: Any = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
-    each = {"num_cpus": cpus, "object_store_memory": 80 * 2**20}
-    head = {**each, "num_gpus": 0, "include_dashboard": False}
+    of_node = {"num_cpus": cpus, "object_store_memory": 80 * 2**20}
+    head = {**of_node, "num_gpus": 0, "include_dashboard": False}
     one: Any = Cluster(initialize_head=True, head_node_args=head)
     try:
-        one.each = each
-        one.machines = [one.add_node(**each, num_gpus=count, wait=False) for count in gpus]
+        one.each = of_node
+        one.machines = [one.add_node(**of_node, num_gpus=count, wait=False) for count in gpus]
         one.wait_for_nodes()
         ray.init(address=one.address, log_to_driver=False, logging_level=logging.ERROR)
         yield one

@@ -105,8 +105,8 @@ _fork_servers: dict[str, ForkServer] = {}
 
 
 def _lent(environment: Any, preload: Any, temporary_folder: str = "") -> Any:
-    told = {name: value for name, value in environment.items() if name != "PYTEST_CURRENT_TEST"}
-    key = repr((sorted(told.items()), preload))
+    variables = {name: value for name, value in environment.items() if name != "PYTEST_CURRENT_TEST"}
+    key = repr((sorted(variables.items()), preload))
     if key not in _fork_servers:
         _fork_servers[key] = ForkServer(environment, preload)
         atexit.register(_fork_servers[key].close)
@@ -136,8 +136,8 @@ class Odd(Small):
 
     def looks(self) -> float:
         """How much it finds that another has changed."""
-        found = torch.get_default_dtype() != torch.float32, not torch.is_grad_enabled()
-        return sum([*found, os.getcwd() == "/", "LEFT_BEHIND" in os.environ])
+        changed = torch.get_default_dtype() != torch.float32, not torch.is_grad_enabled()
+        return sum([*changed, os.getcwd() == "/", "LEFT_BEHIND" in os.environ])
 
     def dies_before_its_child(self) -> float:
         """The child has all that the process had, its pipe among it."""

@@ -71,8 +71,8 @@ class FakeController:
         """The trial has done one more iteration."""
         trial.done += 1
         result = {"training_iteration": trial.done, "time_this_iter_s": took}
-        found = allocation(self, trial, result, self)
-        return None if found is None else width_of(found)
+        resources = allocation(self, trial, result, self)
+        return None if resources is None else width_of(resources)
 
 
 def trials(count: int, **settings: Any) -> list[FakeTrial]:
@@ -109,10 +109,10 @@ def test_what_others_were_promised_is_not_given_twice() -> None:
 
 
 def test_a_change_must_pay_for_itself() -> None:
-    for left, found in ((3, None), (60, Width(4))):
+    for left, width in ((3, None), (60, Width(4))):
         one = trials(1, done=9)
         allocation = Allocation(10 + left, FLUID, moving=5.0)
-        assert FakeController(one, 4).asked(allocation, one[0]) == found
+        assert FakeController(one, 4).asked(allocation, one[0]) == width
 
 
 def test_what_changes_cost_is_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,9 +132,9 @@ def test_what_changes_cost_is_learnt(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_parts_of_gpus_may_each_be_on_a_gpu_of_their_own() -> None:
     """Four halves may hold four GPUs, so that none is sure to be free; where there is one more, it is."""
     some = trials(4, width=Width(1, 2))
-    assert [FakeController(some, 4).asked(Allocation(600, FLUID), each) for each in some] == [None] * 4
-    found = [FakeController(some, 5).asked(Allocation(600, FLUID), each) for each in some]
-    assert max(each for each in found if each is not None) == 2
+    assert [FakeController(some, 4).asked(Allocation(600, FLUID), trial) for trial in some] == [None] * 4
+    widths = [FakeController(some, 5).asked(Allocation(600, FLUID), trial) for trial in some]
+    assert max(trial for trial in widths if trial is not None) == 2
 
 
 def test_what_does_not_fit_beside_the_cpus_is_not_asked_for() -> None:
@@ -167,10 +167,10 @@ def test_it_survives_being_saved_by_ray_tune() -> None:
 @pytest.mark.parametrize(("width", "bundles"), [(Width(3), [1, 1, 1]), (Width(1, 3), [0.3333])])
 def test_bundles_are_those_of_the_trial(width: Width, bundles: list[float]) -> None:
     base = PlacementGroupFactory([{"CPU": 1}, {"CPU": 2, "GPU": 1}])
-    found = factory(base, width)
-    assert [each.get("GPU") for each in found.bundles] == [None, *bundles]
-    assert {each["CPU"] for each in found.bundles[1:]} == {2}
-    assert width_of(found) == width
+    resources = factory(base, width)
+    assert [bundle.get("GPU") for bundle in resources.bundles] == [None, *bundles]
+    assert {bundle["CPU"] for bundle in resources.bundles[1:]} == {2}
+    assert width_of(resources) == width
 
 
 def test_parts_that_do_not_divide_a_gpu_are_refused() -> None:
@@ -205,11 +205,11 @@ def test_actors_that_are_used_again_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "settings", "told"),
+    ("policy", "settings", "expected"),
     [("no-such", {}, "no-such"), (FLUID, {"packed": "many"}, "packed"), (FLUID, {"width": 2}, "width")],
 )
-def test_a_wrong_policy_is_named_at_once(policy: str, settings: Any, told: str) -> None:
-    with pytest.raises(Exception, match=told):
+def test_a_wrong_policy_is_named_at_once(policy: str, settings: Any, expected: str) -> None:
+    with pytest.raises(Exception, match=expected):
         Allocation(10, {"name": policy, **settings})
 
 

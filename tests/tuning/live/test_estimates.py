@@ -43,10 +43,10 @@ def test_it_recovers_the_truth_from_noisy_samples(
                 seen = took(truth, gpus, sharers) * chance.uniform(1 - noise, 1 + noise)
                 estimates.seen(number, gpus, sharers, round(seen))
             estimates.seen(number, gpus, sharers, 40 * took(truth, gpus, sharers))  # a hiccup
-    for number, found in estimates.all().items():
-        assert found.packing == pytest.approx(packing, rel=0.05)
-        assert found.scaling == pytest.approx(scaling, rel=0.05)
-        assert found.iteration == pytest.approx(truths[number].iteration, rel=0.12)
+    for number, runtime in estimates.all().items():
+        assert runtime.packing == pytest.approx(packing, rel=0.05)
+        assert runtime.scaling == pytest.approx(scaling, rel=0.05)
+        assert runtime.iteration == pytest.approx(truths[number].iteration, rel=0.12)
 
 
 @pytest.mark.parametrize("usual", [0, 3])
@@ -64,9 +64,9 @@ def test_neighbours_of_all_kinds_blur_packing_and_not_the_candidates_own_time(us
         for sharers, factor in ((4, met[-1] ** 3), (1, 1.0)):
             for count in range(1 + usual):
                 estimates.seen(number, 1, sharers, round(time * factor), first=count == 0)
-    for number, found in estimates.all().items():
-        assert found.iteration == pytest.approx(times[number], rel=0.01)
-        assert found.packing == pytest.approx(sum(met) / len(met), rel=0.1)
+    for number, runtime in estimates.all().items():
+        assert runtime.iteration == pytest.approx(times[number], rel=0.01)
+        assert runtime.packing == pytest.approx(sum(met) / len(met), rel=0.1)
 
 
 @settings(max_examples=150, deadline=None)
@@ -113,9 +113,9 @@ def test_one_candidate_at_two_widths_tells_of_all() -> None:
         estimates.seen(0, 1, 1, SECOND)
         estimates.seen(0, 1, 2, round(1.4 * SECOND))
         estimates.seen(1, 1, 2, round(2.8 * SECOND))
-    found = estimates.all()
-    assert found[1].packing == found[0].packing == pytest.approx(1.4, rel=0.01)
-    assert found[1].iteration == pytest.approx(2 * SECOND, rel=0.01)
+    runtimes = estimates.all()
+    assert runtimes[1].packing == runtimes[0].packing == pytest.approx(1.4, rel=0.01)
+    assert runtimes[1].iteration == pytest.approx(2 * SECOND, rel=0.01)
 
 
 def test_candidates_are_compared_half_heartedly() -> None:
@@ -134,9 +134,9 @@ def test_the_first_iteration_counts_where_there_is_no_other() -> None:
     estimates.seen(1, 1, 1, 6 * SECOND, first=True)
     assert estimates.all()[0].iteration == 3 * SECOND
     estimates.seen(0, 1, 1, SECOND)
-    found = estimates.all()
-    assert found[0].iteration == SECOND
-    assert found[1].iteration == pytest.approx(2 * SECOND, rel=1e-6)
+    runtimes = estimates.all()
+    assert runtimes[0].iteration == SECOND
+    assert runtimes[1].iteration == pytest.approx(2 * SECOND, rel=1e-6)
 
 
 def test_news_are_told_once_and_again_when_they_have_changed() -> None:

@@ -19,7 +19,7 @@ from astrarium.core.errors import AstrariumError, InputError
 from astrarium.run.leased import GPUS, USED
 from astrarium.tuning.live.backend import Checkpoint, GpusSeen, Iterated, News, RunEnded, Work
 from astrarium.tuning.live.checkpoints import Checkpoints, path, read, write
-from astrarium.tuning.live.local import LocalTrialBackend, found_gpus
+from astrarium.tuning.live.local import LocalTrialBackend, chosen_gpus
 from astrarium.tuning.live.slots.backend import SlotBackend
 from astrarium.tuning.live.slots.environment import environment
 from astrarium.tuning.live.slots.member import GangMember
@@ -86,14 +86,14 @@ class Until:
 
     def iterations(self, trial: int, run: int) -> list[int]:
         return [
-            each.iterations for each in self.news
-            if isinstance(each, Iterated) and (each.trial, each.run) == (trial, run)
+            news.iterations for news in self.news
+            if isinstance(news, Iterated) and (news.trial, news.run) == (trial, run)
         ]  # fmt: skip
 
     def _ends(self, trial: int, run: int) -> list[RunEnded]:
         return [
-            each for each in self.news
-            if isinstance(each, RunEnded) and (each.trial, each.run) == (trial, run)
+            news for news in self.news
+            if isinstance(news, RunEnded) and (news.trial, news.run) == (trial, run)
         ]  # fmt: skip
 
     def _until(self, happened: Any) -> None:
@@ -111,7 +111,7 @@ def order(
 
 def weights(backend: LocalTrialBackend, candidate: int, iterations: int) -> torch.Tensor:
     state = read(backend.folder, Checkpoint(candidate, iterations))
-    return torch.cat([each.flatten() for each in state["model"].values()])
+    return torch.cat([tensor.flatten() for tensor in state["model"].values()])
 
 
 def unbroken(backend: LocalTrialBackend, trial: int, total: int, **values: Any) -> torch.Tensor:
@@ -136,7 +136,7 @@ def test_a_run_reports_each_iteration_and_finishes_with_a_checkpoint(backend: Lo
     ended = until.ended(trial, 1)
     assert (ended.ending, ended.iterations, ended.error) == ("finished", 4, "")
     assert until.iterations(trial, 1) == [1, 2, 3, 4]
-    last = [each for each in until.news if isinstance(each, Iterated)][-1]
+    last = [news for news in until.news if isinstance(news, Iterated)][-1]
     assert ended.value == last.value is not None
     assert last.took > 0
     assert path(backend.folder, Checkpoint(trial, 4)).is_file()
@@ -256,13 +256,13 @@ def test_a_build_that_cannot_be_opened_is_the_end_of_each_run_and_not_of_the_slo
     (tmp_path / "parcel").write_bytes(packed(f"{tmp_path / 'broken.py'}:build"))
     pipe, _ = Pipe()
     slot = Slot(pipe, SlotSetup(build=str(tmp_path / "parcel")))
-    told = list[Message]()
+    messages = list[Message]()
     for run in (1, 2):
         begin = Begin(order(0, run, ONE, 2), str(tmp_path), every=30.0)
-        ended = GangMember(begin, SlotSetup(), told.append).train(slot._build)
+        ended = GangMember(begin, SlotSetup(), messages.append).train(slot._build)
         assert ended.ending == "failed"
         assert "nowhere_to_be_found" in ended.error
-    assert not told
+    assert not messages
 
 
 def test_silence_is_death_and_in_between_checkpoints_count() -> None:
@@ -328,8 +328,8 @@ def test_a_gpu_on_which_no_process_comes_up_is_given_up(tmp_path: Path) -> None:
         backend.start(order(0, run, ONE, 2))
         news += backend.hear(1.0)
     news += backend.hear(0.0)
-    assert [each.ending for each in news if isinstance(each, RunEnded)] == ["lost"] * TRIES
-    assert [each for each in news if isinstance(each, GpusSeen)] == [GpusSeen((0,)), GpusSeen(())]
+    assert [event.ending for event in news if isinstance(event, RunEnded)] == ["lost"] * TRIES
+    assert [event for event in news if isinstance(event, GpusSeen)] == [GpusSeen((0,)), GpusSeen(())]
     backend.close()
 
 
@@ -422,7 +422,7 @@ def test_slots_end_with_whoever_started_them(how: str) -> None:
 def test_shares_of_a_batch_are_all_of_it() -> None:
     batch = list(range(7))
     parts = [Workers(rank, 3).share((batch, batch)) for rank in range(3)]
-    assert [each for one, _ in parts for each in one] == batch
+    assert [example for one, _ in parts for example in one] == batch
     assert max(len(one) for one, _ in parts) - min(len(one) for one, _ in parts) <= 1
     few = [Workers(rank, 3).share([1, 2]) for rank in range(3)]  # the last batch of an epoch, say
     assert few == [[1], [2], [1]]
@@ -467,13 +467,13 @@ def test_builds_travel() -> None:
 
 
 def test_gpus_that_are_not_there_are_not_used() -> None:
-    assert found_gpus(3, Emulated()) == (0, 1, 2)
-    assert found_gpus([4, 7], Emulated()) == (4, 7)
+    assert chosen_gpus(3, Emulated()) == (0, 1, 2)
+    assert chosen_gpus([4, 7], Emulated()) == (4, 7)
     with pytest.raises(InputError, match="1 or more"):
-        found_gpus(0, Emulated())
+        chosen_gpus(0, Emulated())
     if not torch.cuda.is_available():
         with pytest.raises(InputError, match="emulated"):
-            found_gpus(2, None)
+            chosen_gpus(2, None)
 
 
 @pytest.mark.thorough
@@ -484,16 +484,16 @@ def test_where_there_is_a_gate_slots_come_under_it(
     fresh_user(tmp_path, monkeypatch)
     monkeypatch.setenv("ASTRARIUM_CUDA_DRIVER", str(gate_built.stub))
     monkeypatch.setenv("ASTRARIUM_GATE_LIBRARY", str(gate_built.gate))
-    told = environment(0, SlotSetup("cuda:0"), gate=True)
-    assert told["CUDA_VISIBLE_DEVICES"] == "0"
-    assert told["ASTRARIUM_GATE_CLASS"] == "best-effort"
-    assert told["LD_PRELOAD"].endswith("libcuda.so.1")
-    assert Path(told["ASTRARIUM_GATE_BOARD"]).is_absolute()
+    variables = environment(0, SlotSetup("cuda:0"), gate=True)
+    assert variables["CUDA_VISIBLE_DEVICES"] == "0"
+    assert variables["ASTRARIUM_GATE_CLASS"] == "best-effort"
+    assert variables["LD_PRELOAD"].endswith("libcuda.so.1")
+    assert Path(variables["ASTRARIUM_GATE_BOARD"]).is_absolute()
     assert "LD_PRELOAD" not in environment(0, SlotSetup("cuda:0"), gate=False)
 
 
 def test_a_slot_sees_its_own_gpu_only_and_without_a_gate_nothing_else() -> None:
-    told = {"CUDA_VISIBLE_DEVICES": "4,6", "ASTRARIUM_CUDA_DRIVER": "/nowhere/libcuda.so"}
-    assert environment(1, SlotSetup("cuda:0"), gate=True, environ=told)["CUDA_VISIBLE_DEVICES"] == "6"
-    assert "LD_PRELOAD" not in environment(1, SlotSetup("cuda:0"), gate=True, environ=told)
-    assert environment(1, SlotSetup("cpu"), gate=True, environ=told)["CUDA_VISIBLE_DEVICES"] == ""
+    variables = {"CUDA_VISIBLE_DEVICES": "4,6", "ASTRARIUM_CUDA_DRIVER": "/nowhere/libcuda.so"}
+    assert environment(1, SlotSetup("cuda:0"), gate=True, environ=variables)["CUDA_VISIBLE_DEVICES"] == "6"
+    assert "LD_PRELOAD" not in environment(1, SlotSetup("cuda:0"), gate=True, environ=variables)
+    assert environment(1, SlotSetup("cpu"), gate=True, environ=variables)["CUDA_VISIBLE_DEVICES"] == ""

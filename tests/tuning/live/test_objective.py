@@ -118,10 +118,10 @@ def test_what_an_objective_must_do_is_said() -> None:
 def test_suggestions_are_made_where_the_study_is() -> None:
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
     sampler = OptunaSampler(study, ObjectiveBuild(objective).suggest)
-    found = sampler.ask()
-    assert found is not None
-    assert found.values == study.trials[0].params
-    assert set(found.values) == {"rate"}
+    configuration = sampler.ask()
+    assert configuration is not None
+    assert configuration.values == study.trials[0].params
+    assert set(configuration.values) == {"rate"}
     assert not study.trials[0].intermediate_values
     with pytest.raises(InputError, match=r"over iterations\(trial"):
         OptunaSampler(study, ObjectiveBuild(loopless).suggest).ask()
@@ -143,12 +143,12 @@ def test_policies_that_spread_are_bounded() -> None:
 
 @pytest.mark.thorough
 def test_the_guide_can_be_followed(tmp_path: Path) -> None:
-    found = BLOCK.findall(GUIDE.read_text())
-    assert len(found) == 4
-    for name, body, _ in found:
+    blocks = BLOCK.findall(GUIDE.read_text())
+    assert len(blocks) == 4
+    for name, body, _ in blocks:
         (tmp_path / name).write_text(body)
-    scripts = [name for name, _, shown in found if shown]
-    assert followed(tmp_path, scripts) == "".join(shown for _, _, shown in found)
+    scripts = [name for name, _, shown in blocks if shown]
+    assert followed(tmp_path, scripts) == "".join(shown for _, _, shown in blocks)
 
 
 def followed(place: Path, scripts: list[str]) -> str:

@@ -128,7 +128,7 @@ def test_a_machine_is_lost_and_nothing_of_the_search(cluster: Any, tmp_path: Pat
     sizes = {len(level.shares) for level in record.levels}  # its GPUs may be missed one after the other
     assert {2, 4} <= sizes <= {2, 3, 4}
     assert all(row.outcome is Outcome.FINISHED for row in record.rows)
-    standings = sorted((each.standing.name, each.done) for each in record.candidates)
+    standings = sorted((candidate.standing.name, candidate.done) for candidate in record.candidates)
     assert standings == [("COMPLETE", 27), *[("STOPPED", 1)] * 6, *[("STOPPED", 3)] * 2]
     for candidate in record.candidates:
         assert candidate.standing is not Standing.OPEN

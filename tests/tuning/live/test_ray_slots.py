@@ -36,8 +36,8 @@ class FakeCall:
         self.arguments = arguments
         self.answer: AgentAnswer | None = None
 
-    def of(self, *heard: SlotMessage, usable: bool = True) -> None:
-        self.answer = AgentAnswer(list(heard), usable)
+    def of(self, *messages: SlotMessage, usable: bool = True) -> None:
+        self.answer = AgentAnswer(list(messages), usable)
 
 
 class FakeActor:
@@ -162,7 +162,7 @@ def test_an_agent_that_died_is_gone_at_once(ray: FakeRay) -> None:
     mine = slots()
     lease = mine.take(0)
     ray.actors[0].asked[-1].answer = RayError()  # type: ignore[assignment]
-    assert [said for _, said in mine.hear(0)] == [Gone("its agent is gone")]
+    assert [message for _, message in mine.hear(0)] == [Gone("its agent is gone")]
     mine.send(lease, LEAVE)
     assert not ray.actors[0].ordered
 
@@ -230,16 +230,16 @@ class FakeSlots:
     def ring(self) -> None:
         self._bell.set()
 
-    def says(self, *said: SlotMessage) -> None:
-        self.said += said
+    def says(self, *messages: SlotMessage) -> None:
+        self.said += messages
         self._bell.set()
 
     def hear(self, seconds: float) -> list[SlotMessage]:
         self._bell.wait(min(seconds, 0.01))
         self._bell.clear()
-        said = self.said
+        messages = self.said
         self.said = []
-        return said
+        return messages
 
     def close(self) -> None:
         self.closed.set()
@@ -247,10 +247,10 @@ class FakeSlots:
 
 def waited(until: Callable[[], Any]) -> Any:
     ends = time.monotonic() + 30
-    while not (found := until()):
+    while not (value := until()):
         assert time.monotonic() < ends
         time.sleep(0.005)
-    return found
+    return value
 
 
 def agent(under: FakeSlots, unasked: float = 1000.0) -> SlotAgent:
@@ -276,8 +276,8 @@ def test_what_slots_say_is_told_by_lease_and_beats_are_not() -> None:
     one.order("send", 7, LEAVE)
     waited(lambda: len(under.told) == 2)
     under.says(SlotMessage(11, Beat()), SlotMessage(99, Gone("another's")), SlotMessage(11, Gone("dead")))
-    heard = waited(lambda: one.hear(0.01).messages)
-    assert heard == [SlotMessage(7, Gone("dead"))]
+    messages = waited(lambda: one.hear(0.01).messages)
+    assert messages == [SlotMessage(7, Gone("dead"))]
     one.order("kill", 7)  # of a slot that is gone
     one.order("send", 8, LEAVE)
     waited(lambda: len(under.told) == 4)
@@ -290,8 +290,8 @@ def test_where_no_process_can_be_started_a_run_is_gone() -> None:
     under.there = ()
     one = agent(under)
     one.order("send", 7, LEAVE)
-    answer = waited(lambda: (found := one.hear(0.01)).messages and found)
-    assert [type(said) for _, said in answer.messages] == [Gone]
+    answer = waited(lambda: (reply := one.hear(0.01)).messages and reply)
+    assert [type(message) for _, message in answer.messages] == [Gone]
     assert not answer.usable
     one.close()
 

@@ -81,9 +81,9 @@ def heard(backend: LocalTrialBackend, wanted: Callable[[Any], bool]) -> Any:
 
 
 def end(backend: LocalTrialBackend, trial: int) -> RunEnded:
-    found = heard(backend, lambda news: isinstance(news, RunEnded) and news.trial == trial)
-    assert isinstance(found, RunEnded)
-    return found
+    event = heard(backend, lambda news: isinstance(news, RunEnded) and news.trial == trial)
+    assert isinstance(event, RunEnded)
+    return event
 
 
 def gone(pid: int) -> bool:
@@ -167,7 +167,9 @@ def test_a_fork_server_that_is_killed_is_replaced(monkeypatch: pytest.MonkeyPatc
         until(lambda: all(map(gone, pids)))
         backend.hear(0.0)
         tries = (end(backend, begun(backend, "looks")) for _ in range(3))
-        again = next(each for each in tries if each.ending != "lost")  # its slot may have been a dying one
+        again = next(
+            ending for ending in tries if ending.ending != "lost"
+        )  # its slot may have been a dying one
         assert (again.ending, again.error) == ("finished", "")
         folder = backend.folder
     assert not folder.exists()
@@ -186,9 +188,9 @@ class Barren:
 def test_a_gpu_is_given_up_with_all_that_wait_on_it() -> None:
     fork_server: Any = Barren()
     slots = LocalSlots({0: SlotTemplate(fork_server, SlotSetup())}, most=8)
-    taken = {slots.take(0) for _ in range(5)}
-    lost = [each.slot for each in slots.hear(1.0) if isinstance(each.message, Gone)]
-    assert taken <= set(lost)
+    leased = {slots.take(0) for _ in range(5)}
+    lost = [event.slot for event in slots.hear(1.0) if isinstance(event.message, Gone)]
+    assert leased <= set(lost)
     assert len(lost) == len(set(lost))
     assert slots.gpus() == ()
     slots.close()
@@ -201,18 +203,18 @@ def test_a_gpu_is_given_up_with_all_that_wait_on_it() -> None:
 def test_a_gpu_on_which_none_gets_ready_is_given_up_and_says_why(setup: SlotSetup, why: str) -> None:
     made: Any = local
     slots = LocalSlots({0: SlotTemplate(made.ForkServer(dict(os.environ), PRELOAD), setup)})
-    found: list[SlotMessage] = []
+    messages: list[SlotMessage] = []
 
     def heard_more_than(before: int) -> bool:
-        found.extend(slots.hear(0.5))
-        return len(found) > before
+        messages.extend(slots.hear(0.5))
+        return len(messages) > before
 
     for _ in range(TRIES):
         slots.take(0)
-        until(partial(heard_more_than, len(found)))
+        until(partial(heard_more_than, len(messages)))
         if not slots.gpus():
             break
-    assert all(isinstance(each.message, Gone) and why in each.message.why for each in found[:TRIES])
+    assert all(isinstance(event.message, Gone) and why in event.message.why for event in messages[:TRIES])
     assert slots.gpus() == ()
     assert why in slots.given_up
     slots.close()
@@ -284,8 +286,8 @@ def test_the_study_hears_of_attributes() -> None:
     study.add_trial(optuna.trial.create_trial(value=9.0))  # numbers of trials and candidates differ
     halving = tuning.SuccessiveHalving(candidates=1, iterations=2, eta=2)
     optimize(study, attributed, halving, gpus=1, emulated=True, n_trials=1)
-    told = study.trials[1]
-    assert told.user_attrs == {"before": told.params["rate"], "epoch": 1, "after": ["all", 1]}
+    trial = study.trials[1]
+    assert trial.user_attrs == {"before": trial.params["rate"], "epoch": 1, "after": ["all", 1]}
 
 
 def test_attributes_go_on_with_the_checkpoint_and_must_be_what_optuna_can_keep() -> None:
@@ -343,13 +345,13 @@ def test_a_study_that_goes_on_has_the_candidates_it_had(tmp_path: Path) -> None:
 
 
 def test_a_search_in_another_space_does_not_go_on_with_this_one(tmp_path: Path) -> None:
-    told = {"space": {"rate": {"low": 0, "high": 1}}, "seed": 0}
-    check_same_search(tmp_path, told, resume=False)
-    check_same_search(tmp_path, told, resume=True)
+    definition = {"space": {"rate": {"low": 0, "high": 1}}, "seed": 0}
+    check_same_search(tmp_path, definition, resume=False)
+    check_same_search(tmp_path, definition, resume=True)
     with pytest.raises(InputError, match="space: expected"):
-        check_same_search(tmp_path, {**told, "space": {"rate": {"low": 0, "high": 2}}}, resume=True)
-    check_same_search(tmp_path, {**told, "seed": 1}, resume=False)  # of which nothing was kept
-    check_same_search(tmp_path, {**told, "seed": 1}, resume=True)
+        check_same_search(tmp_path, {**definition, "space": {"rate": {"low": 0, "high": 2}}}, resume=True)
+    check_same_search(tmp_path, {**definition, "seed": 1}, resume=False)  # of which nothing was kept
+    check_same_search(tmp_path, {**definition, "seed": 1}, resume=True)
     (tmp_path / "search.json").write_text("{")
     with pytest.raises(InputError, match="first run wrote"):
-        check_same_search(tmp_path, told, resume=True)
+        check_same_search(tmp_path, definition, resume=True)

@@ -111,26 +111,26 @@ KINDS: list[tuple[Any, dict[str, Any]]] = [
 @pytest.mark.parametrize("after", [1, 2, 3, 4])
 def test_one_that_moves_says_what_it_would_have_said(trainable: Any, values: Any, after: int) -> None:
     before = made(trainable, **values)
-    said = [before.step() for _ in range(after)]
+    values_before = [before.step() for _ in range(after)]
     state = carried(before.save())
     before.close()
     again = made(trainable, **values)
     again.load(state)
-    assert said + [again.step() for _ in range(5 - after)] == [32.0, 16.0, 8.0, 4.0, 2.0]
+    assert values_before + [again.step() for _ in range(5 - after)] == [32.0, 16.0, 8.0, 4.0, 2.0]
     again.close()
 
 
 def test_a_moved_one_may_move_again_before_its_next_checkpoint() -> None:
     one = made(falling, every=3)
-    said = []
+    reported = []
     for _ in range(7):
-        said.append(one.step())
+        reported.append(one.step())
         state = carried(one.save())
         one.close()
         one = made(falling, every=3)
         one.load(state)
     one.close()
-    assert said == [64 * 0.5**n for n in range(1, 8)]
+    assert reported == [64 * 0.5**n for n in range(1, 8)]
 
 
 def test_iterations_are_counted_on() -> None:
@@ -216,7 +216,7 @@ def test_a_thread_ends_with_the_training_that_it_belongs_to() -> None:
 
 
 def test_spaces_of_ray_tune_are_ours() -> None:
-    found = split(
+    space = split(
         {
             "rate": tune.loguniform(0.001, 1.0),
             "share": tune.uniform(0, 1),
@@ -230,7 +230,7 @@ def test_spaces_of_ray_tune_are_ours() -> None:
             "batch": 8,
         }
     )
-    assert found.chosen == {
+    assert space.chosen == {
         "rate": Range(0.001, 1.0, log=True),
         "share": Range(0, 1),
         "layers": Range(1, 4, whole=True),
@@ -239,12 +239,12 @@ def test_spaces_of_ray_tune_are_ours() -> None:
         "grid": Choice((1, 2)),
         "own": Range(1, 2),
     }
-    assert found.foreign.keys() == {"step"}
-    assert found.fixed == {"data": {"folder": "x"}, "batch": 8}
+    assert space.foreign.keys() == {"step"}
+    assert space.fixed == {"data": {"folder": "x"}, "batch": 8}
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "expected"),
     [
         ({"param_space": {"x": tune.quniform(0, 1, 0.1)}}, "param_space.x"),
         ({"engine": "mars"}, "local or ray"),
@@ -252,9 +252,9 @@ def test_spaces_of_ray_tune_are_ours() -> None:
         ({"search": "random:candidates=0"}, "candidates"),
     ],
 )
-def test_what_cannot_be_done_is_said_before_anything_is_started(changed: Any, told: str) -> None:
+def test_what_cannot_be_done_is_said_before_anything_is_started(changed: Any, expected: str) -> None:
     usual = {"param_space": {"x": tune.uniform(0, 1)}, "metric": "loss", "gpus": 1, "emulated": Emulated()}
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=expected):
         fit(Falling, **usual | changed)
 
 
@@ -271,7 +271,7 @@ def test_trainables_are_searched_as_they_are(trainable: Any) -> None:
     search = "successive-halving:candidates=4,iterations=4,eta=2"
     result = fit(trainable, space, "loss", searcher=searcher, search=search, gpus=2, emulated=True)
     record = result.record
-    done = {each.values["start"]: each.done for each in record.candidates}
+    done = {candidate.values["start"]: candidate.done for candidate in record.candidates}
     assert [done[start] for start in sorted(done)] == [4, 2, 1, 1]
-    for each in record.candidates:
-        assert each.value == pytest.approx(each.values["start"] * 0.5**each.done)
+    for candidate in record.candidates:
+        assert candidate.value == pytest.approx(candidate.values["start"] * 0.5**candidate.done)

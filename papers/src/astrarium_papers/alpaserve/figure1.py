@@ -48,7 +48,7 @@ def run(effort: Effort) -> Findings:
         PARALLEL: _latencies(pipelined(2, 2, 2), after=OVERHEAD),
         BUSY: _latencies(pipelined(2, 2, 2), within=OVERHEAD),
     }
-    rows = [_row(name, mean(found[:4])) for name, found in latencies.items()]
+    rows = [_row(name, mean(of_placement[:4])) for name, of_placement in latencies.items()]
     return Findings(rows, _claims(latencies), {"latencies": latencies})
 
 
@@ -83,7 +83,7 @@ def _bursts() -> SimulatedRequests:
 
 
 def _claims(latencies: dict[str, list[float]]) -> list[Claim]:
-    both = {name: mean(found) for name, found in latencies.items()}
+    both = {name: mean(of_placement) for name, of_placement in latencies.items()}
     note = "; ".join(f"{name}: {one:.2f} y" for name, one in both.items())
     return [
         Claim(
@@ -98,9 +98,9 @@ def draw(data: dict[str, Any], path: Path) -> None:
     from astrarium_papers.drawing import axes_row, save
 
     figure, [axis] = axes_row(1, width=6)
-    for place, (name, found) in enumerate(data["latencies"].items()):
-        at = [number + (place - 1) * 0.27 for number in range(1, len(found) + 1)]
-        axis.bar(at, found, 0.25, color=COLORS.get(name, "#56B4E9"), label=name)
+    for place, (name, of_placement) in enumerate(data["latencies"].items()):
+        at = [number + (place - 1) * 0.27 for number in range(1, len(of_placement) + 1)]
+        axis.bar(at, of_placement, 0.25, color=COLORS.get(name, "#56B4E9"), label=name)
     axis.set(xlabel="request (1 to 4 of model A, 5 and 6 of model B)", ylabel="latency (y)", ylim=(0, 5.4))
     axis.legend(fontsize=8, loc="upper left")
     save(figure, path)

@@ -98,7 +98,7 @@ def _waits(effort: Effort, load: float) -> float:
 
 def _most_by_search(effort: Effort, load: float) -> list[float]:
     """Return the most communication that bursty arrivals allow: halving what it may be, for each seed."""
-    found = []
+    most = []
     for workload in _workloads(effort, load, BURSTY):
         simple = _latency(workload)
         low = 1.0
@@ -107,8 +107,8 @@ def _most_by_search(effort: Effort, load: float) -> list[float]:
             middle = (low + high) / 2
             faster = _latency(workload, stages(middle, "communication")) <= simple
             low, high = (middle, high) if faster else (low, middle)
-        found.append(round(low, 4))
-    return found
+        most.append(round(low, 4))
+    return most
 
 
 def _rows(data: dict[str, Any]) -> list[Row]:
@@ -128,10 +128,10 @@ def _rows(data: dict[str, Any]) -> list[Row]:
         ),
     ]
     for place, load in enumerate(data["simulated"]):
-        for kind, found in data["ratios"].items():
+        for kind, ratios in data["ratios"].items():
             what = f"load {load:g}, most {kind}: simulated pipeline over simple placement"
-            note = f"{spread(found[place], '.3f')}; by the formulas 1 at {BOUNDS[kind](load):.3f}"
-            rows.append(Row(what, mean(found[place]), 1.0, tolerance=ALIKE, note=note))
+            note = f"{spread(ratios[place], '.3f')}; by the formulas 1 at {BOUNDS[kind](load):.3f}"
+            rows.append(Row(what, mean(ratios[place]), 1.0, tolerance=ALIKE, note=note))
     return rows
 
 
@@ -175,7 +175,7 @@ def _more(data: dict[str, Any]) -> list[Claim]:
     return [
         Claim(
             "bursty arrivals allow for more overhead",
-            all(mean(found) > bound for found, bound in zip(data["bursty"], even, strict=True)),
+            all(mean(ratios) > bound for ratios, bound in zip(data["bursty"], even, strict=True)),
             f"communication at CV {BURSTY:g}, simulated, against Poisson's: "
             + ", ".join(f"{mean(a):.3f} and {b:.3f}" for a, b in zip(data["bursty"], even, strict=True))
             + f" at loads {', '.join(f'{load:g}' for load in loads)}",
@@ -195,7 +195,7 @@ def draw(data: dict[str, Any], path: Path) -> None:
     figure, [axis] = axes_row(1, width=6)
     for (name, bound), color in zip(data["bounds"].items(), ("#0072B2", "#E69F00"), strict=True):
         axis.plot(data["loads"], bound, color=color, label=f"most {name}")
-    bursty = [mean(found) for found in data["bursty"]]
+    bursty = [mean(ratios) for ratios in data["bursty"]]
     axis.plot(
         data["simulated"],
         bursty,

@@ -91,10 +91,10 @@ def _most(data: dict[str, Any], ways: str, knob: str, rival: str, paper: float) 
     meets 99 % nowhere, there is nothing to agree with; where AlpaServe does on no set, there is no row."""
     panels = {name: panel for name, panel in data["panels"].items() if name.endswith(f"/{knob}")}
     gains = {name: gain(panel, ways, ALPASERVE, rival) for name, panel in panels.items()}
-    found = [one for one in gains.values() if one is not None]
-    if not found:
+    known = [one for one in gains.values() if one is not None]
+    if not known:
         return []
-    most = max(found)
+    most = max(known)
     each = "; ".join(_told(name, panels[name], ways, rival, one) for name, one in gains.items())
     what = f"{ways}: {WORDS[knob]} than {rival}, the most of the sets"
     note = f"{each}; {OTHER_TRAFFIC}"

@@ -46,12 +46,12 @@ def run(effort: Effort) -> Findings:
         for batch in batches[system]
         for scale in scales
     ]
-    found = dict(zip(work, effort.each(lambda one: _attained(*one, effort), work), strict=True))
+    attained = dict(zip(work, effort.each(lambda one: _attained(*one, effort), work), strict=True))
     data = {
         "scales": list(scales),
         "curves": {
             growth: {
-                curve(system, batch): [found[system, growth, batch, scale] for scale in scales]
+                curve(system, batch): [attained[system, growth, batch, scale] for scale in scales]
                 for system in POLICIES
                 for batch in batches[system]
             }

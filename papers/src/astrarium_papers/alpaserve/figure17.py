@@ -130,17 +130,17 @@ def _gains(data: dict[str, Any]) -> list[Row]:
     rows = []
     for knob, paper in MORE.items():
         for ways in WAYS:
-            found = gain(data["panels"][knob], ways, GROUPS, GREEDY)
-            if found is not None:
+            gained = gain(data["panels"][knob], ways, GROUPS, GREEDY)
+            if gained is not None:
                 what = f"{ways}: how much more {LABELS[knob]} with groups than without, at 99 %"
-                rows.append(Row(what, found.times, paper, "x", 0.15, _note(data, knob, ways, found)))
+                rows.append(Row(what, gained.times, paper, "x", 0.15, _note(data, knob, ways, gained)))
     return rows
 
 
-def _note(data: dict[str, Any], knob: str, ways: str, found: Gain) -> str:
+def _note(data: dict[str, Any], knob: str, ways: str, gained: Gain) -> str:
     panel = data["panels"][knob]
     each = (f"{system} {spelled(reached(panel, ways, system))}" for system in panel["curves"][ways])
-    return f"{found}; {', '.join(each)}; {FLAT}"
+    return f"{gained}; {', '.join(each)}; {FLAT}"
 
 
 def _recorded(data: dict[str, Any]) -> list[Row]:

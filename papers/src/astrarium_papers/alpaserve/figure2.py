@@ -57,25 +57,25 @@ def _rows(data: dict[str, Any]) -> list[Row]:
     return rows
 
 
-def _mean(found: dict[str, Any]) -> float:
-    return float(mean(found["mean"]))
+def _mean(case: dict[str, Any]) -> float:
+    return float(mean(case["mean"]))
 
 
-def _speedup(found: dict[str, Any], suffix: str = "") -> float:
+def _speedup(case: dict[str, Any], suffix: str = "") -> float:
     """Return the speedup of means over all seeds: near saturation one seed alone says little."""
-    return _mean(found[SIMPLE + suffix]) / _mean(found[PARALLEL + suffix])
+    return _mean(case[SIMPLE + suffix]) / _mean(case[PARALLEL + suffix])
 
 
-def _latency_note(found: dict[str, Any], name: str) -> str:
-    seeds = spread(found[name]["mean"], ".3f")
-    bare = _mean(found[f"{name} bare"])
+def _latency_note(case: dict[str, Any], name: str) -> str:
+    seeds = spread(case[name]["mean"], ".3f")
+    bare = _mean(case[f"{name} bare"])
     return f"{seeds}; M/D/1 {theory(name, 0.5):.3f}; without the simulator's overheads {bare:.3f}"
 
 
-def _speedup_note(found: dict[str, Any], case: Traffic) -> str:
-    pairs = zip(found[SIMPLE]["mean"], found[PARALLEL]["mean"], strict=True)
+def _speedup_note(latencies: dict[str, Any], case: Traffic) -> str:
+    pairs = zip(latencies[SIMPLE]["mean"], latencies[PARALLEL]["mean"], strict=True)
     seeds = spread([simple / parallel for simple, parallel in pairs])
-    bare = f"without the simulator's overheads {_speedup(found, ' bare'):.2f}"
+    bare = f"without the simulator's overheads {_speedup(latencies, ' bare'):.2f}"
     if case.cv != 1:
         return f"of single seeds {seeds}; {bare}"
     formulas = theory(SIMPLE, case.share) / theory(PARALLEL, case.share)
@@ -112,13 +112,13 @@ def _claims(data: dict[str, Any]) -> list[Claim]:
     ]
 
 
-def _of_model(found: dict[str, Any], model: int) -> float:
-    return float(mean(one[model] for one in found["by_model"]))
+def _of_model(case: dict[str, Any], model: int) -> float:
+    return float(mean(one[model] for one in case["by_model"]))
 
 
-def _as_formulas(found: dict[str, Any]) -> Claim:
+def _as_formulas(cases: dict[str, Any]) -> Claim:
     gaps = {
-        f"{CASES[case].title}, {name}": _mean(found[case][name]) / theory(name, CASES[case].share) - 1
+        f"{CASES[case].title}, {name}": _mean(cases[case][name]) / theory(name, CASES[case].share) - 1
         for case in ("poisson", "uneven")
         for name in GROUPS
     }
@@ -130,8 +130,8 @@ def _as_formulas(found: dict[str, Any]) -> Claim:
     )
 
 
-def _whole_cluster(found: dict[str, Any]) -> Claim:
-    both = {name: found["both_busy"][name] for name in GROUPS}
+def _whole_cluster(case: dict[str, Any]) -> Claim:
+    both = {name: case["both_busy"][name] for name in GROUPS}
     return Claim(
         "in bursts model parallelism uses the whole cluster, the simple placement half of it",
         both[PARALLEL] > 1.5 * both[SIMPLE],
@@ -142,12 +142,12 @@ def _whole_cluster(found: dict[str, Any]) -> Claim:
     )
 
 
-def _same_choice(found: dict[str, list[str]]) -> Claim:
-    chosen = "; ".join(f"{policy}: {', '.join(groups)}" for policy, groups in found.items())
+def _same_choice(choices: dict[str, list[str]]) -> Claim:
+    chosen = "; ".join(f"{policy}: {', '.join(groups)}" for policy, groups in choices.items())
     expected = {"selective-replication": ["1xop1pp1"] * 2, "alpaserve": ["2xop1pp2"]}
     return Claim(
         "asked for few late answers, our policies find these two placements themselves",
-        found == expected,
+        choices == expected,
         f"{chosen} (models x shape, CV 3, an SLO of 5x)",
     )
 
@@ -166,10 +166,10 @@ def draw(data: dict[str, Any], path: Path) -> None:
     save(figure, path)
 
 
-def _distribution(axis: Any, name: str, found: dict[str, Any], by_model: bool) -> None:
+def _distribution(axis: Any, name: str, case: dict[str, Any], by_model: bool) -> None:
     """Draw a distribution to the 99.5th percentile: the last few would squeeze all others."""
-    curves = np.array(found["percentiles"])[:, :-1]
+    curves = np.array(case["percentiles"])[:, :-1]
     styles = ((name, "-"), (f"{name}, model 1", ":"), (f"{name}, model 2", "--"))
     for curve, (label, style) in list(zip(curves, styles, strict=True))[: 3 if by_model else 1]:
         axis.plot(curve, DRAWN[:-1] / 100, style, color=COLORS[name], label=label)
-    axis.axvline(_mean(found), color=COLORS[name], lw=0.8, ls="-.")
+    axis.axvline(_mean(case), color=COLORS[name], lw=0.8, ls="-.")

@@ -125,8 +125,8 @@ def _ratio(
 
 def _best(data: dict[str, Any], name: str, memory: float, what: str, allowed: Sequence[bool]) -> float:
     needs = data["memory"][name]
-    found = means(data["placements"][name], what)
-    fitting = [one for one, need, may in zip(found, needs, allowed, strict=True) if may and need <= memory]
+    ours = means(data["placements"][name], what)
+    fitting = [one for one, need, may in zip(ours, needs, allowed, strict=True) if may and need <= memory]
     return min(fitting)
 
 

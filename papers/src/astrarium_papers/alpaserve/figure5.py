@@ -56,8 +56,8 @@ def _authors_rows() -> list[Row]:
     """The paper prints no number of these curves."""
     rows = []
     for rate, printed in AUTHORS.items():
-        found = on_their_requests(rate, 1_000.0)
-        for (name, ours), theirs in zip(found.items(), printed, strict=True):
+        measured = on_their_requests(rate, 1_000.0)
+        for (name, ours), theirs in zip(measured.items(), printed, strict=True):
             for what, value, number in (("mean", ours.mean, theirs[0]), ("p99", ours.p99, theirs[1])):
                 label = f"{name} at {rate:.3g} requests/s, {what}: beside the authors' code, on its requests"
                 rows.append(Row(label, value, number, "s", tolerance=0.01))

@@ -99,8 +99,8 @@ def _authors_rows(data: dict[str, Any]) -> list[Row]:
     time: the authors' one seed is among the lighter ones."""
     rows = []
     for scale, authors in AUTHORS.items():
-        found = on_their_requests(BUSY_RATE, 500.0, scale)
-        for (name, ours), theirs in zip(found.items(), authors, strict=True):
+        measured = on_their_requests(BUSY_RATE, 500.0, scale)
+        for (name, ours), theirs in zip(measured.items(), authors, strict=True):
             what = f"in time at an SLO of {scale:g}x: {name}, beside the authors' code, on its requests"
             rows.append(Row(what, ours.attainment, theirs, tolerance=0.001, note=_on_ours(data, name, scale)))
     return rows

@@ -163,10 +163,12 @@ def draw(data: dict[str, Any], path: Path) -> None:
     from astrarium_papers.drawing import axes_row, save
 
     figure, axes = axes_row(2, width=6)
-    for axis, (kind, found) in zip(axes, (("inter", data["inter"]), ("intra", data["intra"])), strict=True):
-        width = 0.8 / len(found)
-        for number, (name, bars) in enumerate(found.items()):
-            at = [place + (number - (len(found) - 1) / 2) * width for place in range(len(GPUS))]
+    for axis, (kind, overheads) in zip(
+        axes, (("inter", data["inter"]), ("intra", data["intra"])), strict=True
+    ):
+        width = 0.8 / len(overheads)
+        for number, (name, bars) in enumerate(overheads.items()):
+            at = [place + (number - (len(overheads) - 1) / 2) * width for place in range(len(GPUS))]
             _stack(axis, at, bars, 0.92 * width, labelled=number == 0)
             for x, parts in zip(at, bars, strict=True):
                 axis.text(x, sum(parts), f" {name}", rotation=90, fontsize=6.5, ha="center", va="bottom")

@@ -26,8 +26,8 @@ class InTime(msgspec.Struct, frozen=True):
 
 def overloads(settings: list[Setting], effort: Effort) -> dict[str, float]:
     """Return requests per second by setting; one seed says well enough where deferred ends."""
-    found = goodputs(settings, {"deferred": DEFERRED}, effort, seeds=1, tolerance=0.01)
-    return {setting: OVERLOAD * one["deferred"]["goodput"] for setting, one in found.items()}
+    measured = goodputs(settings, {"deferred": DEFERRED}, effort, seeds=1, tolerance=0.01)
+    return {setting: OVERLOAD * one["deferred"]["goodput"] for setting, one in measured.items()}
 
 
 def in_time(case: Scenario, effort: Effort) -> InTime:

@@ -32,10 +32,10 @@ def systems() -> dict[str, System]:
 def finish_rates(effort: Effort) -> Rates:
     cases = [real(one) for one in TABLE_4_1 if one.case in WORKLOADS] + [modes(4)]
     work = [(case, name) for case in cases[: effort.pick(1, None)] for name in systems()]
-    found: Rates = {}
+    by_workload: Rates = {}
     for (case, name), rates in zip(work, effort.each(lambda one: _curve(*one, effort), work), strict=True):
-        found.setdefault(case.title, {})[name] = rates
-    return found
+        by_workload.setdefault(case.title, {})[name] = rates
+    return by_workload
 
 
 def _curve(case: Case, name: str, effort: Effort) -> list[float]:
@@ -47,10 +47,10 @@ def _curve(case: Case, name: str, effort: Effort) -> list[float]:
     return [mean(_finish.finish_rate(setting.with_seed(seed)) for seed in seeds) for setting in settings]
 
 
-def rows(found: Rates) -> list[Row]:
+def rows(by_workload: Rates) -> list[Row]:
     return [
         Row(f"{title}: {called(name)}", mean(rates), unit="finish rate", note=", ".join(_points(rates)))
-        for title, curves in found.items()
+        for title, curves in by_workload.items()
         for name, rates in curves.items()
     ]
 
@@ -63,8 +63,8 @@ def _points(rates: Sequence[float]) -> Iterator[str]:
     return (f"{rate:.3f} at {multiple:g} x P99" for multiple, rate in zip(MULTIPLES, rates, strict=True))
 
 
-def claim(found: Rates) -> Claim:
-    gaps = {title: mean(curves[GROUPED]) - max(map(mean, curves.values())) for title, curves in found.items()}
+def claim(rates: Rates) -> Claim:
+    gaps = {title: mean(curves[GROUPED]) - max(map(mean, curves.values())) for title, curves in rates.items()}
     return Claim(
         "lines formed by what they cost finish as many as one line for each, one for all, and Orloj",
         all(gap >= -NEARLY for gap in gaps.values()),

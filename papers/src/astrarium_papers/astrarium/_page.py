@@ -32,27 +32,29 @@ def fill(page: str, results: Mapping[str, Data]) -> str:
     without any stay."""
     tables = {name: make(results[source]) for name, (source, make) in TABLES.items() if source in results}
 
-    def replaced(found: re.Match[str]) -> str:
-        start, name, end = found.groups()
-        return f"{start}{tables[name]}\n{end}" if name in tables else found.group()
+    def replaced(match: re.Match[str]) -> str:
+        start, name, end = match.groups()
+        return f"{start}{tables[name]}\n{end}" if name in tables else match.group()
 
     return PLACE.sub(replaced, page)
 
 
 def _goodput(data: Data) -> str:
     bars = {setting.name: f"{setting.bar:,.0f}" for setting in BUILT_FOR}
-    lines = [(setting, bars[setting], *_goodputs(found)) for setting, found in data.items()]
+    lines = [(setting, bars[setting], *_goodputs(by_policy)) for setting, by_policy in data.items()]
     return table(("requests/s", "bar", *POLICIES), lines)
 
 
 def _heldout(data: Data) -> str:
-    return table(("requests/s", *POLICIES), [(setting, *_goodputs(found)) for setting, found in data.items()])
+    return table(
+        ("requests/s", *POLICIES), [(setting, *_goodputs(by_policy)) for setting, by_policy in data.items()]
+    )
 
 
-def _goodputs(found: Mapping[str, Any]) -> list[str]:
+def _goodputs(by_policy: Mapping[str, Any]) -> list[str]:
     """The largest stands out."""
-    shown = {policy: f"{one['goodput']:,.0f}" for policy, one in found.items()}
-    best = max(found, key=lambda policy: float(found[policy]["goodput"]))
+    shown = {policy: f"{one['goodput']:,.0f}" for policy, one in by_policy.items()}
+    best = max(by_policy, key=lambda policy: float(by_policy[policy]["goodput"]))
     return [f"**{text}**" if policy == best else text for policy, text in shown.items()]
 
 
@@ -60,10 +62,10 @@ def _overload(data: Data) -> str:
     lines = [
         (
             setting,
-            f"{found['offered']:,.0f}",
-            *(_overloaded(found["policies"][name]) for name in overload.POLICIES),
+            f"{numbers['offered']:,.0f}",
+            *(_overloaded(numbers["policies"][name]) for name in overload.POLICIES),
         )
-        for setting, found in data.items()
+        for setting, numbers in data.items()
     ]
     return table(("requests/s in time", "offered", *overload.POLICIES), lines)
 
@@ -87,8 +89,8 @@ def _latency(data: Data) -> str:
     )
 
 
-def _over_eager(found: latency.Latencies, policy: str = OURS) -> str:
-    mean, median = (latency.ratio(found, what, policy) for what in ("mean", "median"))
+def _over_eager(latencies: latency.Latencies, policy: str = OURS) -> str:
+    mean, median = (latency.ratio(latencies, what, policy) for what in ("mean", "median"))
     return f"{mean:.2f} ({median:.2f})"
 
 
@@ -124,7 +126,7 @@ def _ablation(data: Data) -> str:
     lines = [
         (
             variant,
-            *(f"{found[variant]:,.0f}" for found in columns.values()),
+            *(f"{goodputs[variant]:,.0f}" for goodputs in columns.values()),
             f"{data['in_time'][variant]:.1%}",
         )
         for variant in data["in_time"]
@@ -135,8 +137,8 @@ def _ablation(data: Data) -> str:
 def _line_table(data: Data) -> str:
     header = ("finish rate at 1.5, 2 and 3 x P99", *(_lines.called(name) for name in _lines.systems()))
     lines = [
-        (title, *(" ".join(f"{rate:.2f}" for rate in rates) for rates in found.values()))
-        for title, found in data["lines"].items()
+        (title, *(" ".join(f"{rate:.2f}" for rate in rates) for rates in by_workload.values()))
+        for title, by_workload in data["lines"].items()
     ]
     return table(header, lines)
 

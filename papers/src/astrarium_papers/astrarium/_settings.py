@@ -70,24 +70,26 @@ def goodputs(
         setting, policy = one
         case = setting.scenario(policies[policy], effort)
         label = f"{setting.name}: {policy}"
-        found = goodput(case, effort, label, seeds, tolerance)
-        return {"goodput": found.goodput, "interval": list(found.interval)}
+        by_setting = goodput(case, effort, label, seeds, tolerance)
+        return {"goodput": by_setting.goodput, "interval": list(by_setting.interval)}
 
-    found: Found = {setting.name: {} for setting in settings}
+    by_setting: Found = {setting.name: {} for setting in settings}
     for (setting, policy), one in zip(work, effort.each(measure, work), strict=True):
-        found[setting.name][policy] = one
-    return found
+        by_setting[setting.name][policy] = one
+    return by_setting
 
 
-def best_rival(found: Mapping[str, Mapping[str, Any]]) -> str:
-    return max((policy for policy in found if policy != OURS), key=lambda policy: found[policy]["goodput"])
+def best_rival(by_policy: Mapping[str, Mapping[str, Any]]) -> str:
+    return max(
+        (policy for policy in by_policy if policy != OURS), key=lambda policy: by_policy[policy]["goodput"]
+    )
 
 
-def over(found: Mapping[str, Mapping[str, Any]], policy: str) -> float:
+def over(by_policy: Mapping[str, Mapping[str, Any]], policy: str) -> float:
     """Return our goodput over that policy's; a policy that serves nothing counts as one request/s."""
-    return float(found[OURS]["goodput"] / max(found[policy]["goodput"], 1.0))
+    return float(by_policy[OURS]["goodput"] / max(by_policy[policy]["goodput"], 1.0))
 
 
-def span(found: Mapping[str, Any]) -> str:
-    low, high = found["interval"]
+def span(bounds: Mapping[str, Any]) -> str:
+    low, high = bounds["interval"]
     return f"seeds from {low:,.0f} to {high:,.0f}"

@@ -50,8 +50,8 @@ class Measurements(msgspec.Struct, frozen=True):
     runs: list[MeasuredRun]
 
     def run(self, name: str) -> MeasuredRun:
-        (found,) = [run for run in self.runs if run.name == name]
-        return found
+        (only,) = [run for run in self.runs if run.name == name]
+        return only
 
 
 class Simulated(NamedTuple):
@@ -97,8 +97,10 @@ class Bench:
     def _trained(self, row: Row, sharing: Sharing) -> Simulated:
         first = trainer(row.hp, self._gaps[row.hp], self._best[row.hp], latency=True)
         ideal = alone(first, WINDOW)
-        found, beside = share([first, self._trainers[row.be]], profiled(sharing, ideal), WINDOW).clients
-        return Simulated(found.rate / ideal.rate, beside.rate / self._alone[row.be])
+        first_outcome, beside = share(
+            [first, self._trainers[row.be]], profiled(sharing, ideal), WINDOW
+        ).clients
+        return Simulated(first_outcome.rate / ideal.rate, beside.rate / self._alone[row.be])
 
 
 def p99(outcome: Outcome) -> float:

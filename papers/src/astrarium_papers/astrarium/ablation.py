@@ -74,10 +74,10 @@ def _goodputs(effort: Effort) -> dict[str, dict[str, float]]:
         seeds, tolerance = effort.pick((1, 0.05), (3, 0.004))
         return search(made[column](VARIANTS[variant]), seeds, tolerance, jobs=1).goodput
 
-    found: dict[str, dict[str, float]] = {column: {} for column in made}
+    goodputs: dict[str, dict[str, float]] = {column: {} for column in made}
     for (column, variant), goodput in zip(work, effort.each(measure, work), strict=True):
-        found[column][variant] = goodput
-    return found
+        goodputs[column][variant] = goodput
+    return goodputs
 
 
 def _overloaded(effort: Effort) -> dict[str, float]:
@@ -93,9 +93,9 @@ def _overloaded(effort: Effort) -> dict[str, float]:
 
 def _rows(data: dict[str, Any]) -> list[Row]:
     rows = [
-        Row(f"{column}: {variant}", goodput, unit="r/s", note=_change(variant, goodput, found))
-        for column, found in data["goodput"].items()
-        for variant, goodput in found.items()
+        Row(f"{column}: {variant}", goodput, unit="r/s", note=_change(variant, goodput, goodputs))
+        for column, goodputs in data["goodput"].items()
+        for variant, goodput in goodputs.items()
     ]
     shares = data["in_time"]
     return rows + [
@@ -104,12 +104,12 @@ def _rows(data: dict[str, Any]) -> list[Row]:
     ]
 
 
-def _change(variant: str, value: float, found: Mapping[str, float]) -> str:
-    return "" if variant == FULL else f"{value / found[FULL] - 1:+.1%}"
+def _change(variant: str, value: float, goodputs: Mapping[str, float]) -> str:
+    return "" if variant == FULL else f"{value / goodputs[FULL] - 1:+.1%}"
 
 
 def _claim(goodputs: Mapping[str, Mapping[str, float]]) -> Claim:
-    others = {column: _best_other(found) for column, found in goodputs.items()}
+    others = {column: _best_other(of_variants) for column, of_variants in goodputs.items()}
     return Claim(
         "no setting gains more than 1 % with a part switched off",
         all(gain <= WORTH for _, gain in others.values()),
@@ -117,9 +117,9 @@ def _claim(goodputs: Mapping[str, Mapping[str, float]]) -> Claim:
     )
 
 
-def _best_other(found: Mapping[str, float]) -> tuple[str, float]:
-    variant = max((name for name in found if name != FULL), key=lambda name: found[name])
-    return variant, found[variant] / found[FULL] - 1
+def _best_other(goodputs: Mapping[str, float]) -> tuple[str, float]:
+    variant = max((name for name in goodputs if name != FULL), key=lambda name: goodputs[name])
+    return variant, goodputs[variant] / goodputs[FULL] - 1
 
 
 def draw(data: dict[str, Any], path: Path) -> None:
@@ -128,7 +128,7 @@ def draw(data: dict[str, Any], path: Path) -> None:
 
     figure, (axis,) = axes_row(1, 11, 4)
     curves = {**data["goodput"], OVERLOADED: data["in_time"]}
-    percents = [[100 * found[name] / found[FULL] for found in curves.values()] for name in VARIANTS]
+    percents = [[100 * goodputs[name] / goodputs[FULL] for goodputs in curves.values()] for name in VARIANTS]
     axis.imshow(percents, cmap="RdBu", vmin=85, vmax=115, aspect="auto")
     for row, shares in enumerate(percents):
         for column, share in enumerate(shares):

@@ -44,9 +44,9 @@ def run(effort: Effort) -> Findings:
     for name, settings in samples(effort).items():
         measured = effort.each(lambda setting: measure(setting, effort), settings)
         data[name] = [
-            {**setting._asdict(), "name": str(setting), "place": place, **found}
-            for place, (setting, found) in enumerate(zip(settings, measured, strict=True))
-            if found is not None
+            {**setting._asdict(), "name": str(setting), "place": place, **goodputs}
+            for place, (setting, goodputs) in enumerate(zip(settings, measured, strict=True))
+            if goodputs is not None
         ]
     rows = [row for name, cases in data.items() for row in _rows(name, cases, len(samples(effort)[name]))]
     return Findings(rows, [_claim(name, cases) for name, cases in data.items()], data)
@@ -75,9 +75,9 @@ def _goodputs(setting: Setting, seeds: int, effort: Effort) -> dict[str, float]:
     }
 
 
-def _ratio(found: dict[str, float]) -> float | None:
-    best = max(goodput for policy, goodput in found.items() if policy != OURS)
-    return found[OURS] / best if best > 0 else None
+def _ratio(goodputs: dict[str, float]) -> float | None:
+    best = max(goodput for policy, goodput in goodputs.items() if policy != OURS)
+    return goodputs[OURS] / best if best > 0 else None
 
 
 def settled(case: dict[str, Any]) -> float:

@@ -34,8 +34,8 @@ def run(effort: Effort) -> Findings:
 def _rows(data: Found) -> list[Row]:
     return [
         Row(f"{setting}: {policy}", one["goodput"], unit="r/s", note=_note(setting, policy, one))
-        for setting, found in data.items()
-        for policy, one in found.items()
+        for setting, by_policy in data.items()
+        for policy, one in by_policy.items()
     ]
 
 
@@ -47,12 +47,12 @@ def _note(setting: str, policy: str, one: dict[str, Any]) -> str:
 
 
 def _claim(setting: Setting, data: Found) -> Claim:
-    found = data[setting.name]
-    ratios = ", ".join(f"{over(found, rival):.3f} x {rival}" for rival in RIVALS)
+    by_policy = data[setting.name]
+    ratios = ", ".join(f"{over(by_policy, rival):.3f} x {rival}" for rival in RIVALS)
     return Claim(
         f"{setting.name}: at least {setting.bar:,.0f} requests/s",
-        found[OURS]["goodput"] >= setting.bar,
-        f"{found[OURS]['goodput']:,.0f}; {ratios}",
+        by_policy[OURS]["goodput"] >= setting.bar,
+        f"{by_policy[OURS]['goodput']:,.0f}; {ratios}",
     )
 
 
@@ -64,11 +64,15 @@ def draw(data: dict[str, Any], path: Path) -> None:
     for place, policy in enumerate(POLICIES):
         at = [group + (place - 1.5) * 0.2 for group in range(len(data))]
         percents = [
-            100 * found[policy]["goodput"] / found[best_rival(found)]["goodput"] for found in data.values()
+            100 * by_policy[policy]["goodput"] / by_policy[best_rival(by_policy)]["goodput"]
+            for by_policy in data.values()
         ]
         bars = axis.bar(at, percents, 0.19, label=policy, color=COLORS[policy])
         axis.bar_label(
-            bars, [f"{found[policy]['goodput']:,.0f}" for found in data.values()], fontsize=6, padding=1
+            bars,
+            [f"{by_policy[policy]['goodput']:,.0f}" for by_policy in data.values()],
+            fontsize=6,
+            padding=1,
         )
     axis.axhline(100, color="gray", linewidth=1, linestyle="--")
     axis.set_xticks(range(len(data)), list(data), fontsize=7)

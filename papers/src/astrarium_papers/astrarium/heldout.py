@@ -67,8 +67,8 @@ def run(effort: Effort) -> Findings:
     data = goodputs(settings, POLICIES, effort)
     rows = [
         Row(f"{setting}: {policy}", one["goodput"], unit="r/s", note=span(one))
-        for setting, found in data.items()
-        for policy, one in found.items()
+        for setting, by_policy in data.items()
+        for policy, one in by_policy.items()
     ]
     return Findings(rows, _claims(data), dict(data))
 
@@ -85,9 +85,9 @@ def _short_day() -> dict[str, Any]:
 def _claims(data: Found) -> list[Claim]:
     usual = {}
     best = {}
-    for setting, found in data.items():
-        usual[setting] = min(over(found, "deferred"), over(found, "eager"))
-        best[setting] = over(found, best_rival(found))
+    for setting, by_policy in data.items():
+        usual[setting] = min(over(by_policy, "deferred"), over(by_policy, "eager"))
+        best[setting] = over(by_policy, best_rival(by_policy))
     return [
         _never_under("deferred and eager", usual),
         _never_under("the best of deferred, eager and eager with fcfs", best),
@@ -105,7 +105,9 @@ def draw(data: dict[str, Any], path: Path) -> None:
     figure, (axis,) = axes_row(1, 8, 5)
     for place, policy in enumerate(POLICIES):
         at = [group + (place - 1.5) * 0.2 for group in range(len(data))]
-        percents = [100 * found[policy]["goodput"] / found[OURS]["goodput"] for found in data.values()]
+        percents = [
+            100 * by_policy[policy]["goodput"] / by_policy[OURS]["goodput"] for by_policy in data.values()
+        ]
         axis.barh(at, percents, 0.19, label=policy, color=COLORS[policy])
     axis.axvline(100, color="gray", linewidth=1)
     axis.set_yticks(range(len(data)), list(data), fontsize=8)

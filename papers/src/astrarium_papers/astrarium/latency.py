@@ -44,8 +44,8 @@ def run(effort: Effort) -> Findings:
         return {name: _latency(_case(setting, policy, rate, effort)) for name, policy in POLICIES.items()}
 
     data: dict[str, Any] = {setting.name: {} for setting in chosen}
-    for (setting, share), found in zip(work, effort.each(measure, work), strict=True):
-        data[setting.name][f"{share:g}"] = found
+    for (setting, share), latencies in zip(work, effort.each(measure, work), strict=True):
+        data[setting.name][f"{share:g}"] = latencies
     return Findings(list(_rows(data)), [claim(data)], data)
 
 
@@ -65,27 +65,28 @@ def _latency(case: Scenario) -> dict[str, float]:
     return {"mean": float(np.mean(taken)), "median": float(np.median(taken))}
 
 
-def ratio(found: Latencies, what: str, policy: str = OURS) -> float:
-    return found[policy][what] / found["eager"][what]
+def ratio(latencies: Latencies, what: str, policy: str = OURS) -> float:
+    return latencies[policy][what] / latencies["eager"][what]
 
 
 def _rows(data: dict[str, Any]) -> Iterator[Row]:
     for setting, shares in data.items():
-        for share, found in shares.items():
+        for share, latencies in shares.items():
             yield Row(
                 f"{setting}: at {share} of goodput",
-                ratio(found, "mean"),
+                ratio(latencies, "mean"),
                 unit="x eager's mean",
-                note=f"{found[OURS]['mean']:.1f} ms beside {found['eager']['mean']:.1f}; the medians "
-                f"{ratio(found, 'median'):.2f} x; {found[FEW_GPUS]['mean']:.1f} ms with prefer: few-gpus",
+                note=f"{latencies[OURS]['mean']:.1f} ms beside {latencies['eager']['mean']:.1f}; the medians "
+                f"{ratio(latencies, 'median'):.2f} x; {latencies[FEW_GPUS]['mean']:.1f} ms "
+                "with prefer: few-gpus",
             )
 
 
 def claim(data: dict[str, Any]) -> Claim:
     ratios = {
-        f"{setting} at {share}": ratio(found, "mean")
+        f"{setting} at {share}": ratio(latencies, "mean")
         for setting, shares in data.items()
-        for share, found in shares.items()
+        for share, latencies in shares.items()
     }
     most = max(ratios, key=lambda name: ratios[name])
     return Claim(

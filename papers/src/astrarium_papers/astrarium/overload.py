@@ -29,8 +29,8 @@ def run(effort: Effort) -> Findings:
     data: dict[str, Any] = {
         setting.name: {"offered": rates[setting.name], "policies": {}} for setting in settings
     }
-    for (setting, policy), found in zip(work, effort.each(measure, work), strict=True):
-        data[setting.name]["policies"][policy] = found
+    for (setting, policy), numbers in zip(work, effort.each(measure, work), strict=True):
+        data[setting.name]["policies"][policy] = numbers
     return Findings(_rows(data), _claims(data), data)
 
 
@@ -40,16 +40,17 @@ def _rows(data: dict[str, Any]) -> list[Row]:
             f"{setting}: {policy}",
             one["rate"],
             unit="r/s in time",
-            note=f"{one['share']:.1%} of {found['offered']:,.0f} requests/s; worst model {one['worst']:.1%}",
+            note=f"{one['share']:.1%} of {numbers['offered']:,.0f} requests/s; "
+            f"worst model {one['worst']:.1%}",
         )
-        for setting, found in data.items()
-        for policy, one in found["policies"].items()
+        for setting, numbers in data.items()
+        for policy, one in numbers["policies"].items()
     ]
 
 
 def _claims(data: dict[str, Any]) -> list[Claim]:
     rates, worsts = (
-        {setting: _over_deferred(found, what) for setting, found in data.items()}
+        {setting: _over_deferred(numbers, what) for setting, numbers in data.items()}
         for what in ("rate", "worst")
     )
     return [
@@ -60,8 +61,8 @@ def _claims(data: dict[str, Any]) -> list[Claim]:
     ]
 
 
-def _over_deferred(found: dict[str, Any], what: str) -> float:
-    policies = found["policies"]
+def _over_deferred(numbers: dict[str, Any], what: str) -> float:
+    policies = numbers["policies"]
     return float(policies[OURS][what] / max(policies["deferred"][what], 1e-9))
 
 
@@ -77,7 +78,7 @@ def draw(data: dict[str, Any], path: Path) -> None:
     for axis, (what, title) in zip(axes, titles.items(), strict=True):
         for place, policy in enumerate(POLICIES):
             at = [group + (place - 1) * 0.26 for group in range(len(data))]
-            shares = [100 * found["policies"][policy][what] for found in data.values()]
+            shares = [100 * numbers["policies"][policy][what] for numbers in data.values()]
             axis.bar(at, shares, 0.25, label=policy, color=COLORS[policy])
         axis.set_xticks(range(len(data)), [name.replace(", ", "\n") for name in data], fontsize=7)
         axis.set(title=f"in time, % of {title}")

@@ -74,9 +74,9 @@ def _compared(
 
     def one(row: Row) -> Point:
         effort.say(f"{row.policy}: {row.hp} beside {row.be}")
-        found = bench.simulate(row)
+        simulated = bench.simulate(row)
         pair = {"policy": row.policy, "hp": row.hp, "be": row.be, "busy": row.busy, "left": row.left}
-        return {**pair, "cost": [found.cost, row.cost], "share": [found.share, row.share]}
+        return {**pair, "cost": [simulated.cost, row.cost], "share": [simulated.share, row.share]}
 
     return effort.each(one, rows)
 
@@ -109,10 +109,10 @@ def _pairs(points: Sequence[Point]) -> list[Number]:
 def _by_policy(data: dict[str, Any]) -> dict[str, list[Point]]:
     """Return the numbers of the six pairs that several policies were measured on; those measured twice are
     taken together."""
-    found: dict[str, list[Point]] = {policy: [] for policy in (*POLICIES, *WINDOWS)}
+    points: dict[str, list[Point]] = {policy: [] for policy in (*POLICIES, *WINDOWS)}
     for point in (*data["policies"], *data["windows"]):
-        found[point["policy"]].append(point)
-    return found
+        points[point["policy"]].append(point)
+    return points
 
 
 def _policies(data: dict[str, Any]) -> list[Number]:
@@ -183,8 +183,8 @@ def _order(name: str, data: dict[str, Any], what: str) -> Claim:
     )
 
 
-def _larger_windows(found: dict[str, list[Point]]) -> Claim:
-    costs = [_means(found[policy], "cost") for policy in WINDOWS]
+def _larger_windows(points: dict[str, list[Point]]) -> Claim:
+    costs = [_means(points[policy], "cost") for policy in WINDOWS]
     rising = all(one < other for run in zip(*costs, strict=True) for one, other in pairwise(run))
     note = ", ".join(f"{_label(p)} {o:.2f} and {m:.2f}" for p, (o, m) in zip(WINDOWS, costs, strict=True))
     return Claim("the larger the window, the higher p99, in both", rising, f"simulated and measured: {note}")

@@ -53,14 +53,14 @@ def _settings(search: str, gpus: int, effort: Effort) -> dict[str, Any]:
 def _case(task: Task, search: str, gpus: int, more: dict[str, Any], effort: Effort) -> dict[str, Any]:
     settings = _settings(search, gpus, effort) | more
     seeds = range(FIRST_SEED, FIRST_SEED + effort.pick(2, 4))
-    found: dict[str, Any] = {}
+    numbers: dict[str, Any] = {}
     for policy in POLICIES:
         records = [searched(task, search, policy, seed, settings, gpus) for seed in seeds]
-        found[policy] = {
+        numbers[policy] = {
             "end": [seconds(record) for record in records],
             "target": [to_target(task, record) for record in records],
         }
-    return {"task": SHORT[task.name], "search": search, "gpus": gpus, "more": more, "found": found}
+    return {"task": SHORT[task.name], "search": search, "gpus": gpus, "more": more, "found": numbers}
 
 
 def speedup(cases: list[dict[str, Any]], what: str, rival: str, policy: str = OURS) -> float:
@@ -78,10 +78,10 @@ def _called(case: dict[str, Any]) -> str:
 def _rows(data: dict[str, Any]) -> list[Row]:
     rows = []
     for case in data["cases"] + data["beside"]:
-        found = {
+        times = {
             policy: {what: mean(each) for what, each in one.items()} for policy, one in case["found"].items()
         }
-        told = "; ".join(f"{name} {one['end']:.0f} s, {one['target']:.0f} s" for name, one in found.items())
+        told = "; ".join(f"{name} {one['end']:.0f} s, {one['target']:.0f} s" for name, one in times.items())
         target = speedup([case], "target", DYNAMIC)
         note = f"to the target {target:.3f}x. Makespan, time to target: {told}"
         what = f"{_called(case)}: makespan, speed-up over {DYNAMIC}"

@@ -99,12 +99,12 @@ def travelled(problem: Problem, plan: Plan, requests: PlacementRequests, warmup:
     return evaluate(problem, plan, requests, interference, warmup=warmup, path=path(problem))
 
 
-def goodputs(problem: Problem, requests: PlacementRequests, found: Evaluation) -> dict[str, float]:
+def goodputs(problem: Problem, requests: PlacementRequests, evaluation: Evaluation) -> dict[str, float]:
     """Return requests in time, by model, for each second in which its client was at work."""
     ends = dict(zip(requests.models, requests.times, strict=True))  # the last of each
     return {
         model.name: model.in_time * SECOND / (ends[model.model] - WARMUP)
-        for model in found.models
+        for model in evaluation.models
         if model.model in ends
     }
 
@@ -132,13 +132,15 @@ def stands(plan: Plan, problem: Problem) -> list[list[tuple[str, int]]]:
 def bar(line: Line, problem: Problem, requests: PlacementRequests, effort: Effort) -> dict[str, Any]:
     """One bar of a figure, as plain data."""
     plan = planned(line, problem, effort)
-    found = travelled(problem, plan, requests)
+    evaluation = travelled(problem, plan, requests)
     return {
-        "goodput": goodputs(problem, requests, found),
+        "goodput": goodputs(problem, requests, evaluation),
         "placement": stands(plan, problem),
         "promised": plan.attainment,
         "execution_ms": {
-            model.name: model.stages["execution"].mean / MILLISECOND for model in found.models if model.stages
+            model.name: model.stages["execution"].mean / MILLISECOND
+            for model in evaluation.models
+            if model.stages
         },
     }
 
@@ -147,23 +149,23 @@ def gpus_in_words(gpus: int | str) -> str:
     return f"{gpus} GPU" if int(gpus) == 1 else f"{gpus} GPUs"
 
 
-def used(found: Mapping[str, Any]) -> int:
+def used(bar: Mapping[str, Any]) -> int:
     """Return how many GPUs serve any model."""
-    return sum(bool(there) for there in found["placement"])
+    return sum(bool(there) for there in bar["placement"])
 
 
-def total(found: Mapping[str, Any]) -> float:
-    return float(sum(found["goodput"].values()))
+def total(bar: Mapping[str, Any]) -> float:
+    return float(sum(bar["goodput"].values()))
 
 
 def of_ideal(bars: Mapping[str, Any], ideal: float) -> list[Row]:
     """Return shares of the ideal, which the thesis draws and does not print."""
     return [
         Row(f"{label}, {gpus_in_words(gpus)}: goodput of the ideal", total(there) / ideal)
-        for label, found in bars.items()
-        for gpus, there in found.items()
+        for label, by_gpus in bars.items()
+        for gpus, there in by_gpus.items()
     ]
 
 
-def sizes_of(found: Mapping[str, Any], model: str) -> list[int]:
-    return [batch for there in found["placement"] for name, batch in there if name == model]
+def sizes_of(bar: Mapping[str, Any], model: str) -> list[int]:
+    return [batch for there in bar["placement"] for name, batch in there if name == model]

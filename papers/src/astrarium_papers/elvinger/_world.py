@@ -49,7 +49,7 @@ def achieved(target: float) -> float:
 
 def clients(problem: Problem, each: int, seed: int) -> PlacementRequests:
     """Return *each* requests of every model after the warm-up, at the rates that clients achieve."""
-    found: list[tuple[Time, int]] = []
+    arrivals: list[tuple[Time, int]] = []
     for model in problem.models:
         draw = stream(seed, "client", model.name).random
         at = 0.0
@@ -57,23 +57,23 @@ def clients(problem: Problem, each: int, seed: int) -> PlacementRequests:
         while counted < each:
             at += SUBMITTING - math.log1p(-draw()) * SECOND / model.rate
             counted += at >= WARMUP
-            found.append((round(at), model.index))
-    found.sort()
-    return PlacementRequests(tuple(at for at, _ in found), tuple(model for _, model in found))
+            arrivals.append((round(at), model.index))
+    arrivals.sort()
+    return PlacementRequests(tuple(at for at, _ in arrivals), tuple(model for _, model in arrivals))
 
 
 def poisson(problem: Problem, duration: Time, draw: Callable[[], float]) -> PlacementRequests:
     """Return requests at the models' rates, drawn by chance: *draw* gives uniform numbers in [0, 1)."""
-    found: list[tuple[Time, int]] = []
+    arrivals: list[tuple[Time, int]] = []
     for model in problem.models:
         at = 0.0
         while model.rate > 0:
             at -= math.log1p(-draw()) * SECOND / model.rate
             if at >= duration:
                 break
-            found.append((round(at), model.index))
-    found.sort()
-    return PlacementRequests(tuple(at for at, _ in found), tuple(model for _, model in found))
+            arrivals.append((round(at), model.index))
+    arrivals.sort()
+    return PlacementRequests(tuple(at for at, _ in arrivals), tuple(model for _, model in arrivals))
 
 
 class SharedSms:

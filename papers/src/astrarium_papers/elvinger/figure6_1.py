@@ -77,9 +77,9 @@ def _rows(data: dict[str, Any]) -> list[Row]:
 
 def _usher_row(gpus: str, replicas: int, batch: int, bars: dict[str, Any]) -> Row:
     """Return a row of how often the batch that is printed stands there."""
-    found = sizes_of(bars["Usher"][gpus], HEAVIEST)
+    sizes = sizes_of(bars["Usher"][gpus], HEAVIEST)
     what = f"Usher, {gpus} GPUs: replicas of EfficientNet-B7 at {batch}"
-    return Row(what, found.count(batch), replicas, tolerance=0, note=f"all there: {found}")
+    return Row(what, sizes.count(batch), replicas, tolerance=0, note=f"all there: {sizes}")
 
 
 def _resnet(label: str, gpus: str, bars: dict[str, Any], paper: float, note: str) -> Row:
@@ -89,8 +89,8 @@ def _resnet(label: str, gpus: str, bars: dict[str, Any], paper: float, note: str
 
 def _claims(data: dict[str, Any]) -> list[Claim]:
     totals = {
-        label: {int(gpus): total(each) for gpus, each in found.items()}
-        for label, found in data["bars"].items()
+        label: {int(gpus): total(each) for gpus, each in by_gpus.items()}
+        for label, by_gpus in data["bars"].items()
     }
     ideal = sum(data["ideal"].values())
     return [*_usher(data, totals, ideal), *_programs(data, totals), *_others(totals, ideal)]
@@ -207,7 +207,10 @@ def _told(goodputs: dict[int, float]) -> str:
 def draw(data: dict[str, Any], path: Path) -> None:
     figure, [axis] = axes_row(1, width=14, height=5)
     groups = [
-        (gpus_in_words(gpus), [(label, found[str(gpus)]["goodput"]) for label, found in data["bars"].items()])
+        (
+            gpus_in_words(gpus),
+            [(label, by_gpus[str(gpus)]["goodput"]) for label, by_gpus in data["bars"].items()],
+        )
         for gpus in data["gpus"]
     ]
     draw_groups(axis, [*groups, ("ideal", [("", data["ideal"])])], VISION)

@@ -62,8 +62,8 @@ def _queues(gpus: int, effort: Effort) -> dict[str, float]:
     """Figure 6.13: the 95th percentile in the worker's queue under WSM-MILP."""
     asked = problem(MIXED, RATE, SLO, gpus)
     requests = clients(asked, effort.pick(1500, REQUESTS), JUDGING_SEED)
-    found = travelled(asked, planned(_lines.WSM_SMALLER, asked, effort), requests)
-    stages = {name: found.of(name).stages for name in LANGUAGE}
+    evaluation = travelled(asked, planned(_lines.WSM_SMALLER, asked, effort), requests)
+    stages = {name: evaluation.of(name).stages for name in LANGUAGE}
     return {name: each["queue"].p95 / MILLISECOND for name, each in stages.items() if each}
 
 
@@ -94,7 +94,7 @@ def _claims(data: dict[str, Any]) -> list[Claim]:
     bars = data["bars"]
     ideal = sum(data["ideal"].values())
     totals = {
-        label: {int(gpus): total(each) for gpus, each in found.items()} for label, found in bars.items()
+        label: {int(gpus): total(each) for gpus, each in by_gpus.items()} for label, by_gpus in bars.items()
     }
     usher, wao, wsm, igniter = (totals[label] for label in ("Usher", "WAO-Usher", "WSM-MILP", "iGniter"))
     five = bars["WSM-MILP"]["5"]
@@ -153,17 +153,20 @@ def _claims(data: dict[str, Any]) -> list[Claim]:
 
 def _missed(data: dict[str, Any], gpus: str) -> str:
     """Return in words which models iGniter loses, and how long the batches take."""
-    found = data["bars"]["iGniter"][gpus]
+    bar = data["bars"]["iGniter"][gpus]
     ideal = data["ideal"]
-    behind = [model for model in ideal if found["goodput"][model] < NEAR * ideal[model]]
-    times = (f"{model} ({found['execution_ms'][model]:.0f} ms a batch)" for model in behind)
+    behind = [model for model in ideal if bar["goodput"][model] < NEAR * ideal[model]]
+    times = (f"{model} ({bar['execution_ms'][model]:.0f} ms a batch)" for model in behind)
     return f"too slow: {', '.join(times) or 'none'}"
 
 
 def draw(data: dict[str, Any], path: Path) -> None:
     figure, [axis] = axes_row(1, width=13, height=4.6)
     groups = [
-        (gpus_in_words(gpus), [(label, found[str(gpus)]["goodput"]) for label, found in data["bars"].items()])
+        (
+            gpus_in_words(gpus),
+            [(label, by_gpus[str(gpus)]["goodput"]) for label, by_gpus in data["bars"].items()],
+        )
         for gpus in data["gpus"]
     ]
     draw_groups(axis, [*groups, ("ideal", [("", data["ideal"])])], MIXED)

@@ -80,8 +80,8 @@ def _densenet(load: int, effort: Effort) -> float:
     """Figure 6.19: how large batches of DenseNet121 get when 64 are wanted."""
     asked = _asked(load, 250)
     plan = planned(DENSENET_64, asked, effort)
-    found = travelled(asked, plan, clients(asked, effort.pick(1500, REQUESTS), JUDGING_SEED))
-    return found.of("densenet121").mean_batch or 0.0
+    evaluation = travelled(asked, plan, clients(asked, effort.pick(1500, REQUESTS), JUDGING_SEED))
+    return evaluation.of("densenet121").mean_batch or 0.0
 
 
 def _rows(data: dict[str, Any]) -> list[Row]:
@@ -94,8 +94,8 @@ def _rows(data: dict[str, Any]) -> list[Row]:
         for load, ours, paper in zip(LOADS, data["igniter_gpus"], IGNITER_GPUS, strict=True)
     ]
     for slo, lines in data["bars"].items():
-        for label, found in lines.items():
-            for load, there in found.items():
+        for label, by_load in lines.items():
+            for load, there in by_load.items():
                 ideal = sum(data["ideal"][load].values())
                 rows.append(Row(f"{label}, {slo} ms, {load} r/s: goodput of the ideal", total(there) / ideal))
     return rows
@@ -104,17 +104,18 @@ def _rows(data: dict[str, Any]) -> list[Row]:
 def _placed(bars: dict[str, Any], label: str, load: str, model: str, printed: tuple[int, int | None]) -> Row:
     """Return a row of how many replicas have the batch that is printed."""
     replicas, batch = printed
-    found = sizes_of(bars[label][load], model)
+    sizes = sizes_of(bars[label][load], model)
     what = f"{label}, 250 ms, {load} r/s: replicas of {model}" + (f" at {batch}" if batch else "")
-    note = f"all there: {found}" + (f"; {_TIE}" if (label, load, model) in TIED else "")
-    ours = found.count(batch) if batch else len(found)
+    note = f"all there: {sizes}" + (f"; {_TIE}" if (label, load, model) in TIED else "")
+    ours = sizes.count(batch) if batch else len(sizes)
     return Row(what, ours, replicas, tolerance=0, note=note)
 
 
 def _claims(data: dict[str, Any]) -> list[Claim]:
     totals = {
         slo: {
-            label: {int(load): total(each) for load, each in found.items()} for label, found in lines.items()
+            label: {int(load): total(each) for load, each in by_load.items()}
+            for label, by_load in lines.items()
         }
         for slo, lines in data["bars"].items()
     }
@@ -182,7 +183,7 @@ def draw(data: dict[str, Any], path: Path) -> None:
             (
                 f"{load} r/s",
                 [
-                    *((label, found[str(load)]["goodput"]) for label, found in lines.items()),
+                    *((label, by_load[str(load)]["goodput"]) for label, by_load in lines.items()),
                     ("ideal", data["ideal"][str(load)]),
                 ],
             )

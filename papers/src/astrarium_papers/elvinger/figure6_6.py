@@ -48,14 +48,14 @@ def run(effort: Effort) -> Findings:
 def _measured(line: Line, asked: Problem, requests: PlacementRequests, effort: Effort) -> dict[str, Any]:
     effort.say(line.label)
     plan = planned(line, asked, effort)
-    found = walked(asked, plan, requests, SharedSms(asked.models), path=path(asked))
-    ours = (found.model == VISION.index(MODEL)) & (found.asked >= WARMUP)
+    journeys = walked(asked, plan, requests, SharedSms(asked.models), path=path(asked))
+    ours = (journeys.model == VISION.index(MODEL)) & (journeys.asked >= WARMUP)
     summary = travelled(asked, plan, requests)
     limit = max(replica.batch for replica in plan.of_model(VISION.index(MODEL)))
-    latency = np.sort(found.latency[ours])
-    seconds = int(found.answered[ours].max() - WARMUP) / SECOND
+    latency = np.sort(journeys.latency[ours])
+    seconds = int(journeys.answered[ours].max() - WARMUP) / SECOND
     return {
-        "segments_ms": {name: _percentiles(times[ours]) for name, times in segments(found).items()},
+        "segments_ms": {name: _percentiles(times[ours]) for name, times in segments(journeys).items()},
         "stages_ms": [
             [line.model, line.stage, line.part, *(_ms(at) for at in (line.p50, line.p95, line.p99))]
             for line in stage_report(summary)
@@ -64,17 +64,17 @@ def _measured(line: Line, asked: Problem, requests: PlacementRequests, effort: E
         "goodput": summary.of(MODEL).in_time / seconds,
         "throughput": len(latency) / seconds,
         "latencies_ms": [_ms(at) for at in latency[:: max(1, len(latency) // CURVE)].tolist()],
-        "batches": _batch_sizes(found, ours),
+        "batches": _batch_sizes(journeys, ours),
         "limit": limit,
     }
 
 
-def segments(found: Journeys) -> dict[str, Any]:
+def segments(journeys: Journeys) -> dict[str, Any]:
     return {
-        "router to node": found.moved - found.routed,
-        "node to worker": found.start - found.moved,
-        "worker": found.done - found.start,
-        "end to end": found.latency,
+        "router to node": journeys.moved - journeys.routed,
+        "node to worker": journeys.start - journeys.moved,
+        "worker": journeys.done - journeys.start,
+        "end to end": journeys.latency,
     }
 
 
@@ -88,20 +88,20 @@ def _ms(time: int) -> float:
     return time / MILLISECOND
 
 
-def _batch_sizes(found: Journeys, ours: Any) -> list[list[float]]:
+def _batch_sizes(journeys: Journeys, ours: Any) -> list[list[float]]:
     """Return when each batch started, in seconds, and its size; one request of a batch stands for it."""
-    starts, first = np.unique(found.start[ours], return_index=True)
-    sizes = found.batch[ours][first]
+    starts, first = np.unique(journeys.start[ours], return_index=True)
+    sizes = journeys.batch[ours][first]
     return [[(at - WARMUP) / SECOND, size] for at, size in zip(starts.tolist(), sizes.tolist(), strict=True)]
 
 
 def _rows(data: dict[str, Any]) -> list[Row]:
     rows = []
-    for label, found in data.items():
-        rows.append(_throughput(label, found["throughput"]))
-        rows.append(Row(f"{label}: goodput", found["goodput"], GOODPUT[label], "r/s", note=_FASTER))
+    for label, numbers in data.items():
+        rows.append(_throughput(label, numbers["throughput"]))
+        rows.append(Row(f"{label}: goodput", numbers["goodput"], GOODPUT[label], "r/s", note=_FASTER))
         for segment in SEGMENTS:
-            for name, value in zip(("p50", "p95", "p99"), found["segments_ms"][segment], strict=True):
+            for name, value in zip(("p50", "p95", "p99"), numbers["segments_ms"][segment], strict=True):
                 rows.append(Row(f"{label}: {segment}, {name}", value, unit="ms"))
     return rows
 
@@ -160,12 +160,12 @@ def _claims(data: dict[str, Any]) -> list[Claim]:
 
 def draw(data: dict[str, Any], path: Path) -> None:
     figure, (bars, curve, sizes) = axes_row(3)
-    for place, (label, found) in enumerate(data.items()):
-        p95 = [found["segments_ms"][segment][1] for segment in SEGMENTS]
+    for place, (label, numbers) in enumerate(data.items()):
+        p95 = [numbers["segments_ms"][segment][1] for segment in SEGMENTS]
         bars.barh([at + 0.4 * place for at in range(len(SEGMENTS))], p95, 0.38, label=label)
-        latencies = found["latencies_ms"]
+        latencies = numbers["latencies_ms"]
         curve.plot(latencies, [(at + 1) / len(latencies) for at in range(len(latencies))], label=label)
-        sizes.plot(*zip(*found["batches"], strict=True), ".", ms=3, label=label)
+        sizes.plot(*zip(*numbers["batches"], strict=True), ".", ms=3, label=label)
     bars.set_yticks([at + 0.2 for at in range(len(SEGMENTS))], SEGMENTS)
     bars.set_xlabel("p95 (ms)")
     curve.axvline(SLO / MILLISECOND, color="gray", ls="--")

@@ -55,17 +55,17 @@ def _best(record: TuningRecord, at: float) -> float:
 
 
 def mean_times(data: dict[str, Any], policy: str) -> dict[int, float]:
-    return {int(gpus): over(found["times"]).mean for gpus, found in data[policy].items()}
+    return {int(gpus): over(numbers["times"]).mean for gpus, numbers in data[policy].items()}
 
 
 def rows(data: dict[str, Any]) -> list[Row]:
-    found = []
+    table = []
     for policy, by_gpus in data.items():
         for gpus, each in by_gpus.items():
             time = over(each["times"])
             what = f"{gpus} GPUs, {NAMES[policy]}: time to 90 %"
-            found.append(Row(what, time.mean, None, "s", note=f"{time}; {NO_NUMBER}"))
-    return found
+            table.append(Row(what, time.mean, None, "s", note=f"{time}; {NO_NUMBER}"))
+    return table
 
 
 def told(times: Mapping[int, float]) -> str:

@@ -52,9 +52,9 @@ def _told(value: float) -> str:
 
 
 def over(values: Iterable[float]) -> Spread:
-    found = list(values)
-    deviation = stdev(found) if len(found) > 1 else 0.0
-    return Spread(mean(found), deviation, min(found), max(found))
+    numbers = list(values)
+    deviation = stdev(numbers) if len(numbers) > 1 else 0.0
+    return Spread(mean(numbers), deviation, min(numbers), max(numbers))
 
 
 def seeds(effort: Effort, full: int = 5) -> range:

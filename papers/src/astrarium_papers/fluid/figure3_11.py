@@ -70,9 +70,9 @@ def _means(counts: dict[str, Any]) -> list[float]:
     return [gained[0] for gained in counts.values()]
 
 
-def _told(found: dict[str, list[float]]) -> str:
+def _told(gains: dict[str, list[float]]) -> str:
     return "; ".join(
-        f"{name} " + ", ".join(f"{mean:.2f}x" for mean in means) for name, means in found.items()
+        f"{name} " + ", ".join(f"{mean:.2f}x" for mean in means) for name, means in gains.items()
     )
 
 

@@ -32,8 +32,8 @@ def run(effort: Effort) -> Findings:
     }
     rows = [
         Row(f"{task}, {name} variance: speed-up", gained[0], None, "x", note=_note(name, gained))
-        for task, found in data.items()
-        for name, gained in found.items()
+        for task, gains in data.items()
+        for name, gained in gains.items()
     ]
     return Findings(rows, _claims(data), data)
 
@@ -51,7 +51,7 @@ def _note(name: str, gained: tuple[float, ...]) -> str:
 
 
 def _claims(data: dict[str, Any]) -> list[Claim]:
-    means = {task: [gained[0] for gained in found.values()] for task, found in data.items()}
+    means = {task: [gained[0] for gained in gains.values()] for task, gains in data.items()}
     told = "; ".join(f"{task} " + ", ".join(f"{mean:.2f}x" for mean in each) for task, each in means.items())
     return [
         Claim("Fluid is faster whatever the variance", min(map(min, means.values())) > 1, told),
@@ -67,9 +67,9 @@ def draw(data: dict[str, Any], path: Path) -> None:
     from astrarium_papers.drawing import axes_row, save
 
     figure, (axis,) = axes_row(1)
-    for place, (task, found) in enumerate(data.items()):
-        at = [number + 0.4 * (place - 0.5) for number in range(len(found))]
-        means, deviations = ([gained[part] for gained in found.values()] for part in (0, 1))
+    for place, (task, gains) in enumerate(data.items()):
+        at = [number + 0.4 * (place - 0.5) for number in range(len(gains))]
+        means, deviations = ([gained[part] for gained in gains.values()] for part in (0, 1))
         axis.bar(at, means, 0.38, yerr=deviations, label=task)
     axis.set_xticks(range(len(VARIANCES)), list(VARIANCES))
     axis.set(xlabel="variance of runtimes", ylabel="speed-up")

@@ -68,11 +68,11 @@ def _rows(data: dict[str, Any]) -> list[Row]:
     rows = []
     for reading, names in data["packing"].items():
         for name, by_times in names.items():
-            for times, found in by_times.items():
+            for times, numbers in by_times.items():
                 what = f"packing overhead {times} {reading}, {name}: speed-up"
                 paper = 1.0 if times == "10" else None
-                note = f"{found['most']} on a GPU; {'the same as without Fluid' if paper else NO_NUMBER}"
-                rows.append(Row(what, found["gained"][0], paper, "x", 0.02, note, given=paper is not None))
+                note = f"{numbers['most']} on a GPU; {'the same as without Fluid' if paper else NO_NUMBER}"
+                rows.append(Row(what, numbers["gained"][0], paper, "x", 0.02, note, given=paper is not None))
     for name, by_gpus in data["scaling"].items():
         for gpus, gained in by_gpus.items():
             most = most_spread(
@@ -120,7 +120,9 @@ def draw(data: dict[str, Any], path: Path) -> None:
     figure, axes = axes_row(3, 4.0)
     for axis, (reading, names) in zip(axes, data["packing"].items(), strict=False):
         for name, by_times in names.items():
-            axis.plot(list(by_times), [found["gained"][0] for found in by_times.values()], "o-", label=name)
+            axis.plot(
+                list(by_times), [numbers["gained"][0] for numbers in by_times.values()], "o-", label=name
+            )
         axis.set(xlabel=f"packing overhead, {reading}", ylabel="speed-up", ylim=0)
     for name, by_gpus in data["scaling"].items():
         axes[2].plot(list(by_gpus), [gained[0] for gained in by_gpus.values()], "o-", label=name)

@@ -45,18 +45,18 @@ def _told(record: TuningRecord) -> dict[str, Any]:
 def _rows(data: dict[str, Any]) -> list[Row]:
     rows = []
     for search, policies in data.items():
-        for policy, found in policies.items():
-            note = (
-                f"{found['empty']:.0f} % of the windows of 30 s are empty; {found['end']:.0f} s; {NO_NUMBER}"
-            )
+        for policy, numbers in policies.items():
+            note = f"{numbers['empty']:.0f} % of the windows of 30 s are empty; "
+            note += f"{numbers['end']:.0f} s; {NO_NUMBER}"
             what = f"{search}, {NAMES[policy]}: GPUs that trials hold"
-            rows.append(Row(what, found["used"], None, "%", note=note))
+            rows.append(Row(what, numbers["used"], None, "%", note=note))
     return rows
 
 
 def _claims(data: dict[str, Any]) -> list[Claim]:
     empty = {
-        search: [found[policy]["empty"] for policy in (ALONE, DYNAMIC)] for search, found in data.items()
+        search: [by_policy[policy]["empty"] for policy in (ALONE, DYNAMIC)]
+        for search, by_policy in data.items()
     }
     told = ", ".join(f"{search} {before:.0f} to {after:.0f} %" for search, (before, after) in empty.items())
     synchronous = min(empty["hyperband"][0], empty["sync-bohb"][0])
@@ -85,9 +85,9 @@ def draw(data: dict[str, Any], path: Path) -> None:
     figure, axes = axes_column(2 * len(data), height=1.4)
     pairs = [(search, policy) for search in data for policy in data[search]]
     for axis, (search, policy) in zip(axes, pairs, strict=True):
-        found = data[search][policy]
-        extent = (0, found["end"], len(found["windows"]) - 0.5, -0.5)
-        axis.imshow(found["windows"], aspect="auto", vmin=0, vmax=1, extent=extent, cmap="viridis")
+        numbers = data[search][policy]
+        extent = (0, numbers["end"], len(numbers["windows"]) - 0.5, -0.5)
+        axis.imshow(numbers["windows"], aspect="auto", vmin=0, vmax=1, extent=extent, cmap="viridis")
         axis.set_title(f"{search}, {NAMES[policy]}", fontsize=8)
         axis.set_ylabel("GPU")
     axes[-1].set_xlabel("time (s)")

@@ -82,13 +82,13 @@ def _measured(task: Task, search: str, policy: str, effort: Effort) -> dict[str,
     return {"times": times, "used": used}
 
 
-def _gained(found: dict[str, Any], policy: str = DYNAMIC) -> float:
-    return over(found[ALONE]["times"]).mean / over(found[policy]["times"]).mean
+def _gained(by_policy: dict[str, Any], policy: str = DYNAMIC) -> float:
+    return over(by_policy[ALONE]["times"]).mean / over(by_policy[policy]["times"]).mean
 
 
-def _by_seed(found: dict[str, Any]) -> str:
-    alone = found[ALONE]["times"]
-    fluid = found[DYNAMIC]["times"]
+def _by_seed(by_policy: dict[str, Any]) -> str:
+    alone = by_policy[ALONE]["times"]
+    fluid = by_policy[DYNAMIC]["times"]
     slower = sum(after > before for before, after in zip(alone, fluid, strict=True))
     each = speedups(alone, fluid)
     return (
@@ -100,23 +100,23 @@ def _by_seed(found: dict[str, Any]) -> str:
 def _rows(data: dict[str, Any]) -> list[Row]:
     rows = []
     for search, tasks in data.items():
-        for name, found in tasks.items():
+        for name, by_policy in tasks.items():
             what = f"{search}, {SHORT[name]}"
             rows.append(
                 Row(
                     f"{what}: speed-up to target",
-                    _gained(found),
+                    _gained(by_policy),
                     PRINTED[search],
                     "x",
                     0.05,
-                    _why(search, name, found),
+                    _why(search, name, by_policy),
                 )
             )
     for search, tasks in data.items():
-        for name, found in tasks.items():
+        for name, by_policy in tasks.items():
             for policy in POLICIES:
-                time = over(found[policy]["times"])
-                used = over(found[policy]["used"])
+                time = over(by_policy[policy]["times"])
+                used = over(by_policy[policy]["used"])
                 what = f"{search}, {SHORT[name]}, {NAMES[policy]}"
                 held = f"{used.mean:.0f} % of GPUs held (Figure 3.8)"
                 note = f"deviation {time.deviation:.0f}; {held}; {NO_NUMBER}"
@@ -124,8 +124,8 @@ def _rows(data: dict[str, Any]) -> list[Row]:
     return rows
 
 
-def _why(search: str, name: str, found: dict[str, Any]) -> str:
-    seed_by_seed = _by_seed(found)
+def _why(search: str, name: str, by_policy: dict[str, Any]) -> str:
+    seed_by_seed = _by_seed(by_policy)
     if search == "pbt" and name == DCGAN.name:
         return f"{seed_by_seed}; not in the figure: it did not finish in reasonable time"
     notes = {"sync-bohb": SAMPLER, "asha": WIDE, "bohb": WIDE, "pbt": "the text: limited"}
@@ -134,10 +134,10 @@ def _why(search: str, name: str, found: dict[str, Any]) -> str:
 
 def _claims(data: dict[str, Any]) -> list[Claim]:
     gains = {
-        search: {SHORT[name]: _gained(found) for name, found in tasks.items()}
+        search: {SHORT[name]: _gained(by_policy) for name, by_policy in tasks.items()}
         for search, tasks in data.items()
     }
-    static = {SHORT[name]: _gained(found, STATIC) for name, found in data["pbt"].items()}
+    static = {SHORT[name]: _gained(by_policy, STATIC) for name, by_policy in data["pbt"].items()}
     means = {search: over(each.values()).mean for search, each in gains.items()}
     told = ", ".join(f"{search} {value:.2f}x" for search, value in means.items())
     least = min(value for each in gains.values() for value in each.values())

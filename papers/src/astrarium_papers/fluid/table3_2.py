@@ -37,9 +37,9 @@ def run(effort: Effort) -> Findings:
     data: dict[str, Any] = {policy: {} for policy in (ALONE, DYNAMIC)}
     for workers in effort.pick((2, 8, 32), tuple(PAPER)):
         effort.say(f"{workers} workers")
-        for policy, found in data.items():
+        for policy, by_workers in data.items():
             records = [searched(CIFAR, "successive-halving", policy, seed, SHAPE, workers) for seed in chosen]
-            found[f"{workers}"] = {
+            by_workers[f"{workers}"] = {
                 "used": [100 * record.utilization() for record in records],
                 "took": [seconds(record) for record in records],
             }
@@ -48,18 +48,18 @@ def run(effort: Effort) -> Findings:
 
 def _rows(data: dict[str, Any]) -> list[Row]:
     rows = []
-    for workers, found in data[ALONE].items():
-        used = over(found["used"])
-        took = over(found["took"])
+    for workers, numbers in data[ALONE].items():
+        used = over(numbers["used"])
+        took = over(numbers["took"])
         printed = PAPER[int(workers)]
         rows += [
             Row(f"utilization, {workers} workers", used.mean, printed[0], "%", 0.15, _note(used, printed[0])),
             Row(f"runtime, {workers} workers", took.mean, printed[1], "s", 0.15, _note(took, printed[1])),
         ]
-    for workers, found in data[DYNAMIC].items():
-        used = over(found["used"])
-        took = over(found["took"])
-        gained = speedups(data[ALONE][workers]["took"], found["took"])
+    for workers, numbers in data[DYNAMIC].items():
+        used = over(numbers["used"])
+        took = over(numbers["took"])
+        gained = speedups(data[ALONE][workers]["took"], numbers["took"])
         rows += [
             Row(f"utilization, {workers} workers, with Fluid", used.mean, None, "%", note=f"{used}"),
             Row(f"runtime, {workers} workers, with Fluid", took.mean, None, "s", note=f"{took}"),
@@ -68,14 +68,14 @@ def _rows(data: dict[str, Any]) -> list[Row]:
     return rows
 
 
-def _note(found: Spread, printed: float) -> str:
-    return f"{found}" if found.least <= printed <= found.most else f"{found}; {NOT_ONE}"
+def _note(spread: Spread, printed: float) -> str:
+    return f"{spread}" if spread.least <= printed <= spread.most else f"{spread}; {NOT_ONE}"
 
 
 def _claims(data: dict[str, Any]) -> list[Claim]:
     means = {
-        policy: {what: [over(each[what]).mean for each in found.values()] for what in ("used", "took")}
-        for policy, found in data.items()
+        policy: {what: [over(each[what]).mean for each in by_workers.values()] for what in ("used", "took")}
+        for policy, by_workers in data.items()
     }
     alone = means[ALONE]
     fluid = means[DYNAMIC]
@@ -126,11 +126,13 @@ def draw(data: dict[str, Any], path: Path) -> None:
 
     figure, axes = axes_row(2)
     for place, (axis, what) in enumerate(zip(axes, ("used", "took"), strict=True)):
-        for policy, found in data.items():
-            values = [over(each[what]) for each in found.values()]
+        for policy, by_workers in data.items():
+            values = [over(each[what]) for each in by_workers.values()]
             deviations = [each.deviation for each in values]
             means = [each.mean for each in values]
-            axis.errorbar(list(found), means, deviations, fmt="o-", color=COLORS[policy], label=NAMES[policy])
+            axis.errorbar(
+                list(by_workers), means, deviations, fmt="o-", color=COLORS[policy], label=NAMES[policy]
+            )
         axis.plot(
             list(data[ALONE]), [PAPER[int(workers)][place] for workers in data[ALONE]], "kx--", label="paper"
         )

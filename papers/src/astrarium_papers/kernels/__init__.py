@@ -31,11 +31,11 @@ def kernel_set(name: str) -> dict[str, KernelTrace]:
 def find(name: str, model: str, purpose: str) -> KernelTrace:
     """The trace of a model for `inference` or `training` in a set, whatever its batch size; `bert` finds
     bert_base, `mobilenetv2` finds mobilenet_v2."""
-    found = _fitting(name, model, purpose)
-    if len(found) != 1:
+    fitting = _fitting(name, model, purpose)
+    if len(fitting) != 1:
         known = ", ".join(kernel_set(name))
         raise InputError(f"{model}-{purpose}", None, f"one workload of the set {name}: {known}")
-    return found[0]
+    return fitting[0]
 
 
 def has(name: str, model: str, purpose: str) -> bool:

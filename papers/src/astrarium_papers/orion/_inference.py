@@ -156,11 +156,11 @@ def _highest(ratios: Mapping[str, float]) -> bool:
 
 
 def _steady(data: Mapping[str, Any], why: str) -> Claim:
-    found = {system: mean(spread(data, model, system) for model in data) for system in PAPERS}
-    note = ", ".join(f"{system} {share:.1%}" for system, share in found.items())
+    spreads = {system: mean(spread(data, model, system) for model in data) for system in PAPERS}
+    note = ", ".join(f"{system} {share:.1%}" for system, share in spreads.items())
     return _claim(
         "Orion's latency hardly depends on the client beside",
-        found["Orion"] <= STEADY,
+        spreads["Orion"] <= STEADY,
         f"standard deviation over the clients beside, of the mean, at most {STEADY:.0%}: {note}",
         why,
     )

@@ -48,7 +48,7 @@ def p99_bars(data: Mapping[str, Any], axis: Any, colors: Mapping[str, str]) -> N
     systems = ["Ideal", *next(iter(data.values()))]
     width = 0.8 / len(systems)
     for place, system in enumerate(systems):
-        heights, spreads = zip(*(_bar(found, system) for found in data.values()), strict=True)
+        heights, spreads = zip(*(_bar(by_system, system) for by_system in data.values()), strict=True)
         at = [group + (place - len(systems) / 2) * width for group in range(len(data))]
         axis.bar(at, heights, width, yerr=spreads, label=system, color=colors[system])
     axis.set_xticks(range(len(data)), [LABELS[model] for model in data])
@@ -56,11 +56,11 @@ def p99_bars(data: Mapping[str, Any], axis: Any, colors: Mapping[str, str]) -> N
     axis.legend(fontsize=7, ncols=2)
 
 
-def _bar(found: Mapping[str, Any], system: str) -> tuple[float, float]:
+def _bar(by_system: Mapping[str, Any], system: str) -> tuple[float, float]:
     if system == "Ideal":
-        some = next(iter(found.values()))
+        some = next(iter(by_system.values()))
         return mean(numbers["p99_alone"] for numbers in some.values()), 0.0
-    values = [numbers["p99"] for numbers in found[system].values()]
+    values = [numbers["p99"] for numbers in by_system[system].values()]
     return mean(values), pstdev(values)
 
 
@@ -70,8 +70,8 @@ def throughput_bars(data: Mapping[str, Any], axis: Any, colors: Mapping[str, str
     width = 0.8 / len(systems)
     for place, system in enumerate(systems):
         at = [group + (place - len(systems) / 2) * width for group in range(len(data))]
-        low = [mean(n["rate"] for n in found[system].values()) for found in data.values()]
-        high = [mean(n["best_effort"] for n in found[system].values()) for found in data.values()]
+        low = [mean(n["rate"] for n in by_system[system].values()) for by_system in data.values()]
+        high = [mean(n["best_effort"] for n in by_system[system].values()) for by_system in data.values()]
         axis.bar(at, low, width, label=system, color=colors[system])
         axis.bar(at, high, width, bottom=low, color=colors[system], alpha=0.4)
     axis.set_xticks(range(len(data)), [LABELS[model] for model in data])

@@ -39,11 +39,11 @@ def measure(
         effort.say(f"{system}: {pair.latency.name} beside {pair.best_effort.name}")
         return _one(pair, systems[system], dedicated, duration)
 
-    found: dict[str, Any] = {}
+    by_model: dict[str, Any] = {}
     for (pair, system), numbers in zip(cases, effort.each(one, cases), strict=True):
-        by_system = found.setdefault(pair.latency.name, {}).setdefault(system, {})
+        by_system = by_model.setdefault(pair.latency.name, {}).setdefault(system, {})
         by_system[pair.best_effort.name] = numbers._asdict()
-    return found
+    return by_model
 
 
 def _dedicated(parties: Iterable[Party], duration: Time, effort: Effort) -> dict[int, Outcome]:
@@ -56,12 +56,12 @@ def _dedicated(parties: Iterable[Party], duration: Time, effort: Effort) -> dict
 def _one(pair: Pair, sharing: Sharing, dedicated: dict[int, Outcome], duration: Time) -> Measured:
     ideal = dedicated[id(pair.latency)]
     other = dedicated[id(pair.best_effort)]
-    found, beside = share(pair, profiled(sharing, ideal), duration).clients
+    latency_client, beside = share(pair, profiled(sharing, ideal), duration).clients
     return Measured(
-        p95=found.percentile(95),
-        p99=found.percentile(99),
+        p95=latency_client.percentile(95),
+        p99=latency_client.percentile(99),
         p99_alone=ideal.percentile(99),
-        rate=found.rate,
+        rate=latency_client.rate,
         rate_alone=ideal.rate,
         best_effort=beside.rate,
         best_effort_alone=other.rate,

@@ -39,9 +39,9 @@ def _measured(kernels: Kernels, effort: Effort) -> dict[str, Any]:
     models = kernels.known(effort.pick(("resnet50", "bert"), MODELS), "inference")
     duration = round(kernels.seconds(effort.pick(5, SECONDS)) * SECOND)
     cases = [(model, system) for model in models for system in CLIENTS]
-    found = effort.each(lambda case: _one(kernels, *case, duration, effort), cases)
+    outcomes = effort.each(lambda case: _one(kernels, *case, duration, effort), cases)
     data: dict[str, Any] = {}
-    for (model, system), numbers in zip(cases, found, strict=True):
+    for (model, system), numbers in zip(cases, outcomes, strict=True):
         data.setdefault(model, {})[system] = {"four others": numbers}
     return data
 
@@ -83,11 +83,11 @@ def _one(kernels: Kernels, model: str, system: str, duration: Time, effort: Effo
     names = [other for other in kernels.known(MODELS, "inference") if other != model]
     others = [_party(kernels, other, False, duration) for other in names]
     ideal = alone(first, duration)
-    found = share([first, *others], profiled(SYSTEMS[system], ideal), duration).clients
+    outcomes = share([first, *others], profiled(SYSTEMS[system], ideal), duration).clients
     asked = sum(len(party.arrivals) for party in others if party.arrivals is not None)
-    served = sum(client.rate for client in found[1:]) * duration / SECOND
+    served = sum(client.rate for client in outcomes[1:]) * duration / SECOND
     return {
-        "p99": found[0].percentile(99),
+        "p99": outcomes[0].percentile(99),
         "p99_alone": ideal.percentile(99),
         "best_effort": served / asked,
     }
@@ -97,9 +97,9 @@ def _rows(data: dict[str, Any]) -> list[Row]:
     paper: dict[str, float | tuple[float, float]] = {"MPS": 2.2, "REEF": 1.21, "Orion": (1.0, 1.09)}
     rows = []
     for system in CLIENTS:
-        found = over_ideal(data, system)
+        ratio = over_ideal(data, system)
         why = WHY.get(system, "")
-        rows.append(Row(f"{system}: p99 over ideal, mean", found, paper.get(system), "x", 0.15, why))
+        rows.append(Row(f"{system}: p99 over ideal, mean", ratio, paper.get(system), "x", 0.15, why))
     for system in CLIENTS:
         served = sum(systems[system]["four others"]["best_effort"] for systems in data.values()) / len(data)
         note = ONE_INTERPRETER if SYSTEMS[system].one_interpreter else ""

@@ -72,7 +72,7 @@ def _budgets() -> dict[str, Sharing]:
 
 
 def _mean(numbers: dict[str, dict[str, float]], what: str) -> float:
-    return mean(found[what] for found in numbers.values())
+    return mean(pair[what] for pair in numbers.values())
 
 
 def _p95(data: dict[str, Any]) -> dict[str, dict[str, float]]:
@@ -145,12 +145,12 @@ def draw(data: dict[str, Any], path: Path) -> None:
     from astrarium_papers.drawing import axes_row, save
 
     figure, axes = axes_row(1, width=8)
-    found = _p95(data)
+    p95 = _p95(data)
     width = 0.8 / len(PARTS)
     for place, part in enumerate(PARTS):
-        at = [group + (place - len(PARTS) / 2) * width for group in range(len(found))]
-        axes[0].bar(at, [parts[part] for parts in found.values()], width, label=part)
-    axes[0].set_xticks(range(len(found)), [LABELS[model] for model in found])
+        at = [group + (place - len(PARTS) / 2) * width for group in range(len(p95))]
+        axes[0].bar(at, [parts[part] for parts in p95.values()], width, label=part)
+    axes[0].set_xticks(range(len(p95)), [LABELS[model] for model in p95])
     axes[0].set(ylabel="p95 latency (ms)")
     axes[0].legend(fontsize=7)
     save(figure, path)

@@ -44,9 +44,9 @@ def _rows(data: Any, kernels: Kernels) -> list[Row]:
 def _cost(data: dict[str, Any], model: str, same_gpu: bool) -> list[Row]:
     """Table 4: the mean over the inference jobs beside; two GPUs against one. Iterations a second are
     compared on the paper's GPU only."""
-    found = [systems["Orion"][model] for systems in data.values()]
-    alone = mean(n["best_effort_alone"] for n in found)
-    beside = mean(n["best_effort"] for n in found)
+    costs = [systems["Orion"][model] for systems in data.values()]
+    alone = mean(n["best_effort_alone"] for n in costs)
+    beside = mean(n["best_effort"] for n in costs)
     dedicated, collocated = TABLE4[model]
     name = LABELS[model]
     why = _inference.KEPT

@@ -75,18 +75,18 @@ def run(effort: Effort) -> Findings:
             Row(f"{name}: collocated", together, collocated, "ms", note=FITTED, given=True),
             Row(f"{name}: speedup", one_by_one / together, speedup, "x", 0.07, raised, given=True),
         ]
-    found = measurements()
-    rows += [_measured_row(found, pair) for pair in found.pairs]
-    data = {"simulated": data, "measured": msgspec.to_builtins(found)}
+    measured = measurements()
+    rows += [_measured_row(measured, pair) for pair in measured.pairs]
+    data = {"simulated": data, "measured": msgspec.to_builtins(measured)}
     return Findings(rows, data=data)
 
 
-def _measured_row(found: Measurements, pair: str) -> Row:
+def _measured_row(measured: Measurements, pair: str) -> Row:
     name, _, batch = pair.rpartition(" b")
-    numbers = found.pairs[pair]
+    numbers = measured.pairs[pair]
     spread = f"{numbers.least_speedup:.2f} to {numbers.most_speedup:.2f}"
     return Row(
-        f"{name}: speedup on an {found.gpu.removeprefix('NVIDIA ')}, batch {batch}",
+        f"{name}: speedup on an {measured.gpu.removeprefix('NVIDIA ')}, batch {batch}",
         numbers.sequential_ms / numbers.collocated_ms,
         PAPER[_two(name)][2],
         "x",
@@ -111,8 +111,8 @@ def _collocated_ms(pair: tuple[str, str]) -> float:
         Party(name, trace, False, np.zeros(1, np.int64), gap=0)
         for name, trace in zip(pair, traces, strict=True)
     ]
-    found = share(parties, Sharing("streams", model={"seen": 0}), 10 * MILLISECOND)
-    return max(float(client.latency_ms[0]) for client in found.clients)
+    shared = share(parties, Sharing("streams", model={"seen": 0}), 10 * MILLISECOND)
+    return max(float(client.latency_ms[0]) for client in shared.clients)
 
 
 def draw(data: dict[str, Any], path: Path) -> None:

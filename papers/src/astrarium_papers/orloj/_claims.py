@@ -94,19 +94,19 @@ def half(data: dict[str, Any]) -> Claim:
     """Return the claim that Clockwork finishes about half, but at the tightest SLO, where others fail as
     much."""
     low, high = HALF
-    found = {
+    halves = {
         case: [at(data, case, "Clockwork", multiple) for multiple in data["multiples"][1:]]
         for case in data["cases"]
     }
-    inside = [case for case, rates in found.items() if low <= min(rates) and max(rates) <= high]
+    inside = [case for case, rates in halves.items() if low <= min(rates) and max(rates) <= high]
     outside = [
-        f"{case} {min(found[case]):.2f} to {max(found[case]):.2f}" for case in found if case not in inside
+        f"{case} {min(halves[case]):.2f} to {max(halves[case]):.2f}" for case in halves if case not in inside
     ]
     listed = f"; not in {', '.join(outside)}" if outside else ""
     return Claim(
         "Clockwork finishes close to half of the requests whatever the SLO: every other batch fails",
-        2 * len(inside) >= len(found),
-        f"from {data['multiples'][1]:g}x on {low} to {high} in {len(inside)} of {len(found)} cases{listed}",
+        2 * len(inside) >= len(halves),
+        f"from {data['multiples'][1]:g}x on {low} to {high} in {len(inside)} of {len(halves)} cases{listed}",
     )
 
 

@@ -84,10 +84,10 @@ def measure(cases: Sequence[Case], effort: Effort, systems: Mapping[str, System]
     multiples = effort.pick([1.5, 3.0], list(MULTIPLES))
     work = [(case, system) for case in cases for system in systems]
     curves = effort.each(lambda one: _curve(one[0], one[1], systems[one[1]], multiples, effort), work)
-    found: dict[str, Any] = {case.name: {"title": case.title, "systems": {}} for case in cases}
+    by_case: dict[str, Any] = {case.name: {"title": case.title, "systems": {}} for case in cases}
     for (case, system), curve in zip(work, curves, strict=True):
-        found[case.name]["systems"][system] = curve
-    return {"multiples": multiples, "cases": found}
+        by_case[case.name]["systems"][system] = curve
+    return {"multiples": multiples, "cases": by_case}
 
 
 def _curve(

@@ -62,7 +62,7 @@ def _points(chance: Any, count: int) -> list[tuple[float, float]]:
 
 def _queue() -> Any:
     """Return a queue, the native twin where it was built."""
-    native = extension("_native")
+    native = extension("_testing")
     return HullQueue() if native is None else native.HullQueue()
 
 

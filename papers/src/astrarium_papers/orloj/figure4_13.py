@@ -21,8 +21,8 @@ def run(effort: Effort) -> Findings:
     rates = effort.pick([1e-6, 1e-1], list(RATES))
     multiples = effort.pick([1.5, 3.0], list(MULTIPLES))
     work = [(multiple, rate) for multiple in multiples for rate in rates]
-    found = dict(zip(work, effort.each(lambda one: _point(*one, effort), work), strict=True))
-    curves = {str(multiple): [found[multiple, rate] for rate in rates] for multiple in multiples}
+    reached = dict(zip(work, effort.each(lambda one: _point(*one, effort), work), strict=True))
+    curves = {str(multiple): [reached[multiple, rate] for rate in rates] for multiple in multiples}
     data = {"b": rates, "multiples": multiples, "points": curves}
     return Findings(_rows(data), [_claim(data)], data)
 

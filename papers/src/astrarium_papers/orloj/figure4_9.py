@@ -23,21 +23,21 @@ def run(effort: Effort) -> Findings:
 
 
 def _claims(data: dict[str, Any]) -> list[Claim]:
-    found = {
+    rates = {
         system: [overall(data, case, system) for case in (SHORT_PEAK, LONG_PEAK)]
         for system in ("Clipper", "Nexus", "Clockwork")
     }
-    listed = {system: f"{system} {short:.2f} and {long:.2f}" for system, (short, long) in found.items()}
+    listed = {system: f"{system} {short:.2f} and {long:.2f}" for system, (short, long) in rates.items()}
     return [
         Claim(
             "Clipper and Nexus suffer more from a high short peak than from a high long one",
-            all(found[system][0] < found[system][1] for system in ("Clipper", "Nexus")),
+            all(rates[system][0] < rates[system][1] for system in ("Clipper", "Nexus")),
             f"means over the SLOs: {listed['Clipper']}, {listed['Nexus']}; with equal shares the wide long "
             "mode has the larger P99, and with it the SLO",
         ),
         Claim(
             "Clockwork is not affected by the distribution",
-            abs(found["Clockwork"][0] - found["Clockwork"][1]) <= 0.05,
+            abs(rates["Clockwork"][0] - rates["Clockwork"][1]) <= 0.05,
             f"means over the SLOs: {listed['Clockwork']}",
         ),
         half(data),

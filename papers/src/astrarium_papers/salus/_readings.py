@@ -13,7 +13,7 @@ from itertools import count, islice
 from astrarium.core.quantities import Time
 from astrarium.core.streams import stream
 from astrarium.device.policies.turns import OneLane, Srtf
-from astrarium.device.salus import TraceJob, trace
+from astrarium.device.salus_trace import TraceJob, trace
 from astrarium_papers.salus._settings import MINUTE
 
 SPREADS = (1.2, 1.6, 2.3)  # sigma of the lognormal

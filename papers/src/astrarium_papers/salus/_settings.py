@@ -28,9 +28,9 @@ Iteration = tuple[int, Time, Time]  # the job, when it started, when it ended
 
 def named(number: int, name: str, iterations: int, together: int = 1) -> Job:
     """Return a job of Table A.1; *together* of its iterations are one turn."""
-    found = salus.lookup(name)
-    turns = divided(found.iteration, iterations, found.iteration * together)
-    return Job(number, name, found.persistent, found.ephemeral, *turns, demand=found.demand)
+    workload = salus.lookup(name)
+    turns = divided(workload.iteration, iterations, workload.iteration * together)
+    return Job(number, name, workload.persistent, workload.ephemeral, *turns, demand=workload.demand)
 
 
 def play(
@@ -50,15 +50,15 @@ def play(
 
 def iterations_of(policy: str, arrivals: list[Arrival]) -> list[Iteration]:
     """Return every iteration of a run, in the order of their ends."""
-    found: list[Iteration] = []
-    play(policy, arrivals, MEMORY, record=_into(found))
-    return found
+    iterations: list[Iteration] = []
+    play(policy, arrivals, MEMORY, record=_into(iterations))
+    return iterations
 
 
-def _into(found: list[Iteration]) -> Callable[[Step], None]:
+def _into(iterations: list[Iteration]) -> Callable[[Step], None]:
     def record(step: Step) -> None:
         ended = [event for event in step.events if isinstance(event, IterationFinished)]
-        found.extend((event.job, event.started, step.now) for event in ended)
+        iterations.extend((event.job, event.started, step.now) for event in ended)
 
     return record
 

@@ -30,8 +30,8 @@ def run(effort: Effort) -> Findings:
     jobs = effort.pick(60, 300)
     together = effort.pick(50, 10)  # iterations to a turn
     work = [(name, policy) for name in PAPER for policy in ("fifo", "pack")]
-    found = effort.each(lambda one: _makespan(*one, jobs, together, effort), work)
-    spans = dict(zip(work, found, strict=True))
+    makespans = effort.each(lambda one: _makespan(*one, jobs, together, effort), work)
+    spans = dict(zip(work, makespans, strict=True))
     data = {
         "jobs": jobs,
         "makespan_min": {name: {p: spans[name, p] for p in ("fifo", "pack")} for name in PAPER},

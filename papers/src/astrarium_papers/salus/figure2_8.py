@@ -53,12 +53,12 @@ def _arrival(number: int, name: str, at: int, length: int) -> Arrival:
 
 def spans(iterations: list[Iteration]) -> list[Span]:
     """Return spans of iterations of one job that follow each other."""
-    found: list[Span] = []
+    held: list[Span] = []
     for job, start, end in iterations:
-        if found and found[-1][0] == job and found[-1][2] == start / SECOND:
-            start = round(found.pop()[1] * SECOND)
-        found.append((job, start / SECOND, end / SECOND))
-    return found
+        if held and held[-1][0] == job and held[-1][2] == start / SECOND:
+            start = round(held.pop()[1] * SECOND)
+        held.append((job, start / SECOND, end / SECOND))
+    return held
 
 
 def _wait(number: int, arrival: int, iterations: list[Iteration]) -> int:

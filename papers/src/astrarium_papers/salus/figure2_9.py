@@ -43,14 +43,14 @@ def run(effort: Effort) -> Findings:
 def throughput(iterations: list[Iteration]) -> list[list[float]]:
     """Return, by job, images per second in each window; an iteration counts where it ran, in parts."""
     windows = max(end for _, _, end in iterations) // (WINDOW_S * SECOND) + 1
-    found = [[0.0] * windows for _ in ITERATIONS]
+    counts = [[0.0] * windows for _ in ITERATIONS]
     for job, start, end in iterations:
         for place in range(start // (WINDOW_S * SECOND), end // (WINDOW_S * SECOND) + 1):
             low = place * WINDOW_S * SECOND
             high = (place + 1) * WINDOW_S * SECOND
             inside = max(0, min(end, high) - max(start, low))
-            found[job][place] += BATCH * inside / (end - start) / WINDOW_S
-    return found
+            counts[job][place] += BATCH * inside / (end - start) / WINDOW_S
+    return counts
 
 
 def _between(curves: list[list[float]], start: float, end: float) -> list[float]:

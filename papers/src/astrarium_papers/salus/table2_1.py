@@ -1,6 +1,6 @@
 """Table 2.1 and Figure 2.7: 100 training jobs on one GPU under FIFO, SRTF, PACK and FAIR.
 
-The trace is drawn (device/salus.py says how); its free numbers were set by the FIFO row alone, on
+The trace is drawn (device/salus_trace.py says how); its free numbers were set by the FIFO row alone, on
 the mean of five traces. The other three rows were not fitted, but they are no blind predictions either:
 
 - the FIFO row does not determine the trace. `_readings.py` has others that give the same row, and under them
@@ -23,7 +23,7 @@ from typing import Any
 from astrarium.core.quantities import SECOND
 from astrarium.device.ledger import JobRow
 from astrarium.device.record import summary
-from astrarium.device.salus import trace
+from astrarium.device.salus_trace import trace
 from astrarium.device.scenario.job_arrivals import arrivals_of
 from astrarium_papers.findings import Claim, Effort, Findings, Row
 from astrarium_papers.salus._readings import SPREADS, EagerSrtf, unequal
@@ -72,11 +72,11 @@ def run(effort: Effort) -> Findings:
     seeds = effort.pick([1], [1, 2, 3, 4, 5])
     turn = effort.pick(10, 1) * SECOND
     work = [(policy, seed) for policy in POLICIES for seed in seeds]
-    found = dict(zip(work, effort.each(lambda one: _measure(*one, turn, effort), work), strict=True))
+    measured = dict(zip(work, effort.each(lambda one: _measure(*one, turn, effort), work), strict=True))
     data: dict[str, Any] = {
         "seeds": seeds,
         "turn_s": turn / SECOND,
-        "policies": {policy: [found[policy, seed] for seed in seeds] for policy in POLICIES},
+        "policies": {policy: [measured[policy, seed] for seed in seeds] for policy in POLICIES},
         "eager": mean(effort.each(lambda seed: _eager(seed, turn), seeds)),
         "readings": {str(spread): _reading(spread, effort) for spread in effort.pick(SPREADS[-1:], SPREADS)},
         "unlimited": mean(_unlimited(seed, turn) for seed in seeds),
@@ -112,11 +112,16 @@ def _reading(spread: float, effort: Effort) -> dict[str, float]:
 
 def _numbers(rows: list[JobRow]) -> dict[str, Any]:
     """Return minutes, in the columns of the table, and each job's completion time."""
-    found = summary(rows)
-    columns = (found.makespan, found.mean_admission, found.mean_completion, found.p95_completion)
+    summarized = summary(rows)
+    columns = (
+        summarized.makespan,
+        summarized.mean_admission,
+        summarized.mean_completion,
+        summarized.p95_completion,
+    )
     completions = sorted(minutes(row.ended - row.arrived) for row in rows)
     return {**dict(zip(COLUMNS, map(minutes, columns), strict=True)), "completions": completions,
-            "to first turn": minutes(found.mean_queueing)}  # fmt: skip
+            "to first turn": minutes(summarized.mean_queueing)}  # fmt: skip
 
 
 def _means(data: dict[str, Any], policy: str) -> dict[str, float]:

@@ -84,10 +84,10 @@ def _rho(row: AppRow, jobs: int, shared: bool) -> float:
     return (row.ended - row.arrived) / (job.work / job.least * max(1.0, crowd))
 
 
-def _rows(policy: str, found: Sequence[float]) -> list[Row]:
+def _rows(policy: str, measured: Sequence[float]) -> list[Row]:
     return [
         Row(f"{policy}: {what}", ours, recorded, unit, slack, NOTES.get(policy, ""))
-        for (what, unit, slack), ours, recorded in zip(WHATS, found, RECORDED[policy], strict=True)
+        for (what, unit, slack), ours, recorded in zip(WHATS, measured, RECORDED[policy], strict=True)
     ]
 
 

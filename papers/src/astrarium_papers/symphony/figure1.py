@@ -22,13 +22,13 @@ PAPER = {
 
 
 def run(effort: Effort) -> Findings:
-    found = measure(effort)
+    runs = measure(effort)
     data: dict[str, Any] = {model: {} for model in TABLE2}
     rows = []
     for model in TABLE2:
         for system in SYSTEMS:
-            one = data[model][system] = _distribution(found[Case(model, system)])
-            delayed = _distribution(found[Case(model, system, delayed=True)])
+            one = data[model][system] = _distribution(runs[Case(model, system)])
+            delayed = _distribution(runs[Case(model, system, delayed=True)])
             note = (
                 f"{one['median_over_batches']:g} if each batch counts once; "
                 f"{delayed['median']:g} with the network delays of the authors' code"
@@ -86,10 +86,10 @@ def draw(data: dict[str, Any], path: Path) -> None:
 
     figure, axes = axes_row(len(data), height=4.4)
     for axis, (model, systems) in zip(axes, data.items(), strict=True):
-        for system, found in systems.items():
-            sizes = [0, *found["sizes"]]
-            shares = [0, *found["shares"]]
-            label = f"{system} (at {found['rate']:,.0f}/s)"
+        for system, curve in systems.items():
+            sizes = [0, *curve["sizes"]]
+            shares = [0, *curve["shares"]]
+            label = f"{system} (at {curve['rate']:,.0f}/s)"
             axis.step(sizes, shares, where="post", label=label, color=SYSTEM_COLORS[system])
             axis.plot(PAPER[model][system], 0.5, "o", color=SYSTEM_COLORS[system], markerfacecolor="white")
         axis.plot([], [], "o", color="#666666", markerfacecolor="white", label="median in the paper")

@@ -32,9 +32,9 @@ def run(effort: Effort) -> Findings:
     slos = effort.pick((20, 100), SLOS_MS)
     settings = effort.pick(("equal, Poisson", "equal, Gamma 0.05"), tuple(SETTINGS))
     cases = [Case(setting, system, slo) for setting in settings for system in SYSTEMS for slo in slos]
-    found = dict(zip(cases, each(lambda case: _goodput(case, effort), cases, effort), strict=True))
+    goodputs = dict(zip(cases, each(lambda case: _goodput(case, effort), cases, effort), strict=True))
     seeds = {
-        setting: {system: [found[Case(setting, system, slo)] for slo in slos] for system in SYSTEMS}
+        setting: {system: [goodputs[Case(setting, system, slo)] for slo in slos] for system in SYSTEMS}
         for setting in settings
     }
     curves = {
@@ -70,7 +70,7 @@ def _by_seed(systems: dict[str, list[list[float]]], place: int) -> str:
     """Return Symphony's goodput and the best other's, as each seed found it."""
     best = max(RIVALS, key=lambda rival: sum(systems[rival][place]))
     rates = {system: [f"{rate:,.0f}" for rate in systems[system][place]] for system in ("Symphony", best)}
-    return ", ".join(f"{system} {' and '.join(found)} r/s" for system, found in rates.items())
+    return ", ".join(f"{system} {' and '.join(goodputs)} r/s" for system, goodputs in rates.items())
 
 
 def _gain(systems: dict[str, list[float]], place: int) -> float:

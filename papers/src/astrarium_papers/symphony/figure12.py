@@ -15,16 +15,16 @@ LONGEST = 99  # percentile: the very longest wait of a long run says more about 
 
 
 def run(effort: Effort) -> Findings:
-    found = measure(effort)
-    data = _waits(found, False)
-    delayed = _waits(found, True)
+    runs = measure(effort)
+    data = _waits(runs, False)
+    delayed = _waits(runs, True)
     rows = [row for model in TABLE2 for row in _rows(model, data[model], delayed[model])]
     return Findings(rows, _claims(data), data)
 
 
-def _waits(found: dict[Case, AtGoodput], delayed: bool) -> dict[str, Any]:
+def _waits(runs: dict[Case, AtGoodput], delayed: bool) -> dict[str, Any]:
     return {
-        model: {system: _one(found[Case(model, system, delayed)]) for system in SYSTEMS} for model in TABLE2
+        model: {system: _one(runs[Case(model, system, delayed)]) for system in SYSTEMS} for model in TABLE2
     }
 
 
@@ -80,8 +80,8 @@ def draw(data: dict[str, Any], path: Path) -> None:
     figure, axes = axes_row(len(data))
     for axis, (model, systems) in zip(axes, data.items(), strict=True):
         shares = [percent / 100 for percent in range(101)]
-        for system, found in systems.items():
-            axis.plot(found["percentiles_ms"], shares, label=system, color=SYSTEM_COLORS[system])
+        for system, waits in systems.items():
+            axis.plot(waits["percentiles_ms"], shares, label=system, color=SYSTEM_COLORS[system])
         axis.axvline(SLO_MS[model] / 2, color="#666666", lw=1, ls="--", label="half the SLO")
         axis.set(title=model, xlabel="queueing delay (ms)", ylabel="share of requests", ylim=(0, 1.02))
         axis.set_xlim(0, SLO_MS[model])

@@ -35,11 +35,11 @@ def run(effort: Effort) -> Findings:
     right = effort.pick([0, TCP_MEDIAN_US, 12_000, TCP_TAIL_US], [*TCP_US, TCP_TAIL_US])
     slos = effort.pick([20, 100], list(SLOS_MS))
     latencies = sorted({*left, *right})
-    found = {slo: [_goodput(slo, latency, effort) for latency in latencies] for slo in slos}
+    goodputs = {slo: [_goodput(slo, latency, effort) for latency in latencies] for slo in slos}
     data = {
         "slo_ms": slos,
-        "rdma": _part(latencies, found, left),
-        "tcp": _part(latencies, found, right),
+        "rdma": _part(latencies, goodputs, left),
+        "tcp": _part(latencies, goodputs, right),
     }
     return Findings(_rows(data), _claims(data), data)
 
@@ -56,9 +56,9 @@ def _goodput(slo_ms: int, latency_us: int, effort: Effort) -> float:
     return goodput(case, effort, f"SLO {slo_ms} ms, latency {latency_us} us", effort.pick(1, 2)).goodput
 
 
-def _part(all_us: list[int], found: dict[int, list[float]], us: list[int]) -> dict[str, Any]:
+def _part(all_us: list[int], goodputs: dict[int, list[float]], us: list[int]) -> dict[str, Any]:
     places = [all_us.index(latency) for latency in us]
-    return {"us": us, "goodput": [[curve[place] for place in places] for curve in found.values()]}
+    return {"us": us, "goodput": [[curve[place] for place in places] for curve in goodputs.values()]}
 
 
 def _losses(curve: list[float]) -> list[float]:

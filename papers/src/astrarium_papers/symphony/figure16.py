@@ -40,16 +40,16 @@ class Found(NamedTuple):
 
 def run(effort: Effort) -> Findings:
     models, parts, draws, configurations = effort.pick((60, 3, 300, 2), (800, 20, DRAWS, CONFIGURATIONS))
-    found = [_solved(task(seed, models, parts), draws, seed, effort) for seed in range(configurations)]
+    solved = [_solved(task(seed, models, parts), draws, seed, effort) for seed in range(configurations)]
     data: dict[str, Any] = {
         "models": models,
         "parts": parts,
-        "cpu_s": [one.cpu_s for one in found],
-        "load": {PROGRAM: [one.program.load_imbalance for one in found]},
-        "memory": {PROGRAM: [one.program.memory_imbalance for one in found]},
+        "cpu_s": [one.cpu_s for one in solved],
+        "load": {PROGRAM: [one.program.load_imbalance for one in solved]},
+        "memory": {PROGRAM: [one.program.memory_imbalance for one in solved]},
     }
-    data["load"][CHANCE] = [one.chance.load_imbalance for one in found]
-    data["memory"][CHANCE] = [one.chance.memory_imbalance for one in found]
+    data["load"][CHANCE] = [one.chance.load_imbalance for one in solved]
+    data["memory"][CHANCE] = [one.chance.memory_imbalance for one in solved]
     return Findings(_rows(data), _claims(data), data)
 
 

@@ -38,12 +38,12 @@ def _percent(beta_ms: int, gather: str, effort: Effort) -> float:
     profile = {"alpha": f"{ALPHA_MS}ms", "beta": f"{beta_ms}ms"}
     slo_ms = 2 * (8 * ALPHA_MS + beta_ms)
     models = {"model": {"profile": profile, "slo": f"{slo_ms}ms", "copies": MODELS}}
-    found = {}
+    percents = {}
     for policy in ("eager", "deferred"):
         case = scenario(models, GPUS, {"name": policy, "gather": gather}, effort.pick(3, 30))
         label = f"beta {beta_ms} ms: {policy}, {gather}"
-        found[policy] = goodput(case, effort, label).goodput
-    return 100 * found["eager"] / found["deferred"]
+        percents[policy] = goodput(case, effort, label).goodput
+    return 100 * percents["eager"] / percents["deferred"]
 
 
 def _rows(betas: list[int], curves: dict[str, list[float]]) -> list[Row]:

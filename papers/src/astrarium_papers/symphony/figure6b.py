@@ -44,12 +44,12 @@ def _relative(name: str, gather: str, timeouts: list[float], effort: Effort) -> 
     """Return goodput with each timeout (percent of the SLO) in percent of deferred goodput."""
     deferred = {"name": "deferred", "gather": gather}
     best = goodput(_case(name, deferred, effort), effort, f"{name}: deferred, {gather}").goodput
-    found = []
+    ratios = []
     for timeout in timeouts:
         policy = {"name": "timeout", "timeout": f"{timeout}%", "gather": gather}
         label = f"{name}: timeout {timeout} %, {gather}"
-        found.append(100 * goodput(_case(name, policy, effort), effort, label).goodput / best)
-    return found
+        ratios.append(100 * goodput(_case(name, policy, effort), effort, label).goodput / best)
+    return ratios
 
 
 def _rows(timeouts: list[float], curves: dict[str, dict[str, list[float]]]) -> list[Row]:

@@ -83,7 +83,7 @@ def sample(size: int, seed: int = 1) -> list[Setting]:
 
 
 def run(effort: Effort) -> Findings:
-    found: dict[str, list[dict[str, Any]]] = {}
+    phases: dict[str, list[dict[str, Any]]] = {}
     skipped = 0
     for panel, settings in panels(effort).items():
         ratios = effort.each(lambda setting: _ratio(setting, effort), settings)
@@ -91,8 +91,8 @@ def run(effort: Effort) -> Findings:
             (setting, ratio) for setting, ratio in zip(settings, ratios, strict=True) if ratio is not None
         ]
         skipped += len(settings) - len(kept)
-        found[panel] = [{**setting._asdict(), "ratio": ratio} for setting, ratio in kept]
-    return Findings(_rows(found, skipped), _claims(found), {"panels": found, "skipped": skipped})
+        phases[panel] = [{**setting._asdict(), "ratio": ratio} for setting, ratio in kept]
+    return Findings(_rows(phases, skipped), _claims(phases), {"panels": phases, "skipped": skipped})
 
 
 def _ratio(setting: Setting, effort: Effort) -> float | None:
@@ -126,13 +126,13 @@ def _models(setting: Setting) -> Any:
     return {setting.model: {"profile": profile, "slo": f"{setting.slo_ms}ms", "copies": setting.copies}}
 
 
-def _rows(found: dict[str, list[dict[str, Any]]], skipped: int) -> list[Row]:
-    mix = _gains(found["mix"])
-    tight = _gains([case for case in found["DenseNet121"] if case["slo_ms"] == 30])
-    every = [case["ratio"] for case in found["all"]]
+def _rows(phases: dict[str, list[dict[str, Any]]], skipped: int) -> list[Row]:
+    mix = _gains(phases["mix"])
+    tight = _gains([case for case in phases["DenseNet121"] if case["slo_ms"] == 30])
+    every = [case["ratio"] for case in phases["all"]]
     half_more = 100 * sum(ratio >= 1.5 for ratio in every) / len(every)
     drawn = (
-        f"of {len(every)} drawn from {len(every_setting())}: {_who(found['all'], 1.5)}; {skipped} skipped "
+        f"of {len(every)} drawn from {len(every_setting())}: {_who(phases['all'], 1.5)}; {skipped} skipped "
         "(a request does not fit in the SLO, or eager serves nothing)"
     )
     return [
@@ -154,22 +154,22 @@ def _gains(cases: list[dict[str, Any]]) -> list[float]:
     return [100 * (case["ratio"] - 1) for case in cases]
 
 
-def _claims(found: dict[str, list[dict[str, Any]]]) -> list[Claim]:
-    every = [case["ratio"] for case in found["all"]]
-    bert = [case["ratio"] for case in found["BERT"]]
+def _claims(phases: dict[str, list[dict[str, Any]]]) -> list[Claim]:
+    every = [case["ratio"] for case in phases["all"]]
+    bert = [case["ratio"] for case in phases["BERT"]]
     means = {}
     for slo in (30, 50):
-        gains = _gains([case for case in found["DenseNet121"] if case["slo_ms"] == slo])
+        gains = _gains([case for case in phases["DenseNet121"] if case["slo_ms"] == slo])
         means[slo] = sum(gains) / len(gains)
-    worse = [case for case in found["all"] if case["ratio"] <= NO_WORSE]
+    worse = [case for case in phases["all"] if case["ratio"] <= NO_WORSE]
     bursty = sum(case["shape"] <= 0.3 for case in worse)
     no_worse = 1 - len(worse) / len(every)
-    largest = max((case for cases in found.values() for case in cases), key=lambda case: case["ratio"])
+    largest = max((case for cases in phases.values() for case in cases), key=lambda case: case["ratio"])
     return [
         Claim(
             "a mixture of models always gains",
-            min(_gains(found["mix"])) > 0,
-            f"from {min(_gains(found['mix'])):.0f} % to {max(_gains(found['mix'])):.0f} %; we suspect that "
+            min(_gains(phases["mix"])) > 0,
+            f"from {min(_gains(phases['mix'])):.0f} % to {max(_gains(phases['mix'])):.0f} %; we suspect that "
             "with bursts and few GPUs a model, work held back is work left undone when the burst comes",
         ),
         Claim(

@@ -64,9 +64,9 @@ def members(gpu: str, which: str) -> list[str]:
 def run(effort: Effort) -> Findings:
     zoos = effort.pick(("A100",), ZOOS)
     cases = [Case(gpu, models, system) for gpu in zoos for models in SETS for system in COMPARED]
-    found = dict(zip(cases, each(lambda case: _goodput(case, effort), cases, effort), strict=True))
+    goodputs = dict(zip(cases, each(lambda case: _goodput(case, effort), cases, effort), strict=True))
     data: dict[str, Any] = {
-        gpu: {models: {system: found[Case(gpu, models, system)] for system in COMPARED} for models in SETS}
+        gpu: {models: {system: goodputs[Case(gpu, models, system)] for system in COMPARED} for models in SETS}
         for gpu in zoos
     }
     rows = [row for gpu in zoos for models in SETS for row in _rows(gpu, models, data[gpu][models])]
@@ -82,48 +82,51 @@ def _goodput(case: Case, effort: Effort) -> float:
     return goodput(setting, effort, label, tolerance=effort.pick(0.1, 0.005)).goodput
 
 
-def _rows(gpu: str, models: str, found: dict[str, float]) -> list[Row]:
-    best = max(BASELINES, key=lambda system: found[system])
+def _rows(gpu: str, models: str, goodputs: dict[str, float]) -> list[Row]:
+    best = max(BASELINES, key=lambda system: goodputs[system])
     gain = Row(
         f"{gpu} {models}: Symphony over the best baseline ({best})",
-        _over(found, best),
+        _over(goodputs, best),
         PAPER[gpu, models],
         "x",
         tolerance=0.1,
-        note=_gain_note(found, PAPER[gpu, models]),
+        note=_gain_note(goodputs, PAPER[gpu, models]),
     )
     return [
-        Row(f"{gpu} {models}: Symphony", found["Symphony"], unit="r/s"),
+        Row(f"{gpu} {models}: Symphony", goodputs["Symphony"], unit="r/s"),
         gain,
-        _frontends(f"{gpu} {models}", found),
+        _frontends(f"{gpu} {models}", goodputs),
     ]
 
 
-def _gain_note(found: dict[str, float], paper: float | tuple[float, float]) -> str:
+def _gain_note(goodputs: dict[str, float], paper: float | tuple[float, float]) -> str:
     """The paper does not say which baseline its number is about."""
     middle = sum(paper) / 2 if isinstance(paper, tuple) else paper
-    closest = min(BASELINES, key=lambda system: abs(math.log(_over(found, system) / middle)))
-    return f"{_times(found)}; of the baselines {closest} comes closest to the paper's number"
+    closest = min(BASELINES, key=lambda system: abs(math.log(_over(goodputs, system) / middle)))
+    return f"{_times(goodputs)}; of the baselines {closest} comes closest to the paper's number"
 
 
-def _frontends(what: str, found: dict[str, float]) -> Row:
-    loss = 1 - found[FRONTENDS] / max(found["Nexus"], 1.0)
+def _frontends(what: str, goodputs: dict[str, float]) -> Row:
+    loss = 1 - goodputs[FRONTENDS] / max(goodputs["Nexus"], 1.0)
     row = Row(f"{what}: what 8 frontends cost Nexus", loss, FRONTEND_LOSS, tolerance=0.1)
     return msgspec.structs.replace(row, note=FRONTEND_NOTES.get(row.verdict, ""))
 
 
-def _over(found: dict[str, float], system: str) -> float:
+def _over(goodputs: dict[str, float], system: str) -> float:
     """Return how many times that system's goodput Symphony has; nothing counts as one request/s."""
-    return found["Symphony"] / max(found[system], 1.0)
+    return goodputs["Symphony"] / max(goodputs[system], 1.0)
 
 
-def _times(found: dict[str, float]) -> str:
-    return ", ".join(f"{_over(found, system):.2f}x {system}" for system in (*BASELINES, FRONTENDS, FAULTY))
+def _times(goodputs: dict[str, float]) -> str:
+    return ", ".join(f"{_over(goodputs, system):.2f}x {system}" for system in (*BASELINES, FRONTENDS, FAULTY))
 
 
 def _claims(data: dict[str, Any]) -> list[Claim]:
     best = all(
-        _over(found, system) >= 1 for sets in data.values() for found in sets.values() for system in BASELINES
+        _over(goodputs, system) >= 1
+        for sets in data.values()
+        for goodputs in sets.values()
+        for system in BASELINES
     )
     ordered = {system: all(_ordered(sets, system) for sets in data.values()) for system in BASELINES}
     note = ", ".join(f"{system} {'yes' if holds else 'no'}" for system, holds in ordered.items())
@@ -149,7 +152,7 @@ def draw(data: dict[str, Any], path: Path) -> None:
     for axis, (gpu, sets) in zip(axes, data.items(), strict=True):
         for place, system in enumerate(DRAWN):
             at = [group + (place - 2) * 0.17 for group in range(len(sets))]
-            rates = [found[system] / 1000 for found in sets.values()]
+            rates = [goodputs[system] / 1000 for goodputs in sets.values()]
             bars = axis.bar(at, rates, 0.16, label=system, color=SYSTEM_COLORS[system])
             axis.bar_label(bars, [f"{rate:.1f}" for rate in rates], fontsize=6.5, padding=1)
         axis.set_xticks(range(len(sets)), list(sets))

@@ -50,10 +50,11 @@ NOTES = {
 
 def run(effort: Effort) -> Findings:
     cases = list(AUTHORS) if not effort.quick else [case for case in AUTHORS if case.setting != ZOO]
-    found = each(lambda case: _measure(case, effort), cases, effort)
-    rows = [_row(case, rate) for case, rate in zip(cases, found, strict=True)]
+    measured = each(lambda case: _measure(case, effort), cases, effort)
+    rows = [_row(case, rate) for case, rate in zip(cases, measured, strict=True)]
     data = {
-        f"{case.setting}: {case.policy}, {case.gather}": rate for case, rate in zip(cases, found, strict=True)
+        f"{case.setting}: {case.policy}, {case.gather}": rate
+        for case, rate in zip(cases, measured, strict=True)
     }
     return Findings(rows, data=data)
 

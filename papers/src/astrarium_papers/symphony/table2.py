@@ -60,25 +60,25 @@ def run(effort: Effort) -> Findings:
         rows += _analysis(name, TABLE2[name])
         data[name] = {system: _measure(name, policy, effort) for system, policy in SYSTEMS.items()}
         data[name]["Shepherd"]["faulty"] = _measure(name, FAULTY_SHEPHERD, effort)["goodput"]
-        rows += [_row(name, system, found) for system, found in data[name].items()]
+        rows += [_row(name, system, numbers) for system, numbers in data[name].items()]
     return Findings(rows, data=data)
 
 
 def _measure(name: str, policy: dict[str, Any], effort: Effort) -> dict[str, Any]:
     """Measure without network delays, and with those of the authors' code."""
     seconds = effort.pick(6, 60 if name == "ResNet50" else 240)
-    found, delayed = (
+    undelayed, delayed = (
         goodput(scenario({name: TABLE2[name]}, GPUS, policy, seconds, network=network), effort, name)
         for network in ({}, DELAYS)
     )
-    return {"goodput": found.goodput, "interval": found.interval, "delayed": delayed.goodput}
+    return {"goodput": undelayed.goodput, "interval": undelayed.interval, "delayed": delayed.goodput}
 
 
-def _row(name: str, system: str, found: dict[str, Any]) -> Row:
-    note = f"{found['delayed']:,.0f} with the network delays of the authors' code"
-    if "faulty" in found:
-        note += f"; {found['faulty']:,.0f} {WITH_FAULT}"
-    return Row(f"{name}: {system}", found["goodput"], PAPER[name][system], "r/s", note=note)
+def _row(name: str, system: str, numbers: dict[str, Any]) -> Row:
+    note = f"{numbers['delayed']:,.0f} with the network delays of the authors' code"
+    if "faulty" in numbers:
+        note += f"; {numbers['faulty']:,.0f} {WITH_FAULT}"
+    return Row(f"{name}: {system}", numbers["goodput"], PAPER[name][system], "r/s", note=note)
 
 
 def _analysis(name: str, spec: dict[str, Any]) -> list[Row]:

@@ -118,8 +118,8 @@ def _switched(task: Task, settings: Mapping[str, str]) -> Task:
     return task._replace(drawing=drawing, startup=settings.get("startup", task.startup))
 
 
-def _gather(tasks: Sequence[Task], found: Iterable[Measured], effort: Effort) -> None:
-    answers = iter(found)
+def _gather(tasks: Sequence[Task], measured: Iterable[Measured], effort: Effort) -> None:
+    answers = iter(measured)
     for number, task in enumerate(tasks, 1):
         effort.say(f"{number} of {len(tasks)}: {task}")
         _KNOWN[task] = next(answers)
@@ -186,12 +186,12 @@ def _took(app: AppSummary) -> float:
 
 
 def _scores(record: ClusterRecord) -> dict[float, tuple[int, float]]:
-    found: dict[float, tuple[int, float]] = {}
+    scores: dict[float, tuple[int, float]] = {}
     for run in record.ran:
         score = round(run.score, 3)
-        count, hours = found.get(score, (0, 0.0))
-        found[score] = count + 1, hours + len(run.gpus) * (run.end - run.start) / 3.6e12
-    return dict(sorted(found.items()))
+        count, hours = scores.get(score, (0, 0.0))
+        scores[score] = count + 1, hours + len(run.gpus) * (run.end - run.start) / 3.6e12
+    return dict(sorted(scores.items()))
 
 
 class Over(NamedTuple):
@@ -209,8 +209,8 @@ class Over(NamedTuple):
 
 
 def over(values: Iterable[float]) -> Over:
-    found = list(values)
-    return Over(median(found), min(found), max(found), len(found))
+    numbers = list(values)
+    return Over(median(numbers), min(numbers), max(numbers), len(numbers))
 
 
 def jain(values: Sequence[float]) -> float:

@@ -75,11 +75,13 @@ def over_settings(
         for setting in settings
     ]
     runs = measured([task for by in asked for each in by.values() for task in each], effort)
-    found = []
+    sweeps = []
     for by in asked:
         numbers: dict[str, list[float]] = {"hours": [runs[task].gpu_hours for task in by["share"]]}
-        found.append(numbers | {name: [runs[task].worst(name) for task in each] for name, each in by.items()})
-    return found
+        sweeps.append(
+            numbers | {name: [runs[task].worst(name) for task in each] for name, each in by.items()}
+        )
+    return sweeps
 
 
 def _with(definition: str, setting: dict[str, Any]) -> Parameters:

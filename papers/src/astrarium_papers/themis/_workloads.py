@@ -67,12 +67,12 @@ def on_testbed(
     """Return a workload as the 64 GPUs of the paper must have seen it. Fewer apps are as much less work."""
     if workload not in (1, 2):
         raise InputError("workload", workload, "1 (sweeps) or 2 (successive halving)")
-    found = sweeps.parametric(seed, apps, network_share, network, TESTBED)
+    chosen = sweeps.parametric(seed, apps, network_share, network, TESTBED)
     if workload == 2:
-        found = tuple(
-            successive_halving.halving([app], seed)[0] if len(app.jobs) > 1 else app for app in found
+        chosen = tuple(
+            successive_halving.halving([app], seed)[0] if len(app.jobs) > 1 else app for app in chosen
         )
-    return scaled(found, TESTBED_HOURS * apps / sweeps.APPS, load)
+    return scaled(chosen, TESTBED_HOURS * apps / sweeps.APPS, load)
 
 
 def _as_drawn(drawing: Drawing, gpus: int) -> tuple[DrawnApp, ...]:

@@ -31,7 +31,7 @@ def _rows(data: dict[str, Any]) -> list[Row]:
 
 
 def _claims(data: dict[str, Any]) -> list[Claim]:
-    found = {name: more_than_themis(data, name).median for name in RIVALS}
-    far = max(found, key=lambda name: abs(found[name]))
+    medians = {name: more_than_themis(data, name).median for name in RIVALS}
+    far = max(medians, key=lambda name: abs(medians[name]))
     what = f"all take about as long (within {ALIKE:g} % of Themis)"
-    return [Claim(what, abs(found[far]) <= ALIKE, f"farthest: {far}, {found[far]:+.1f} %")]
+    return [Claim(what, abs(medians[far]) <= ALIKE, f"farthest: {far}, {medians[far]:+.1f} %")]

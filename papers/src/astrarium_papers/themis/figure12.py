@@ -40,6 +40,6 @@ def _rows(data: dict[str, Any]) -> list[Row]:
 
 
 def _claims(data: dict[str, Any]) -> list[Claim]:
-    found = {name: more_than_themis(data, name).median for name in RIVALS}
-    told = ", ".join(f"{name} {more:+.1f} %" for name, more in found.items())
-    return [Claim("Themis takes the least GPU time", min(found.values()) >= 0, told)]
+    medians = {name: more_than_themis(data, name).median for name in RIVALS}
+    told = ", ".join(f"{name} {more:+.1f} %" for name, more in medians.items())
+    return [Claim("Themis takes the least GPU time", min(medians.values()) >= 0, told)]

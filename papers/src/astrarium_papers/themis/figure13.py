@@ -29,7 +29,7 @@ def run(effort: Effort) -> Findings:
         name: {
             "mean": [_mean(runs[task]) for task in each],
             "whole": [_whole(runs[task]) for task in each],
-            "scores": {f"{score:g}": list(found) for score, found in runs[each[0]].scores.items()},
+            "scores": {f"{score:g}": list(ratios) for score, ratios in runs[each[0]].scores.items()},
         }
         for name, each in tasks.items()
     }
@@ -50,18 +50,18 @@ def _whole(run: Measured) -> float:
 
 def _rows(data: dict[str, Any]) -> list[Row]:
     rows = []
-    for name, found in data.items():
-        mean = over(found["mean"])
-        whole = over(100 * share for share in found["whole"])
+    for name, numbers in data.items():
+        mean = over(numbers["mean"])
+        whole = over(100 * share for share in numbers["whole"])
         rows.append(Row(f"{name}: mean score by GPU time", mean.median, note=f"{mean}"))
         rows.append(Row(f"{name}: allocations with a score of 1", whole.median, unit="%", note=f"{whole}"))
     return rows
 
 
 def _claims(data: dict[str, Any]) -> list[Claim]:
-    found = {name: over(each["mean"]).median for name, each in data.items()}
-    order = sorted(found, key=lambda name: -found[name])
-    told = ", ".join(f"{name} {found[name]:.3f}" for name in order)
+    medians = {name: over(each["mean"]).median for name, each in data.items()}
+    order = sorted(medians, key=lambda name: -medians[name])
+    told = ", ".join(f"{name} {medians[name]:.3f}" for name in order)
     return [
         Claim("Themis's scores are the best", order[0] == THEMIS, told),
         Claim("Gandiva and Optimus come closest to it", set(order[:3]) == {THEMIS, *CLOSEST}, told),
@@ -72,9 +72,9 @@ def draw(data: dict[str, Any], path: Path) -> None:
     from astrarium_papers.drawing import axes_row, save
 
     figure, (axis,) = axes_row(1, 6.0)
-    for name, found in data.items():
-        scores = sorted(float(score) for score in found["scores"])
-        counts = [found["scores"][f"{score:g}"][0] for score in scores]
+    for name, numbers in data.items():
+        scores = sorted(float(score) for score in numbers["scores"])
+        counts = [numbers["scores"][f"{score:g}"][0] for score in scores]
         shares = [sum(counts[: place + 1]) / sum(counts) for place in range(len(counts))]
         axis.step([min(scores), *scores], [0, *shares], where="post", color=COLORS[name], label=name)
     axis.set(xlabel="placement score (1/S)", ylabel="fraction of allocations")

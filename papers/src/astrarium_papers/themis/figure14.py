@@ -49,8 +49,10 @@ def _rows(data: dict[str, Any]) -> list[Row]:
     for definition, systems in data.items():
         for name, sizes in systems.items():
             for size, worst in sizes.items():
-                found = over(worst)
-                rows.append(Row(f"{definition}, {size}: {name}'s largest rho", found.median, note=f"{found}"))
+                spread = over(worst)
+                rows.append(
+                    Row(f"{definition}, {size}: {name}'s largest rho", spread.median, note=f"{spread}")
+                )
     return rows
 
 

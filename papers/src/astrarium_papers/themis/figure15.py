@@ -27,14 +27,16 @@ def _rows(data: dict[str, Any]) -> list[Row]:
     for definition in DEFINITIONS:
         systems = data[definition]
         for name in RIVALS:
-            found = over(relative(systems, name, "100"))
+            spread = over(relative(systems, name, "100"))
             worst = over(systems[name]["100"])
             what = f"{definition}, 100 % network-intensive: {name}'s largest rho over Themis's"
-            note = f"{found}; its own {worst.median:.2f}{'' if found.median >= PAPER[0] else CLOSE_TOO}"
-            rows.append(Row(what, found.median, PAPER, "x", 0.1, note))
+            note = f"{spread}; its own {worst.median:.2f}{'' if spread.median >= PAPER[0] else CLOSE_TOO}"
+            rows.append(Row(what, spread.median, PAPER, "x", 0.1, note))
         for share, values in systems[THEMIS].items():
-            found = over(values)
-            rows.append(Row(f"{definition}, {share} %: Themis's largest rho", found.median, note=f"{found}"))
+            spread = over(values)
+            rows.append(
+                Row(f"{definition}, {share} %: Themis's largest rho", spread.median, note=f"{spread}")
+            )
     return rows
 
 

@@ -29,11 +29,13 @@ def _below(hours: dict[str, Any], name: str, share: str) -> list[float]:
 def _rows(hours: dict[str, Any]) -> list[Row]:
     rows = []
     for name in RIVALS:
-        found = over(_below(hours, name, "100"))
+        spread = over(_below(hours, name, "100"))
         paper = GANDIVA if name == "Gandiva" else None
         none = over(_below(hours, name, "0")).median
-        note = f"{found}; {none:.1f} % at 0 %, where places cost nothing and only starts do"
-        rows.append(Row(f"100 %: Themis is below {name} by", found.median, paper, "%", CLOSE / GANDIVA, note))
+        note = f"{spread}; {none:.1f} % at 0 %, where places cost nothing and only starts do"
+        rows.append(
+            Row(f"100 %: Themis is below {name} by", spread.median, paper, "%", CLOSE / GANDIVA, note)
+        )
     for share, values in hours[THEMIS].items():
         own = over(values)
         rows.append(Row(f"{share} %: GPU time under Themis", own.median, unit="h", note=f"{own}"))

@@ -20,9 +20,9 @@ CHANCE = "which allocations come out is chaotic: other leftovers by chance chang
 
 def run(effort: Effort) -> Findings:
     errors = effort.pick((0.0, 0.2), ERRORS)
-    found = over_settings([{"error": error} for error in errors], effort, seeds=5)
+    sweeps = over_settings([{"error": error} for error in errors], effort, seeds=5)
     data: dict[str, Any] = {
-        definition: {f"{100 * error:g}": each[definition] for error, each in zip(errors, found, strict=True)}
+        definition: {f"{100 * error:g}": each[definition] for error, each in zip(errors, sweeps, strict=True)}
         for definition in DEFINITIONS
     }
     return Findings(_rows(data), _claims(data), data)
@@ -37,13 +37,13 @@ def _rows(data: dict[str, Any]) -> list[Row]:
     rows = []
     for definition, numbers in data.items():
         for error, worst in numbers.items():
-            found = over(worst)
+            spread = over(worst)
             rows.append(
-                Row(f"{definition}, errors up to {error} %: largest rho", found.median, note=f"{found}")
+                Row(f"{definition}, errors up to {error} %: largest rho", spread.median, note=f"{spread}")
             )
-        found = change(numbers, "20")
-        note = f"{found}; {CHANCE}"
-        rows.append(Row(f"{definition}: change at 20 %", found.median, PAPER, "%", CLOSE / PAPER, note))
+        spread = change(numbers, "20")
+        note = f"{spread}; {CHANCE}"
+        rows.append(Row(f"{definition}: change at 20 %", spread.median, PAPER, "%", CLOSE / PAPER, note))
     return rows
 
 
@@ -64,8 +64,8 @@ def draw(data: dict[str, Any], path: Path) -> None:
 
     figure, axes = axes_row(len(data), 4.0)
     for axis, (definition, numbers) in zip(axes, data.items(), strict=True):
-        found = [over(each) for each in numbers.values()]
-        ends = [[each.median - each.least for each in found], [each.most - each.median for each in found]]
-        axis.bar([f"{error} %" for error in numbers], [each.median for each in found], yerr=ends, capsize=3)
+        spreads = [over(each) for each in numbers.values()]
+        ends = [[each.median - each.least for each in spreads], [each.most - each.median for each in spreads]]
+        axis.bar([f"{error} %" for error in numbers], [each.median for each in spreads], yerr=ends, capsize=3)
         axis.set(xlabel="error in bid valuations", ylabel=f"largest rho ({definition})")
     save(figure, path)

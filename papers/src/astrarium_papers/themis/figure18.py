@@ -45,10 +45,10 @@ def run(effort: Effort) -> Findings:
     tasks = [Lie(kind, way, x, liar) for kind in KINDS for way in WAYS for x in lies for liar in liars]
     if effort.jobs > 1:
         with processes(effort.jobs) as pool:
-            found = list(pool.map(completion, tasks, chunksize=8))
+            completions = list(pool.map(completion, tasks, chunksize=8))
     else:
-        found = list(map(completion, tasks))
-    took = dict(zip(tasks, found, strict=True))
+        completions = list(map(completion, tasks))
+    took = dict(zip(tasks, completions, strict=True))
     data: dict[str, Any] = {"lies": list(lies)}
     for kind in KINDS:
         for way in WAYS:

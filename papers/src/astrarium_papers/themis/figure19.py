@@ -25,12 +25,12 @@ def run(effort: Effort) -> Findings:
     knobs, leases = effort.pick(((0.0, 0.8, 1.0), (5, 20)), (KNOBS, LEASES))
     settings: list[dict[str, Any]] = [{"f": knob} for knob in knobs]
     settings += [{"f": 0.8, "lease": f"{lease}min"} for lease in leases]
-    found = over_settings(settings, effort, seeds=5)
+    sweeps = over_settings(settings, effort, seeds=5)
     data = {
         what: {
-            "f": {f"{knob:g}": each[what] for knob, each in zip(knobs, found, strict=False)},
+            "f": {f"{knob:g}": each[what] for knob, each in zip(knobs, sweeps, strict=False)},
             "lease": {
-                f"{lease}": each[what] for lease, each in zip(leases, found[len(knobs) :], strict=True)
+                f"{lease}": each[what] for lease, each in zip(leases, sweeps[len(knobs) :], strict=True)
             },
         }
         for what in (*DEFINITIONS, "hours")
@@ -49,10 +49,10 @@ def _rows(data: dict[str, Any]) -> list[Row]:
         named = "GPU time" if what == "hours" else f"{what}: largest rho"
         for knob, values in knobs.items():
             for value, numbers in values.items():
-                found = over(numbers)
+                spread = over(numbers)
                 unit = "h" if what == "hours" else ""
                 told = f"f = {value}" if knob == "f" else f"leases of {value} min"
-                rows.append(Row(f"{named}, {told}", found.median, unit=unit, note=f"{found}"))
+                rows.append(Row(f"{named}, {told}", spread.median, unit=unit, note=f"{spread}"))
     return rows
 
 
@@ -86,8 +86,8 @@ def _medians(values: dict[str, list[float]]) -> dict[str, float]:
 
 
 def _ends(values: dict[str, float]) -> tuple[float, float]:
-    found = list(values.values())
-    return found[0], found[-1]
+    ends = list(values.values())
+    return ends[0], ends[-1]
 
 
 def draw(data: dict[str, Any], path: Path) -> None:

@@ -48,14 +48,14 @@ def run(effort: Effort) -> Findings:
     data: dict[str, Any] = {}
     for where, offers in OFFERS.items():
         state = with_apps(where, max(BIDDERS))
-        found = []
+        rounds = []
         for offer in effort.pick(offers[:2], offers):
             for bidders in effort.pick(BIDDERS[:2], BIDDERS):
                 effort.say(f"{where}: {offer} GPUs, {bidders} bidders")
-                found += [one_round(state, offer, bidders, seed) for seed in range(repeats)]
+                rounds += [one_round(state, offer, bidders, seed) for seed in range(repeats)]
         data[where] = {
-            "bids": [ms for each in found for ms in each.bids],
-            "auctions": [each.auction for each in found],
+            "bids": [ms for each in rounds for ms in each.bids],
+            "auctions": [each.auction for each in rounds],
         }
     return Findings(_rows(data), data=data)
 
@@ -90,11 +90,11 @@ def one_round(state: ClusterState, offer: int, bidders: int, seed: int) -> Took:
 
 def _rows(data: dict[str, Any]) -> list[Row]:
     rows = []
-    for where, found in data.items():
+    for where, numbers in data.items():
         for what, name, paper in (("one app's bid", "bids", BIDS), ("one auction", "auctions", AUCTION)):
             for share, told, most in ((50, "median", paper[0]), (95, "95th percentile", paper[1])):
-                ours = float(np.percentile(found[name], share))
-                note = f"{CLOCK}; {len(found[name])} of them; less is as good"
+                ours = float(np.percentile(numbers[name], share))
+                note = f"{CLOCK}; {len(numbers[name])} of them; less is as good"
                 rows.append(Row(f"{where}: {what}, {told}", ours, (0.0, most), "ms", 0.0, note))
     note = f"measured on their testbed; every run here begins with {STARTUP}, 5 s of which are its checkpoint"
     rows.append(Row("another allocation, median", CHANGE_S[0], CHANGE_S[0], "s", note=note, given=True))
@@ -106,8 +106,8 @@ def draw(data: dict[str, Any], path: Path) -> None:
 
     figure, axes = axes_row(2, 4.5)
     for axis, name, paper in zip(axes, ("bids", "auctions"), (BIDS, AUCTION), strict=True):
-        for where, found in data.items():
-            ordered: Sequence[float] = sorted(found[name])
+        for where, numbers in data.items():
+            ordered: Sequence[float] = sorted(numbers[name])
             shares = [(place + 1) / len(ordered) for place in range(len(ordered))]
             axis.step(ordered, shares, where="post", label=where)
         axis.plot(paper, (0.5, 0.95), "kx", label="paper")

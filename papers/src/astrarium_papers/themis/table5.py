@@ -58,8 +58,10 @@ def run(effort: Effort) -> Findings:
 
 def _rhos(task: Task, definition: str) -> dict[str, list[float]]:
     apps = with_pairs(drawn(task.drawing, gpus(CLUSTERS[task.cluster])))
-    found = summarize_apps(record_of(task, apps))
-    return {kind: [app.rho[definition] for app in found if app.name.startswith(kind)] for kind in KINDS}
+    apps_summary = summarize_apps(record_of(task, apps))
+    return {
+        kind: [app.rho[definition] for app in apps_summary if app.name.startswith(kind)] for kind in KINDS
+    }
 
 
 def with_pairs(apps: Sequence[DrawnApp]) -> tuple[DrawnApp, ...]:
@@ -83,12 +85,12 @@ def _rows(data: dict[str, Any]) -> list[Row]:
     for definition, kinds in data.items():
         for kind, systems in kinds.items():
             for name, rhos in systems.items():
-                found = over(rhos)
+                spread = over(rhos)
                 near = definition != "equation-1"
                 paper, why = (PAPER[kind, name], WHICH) if near else (None, NOT_BY_EQUATION_1)
-                note = f"{found.least:.2f} to {found.most:.2f} over {found.seeds} such apps; {why}"
+                note = f"{spread.least:.2f} to {spread.most:.2f} over {spread.seeds} such apps; {why}"
                 what = f"{definition}: rho of the {kind} app, {name}"
-                rows.append(Row(what, found.median, paper, tolerance=0.2, note=note))
+                rows.append(Row(what, spread.median, paper, tolerance=0.2, note=note))
     return rows
 
 

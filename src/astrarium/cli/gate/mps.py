@@ -28,6 +28,6 @@ def mps(action: Action = "status") -> None:
         print("MPS stopped" if daemon.stop(home) else "no MPS that was started by `astrarium gate`")
         return
     found = daemon.start(home) if action == "start" else daemon.status(home)
-    print(found.said)
+    print(found.description)
     if not found.running and action == "start":
         raise typer.Exit(1)

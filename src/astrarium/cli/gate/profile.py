@@ -82,7 +82,7 @@ def _record(command: list[str], name: str, gpu: int, place: Path) -> int:
     draft = place.absolute().with_name(f".{place.name}.{os.getpid()}")
     with waiting(f"asking the driver for GPU {gpu}"):
         ready = alone(Client(name, chosen_gpu(gpu), record=draft))
-    print(f"astrarium: recording {name} on {ready.said}", file=sys.stderr, flush=True)
+    print(f"astrarium: recording {name} on {ready.description}", file=sys.stderr, flush=True)
     code = _run(command, ready.environment)
     if not draft.exists():
         why = "a signal ended it before it could write" if code > 128 else "it launched no kernels"

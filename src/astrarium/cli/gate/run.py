@@ -85,11 +85,11 @@ def _check(kind: str, profile: Path | None, policy: str | None, no_mps: bool) ->
 
 def _environment(client: Client, settings: list[str], with_mps: bool) -> dict[str, str]:
     from astrarium.gate.board_settings import read_settings
-    from astrarium.gate.launch import Carrier, shared
+    from astrarium.gate.launch import MpsUse, shared
 
-    carrier: Carrier = "none" if not with_mps else "must" if client.policy == NEEDS_MPS else "may"
-    ready = shared(client, read_settings(settings) if settings else {}, carrier)
-    print(f"astrarium: {ready.said}", file=sys.stderr, flush=True)
+    use_mps: MpsUse = "none" if not with_mps else "must" if client.policy == NEEDS_MPS else "may"
+    ready = shared(client, read_settings(settings) if settings else {}, use_mps)
+    print(f"astrarium: {ready.description}", file=sys.stderr, flush=True)
     return ready.environment
 
 

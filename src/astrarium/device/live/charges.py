@@ -10,13 +10,13 @@ KEEP = "keep numbers (loss.item()) or copies off the GPU (output.detach().cpu())
 
 
 class Charges:
-    """The charges of a job are the memory measured over its first iterations, and what turns show later."""
+    """A live job has its charges from the start: it arrives with what they say, once enough was measured."""
 
     def __init__(self, job: int) -> None:
         self._job = job
         self._read: list[Needs] = []
         self._known: Needs | None = None
-        self._charged = (0, 0)  # persistent and ephemeral bytes, as the books have them
+        self._charged = (0, 0)  # persistent and ephemeral bytes, as the state has them
         self._warned: set[bool] = set()
 
     @property
@@ -34,8 +34,11 @@ class Charges:
         have built and freed theirs meanwhile; the largest ephemeral memory; the shortest time, since what is
         slow at first gets faster."""
         read = self._read[1:] or self._read or [Needs(0, 0, 1)]
-        persistent, ephemeral, took = zip(*read, strict=True)
-        return Needs(persistent[-1], max(ephemeral), min(took))
+        return Needs(
+            persistent=read[-1].persistent,
+            ephemeral=max(needs.ephemeral for needs in read),
+            iteration=min(needs.iteration for needs in read),
+        )
 
     def known(self, needs: Needs) -> None:
         self._known = needs
@@ -49,8 +52,8 @@ class Charges:
         return NeedsChanged(self._job, *self._charged)
 
     def exceeded(self, turn: Turn, excess: Excess) -> list[NeedsChanged]:
-        """Return what the books have to hear of an excess, if anything. A lane that is not larger than it
-        should be says nothing of this job: another one needs it."""
+        """Return the event that follows from an excess, if any does. A lane that is not larger than it should
+        be says nothing of this job: another one needs it."""
         assert self._known is not None
         lane = excess.lane if excess.lane > turn.size else 0
         needed = (self._known.persistent + excess.held, max(self._known.ephemeral, lane))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from threading import Condition, RLock, local
+from threading import Condition, RLock
 from time import monotonic_ns, sleep
 
 from astrarium.core.engine import Engine
@@ -42,7 +42,7 @@ class LaneDriver:
         self.backend = backend
         self._clock = clock
         self._began = clock()
-        self.inside = local()  # a thread's job, while it is in an iteration
+
         self._state = DeviceState(backend.capacity, resident=True)
         self._engine = Engine(self._state, policy)
         self._record = record
@@ -79,7 +79,7 @@ class LaneDriver:
 
     def arrive(self, job: Job, charges: Charges, *events: Event) -> None:
         with self._changed:
-            self._estimates.booked(job.id, measured=charges.done > 0)
+            self._estimates.arrived(job.id, measured=charges.done > 0)
             self._charges[job.id] = charges
             gone = self._step((contract.JobArrived(job, charges.done), *events))
         self._close(gone)
@@ -206,7 +206,7 @@ class LaneDriver:
 
     def _timers_due(self, names: list[str]) -> None:
         gone: set[int] = set()
-        with suppress(Exception), self._changed:  # every job has been told of the error
+        with suppress(Exception), self._changed:  # every job has been refused with the error
             gone = self._step([TimerFired(name) for name in names])
         self._close(gone)
 

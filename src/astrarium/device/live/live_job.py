@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from threading import current_thread, get_ident
+from threading import current_thread, get_ident, local
 from types import TracebackType
 from typing import TypeVar
 
@@ -21,12 +21,27 @@ from astrarium.device.live.job_options import JobOptions
 Kept = TypeVar("Kept")
 
 
+class JobOfThread(local):
+    """A thread's job on a shared GPU, while the thread is in an iteration of it."""
+
+    job: LiveJob | None = None
+
+
 class LiveJob:
     """A live job is used by the thread that made it: `with job.iteration():`, or `begin` and `end` where
     there is no block. *owned* bytes on the GPU are known to be its own."""
 
-    def __init__(self, driver: LaneDriver, id_: int, name: str, options: JobOptions, owned: int) -> None:
+    def __init__(
+        self,
+        driver: LaneDriver,
+        of_thread: JobOfThread,
+        id_: int,
+        name: str,
+        options: JobOptions,
+        owned: int,
+    ) -> None:
         self._driver = driver
+        self._of_thread = of_thread
         self.id = id_
         self.name = name
         self._options = options
@@ -61,14 +76,14 @@ class LiveJob:
             alone = self._driver.alone()
             self._reading = alone.__enter__()
             self._alone = alone
-        self._driver.inside.job = self
+        self._of_thread.job = self
 
     def end(self, error: BaseException | None = None, survives: bool = False) -> None:
         """End an iteration. An error in it ends the job, unless it *survives*: the loop may handle it."""
         if not self.under_way:
             return
         self._check_owner()
-        self._driver.inside.job = None
+        self._of_thread.job = None
         if self._turn is not None:
             self._end_turn(self._turn, error, survives)
         else:
@@ -167,7 +182,7 @@ class LiveJob:
     def _check_thread(self) -> None:
         """Refuse other threads, and iterations inside others: threads would wait for one another for ever."""
         self._check_owner()
-        inside: LiveJob | None = getattr(self._driver.inside, "job", None)
+        inside = self._of_thread.job
         if inside is self:
             raise OutOfTurn(f"job {self.name}: an iteration begins inside another one")
         if inside is not None:

@@ -10,7 +10,7 @@ lanes.
 The first iterations of a job that does not say what it needs run while nobody else does, and are measured. A
 job that fails, or runs out of memory, ends by itself; the others go on. Memory that a turn shows beyond what
 was known of a job is charged to it, and where there is none left, that job ends. An error of the policy, or
-of the record, ends the sharing: every job is told.
+of the record, ends the sharing: it ends every job.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from astrarium.device.live.backend import LaneBackend, Needs
 from astrarium.device.live.driver import LaneDriver
 from astrarium.device.live.errors import JobEnded, MemoryWarning, OutOfTurn, described
 from astrarium.device.live.job_options import checked_options
-from astrarium.device.live.live_job import LiveJob
+from astrarium.device.live.live_job import JobOfThread, LiveJob
 from astrarium.device.policies import IterationPolicy
 
 __all__ = ["JobEnded", "LiveJob", "MemoryWarning", "Needs", "OutOfTurn", "SharedGpu"]
@@ -44,6 +44,7 @@ class SharedGpu:
         record: Callable[[Step], None] | None = None,
     ) -> None:
         self._driver = LaneDriver(policy, backend, clock, record)
+        self._of_thread = JobOfThread()
         self._numbers = count()
 
     @property
@@ -66,7 +67,7 @@ class SharedGpu:
         The job ends with the block: one that has iterations left is withdrawn, one that raises has failed.
         """
         options = checked_options(name, needs, iterations, priority, demand)
-        live = LiveJob(self._driver, next(self._numbers), name, options, owned)
+        live = LiveJob(self._driver, self._of_thread, next(self._numbers), name, options, owned)
         try:
             with self.backend.job_thread():
                 yield from live.life(needs)

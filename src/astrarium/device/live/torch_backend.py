@@ -146,18 +146,18 @@ class TorchLaneBackend:
     def measured(self) -> Iterator[Callable[[], Reading]]:
         cuda = self._cuda
         device = self._device
-        self.pools.make_room()
+        self.pools.free_memory()
         cuda.synchronize(device)
         cuda.reset_peak_memory_stats(device)
         before = cuda.memory_allocated(device)
         began = monotonic_ns()
-        found = list[Reading]()
-        yield lambda: found[0]
+        readings = list[Reading]()
+        yield lambda: readings[0]
         cuda.synchronize(device)
         took = monotonic_ns() - began
         after = cuda.memory_allocated(device)
         ephemeral = int((cuda.max_memory_allocated(device) - after) * (1 + FRAGMENTS))
-        found.append(Reading(before, after, after + rounded(ephemeral) + SMALL, took))
+        readings.append(Reading(before, after, after + rounded(ephemeral) + SMALL, took))
 
     def allocated(self) -> int:
         return int(self._cuda.memory_allocated(self._device))
@@ -175,8 +175,6 @@ class TorchLaneBackend:
 
     def close(self, lane: int) -> None:
         self.pools.close(lane)
-
-    # turns
 
     def _go_in(self, lane: TorchLane) -> None:
         """Enter the lane's stream, after what was launched outside."""
@@ -230,7 +228,7 @@ class TorchLaneBackend:
         excess = lane.watch.seen(turn.job, lane.size, lane.view())
         if excess is None or excess.lane <= lane.size:  # it may be larger than booked: not this job's doing
             return excess and excess._replace(lane=min(excess.lane, turn.size))
-        lane.size = excess.lane  # it has as much now: where the books agree, it can stay as it is
+        lane.size = excess.lane  # it has as much now: where the layout agrees, it can stay as it is
         return excess
 
     def _asked(self) -> int:

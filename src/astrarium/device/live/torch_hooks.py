@@ -32,24 +32,26 @@ def owned_bytes(model: nn.Module, optimizers: Sequence[Optimizer] = ()) -> int:
     for optimizer in optimizers:
         if not isinstance(optimizer, Optimizer):
             raise InputError("optimizer", type(optimizer).__name__, "a torch.optim.Optimizer")
-    states = (value for each in optimizers for state in each.state.values() for value in state.values())
-    found: dict[int, int] = {}
+    states = (
+        value for optimizer in optimizers for state in optimizer.state.values() for value in state.values()
+    )
+    sizes: dict[int, int] = {}
     for tensor in chain(model.parameters(), model.buffers(), states):
         for part in (tensor, getattr(tensor, "grad", None)):
             if isinstance(part, torch.Tensor) and part.is_cuda:
-                found[part.untyped_storage().data_ptr()] = part.untyped_storage().nbytes()
-    return sum(found.values())
+                sizes[part.untyped_storage().data_ptr()] = part.untyped_storage().nbytes()
+    return sum(sizes.values())
 
 
 def _calls_on_the_stack(model: nn.Module) -> int:
     """Return how many calls of the model are on this thread's stack."""
     frame = sys._getframe(1)
-    found = 0
+    calls = 0
     while frame.f_back is not None:
         frame = frame.f_back
         if frame.f_code is nn.Module._call_impl.__code__:
-            found += frame.f_locals.get("self") is model
-    return found
+            calls += frame.f_locals.get("self") is model
+    return calls
 
 
 @contextmanager
@@ -81,8 +83,6 @@ class _Loop:
         self._one_call = False  # the iteration ends with the call of the model that began it
         self._in_doubt = False  # the last call could have been training, but for evaluation mode
         self._trains_in_eval = False
-
-    # hooks
 
     def before_forward(self, module: nn.Module, inputs: Any) -> None:
         self._check_thread()
@@ -120,8 +120,6 @@ class _Loop:
         self._stepped.add(id(optimizer))
         if self._stepped == self._optimizers and self._depth == 0:
             self._job.end()
-
-    # helpers
 
     def _recount(self, model: nn.Module, own: int) -> None:
         """Forget calls that are not on the stack any more. PyTorch does not tell hooks of a call that Ctrl-C

@@ -9,9 +9,8 @@ from typing import NamedTuple
 from astrarium.device.live.backend import Excess
 from astrarium.device.live.torch_pool_view import PoolBlock, PoolView
 
-# turns
-RARELY = 256
-OFTEN = 8
+RARELY = 256  # turns between two looks, once nothing changes
+OFTEN = 8  # turns between two questions to PyTorch, in a lane of one job
 FIRST = 2  # turns in which what a job holds is what it always holds
 SEGMENT = 2 << 20  # PyTorch asks the device for multiples of this, and so do we charge
 LEAK = 1 << 20  # bytes more than before that are no accident
@@ -55,15 +54,15 @@ class LaneWatch:
         """Note, before such a turn, that blocks which were let go are nobody's any more."""
         self._of(job, view)
 
-    def due(self, job: int, asked: Callable[[], int], shared: bool = True) -> bool:
-        """Tell, after every turn, whether to look. *asked* tells how often the device was asked for memory so
-        far, which takes some time too. In a *shared* lane that must be known after each turn."""
+    def due(self, job: int, allocations: Callable[[], int], shared: bool = True) -> bool:
+        """Tell, after every turn, whether to look. *allocations* returns how often the device was asked for
+        memory so far, which takes some time too. In a *shared* lane that must be known after each turn."""
         self._turns[job] += 1
         turn = self._turns[job]
         if not shared and turn > 2 * OFTEN and turn % OFTEN:
             return False
         before = self._asked
-        self._asked = asked()
+        self._asked = allocations()
         return self._asked != before or _looked_at(turn)
 
     def seen(self, job: int, size: int, view: PoolView) -> Excess | None:
@@ -76,11 +75,11 @@ class LaneWatch:
         last = self._last.get(job, held)
         self._last[job] = held
         more = self._more(job, held)
-        taken = view.reserved - in_use
+        unused = view.reserved - in_use
         leaks = _leaks(first, last, held)
-        if not leaks and more < SEGMENT and taken <= rounded(size):
+        if not leaks and more < SEGMENT and unused <= rounded(size):
             return None
-        return Excess(rounded(more), taken, held.blocks, _places(mine) if leaks else (), leaks)
+        return Excess(rounded(more), unused, held.blocks, _places(mine) if leaks else (), leaks)
 
     def _believed(self, job: int, held: _Held, in_use: int, blocks: int) -> _Held:
         """Limit what the job holds to what there is beyond what others hold at most."""
@@ -89,8 +88,8 @@ class LaneWatch:
             first = held
         self._first[job] = first
         known = self._first.values()
-        more = max(0, min(held.size - first.size, in_use - sum(each.size for each in known)))
-        many = max(0, min(held.blocks - first.blocks, blocks - sum(each.blocks for each in known)))
+        more = max(0, min(held.size - first.size, in_use - sum(usual.size for usual in known)))
+        many = max(0, min(held.blocks - first.blocks, blocks - sum(usual.blocks for usual in known)))
         return _Held(held.turn, first.size + more, first.blocks + many)
 
     def _more(self, job: int, held: _Held) -> int:

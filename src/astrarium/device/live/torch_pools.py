@@ -2,7 +2,7 @@
 
 Pools begin and end while no thread is inside any pool: PyTorch insists. A segment goes back to the device
 when its pool has ended and nothing lives in it any more, so that a lane in which tensors live is made anew
-only where there is room for both.
+only where the device has memory for both.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class TorchLane:
     own: bool  # the stream is that of the job which had the lane for itself
     pool: Any
     size: int  # that its pool has
-    booked: int = 0  # what the books say; less than size where the pool could not shrink
+    booked: int = 0  # what the layout says; less than size where the pool could not shrink
     watch: LaneWatch = field(default_factory=LaneWatch)
     launched: list[LaunchedIteration] = field(default_factory=list)
     spent: dict[int, Time] = field(default_factory=dict)  # GPU time that jobs have not been charged for
@@ -100,8 +100,8 @@ class Pools:
             if not self.inside:
                 self._clear()
 
-    def make_room(self) -> None:
-        """Make room for a job that is measured outside all lanes, while nobody else runs: lanes that have
+    def free_memory(self) -> None:
+        """Free memory for a job that is measured outside all lanes, while nobody else runs: lanes that have
         most of the device are given up, and made anew at their next turn."""
         free, total = self._cuda.mem_get_info(self._device)
         with self._quiet:
@@ -120,9 +120,8 @@ class Pools:
     def spare(self, stream: Any, priority: int) -> None:
         self._spare[priority].append(stream)
 
-    # while no thread is inside a pool
-
     def _make(self, turn: Turn, home: Any) -> TorchLane:
+        """Make a lane while no thread is inside a pool."""
         self.making = True
         try:
             self._quiet.wait_for(lambda: not self.inside)
@@ -136,8 +135,8 @@ class Pools:
             self._quiet.notify_all()
 
     def _in_place(self, turn: Turn, home: Any) -> TorchLane:
-        """Make a lane after giving back what PyTorch keeps for later, of which the books know nothing. Nor do
-        they know of lanes that are to be smaller from their next turn on: where it must be, all others are
+        """Make a lane after giving back what PyTorch keeps for later, of which the layout knows nothing. Nor
+        does it know of lanes that are to be smaller from their next turn on: where it must be, all others are
         given up."""
         self._empty()
         lane = self._tried(turn, home)
@@ -147,8 +146,8 @@ class Pools:
         return self._into(turn.lane, lane)
 
     def _beside(self, old: TorchLane, turn: Turn, home: Any) -> TorchLane:
-        """Make a lane beside its old pool. Where there is no room for both, the old pool goes on, with
-        another segment if it is too small, and on the stream that it has."""
+        """Make a lane beside its old pool. Where the device has no memory for both, the old pool goes on,
+        with another segment if it is too small, and on the stream that it has."""
         self._empty()
         lane = self._tried(turn, home)
         if lane is not None:
@@ -194,7 +193,7 @@ class Pools:
             self._cuda.caching_allocator_delete(block)
 
     def _make_way(self, but: int | None = None) -> None:
-        for lane in [each for each in self.lanes if each != but]:
+        for lane in [number for number in self.lanes if number != but]:
             self._give_up(lane)
         self._empty()
 

@@ -8,9 +8,9 @@ from astrarium.device.live.backend import Turn
 
 
 class TurnGrants:
-    """Jobs wait here until they are granted a turn, or told why they will have none. While grants are
-    *paused*, since a job is measured, turns are held back. All but the waiting itself is called with the
-    driver's lock held."""
+    """Jobs wait here until they are granted a turn, or refused one for a reason. While grants are *paused*,
+    since a job is measured, turns are held back. All but the waiting itself is called with the driver's lock
+    held."""
 
     def __init__(self) -> None:
         self.paused = False

@@ -108,9 +108,9 @@ class Turns:
 
     def _candidates(self, state: DeviceState) -> list[Job]:
         """Return waiting jobs whose persistent memory alone would fit, by rank."""
-        room = state.layout.room
-        found = [job for job in state.waiting.values() if state.claim(job) <= room]
-        return sorted(found, key=lambda job: self.rank(job, state))
+        free = state.layout.free
+        fitting = [job for job in state.waiting.values() if state.claim(job) <= free]
+        return sorted(fitting, key=lambda job: self.rank(job, state))
 
 
 class OneLane(Turns):
@@ -119,7 +119,7 @@ class OneLane(Turns):
     def place(self, job: Job, state: DeviceState) -> int | None:
         layout = state.layout
         if not layout.lanes:
-            return contract.NEW_LANE if state.claim(job) + job.ephemeral <= layout.room else None
+            return contract.NEW_LANE if state.claim(job) + job.ephemeral <= layout.free else None
         lane = layout.lanes[0]
         return lane.id if layout.fits(lane, state.claim(job), job.ephemeral, state.running) else None
 

@@ -16,7 +16,7 @@ _YEAR = 365 * 24 * 3600 * SECOND
 
 
 class Limits:
-    """Hears of every job with the entry that it comes from, and that entry's place."""
+    """`check` is called for every job, in any order, and adds up turns and time over all of them."""
 
     def __init__(self, gpu: Gpu) -> None:
         self._gpu = gpu
@@ -29,8 +29,8 @@ class Limits:
         self._turns += job.iterations
         if self._turns > MOST_TURNS:
             raise InputError(_how_long(entry, place), None, self._fewer())
-        each = job.iteration * (1 + self._gpu.overhead) + self._gpu.switch + self._gpu.pause
-        self._time += each * job.iterations
+        turn = job.iteration * (1 + self._gpu.overhead) + self._gpu.switch + self._gpu.pause
+        self._time += turn * job.iterations
         if self._time > LONGEST:
             what = f"jobs that take less than {LONGEST // _YEAR} years together, pauses and switches included"
             raise InputError(_how_long(entry, place), None, what)

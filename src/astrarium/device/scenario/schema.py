@@ -9,6 +9,7 @@ import msgspec
 from astrarium.core.errors import InputError, written_in
 from astrarium.core.quantities import Bytes, Duration
 from astrarium.device import salus as workloads
+from astrarium.device import salus_trace
 
 FROM_SALUS = "salus:"
 Count = Annotated[int, msgspec.Meta(ge=1)]
@@ -90,9 +91,9 @@ class JobEntry(msgspec.Struct, frozen=True):
 
 
 class Mix(msgspec.Struct, frozen=True):
-    """So many jobs of Salus's Table A.1, drawn as device/salus.py says."""
+    """So many jobs of Salus's Table A.1, drawn as device/salus_trace.py says."""
 
     salus: JobCount
-    interval: Duration = Duration(workloads.INTERVAL)
-    tail: Power = workloads.TAIL
-    early: Power = workloads.EARLY
+    interval: Duration = Duration(salus_trace.INTERVAL)
+    tail: Power = salus_trace.TAIL
+    early: Power = salus_trace.EARLY

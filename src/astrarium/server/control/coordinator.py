@@ -34,7 +34,7 @@ from astrarium.serving.twin.live import LiveTwin
 from astrarium.serving.twin.native import native_setup
 
 if TYPE_CHECKING:
-    from astrarium._front import Scheduler
+    from astrarium._scheduler import Scheduler
 
 log = logging.getLogger("astrarium.control")
 
@@ -80,7 +80,7 @@ class Coordinator:
     def begin(self, setup: Setup) -> None:
         """Let a fresh policy decide from now on, with this setup, bounded; what waits goes over to it."""
         setup = bounded(setup, self.plan.setup)
-        planned = native_setup(extension("_native"), setup)
+        planned = native_setup(extension("_simulator"), setup)
         name = self.plan.policy_name
         if self.plan.python_policy:
             self._scheduler.begin_in_python(planned, name, policy_maker(self.plan, setup, self._recorder))
@@ -144,6 +144,9 @@ class Coordinator:
 
     def oldest(self, worker: int) -> tuple[int, Time] | None:
         return self._scheduler.oldest(worker)
+
+    def hears_workers(self) -> bool:
+        return not self._scheduler.thinks()
 
     def model_news(self, gpu: int, news: ModelNews) -> None:
         assert self.repository is not None

@@ -99,7 +99,7 @@ def _path(scenario: Scenario, policy: ServingPolicy) -> tuple[str, str]:
 
 
 def _check_extension() -> None:
-    if extension("_front") is None or extension("_native") is None:
+    if any(extension(name) is None for name in ("_simulator", "_front", "_scheduler")):
         expected = (
             "the native extension, which was not built here: install astrarium from a wheel, or with a C++20 "
             "compiler (pip install --force-reinstall --no-deps astrarium)"

@@ -97,7 +97,7 @@ def _typed(placed: Sequence[CheckedTensor], given: InferMessage, model: str) -> 
 def _native(placed: CheckedTensor, data: Data, model: str) -> bytes:
     """Return the binary layout of typed contents as they came, of a request that is large."""
     field = _contents_field(placed, model)
-    native = extension("_express")
+    native = extension("_tensors")
     assert native is not None
     packed_or_right: bytes | int = native.from_contents(data, placed.spec.datatype, placed.elements)
     if isinstance(packed_or_right, bytes):

@@ -45,7 +45,7 @@ def read_message(name: str, data: bytes) -> Any:
 
 
 def read_infer(data: bytes) -> InferMessage:
-    native = extension("_express")
+    native = extension("_tensors")
     if len(data) <= LARGE or native is None:
         request = _parsed("ModelInferRequest", data)
         return InferMessage(request, list(request.raw_input_contents))

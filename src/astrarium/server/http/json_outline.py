@@ -25,7 +25,7 @@ class Outline(NamedTuple):
 
 def outline(body: Json) -> Outline:
     """Return the outline of a body; Refused where it is large beside its elements, or no JSON."""
-    cutter = extension("_express")
+    cutter = extension("_tensors")
     outline_or_error = cutter.outline(body) if cutter is not None else None
     if isinstance(outline_or_error, int):
         raise bad("body", None, f"JSON: it makes no sense from byte {outline_or_error} on")

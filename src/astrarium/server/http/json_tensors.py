@@ -81,7 +81,7 @@ def from_json(raw: msgspec.Raw, placed: CheckedTensor, model: str) -> bytes:
     """Return the binary layout of a JSON list, refused where it is not exactly what was announced."""
     if placed.spec.datatype == BF16:
         raise bad(f"{placed.field}.data", None, f"parameters.binary_data_size: {_NOT_JSON}", model)
-    if len(memoryview(raw)) > LARGE and (reader := extension("_express")) is not None:
+    if len(memoryview(raw)) > LARGE and (reader := extension("_tensors")) is not None:
         return read_elements(reader, raw, placed, model)
     depth = len(placed.shape) if _NESTED.match(raw) else 1
     try:
@@ -108,7 +108,7 @@ def packed(placed: CheckedTensor, values: Any, model: str) -> bytes:
 
 def to_json(tensor: Tensor) -> list[Any] | msgspec.Raw:
     """Return a tensor as a flat list; NaN and the infinities, which JSON cannot write, become null."""
-    if len(tensor.data) > LARGE and (writer := extension("_express")) is not None:
+    if len(tensor.data) > LARGE and (writer := extension("_tensors")) is not None:
         return write_elements(writer, tensor)
     if tensor.datatype == BYTES:
         elements = enumerate(tensors.unpack_bytes(tensor.data))

@@ -158,7 +158,7 @@ def check_values(placed: CheckedTensor, data: bytes | memoryview, model: str) ->
 
 def bytes_elements(data: bytes | memoryview, most: int) -> tuple[int, int]:
     """Return how many elements BYTES *data* holds (at most one more than *most*), and where they end."""
-    native = extension("_express")
+    native = extension("_tensors")
     if native is not None:
         counted: tuple[int, int] = native.bytes_elements(data, most)
         return counted

@@ -51,7 +51,7 @@ def expected(spec: TensorSpec) -> str:
 
 def first_outside(spec: TensorSpec, data: Data) -> int | None:
     """Return the first element beyond the limits."""
-    native = extension("_express")
+    native = extension("_tensors")
     if native is None:
         return reference_first_outside(spec, data)
     first: int | None = native.first_outside(data, spec.datatype, *native_bounds(spec))

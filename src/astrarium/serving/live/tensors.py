@@ -107,7 +107,7 @@ def to_bytes(array: Array) -> bytes | memoryview:
 
 def pack_bytes(elements: list[Any]) -> bytes:
     """Return the binary layout of texts or bytes."""
-    native = extension("_express")
+    native = extension("_tensors")
     packed: bytes | None = native.pack_bytes(elements) if native is not None else None
     if packed is not None:
         return packed
@@ -117,7 +117,7 @@ def pack_bytes(elements: list[Any]) -> bytes:
 
 def unpack_bytes(data: bytes | bytearray | memoryview) -> list[bytes]:
     """Return the elements of BYTES; ValueError where the lengths do not add up to the data."""
-    native = extension("_express")
+    native = extension("_tensors")
     elements: list[bytes] | None = native.unpack_bytes(data) if native is not None else None
     return _unpacked(data) if elements is None else elements
 

@@ -16,7 +16,7 @@ from astrarium.placement.igniter.profile import SOURCE, IgniterProfile, shipped_
 
 
 class Colocation(msgspec.Struct, frozen=True):
-    """Colocation is iGniter's coefficients of a kind of GPU, and of models on it by name."""
+    """Coefficients of iGniter's model are fitted for a kind of GPU, and for models on it by name."""
 
     gpu: GpuTraits
     models: Mapping[str, ModelTraits]

@@ -32,7 +32,7 @@ MakeJudge = Callable[[Scenario, Problem, Interference | None, Time], Judge]
 
 
 class Attained(msgspec.Struct, frozen=True):
-    """The part of the requests that was answered in time, attained over several draws of them."""
+    """The part of the requests that is answered in time differs between draws of them."""
 
     mean: float
     low: float

@@ -32,7 +32,7 @@ HARDLY = 0.001  # attainment that two doublings of the cluster must add, of all 
 
 @dataclass(frozen=True)
 class PlanningGoals:
-    """The goals of planning: a *target* part of every model's requests in time, with at most *most* GPUs."""
+    """Planning has a goal: a *target* part of every model's requests is in time, with at most *most* GPUs."""
 
     target: float = 0.99
     seeds: int = 3

@@ -18,7 +18,7 @@ from astrarium.serving.planning.speeds import Speeds
 
 
 class ReplicaUse(msgspec.Struct, frozen=True):
-    """A replica's use of one GPU: it is *busy* a part of the time, in the best batches."""
+    """A replica uses one GPU: it is *busy* a part of the time, in the best batches."""
 
     replica: Replica
     memory: int
@@ -26,7 +26,7 @@ class ReplicaUse(msgspec.Struct, frozen=True):
 
 
 class GpuUse(msgspec.Struct, frozen=True):
-    """A GPU's use: *busy* is of its whole time; replicas with parts of it work side by side."""
+    """A GPU is used by replicas: *busy* is of its whole time; those with parts of it work side by side."""
 
     gpu: PlacementGpu
     memory: int

@@ -23,7 +23,7 @@ class Curve:
 
 
 def latency_cdf(record: ServingRecord, relative: bool, points: int = 800) -> Curve:
-    """Percent of the measured requests answered within x: milliseconds, or percent of the SLO.
+    """Return the percent of the measured requests answered within x: milliseconds, or percent of the SLO.
 
     Requests that were never answered keep the curve from reaching 100.
     """
@@ -43,7 +43,7 @@ def latency_cdf(record: ServingRecord, relative: bool, points: int = 800) -> Cur
 
 
 def batch_size_shares(record: ServingRecord) -> Curve:
-    """Percent of the batches, from the end of the warm-up on, that held x requests."""
+    """Return the percent of the batches, from the end of the warm-up on, that held x requests."""
     batches = record.batches
     mine = (batches.fate == Fate.FINISHED) & (batches.dispatched >= record.warmup)
     counts = np.bincount(batches.size[mine], minlength=2)
@@ -52,7 +52,7 @@ def batch_size_shares(record: ServingRecord) -> Curve:
 
 
 def rates_over_time(record: ServingRecord, bins: int = 60) -> tuple[Curve, Curve]:
-    """Requests per second that arrived, and those of them that were answered in time."""
+    """Return the requests per second that arrived, and those of them that were answered in time."""
     requests = record.requests
     width = max(record.duration // bins, SECOND // 20, 1)  # below 50 ms a rate is mostly noise
     whole = max(record.duration // width, 1)  # a last bin cut short would look like a dip
@@ -65,7 +65,7 @@ def rates_over_time(record: ServingRecord, bins: int = 60) -> tuple[Curve, Curve
 
 
 def losses(record: ServingRecord) -> dict[str, float]:
-    """Percent of the measured requests lost, by how."""
+    """Return the percent of the measured requests that were lost, by how."""
     requests = record.requests
     measured = measured_requests(record)
     outcome = requests.outcome[measured]

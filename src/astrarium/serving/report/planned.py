@@ -68,14 +68,14 @@ def _cell(part: RecordPart) -> CellSummary:
 
 
 def _busy(record: ServingRecord) -> list[float]:
-    """Of the measured time, by GPU."""
+    """Return the part of the measured time that each GPU was busy."""
     span = record.duration - record.warmup
     busy: list[float] = np.minimum(busy_time(record)[0] / span, 1.0).tolist()
     return busy
 
 
 def cell_table(summary: PlanSummary) -> Table:
-    """One row for each cell of a plan, and for each model that lives nowhere."""
+    """Return one row for each cell of a plan, and for each model that lives nowhere."""
 
     table = plain_table("GPUs", "models, with the largest batch", "run by", "offered/s", "attained", "busy")
     for column in table.columns[1:3]:

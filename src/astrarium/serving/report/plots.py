@@ -33,7 +33,7 @@ Runs = Sequence[DrawnRun]
 
 
 def draw_overview(runs: Runs, path: Path, title: str = "") -> None:
-    """Six questions about the same runs: how fast, in what batches, how steadily, on how many GPUs, what
+    """Draw six questions about the same runs: how fast, in what batches, how steadily, on how many GPUs, what
     was lost, and by which model."""
     last = _attainment if len(runs[0].summary.models) > 1 else _attainment_over_time
     panels = (_latency, _batch_sizes, _over_time, _gpu_load, _losses, last)
@@ -178,7 +178,7 @@ def _attainment_over_time(ax: Axes, runs: Runs) -> None:
 
 
 def _attainment_axis(ax: Axes, lowest: float) -> None:
-    """From a little under the worst, so that the difference between 99 and 100 stays visible."""
+    """Begin the axis a little under the worst, so that the difference between 99 and 100 stays visible."""
     span = max(100 - lowest, 2.0)
     ax.axhline(99, color=INK, lw=1, ls="--")
     ax.set(ylabel="answered in time (%)", ylim=(max(0.0, 100 - 1.1 * span), 100 + 0.05 * span))

@@ -18,7 +18,10 @@ _POINTS = 60
 
 
 def draw_scaling(record: ServingRecord, path: Path, window: Time | None = None) -> None:
-    """Four panels over one time axis; the window is a tenth of the run, at most ten seconds, unless given."""
+    """Draw four panels over one time axis.
+
+    The window is a tenth of the run, at most ten seconds, unless given.
+    """
     step = max(record.duration // _POINTS, 1)
     window = window or min(max(record.duration // 10, step), 10 * SECOND)
     advice = autoscale.advice_over_time(record, window, step)

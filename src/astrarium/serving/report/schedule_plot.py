@@ -22,7 +22,7 @@ _MOST_LABELS = 400
 
 
 def draw_schedule(runs: Runs, path: Path) -> None:
-    """One panel a run, all over the same stretch of time from the end of the warm-up."""
+    """Draw one panel a run, all over the same stretch of time from the end of the warm-up."""
     stretch = _stretch([run.record for run in runs])
     gpus = min(len(runs[0].record.setup.gpus), _MOST_GPUS if len(runs) <= 3 else _MOST_GPUS_OF_MANY)
     height = 0.7 + len(runs) * (0.5 + 0.22 * gpus)
@@ -34,7 +34,7 @@ def draw_schedule(runs: Runs, path: Path) -> None:
 
 
 def _stretch(records: list[ServingRecord]) -> tuple[Time, Time]:
-    """As many batches as one can tell apart, by the mean batch of the slowest policy."""
+    """Return a stretch with as many batches as one can tell apart, by the slowest policy's mean batch."""
     start = records[0].warmup
     duration = records[0].duration
     longest = 0.0
@@ -64,7 +64,7 @@ def _panel(ax: Axes, label: str, record: ServingRecord, stretch: tuple[Time, Tim
 
 
 def _bars(ax: Axes, record: ServingRecord, runs: Ints, left: Floats, right: Floats) -> None:
-    """A color for each model; hollow and hatched where the work was lost."""
+    """Draw a bar in a color for each model; hollow and hatched where the work was lost."""
     from matplotlib.collections import PolyCollection
 
     row = record.batches.gpu[runs]
@@ -83,7 +83,7 @@ def _bars(ax: Axes, record: ServingRecord, runs: Ints, left: Floats, right: Floa
 
 
 def _sizes(ax: Axes, record: ServingRecord, runs: Ints, left: Floats, right: Floats, span: float) -> None:
-    """The number of requests, where the bar has room for it."""
+    """Write the number of requests where it fits into the bar."""
     batches = record.batches
     for i in np.flatnonzero(right - left > span / 70)[:_MOST_LABELS].tolist():
         run = int(runs[i])

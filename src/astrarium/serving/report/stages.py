@@ -16,7 +16,7 @@ from astrarium.run.tables import plain_table
 def stage_table(
     lines: Sequence[StageLine], attained: Mapping[str, float | None], title: str = "where time went"
 ) -> Table:
-    """A model's first line bears its name and how many of its requests were in time."""
+    """Return a table; a model's first row bears its name and how many of its requests were in time."""
     table = plain_table("model", "in time", "stage", "of the mean", "p50 ms", "p95 ms", "p99 ms")
     for column in table.columns[1:3]:
         column.justify = "left"
@@ -31,7 +31,7 @@ def stage_table(
 
 
 def plain_lines(lines: Sequence[StageLine]) -> list[dict[str, Any]]:
-    """For --json."""
+    """Return the same as plain data, for --json."""
     return [
         {"model": line.model, "stage": line.stage, "part": line.part}
         | {f"{name}_ms": to_ms(getattr(line, name)) for name in ("p50", "p95", "p99")}

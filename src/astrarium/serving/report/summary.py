@@ -112,13 +112,13 @@ def summarize(record: ServingRecord) -> Summary:
 
 
 def measured_requests(record: ServingRecord) -> Ints:
-    """The numbers of the requests that count."""
+    """Return the numbers of the requests that count."""
     arrival = record.requests.arrival
     return np.flatnonzero((arrival >= record.warmup) & (arrival < record.duration))
 
 
 def busy_time(record: ServingRecord) -> tuple[Ints, Ints]:
-    """How long each GPU was busy inside the measured span, and how much of that was wasted.
+    """Return how long each GPU was busy inside the measured span, and how much of that was wasted.
 
     Replicas that share a GPU may run at the same time; that time counts once.
     """
@@ -129,7 +129,10 @@ def busy_time(record: ServingRecord) -> tuple[Ints, Ints]:
 
 
 def _covered(record: ServingRecord, started: Ints, finished: Ints) -> Ints:
-    """Batches in order of their starts; each adds what goes beyond all those before it on its GPU."""
+    """Return the time that batches cover on each GPU.
+
+    In order of their starts, each adds what goes beyond all those before it on its GPU.
+    """
     gpu = record.batches.gpu.astype(np.int64)
     apart = gpu * (record.duration + 1)  # a stretch of its own for each GPU
     order = np.argsort(started + apart, kind="stable")
@@ -190,7 +193,10 @@ def _model(slo: Time, counts: Ints, latency: Ints, size: int, batches: int, span
 
 
 def percentiles(latency: Ints, percents: tuple[int, ...]) -> tuple[float | None, ...]:
-    """In milliseconds, by nearest rank: the smallest latency that this many percent do not exceed."""
+    """Return percentiles in milliseconds, by nearest rank.
+
+    That is the smallest latency that so many percent do not exceed.
+    """
     if not len(latency):
         return (None,) * len(percents)
     ranks = [max(-(-percent * len(latency) // 100), 1) - 1 for percent in percents]
@@ -212,7 +218,7 @@ def _latencies_by_model(record: ServingRecord, measured: Ints) -> list[Ints]:
 
 
 def _batch_sizes(record: ServingRecord, measured: Ints) -> tuple[Ints, Ints]:
-    """For each model: requests in, and number of, batches that answered a measured request."""
+    """Return, for each model, requests in, and number of, batches that answered a measured request."""
     batches = record.batches
     models = len(record.setup.models)
     batch = record.requests.batch[measured]

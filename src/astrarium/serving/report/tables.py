@@ -15,7 +15,7 @@ _MOST_MODELS = 40
 
 
 def overview_table(summaries: Mapping[str, Summary]) -> Table:
-    """One row for each run: what came in time, what did not, on what hardware.
+    """Return one row for each run: what came in time, what did not, on what hardware.
 
     Losses that no run had get no column, so that the table fits a narrow terminal more often.
     """
@@ -47,7 +47,7 @@ def _overview_cells(s: Summary) -> dict[str, str | Text]:
 
 
 def model_table(summary: Summary) -> Table:
-    """Worst models first; only those if there are very many."""
+    """Return a row for each model, worst first; only the worst if there are very many."""
     table = plain_table("model", "SLO ms", "offered/s", "attained", "p50 ms", "p99 ms", "mean batch",
                    "late", "dropped")  # fmt: skip
     models = sorted(summary.models.items(), key=_worst_first)

@@ -46,7 +46,7 @@ def timeline(record: ServingRecord, most_slices: int = MOST_SLICES) -> Entry:
 
 
 def _chosen(record: ServingRecord, most: int) -> Ints:
-    """Batch numbers; all of them if there is room, else the first after the warm-up."""
+    """Return the numbers of all batches if they fit, else the first after the warm-up."""
     ended = record.batches.fate != Fate.RUNNING
     if np.count_nonzero(ended) > most:
         ended &= record.batches.dispatched >= record.warmup
@@ -89,7 +89,7 @@ def _slices(record: ServingRecord, runs: Ints) -> Iterator[Entry]:
 
 
 def _requests_of(record: ServingRecord, runs: Ints) -> list[list[int]]:
-    """The requests that each batch ended; a preempted batch ended none."""
+    """Return the requests that each batch ended; a preempted batch ended none."""
     if not len(runs):
         return []
     batch = record.requests.batch

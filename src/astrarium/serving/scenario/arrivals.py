@@ -24,7 +24,7 @@ def arrivals(scenario: Scenario) -> Arrivals:
 
 
 def arrivals_at(scenario: Scenario, time: Ints, model: Ints) -> Arrivals:
-    """Requests of which only this is known; chance adds the rest, where models are dynamic."""
+    """Requests are known by this much; chance adds the rest, where models are dynamic."""
     return _complete(scenario, time, model, _unknown_applications(scenario, model))
 
 
@@ -42,7 +42,7 @@ def _complete(scenario: Scenario, time: Ints, model: Ints, application: Ints) ->
 
 
 def _generated(scenario: Scenario) -> tuple[Ints, Ints, Ints]:
-    """Time, model and application; -1 for an application that is still to be drawn."""
+    """Return time, model and application; -1 for an application that is still to be drawn."""
     time, model = processes.merged(_streams(scenario))
     return time, model, _unknown_applications(scenario, model)
 
@@ -75,7 +75,7 @@ def _moments(workload: Workload, seed: int, name: str, expected: float) -> Float
 
 
 def check_trace(trace: Trace, models: Mapping[str, Model]) -> None:
-    """Every row asks for a model, and an application, that the scenario has."""
+    """Check that every row asks for a model, and an application, that the scenario has."""
     for (model, application), place in trace.kinds.items():
         if model not in models:
             names = one_of(list(models), model)
@@ -93,7 +93,7 @@ def _applications(model: Model) -> list[str]:
 
 
 def _traced(scenario: Scenario) -> tuple[Ints, Ints, Ints]:
-    """As `_generated`; a trace may leave applications to chance."""
+    """Return the same as `_generated`; a trace may leave applications to chance."""
     trace = read_trace(str(scenario.workload.file))
     check_trace(trace, scenario.models)
     model = {name: index for index, name in enumerate(scenario.models)}

@@ -24,7 +24,7 @@ from astrarium.serving.world import DynamicTruth
 
 
 def setup(scenario: Scenario, placed: bool = False) -> Setup:
-    """Policies are told the slowest kind of GPU in the cluster, size by size.
+    """Return what policies are told: of unequal GPUs the slowest kind in the cluster, size by size.
 
     Models that are *placed*, by a plan, do not all live on every GPU, and need not fit there together.
     """
@@ -57,16 +57,17 @@ def _dynamic(scenario: Scenario, name: str, model: Model) -> DynamicSpec | None:
 
 
 def _history(time: Distribution, count: int, seed: int, name: str, label: str) -> tuple[Time, ...]:
-    """Times measured before the run: the same distribution as the run's own, other draws."""
+    """Return the times measured before the run: the same distribution as the run's own, other draws."""
     if not count:
         return ()
     return tuple(sorted(time.sample(stream(seed, "history", name, label), count).tolist()))
 
 
 def truth_tables(scenario: Scenario, setup: Setup) -> tuple[list[int], list[list[tuple[Time, ...]]]]:
-    """(kind of each GPU, tables[kind][model]): what batches really take, as long as the model's estimates.
+    """Return (kind of each GPU, tables[kind][model]): what batches really take.
 
-    For dynamic models, which have no such table, these are the estimates.
+    The tables are as long as the model's estimates. Dynamic models have no such table: these are the
+    estimates.
     """
     kinds = scenario.cluster.kinds
     tables: list[list[tuple[Time, ...]]] = [[] for _ in kinds]
@@ -88,21 +89,21 @@ def truth(scenario: Scenario, setup: Setup, arrivals: Arrivals) -> Truth:
 
 
 def profiler(scenario: Scenario, arrivals: Arrivals, policy: ServingPolicy) -> Profiler | None:
-    """None where there is nothing to measure, or nobody who would listen."""
+    """Return the profiler; None where there is nothing to measure, or nobody who would listen."""
     if not (scenario.dynamic and listens_to_profiler(policy)):
         return None
     return Profiler(arrivals.profiled.tolist(), arrivals.work.tolist(), scenario.profiling.delay)
 
 
 def arrivals(scenario: Scenario) -> Arrivals:
-    """Models are numbered as in the setup: in the scenario's order."""
+    """Return the arrivals of a run; models are numbered in the scenario's order, as in the setup."""
     from astrarium.serving.scenario.arrivals import arrivals as made
 
     return made(scenario)
 
 
 def arrivals_at(scenario: Scenario, time: Ints, model: Ints) -> Arrivals:
-    """Given instants and models, in order of time; all else about the requests as in `arrivals`."""
+    """Return arrivals at these instants, in order of time, for these models; all else is as in `arrivals`."""
     from astrarium.serving.scenario.arrivals import arrivals_at as made
 
     return made(scenario, time, model)
@@ -167,7 +168,7 @@ def _check_kinds(name: str, profile: Kinds, cluster: Cluster) -> None:
 
 
 def _check_memory(scenario: Scenario) -> None:
-    """Every model lives on every GPU, so together they must fit on the smallest."""
+    """Check that all models fit together on the smallest GPU: every model lives on every GPU."""
     sized = [group for group in scenario.cluster.groups if group.memory]
     smallest = min(sized, key=lambda group: group.memory, default=None)
     if smallest is None:

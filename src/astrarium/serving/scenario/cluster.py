@@ -16,7 +16,7 @@ Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class GpuGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Alike GPUs, spread evenly over `nodes` machines of their own."""
+    """A group has alike GPUs, spread evenly over `nodes` machines of their own."""
 
     count: GpuCount
     kind: str = "gpu"
@@ -59,5 +59,5 @@ class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def kinds(self) -> list[str]:
-        """Each kind once, in order."""
+        """Return each kind once, in order."""
         return list(dict.fromkeys(group.kind for group in self.groups))

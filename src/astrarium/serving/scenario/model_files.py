@@ -21,7 +21,7 @@ SAMPLES = 1024  # times alone that an emulated application draws from
 
 
 def files_of_model(scenario: Scenario, name: str, table: Sequence[Time]) -> ModelFiles:
-    """*table* holds the times of batches of 0, 1, ... on the kind of GPU that is meant."""
+    """Return what a worker loads; *table* has the times of batches of 0, 1, ... on its kind of GPU."""
     from astrarium.serving.live.backends.contract import ModelFiles
 
     model = scenario.models[name]
@@ -46,7 +46,7 @@ def _emulated(model: Model, name: str, seed: int, table: Sequence[Time]) -> dict
 
 
 def model_files(scenario: Scenario, kind: str) -> list[ModelFiles]:
-    """What a worker on a GPU of this kind loads, by model in the setup's order."""
+    """Return what a worker on a GPU of this kind loads, by model in the setup's order."""
 
     kinds = scenario.cluster.kinds
     if kind not in kinds:

@@ -34,7 +34,7 @@ DISTRIBUTION_FORM = (
 
 
 def written_out(raw: Any) -> Any:
-    """`zoo:A100` as the mapping it stands for; anything else as it is."""
+    """Return `zoo:A100` as the mapping it stands for; anything else as it is."""
     if not isinstance(raw, str):
         return raw
     if not raw.startswith(ZOO):
@@ -138,7 +138,7 @@ class ModelReader:
 
 
 def _check_name(name: Any, field: str) -> None:
-    """Clients ask for a model by its name, in a URL and over gRPC: the same one everywhere."""
+    """Check a name by which clients ask for a model, in a URL and over gRPC."""
     if not isinstance(name, str) or not name:
         raise InputError(field, name, "a name that is text; put it in quotes")
     if "/" in name or name in (".", ".."):
@@ -165,7 +165,7 @@ def is_profile_file(raw: Any) -> bool:
 
 
 def _profile_file(path: Path, raw: str, field: str) -> Any:
-    """What `astrarium profile` wrote."""
+    """Return what `astrarium profile` wrote."""
     if not path.is_file():
         raise InputError(field, raw, f"a file with a profile; there is none at {path}")
     profile = read_yaml(path)

@@ -56,7 +56,7 @@ def _plain_struct(value: msgspec.Struct) -> Any:
 
 
 def _plain_fields(value: msgspec.Struct) -> dict[str, Any]:
-    """Fields that are at their default go without saying."""
+    """Return the fields that are not at their default."""
     fields = {}
     for info in msgspec.structs.fields(value):
         present = getattr(value, info.name)
@@ -67,7 +67,7 @@ def _plain_fields(value: msgspec.Struct) -> dict[str, Any]:
 
 
 def _arm(arms: tuple[Any, ...], value: Any) -> Any:
-    """Which arm of a union a value belongs to: the container of its type, else the one that is none."""
+    """Return the arm of a union that a value belongs to: its type's container, else the one that is none."""
     if value is None:
         return type(None)
     containers = [arm for arm in arms if get_origin(arm) is type(value)]

@@ -23,7 +23,7 @@ MOST_ARRIVALS = 1_000_000_000
 
 
 class Span(NamedTuple):
-    """Rates, in the order of the models, from one moment until the next."""
+    """A span has rates, in the order of the models, from one moment until the next."""
 
     start: Time
     end: Time
@@ -63,7 +63,7 @@ def scaled(workload: Workload, total: float, present: float) -> Workload:
 
 
 def check_rates(workload: Workload, names: Sequence[str]) -> None:
-    """Every name is a model's, every model has a rate, and something arrives."""
+    """Check that every name is a model's, every model has a rate, and something arrives."""
     given: list[tuple[str, Rates | None]] = [("workload.rate", workload.rate)]
     given += [
         (f"workload.changes[{place}].rate", change.rate) for place, change in enumerate(workload.changes)
@@ -96,7 +96,7 @@ def _initial(rates: Rates, workload: Workload, names: Sequence[str]) -> tuple[fl
 
 
 def zipf(models: int, exponent: float) -> list[float]:
-    """The i-th model gets a share in proportion to 1 / i^exponent: 0 makes all equal."""
+    """Return shares: the i-th model's is in proportion to 1 / i^exponent, and 0 makes all equal."""
     weights = [rank**-exponent for rank in range(1, models + 1)]
     total = math.fsum(weights)
     return [weight / total for weight in weights]
@@ -111,7 +111,7 @@ def _changed(
 
 
 def _shares(rates: Sequence[float], last: Sequence[float]) -> list[float]:
-    """The mix; while nothing arrives, the last one is remembered."""
+    """Return the mix of models; while nothing arrives, the last one is remembered."""
     total = math.fsum(rates)
     return [rate / total for rate in rates] if total > 0 else list(last)
 

@@ -30,7 +30,7 @@ DEFAULT_POLICY = "astrarium"
 
 
 class Parallel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A model over several GPUs, all stages alike: how long one takes, and what it needs of each GPU."""
+    """A parallel form runs a model over several GPUs in alike stages; `memory` is that of each GPU."""
 
     profile: Profile
     memory: Bytes
@@ -59,7 +59,7 @@ class ModelEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Model(ModelEntry, frozen=True):
-    """A model that was read: one of its copies, if there are any, and file names are absolute."""
+    """A model was read: it is one of its copies, if there are any, and file names are absolute."""
 
     profile: Profile
     slo: Duration
@@ -113,7 +113,7 @@ class Scenario(msgspec.Struct, frozen=True):
 
     @property
     def duration(self) -> Duration:
-        """Arrivals stop here."""
+        """Return when arrivals stop."""
         if self.workload == NO_WORKLOAD:
             raise InputError("workload", None, "a value: simulating needs this section")
         if self.workload.duration is None:
@@ -122,12 +122,12 @@ class Scenario(msgspec.Struct, frozen=True):
 
     @property
     def length(self) -> Duration:
-        """When the last request arrives: progress is measured by it."""
+        """Return when the last request arrives: progress is measured by it."""
         return self.workload.duration or Duration(0)
 
     @property
     def total_rate(self) -> float:
-        """Requests per second, the mean over the duration."""
+        """Return the requests per second, the mean over the duration."""
 
         if self.workload.file is not None:
             from astrarium.serving.traces import read_trace
@@ -142,7 +142,7 @@ class Scenario(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, seed=seed)
 
     def with_rate(self, total: float) -> Scenario:
-        """The same mix and the same changes, scaled until `total_rate` is *total*."""
+        """Return the same mix and the same changes, scaled until `total_rate` is *total*."""
 
         if self.workload.arrivals == "trace":
             raise InputError("workload.rate", total, "other arrivals: a trace has the rate it has")
@@ -157,7 +157,7 @@ class Scenario(msgspec.Struct, frozen=True):
 
 
 def plain_scenario(scenario: Scenario) -> dict[str, Any]:
-    """The scenario as data that JSON and YAML know, quantities with their units."""
+    """Return the scenario as data that JSON and YAML know, quantities with their units."""
     raw: dict[str, Any] = plain_value(Scenario, scenario)
     raw["policy"] = scenario.policy.plain()
     raw["seed"] = scenario.seed

@@ -36,7 +36,7 @@ def specs(tensors: tuple[TensorEntry, ...]) -> tuple[TensorSpec, ...]:
 
 
 def server_options(options: ServerOptions, base: Path, serving: bool) -> ServerOptions:
-    """File names made absolute. That they exist matters only to who serves."""
+    """Return the options with absolute file names. That the files exist matters only to who serves."""
 
     def absolute(name: str, field: str) -> str:
         return _file(name, base, f"server.{field}", serving)
@@ -52,7 +52,7 @@ def server_options(options: ServerOptions, base: Path, serving: bool) -> ServerO
 
 
 def read_backend(entry: ModelEntry, name: str, base: Path) -> BackendChoice:
-    """A model without a backend is emulated; nothing is imported for it."""
+    """Return a model's backend; one without is emulated, and nothing is imported for it."""
     if entry.backend is None:
         return BackendChoice()
     field = f"models.{name}.backend"

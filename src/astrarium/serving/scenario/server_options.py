@@ -22,7 +22,7 @@ Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class Tls(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Files in PEM form: the certificate with its chain, and its private key."""
+    """TLS needs two files in PEM form: the certificate with its chain, and its private key."""
 
     cert: str
     key: str

@@ -40,7 +40,7 @@ class TensorEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BackendChoice(msgspec.Struct, frozen=True):
-    """What runs the model; the options are the backend's own, file names absolute."""
+    """A backend runs the model; the options are its own, file names absolute."""
 
     name: str = EMULATED
     options: dict[str, Any] = {}

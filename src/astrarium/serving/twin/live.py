@@ -17,7 +17,7 @@ from astrarium.serving.policies import LiveTwinned, ServingPolicy, listens_to_pr
 from astrarium.serving.state import ServingState
 from astrarium.serving.twin.native import has_twin, native_setup
 
-# As in native/policies/books.h.
+# As `Event` in native/policies/contract.h.
 _FINISHED, _PREEMPTED, _PROFILED, _FAILED, _JOINED, _LEFT = range(6)
 
 
@@ -41,7 +41,7 @@ def _as_native(event: Event) -> tuple[int, int, int, int, int] | None:
 
 class LiveTwin:
     def __init__(self, policy: Any, setup: Setup) -> None:
-        module = extension("_native")
+        module = extension("_simulator")
         assert module is not None
         self.parameters = module.Parameters(policy.native, *policy.native_parameters())
         self._native = module.LivePolicy(native_setup(module, setup), self.parameters)

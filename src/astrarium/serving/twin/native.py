@@ -11,7 +11,7 @@ from astrarium.serving.contract import ModelSpec, Setup
 def has_twin(policy: Any) -> bool:
     """Whether a policy has a native twin: it is named in `native`, with `native_parameters()`."""
     named = type(policy).__dict__.get("native", "")  # not inherited: a subclass decides otherwise
-    return bool(named) and extension("_native") is not None
+    return bool(named) and extension("_simulator") is not None
 
 
 def native_setup(module: Any, setup: Setup) -> Any:

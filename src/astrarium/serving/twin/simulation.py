@@ -31,13 +31,6 @@ def simulate(
     return recorded(scenario, setup, requests, batches, columns["reasons"], "native")
 
 
-def timed_columns(scenario: Scenario) -> Any:
-    """Return a run's columns, with `decision_at` and `decision_ns` of each decision that dispatched."""
-    setup = build.setup(scenario)
-    arrivals = build.arrivals(scenario)
-    return _call(scenario, setup, build.policy(scenario, setup), arrivals, [], timed=True)
-
-
 def worst_bad(
     scenario: Scenario,
     setup: Setup,
@@ -66,9 +59,8 @@ def _call(
     arrivals: Arrivals,
     bad_limits: list[int],
     progress: Progress | None = None,
-    timed: bool = False,
 ) -> Any:
-    module = extension("_native")
+    module = extension("_simulator")
     deadlines = build.deadlines(arrivals, setup)
     assert module is not None
     columns = module.simulate_serving(
@@ -85,7 +77,6 @@ def _call(
         arrivals.application,
         arrivals.profiled,
         scenario.profiling.delay,
-        timed,
     )
     columns |= {"reasons": module.reasons(), "deadline": deadlines}
     return columns

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import chain, combinations
 from math import exp, log
 from statistics import median
 from typing import NamedTuple
@@ -54,9 +54,9 @@ class Overheads(NamedTuple):
     packing: float
     scaling: float
 
-    def left_out(self, view: WidthSample) -> float:
+    def left_out(self, sample: WidthSample) -> float:
         """Return the level that the candidate would have on a GPU alone."""
-        return view.level - view.packed * self.packing - view.spread * self.scaling
+        return sample.level - sample.packed * self.packing - sample.spread * self.scaling
 
 
 @dataclass
@@ -65,7 +65,7 @@ class _Bucket:
     levels: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
     packed: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
 
-    def view(self) -> WidthSample:
+    def sample(self) -> WidthSample:
         beside = sum(self.packed) / len(self.packed)
         return WidthSample(median(self.levels), beside, self.gpus - 1.0, len(self.levels))
 
@@ -75,9 +75,8 @@ _Samples = Mapping[int, Sequence[WidthSample]]  # by candidate
 
 
 class Estimates:
-    """The estimates follow each candidate. *prior* says what packing and scaling are assumed to cost at
-    first. A candidate's runtime is reported after *profile* iterations, and again when it has changed by more
-    than the share CHANGE."""
+    """*prior* says what packing and scaling are assumed to cost at first. A candidate's runtime is reported
+    after *profile* iterations, and again when it has changed by more than the share CHANGE."""
 
     def __init__(self, prior: Runtime | None = None, profile: int = 1) -> None:
         usual = prior or PRIOR
@@ -115,8 +114,8 @@ class Estimates:
         usual = _samples(self._usual)
         first = _samples(self._first)
         overheads = fitted(usual, first, self._prior)
-        levels = {number: _level(views, overheads) for number, views in usual.items()}
-        late = {number: _level(views, overheads) for number, views in first.items()}
+        levels = {number: _level(samples, overheads) for number, samples in usual.items()}
+        late = {number: _level(samples, overheads) for number, samples in first.items()}
         both = [late[number] - levels[number] for number in levels.keys() & late.keys()]
         warming = max(0.0, median(both)) if both else 0.0
         levels |= {number: level - warming for number, level in late.items() if number not in levels}
@@ -152,32 +151,32 @@ class _Slope(NamedTuple):
 def _slope(usual: _Samples, first: _Samples, prior: float, axis: str, other: Overheads) -> float:
     """Return how fast times grow along one axis, once the cost of the other is left out."""
     slope = _compared(usual, prior, axis, other)
-    for views in (usual, first):  # what the first iteration of a run compiles is in all of the latter
-        slopes = [pair for samples in views.values() for pair in _slopes(samples, axis, other)]
+    for by_candidate in (usual, first):  # what the first iteration of a run compiles is in all of the latter
+        slopes = [pair for samples in by_candidate.values() for pair in _slopes(samples, axis, other)]
         if slopes:
             slope = _weighted_median([_Slope(prior, 1.0), *slopes])
             break
     return min(MOST, max(0.0, slope))
 
 
-def _slopes(views: Iterable[WidthSample], axis: str, other: Overheads) -> Iterator[_Slope]:
-    for one, two in combinations(views, 2):
+def _slopes(samples: Iterable[WidthSample], axis: str, other: Overheads) -> Iterator[_Slope]:
+    for one, two in combinations(samples, 2):
         apart = getattr(two, axis) - getattr(one, axis)
         if abs(apart) >= 0.5:
             rise = other.left_out(two) - other.left_out(one)
             yield _Slope(rise / apart, min(one.weight, two.weight) * abs(apart))
 
 
-def _compared(views: _Samples, prior: float, axis: str, other: Overheads) -> float:
+def _compared(by_candidate: _Samples, prior: float, axis: str, other: Overheads) -> float:
     """Compare candidates with each other, where each has been seen at one width only."""
     levels: dict[int, list[float]] = {}
-    for view in (view for samples in views.values() for view in samples):
-        levels.setdefault(round(getattr(view, axis)), []).append(other.left_out(view))
-    crowd = [WidthSample(median(samples), at, at, len(samples)) for at, samples in levels.items()]
-    slopes = list(_slopes(crowd, axis, Overheads(0.0, 0.0)))
+    for sample in chain.from_iterable(by_candidate.values()):
+        levels.setdefault(round(getattr(sample, axis)), []).append(other.left_out(sample))
+    pooled = [WidthSample(median(group), at, at, len(group)) for at, group in levels.items()]
+    slopes = list(_slopes(pooled, axis, Overheads(0.0, 0.0)))
     if not slopes:
         return prior
-    compared = min(view.weight for view in crowd)
+    compared = min(sample.weight for sample in pooled)
     trust = compared / (compared + DOUBT)
     return trust * _weighted_median(slopes) + (1 - trust) * prior
 
@@ -197,14 +196,14 @@ def _weighted_median(slopes: Sequence[_Slope]) -> float:
 
 
 def _samples(seen: Mapping[int, _Buckets]) -> dict[int, list[WidthSample]]:
-    return {number: [bucket.view() for bucket in buckets.values()] for number, buckets in seen.items()}
+    return {number: [bucket.sample() for bucket in buckets.values()] for number, buckets in seen.items()}
 
 
-def _level(views: Sequence[WidthSample], overheads: Overheads) -> float:
+def _level(samples: Sequence[WidthSample], overheads: Overheads) -> float:
     """Return a candidate's level. The less ran beside it, the less of that is a guess."""
-    beside = [view.packed + view.spread for view in views]
-    levels = [overheads.left_out(view) for view in views]
-    weights = [view.weight / (1 + more) for view, more in zip(views, beside, strict=True)]
+    beside = [sample.packed + sample.spread for sample in samples]
+    levels = [overheads.left_out(sample) for sample in samples]
+    weights = [sample.weight / (1 + more) for sample, more in zip(samples, beside, strict=True)]
     return _weighted_median([_Slope(*pair) for pair in zip(levels, weights, strict=True)])
 
 

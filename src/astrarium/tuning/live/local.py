@@ -31,7 +31,7 @@ from astrarium.tuning.live.training.packing import packed
 from astrarium.tuning.live.training.workers import Build, Emulated
 
 
-def found_gpus(gpus: int | Sequence[int] | None, emulated: Emulated | None) -> tuple[int, ...]:
+def chosen_gpus(gpus: int | Sequence[int] | None, emulated: Emulated | None) -> tuple[int, ...]:
     """Return the numbers of the GPUs to use: so many, these, or all that there are."""
     if isinstance(gpus, int) and gpus < 1:
         raise InputError("gpus", gpus, "1 or more")
@@ -81,12 +81,9 @@ class LocalTrialBackend(SlotBackend):
         preload: Sequence[str] = (),
         noted: Note | None = None,
     ) -> None:
-        if find_spec("torch") is None:
-            raise InputError("", None, "the package torch: pip install 'astrarium[torch]'")
-        for missing in [name for name in preload if find_spec(name.partition(".")[0]) is None]:
-            raise InputError("preload", missing, "a module that can be imported")
+        _check_installed(preload)
         self._leased = LeasedGpus(Path(os.environ.get("ASTRARIUM_FOLDER", ".")))
-        numbers = found_gpus(gpus, emulated)
+        numbers = chosen_gpus(gpus, emulated)
         packed_build = packed(build)
         search_folder = SearchFolder(
             Path(folder) if folder is not None else _temporary(memory), packed_build, folder is None
@@ -100,9 +97,9 @@ class LocalTrialBackend(SlotBackend):
             fork_servers = _fork_servers(
                 environments, (*PRELOAD, *preload), search_folder.temporary_folder, undo
             )
-            gpus_made = {gpu: SlotTemplate(fork_servers[gpu], setup) for gpu in numbers}
+            templates = {gpu: SlotTemplate(fork_servers[gpu], setup) for gpu in numbers}
             first = self._leased.devices if self._leased.elastic else None
-            self._local = LocalSlots(gpus_made, most, patience, packing == "lanes", first)
+            self._local = LocalSlots(templates, most, patience, packing == "lanes", first)
             rendezvous = Rendezvous(lambda: LOOPBACK, fork_servers[numbers[0]])
             if len(numbers) > 1:
                 rendezvous.begin()  # while the slots come up
@@ -145,6 +142,13 @@ class LocalTrialBackend(SlotBackend):
             why = self._local.given_up or "they were all withdrawn"
             raise InputError("gpus", None, f"one at least on which processes come up ({why})")
         return news
+
+
+def _check_installed(preload: Sequence[str]) -> None:
+    if find_spec("torch") is None:
+        raise InputError("", None, "the package torch: pip install 'astrarium[torch]'")
+    for missing in [name for name in preload if find_spec(name.partition(".")[0]) is None]:
+        raise InputError("preload", missing, "a module that can be imported")
 
 
 def _fork_servers(

@@ -37,7 +37,7 @@ class Box(NamedTuple):
 
 
 def draw_heat(runs: Sequence[Drawn], path: Path) -> None:
-    """A panel for each run, a line for each GPU; dark is full."""
+    """Draw a panel for each run, with a row for each GPU; dark is full."""
     unit, size, end = _time(runs)
     with picture(path, 12, _height(runs), len(runs), 1, sharex=True) as (figure, axes):
         margins(figure, left=0.7, right=1.1, bottom=0.5, top=0.35, w=0, h=0.4)
@@ -53,7 +53,7 @@ def draw_heat(runs: Sequence[Drawn], path: Path) -> None:
 
 
 def draw_best(runs: Sequence[Drawn], path: Path, title: str = "") -> None:
-    """How good the best was when; dashed: the target."""
+    """Draw how good the best was when; dashed: the target."""
     unit, size, end = _time(runs)
     with picture(path, 8, 4.5) as (figure, axes):
         margins(figure, left=0.8, right=0.2, bottom=0.55, top=0.45, w=0, h=0)
@@ -74,8 +74,8 @@ def draw_best(runs: Sequence[Drawn], path: Path, title: str = "") -> None:
 
 
 def draw_trials(runs: Sequence[Drawn], path: Path) -> None:
-    """A panel for each run, a line for each GPU, a box for each stay: as high as its share of the GPU, on as
-    many lines as it has GPUs, in its candidate's color."""
+    """Draw a panel for each run, with a row for each GPU and a box for each stay: as high as its share of the
+    GPU, on as many rows as it has GPUs, in its candidate's color."""
     unit, size, end = _time(runs)
     with picture(path, 12, _height(runs, 0.3), len(runs), 1, sharex=True) as (figure, axes):
         margins(figure, left=0.7, right=0.2, bottom=0.5, top=0.35, w=0, h=0.4)
@@ -106,7 +106,7 @@ def _boxes(ax: Any, boxes: Sequence[Box], size: float, end: Time) -> None:
 
 
 def boxes(record: TuningRecord) -> list[Box]:
-    """Trials on shares of a GPU one above the other: each where it was free when it came."""
+    """Stack trials on shares of a GPU one above the other: each where it was free when it came."""
     owner = {row.trial.id: row.trial.candidate for row in record.rows}
     made: list[Box] = []
     on: dict[int, list[Box]] = {}
@@ -121,8 +121,8 @@ def boxes(record: TuningRecord) -> list[Box]:
 
 
 def _free(stay: Stay, there: Sequence[Box]) -> float:
-    """The lowest part of its size that nobody has; the lowest of all where shares of other sizes are in the
-    way, as they are for a moment while trials move."""
+    """Return the lowest part of its size that nobody has; the lowest of all where shares of other sizes are
+    in the way, as they are for a moment while trials move."""
     share = float(stay.place.share)
     for part in range(stay.place.parts):
         low = part * share
@@ -144,7 +144,7 @@ def _height(runs: Sequence[Drawn], line: float = 0.2) -> float:
 
 
 def _time(runs: Sequence[Drawn]) -> tuple[str, float, Time]:
-    """One axis for all."""
+    """Give all panels one time axis."""
     end = max(1, *(run.record.end for run in runs))
     unit, size = unit_of(end / SECOND)
     return unit, size, end

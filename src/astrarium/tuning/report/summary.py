@@ -97,7 +97,7 @@ def best_found(record: TuningRecord) -> BestFound | None:
 
 
 def summarize_candidates(record: TuningRecord, goal: Goal) -> list[CandidateSummary]:
-    """The best first; those that never had a value last."""
+    """Return candidates, the best first; those that never had a value last."""
     rows: dict[int, list[TrialRow]] = {}
     for row in record.rows:
         rows.setdefault(row.trial.candidate, []).append(row)

@@ -22,7 +22,7 @@ Seeded = Mapping[str, Sequence[TuningSummary]]  # by policy: one for each seed
 
 
 def best_line(summary: TuningSummary, whose: str = "") -> Text:
-    """A sentence: it is not wrapped. *whose* of several runs it is."""
+    """Return the best as a sentence that is not wrapped. *whose* of several runs it is."""
     best = summary.best
     if best is None:
         return as_it_is(f"no candidate has a value: {summary.over}", no_wrap=True)
@@ -41,7 +41,7 @@ def _value(value: Any) -> str:
 
 
 def overview_table(runs: Seeded) -> Table:
-    """One row for each policy, means over seeds. Ratios are how many times sooner than the first policy."""
+    """Make one row for each policy, means over seeds. Ratios are how much sooner than the first policy."""
     everyone = [summary for summaries in runs.values() for summary in summaries]
     unit, size = unit_of(max(summary.makespan_s for summary in everyone))
     goal = any(summary.target is not None for summary in everyone)
@@ -60,7 +60,7 @@ def overview_table(runs: Seeded) -> Table:
 
 
 def _keep_whole(table: Table, columns: int) -> None:
-    """In a narrow terminal the first ones stay readable: headings are folded, and no numbers."""
+    """Fold headings, and no numbers, so that in a narrow terminal the first columns stay readable."""
     for column in table.columns[:columns]:
         column.overflow = "fold"
         column.min_width = max((len(str(cell)) for cell in list(column.cells)[1:]), default=1)
@@ -85,7 +85,7 @@ def remembered_line(summaries: Iterable[TuningSummary]) -> Text | None:
 
 
 def failures_line(candidates: Sequence[CandidateSummary]) -> Text | None:
-    """They are last in the table, where few look and long ones are cut."""
+    """Return why candidates failed: in the table they are last, where few look and long reasons are cut."""
     failed = [candidate for candidate in candidates if candidate.standing == "failed"]
     failed.sort(key=lambda candidate: candidate.candidate)
     if not failed:
@@ -137,7 +137,7 @@ def _use(summaries: Sequence[TuningSummary]) -> list[str]:
 
 
 def candidates_table(candidates: Sequence[CandidateSummary]) -> Table:
-    """The best first."""
+    """Make one row for each candidate, the best first."""
     unit, size = unit_of(max((candidate.gpu_s for candidate in candidates), default=0.0))
     table = plain_table("candidate", "value", "iterations", f"GPU time {unit}", "moves", "ended")
     table.add_column("configuration", overflow="fold")
@@ -157,7 +157,7 @@ def candidates_table(candidates: Sequence[CandidateSummary]) -> Table:
 
 
 def last_line(error: str, most: int = MOST_LETTERS) -> str:
-    """Of a traceback: what went wrong."""
+    """Return of a traceback what went wrong."""
     lines = error.strip().splitlines() or [""]
     return lines[-1] if len(lines[-1]) <= most else lines[-1][: most - 3] + "..."
 

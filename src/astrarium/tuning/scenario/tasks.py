@@ -34,14 +34,14 @@ class Task(TaskEntry, frozen=True, kw_only=True):
     scaling: float
 
     def iteration_time(self, parts: Mapping[str, float], seed: int, candidate: int) -> Time:
-        """*parts*: how far each knob is on its way."""
+        """Return how long an iteration takes; *parts* says how far each knob is on its way."""
         factor = exp(self.spread * float(stream(seed, self.name, "iteration", candidate).standard_normal()))
         for name, knob in self.knobs.items():
             factor *= knob.slower ** (parts[name] - 0.5)
         return max(1, round(self.iteration * factor))
 
     def value(self, parts: Mapping[str, float], iterations: int, seed: int, candidate: int) -> float:
-        """After so many iterations in all; a copy is worth what its values are, whoever began it."""
+        """Return the value after so many iterations in all; a copy counts by its values, whoever began it."""
         gap = sum(knob.weight * (parts[name] - knob.best) ** 2 for name, knob in self.knobs.items())
         reach = self.start + (self.reach - self.start) * exp(-gap)
         chance = stream(seed, self.name, "value", candidate, iterations).standard_normal()
@@ -85,7 +85,7 @@ def named_or_written(raw: Any, space: Space | None, target: Any, emulated: Emula
 
 
 def goal_of(raw: Any, task: Task | None) -> Goal:
-    """A task has a goal of its own; live, one has to say it."""
+    """Return the goal: a task has one of its own; live, the file has to say it."""
     if raw is None and task is None:
         raise InputError("goal", None, "min or max: whether small or large values are good")
     if raw is not None and raw not in get_args(Goal):
@@ -100,7 +100,7 @@ def goal_of(raw: Any, task: Task | None) -> Goal:
 
 
 def check_fits(space: Space, task: Task) -> None:
-    """A space of one's own may be smaller than the task's, with the same names."""
+    """Refuse a space that the task does not know; it may be smaller than the task's, with the same names."""
     check_keys(dict(space), list(task.space), "space")
     for name, dimension in task.space.items():
         if name not in space:

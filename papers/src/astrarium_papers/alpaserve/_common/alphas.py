@@ -41,11 +41,11 @@ def with_overheads(effort: Effort, scales: tuple[float, ...], seconds: float, se
     def measure(scale: float, seed: int) -> dict[str, Statistics]:
         workload = traffic(equally(BUSY_RATE), CV, seconds, seed)
         whole = pipelined(COUNT, COUNT, PIPELINE.stages)
-        found = {
+        forms = {
             f"{alpha:g}": fared(models(alpha, scale), whole, workload, WITHOUT_OVERHEADS) for alpha in ALPHAS
         }
         copies = replicated(COUNT, COPIES)
-        return {**found, REPLICATION: fared(models(1.0, scale), copies, workload, WITHOUT_OVERHEADS)}
+        return {**forms, REPLICATION: fared(models(1.0, scale), copies, workload, WITHOUT_OVERHEADS)}
 
     return sweep(effort, scales, seeds, measure, "overheads, SLO")
 
@@ -70,19 +70,19 @@ def caught_up(scales: list[float], placements: dict[str, Any], name: str = PARAL
 
 
 def overhead_claims(data: dict[str, Any]) -> list[Claim]:
-    found = data["overheads"]
+    overheads = data["overheads"]
     scales = data["values"]
     gaps = {
         name: [
             a - b
             for a, b in zip(
-                means(found[name], "attainment"), means(found[REPLICATION], "attainment"), strict=True
+                means(overheads[name], "attainment"), means(overheads[REPLICATION], "attainment"), strict=True
             )
         ]
-        for name in found
+        for name in overheads
         if name != REPLICATION
     }
-    crossed = {name: caught_up(scales, found, name) for name in gaps}
+    crossed = {name: caught_up(scales, overheads, name) for name in gaps}
     tight = {
         name: max(gap for at, gap in zip(scales, gaps[name], strict=True) if at <= TIGHT) for name in gaps
     }

@@ -108,11 +108,11 @@ def placed_models(
 def forms(name: str, activations: bool = False, largest: int = 1, growth: float = 1.0) -> dict[Shape, Form]:
     """Return the forms of a model, by shape."""
     factors = [1 + growth * further for further in range(largest)]
-    found = {}
+    by_shape = {}
     for shape, form in workloads.measured(name).items():
         times = tuple((0, *(round(time * factor) for factor in factors)) for _, time in form.stage_times)
-        found[shape] = Form(shape, times, form.weights, form.activations if activations else ())
-    return found
+        by_shape[shape] = Form(shape, times, form.weights, form.activations if activations else ())
+    return by_shape
 
 
 def _objective(name: str, scale: float | None) -> Time:

@@ -126,11 +126,11 @@ class Point(msgspec.Struct, frozen=True):
     attainment: list[float]
 
     @classmethod
-    def of(cls, found: Sequence[Statistics]) -> Point:
+    def of(cls, statistics: Sequence[Statistics]) -> Point:
         return cls(
-            [round(one.mean / SECOND, 4) for one in found],
-            [round(one.p99 / SECOND, 4) for one in found],
-            [round(one.attainment, 5) for one in found],
+            [round(one.mean / SECOND, 4) for one in statistics],
+            [round(one.p99 / SECOND, 4) for one in statistics],
+            [round(one.attainment, 5) for one in statistics],
         )
 
 
@@ -145,8 +145,8 @@ def sweep(
 
     def at(value: float) -> dict[str, Point]:
         effort.say(f"{say} {value:g}")
-        found = [measure(value, seed) for seed in range(1, seeds + 1)]
-        return {name: Point.of([one[name] for one in found]) for name in found[0]}
+        samples = [measure(value, seed) for seed in range(1, seeds + 1)]
+        return {name: Point.of([one[name] for one in samples]) for name in samples[0]}
 
     points = effort.each(at, values)
     return {name: [msgspec.to_builtins(point[name]) for point in points] for name in points[0]}
@@ -159,8 +159,8 @@ def means(points: Sequence[dict[str, Any]], what: str) -> list[float]:
 
 def ratios(data: dict[str, Any], what: str = "mean") -> list[float]:
     """Return replication over model parallelism, at each value of a sweep."""
-    found = (means(data["placements"][name], what) for name in (REPLICATION, PARALLEL))
-    return [replication / parallel for replication, parallel in zip(*found, strict=True)]
+    pair = (means(data["placements"][name], what) for name in (REPLICATION, PARALLEL))
+    return [replication / parallel for replication, parallel in zip(*pair, strict=True)]
 
 
 def ratio_rows(data: dict[str, Any], form: str) -> list[Row]:

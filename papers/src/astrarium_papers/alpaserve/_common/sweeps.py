@@ -107,8 +107,8 @@ def greedy(stages: int) -> Placer:
         assignment = GroupAssignment(
             context, grouped(posed.gpus, Shape(stages)), np.ones(len(posed.models), bool)
         )
-        found = fast(assignment, context.workload, Search())
-        return judged(case, plan_of("greedy", context, found.groups, found.served), ways, seeds)
+        best = fast(assignment, context.workload, Search())
+        return judged(case, plan_of("greedy", context, best.groups, best.served), ways, seeds)
 
     return outcomes
 
@@ -172,9 +172,9 @@ def measured(tasks: Sequence[Task], placers: Mapping[str, Placer], effort: Effor
     def one(numbered: tuple[int, Task]) -> Point:
         number, task = numbered
         effort.say(f"{number} of {len(tasks)}: {task}")
-        found = placers[task.system](task.case, task.ways, task.seeds)
-        shapes = Counter(str(group.shape) for group in groups_of(found[0].plan))
-        return Point(fmean(outcome.attainment for outcome in found), dict(shapes))
+        outcomes = placers[task.system](task.case, task.ways, task.seeds)
+        shapes = Counter(str(group.shape) for group in groups_of(outcomes[0].plan))
+        return Point(fmean(outcome.attainment for outcome in outcomes), dict(shapes))
 
     return dict(zip(tasks, effort.each(one, enumerate(tasks, 1)), strict=True))
 

@@ -75,8 +75,8 @@ def measured(case: Traffic, effort: Effort) -> dict[str, Any]:
             for suffix, runtime in (("", DEFAULT), (" bare", WITHOUT_OVERHEADS))
         }
 
-    found = effort.each(one, range(1, seeds + 1))
-    return {name: _together([each[name] for each in found]) for name in found[0]}
+    seeds_measured = effort.each(one, range(1, seeds + 1))
+    return {name: _together([each[name] for each in seeds_measured]) for name in seeds_measured[0]}
 
 
 def _latencies(

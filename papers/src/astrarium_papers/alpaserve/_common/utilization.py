@@ -26,9 +26,10 @@ def of(
     spans = {name: busy(models, groups, workload) for name, groups in placements.items()}
     return {
         "shown": {
-            name: [np.round(one, 4).tolist() for one in levels(found, shown)] for name, found in spans.items()
+            name: [np.round(one, 4).tolist() for one in levels(busy_spans, shown)]
+            for name, busy_spans in spans.items()
         },
-        "both_busy": {name: _together(found) for name, found in spans.items()},
+        "both_busy": {name: _together(busy_spans) for name, busy_spans in spans.items()},
     }
 
 
@@ -37,7 +38,7 @@ def busy(models: Sequence[PlacedModel], groups: list[Group], workload: Simulated
     tables = Tables.of(models)
     where = outcome(models, groups, workload).group.tolist()
     free = [[0.0] * group.shape.stages for group in groups]
-    found = []
+    spans = []
     for arrival, model, group in zip(
         (workload.arrivals / SECOND).tolist(), workload.models, where, strict=True
     ):
@@ -46,8 +47,8 @@ def busy(models: Sequence[PlacedModel], groups: list[Group], workload: Simulated
         for stage, time in enumerate(times[: groups[group].shape.stages].tolist()):
             begin = max(now, free[group][stage])
             now = free[group][stage] = begin + time
-            found.append((begin, now))
-    return np.array(found)
+            spans.append((begin, now))
+    return np.array(spans)
 
 
 def levels(spans: Spans, shown: tuple[float, float] | None = None) -> tuple[Spans, Spans]:

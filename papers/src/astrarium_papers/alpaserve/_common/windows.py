@@ -39,7 +39,7 @@ def _requests_by_window(requests: PlacementRequests, window: Time) -> list[Place
     last: Time = int(times[-1]) if len(times) else 0
     edges = np.arange(0, last + window, window) if last else np.array([0])
     cuts = [*np.searchsorted(times, edges).tolist(), len(times)]
-    found = [
+    by_window = [
         PlacementRequests(tuple(times[a:b].tolist()), tuple(models[a:b].tolist())) for a, b in pairwise(cuts)
     ]
-    return found[: int(last // window) + 1]
+    return by_window[: int(last // window) + 1]

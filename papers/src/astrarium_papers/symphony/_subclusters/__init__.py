@@ -116,16 +116,16 @@ def divide(task: Subclusters, effort: Effort = USUAL) -> Division:
     swaps = Swaps(figures, first_division(figures), effort.swaps)
     swaps.run()
     if len(task.members) * task.parts <= effort.exact:
-        found, nodes, optimal = rounds.whole(figures, swaps.assignment, effort.nodes)
+        assignment, nodes, optimal = rounds.whole(figures, swaps.assignment, effort.nodes)
     else:
-        found, nodes = rounds.by_rounds(figures, swaps.assignment, effort)
+        assignment, nodes = rounds.by_rounds(figures, swaps.assignment, effort)
         optimal = False
-    if not figures.allowed(found):
-        again = Swaps(figures, limits.rescued(figures, found, effort.nodes), effort.swaps)
+    if not figures.allowed(assignment):
+        again = Swaps(figures, limits.rescued(figures, assignment, effort.nodes), effort.swaps)
         again.run()
-        found = again.assignment
+        assignment = again.assignment
         nodes = nodes + again.tried
-    return figures.division(found, swaps.tried + nodes, optimal)
+    return figures.division(assignment, swaps.tried + nodes, optimal)
 
 
 def random_search(task: Subclusters, tries: int, chance: Chance) -> Division | None:

@@ -43,25 +43,25 @@ def check_each(task: Subclusters) -> None:
 
 def rescued(figures: Figures, closest: Places, nodes: int) -> Places:
     """Return the division with the fewest moves where the search found nothing; else say what is missing."""
-    found = _with_few_moves(figures, nodes) if figures.bounded_moves else None
-    if found is None:
+    kept = _with_few_moves(figures, nodes) if figures.bounded_moves else None
+    if kept is None:
         _refuse_limits(figures, closest, nodes)
-    return found
+    return kept
 
 
 def _with_few_moves(figures: Figures, nodes: int) -> Places | None:
     """Return a division with few moves; None where nothing was found, however much moved."""
     free = Figures(msgspec.structs.replace(figures.task, limits=_without_moves(figures)))
-    found, proven = _moved_least(free, figures, nodes)
-    if found is None or not free.allowed(found):
+    assignment, proven = _moved_least(free, figures, nodes)
+    if assignment is None or not free.allowed(assignment):
         return None
-    if not figures.few_moves(found):
-        _refuse_moves(figures, found, proven)
-    return found
+    if not figures.few_moves(assignment):
+        _refuse_moves(figures, assignment, proven)
+    return assignment
 
 
-def _refuse_moves(figures: Figures, found: Places, proven: bool) -> NoReturn:
-    moved = figures.moved(found)
+def _refuse_moves(figures: Figures, assignment: Places, proven: bool) -> NoReturn:
+    moved = figures.moved(assignment)
     share = math.fsum(figures.load[moved]) / (figures.total_load or 1.0)
     count = int(moved.sum())
     tight = figures.task.limits
@@ -87,12 +87,12 @@ def _moved_least(free: Figures, figures: Figures, nodes: int) -> tuple[Places | 
 def _refuse_limits(figures: Figures, closest: Places, nodes: int) -> NoReturn:
     """With the limits that the closest division would need, it would be possible: it is the proof."""
     if len(closest) * figures.parts <= PACKING_CHOICES:
-        found = rounds.least_limits(figures, closest, nodes).assignment
-        if found is not None and figures.excess(found) < figures.excess(closest):
-            closest = found
+        assignment = rounds.least_limits(figures, closest, nodes).assignment
+        if assignment is not None and figures.excess(assignment) < figures.excess(closest):
+            closest = assignment
     needed = int(figures.needed_memory(closest).max())
     memory = figures.task.limits.memory
-    why = "what the best division that was found needs of its fullest sub-cluster"
+    why = "what the best division that was assignment needs of its fullest sub-cluster"
     if memory is not None and needed > memory:
         _refuse_memory(memory, needed, why)
     _refuse_rate(figures.rate_limit, float(figures.sums(figures.rate, closest).max()), why)

@@ -21,9 +21,9 @@ def whole(figures: Figures, start: Places, nodes: int) -> tuple[Places, int, boo
         program.number_parts_by_their_largest()
     solved = program.solve(nodes)
     better = solved.assignment is not None and figures.merit(solved.assignment) < figures.merit(start)
-    found = solved.assignment if better and solved.assignment is not None else start
+    chosen = solved.assignment if better and solved.assignment is not None else start
     proven = solved.optimal and solved.assignment is not None and figures.allowed(solved.assignment)
-    return found, solved.nodes, figures.allowed(found) and (proven or solved.infeasible)
+    return chosen, solved.nodes, figures.allowed(chosen) and (proven or solved.infeasible)
 
 
 def by_rounds(figures: Figures, start: Places, effort: Effort) -> tuple[Places, int]:
@@ -50,8 +50,8 @@ def _worth_moving(figures: Figures, start: Places) -> Places:
     """Models that leave home in *start*, or would, in part, if they could be cut; the largest, if many."""
     program = Program(figures, start, np.arange(len(start)), np.arange(figures.parts))
     program.balance()
-    found = np.union1d(np.flatnonzero(figures.moved(start)), program.cut_up())
-    by_load = found[np.argsort(-figures.load[found], kind="stable")]
+    movable = np.union1d(np.flatnonzero(figures.moved(start)), program.cut_up())
+    by_load = movable[np.argsort(-figures.load[movable], kind="stable")]
     return np.sort(by_load[: CHOICES_A_ROUND // figures.parts])
 
 

@@ -22,11 +22,11 @@ HIGHER = "the rival makes some apps wait until others have ended"
 def tasks(drawing: Drawing) -> dict[tuple[str, str], Task]:
     """Return tasks by system and definition: Themis bids by the one that it is measured by; rivals know
     neither."""
-    found: dict[tuple[str, str], Task] = {}
+    by_name: dict[tuple[str, str], Task] = {}
     for definition in DEFINITIONS:
-        found[THEMIS, definition] = Task(drawing, "themis", (("definition", definition),))
-        found |= {(name, definition): Task(drawing, policy) for name, policy in RIVALS.items()}
-    return found
+        by_name[THEMIS, definition] = Task(drawing, "themis", (("definition", definition),))
+        by_name |= {(name, definition): Task(drawing, policy) for name, policy in RIVALS.items()}
+    return by_name
 
 
 def findings(workload: int, effort: Effort) -> Findings:
@@ -59,7 +59,7 @@ def _rows(data: dict[str, Any]) -> list[Row]:
     for definition in DEFINITIONS:
         rows += [_ratio(data, name, definition) for name in RIVALS]
         rows += [_own(data, definition), *_distribution(data, definition)]
-    return rows + [_as_drawn(definition, found) for definition, found in data["as drawn"].items()]
+    return rows + [_as_drawn(definition, numbers) for definition, numbers in data["as drawn"].items()]
 
 
 def worsts(data: dict[str, Any], name: str, definition: str) -> list[float]:
@@ -73,17 +73,19 @@ def ratios(data: dict[str, Any], name: str, definition: str) -> Over:
 
 
 def _ratio(data: dict[str, Any], name: str, definition: str) -> Row:
-    found = ratios(data, name, definition)
+    ratio = ratios(data, name, definition)
     worst = over(worsts(data, name, definition))
     what = f"{definition}: {name}'s largest rho over Themis's"
-    row = Row(what, found.median, PAPER, "x", 0.1, f"{found}; its own {worst.median:.2f} ({worst})")
+    row = Row(what, ratio.median, PAPER, "x", 0.1, f"{ratio}; its own {worst.median:.2f} ({worst})")
     why = {"lower": LOWER, "higher": HIGHER}.get(row.verdict)
     return row if why is None else replace(row, note=f"{row.note}; {why}")
 
 
 def _own(data: dict[str, Any], definition: str) -> Row:
-    found = over(worsts(data, THEMIS, definition))
-    return Row(f"{definition}: Themis's largest rho", found.median, note=f"{found}; the paper draws it only")
+    spread = over(worsts(data, THEMIS, definition))
+    return Row(
+        f"{definition}: Themis's largest rho", spread.median, note=f"{spread}; the paper draws it only"
+    )
 
 
 def _distribution(data: dict[str, Any], definition: str) -> list[Row]:
@@ -103,10 +105,10 @@ def _distribution(data: dict[str, Any], definition: str) -> list[Row]:
     return rows
 
 
-def _as_drawn(definition: str, found: dict[str, float]) -> Row:
+def _as_drawn(definition: str, numbers: dict[str, float]) -> Row:
     """Return the row of the workload with lengths and arrivals as in section 2.2."""
-    told = ", ".join(f"{name} {worst:.1f}" for name, worst in found.items())
-    times = median(found[name] for name in RIVALS) / found[THEMIS]
+    told = ", ".join(f"{name} {worst:.1f}" for name, worst in numbers.items())
+    times = median(numbers[name] for name in RIVALS) / numbers[THEMIS]
     note = f"lengths and arrivals as in section 2.2, one seed; largest rho: {told}"
     return Row(
         f"{definition}, as drawn: the median rival's largest rho over Themis's", times, unit="x", note=note
@@ -140,20 +142,22 @@ def _claims(data: dict[str, Any]) -> list[Claim]:
 
 
 def _smallest(data: dict[str, Any], definition: str) -> Claim:
-    found = {name: over(worsts(data, name, definition)).median for name in (THEMIS, *RIVALS)}
-    told = ", ".join(f"{name} {worst:.2f}" for name, worst in found.items())
+    medians = {name: over(worsts(data, name, definition)).median for name in (THEMIS, *RIVALS)}
+    told = ", ".join(f"{name} {worst:.2f}" for name, worst in medians.items())
     return Claim(
-        f"{definition}: Themis's largest rho is the smallest", found[THEMIS] == min(found.values()), told
+        f"{definition}: Themis's largest rho is the smallest", medians[THEMIS] == min(medians.values()), told
     )
 
 
 def _narrow(data: dict[str, Any], definition: str) -> Claim:
-    found = {
+    medians = {
         name: over(jain(each) for each in data["rho"][name][definition]).median for name in (THEMIS, *RIVALS)
     }
-    told = "Jain's index: " + ", ".join(f"{name} {index:.2f}" for name, index in found.items())
+    told = "Jain's index: " + ", ".join(f"{name} {index:.2f}" for name, index in medians.items())
     return Claim(
-        f"{definition}: Themis's rho vary least from app to app", found[THEMIS] == max(found.values()), told
+        f"{definition}: Themis's rho vary least from app to app",
+        medians[THEMIS] == max(medians.values()),
+        told,
     )
 
 

@@ -26,8 +26,8 @@ def hours(workload: int, effort: Effort) -> dict[str, Any]:
         for name, policy in {THEMIS: "themis", **RIVALS}.items()
     }
     runs = measured([task for each in tasks.values() for task in each], effort)
-    found = {name: [runs[task].gpu_hours for task in each] for name, each in tasks.items()}
-    return {"hours": found, "work": base.gpu_hours}
+    by_name = {name: [runs[task].gpu_hours for task in each] for name, each in tasks.items()}
+    return {"hours": by_name, "work": base.gpu_hours}
 
 
 def more_than_themis(data: dict[str, Any], name: str) -> Over:
@@ -40,13 +40,13 @@ def draw(data: dict[str, Any], path: Path) -> None:
     from astrarium_papers.drawing import axes_row, save
 
     figure, (axis,) = axes_row(1, 6.5)
-    found = {name: over(hours) for name, hours in data["hours"].items()}
-    heights = [each.median for each in found.values()]
+    spreads = {name: over(hours) for name, hours in data["hours"].items()}
+    heights = [each.median for each in spreads.values()]
     ends = [
-        [each.median - each.least for each in found.values()],
-        [each.most - each.median for each in found.values()],
+        [each.median - each.least for each in spreads.values()],
+        [each.most - each.median for each in spreads.values()],
     ]
-    axis.bar(list(found), heights, yerr=ends, capsize=3, color=[COLORS[name] for name in found])
+    axis.bar(list(spreads), heights, yerr=ends, capsize=3, color=[COLORS[name] for name in spreads])
     axis.axhline(data["work"], color="black", linewidth=1, linestyle=":")
     axis.set_ylabel("GPU time (hours); dotted: the work")
     save(figure, path)

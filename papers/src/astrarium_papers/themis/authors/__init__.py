@@ -109,11 +109,13 @@ def run(effort: Effort) -> Findings:
     data = dict[str, Any]()
     for name, jobs in workloads.items():
         effort.say(name)
-        found = {policy: outcomes(jobs, make) for policy, make in {**THEIRS, **OURS}.items()}
-        rows += [row for policy, one in found.items() for row in _rows(name, policy, one, recorded)]
+        by_policy = {policy: outcomes(jobs, make) for policy, make in {**THEIRS, **OURS}.items()}
+        rows += [row for policy, one in by_policy.items() for row in _rows(name, policy, one, recorded)]
         rows += _switched(name, jobs, whole.get(name))
-        data[name] = {policy: _numbers(one) for policy, one in found.items()}
-    return Findings(rows, [claim for name, found in data.items() for claim in _claims(name, found)], data)
+        data[name] = {policy: _numbers(one) for policy, one in by_policy.items()}
+    return Findings(
+        rows, [claim for name, by_policy in data.items() for claim in _claims(name, by_policy)], data
+    )
 
 
 def _at_hand(folder: Path, effort: Effort) -> tuple[dict[str, Any], dict[str, list[SpreadJob]]]:
@@ -127,26 +129,26 @@ def _file(folder: Path, workload: str) -> Path:
     return folder / f"online_{workload}.csv"
 
 
-def _numbers(found: Sequence[Outcome]) -> dict[str, float]:
+def _numbers(outcomes: Sequence[Outcome]) -> dict[str, float]:
     """Return the medians over layouts."""
-    numbers = {name: median(getattr(one, name) for one in found) for name in (*RECORDED, "score")}
-    return numbers | {each: median(max(one.rho[each]) for one in found) for each in DEFINITIONS}
+    numbers = {name: median(getattr(one, name) for one in outcomes) for name in (*RECORDED, "score")}
+    return numbers | {each: median(max(one.rho[each]) for one in outcomes) for each in DEFINITIONS}
 
 
-def _rows(workload: str, policy: str, found: Sequence[Outcome], recorded: dict[str, Any]) -> list[Row]:
+def _rows(workload: str, policy: str, outcomes: Sequence[Outcome], recorded: dict[str, Any]) -> list[Row]:
     theirs = recorded.get(f"online_workload_{workload}|64|20|{policy}", {})
-    numbers = _numbers(found)
+    numbers = _numbers(outcomes)
     told = f"score {numbers['score']:.3f}" + (f", theirs {theirs['placement_score']:.3f}" if theirs else "")
     told += "; largest rho " + ", ".join(f"{name} {numbers[name]:.2f}" for name in DEFINITIONS)
     return [
         Row(f"{workload}, {policy}: {what}", numbers[name], theirs.get(RECORDED[name]), unit, slack,
-            f"{_range(found, name)}; {told}" + (f"; {LAYOUT}" if theirs else ""))
+            f"{_range(outcomes, name)}; {told}" + (f"; {LAYOUT}" if theirs else ""))
         for name, what, unit, slack in MEASURES
     ]  # fmt: skip
 
 
-def _range(found: Sequence[Outcome], name: str) -> str:
-    values = [getattr(one, name) for one in found]
+def _range(outcomes: Sequence[Outcome], name: str) -> str:
+    values = [getattr(one, name) for one in outcomes]
     return f"{min(values):,.4g} to {max(values):,.4g}"
 
 
@@ -167,12 +169,12 @@ def _switched(workload: str, jobs: list[SpreadJob], whole: list[SpreadJob] | Non
     return rows
 
 
-def _claims(workload: str, found: dict[str, Any]) -> list[Claim]:
-    worst = {policy: found[policy]["worst"] for policy in THEIRS}
+def _claims(workload: str, numbers: dict[str, Any]) -> list[Claim]:
+    worst = {policy: numbers[policy]["worst"] for policy in THEIRS}
     told = ", ".join(f"{policy} {value:.2f}" for policy, value in worst.items())
     least = min(worst.values())
-    mean = {policy: found[policy]["completion_min"] for policy in (*THEIRS, "astrarium")}
-    ours = found["astrarium"]
+    mean = {policy: numbers[policy]["completion_min"] for policy in (*THEIRS, "astrarium")}
+    ours = numbers["astrarium"]
     return [
         Claim(f"{workload}: the largest rho is smallest under Themis", worst["Themis"] == least, told),
         Claim(f"{workload}: the largest rho of `astrarium` is at most that of Themis",
@@ -188,10 +190,10 @@ def draw(data: dict[str, Any], path: Path) -> None:
 
     figure, axes = axes_row(len(MEASURES), 5.0)
     for axis, (name, what, unit, _) in zip(axes, MEASURES, strict=True):
-        for place, (workload, found) in enumerate(data.items()):
-            at = [number + 0.25 * place for number in range(len(found))]
-            axis.bar(at, [each[name] for each in found.values()], 0.25, label=workload)
-            axis.set_xticks(at, list(found), rotation=60, fontsize=8)
+        for place, (workload, numbers) in enumerate(data.items()):
+            at = [number + 0.25 * place for number in range(len(numbers))]
+            axis.bar(at, [each[name] for each in numbers.values()], 0.25, label=workload)
+            axis.set_xticks(at, list(numbers), rotation=60, fontsize=8)
         axis.set_title(f"{what} ({unit})" if unit else f"{what} (demand)")
     axes[0].legend(fontsize=8)
     save(figure, path)

@@ -148,7 +148,7 @@ def _job(row: dict[str, str], seeds: Mapping[int, int]) -> SpreadJob:
 
 def halved(jobs: Sequence[SpreadJob]) -> list[SpreadJob]:
     """Return jobs that stop where successive halving within their group ends them, the shortest first."""
-    found = list(jobs)
+    half = list(jobs)
     for group in {job.group: None for job in jobs}:
         line = [place for place, job in enumerate(jobs) if job.group == group]
         line.sort(key=lambda place: (round(jobs[place].work / jobs[place].iteration), place))
@@ -160,17 +160,17 @@ def halved(jobs: Sequence[SpreadJob]) -> list[SpreadJob]:
             last = first + (len(line) - first) // 2
             for place in line[first:last]:
                 job = jobs[place]
-                found[place] = job._replace(work=min(job.work, round(count * rung * job.iteration)))
+                half[place] = job._replace(work=min(job.work, round(count * rung * job.iteration)))
             first = last
             count = count + 1
-    return found
+    return half
 
 
 def drawn(seed: int, jobs: int = 113, network: float = 1.0) -> list[SpreadJob]:
     """Return a workload with the facts of theirs: serial times of 137 to 963 minutes around 353, two jobs of
     three or so on up to 4 GPUs and the others on 2; *network* is the share of those that suffer."""
     chance = stream(seed, "themis", "authors")
-    found = list[SpreadJob]()
+    spread = list[SpreadJob]()
     starts = [start for start, count in STARTS.items() for _ in range(count)][:jobs]
     for number, start in enumerate(starts):
         serial = min(963.0, max(137.0, float(chance.lognormal(5.866, 0.42))))
@@ -178,8 +178,8 @@ def drawn(seed: int, jobs: int = 113, network: float = 1.0) -> list[SpreadJob]:
         speeds = SPEEDS["network" if chance.random() < network else "light"]
         work = round(serial * MINUTE)
         curve = loss_curve(number, round(serial * MINUTE / ITERATION))
-        found.append(SpreadJob(start * MINUTE, work, most, speeds, ITERATION, start // 20, curve))
-    return halved(found)
+        spread.append(SpreadJob(start * MINUTE, work, most, speeds, ITERATION, start // 20, curve))
+    return halved(spread)
 
 
 def outcome(

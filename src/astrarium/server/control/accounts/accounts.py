@@ -13,7 +13,7 @@ from astrarium.server.control.accounts.tally import Tally, enter, growth
 from astrarium.server.control.calls.ticket import KeptGpu
 
 if TYPE_CHECKING:
-    from astrarium._front import Scheduler
+    from astrarium._scheduler import Scheduler
 
 
 class Accounts:

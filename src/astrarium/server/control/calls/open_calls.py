@@ -15,7 +15,7 @@ from astrarium.serving.ledger import Outcome
 from astrarium.serving.live.messages import Shapes
 
 if TYPE_CHECKING:
-    from astrarium._front import Scheduler
+    from astrarium._scheduler import Scheduler
 
 log = logging.getLogger("astrarium.control")
 

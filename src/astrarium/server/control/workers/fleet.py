@@ -36,6 +36,9 @@ class FleetController(Protocol):
     def oldest(self, worker: int) -> tuple[int, Time] | None:
         """Return the batch that a worker has held longest, and how long it may."""
 
+    def hears_workers(self) -> bool:
+        """Return whether what workers say of their batches is heard now: not while a policy thinks."""
+
     def model_news(self, gpu: int, news: ModelNews) -> None: ...
     def pong(self, gpu: int, news: Pong) -> None: ...
 
@@ -73,7 +76,7 @@ class Fleet:
         self.blamed: Callable[[Blame, str], None] = lambda blame, reason: None
         self.closing = False
         self._lateness = Lateness(clock)
-        self._stuck = StuckWorkers(self._lateness, controller.oldest)
+        self._stuck = StuckWorkers(self._lateness, controller.oldest, controller.hears_workers)
 
     def start(self, workers: Workers) -> None:
         self.workers = workers

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from astrarium._front import Scheduler
+    from astrarium._scheduler import Scheduler
 
 
 class HearingScheduler:

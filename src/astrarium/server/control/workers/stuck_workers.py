@@ -46,16 +46,24 @@ class StuckWorkers:
     """Workers that were over their limit at the last look already are killed.
 
     News that lay in the sockets while the frontend was stopped or starved is heard between two looks. A
-    look that comes late counts no more than one that does not.
+    look that comes late counts no more than one that does not, and none while nobody hears what workers say.
     """
 
-    def __init__(self, lateness: Lateness, oldest: Callable[[int], tuple[int, Time] | None]) -> None:
+    def __init__(
+        self,
+        lateness: Lateness,
+        oldest: Callable[[int], tuple[int, Time] | None],
+        hears_workers: Callable[[], bool],
+    ) -> None:
         self._lateness = lateness
         self._oldest = oldest
+        self._hears_workers = hears_workers
         self.load_times: dict[int, Time] = {}  # by model, the last time that it could be loaded
 
     def check(self, entries: Iterable[WorkerEntry], workers: Workers) -> None:
         passed = self._lateness.look()
+        if not self._hears_workers():
+            return
         for entry in entries:
             self._check_batch(entry, passed, workers)
             self._check_load(entry, passed, workers)

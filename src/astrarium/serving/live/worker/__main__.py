@@ -29,10 +29,10 @@ def main(arguments: Sequence[str]) -> None:
     fine_timers()
     orders = socket.socket(fileno=int(connection))
     tensors = SharedMemory(int(memory), int(size))
-    express = extension("_express")
+    module = extension("_worker")
     place = Place(int(place_words[0]), *place_words[1:]) if place_words else preparing.place_given(orders)
     preparing.name_process(f"astra-gpu{place.gpu}")
-    native = None if express is None else express.BatchLoop(tensors.view, orders.fileno())
+    native = None if module is None else module.BatchLoop(tensors.view, orders.fileno())
     with suppress(FrontendGone):
         Worker(orders, tensors, place, garbage=GarbageKeeper(), native=native).serve()
 

@@ -18,13 +18,13 @@ from astrarium.serving.live.tensors import Array
 
 def gather_items(view: memoryview, members: bytes, sizes: Sequence[int], arrays: Sequence[Array]) -> None:
     """Copy the items of a batch into an array for each input; *sizes* are the bytes of an item of each."""
-    copy = gather_one_by_one if (native := extension("_express")) is None else native.gather
+    copy = gather_one_by_one if (native := extension("_tensors")) is None else native.gather
     copy(view, members, sizes, arrays)
 
 
 def scatter_items(view: memoryview, members: bytes, sizes: Sequence[int], arrays: Sequence[Array]) -> None:
     """Copy the items of an array for each output into the reply buffers of a batch."""
-    copy = scatter_one_by_one if (native := extension("_express")) is None else native.scatter
+    copy = scatter_one_by_one if (native := extension("_tensors")) is None else native.scatter
     copy(view, members, sizes, arrays)
 
 

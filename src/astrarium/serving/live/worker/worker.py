@@ -96,10 +96,10 @@ class Worker:
         return False
 
     def _serve_natively(self) -> None:
-        express: Any = extension("_express")
+        module: Any = extension("_worker")
         try:
             self._gpu_free = cast(Any, self._native).serve(self._gpu_free, self._obey_from_native)
-        except express.DeviceLost:  # native code has said so
+        except module.DeviceLost:  # native code has said so
             self._leave(GAVE_UP)
 
     def _obey_from_native(self, packet: bytes, received: int) -> bool:

@@ -40,7 +40,7 @@ class SearchSpec:
 
     @property
     def label(self) -> str:
-        """The policy as reports show it."""
+        """Return the policy's name as reports show it."""
         return self.policy.label if isinstance(self.policy, Choice) else type(self.policy).__name__
 
 

@@ -22,7 +22,7 @@ from astrarium.tuning.live.backend import Checkpoint, Ending, Iterated
 from astrarium.tuning.live.checkpoints import read, write
 from astrarium.tuning.live.random_states import seed_all
 from astrarium.tuning.live.slots.messages import Begin, MemberEnded, Message, Noted, Saved, SlotSetup
-from astrarium.tuning.live.training.workers import Build, Training, Workers
+from astrarium.tuning.live.training.workers import Build, ClosableTraining, Training, Workers
 
 LONGEST = timedelta(minutes=30)  # that one member may be ahead of another
 MOST = 2000  # letters of an error that are reported
@@ -77,7 +77,8 @@ class GangMember:
         try:
             self._iterate(training)
         finally:
-            getattr(training, "close", lambda: None)()  # it need not have one
+            if isinstance(training, ClosableTraining):
+                training.close()
 
     def failed(self, error: BaseException) -> MemberEnded:
         """Return a failed end. The whole traceback goes where trainings print."""

@@ -13,26 +13,6 @@ from astrarium.core.errors import AstrariumError
 from astrarium.tuning.live.slots.fork_server import ForkServer
 from astrarium.tuning.live.slots.messages import RendezvousSetup
 
-
-def keep_store(pipe: Connection, host: str) -> None:
-    """Keep the store in this process until the backend closes the pipe."""
-    store = _served(host)
-    pipe.send(int(store.port))
-    with suppress(EOFError, OSError):
-        pipe.recv()
-
-
-def _served(host: str) -> Any:
-    from torch._C._distributed_c10d import TCPStore
-
-    listening = socket.socket()
-    listening.bind((host, 0))
-    listening.listen()
-    port = listening.getsockname()[1]
-    handle = listening.detach()  # the store closes it
-    return TCPStore(host, port, None, True, wait_for_workers=False, master_listen_fd=handle)
-
-
 Address = tuple[str, int]
 STORE_PRELOAD = ("torch.distributed",)
 LOADING = 120.0  # seconds until the store must be there: PyTorch is loaded meanwhile
@@ -88,3 +68,22 @@ class Rendezvous:
         self._store_process = None
         if store_process is not None:
             store_process.close()
+
+
+def keep_store(pipe: Connection, host: str) -> None:
+    """Keep the store in this process until the backend closes the pipe."""
+    store = _served(host)
+    pipe.send(int(store.port))
+    with suppress(EOFError, OSError):
+        pipe.recv()
+
+
+def _served(host: str) -> Any:
+    from torch._C._distributed_c10d import TCPStore
+
+    listening = socket.socket()
+    listening.bind((host, 0))
+    listening.listen()
+    port = listening.getsockname()[1]
+    handle = listening.detach()  # the store closes it
+    return TCPStore(host, port, None, True, wait_for_workers=False, master_listen_fd=handle)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from typing import Annotated, Any, Protocol, TypeAlias
+from typing import Annotated, Any, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
@@ -26,6 +26,13 @@ class Training(Protocol):
 
     def load(self, state: Any) -> None:
         """Go on from a saved state. All workers load, and their number may differ from when it was saved."""
+
+
+@runtime_checkable
+class ClosableTraining(Protocol):
+    """A training may have a `close` too, which is called when its run is over."""
+
+    def close(self) -> None: ...
 
 
 class Emulated(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -141,14 +141,14 @@ class CudaRunner:
 
     def hand_over(self, model: str, outputs: Sequence[TensorSpec]) -> GraphRunner | None:
         """Return what runs the graphs without Python; None where nothing can."""
-        if not self._graphs or (express := extension("_express")) is None:
+        if not self._graphs or (module := extension("_worker")) is None:
             return None
         graphs = CapturedGraphs(self._torch, self._device, self._graphs, self._static, self._specs, outputs)
         with self._torch.cuda.device(self._device):  # native code takes the context that it finds
             if why := graphs.needs_python():
                 warnings.warn(f"{model}: its batches are launched by Python, since {why}", stacklevel=2)
                 return None
-            self._handed_over = graphs.handed_over(express, self._streams.native(express), self.largest)
+            self._handed_over = graphs.handed_over(module, self._streams.native(module), self.largest)
         return self._handed_over.runner
 
     def capture(self, sizes: Sequence[int], model: str) -> bool:

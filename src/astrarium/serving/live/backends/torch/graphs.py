@@ -65,13 +65,13 @@ class CapturedGraphs(NamedTuple):
                 return f"the graphs leave something else than the output {spec.name} of {spec.datatype}"
         return "it draws random numbers" if self._draws(largest) else ""
 
-    def handed_over(self, express: Any, streams: Any, largest: int) -> HandedOver:
+    def handed_over(self, module: Any, streams: Any, largest: int) -> HandedOver:
         """Return what runs the graphs, with memory for batches of up to *largest*."""
         slots = [self._slot(largest) for _ in range(IN_FLIGHT)]
         static = zip(self.static, self.inputs, strict=True)
         inputs = [(tensor.data_ptr(), spec.item_bytes) for tensor, spec in static]
         outputs = [spec.item_bytes for spec in self.outputs]
-        runner: GraphRunner = express.GraphRunner(
+        runner: GraphRunner = module.GraphRunner(
             streams, inputs, outputs, [slot.addresses() for slot in slots]
         )
         for size, captured in self.graphs.items():

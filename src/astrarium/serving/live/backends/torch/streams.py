@@ -22,11 +22,11 @@ class Streams:
         self.copy_in, self.compute, self.copy_out = (torch.cuda.Stream(device, priority=-1) for _ in range(3))
         self._native: Any = None
 
-    def native(self, express: Any) -> Any:
+    def native(self, module: Any) -> Any:
         """Return the same streams for native code."""
         if self._native is None:
             streams = self.copy_in, self.compute, self.copy_out
-            self._native = express.GpuStreams(_DRIVER, *(stream.cuda_stream for stream in streams))
+            self._native = module.GpuStreams(_DRIVER, *(stream.cuda_stream for stream in streams))
         return self._native
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,139 +14,22 @@ from astrarium.core.choice import made
 from astrarium.core.engine import Engine
 from astrarium.core.policy import SetTimer, TimerFired
 from astrarium.core.quantities import FOREVER, MILLISECOND, SECOND, Time
-from astrarium.core.trace import Step, read_trace, write_trace
+from astrarium.core.trace import read_trace, write_trace
 from astrarium.run.replay import replay
 from astrarium.testing.tuning_runs import costs_of
 from astrarium.testing.tuning_runs import run as simulated
 from astrarium.tuning.contract import Action, Event, MovingMeasured, Pause, Put
-from astrarium.tuning.level import Truth
 from astrarium.tuning.live.backend import Checkpoint, GpusSeen, RunEnded
-from astrarium.tuning.live.checkpoints import Checkpoints
-from astrarium.tuning.live.estimates import Estimates
-from astrarium.tuning.live.loop.journal import Journal
 from astrarium.tuning.live.loop.limits import LiveLimits
-from astrarium.tuning.live.loop.live_tuning import LiveTuning, live_tuning
-from astrarium.tuning.live.run.journal import FileJournal
-from astrarium.tuning.policies import searches, tuning_policies
+from astrarium.tuning.live.loop.live_tuning import LiveTuning
+from astrarium.tuning.policies import tuning_policies
 from astrarium.tuning.runtime import Place, Runtime
-from astrarium.tuning.samplers import RandomSampler, Standing
-from astrarium.tuning.scenario.schema import CostsSection
-from astrarium.tuning.scenario.tasks import TASKS
+from astrarium.tuning.samplers import Standing
 from astrarium.tuning.state import Outcome, TuningState
-from tests.support.tuning.fakes import Clock, FakeBackend, play
+from tests.support.tuning.live_search import SMALL, TASK, Play, all_ended_well
 
 POLICIES = ["fifo", "static-fluid", "dynamic-fluid"]
-TASK = TASKS["cifar10-alexnet"]
-SMALL: dict[str, dict[str, Any]] = {
-    "random": {"candidates": 9, "iterations": 4},
-    "successive-halving": {"candidates": 27, "iterations": 27},
-    "hyperband": {"iterations": 9},
-    "asha": {"candidates": 27, "iterations": 9, "concurrency": 6},
-    "pbt": {"population": 6, "iterations": 9, "interval": 3},
-}
 SYNCHRONOUS = ["random", "successive-halving", "hyperband", "pbt"]
-
-
-class TrueEstimates(Estimates):
-    """Beliefs that are the truth, once a candidate has trained."""
-
-    def __init__(self, truth: Truth) -> None:
-        self._truth = truth
-        self._met = set[int]()
-        self._unheard = set[int]()
-
-    def seen(self, candidate: int, gpus: int, sharers: float, took: Time, first: bool = False) -> None:
-        self._unheard |= {candidate} - self._met
-
-    def news(self) -> dict[int, Runtime]:
-        new = self._unheard
-        self._unheard = set()
-        self._met |= new
-        return {number: self._truth.runtime(number) for number in sorted(new)}
-
-
-class Play:
-    """A search on GPUs that are not there. *more* goes to the backend."""
-
-    def __init__(
-        self,
-        search: str = "random",
-        policy: Any = "fifo",
-        gpus: int = 4,
-        seed: int = 1,
-        target: float | None = None,
-        journal: Journal | None = None,
-        told: bool = True,
-        limits: LiveLimits | None = None,
-        costs: CostsSection | None = None,
-        settings: dict[str, Any] | None = None,
-        moving: Time | None = None,
-        **more: Any,
-    ) -> None:
-        self.truth = Truth(TASK, seed)
-        self.clock = Clock()
-        self.costs = costs or costs_of(0, 0)
-        self.steps: list[Step] = []
-        self.backend = FakeBackend(
-            self.clock, self.truth.runtime, self._worth, gpus, self.costs.starting, self.costs.moving, **more
-        )
-        chosen = policy
-        if isinstance(policy, str):
-            chosen = made(tuning_policies.get(policy), None, field="policy")
-        self.live: LiveTuning = live_tuning(
-            made(searches.get(search), {**SMALL[search], **(settings or {})}, field="search"),
-            RandomSampler(self.truth.space, seed),
-            chosen,
-            self.backend,
-            TASK.goal,
-            target,
-            self.truth.space,
-            TuningState(self.costs.moving if moving is None else moving, self.truth.usual),
-            journal=journal,
-            limits=limits or LiveLimits(progress=FOREVER, patience=100_000 * SECOND),
-            estimates=TrueEstimates(self.truth) if told else Estimates(),
-            record=self.steps.append,
-        )
-        self.truth.values = lambda number: self.live.session.candidates[number].values
-
-    def _worth(self, candidate: int, iterations: int) -> float:
-        return TASK.value(self.truth._parts(candidate), iterations, self.truth.seed, candidate)
-
-    def go(self, until: Callable[[], bool] | None = None) -> Play:
-        play(self.live, self.clock, until=until)
-        return self
-
-    def go_seconds(self, seconds: float) -> Play:
-        """Something happens then, so that the backend has news."""
-        at = round(seconds * SECOND)
-        self.backend.at(seconds, lambda: self.backend.change(self.backend.gpus))
-        return self.go(lambda: self.clock.now >= at)
-
-    @property
-    def rows(self) -> Any:
-        return self.live.state.ledger.rows
-
-    def outcomes(self) -> Counter[Outcome]:
-        return Counter(row.outcome for row in self.rows.values())
-
-    def endings(self) -> list[Any]:
-        return [
-            (each.values, each.source, each.standing, [(one.iterations, one.value) for one in each.history])
-            for each in self.live.session.candidates.values()
-        ]
-
-
-def all_ended_well(played: Play) -> None:
-    session = played.live.session
-    assert session.over == "the search is done"
-    assert Standing.OPEN not in {each.standing for each in session.candidates.values()}
-    assert not played.live.state.open
-    assert played.outcomes()[Outcome.FINISHED] == sum(
-        len(each.history) for each in session.candidates.values()
-    )
-
-
-# the same as simulated
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -158,18 +40,23 @@ def test_live_is_as_simulated(search: str, policy: str) -> None:
     played = Play(search, policy, costs=costs).go()
     expected = simulated(TASK, search, policy, 4, 1, SMALL[search], costs=costs)
     all_ended_well(played)
-    found = played.live.record(policy)
+    record = played.live.record(policy)
     # One that leaves and is given yet another place at that instant never begins at the first, live;
     # simulated, it pays for both. Only PBT meets it here.
     near = 0.01 if (search, policy) == ("pbt", "dynamic-fluid") else 1e-6
-    assert found.end == pytest.approx(expected.end, rel=near)
-    assert found.utilization() == pytest.approx(expected.utilization(), abs=near)
+    assert record.end == pytest.approx(expected.end, rel=near)
+    assert record.utilization() == pytest.approx(expected.utilization(), abs=near)
     if search in SYNCHRONOUS or policy == "fifo":
         assert played.endings() == [
-            (each.values, each.source, each.standing, [(one.iterations, one.value) for one in each.history])
-            for each in expected.candidates
+            (
+                candidate.values,
+                candidate.source,
+                candidate.standing,
+                [(one.iterations, one.value) for one in candidate.history],
+            )
+            for candidate in expected.candidates
         ]
-        assert found.best[-1][1:] == expected.best[-1][1:]
+        assert record.best[-1][1:] == expected.best[-1][1:]
 
 
 def test_a_run_with_nothing_to_wait_for_is_the_simulated_one_to_the_nanosecond() -> None:
@@ -183,7 +70,9 @@ def test_a_run_with_nothing_to_wait_for_is_the_simulated_one_to_the_nanosecond()
 def test_with_what_it_measures_it_does_as_well_as_with_the_truth(search: str) -> None:
     """Trials are slowed by those who share their GPUs; nothing is known before it was seen."""
     known = Play(search, "dynamic-fluid", shared=True, costs=costs_of(0, 100 * MILLISECOND)).go()
-    learnt = Play(search, "dynamic-fluid", shared=True, told=False, costs=costs_of(0, 100 * MILLISECOND)).go()
+    learnt = Play(
+        search, "dynamic-fluid", shared=True, true_estimates=False, costs=costs_of(0, 100 * MILLISECOND)
+    ).go()
     fifo = Play(search, "fifo", shared=True).go()
     ends = [played.live.record("").end for played in (known, learnt, fifo)]
     assert ends[1] < 1.15 * ends[0]
@@ -199,7 +88,7 @@ def test_with_what_it_measures_it_does_as_well_as_with_the_truth(search: str) ->
 def test_a_recording_replays(tmp_path: Path) -> None:
     """What was learnt of moves and iterations is among the events."""
     costs = costs_of(SECOND, 3 * SECOND)
-    played = Play("hyperband", "dynamic-fluid", told=False, shared=True, costs=costs, moving=SECOND)
+    played = Play("hyperband", "dynamic-fluid", true_estimates=False, shared=True, costs=costs, moving=SECOND)
     played.backend.at(30, lambda: played.backend.change((0, 1)))
     played.backend.at(90, lambda: played.backend.change((0, 1, 2, 5)))
     played.go()
@@ -209,9 +98,6 @@ def test_a_recording_replays(tmp_path: Path) -> None:
     engine = Engine(again, made(tuning_policies.get("dynamic-fluid"), None, field="policy"), validate=True)
     assert replay(engine, read_trace(tmp_path / "trace", Event, Action)) is None
     assert again.ledger == played.live.state.ledger
-
-
-# what befalls trials
 
 
 @pytest.mark.parametrize("search", SMALL)
@@ -237,7 +123,7 @@ def test_no_trial_is_lost_when_gpus_and_processes_come_and_go(
         policy,
         checkpoints=checkpoints,
         leaving=leaving * SECOND,
-        told=False,
+        true_estimates=False,
         limits=LiveLimits(retries=99, patience=1000 * SECOND),
     )
     for at, gpus in changes:
@@ -294,19 +180,6 @@ def test_a_failure_is_reported_and_its_gpu_is_free() -> None:
     assert played.outcomes() == {Outcome.FINISHED: 8, Outcome.FAILED: 1}
 
 
-def test_who_failed_is_not_trained_again_by_a_run_that_goes_on(tmp_path: Path) -> None:
-    path = tmp_path / "journal"
-    shelf = Shelf()
-    first = Play("hyperband", "fifo", gpus=2, journal=FileJournal(path, shelf), kept=shelf.all)
-    first.backend.failing = lambda number, at: "out of memory" if number == 0 else ""
-    first.go()
-    again = Play("hyperband", "fifo", gpus=2, journal=FileJournal(path, shelf), kept=shelf.all).go()
-    assert again.endings() == first.endings()
-    assert not again.backend.started
-    assert again.live.session.candidates[0].reason == "out of memory"
-    assert again.outcomes() == first.outcomes()
-
-
 @pytest.mark.parametrize("value", [float("nan"), None])
 def test_a_value_that_is_no_number_is_a_failure(value: float | None) -> None:
     played = Play("random", "fifo")
@@ -314,7 +187,10 @@ def test_a_value_that_is_no_number_is_a_failure(value: float | None) -> None:
     played.backend._worth = lambda number, at: value if number == 3 else honest(number, at)
     played.go()
     assert played.live.session.candidates[3].standing is Standing.FAILED
-    assert sum(each.standing is Standing.COMPLETE for each in played.live.session.candidates.values()) == 8
+    assert (
+        sum(candidate.standing is Standing.COMPLETE for candidate in played.live.session.candidates.values())
+        == 8
+    )
 
 
 def test_a_trial_whose_iteration_never_ends_fails() -> None:
@@ -373,7 +249,7 @@ def test_closing_leaves_nothing_open() -> None:
     played.live.close(played.clock.now, "somebody asked")
     assert played.live.over == "somebody asked"
     assert not played.live.state.open
-    assert Standing.OPEN not in {each.standing for each in played.live.session.candidates.values()}
+    assert Standing.OPEN not in {candidate.standing for candidate in played.live.session.candidates.values()}
     assert played.backend.closed
     record = played.live.record("dynamic-fluid")
     assert record.end == played.clock.now
@@ -406,7 +282,7 @@ def test_a_loop_that_breaks_closes_too() -> None:
 
 
 class Mover:
-    """Puts the first trial on a GPU, moves it when told to, pauses it, and has it go on."""
+    """Puts the first trial on a GPU, moves it when ordered to, pauses it, and has it go on."""
 
     def __init__(self) -> None:
         self.fired: list[str] = []
@@ -446,7 +322,7 @@ def test_moves_and_pauses_are_carried_out_at_the_end_of_iterations() -> None:
         costs=costs_of(SECOND, 3 * SECOND),
         settings={"candidates": 1, "iterations": 40},
         limits=LiveLimits(patience=SECOND),
-        told=False,
+        true_estimates=False,
     )
     played.go()
     assert mover.fired == ["start", "move", "pause", "again"]
@@ -478,104 +354,11 @@ def test_a_trial_that_ends_before_it_hears_that_it_shall_move_has_ended() -> Non
 
 def test_copies_begin_with_the_checkpoints_of_others() -> None:
     played = Play("pbt", "fifo").go()
-    copies = [each for each in played.live.session.candidates.values() if each.source is not None]
+    copies = [
+        candidate for candidate in played.live.session.candidates.values() if candidate.source is not None
+    ]
     assert copies
     for copy in copies:
         first = next(work for work in played.backend.started if work.candidate == copy.number)
         assert first.start is not None
         assert first.start.candidate == copy.source
-
-
-# a run that was killed
-
-
-class Shelf(Checkpoints):
-    def __init__(self) -> None:
-        self.all: set[Checkpoint] = set()
-
-    def kept(self, candidate: int) -> list[int]:
-        return [each.iterations for each in self.all if each.candidate == candidate]
-
-    def clear(self, candidate: int) -> None:
-        self.all -= {each for each in self.all if each.candidate == candidate}
-
-
-@pytest.mark.parametrize("search", SYNCHRONOUS)
-@pytest.mark.parametrize("every", [1, 4, 11])
-def test_a_run_that_is_killed_goes_on_where_it_was(search: str, every: int, tmp_path: Path) -> None:
-    """Again and again. Nothing is trained twice but the iteration that was going on."""
-    whole = Play(search, "dynamic-fluid").go()
-    shelf = Shelf()
-    trained = list[tuple[int, int]]()
-    lives = 0
-    while True:
-        journal = FileJournal(tmp_path / "journal", shelf)
-        played = Play(search, "dynamic-fluid", journal=journal, kept=shelf.all)
-        budget = iter(range(every + 2))
-        played.go(lambda budget=budget: next(budget, None) is None)  # type: ignore[misc]
-        trained += played.backend.trained
-        lives += 1
-        if played.live.over:
-            break
-        assert lives < 1000
-    all_ended_well(played)
-    assert played.endings() == whole.endings()
-    assert played.live.session.best[-1][1:] == whole.live.session.best[-1][1:]
-    assert Counter(trained) == Counter(whole.backend.trained)
-    assert lives > 1
-
-
-def test_a_finished_run_that_is_run_again_trains_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "journal"
-    shelf = Shelf()
-    first, again = (
-        Play("hyperband", "dynamic-fluid", journal=FileJournal(path, shelf), kept=shelf.all).go()
-        for _ in range(2)
-    )
-    assert again.endings() == first.endings()
-    assert not again.backend.started
-    assert again.clock.now == 0
-
-
-def test_what_has_no_checkpoint_or_other_values_is_run_again(tmp_path: Path) -> None:
-    path = tmp_path / "journal"
-    shelf = Shelf()
-    Play("random", "fifo", journal=FileJournal(path, shelf), kept=shelf.all).go()
-    shelf.clear(2)
-    again = Play("random", "fifo", journal=FileJournal(path, shelf), kept=shelf.all).go()
-    assert {work.candidate for work in again.backend.started} == {2}
-    other = Play("random", "fifo", seed=7, journal=FileJournal(path, shelf), kept=shelf.all).go()
-    assert {work.candidate for work in other.backend.started} == set(range(9))
-    assert all(work.start is None for work in other.backend.started)
-
-
-def test_a_torn_line_never_was(tmp_path: Path) -> None:
-    path = tmp_path / "journal"
-    shelf = Shelf()
-    shelf.all.add(Checkpoint(0, 3))
-    values = {"rate": 0.1, "kind": "gru", "none": None, "odd": {1, 2}}
-    FileJournal(path, shelf).began(0, values)
-    shelf.all.add(Checkpoint(0, 3))
-    FileJournal(path, shelf).finished(0, values, 3, 0.5)
-    whole = path.read_bytes()
-    with path.open("ab") as file:
-        file.write(b'{"candidate": 1, "val')
-    journal = FileJournal(path, shelf)
-    known = journal.result(0, values, 3)
-    assert known is not None
-    assert known.value == 0.5
-    assert path.read_bytes() == whole
-    assert journal.result(0, {**values, "rate": 0.2}, 3) is None
-    assert (journal.kept(0, values, 4), journal.kept(0, values, 3), journal.kept(1, values, 4)) == (3, 0, 0)
-
-
-def test_checkpoints_are_files_in_a_folder(tmp_path: Path) -> None:
-    (tmp_path / "4").mkdir()
-    for name in ("1.pt", "12.pt", "3.pt.tmp", "best.pt"):
-        (tmp_path / "4" / name).write_bytes(b"")
-    folder = Checkpoints(tmp_path)
-    assert folder.kept(4) == [1, 12]
-    assert folder.kept(5) == []
-    folder.clear(4)
-    folder.clear(5)
-    assert folder.kept(4) == []

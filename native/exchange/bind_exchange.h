@@ -1,0 +1,178 @@
+// What the threads of a front share, as Python sees it, and what they have counted.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <map>
+#include <memory>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "exchange/audit.h"
+#include "exchange/outcome_names.h"
+
+namespace astrarium::front {
+
+namespace nb = nanobind;
+
+// The exchange, and the shared memory that its tensors lie in.
+struct BoundExchange {
+  Py_buffer memory{};
+  std::unique_ptr<Exchange> exchange;
+
+  BoundExchange(nb::handle view, std::size_t models, std::int64_t most_open, std::size_t origins) {
+    if (PyObject_GetBuffer(view.ptr(), &memory, PyBUF_WRITABLE) != 0) throw nb::python_error();
+    exchange = std::make_unique<Exchange>(static_cast<char*>(memory.buf), static_cast<std::size_t>(memory.len), models,
+                                          most_open, origins);
+  }
+  ~BoundExchange() {
+    {
+      nb::gil_scoped_release release;
+      exchange.reset();
+    }
+    PyBuffer_Release(&memory);
+  }
+  BoundExchange(const BoundExchange&) = delete;
+  BoundExchange& operator=(const BoundExchange&) = delete;
+};
+
+struct Totals {
+  std::int64_t accepted = 0, items = 0, declined = 0;
+  std::map<std::pair<int, int>, std::int64_t> ended;
+  std::vector<std::int64_t> refused = std::vector<std::int64_t>(kRefusals);
+  std::vector<std::int64_t> latency = std::vector<std::int64_t>(TimeHistogram::kBounds.size() + 1), queueing = latency;
+  std::int64_t latency_sum = 0, queueing_sum = 0, success[2] = {}, fail[2] = {}, queue[2] = {};
+
+  void add(const ModelTally& tally) {
+    accepted += tally.accepted.get();
+    items += tally.items.get();
+    declined += tally.declined.get();
+    for (int outcome = 1; outcome < ModelTally::kOutcomes; ++outcome)
+      for (int cause = 0; cause < kCauses; ++cause)
+        if (const auto count = tally.ended[static_cast<std::size_t>(outcome)][static_cast<std::size_t>(cause)].get())
+          ended[{outcome, cause}] += count;
+    for (std::size_t i = 0; i < refused.size(); ++i) refused[i] += tally.refused[i].get();
+    for (std::size_t i = 0; i < latency.size(); ++i) {
+      latency[i] += tally.latency.counts[i].get();
+      queueing[i] += tally.queueing.counts[i].get();
+    }
+    latency_sum += tally.latency.sum.get();
+    queueing_sum += tally.queueing.sum.get();
+    for (const auto& [sum, one] :
+         {std::pair(success, &tally.success), std::pair(fail, &tally.fail), std::pair(queue, &tally.queue)}) {
+      sum[0] += one->count.get();
+      sum[1] += one->ns.get();
+    }
+  }
+};
+
+// Of a model, over all network threads: (accepted, items, declined, {(outcome, cause): calls}, {kind: refused},
+// latency, queueing, success, fail, queue); histograms as (counts, nanoseconds), sums as (count, nanoseconds).
+inline nb::tuple tally(BoundExchange& self, std::size_t model) {
+  Totals totals;
+  for (const auto& origin : self.exchange->origins)
+    totals = origin->counted.read([&] {
+      Totals more = totals;
+      more.add(origin->tallies.at(model));
+      return more;
+    });
+  nb::dict ended, refused;
+  for (const auto& [key, count] : totals.ended) {
+    const std::string_view outcome = outcome_name(key.first), cause = kCauseNames[key.second];
+    ended[nb::make_tuple(nb::str(outcome.data(), outcome.size()), nb::str(cause.data(), cause.size()))] = count;
+  }
+  refused["deadline"] = totals.refused[0];
+  refused["overloaded"] = totals.refused[1];
+  refused["unavailable"] = totals.refused[2];
+  refused["bad_request"] = totals.refused[3];
+  const auto pair = [](const std::int64_t* sum) { return nb::make_tuple(sum[0], sum[1]); };
+  return nb::make_tuple(totals.accepted, totals.items, totals.declined, ended, refused,
+                        nb::make_tuple(totals.latency, totals.latency_sum),
+                        nb::make_tuple(totals.queueing, totals.queueing_sum), pair(totals.success), pair(totals.fail),
+                        pair(totals.queue));
+}
+
+// Calls of an origin that were answered since the *number*-th: the number of the next one, and for each (model, gpu,
+// batch, batch size, in time, (received, admitted, dispatched, started, finished, answered)).
+inline nb::tuple last_calls(BoundExchange& self, std::size_t origin, std::int64_t number) {
+  nb::list found;
+  for (const AnsweredCall& call : self.exchange->origins.at(origin)->last_calls.since(number))
+    found.append(nb::make_tuple(
+        call.model, call.gpu, call.batch, call.batch_size, call.in_time != 0,
+        nb::make_tuple(call.received, call.admitted, call.dispatched, call.started, call.finished, call.answered)));
+  return nb::make_tuple(number, found);
+}
+
+inline void bind_shared(nb::module_& m) {
+  using namespace nb::literals;
+  nb::class_<Arena>(m, "Arena")
+      .def(nb::init<std::size_t>(), "size"_a)
+      .def_prop_ro("size", &Arena::size)
+      .def_prop_ro("used", &Arena::used)
+      .def(
+          "take",
+          [](Arena& self, std::size_t bytes) -> nb::object {
+            const std::int64_t found = self.take(bytes);
+            return found < 0 ? nb::none() : nb::object(nb::int_(found));
+          },
+          "size"_a)
+      .def("give_back", &Arena::give_back, "offset"_a);
+  nb::class_<Admission>(m, "Admission")
+      .def(
+          "admit",
+          [](Admission& self, int model, Time objective, Time received, Time now) {
+            return static_cast<int>(self.admit(model, objective, received, now));
+          },
+          "model"_a, "objective"_a, "received"_a, "now"_a)
+      .def("ended", &Admission::ended, "model"_a)
+      .def("answered", &Admission::answered, "model"_a, "slip"_a)
+      .def("close", &Admission::close, "closed"_a)
+      .def("expect_worker", &Admission::expect_worker, "at"_a)
+      .def("margin", &Admission::margin, "model"_a)
+      .def(
+          "plan", [](Admission& self, const Setup& setup, int gpus, Time now) { self.plan(setup, gpus, now); },
+          "setup"_a, "gpus"_a, "now"_a)
+      .def("look", &Admission::look, "now"_a)
+      .def(
+          "judge",
+          [](Admission& self, int model, Time objective, Time received, Time now) {
+            return static_cast<int>(self.judge(model, objective, received, now));
+          },
+          "model"_a, "objective"_a, "received"_a, "now"_a)
+      .def(
+          "needed", [](const Admission& self, int model) { return self.needed(model); }, "model"_a)
+      .def(
+          "count_answer", [](Admission& self, int model) { self.limit(model).answered(); }, "model"_a)
+      .def("open", [](const Admission& self) { return self.open(); })
+      .def("open_of", [](const Admission& self, int model) { return self.open(model); }, "model"_a);
+}
+
+inline void bind_exchange(nb::module_& m) {
+  using namespace nb::literals;
+  bind_shared(m);
+  nb::class_<BoundExchange>(m, "Exchange")
+      .def(nb::init<nb::handle, std::size_t, std::int64_t, std::size_t>(), "memory"_a, "models"_a, "most_open"_a,
+           "origins"_a)
+      .def_prop_ro("origins", [](BoundExchange& self) { return self.exchange->origins.size(); })
+      .def("tally", &tally, "model"_a)
+      .def(
+          "astray",
+          [](const BoundExchange& self, std::int64_t held, std::int64_t open_in_python) {
+            return astray(*self.exchange, held, open_in_python);
+          },
+          "held"_a, "open_in_python"_a)
+      .def("last_calls", &last_calls, "origin"_a, "since"_a)
+      .def("arriving", [](const BoundExchange& self) { return self.exchange->arriving.load(); })
+      .def_prop_ro(
+          "arena", [](BoundExchange& self) -> Arena& { return self.exchange->arena; },
+          nb::rv_policy::reference_internal)
+      .def_prop_ro(
+          "admission", [](BoundExchange& self) -> Admission& { return self.exchange->admission; },
+          nb::rv_policy::reference_internal);
+}
+
+}  // namespace astrarium::front

@@ -1,0 +1,136 @@
+// Threads that read calls, as Python sees them, whatever they speak.
+#pragma once
+
+#include <fcntl.h>
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <future>
+#include <map>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "exchange/bind_exchange.h"
+#include "front/event_thread.h"
+#include "front/long_way.h"
+#include "front/served_model.h"
+
+namespace astrarium::front {
+
+namespace nb = nanobind;
+
+// They live as long as the exchange: their tickets may come back late.
+template <class Thread, class Shared>
+struct BoundThreads {
+  std::shared_ptr<Shared> shared;
+  std::vector<std::shared_ptr<Thread>> threads;
+  std::size_t first;  // origin of theirs
+
+  BoundThreads(BoundExchange& exchange, std::shared_ptr<Shared> given, const std::vector<int>& listeners,
+               std::size_t first)
+      : shared(std::move(given)), first(first) {
+    for (const int listener : listeners) {
+      const int fd = ::fcntl(listener, F_DUPFD_CLOEXEC, 0);
+      if (fd < 0) throw std::runtime_error("no descriptor for the listener");
+      ::fcntl(fd, F_SETFL, O_NONBLOCK);
+      threads.push_back(std::make_shared<Thread>(shared, static_cast<int>(first + threads.size()), fd));
+      exchange.exchange->kept.push_back(threads.back());
+    }
+  }
+  ~BoundThreads() { stop(); }
+
+  void start() {
+    for (const auto& thread : threads) thread->start();
+  }
+  void stop() {
+    nb::gil_scoped_release release;
+    for (const auto& thread : threads) thread->stop();
+  }
+  void drain() {
+    for (const auto& thread : threads) thread->post([one = thread.get()] { one->drain(); });
+  }
+
+  // Until every thread has done what it was told before.
+  void synchronize() {
+    nb::gil_scoped_release release;
+    std::vector<std::future<void>> done;
+    for (const auto& thread : threads) {
+      auto told = std::make_shared<std::promise<void>>();
+      done.push_back(told->get_future());
+      thread->post([told] { told->set_value(); });
+    }
+    for (auto& one : done) one.wait();
+  }
+
+  void serve(const ServedModel& model) {
+    for (const auto& thread : threads) thread->post([one = thread.get(), model] { one->serve(model); });
+  }
+  void withhold(const std::string& name, const std::string& why) {
+    for (const auto& thread : threads) thread->post([one = thread.get(), name, why] { one->withhold(name, why); });
+  }
+  void read_on() {
+    for (const auto& thread : threads) thread->post([one = thread.get()] { one->read_on(); });
+  }
+
+  Thread& of(ConnectionNumber number) { return *threads.at((number >> 48) - first); }
+};
+
+inline std::vector<protocol::Spec> specs_of(nb::list given) {
+  std::vector<protocol::Spec> found;
+  for (nb::handle one : given) {
+    using Told = std::tuple<std::int64_t, std::int64_t, std::string>;
+    const auto [name, type, shape, told] =
+        nb::cast<std::tuple<std::string, std::string, protocol::Shape, std::optional<Told>>>(one);
+    const protocol::Datatype* known = protocol::datatype(type);
+    if (known == nullptr) throw std::invalid_argument("no datatype " + type);
+    found.push_back({name, known, shape});
+    if (told) found.back().limits = std::make_from_tuple<protocol::Limits>(*told);
+  }
+  return found;
+}
+
+template <class Bound>
+void serve(Bound& self, int index, std::string name, std::string version, nb::list inputs, nb::list outputs,
+           std::int64_t max_batch, Time objective, std::map<std::int64_t, Time> priorities,
+           std::vector<std::string> applications) {
+  if (index < 0 || static_cast<std::size_t>(index) >= self.shared->exchange.models) throw std::out_of_range("index");
+  protocol::Model model{index,     std::move(name), std::move(version),   specs_of(inputs), specs_of(outputs),
+                        max_batch, objective,       std::move(priorities)};
+  self.serve(ServedModel(std::move(model), std::move(applications)));
+}
+
+template <class N>
+nb::class_<N> bind_threads(nb::class_<N> bound) {
+  using namespace nb::literals;
+  return bound.def("start", &N::start)
+      .def("drain", &N::drain)
+      .def("stop", &N::stop)
+      .def("synchronize", &N::synchronize)
+      .def("serve", &serve<N>, "index"_a, "name"_a, "version"_a, "inputs"_a, "outputs"_a, "max_batch"_a, "objective"_a,
+           "priorities"_a, "applications"_a)
+      .def("withhold", &N::withhold, "name"_a, "why"_a)
+      .def("connections", [](N& self) { return self.shared->connections.load(); })
+      .def("held", [](N& self) { return self.shared->held.load(); })
+      .def("turned_away",
+           [](N& self) {
+             std::int64_t found = 0;
+             for (const auto& thread : self.threads) found += thread->turned_away();
+             return found;
+           })
+      .def("fd", [](N& self) { return self.shared->long_way.fd(); })
+      .def("long_way", [](N& self) { return self.shared->long_way.reasons(); })
+      .def("cpu_ns", [](N& self) {
+        std::vector<Time> found;
+        for (const auto& thread : self.threads) found.push_back(thread->cpu_time());
+        return found;
+      });
+}
+
+}  // namespace astrarium::front

@@ -1,0 +1,117 @@
+// The tickets of calls that Python has read, and what the scheduler tells Python: as tuples.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <deque>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "exchange/outcome_names.h"
+#include "scheduler/scheduler.h"
+
+namespace astrarium::front {
+
+namespace nb = nanobind;
+
+inline std::vector<Written> read_shapes(nb::handle given) {
+  std::vector<Written> found;
+  if (given.is_none()) return found;
+  for (nb::handle one : given) found.push_back({nb::cast<protocol::Shape>(one[0]), nb::cast<std::size_t>(one[1])});
+  return found;
+}
+
+inline nb::list told_row(const std::vector<Written>& row) {
+  nb::list shapes;
+  for (const Written& one : row) {
+    nb::list shape;
+    for (const std::int64_t dimension : one.shape) shape.append(dimension);
+    shapes.append(nb::make_tuple(nb::tuple(shape), one.bytes));
+  }
+  return shapes;
+}
+
+inline nb::object told_shapes(const std::vector<std::vector<Written>>& rows) {
+  if (rows.empty()) return nb::none();
+  nb::list all;
+  for (const auto& row : rows) all.append(told_row(row));
+  return all;
+}
+
+// The tickets of calls that Python has read: the last origin.
+class PythonTickets {
+ public:
+  Ticket* make() {
+    if (spare_.empty()) return &all_.emplace_back();
+    Ticket* ticket = spare_.back();
+    spare_.pop_back();
+    ticket->clear();
+    return ticket;
+  }
+  void free(Ticket* ticket) { spare_.push_back(ticket); }
+
+ private:
+  std::deque<Ticket> all_;  // which stay where they are
+  std::vector<Ticket*> spare_;
+};
+
+inline void fill(Ticket& ticket, std::int64_t number, int model, int rows, int application,
+                 std::pair<Time, Time> moments, std::tuple<std::size_t, std::size_t, std::size_t> rooms,
+                 nb::handle shapes) {
+  ticket.number = number;
+  ticket.model = model;
+  ticket.rows = rows;
+  ticket.application = application;
+  std::tie(ticket.received, ticket.deadline) = moments;
+  std::tie(ticket.block, ticket.replies, ticket.reply_bytes) = rooms;
+  ticket.inputs = read_shapes(shapes);
+}
+
+// (number, outcome, cause, reason, shapes of the answers by row, retried, its batch).
+inline nb::tuple told(const Ticket& ticket) {
+  const auto batch = nb::make_tuple(ticket.batch, ticket.gpu, ticket.batch_size, ticket.dispatched, ticket.planned_end,
+                                    ticket.started, ticket.finished);
+  const bool says_it = ticket.cause == Cause::kOther;  // the policy's own words
+  const std::string cause = says_it ? ticket.reason : std::string(name_of(ticket.cause));
+  return nb::make_tuple(ticket.number, static_cast<int>(ticket.outcome), cause, ticket.reason,
+                        told_shapes(ticket.reply_shapes), ticket.retried, batch);
+}
+
+// (model, calls, certain).
+inline nb::tuple told(const Blame& blame) { return nb::make_tuple(blame.model, blame.calls, blame.certain); }
+
+// [(model, digest, since, until, reason)].
+inline nb::list told(const std::vector<QuarantinedInput>& inputs) {
+  nb::list found;
+  for (const QuarantinedInput& one : inputs)
+    found.append(nb::make_tuple(one.model, one.digest, one.since, one.until, one.reason));
+  return found;
+}
+
+// What BatchesDone in astrarium.server.control.accounts.model_accounts holds, and how long the last batches kept their
+// GPUs.
+inline nb::tuple told(const ModelBatches& one) {
+  nb::list execution, last;
+  nb::dict computing;
+  for (const std::int64_t count : one.execution) execution.append(count);
+  for (std::size_t size = 0; size < one.computing.size(); ++size)
+    if (const auto& [count, time] = one.computing[size]; count) computing[nb::int_(size)] = nb::make_tuple(count, time);
+  for (const KeptGpu& kept : one.last) last.append(nb::make_tuple(kept.finished, kept.size, kept.kept));
+  return nb::make_tuple(nb::make_tuple(execution, one.gathering, one.writing, computing), last);
+}
+
+// ([(model, its batches, the last of them)], [(GPU, when a second began, how long it was busy in it)]).
+inline nb::tuple told(const BatchBooks& books) {
+  nb::list models, busy;
+  for (std::size_t model = 0; model < books.models.size(); ++model)
+    if (!books.models[model].last.empty()) models.append(nb::make_tuple(model) + told(books.models[model]));
+  for (std::size_t gpu = 0; gpu < books.busy.size(); ++gpu)
+    for (const auto& [began, time] : books.busy[gpu]) busy.append(nb::make_tuple(gpu, began, time));
+  return nb::make_tuple(models, busy);
+}
+
+}  // namespace astrarium::front
