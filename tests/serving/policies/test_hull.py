@@ -9,10 +9,10 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from astrarium._testing import HullQueue as NativeQueue
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from astrarium._testing import HullQueue as NativeQueue
 from astrarium.serving.policies.orloj import hull
 from astrarium.serving.policies.orloj.hull import HullNode, HullQueue
 from tests.support.naive_queue import NaiveQueue
