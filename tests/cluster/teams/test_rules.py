@@ -87,9 +87,6 @@ def reasons(played: Played, kind: type[Grant] | type[Revoke], app: int) -> list[
     ]
 
 
-# what jobs could use
-
-
 @BOUNDED
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(0, 3)), max_size=4), st.integers(0, 12))
 def test_usable_counts_are_all_sums_of_jobs(sizes: list[tuple[int, int]], most: int) -> None:
@@ -132,9 +129,6 @@ def test_what_is_there_is_divided_by_right_and_then_by_weight(
             for other in claims:
                 most = max(0, shares[other.team] - other.entitled - 1)
                 assert most / other.rule.weight <= (lent / each.rule.weight) + 1e-9
-
-
-# quotas and weights
 
 
 def test_a_team_has_what_it_is_guaranteed_and_others_borrow_the_rest() -> None:
@@ -198,9 +192,6 @@ def test_gangs_that_cannot_share_take_turns() -> None:
     )
 
 
-# min_run, max_run, priorities
-
-
 def test_what_runs_is_left_alone_for_its_min_run() -> None:
     rules = Rules({"red": Team(), "blue": Team(4)})
     apps = [(0, app(0, "red", 100, 4, min_run=30 * MINUTE)), (5, app(1, "blue", 10, 4))]
@@ -249,9 +240,6 @@ def test_a_higher_priority_goes_first_in_its_team_only(name: str) -> None:
         assert "app red-2 waits, which has priority 1 in the same team" in reasons(played, Revoke, 0)
 
 
-# budgets
-
-
 def test_usage_fades() -> None:
     usage = FadingUsage(float(DAY))
     usage.add(2, 1000 * DAY)
@@ -291,9 +279,6 @@ def test_a_hard_budget_is_never_exceeded(gpu_hours: float, over: int, jobs: int,
         assert usage.total <= budget.limit * (1 + 1e-9)
         follow(state, step)
     assert played.state.ledger.rows[0].outcome is Outcome.FINISHED
-
-
-# reservations
 
 
 @pytest.mark.parametrize("name", LEASED)
@@ -336,9 +321,6 @@ def test_reservations_come_again() -> None:
         27 * HOUR,
         27 * HOUR,
     )
-
-
-# in words
 
 
 def told(rules: Rules, gpus: int, apps: Iterable[tuple[float, App]], at: float) -> dict[str, str]:

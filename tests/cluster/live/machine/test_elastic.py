@@ -106,9 +106,6 @@ def test_a_job_that_drains_with_a_wish_pending_leaves() -> None:
     assert play.live.drain()
 
 
-# real processes
-
-
 def test_both_sides_know_the_files_by_the_same_names() -> None:
     assert (job_files.GPUS, job_files.USED) == (leased.GPUS, leased.USED)
 
