@@ -23,13 +23,12 @@ from astrarium.cluster.teams.usage import FadingUsage
 from astrarium.cluster.world import ClusterWorld
 from astrarium.core.choice import Choice, chosen
 from astrarium.core.engine import Engine
-from astrarium.core.quantities import SECOND, Duration, Time
-from astrarium.core.trace import Step
+from astrarium.core.quantities import Duration, Time
 from astrarium.run.simulate import simulate
 from astrarium.testing.cluster import Played, play
 from astrarium.testing.conformance import BOUNDED
+from tests.support.cluster.shared_cluster import MINUTE, app, follow
 
-MINUTE = 60 * SECOND
 LEASED = ("tiresias", "fifo", "astrarium", "themis", "max-min", "tiresias-2d")
 
 
@@ -38,27 +37,12 @@ def policy(name: str = "tiresias", **parameters: Any) -> Allocator:
     return made
 
 
-def app(number: int, team: str, minutes: float, gpus: int = 1, jobs: int = 1, **limits: Any) -> App:
-    """Return an app of jobs that take so many minutes each."""
-    found = single(number, f"{team}-{number}", round(minutes * MINUTE), gpus, team=team)
-    ((job,),) = found.phases
-    phase = tuple(msgspec.structs.replace(job, id=place) for place in range(jobs))
-    return msgspec.structs.replace(found, phases=(phase,), **limits)
-
-
 def shared(
     rules: Rules, gpus: int, apps: Iterable[tuple[float, App]], name: str = "tiresias", **parameters: Any
 ) -> Played:
     """Play apps that come after so many minutes on one machine."""
     arrivals = [(round(at * MINUTE), AppArrived(each)) for at, each in apps]
     return play(TeamSharing(policy(name, **parameters), rules), [Machine(0, gpus)], arrivals, ClusterWorld())
-
-
-def follow(state: ClusterState, step: Step) -> None:
-    for event in step.events:
-        state.apply(step.now, event)
-    for action in step.actions:
-        state.commit(step.now, action)
 
 
 def held(played: Played, at: float) -> dict[str, int]:
