@@ -73,9 +73,6 @@ def finished(home: Path, code: str, run: int = 1, **options: Any) -> LocalBacken
     return one
 
 
-# 1: commands as root
-
-
 def test_orders_lie_where_only_root_can_write(home: Path, open_path: Path) -> None:
     """A part's folder that Mallory has made first is not the one that is looked at."""
     finished(home, "pass")
@@ -126,9 +123,6 @@ def test_the_state_folder_is_not_where_others_can_replace_it(open_path: Path) ->
         check_above("live.state", open_path / "open" / "here.state")
 
 
-# 2: files of root's, by the logs
-
-
 def read(home: Path) -> bytes:
     logs = dict.fromkeys(log_names(home, "0-app"), 0)
     return b"".join(piece.body for piece in read_logs(home, "0-app", logs))
@@ -160,9 +154,6 @@ def test_logs_are_read_as_their_owner(home: Path) -> None:
     assert read(home) == b"words\n"
 
 
-# 3: files of root's overwritten
-
-
 def test_what_an_elastic_job_is_told_is_written_as_its_owner(home: Path, secret: Path) -> None:
     """Links in the place of every draft that could be written lead to a file of root's."""
     code = f"""
@@ -182,9 +173,6 @@ time.sleep(0.5)
     assert seen(one, 1, lambda run: run.run == 2 or bool(run.ended)).run == 2
     assert seen(one, 1).ended == "finished"
     assert secret.read_text() == SECRET
-
-
-# 4: one job freezes the cluster
 
 
 def bytes_read() -> int:
@@ -213,9 +201,6 @@ def test_what_a_job_puts_into_its_folder_blocks_nobody(
     assert secret.read_text() == SECRET
 
 
-# 5, 6: another's app ended, or kept from starting
-
-
 FORGE = """
 victim = {'key': [1, 0, 1], 'app': 'victim', 'gpus': [1], 'parts': [{'machine': 'left', 'gpus': [1]}],
           'task': {'command': ['true']}}
@@ -241,9 +226,6 @@ def test_a_checkpoint_of_another_is_not_announced(open_path: Path) -> None:
         assert list(all_held(place.parent)) == []
         waited(lambda: office.backend.look())
         assert office.backend._newest("1-victim/job-0") is None
-
-
-# 7, 9: locks, and who may look
 
 
 def test_nobody_else_can_lock_what_is_ours(home: Path) -> None:
@@ -278,9 +260,6 @@ def test_everything_is_for_our_user_alone(open_path: Path, shared: bool) -> None
     for path in (home, *home.rglob("*")):
         seen = stat.S_IMODE(path.lstat().st_mode)
         assert seen & 0o077 == (0o011 if path in passable else 0) or path.is_socket(), (path, oct(seen))
-
-
-# a cluster, with all of this at once
 
 
 LIVE = f"""\
@@ -324,9 +303,6 @@ def test_an_arbiter_and_another_user_go_on_beside_an_attacker(
         assert logs == []
         assert "needs an operator" in as_user(MALLORY, lambda: unix_client(home).logs("victim", {}))  # type: ignore[union-attr]
         assert "Permission denied" in as_user(MALLORY, lambda: os.listdir(home / "apps" / "1-victim"))
-
-
-# what holds all of this
 
 
 def test_only_processes_of_owners_open_what_jobs_can_write() -> None:

@@ -40,8 +40,8 @@ from astrarium.core.choice import Choice, chosen
 from astrarium.core.engine import Engine
 from astrarium.core.quantities import SECOND
 from astrarium.run.replay import replay
-from tests.cluster.live.test_arbiter import House
 from tests.support.cluster.backend import backend, order, result, seen, words
+from tests.support.cluster.virtual_cluster import VirtualCluster
 
 pytest_plugins = ("tests.support.cluster.fixtures",)
 
@@ -438,18 +438,18 @@ def no_room(code: int = sqlite3.SQLITE_FULL) -> sqlite3.OperationalError:
     return error
 
 
-def check_house(house: House, policy: str = "tiresias") -> None:
-    assert set(house.outcomes().values()) == {"finished"}
+def check_ended_well(cluster: VirtualCluster, policy: str = "tiresias") -> None:
+    assert set(cluster.outcomes().values()) == {"finished"}
     for table in ("leases", "runs"):
-        assert house.count(table, "outcome = 'open' OR ended IS NULL") == 0
-    assert house.count("runs", "outcome IN ('lost', 'failed')") == 0
-    started = house.backend.started
-    assert house.count("runs", "outcome != 'unstarted'") == len(started) == len(set(started))
+        assert cluster.count(table, "outcome = 'open' OR ended IS NULL") == 0
+    assert cluster.count("runs", "outcome IN ('lost', 'failed')") == 0
+    started = cluster.backend.started
+    assert cluster.count("runs", "outcome != 'unstarted'") == len(started) == len(set(started))
     parameters = {"fifo": {}, "max-min": {"round": "5s"}}.get(policy, {"lease": "5s"})
     fresh = Engine(
         ClusterState(FixedSlowdowns()), Arbiter(chosen(cluster_policies, Choice(policy, parameters)))
     )
-    assert replay(fresh, house.office.store.steps()) is None
+    assert replay(fresh, cluster.arbiter.store.steps()) is None
 
 
 @pytest.mark.parametrize("policy", ["fifo", "tiresias", "themis", "max-min", "astrarium"])
@@ -457,11 +457,11 @@ def test_a_step_that_finds_no_room_is_written_later_and_nothing_is_ordered_befor
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str
 ) -> None:
     """Every third step fails some times over, after the rows of it were written, and at the commit."""
-    house = House(tmp_path, policy)
+    cluster = VirtualCluster(tmp_path, policy)
     for number in range(4):
-        house.submit(f"app {number}", 1 + number % 3)
-    house.submit("huge", 9)
-    store = house.office.store
+        cluster.submit(f"app {number}", 1 + number % 3)
+    cluster.submit("huge", 9)
+    store = cluster.arbiter.store
     writes = 0
     failures = 0
     real = store._rows.write
@@ -475,94 +475,97 @@ def test_a_step_that_finds_no_room_is_written_later_and_nothing_is_ordered_befor
 
     monkeypatch.setattr(store._rows, "write", sometimes)
     for _ in range(1500):
-        house.clock.pass_seconds(0.5)
-        before = list(house.backend.started), {key: run.leaves_at for key, run in house.backend.runs.items()}
+        cluster.clock.pass_seconds(0.5)
+        before = (
+            list(cluster.backend.started),
+            {key: run.leaves_at for key, run in cluster.backend.runs.items()},
+        )
         try:
-            house.office.turn()
+            cluster.arbiter.turn()
         except sqlite3.OperationalError:
             failures += 1
             assert store.behind
-            assert not house.office.idle
+            assert not cluster.arbiter.idle
             assert before == (
-                house.backend.started, {key: run.leaves_at for key, run in house.backend.runs.items()}
+                cluster.backend.started, {key: run.leaves_at for key, run in cluster.backend.runs.items()}
             )  # fmt: skip
-        if house.office.idle:
+        if cluster.arbiter.idle:
             break
     assert failures > 10
-    check_house(house, policy)
-    [answer] = house.rows("SELECT answer FROM inbox WHERE answer LIKE 'refused%'")
+    check_ended_well(cluster, policy)
+    [answer] = cluster.rows("SELECT answer FROM inbox WHERE answer LIKE 'refused%'")
     assert answer["answer"] == "refused: gpus: expected at most 4 (got 9)"
 
 
 def test_a_store_that_is_really_full(tmp_path: Path) -> None:
     """SQLite says so by itself: its file may not grow. It is left as it is, and goes on when it may."""
-    house = House(tmp_path)
-    house.submit("a", 2)
-    house.go(2)
-    store = house.office.store
-    [pages] = house.office.store._db.execute("PRAGMA page_count").fetchone()
+    cluster = VirtualCluster(tmp_path)
+    cluster.submit("a", 2)
+    cluster.go(2)
+    store = cluster.arbiter.store
+    [pages] = cluster.arbiter.store._db.execute("PRAGMA page_count").fetchone()
     store._db.execute(f"PRAGMA max_page_count = {pages}")
-    store.answer_later(house.submit("huge", 9), "x" * 10**6)
+    store.answer_later(cluster.submit("huge", 9), "x" * 10**6)
     for _ in range(3):
-        house.clock.pass_seconds(0.5)
+        cluster.clock.pass_seconds(0.5)
         with pytest.raises(sqlite3.OperationalError, match="full") as found:
-            house.office.turn()
+            cluster.arbiter.turn()
         assert found.value.sqlite_errorcode == sqlite3.SQLITE_FULL
         assert store.behind
     store._db.execute(f"PRAGMA max_page_count = {pages + 1000}")
-    house.go(60)
+    cluster.go(60)
     assert not store.behind
-    check_house(house)
+    check_ended_well(cluster)
 
 
 def test_an_arbiter_that_dies_with_a_step_that_was_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    house = House(tmp_path)
+    cluster = VirtualCluster(tmp_path)
     for number in range(3):
-        house.submit(f"app {number}", 2)
-    house.go(7)
-    monkeypatch.setattr(house.office.store._rows, "write", failing(99, no_room(), lambda *_: None))
-    steps = house.count("steps")
+        cluster.submit(f"app {number}", 2)
+    cluster.go(7)
+    monkeypatch.setattr(cluster.arbiter.store._rows, "write", failing(99, no_room(), lambda *_: None))
+    steps = cluster.count("steps")
     with pytest.raises(sqlite3.OperationalError):
-        house.go(20)
-    house.clock.pass_seconds(30)
-    assert house.count("steps") == steps
-    house.die_and_come_back()
-    house.go(300)
-    assert set(house.outcomes().values()) == {"finished"}
-    assert house.count("runs", "outcome = 'open'") == house.count("leases", "outcome = 'open'") == 0
+        cluster.go(20)
+    cluster.clock.pass_seconds(30)
+    assert cluster.count("steps") == steps
+    cluster.die_and_come_back()
+    cluster.go(300)
+    assert set(cluster.outcomes().values()) == {"finished"}
+    assert cluster.count("runs", "outcome = 'open'") == cluster.count("leases", "outcome = 'open'") == 0
 
 
 def test_a_slow_disk_makes_nobody_dead_and_no_lease_end_twice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every write takes longer than a lease."""
-    house = House(tmp_path)
+    cluster = VirtualCluster(tmp_path)
     for number in range(3):
-        house.submit(f"app {number}", 2)
-    real = house.office.store.write
+        cluster.submit(f"app {number}", 2)
+    real = cluster.arbiter.store.write
 
     def slowly(*given: Any) -> None:
-        house.clock.pass_seconds(7)
+        cluster.clock.pass_seconds(7)
         real(*given)
 
-    monkeypatch.setattr(house.office.store, "write", slowly)
-    house.go(300)
-    check_house(house)
-    assert house.count("leases", "outcome = 'lost'") == 0
-    assert house.count("decisions", "what = 'lost'") == 0
+    monkeypatch.setattr(cluster.arbiter.store, "write", slowly)
+    cluster.go(300)
+    check_ended_well(cluster)
+    assert cluster.count("leases", "outcome = 'lost'") == 0
+    assert cluster.count("decisions", "what = 'lost'") == 0
 
 
 def test_closing_without_room_leaves_the_status_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    house = House(tmp_path)
-    house.submit("a")
-    house.go(2)
-    monkeypatch.setattr(house.office.store, "_put", failing(9, no_room(), lambda *_: None))
-    house.office.close()
-    assert '"arbiter":true' in house.rows("SELECT value FROM meta WHERE key = 'status'")[0]["value"]
+    cluster = VirtualCluster(tmp_path)
+    cluster.submit("a")
+    cluster.go(2)
+    monkeypatch.setattr(cluster.arbiter.store, "_put", failing(9, no_room(), lambda *_: None))
+    cluster.arbiter.close()
+    assert '"arbiter":true' in cluster.rows("SELECT value FROM meta WHERE key = 'status'")[0]["value"]
 
 
 # what the operator hears
@@ -572,7 +575,7 @@ def test_closing_without_room_leaves_the_status_before(
 def disk_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[DiskWait, Clock]:
     clock = Clock()
     monkeypatch.setattr("astrarium.cluster.live.disk_wait.time", clock)
-    return DiskWait(tmp_path, House(tmp_path).office, lambda what, took: None), clock
+    return DiskWait(tmp_path, VirtualCluster(tmp_path).arbiter, lambda what, took: None), clock
 
 
 def tried(wait: DiskWait, *errors: Exception) -> None:
@@ -621,23 +624,23 @@ def test_a_slow_turn_is_told_and_a_broken_store_is_not_waited_for(
 def test_that_it_waits_is_an_event_when_that_can_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    house = House(tmp_path)
+    cluster = VirtualCluster(tmp_path)
     waits = list[float]()
-    one = DiskWait(tmp_path, house.office, lambda what, took: waits.append(took / SECOND))
-    real = house.office.store.tell
-    tell = failing(4, no_room(), house.office.store.tell)
-    monkeypatch.setattr(house.office.store, "tell", tell)
-    began = house.office.now()
+    one = DiskWait(tmp_path, cluster.arbiter, lambda what, took: waits.append(took / SECOND))
+    real = cluster.arbiter.store.tell
+    tell = failing(4, no_room(), cluster.arbiter.store.tell)
+    monkeypatch.setattr(cluster.arbiter.store, "tell", tell)
+    began = cluster.arbiter.now()
     for _ in range(4):
         tried(one, no_room())
-        house.clock.pass_seconds(1)
+        cluster.clock.pass_seconds(1)
     assert waits == [0, 1, 2]
-    assert not house.count("events", "kind = 'arbiter_waits'")
+    assert not cluster.count("events", "kind = 'arbiter_waits'")
     for _ in range(3):
         with one.waited_for():
             pass
-    monkeypatch.setattr(house.office.store, "tell", real)
-    found = house.rows("SELECT at, kind, name, reason FROM events WHERE kind != 'arbiter_started'")
+    monkeypatch.setattr(cluster.arbiter.store, "tell", real)
+    found = cluster.rows("SELECT at, kind, name, reason FROM events WHERE kind != 'arbiter_started'")
     assert [(each["at"] - began, each["kind"], each["name"]) for each in found] == [
         (1 * SECOND, "arbiter_waits", "arbiter 1"),
         (4 * SECOND, "arbiter_goes_on", "arbiter 1"),
@@ -645,6 +648,6 @@ def test_that_it_waits_is_an_event_when_that_can_be_written(
     assert found[0]["reason"].startswith(f"{tmp_path} cannot be written (")
     assert found[0]["reason"].endswith("MB are needed")
     assert (found[1]["reason"], waits[-1]) == ("it has waited 3 s", 0)
-    house.die_and_come_back()
-    [begins] = house.rows("SELECT reason FROM events ORDER BY id DESC LIMIT 1")
+    cluster.die_and_come_back()
+    [begins] = cluster.rows("SELECT reason FROM events ORDER BY id DESC LIMIT 1")
     assert "the one before left without a word" in begins["reason"]
