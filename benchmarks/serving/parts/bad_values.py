@@ -30,9 +30,11 @@ sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
 from _ours import metrics
 from _shared import Row, keep, parser, say, show
 from load import Limits, Records, Result, Template, offer, read_records
+from on_gpu.models import MODELS, requests
+from on_gpu.scenario import written
+from on_gpu.servers import OnGpu
 from peers.peer import Place, Running, Settings
 
-from gpu import MODELS, OnGpu, requests, written
 from run import cpu
 
 EVERY_S = 1.0

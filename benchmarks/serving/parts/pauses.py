@@ -26,9 +26,8 @@ import numpy.typing as npt
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
 
 from load import offer, read_records
+from on_gpu.load_on_server import stolen
 from peers import Ours, Settings
-
-from gpu import stolen
 
 GPUS = 4
 QUARTER_S = 0.25
