@@ -25,28 +25,41 @@ IDLE = 300  # connections at once
 STRANGERS = 100  # connections at once
 
 
+class Poll(NamedTuple):
+    at: float  # by the monotonic clock, as the client asked for the status
+    took: float  # seconds until the answer
+
+
+class LogsRead(NamedTuple):
+    """What a user has read of the logs of its own apps, and whether it was refused those of others."""
+
+    size: int  # bytes
+    leaked: int  # pieces with words of a guarded file
+    refused: bool
+
+
 class Child(NamedTuple):
-    """A process of a user, and a file without a name in which it tells something, a line each."""
+    """A process of a user, and a file without a name to which it writes its results, a line each."""
 
     process: int
     file: int
 
-    def told(self) -> list[Any]:
-        """Wait for its end, and return what it has told."""
+    def results(self) -> list[Any]:
+        """Wait for its end, and return what it has written."""
         os.waitpid(self.process, 0)
-        return self.told_so_far()
+        return self.results_so_far()
 
-    def told_so_far(self) -> list[Any]:
+    def results_so_far(self) -> list[Any]:
         words = os.pread(self.file, os.fstat(self.file).st_size, 0)
         return [json.loads(line) for line in words.splitlines()]
 
     def end(self) -> list[Any]:
         os.kill(self.process, signal.SIGKILL)
-        return self.told()
+        return self.results()
 
 
 def as_user(user: int, do: Callable[[Callable[[Any], None]], None]) -> Child:
-    """Have a function run in a process of a user; what it hands to its argument is told, a line each."""
+    """Have a function run in a process of a user; what it hands to its argument is kept, a line each."""
     parent = os.getpid()
     file = os.memfd_create("told", os.MFD_CLOEXEC)
     child = os.fork()
