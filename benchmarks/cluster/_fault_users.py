@@ -80,7 +80,7 @@ def _write(file: int, words: Any) -> None:
 
 
 @contextlib.contextmanager
-def asked(home: Path) -> Any:
+def client_of(home: Path) -> Any:
     """Hand out a connection to the arbiter, as soon as one answers."""
     while (client := unix_client(home)) is None:
         time.sleep(0.1)
@@ -102,7 +102,7 @@ def submit(home: Path, bodies: Sequence[dict[str, Any]], pause: float, tell: Cal
 def _submitted(home: Path, body: dict[str, Any]) -> str | None:
     """Return "accepted", why an app was refused, or None: the arbiter has died meanwhile."""
     try:
-        with asked(home) as client:
+        with client_of(home) as client:
             answer: str | None = client.send("app", body, 20.0)
     except (AstrariumError, OSError):
         return None
@@ -113,7 +113,7 @@ def _submitted(home: Path, body: dict[str, Any]) -> str | None:
 def poll(home: Path, tell: Callable[[Any], None]) -> None:
     """Ask for the status again and again, and tell when that was and how long the answer took."""
     while True:
-        with contextlib.suppress(AstrariumError, OSError), asked(home) as client:
+        with contextlib.suppress(AstrariumError, OSError), client_of(home) as client:
             at = time.monotonic()
             client.status()
             tell([at, time.monotonic() - at])
@@ -123,7 +123,7 @@ def poll(home: Path, tell: Callable[[Any], None]) -> None:
 def flood(home: Path, count: int, words: bytes, tell: Callable[[Any], None]) -> None:
     """Hold so many connections that say nothing more than this, and let go of them, again and again."""
     while True:
-        with asked(home):
+        with client_of(home):
             pass  # there is an arbiter
         held = [
             connection
@@ -155,7 +155,7 @@ def read_logs(
     """Tell how many bytes the logs of our apps have, in how many of them the token stands, and whether those
     of an app of the other team were refused."""
     size = leaked = 0
-    with asked(home) as client:
+    with client_of(home) as client:
         for app in apps:
             before = b""
             for piece in client.logs(app, {})[1]:
