@@ -74,9 +74,6 @@ def test_a_head_and_a_message_may_come_in_many_padded_frames(piece: int) -> None
     run(ask())
 
 
-# The same calls by network threads and by grpc.aio
-
-
 async def told_by_each_way(
     path: str, data: bytes, limits: HttpLimits | None = None, **more: Any
 ) -> list[Any]:
@@ -162,9 +159,6 @@ def test_metadata_has_the_same_limit_on_each_way(size: int, fits: bool) -> None:
             assert isinstance(told, bytes) if fits else told[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
 
     run(compare())
-
-
-# What network threads refuse themselves
 
 
 def test_a_deadline_of_the_call_brings_the_objective_forward() -> None:
