@@ -112,11 +112,15 @@ def flood(home: Path, count: int, words: bytes, tell: Callable[[Any], None]) -> 
     while True:
         with asked(home):
             pass  # there is an arbiter
-        held = [each for each in (_connected(home, words) for _ in range(count)) if each is not None]
+        held = [
+            connection
+            for connection in (_connected(home, words) for _ in range(count))
+            if connection is not None
+        ]
         tell(len(held))
         time.sleep(8)
-        for each in held:
-            each.close()
+        for connection in held:
+            connection.close()
         time.sleep(4)
 
 
@@ -137,15 +141,15 @@ def read_logs(
 ) -> None:
     """Tell how many bytes the logs of our apps have, in how many of them the token stands, and whether those
     of an app of the other team were refused."""
-    size = found = 0
+    size = leaked = 0
     with asked(home) as client:
         for app in apps:
             before = b""
             for piece in client.logs(app, {})[1]:
                 size = size + len(piece.body)
-                found = found + (token in before + piece.body)
+                leaked = leaked + (token in before + piece.body)
                 before = piece.body[-len(token) :]
-        tell([size, found, _refused(client, others)])
+        tell([size, leaked, _refused(client, others)])
 
 
 def _refused(client: Client, app: str) -> bool:

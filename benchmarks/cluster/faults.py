@@ -60,14 +60,14 @@ ORPHANS = "daemons whose keeper was killed, and which are left"
 
 
 def main() -> int:
-    given = _arguments()
+    options = _arguments()
     if os.geteuid() != 0:
         sys.exit("faults.py runs jobs as other users: it must be root")
     with cluster_place() as place:
-        cluster = FaultyCluster(place, Random(given.seed))
-        apps = drawn(given.apps, given.every, Random(given.seed))
+        cluster = FaultyCluster(place, Random(options.seed))
+        apps = drawn(options.apps, options.every, Random(options.seed))
         try:
-            rows = played(cluster, apps, given)
+            rows = played(cluster, apps, options)
         finally:
             cluster.clear()
     print(table(rows))
@@ -75,11 +75,11 @@ def main() -> int:
 
 
 def table(rows: Sequence[Row]) -> str:
-    lines = [("what", "seen", "must be"), ("---",) * 3]
+    rows_of_cells = [("what", "seen", "must be"), ("---",) * 3]
     for row in rows:
         law = "" if row.bar is None else f"{number(row.bar)}{'' if row.met else ' (BROKEN)'}"
-        lines.append((row.what, f"{number(row.median)} {row.unit}".strip(), law))
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        rows_of_cells.append((row.what, f"{number(row.median)} {row.unit}".strip(), law))
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in rows_of_cells)
 
 
 def drawn(count: int, every: int, rng: Random) -> list[FaultApp]:
@@ -92,17 +92,17 @@ def drawn(count: int, every: int, rng: Random) -> list[FaultApp]:
     return apps
 
 
-def played(cluster: FaultyCluster, apps: Sequence[FaultApp], given: argparse.Namespace) -> list[Row]:
+def played(cluster: FaultyCluster, apps: Sequence[FaultApp], options: argparse.Namespace) -> list[Row]:
     began = time.monotonic()
     cluster.start()
-    users = [cluster.submitting(apps, user, given.seconds) for user in USERS]
+    users = [cluster.submitting(apps, user, options.seconds) for user in USERS]
     others = cluster.others()
-    cluster.suffer(given.seconds)
+    cluster.suffer(options.seconds)
     cluster.rest(users, apps, others)
     asked = others["poll"].end()
     logs = [cluster.logs(apps, user).told() for user in USERS]
     cluster.leave()
-    rows = list(cluster.broken(apps, [each for told in logs for each in told]))
+    rows = list(cluster.broken(apps, [log for of_user in logs for log in of_user]))
     return [*rows, *cluster.counted(apps, asked, time.monotonic() - began)]
 
 
@@ -143,7 +143,7 @@ class FaultyCluster:
     def _guarded(self) -> dict[str, Any]:
         """Return when each thing that nobody may touch was last read and changed."""
         places = ("canary", *(f"home-{user}" for user in USERS))
-        return {name: seen for each in places for name, seen in state(self.place / each).items()}
+        return {name: seen for place in places for name, seen in state(self.place / place).items()}
 
     def _write_file(self) -> None:
         teams = {team: [str(user)] for user, team in USERS.items()}
@@ -267,14 +267,14 @@ class FaultyCluster:
 
     def _keepers(self) -> list[int]:
         """Return keepers of this cluster; runners look the same, and are the users'."""
-        found = []
+        keepers = []
         for path in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
                 words = (path / "cmdline").read_bytes().split(b"\0")
                 if b"keep" in words and os.fsencode(self.jobs) in words[-2]:
-                    found.append(int(path.name))
+                    keepers.append(int(path.name))
         users = left_over()
-        return [process for process in found if process not in users]
+        return [process for process in keepers if process not in users]
 
     def _fill(self) -> None:
         if self.small:
@@ -296,25 +296,25 @@ class FaultyCluster:
             self.wait(0.5)
         for user in users:
             user.end()
-        for name, told in (("idle", "idle connections of a user"), ("stranger", "connections of a stranger")):
-            self.counts[f"{told} at once"] = max(others[name].end(), default=0)
+        for name, what in (("idle", "idle connections of a user"), ("stranger", "connections of a stranger")):
+            self.counts[f"{what} at once"] = max(others[name].end(), default=0)
         while _unended(self.home, apps) and time.monotonic() < ends:
             self.wait(0.5)
 
     def broken(self, apps: Sequence[FaultApp], logs: Sequence[Any]) -> Iterator[Row]:
         """Yield a row for each law: how often it is broken, which must be never."""
         left = self._left()
-        found = [*in_the_store(self.home, apps), *by_the_jobs(self.place)]
-        found.append(("guarded files that were read or changed", self._touched()))
-        found += [*in_the_folders(self.place, self.jobs, self.token.encode()), *results(self.jobs, apps)]
-        found.append(("logs shown with words of a guarded file", sum(each[1] for each in logs)))
-        found.append(("users who read logs of others", len(USERS) - sum(each[2] for each in logs)))
-        found.append(("processes that outlived their job", len(left) - self.counts[ORPHANS]))
+        counts = [*in_the_store(self.home, apps), *by_the_jobs(self.place)]
+        counts.append(("guarded files that were read or changed", self._touched()))
+        counts += [*in_the_folders(self.place, self.jobs, self.token.encode()), *results(self.jobs, apps)]
+        counts.append(("logs shown with words of a guarded file", sum(log[1] for log in logs)))
+        counts.append(("users who read logs of others", len(USERS) - sum(log[2] for log in logs)))
+        counts.append(("processes that outlived their job", len(left) - self.counts[ORPHANS]))
         died = "arbiters that ended by themselves"
         words = self._words.read_text()
-        found += [(died, self.counts.pop(died, 0)), ("errors of the arbiter", words.count("Traceback"))]
-        self.counts["MB of logs read"] = round(sum(each[0] for each in logs) / 1e6)
-        return (Row(what, "", [float(count)], 0.0, less_is_better=True) for what, count in found)
+        counts += [(died, self.counts.pop(died, 0)), ("errors of the arbiter", words.count("Traceback"))]
+        self.counts["MB of logs read"] = round(sum(log[0] for log in logs) / 1e6)
+        return (Row(what, "", [float(count)], 0.0, less_is_better=True) for what, count in counts)
 
     def _touched(self) -> int:
         now = self._guarded()
@@ -328,7 +328,7 @@ class FaultyCluster:
         left = left_over()
         lost = query(self.home, "SELECT name FROM runs JOIN apps ON app = id WHERE runs.outcome = 'lost'")
         numbers = {name.rpartition("-")[2] for (name,) in lost}
-        self.counts[ORPHANS] = sum(line.rpartition(".")[2] in numbers for line in left.values())
+        self.counts[ORPHANS] = sum(command.rpartition(".")[2] in numbers for command in left.values())
         return left
 
     def counted(self, apps: Sequence[FaultApp], asked: Sequence[Any], seconds: float) -> Iterator[Row]:
@@ -385,14 +385,14 @@ def cluster_place() -> Iterator[Path]:
 def reachable_python(place: Path) -> str:
     """Return a Python that users can run, and that can run their jobs."""
     words = ("-c", "import astrarium.cluster_job")
-    for each in (sys.executable, *PYTHONS):
+    for python in (sys.executable, *PYTHONS):
         with suppress(OSError):
             done = subprocess.run(
-                (each, *words), user=next(iter(USERS)), group=NO_GROUP, extra_groups=[], cwd="/",
+                (python, *words), user=next(iter(USERS)), group=NO_GROUP, extra_groups=[], cwd="/",
                 env={"PYTHONPATH": str(place / "package")}, capture_output=True,
             )  # fmt: skip
             if done.returncode == 0:
-                return each
+                return python
     sys.exit(f"users need a Python of 3.11 or newer that they can reach: none of {', '.join(PYTHONS)} is one")
 
 
@@ -415,11 +415,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--every", type=int, help="of so many apps, one attacks")
     parser.add_argument("--seconds", type=float, help="for how long faults happen")
     parser.add_argument("--seed", type=int, default=1)
-    given = parser.parse_args()
-    given.apps = given.apps or (24 if given.quick else 200)
-    given.every = given.every or (2 if given.quick else 5)
-    given.seconds = given.seconds or (20.0 if given.quick else 150.0)
-    return given
+    options = parser.parse_args()
+    options.apps = options.apps or (24 if options.quick else 200)
+    options.every = options.every or (2 if options.quick else 5)
+    options.seconds = options.seconds or (20.0 if options.quick else 150.0)
+    return options
 
 
 if __name__ == "__main__":

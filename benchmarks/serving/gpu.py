@@ -237,9 +237,9 @@ def measured(folder: Path, model: Model, graphs: bool, policy: str, plan: Plan) 
     promised = promise(scenario)
     say(f"{model.name} profiled; promised {promised:.0f} requests/s")
     facts = {"model": model.name, "graphs": graphs, "policy": policy or "default", "profile": table}
-    found = {**facts, "promised": promised, **served(OnGpu(models, scenario), 0.9 * promised, plan)}
-    say(f"{model.name}: long way {found['long_way']}, collections {found['collections']}")
-    return found
+    result = {**facts, "promised": promised, **served(OnGpu(models, scenario), 0.9 * promised, plan)}
+    say(f"{model.name}: long way {result['long_way']}, collections {result['collections']}")
+    return result
 
 
 def twelve(folder: Path, plan: Plan) -> dict[str, Any]:
@@ -267,15 +267,15 @@ def profiled(scenario: Path, name: str, model: Model) -> dict[int, str]:
 
 
 def promise(scenario: Path) -> float:
-    return float(told("goodput", str(scenario), "--seeds", "1")["goodput"])
+    return float(output_of("goodput", str(scenario), "--seeds", "1")["goodput"])
 
 
 def simulated(scenario: Path, rate: float) -> float:
     """Return the share in time that the simulator says."""
-    return float(told("simulate", str(scenario), "-o", f"workload.rate={rate}/s")["attainment"])
+    return float(output_of("simulate", str(scenario), "-o", f"workload.rate={rate}/s")["attainment"])
 
 
-def told(*command: str) -> Any:
+def output_of(*command: str) -> Any:
     whole = [*COMMAND, *command, "--json", "--no-folder"]
     return json.loads(subprocess.run(whole, check=True, stdout=subprocess.PIPE, text=True).stdout)
 
@@ -300,18 +300,18 @@ def served(peer: Peer, guess: float, plan: Plan, settings: Settings | None = Non
     with peer.running(1, settings or peer.settings[0]) as server:
         offer(server.url, server.templates, 500.0, 2.0, plan.slo_ms)  # everything has been touched once
         quiet = usable(server, QUIET, plan, 5)
-        say(f"{peer.name} {line(quiet)}")
-        found = goodput(server, guess, plan)
-        say(f"{peer.name} goodput {found.rates}")
-        runs = {share: once(server, share * found.median, plan) for share in (*SHARES, *TIMES)}
+        say(f"{peer.name} {summary(quiet)}")
+        reach = goodput(server, guess, plan)
+        say(f"{peer.name} goodput {reach.rates}")
+        runs = {share: once(server, share * reach.median, plan) for share in (*SHARES, *TIMES)}
         counted = counters(server) if isinstance(peer, OnGpu) else {}
     return {
         "quiet": spread(quiet),
-        "goodput": found.rates,
+        "goodput": reach.rates,
         "runs": runs,
-        "kept": {share: runs[share]["in_time_rate"] / found.median for share in TIMES},
+        "kept": {share: runs[share]["in_time_rate"] / reach.median for share in TIMES},
         "simulated": {
-            share: simulated(peer.scenario, share * found.median)
+            share: simulated(peer.scenario, share * reach.median)
             for share in SHARES
             if isinstance(peer, OnGpu)
         },
@@ -328,7 +328,7 @@ def once(server: Running, rate: float, plan: Plan) -> dict[str, float]:
     with GpuWatch() as watch:
         run = offer(server.url, server.templates, rate, plan.seconds, plan.slo_ms, 7, plan.warmup)
     cpu = 1e6 * (server.tree.cpu_s() - before) / (run.rate * (plan.seconds + plan.warmup))
-    say(f"{line(run)}; CPU {cpu:.0f} us, GPU busy {watch.busy:.2f}, stolen {stolen() - lost:.2f} s")
+    say(f"{summary(run)}; CPU {cpu:.0f} us, GPU busy {watch.busy:.2f}, stolen {stolen() - lost:.2f} s")
     facts = {"in_time_rate": run.in_time_rate, "cpu_us": cpu, "gpu_busy": watch.busy}
     return {**spread(run), **facts}
 
@@ -343,8 +343,8 @@ class GpuWatch:
 
     def __exit__(self, *_: object) -> None:
         self._asking.terminate()
-        told, _ = self._asking.communicate()
-        shares = [int(text) / 100 for text in told.split() if text.isdigit()]
+        output, _ = self._asking.communicate()
+        shares = [int(text) / 100 for text in output.split() if text.isdigit()]
         middle = shares[len(shares) // 4 : -max(1, len(shares) // 8)]
         self.busy = sum(middle) / len(middle) if middle else math.nan
 
@@ -354,7 +354,7 @@ def stolen() -> float:
     return int(Path("/proc/stat").read_text().split()[8]) / os.sysconf("SC_CLK_TCK")
 
 
-def line(run: Result) -> str:
+def summary(run: Result) -> str:
     took = run.latency_ms
     lag = run.lag_ms
     return (
@@ -382,31 +382,31 @@ def counters(server: Running) -> dict[str, Any]:
 
 
 def main() -> None:
-    given = arguments()
-    plan = Plan(seconds=given.seconds, repeats=given.repeats, slo_ms=SLO_MS, tolerance=0.03)
+    options = arguments()
+    plan = Plan(seconds=options.seconds, repeats=options.repeats, slo_ms=SLO_MS, tolerance=0.03)
     results: list[dict[str, Any]] = []
-    chosen = [model for model in MODELS if model.name in given.models]
-    if given.rates:
+    chosen = [model for model in MODELS if model.name in options.models]
+    if options.rates:
         for model in chosen:
             with tempfile.TemporaryDirectory() as folder:
-                at_rates(Path(folder), model, given.rates, plan)
+                at_rates(Path(folder), model, options.rates, plan)
         return
-    for measure in plans(given, chosen, plan):
+    for measure in plans(options, chosen, plan):
         with tempfile.TemporaryDirectory() as folder:
             results.append(measure(Path(folder)))
-        path = keep("serving-gpu" + given.suffix, {**circumstances(given.date), "results": results})
+        path = keep("serving-gpu" + options.suffix, {**circumstances(options.date), "results": results})
     show(results)
     print(path)
 
 
-def plans(given: argparse.Namespace, chosen: Sequence[Model], plan: Plan) -> list[Measure]:
-    made: list[Measure] = [
+def plans(options: argparse.Namespace, chosen: Sequence[Model], plan: Plan) -> list[Measure]:
+    measures: list[Measure] = [
         partial(measured, model=model, graphs=graphs == "graphs", policy=policy, plan=plan)
-        for model, graphs, policy in product(chosen, given.graphs, given.policies)
+        for model, graphs, policy in product(chosen, options.graphs, options.policies)
     ]
-    for peer in (PEERS[name] for name in given.beside):
-        made += [partial(beside, plan=plan, peer=peer, settings=each) for each in peer.settings]
-    return made + [partial(twelve, plan=plan)] * given.twelve
+    for peer in (PEERS[name] for name in options.beside):
+        measures += [partial(beside, plan=plan, peer=peer, settings=settings) for settings in peer.settings]
+    return measures + [partial(twelve, plan=plan)] * options.twelve
 
 
 PEERS: dict[str, type[LitServe | TritonEncoder]] = {"litserve": LitServe, "triton": TritonEncoder}

@@ -61,12 +61,12 @@ def many_models(stage: Stage) -> list[Row]:
 
 def _asked(model: Model, count: int) -> list[float]:
     model.ask()
-    found = []
+    seconds = []
     for _ in range(count):
         began = time.perf_counter()
         model.ask()
-        found.append(time.perf_counter() - began)
-    return found
+        seconds.append(time.perf_counter() - began)
+    return seconds
 
 
 def _resident(stage: Stage, policy: str, models: list[Model]) -> list[Row]:
@@ -92,30 +92,30 @@ def _resident(stage: Stage, policy: str, models: list[Model]) -> list[Row]:
             baton.wait()
             return idle, _under_load(stage, model, number, len(models), start[0])
 
-    found = together([partial(serve, number) for number in range(len(models))])
-    return _rows(policy, models, found)
+    times = together([partial(serve, number) for number in range(len(models))])
+    return _rows(policy, models, times)
 
 
 def _under_load(stage: Stage, model: Model, number: int, count: int, start: float) -> list[float]:
     """Times from when a request came, whether or not the model was still busy with the one before it."""
     chance = random.Random(number)
     at = 0.0
-    found = list[float]()
+    latencies = list[float]()
     rate = BUSY / count / model.alone
     while True:
         at += chance.expovariate(rate)
         if at > stage.seconds(SECONDS):
-            return found
+            return latencies
         time.sleep(max(0.0, start + at - time.perf_counter()))
         model.ask()
-        found.append(time.perf_counter() - start - at)
+        latencies.append(time.perf_counter() - start - at)
 
 
-def _rows(policy: str, models: list[Model], found: list[tuple[float, list[float]]]) -> list[Row]:
-    pairs = list(zip(models, found, strict=True))
+def _rows(policy: str, models: list[Model], times_by_model: list[tuple[float, list[float]]]) -> list[Row]:
+    pairs = list(zip(models, times_by_model, strict=True))
     idle = [1e3 * (mine - model.alone) for model, (mine, _) in pairs]
     means = [1e3 * (statistics.mean(times) - model.alone) for model, (_, times) in pairs if times]
-    every = [1e3 * (each - model.alone) for model, (_, times) in pairs for each in times]
+    every = [1e3 * (latency - model.alone) for model, (_, times) in pairs for latency in times]
     asked: dict[str, Any] = {"p99": sorted(every)[int(0.99 * len(every))] if every else 0.0}
     say(
         f"inference {policy}: added {statistics.median(idle):.2f} ms beside idle models, "

@@ -101,10 +101,10 @@ def attack(port: int, data: bytes, connections: int, seconds: float) -> int:
 def come_again(port: int, data: bytes, end: float, counts: list[int], at: int) -> None:
     while time.monotonic() < end:
         counts[at] += 1
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 5.0) as line:
-            line.settimeout(max(0.1, end - time.monotonic()))
-            line.sendall(data)
-            while line.recv(1 << 16):
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 5.0) as connection:
+            connection.settimeout(max(0.1, end - time.monotonic()))
+            connection.sendall(data)
+            while connection.recv(1 << 16):
                 pass
         time.sleep(0.01)
 
@@ -138,8 +138,8 @@ def watching(server: Running) -> Iterator[Watched]:
             with urllib.request.urlopen(f"{server.url}/v2/health/ready", timeout=30) as reply:
                 reply.read()
             seen.ready_ms.append(1e3 * (time.monotonic() - began))
-            found = stat(frontend)
-            seen.memory_mib.append(found.rss / 2**20 if found else 0.0)
+            process = stat(frontend)
+            seen.memory_mib.append(process.rss / 2**20 if process else 0.0)
 
     thread = threading.Thread(target=look)
     thread.start()
@@ -183,9 +183,9 @@ def attacked(server: Running, name: str, seconds: float) -> list[Row]:
 
 
 def main() -> None:
-    made = parser(__doc__)
-    made.add_argument("--seconds", type=float, default=8.0, help="of each attack, 8 unless given")
-    options = made.parse_args()
+    flags = parser(__doc__)
+    flags.add_argument("--seconds", type=float, default=8.0, help="of each attack, 8 unless given")
+    options = flags.parse_args()
     load_before = circumstances(options.date, 0.0)["load_after"]
     with Ours().running(1, Settings()) as server:
         rows = attacks(server, options.seconds)

@@ -240,17 +240,17 @@ def tell_starts(log: str) -> None:
 
 
 def main() -> None:
-    options = parser(__doc__)
-    options.add_argument("--seconds", type=float, default=20.0)
-    options.add_argument("--rate", type=float, default=4000.0)
-    given = options.parse_args()
+    flags = parser(__doc__)
+    flags.add_argument("--seconds", type=float, default=20.0)
+    flags.add_argument("--rate", type=float, default=4000.0)
+    options = flags.parse_args()
     rows: list[Row] = []
     for measure in (known, unknown):
         with tempfile.TemporaryDirectory() as folder:
-            rows += measure(Path(folder), given.rate, given.seconds)
+            rows += measure(Path(folder), options.rate, options.seconds)
             show(rows)
-    facts = {"date": str(given.date), "cpu": cpu(), "versions": Values(Path(), "encoder").versions()}
-    keep("bad-values", {**facts, "rows": [asdict(one) for one in rows]})
+    facts = {"date": str(options.date), "cpu": cpu(), "versions": Values(Path(), "encoder").versions()}
+    keep("bad-values", {**facts, "rows": [asdict(row) for row in rows]})
 
 
 if __name__ == "__main__":

@@ -49,8 +49,13 @@ class Server(Peer):
         keys = place.folder / "keys"
         keys.write_text(self._key + "\n", encoding="utf-8")
         server = {"payload": "64MiB"} | ({"api_keys": str(keys)} if self._key else {})
-        told = {"cluster": {"gpus": gpus}, "models": MODELS, "policy": {"name": "eager"}, "server": server}
-        path.write_bytes(msgspec.yaml.encode(told))
+        document = {
+            "cluster": {"gpus": gpus},
+            "models": MODELS,
+            "policy": {"name": "eager"},
+            "server": server,
+        }
+        path.write_bytes(msgspec.yaml.encode(document))
         return [*COMMAND, "serve", str(path), "--http", str(place.port), "--grpc", str(place.grpc_port)]
 
     def template(self) -> Template:

@@ -37,8 +37,8 @@ def run(effort: Effort) -> Findings:
     reached = goodputs(chosen, {OURS: ASTRARIUM}, effort, seeds=1, tolerance=0.01)
     work = [(setting, share) for setting in chosen for share in SHARES]
 
-    def measure(one: tuple[Setting, float]) -> Latencies:
-        setting, share = one
+    def measure(pair: tuple[Setting, float]) -> Latencies:
+        setting, share = pair
         effort.say(f"{setting.name}: {share:g} of goodput")
         rate = share * reached[setting.name][OURS]["goodput"]
         return {name: _latency(_case(setting, policy, rate, effort)) for name, policy in POLICIES.items()}

@@ -47,14 +47,14 @@ def achieved(target: float) -> float:
     return SECOND / (SECOND / target + SUBMITTING)
 
 
-def clients(problem: Problem, each: int, seed: int) -> PlacementRequests:
-    """Return *each* requests of every model after the warm-up, at the rates that clients achieve."""
+def clients(problem: Problem, count: int, seed: int) -> PlacementRequests:
+    """Return *count* requests of every model after the warm-up, at the rates that clients achieve."""
     arrivals: list[tuple[Time, int]] = []
     for model in problem.models:
         draw = stream(seed, "client", model.name).random
         at = 0.0
         counted = 0
-        while counted < each:
+        while counted < count:
             at += SUBMITTING - math.log1p(-draw()) * SECOND / model.rate
             counted += at >= WARMUP
             arrivals.append((round(at), model.index))
@@ -86,7 +86,7 @@ class SharedSms:
 
     def slowdowns(self, gpu: PlacementGpu, tenants: Sequence[Tenant]) -> tuple[float, ...]:
         busy = [tenant for tenant in tenants if tenant.busy]
-        pace = self._line.at(math.fsum(self._asked(each) for each in busy)) if len(busy) > 1 else 1.0
+        pace = self._line.at(math.fsum(self._asked(tenant) for tenant in busy)) if len(busy) > 1 else 1.0
         return tuple(pace if tenant.busy else 1.0 for tenant in tenants)
 
     def _asked(self, tenant: Tenant) -> float:

@@ -135,8 +135,8 @@ def _note(needed: dict[str, Any], delayed: dict[str, Any], system: str) -> str:
 
 
 def _claims(data: dict[str, Any]) -> list[Claim]:
-    one = {system: gpus or math.inf for system, gpus in data[ONE].items()}
-    others = max(gpus for system, gpus in one.items() if system != "Clockwork")
+    with_one = {system: gpus or math.inf for system, gpus in data[ONE].items()}
+    others = max(gpus for system, gpus in with_one.items() if system != "Clockwork")
     return [
         Claim(
             "Symphony needs the fewest GPUs",
@@ -147,7 +147,7 @@ def _claims(data: dict[str, Any]) -> list[Claim]:
         ),
         Claim(
             "with one model, Clockwork needs more than double the GPUs of the other three",
-            one["Clockwork"] > 2 * others,
+            with_one["Clockwork"] > 2 * others,
             f"{_gpus(data[ONE]['Clockwork'])}; the most that another needs is {others:g}",
         ),
         Claim(

@@ -74,8 +74,8 @@ class Task(NamedTuple):
     startup: str = STARTUP
 
     def __str__(self) -> str:
-        told = ", ".join(f"{name} {value}" for name, value in self.parameters)
-        policy = self.policy + (f" ({told})" if told else "")
+        parameters = ", ".join(f"{name} {value}" for name, value in self.parameters)
+        policy = self.policy + (f" ({parameters})" if parameters else "")
         return f"{policy}: workload {self.drawing.workload}, seed {self.drawing.seed}, {self.cluster}"
 
 
