@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import gated
 from pair import (
@@ -44,10 +44,20 @@ from astrarium.core.errors import AstrariumError
 # The pairs of each experiment: the program and the models of high priority, and those of best effort.
 INFERENCE = "resnet50:4,resnet101:4,mobilenet_v2:4,bert_base:2,transformer:4"
 TRAINING = "resnet50:32,resnet101:64,bert_base:8,mobilenet_v2:64"
+BESIDE = "resnet50:4,resnet101:4,mobilenet_v2:4,bert_base:2"
+
+
+class Experiment(NamedTuple):
+    hp_kind: str
+    hp_models: str
+    be_kind: str
+    be_models: str
+
+
 EXPERIMENTS = {
-    "inference-training": ("serve", INFERENCE, "train", TRAINING),
-    "inference-inference": ("serve", INFERENCE, "infer", "resnet50:4,resnet101:4,mobilenet_v2:4,bert_base:2"),
-    "training-training": ("train", TRAINING, "train", TRAINING),
+    "inference-training": Experiment("serve", INFERENCE, "train", TRAINING),
+    "inference-inference": Experiment("serve", INFERENCE, "infer", BESIDE),
+    "training-training": Experiment("train", TRAINING, "train", TRAINING),
 }
 
 
@@ -198,19 +208,27 @@ def parser() -> argparse.ArgumentParser:
     return chosen
 
 
-def planned(options: Any) -> tuple[list[Spec], list[Spec], list[Cell]]:
-    """Clients of high priority, of best effort, and what is left to measure of their pairs."""
-    hp_kind, hp_default, be_kind, be_default = EXPERIMENTS[options.experiment]
-    if hp_kind == "serve" and "apollo" in options.arrivals and not options.trace:
+class Work(NamedTuple):
+    """What is left to measure, and the clients of high priority and of best effort that it needs."""
+
+    hp: list[Spec]
+    be: list[Spec]
+    cells: list[Cell]
+
+
+def planned(options: Any) -> Work:
+    experiment = EXPERIMENTS[options.experiment]
+    if experiment.hp_kind == "serve" and "apollo" in options.arrivals and not options.trace:
         raise ValueError("arrivals: apollo needs --trace FILE (or choose --arrivals poisson)")
-    hp = read_specs(hp_kind, options.hp or hp_default, client_options(hp_kind, options))
-    be = read_specs(be_kind, options.be or be_default, ["--device", options.device])
+    hp_options = client_options(experiment.hp_kind, options)
+    hp = read_specs(experiment.hp_kind, options.hp or experiment.hp_models, hp_options)
+    be = read_specs(experiment.be_kind, options.be or experiment.be_models, ["--device", options.device])
     names = options.policies or ["plain" if options.ungated else "astrarium"]
     of = loads(hp, options.arrivals.split(","), [float(share) for share in options.busy.split(",")])
     all_cells = cells(of, be, [Policy.read(name) for name in names], options.seed)
     done = {row.key for row in read(options.out)}
     left = [cell for cell in all_cells if cell.key not in done]
-    return used(hp, [cell.load.hp for cell in left]), used(be, [cell.be for cell in left]), left
+    return Work(used(hp, [cell.load.hp for cell in left]), used(be, [cell.be for cell in left]), left)
 
 
 def used(specs: Sequence[Spec], needed: Sequence[Spec]) -> list[Spec]:
@@ -232,18 +250,17 @@ def placed(specs: Sequence[Spec], role: str, options: Any) -> list[Spec]:
 
 
 def run(options: Any) -> None:
-    hp, be, left = planned(options)
-    if not left:
+    work = planned(options)
+    if not work.cells:
         return
     until = time.monotonic() + options.budget
-    started = [*placed(hp, "latency", options), *placed(be, "best-effort", options)]
-    say(f"{len(left)} windows; starting {len(started)} clients")
+    started = [*placed(work.hp, "latency", options), *placed(work.be, "best-effort", options)]
+    say(f"{len(work.cells)} windows; starting {len(started)} clients")
     with running(started) as clients:
         say(f"ready, {sum(client.facts['memory_gib'] for client in clients):.1f} GiB reserved")
-        first = clients[: len(hp)]
-        rest = clients[len(hp) :]
-        bench = Bench(dict(zip(hp, first, strict=True)), dict(zip(be, rest, strict=True)), options)
-        measure_all(bench, left, options.out, until)
+        hp_clients = dict(zip(work.hp, clients[: len(work.hp)], strict=True))
+        be_clients = dict(zip(work.be, clients[len(work.hp) :], strict=True))
+        measure_all(Bench(hp_clients, be_clients, options), work.cells, options.out, until)
 
 
 def measure_all(bench: Bench, left: Sequence[Cell], out: Path, until: float) -> None:
