@@ -107,7 +107,7 @@ class Cell:
 
 
 def read_specs(kind: str, text: str, options: Sequence[str] = ()) -> list[Spec]:
-    """`model:batch,model:batch`"""
+    """Read `model:batch,model:batch`."""
     specs = []
     for word in text.split(","):
         model, _, batch = word.strip().partition(":")
@@ -124,7 +124,8 @@ def loads(specs: Sequence[Spec], arrivals: Sequence[str], busy: Sequence[float])
 
 
 def cells(of: Sequence[Load], be: Sequence[Spec], policies: Sequence[Policy], seed: int) -> list[Cell]:
-    """Pairs in random order, so that no drift of the machine favours one; the policies of a pair together."""
+    """Return pairs in random order, so that no drift of the machine favours one; the policies of a pair
+    together."""
     pairs = list(product(of, be))
     Random(seed).shuffle(pairs)
     return [Cell(load, other, policy) for load, other in pairs for policy in policies]
@@ -159,7 +160,7 @@ class Bench:
         return Row(*cell.key, hp_alone, shared[hp], be_alone, shared[be])
 
     def _once(self, key: Load | Spec, client: Client, order: str) -> Outcome:
-        """Now and then anew: the machine is not the same all the time."""
+        """Measure a client alone, now and then anew: the machine is not the same all the time."""
         when, outcome = self._alone.get(key, (-AGAIN, {}))
         if self._measured - when >= AGAIN:
             self._policy(NEUTRAL)
@@ -174,7 +175,7 @@ class Bench:
         return f"rate={rate:.3f} arrivals={load.arrivals} seed={load.seed(self._options.seed)}"
 
     def _service(self, spec: Spec) -> float:
-        """Measured now, while nobody else works: at the start all clients were warming up at once."""
+        """Measure it now, while nobody else works: at the start all clients were warming up at once."""
         if spec not in self._service_ms:
             self._policy(NEUTRAL)
             self._hp[spec].order("calibrate")
@@ -243,7 +244,7 @@ def client_options(kind: str, options: Any) -> list[str]:
 
 
 def placed(specs: Sequence[Spec], role: str, options: Any) -> list[Spec]:
-    """The same clients, under the gate if there is one."""
+    """Return the same clients, under the gate if there is one."""
     if options.ungated:
         return list(specs)
     return [replace(spec, environment=gated.environment(role, options.board)) for spec in specs]
