@@ -44,25 +44,25 @@ def answer(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, 
         assert program == "astrarium"
         with pytest.raises(SystemExit) as ending:
             main(arguments)
-        told = capsys.readouterr()
-        assert not ending.value.code, told.err
-        return told.out
+        output = capsys.readouterr()
+        assert not ending.value.code, output.err
+        return output.out
 
     return said
 
 
 def test_the_page_can_be_followed(answer: Any, tmp_path: Path) -> None:
-    told = ""
+    printed = ""
     for language, body in BLOCK.findall(TEXT):
         name = FILE_NAME.match(body)
         if name is not None:
             (tmp_path / name[1]).write_text(body)
         elif language == "sh":
-            told = answer(body)
+            printed = answer(body)
         else:
             assert language == "text"
-            missing = [line for line in words(body) if line not in words(told) and line != "..."]
-            assert not missing, told
+            missing = [line for line in words(body) if line not in words(printed) and line != "..."]
+            assert not missing, printed
     listed = re.findall(r"^\| `([\w./]+)` \|", TEXT.split("## Several policies")[0], re.MULTILINE)
     assert len(listed) == 8
     assert all((tmp_path / "first" / name).is_file() for name in listed)

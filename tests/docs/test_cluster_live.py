@@ -49,14 +49,14 @@ def followed(page: Path, place: Path) -> str:
 @PAGES
 def test_the_page_can_be_followed(page: Path, tmp_path: Path) -> None:
     try:
-        told = words(followed(page, tmp_path))
+        output = words(followed(page, tmp_path))
     finally:
         end_keepers(tmp_path)
     for language, body in BLOCK.findall(page.read_text()):
         if language == "text" and not body.startswith("astrarium"):
-            assert not [line for line in words(body) if line not in told]
+            assert not [line for line in words(body) if line not in output]
     if page == APPS:
-        accepted = [line.removesuffix(": accepted") for line in told if line.endswith(": accepted")]
+        accepted = [line.removesuffix(": accepted") for line in output if line.endswith(": accepted")]
         assert accepted[:5] == ["mine", "other", "sweep", "mine", "other"]
         assert accepted[5:].count("#:#") == 2  # a GPU, drained and used again
 

@@ -27,14 +27,14 @@ def test_the_code_of_the_page_says_what_the_page_shows(monkeypatch: pytest.Monke
     monkeypatch.setattr(torch_backend, "TorchLaneBackend", lambda: PlainLaneBackend(2 << 30))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     names: dict[str, object] = {"__name__": "guide"}
-    said = ""
+    printed = ""
     for language, body in BLOCK.findall(PAGE):
         if language == "python":
-            with redirect_stdout(io.StringIO()) as told:
+            with redirect_stdout(io.StringIO()) as output:
                 exec(compile(body, "lanes.md", "exec"), names)
-            said = told.getvalue()
+            printed = output.getvalue()
         elif language == "text":
-            assert said == body
+            assert printed == body
 
 
 def test_the_command_of_the_page_exists() -> None:

@@ -26,7 +26,7 @@ COMMAND_LINE = "from astrarium.cli.main import main; main()"
 
 
 def blocks(page: str, language: str) -> list[str]:
-    return [body for found, body in BLOCK.findall((DOCS / page).read_text()) if found == language]
+    return [body for kind, body in BLOCK.findall((DOCS / page).read_text()) if kind == language]
 
 
 def call(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:

@@ -30,11 +30,11 @@ def said(command: str, capsys: pytest.CaptureFixture[str]) -> str:
         verb, _, file = line.partition(" > ")
         with pytest.raises(SystemExit) as ending:
             main(shlex.split(verb)[1:])
-        found = capsys.readouterr()
-        assert not ending.value.code, f"{command}\n{found.out}{found.err}"
+        output = capsys.readouterr()
+        assert not ending.value.code, f"{command}\n{output.out}{output.err}"
         if file:
-            Path(file).write_text(found.out)
-    return found.out + found.err
+            Path(file).write_text(output.out)
+    return output.out + output.err
 
 
 def plain(text: str) -> list[str]:
@@ -69,8 +69,8 @@ def test_the_page_can_be_followed(
     assert len(pictures) == 3
     assert all(Path(name).is_file() for name in pictures)  # drawn by the commands of the page
     listed = set(re.findall(r"`(\w+)`", TEXT.split("`--json` prints one object:")[1].split("\n\n")[0]))
-    told = json.loads(Path("answer.json").read_text())
-    assert listed <= told.keys() | told["attainment"]["overall"].keys()
+    content = json.loads(Path("answer.json").read_text())
+    assert listed <= content.keys() | content["attainment"]["overall"].keys()
 
 
 def test_the_first_file_is_the_example() -> None:

@@ -199,6 +199,8 @@ def test_the_first_guide_serves_the_example_that_make_serves() -> None:
 
 
 def test_the_readme_asks_what_the_first_guide_asks() -> None:
-    asked = [body for _, body in BLOCK.findall((ROOT / "README.md").read_text()) if body.startswith("curl ")]
-    assert len(asked) == 1
-    assert asked[0] in (GUIDES / "first-model.md").read_text()
+    commands_of_readme = [
+        body for _, body in BLOCK.findall((ROOT / "README.md").read_text()) if body.startswith("curl ")
+    ]
+    assert len(commands_of_readme) == 1
+    assert commands_of_readme[0] in (GUIDES / "first-model.md").read_text()

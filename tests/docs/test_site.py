@@ -108,9 +108,9 @@ def test_the_site_builds_and_needs_nothing_from_elsewhere(tmp_path: Path) -> Non
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    made = {path.relative_to(tmp_path).as_posix(): path.read_text() for path in tmp_path.rglob("*.html")}
-    assert len(made) == len(READ) + 1  # the page for addresses that lead nowhere
-    for name, text in made.items():
+    pages = {path.relative_to(tmp_path).as_posix(): path.read_text() for path in tmp_path.rglob("*.html")}
+    assert len(pages) == len(READ) + 1  # the page for addresses that lead nowhere
+    for name, text in pages.items():
         assert not re.findall(r"<(?:script|img|iframe)[^>]* src=\"?\w*:?//", text), name
         assert not re.findall(r"<link rel=\"?(?:stylesheet|preconnect)[^>]* href=\"?\w*:?//", text), name
         assert "```" not in text, f"{name}: a block that was not understood"

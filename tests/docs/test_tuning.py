@@ -35,7 +35,7 @@ def words(text: str) -> list[str]:
 
 def test_the_page_can_be_followed(call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    told = ""
+    printed = ""
     for language, body in BLOCK.findall(TEXT):
         name = FILE_NAME.match(body)
         if name is not None:
@@ -43,10 +43,10 @@ def test_the_page_can_be_followed(call: Any, tmp_path: Path, monkeypatch: pytest
         elif language == "sh":
             answer = call(*shlex.split(body)[1:])
             assert answer.code == 0, answer.err
-            told = answer.out
+            printed = answer.out
         else:
             assert language == "text"
-            assert not [line for line in words(body) if line not in words(told)], told
+            assert not [line for line in words(body) if line not in words(printed)], printed
     listed = dict.fromkeys(re.findall(r"^\| `([\w./]+)` \|", TEXT.split("## Live")[0], re.MULTILINE))
     assert len(listed) == 12
     for folder, prefix in ((tmp_path / "first", "fifo"), (tmp_path / "live", "")):

@@ -32,13 +32,13 @@ def fresh(
     problem: Problem, plan: Plan, interference: Callable[[Problem], Interference], seeds: int = 2
 ) -> list[float]:
     """Attainment on Poisson requests that nobody planned with."""
-    found = []
+    attainments = []
     for seed in range(seeds):
         requests = poisson(problem, 3 * SECOND, stream(seed, "fresh").random)
         seen = evaluate(problem, plan, requests, interference(problem), warmup=SECOND // 2)
         assert seen.attainment is not None
-        found.append(seen.attainment)
-    return found
+        attainments.append(seen.attainment)
+    return attainments
 
 
 def bare(known: PlacedModel) -> PlacedModel:
@@ -92,16 +92,16 @@ def test_what_was_confirmed_is_expected() -> None:
 
 
 def test_it_is_confirmed_with_requests_that_it_was_not_chosen_with() -> None:
-    heard: list[PlacementRequests] = []
+    judged: list[PlacementRequests] = []
 
     def judge(plan: Plan, requests: PlacementRequests) -> Sequence[float]:
-        heard.append(requests)
+        judged.append(requests)
         return [0.9] * 3
 
     problem = problem_of(NOTES, gpus=1)
     requests = poisson(problem, 2 * SECOND, stream(7, "own").random)
     placed(msgspec.structs.replace(problem, requests=requests), judge, judged=8)
-    distinct = {each.times for each in heard}
+    distinct = {each.times for each in judged}
     assert len(distinct) == 2
     assert requests.times not in distinct
 
@@ -173,10 +173,10 @@ def test_a_model_that_makes_all_others_late_is_given_up() -> None:
 def test_reports_only_get_better() -> None:
     search = Watched()
     Planner(Planner.Parameters()).place(problem_of(NOTES, gpus=2), search)
-    told = [plan.attainment or 0.0 for plan in search.plans]
-    assert told
-    assert told[-1] == max(told)
-    assert len({plan.replicas for plan in search.plans}) == len(told)
+    attainments = [plan.attainment or 0.0 for plan in search.plans]
+    assert attainments
+    assert attainments[-1] == max(attainments)
+    assert len({plan.replicas for plan in search.plans}) == len(attainments)
 
 
 @pytest.mark.parametrize("looks", [0, 5, 40, 200])

@@ -50,13 +50,13 @@ def test_sites_are_cut_joined_and_turned() -> None:
         Site((2,)),
         Site((3,), ALONE, (SiteMember(1, 4),)),
     )
-    found = list(Reshaping(ModelOptions(problem))(draft, [0, 1]))
-    shapes = {tuple(sorted((site.shape, len(site.members)) for site in each)) for each in found}
+    layouts = list(Reshaping(ModelOptions(problem))(draft, [0, 1]))
+    shapes = {tuple(sorted((site.shape, len(site.members)) for site in each)) for each in layouts}
     kept = [(ALONE, 0), (ALONE, 1)]
     assert tuple(sorted([*kept, (Shape(1, 2), 2)])) in shapes  # turned
     assert tuple(sorted([*kept, (ALONE, 2), (ALONE, 2)])) in shapes  # cut
     assert tuple(sorted([(Shape(2, 1), 2), (Shape(2, 1), 1)])) in shapes  # joined
-    for each in found:
+    for each in layouts:
         assert sorted(gpu for site in each for gpu in site.gpus) == [0, 1, 2, 3]
         assert all(FitCheck(problem).holds(site) for site in each)
 

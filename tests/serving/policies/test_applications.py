@@ -53,16 +53,16 @@ def attended(
     of: ModelSpec, rates: Sequence[float], seconds: float = 2.0, lines: str = "grouped"
 ) -> Applications:
     """After so many requests per second of each application, evenly."""
-    made = applications(of, lines)
+    queues = applications(of, lines)
     came = [
         (round(number * SECOND / rate), place)
         for place, rate in enumerate(rates)
         for number in range(int(rate * seconds))
     ]
     for at, place in sorted(came):
-        made.arrived(at, place)
-    made.times.refreshed(round(seconds * SECOND))
-    return made
+        queues.arrived(at, place)
+    queues.times.refreshed(round(seconds * SECOND))
+    return queues
 
 
 def partitions(ranked: Sequence[int]) -> Iterator[list[Group]]:
@@ -82,10 +82,10 @@ def test_the_cut_is_the_best_of_all(data: st.DataObject, count: int) -> None:
     groups = sorted({group for cut in every for group in cut})
     prices = data.draw(st.lists(st.integers(0, 9), min_size=len(groups), max_size=len(groups)))
     cost = dict(zip(groups, map(float, prices), strict=True))
-    found = cheapest_cut(ranked, cost.__getitem__)
-    assert found in every
+    best_cut = cheapest_cut(ranked, cost.__getitem__)
+    assert best_cut in every
     best = min((sum(map(cost.__getitem__, cut)), len(cut)) for cut in every)
-    assert (sum(map(cost.__getitem__, found)), len(found)) == best
+    assert (sum(map(cost.__getitem__, best_cut)), len(best_cut)) == best
 
 
 def test_at_first_all_stand_together_unless_told_apart() -> None:
@@ -97,56 +97,56 @@ def test_at_first_all_stand_together_unless_told_apart() -> None:
 
 @pytest.mark.parametrize("rate", [1, 20, 200])
 def test_alike_applications_stay_together(rate: float) -> None:
-    made = attended(model(10, 10.2, 9.9), [rate] * 3)
-    assert not made.regroup(2 * SECOND)
-    assert made.groups == [(0, 1, 2)]
+    queues = attended(model(10, 10.2, 9.9), [rate] * 3)
+    assert not queues.regroup(2 * SECOND)
+    assert queues.groups == [(0, 1, 2)]
 
 
 @pytest.mark.parametrize("rate", [20, 200])
 def test_ten_times_as_long_stands_apart(rate: float) -> None:
     """By mean time, not by number."""
-    made = attended(model(40, 4, 40, 4), [rate] * 4)
-    assert made.regroup(2 * SECOND)
-    assert made.groups == [(1, 3), (0, 2)]
-    assert not made.regroup(2 * SECOND)  # there is nothing left to gain
+    queues = attended(model(40, 4, 40, 4), [rate] * 4)
+    assert queues.regroup(2 * SECOND)
+    assert queues.groups == [(1, 3), (0, 2)]
+    assert not queues.regroup(2 * SECOND)  # there is nothing left to gain
 
 
 def test_few_long_ones_among_short_are_not_worth_a_line_if_launches_cost_more() -> None:
     """A launch of 30 ms, and hardly more for a request that is three times as long."""
-    made = attended(model(4, 12, c0=30, c1=0.05, slo=300), [30, 30])
-    assert not made.regroup(2 * SECOND)
-    assert made.groups == [(0, 1)]
+    queues = attended(model(4, 12, c0=30, c1=0.05, slo=300), [30, 30])
+    assert not queues.regroup(2 * SECOND)
+    assert queues.groups == [(0, 1)]
 
 
 @pytest.mark.parametrize("rates", [(218, 215, 281, 129), (230, 6, 136, 218), (33, 47, 91, 13)])
 def test_equal_applications_share_a_line_whatever_their_rates(rates: Sequence[float]) -> None:
     """What separate queues would seem to save here is rounding."""
-    made = attended(model(4, 40, 4, 40), rates)
-    assert made.regroup(2 * SECOND)
-    assert made.groups == [(0, 2), (1, 3)]
+    queues = attended(model(4, 40, 4, 40), rates)
+    assert queues.regroup(2 * SECOND)
+    assert queues.groups == [(0, 2), (1, 3)]
 
 
 def test_lines_come_together_again_when_the_times_do() -> None:
-    made = attended(model(4, 40), [100, 100])
-    assert made.regroup(2 * SECOND)
-    assert made.groups == [(0,), (1,)]
+    queues = attended(model(4, 40), [100, 100])
+    assert queues.regroup(2 * SECOND)
+    assert queues.groups == [(0,), (1,)]
     for number in range(2000):
-        made.times.measured(2 * SECOND + number, 1, ms(4))
-        made.times.measured(2 * SECOND + number, 0, ms(4))
+        queues.times.measured(2 * SECOND + number, 1, ms(4))
+        queues.times.measured(2 * SECOND + number, 0, ms(4))
     later = 80 * SECOND
     for step in range(500):
-        made.arrived(later + step * 10 * MS, step % 2)
-    assert made.times.refreshed(later + 5 * SECOND)
-    assert made.regroup(later + 5 * SECOND)
-    assert made.groups == [(0, 1)]
+        queues.arrived(later + step * 10 * MS, step % 2)
+    assert queues.times.refreshed(later + 5 * SECOND)
+    assert queues.regroup(later + 5 * SECOND)
+    assert queues.groups == [(0, 1)]
 
 
 @pytest.mark.parametrize("lines", ["application", "model"])
 def test_fixed_queues_never_change(lines: str) -> None:
-    made = attended(model(4, 40, 4.1), [100, 100, 100], lines=lines)
-    before = list(made.groups)
-    assert not made.regroup(2 * SECOND)
-    assert made.groups == before
+    queues = attended(model(4, 40, 4.1), [100, 100, 100], lines=lines)
+    before = list(queues.groups)
+    assert not queues.regroup(2 * SECOND)
+    assert queues.groups == before
 
 
 def test_before_anybody_has_come_nothing_is_worth_moving_for() -> None:
@@ -154,17 +154,17 @@ def test_before_anybody_has_come_nothing_is_worth_moving_for() -> None:
 
 
 def test_one_application_has_nothing_to_cut() -> None:
-    made = attended(model(4), [100])
-    assert not made.regroup(2 * SECOND)
-    assert made.groups == [(0,)]
+    queues = attended(model(4), [100])
+    assert not queues.regroup(2 * SECOND)
+    assert queues.groups == [(0,)]
 
 
 def test_a_group_is_planned_with_a_time_that_most_batches_keep() -> None:
     """As many as promised, of batches drawn from the same samples."""
     singles = [tuple(range(ms(low), ms(high), 20_000)) for low, high in ((3, 9), (20, 45))]
     table = linear_model(MS, MS, 200 * MS, 8).latency
-    made = attended(ModelSpec(0, "m", 200 * MS, table, DynamicSpec(ms(2), 0.2, tuple(singles))), [150, 50])
-    planned = made.table((0, 1))
+    queues = attended(ModelSpec(0, "m", 200 * MS, table, DynamicSpec(ms(2), 0.2, tuple(singles))), [150, 50])
+    planned = queues.table((0, 1))
     chance = np.random.default_rng(1)
     assert (planned[0], planned[-1], len(planned)) == (0, FOREVER, len(table))
     assert planned == sorted(planned)
@@ -176,11 +176,11 @@ def test_a_group_is_planned_with_a_time_that_most_batches_keep() -> None:
 
 
 def test_a_line_of_short_requests_is_planned_with_short_times() -> None:
-    made = attended(model(4, 40), [100, 100])
-    assert made.table((0,))[4] == pytest.approx(
+    queues = attended(model(4, 40), [100, 100])
+    assert queues.table((0,))[4] == pytest.approx(
         ms(2 + 0.2 * 4 * 4), rel=0.2
     )  # in bins of more than a millisecond
-    assert made.table((1,))[4] == pytest.approx(ms(2 + 0.2 * 4 * 40), rel=0.1)
+    assert queues.table((1,))[4] == pytest.approx(ms(2 + 0.2 * 4 * 40), rel=0.1)
 
 
 def test_without_samples_the_table_of_the_model_is_believed() -> None:
@@ -199,11 +199,11 @@ def test_too_few_samples_of_a_group_stand_back_for_all() -> None:
 
 
 def test_a_mixture_weighs_by_traffic() -> None:
-    made = attended(model(4, 40), [300, 100])
-    below = made.times.mixture((0, 1))
+    queues = attended(model(4, 40), [300, 100])
+    below = queues.times.mixture((0, 1))
     assert below[len(below) // 2] == pytest.approx(601 / 802)  # one more of each than has come
-    assert made.times.mixture((0,))[len(below) // 2] == 1
-    assert made.times.mixture((1,))[len(below) // 2] == 0
+    assert queues.times.mixture((0,))[len(below) // 2] == 1
+    assert queues.times.mixture((1,))[len(below) // 2] == 0
 
 
 @pytest.mark.parametrize(("chance", "time"), [(0.25, 25), (0.5, 30), (0.75, 45), (1.0, 50)])

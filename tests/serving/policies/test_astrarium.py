@@ -354,5 +354,5 @@ def test_bad_parameters_are_refused_by_name(parameters: dict[str, Any], field: s
 
 
 def build_policy(raw: dict[str, Any]) -> None:
-    found = parse(raw)
-    build.policy(found, build.setup(found))
+    case = parse(raw)
+    build.policy(case, build.setup(case))

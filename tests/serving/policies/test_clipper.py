@@ -19,8 +19,8 @@ def desk(gpus: int = 1, models: int = 1, **parameters: Any) -> Desk:
 
 
 def limit(at: Desk, gpu: int = 0, model: int = 0) -> float:
-    found: float = at.policy.limits[gpu][model]
-    return found
+    value: float = at.policy.limits[gpu][model]
+    return value
 
 
 def test_requests_go_to_the_replicas_in_rotation_whatever_waits_there() -> None:

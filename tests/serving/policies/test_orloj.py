@@ -222,13 +222,13 @@ def test_a_cold_start_ends_where_knowledge_from_the_start_would() -> None:
 def test_knowing_the_distribution_pays() -> None:
     """Against the same policy that believes in one number, and against a policy made for static models."""
 
-    def in_time(found: Scenario) -> float:
-        return float((run(found).requests.outcome == Outcome.IN_TIME).mean())
+    def in_time(case: Scenario) -> float:
+        return float((run(case).requests.outcome == Outcome.IN_TIME).mean())
 
-    found = scenario(duration="40s", rate=110, slo=120)
+    case = scenario(duration="40s", rate=110, slo=120)
     blind = scenario(duration="40s", rate=110, slo=120, profiling={"share": 0.0, "history": 0})
-    assert in_time(found) > in_time(blind) + 0.02
-    assert in_time(found) > in_time(found.with_policy("clockwork")) + 0.02
+    assert in_time(case) > in_time(blind) + 0.02
+    assert in_time(case) > in_time(case.with_policy("clockwork")) + 0.02
 
 
 @pytest.mark.parametrize("name", ["cold_start", "drift"])

@@ -47,12 +47,12 @@ def random_problem(seed: int) -> Problem:
 
 
 def drawn_requests(draw: Random, rates: list[float], seconds: int = 20) -> PlacementRequests:
-    found = [
+    drawn = [
         (draw.randrange(seconds * SECOND), index)
         for index, rate in enumerate(rates)
         for _ in range(int(rate * seconds))
     ]
-    times, models = zip(*sorted(found), strict=True)
+    times, models = zip(*sorted(drawn), strict=True)
     return PlacementRequests(times, models)
 
 
