@@ -186,12 +186,12 @@ def test_a_comparison_has_a_row_for_each_policy_and_seed(name: str) -> None:
     comparison = astrarium.compare(LEVELS[name], seeds=[2, 3])
     names = levels.level(name).policies.names()
     assert [(run.policy, run.seed) for run in comparison] == [
-        (each, seed) for seed in (2, 3) for each in names
+        (name, seed) for seed in (2, 3) for name in names
     ]
     assert len(comparison) == len(comparison.summary) == 2 * len(names)
     assert comparison.summary["policy"].tolist() == [run.policy for run in comparison]
     assert comparison.summary["makespan_s"].dtype == float
-    assert all(each in str(comparison) for each in names)
+    assert all(name in str(comparison) for name in names)
     assert comparison[:1] == [comparison[0]]
 
 

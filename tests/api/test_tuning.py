@@ -29,10 +29,10 @@ def test_every_search_and_policy_of_ours_can_be_configured_by_keywords() -> None
     }
     for registry in (searches, tuning_policies):
         known = {kind.__name__: name for name, kind in registry}
-        assert {name: each.name for name, each in registered.items() if each.registry is registry} == known
-    for each in registered.values():
-        assert each() == Choice(each.name)
-        assert list(inspect.signature(each).parameters) == list(each.parameters.__struct_fields__)
+        assert {name: thing.name for name, thing in registered.items() if thing.registry is registry} == known
+    for thing in registered.values():
+        assert thing() == Choice(thing.name)
+        assert list(inspect.signature(thing).parameters) == list(thing.parameters.__struct_fields__)
 
 
 def test_keywords_are_checked_as_a_file_is() -> None:

@@ -83,7 +83,7 @@ def test_a_picture_of_all_policies_has_names_and_colors_for_all_apps(call: Any, 
     picture = imread("all/plots/holders.png")
     height, width = picture.shape[:2]
     assert 0.5 < width / height < 2
-    legend = {to_hex(tuple(each)) for each in picture[-70:].reshape(-1, 4).tolist()}  # below the panels
+    legend = {to_hex(tuple(pixel)) for pixel in picture[-70:].reshape(-1, 4).tolist()}  # below the panels
     assert legend >= {color_of(app).lower() for app in range(14)}
     assert len({color_of(app) for app in range(14)}) == 14
 
@@ -91,7 +91,7 @@ def test_a_picture_of_all_policies_has_names_and_colors_for_all_apps(call: Any, 
 def test_every_policy_runs_every_app(call: Any, file: Path) -> None:
     answer = call("compare", str(file), "-p", "all", "--no-folder", "--json").json["policies"]
     assert list(answer) == cluster_policies.names()
-    assert all(each["outcomes"] == {"finished": 3} for each in answer.values())
+    assert all(entry["outcomes"] == {"finished": 3} for entry in answer.values())
 
 
 def test_an_app_learns_why_it_waits_behind_whom_and_until_when(call: Any, file: Path) -> None:
@@ -103,7 +103,7 @@ def test_an_app_learns_why_it_waits_behind_whom_and_until_when(call: Any, file: 
     assert "simulated: it knows who comes later" in shown
     assert "at 78min it is given 1 GPU" in shown
     answer = call("explain", str(file), "[odd] $name$-1", "--at", "20min", "--json").json
-    assert [each["app"] for each in answer["line"]] == ["[odd] $name$-0", "[odd] $name$-1"]
+    assert [app["app"] for app in answer["line"]] == ["[odd] $name$-0", "[odd] $name$-1"]
     assert answer["line"][1]["given_more_s"] == 78 * 60
 
 

@@ -84,8 +84,8 @@ def test_events_are_lines_or_objects(call: Any, state: str) -> None:
         json.loads(line) for line in call("cluster", "events", "--state", state, "--json").out.splitlines()
     ]
     assert len(events) == len(lines)
-    assert [each["id"] for each in events] == sorted(each["id"] for each in events)
-    assert [each["kind"] for each in events if each["name"] == "a"] == ["submitted", "started", "finished"]
+    assert [event["id"] for event in events] == sorted(event["id"] for event in events)
+    assert [event["kind"] for event in events if event["name"] == "a"] == ["submitted", "started", "finished"]
     of_team = call("cluster", "events", "--state", state, "--team", "blue").lines
     assert [line.split()[2:4] for line in of_team] == [["submitted", "b"], ["started", "b"]]
 
@@ -140,8 +140,8 @@ def over_network(call: Any, state: str, tmp_path: Path) -> Iterator[Any]:
         return call("cluster", *words, *where, "--key-file", str(key))
 
     yield calling
-    for each in listeners:
-        each.close()
+    for listener in listeners:
+        listener.close()
 
 
 def test_users_are_told_the_past_of_their_teams_and_operators_all(

@@ -118,7 +118,7 @@ def test_compare_uses_the_same_arrivals(call: Any, scenario: Path) -> None:
     answer = call("compare", "small.yaml", *policies, "--json", "--out", "both")
     shown = answer.json["policies"]
     assert list(shown) == ["deferred", "timeout (timeout=10%,gather=fcfs)"]
-    assert len({each["requests"] for each in shown.values()}) == 1
+    assert len({entry["requests"] for entry in shown.values()}) == 1
     assert (Path("both") / "deferred" / "timeline.json").is_file()
     assert (Path("both") / "timeout-timeout=10%-gather=fcfs" / "requests.npz").is_file()
     assert (Path("both") / "plots" / "overview.png").is_file()
@@ -231,7 +231,7 @@ def test_an_interrupt_leaves_nothing(
 def test_policies(call: Any) -> None:
     listed = call("policies", "--json").json["policies"]["serving"]
     assert {"deferred", "eager", "timeout"} <= listed.keys()
-    assert all(each["summary"] and each["about"] for each in listed.values())
+    assert all(entry["summary"] and entry["about"] for entry in listed.values())
     timeout = call("policies", "timeout", "--json").json
     assert timeout["parameters"]["timeout"]["default"] == "12.5%"
     assert "oldest request" in timeout["parameters"]["timeout"]["description"]
@@ -254,8 +254,8 @@ def test_zoo(call: Any) -> None:
 
 def test_reproduce_alone_lists(call: Any) -> None:
     listed = call("reproduce", "--json").json["reproductions"]
-    assert "symphony/table2" in [each["name"] for each in listed]
-    assert all(each["title"] for each in listed)
+    assert "symphony/table2" in [entry["name"] for entry in listed]
+    assert all(entry["title"] for entry in listed)
     assert "symphony/table2" in call("reproduce").out
 
 

@@ -108,8 +108,11 @@ def test_every_size_is_run_and_the_first_runs_do_not_count(stepping: Any) -> Non
     model: Stepping = stepping(lambda batch: batch.size * MS * (100 if len(model.sizes) % 10 <= 3 else 1))
     times = list(profiling.by_size(measuring(model, (X,), Care(warm_up=3, repeats=7)), [1, 2], never))
     assert model.sizes == [1] * 10 + [2] * 10
-    assert [(each.size, set(each.times)) for each in times] == [(1, {MS, 100 * MS}), (2, {2 * MS, 200 * MS})]
-    assert [each.times.count(each.size * 100 * MS) for each in times] == [1, 1]
+    assert [(size_times.size, set(size_times.times)) for size_times in times] == [
+        (1, {MS, 100 * MS}),
+        (2, {2 * MS, 200 * MS}),
+    ]
+    assert [size_times.times.count(size_times.size * 100 * MS) for size_times in times] == [1, 1]
 
 
 def test_the_first_size_that_is_enough_is_the_last(stepping: Any) -> None:
@@ -119,7 +122,7 @@ def test_the_first_size_that_is_enough_is_the_last(stepping: Any) -> None:
             measuring(model, (X,), Care(0, 5)), [1, 2, 4, 8, 16], lambda each: each.times[0] > 3 * MS
         )
     )
-    assert [each.size for each in times] == [1, 2, 4]
+    assert [size_times.size for size_times in times] == [1, 2, 4]
 
 
 def test_slow_sizes_are_measured_less_often(stepping: Any) -> None:
@@ -159,7 +162,7 @@ def test_one_hiccup_is_not_enough(stepping: Any) -> None:
     model: Stepping = stepping(lambda batch: (32 if len(model.sizes) == 3 else batch.size) * MS)
     measure = measuring(model, (X,), Care(0, 5))
     times = list(profiling.by_size(measure, [1, 2], lambda each: each.times[-1] > 20 * MS))
-    assert [each.times[-1] for each in times] == [MS, 2 * MS]
+    assert [size_times.times[-1] for size_times in times] == [MS, 2 * MS]
 
 
 def test_the_times_of_applications_are_found_again(stepping: Any) -> None:

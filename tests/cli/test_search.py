@@ -141,7 +141,7 @@ def test_several_seeds(compare: Any, simulate: Any) -> None:
 def test_one_run_as_json_has_candidates_and_a_heat_map(simulate: Any) -> None:
     answer = simulate("--no-folder", "--json").json
     assert (answer["live"], answer["search"], answer["gpus"]) == (False, "successive-halving", 4)
-    values = [each["value"] for each in answer["by_candidate"]]
+    values = [candidate["value"] for candidate in answer["by_candidate"]]
     assert values == sorted(values, reverse=True)
     assert values[0] == answer["best"]["value"]
     held = [part for parts in answer["heat_map"].values() for part in parts]
@@ -267,8 +267,8 @@ def test_a_live_run_trains_reports_and_goes_on(call: Any, live: Path) -> None:
     assert (answer["live"], answer["over"], answer["gpus"]) == (True, "the search is done", 2)
     assert answer["best"]["configuration"] == {"rate": 0.5}
     assert answer["best"]["value"] == pytest.approx(0.9)  # after 9 iterations, whoever trained them where
-    failed = [each for each in answer["by_candidate"] if each["standing"] == "failed"]
-    assert [each["configuration"]["rate"] for each in failed] == [1.0]
+    failed = [candidate for candidate in answer["by_candidate"] if candidate["standing"] == "failed"]
+    assert [candidate["configuration"]["rate"] for candidate in failed] == [1.0]
     assert "too fast" in failed[0]["reason"]
     assert "live on 2 emulated GPUs" in answer.err
     assert "candidate 4 failed: ValueError: too fast" in answer.err
@@ -305,16 +305,16 @@ def test_a_live_run_trains_reports_and_goes_on(call: Any, live: Path) -> None:
 def test_a_search_that_is_running_is_left_alone(call: Any, live: Path) -> None:
     state = live.parent / "running" / "live" / "dynamic-fluid-0"
     over = [state.with_name(name) for name in ("astrarium-0", "fifo-0")]  # of a comparison that is under way
-    for each in over:
-        each.mkdir(parents=True)
-        (each / "journal.jsonl").touch()
+    for folder in over:
+        folder.mkdir(parents=True)
+        (folder / "journal.jsonl").touch()
     with folder_lock(state):
         for option in ("--resume", "--overwrite"):
             refused = call("run", str(live), "--out", "running", option)
             assert refused.code == BAD_INPUT
             assert "one in which no other search is running" in refused.err
     assert [file.name for file in state.iterdir()] == ["search.lock"]
-    assert all((each / "journal.jsonl").exists() for each in over)
+    assert all((folder / "journal.jsonl").exists() for folder in over)
 
 
 def test_the_state_of_a_search_is_found_by_the_name_of_its_policy(call: Any, live: Path) -> None:
@@ -328,7 +328,7 @@ def test_the_state_of_a_search_is_found_by_the_name_of_its_policy(call: Any, liv
 def test_a_live_search_is_compared_and_simulated_from_the_same_file(call: Any, live: Path) -> None:
     answer = call("run", str(live), *BOTH, "--no-folder", "--json").json
     assert answer["live"]
-    assert [each["best"]["value"] for each in answer["policies"].values()] == [pytest.approx(0.9)] * 2
+    assert [entry["best"]["value"] for entry in answer["policies"].values()] == [pytest.approx(0.9)] * 2
     simulated = call("simulate", str(live), "--no-folder", "--json").json
     assert not simulated["live"]
     assert simulated["best"]["configuration"] == {"rate": 0.5}
@@ -386,7 +386,7 @@ def test_a_training_that_hangs_fails_alone(call: Any, live: Path) -> None:
     (live.parent / "train.py").write_text(hangs)
     live.write_text(LIVE.replace("live: {", "live: {longest: 10s, "))
     answer = call("run", str(live), "--no-folder", "--json").json
-    [failed] = [each for each in answer["by_candidate"] if each["standing"] == "failed"]
+    [failed] = [candidate for candidate in answer["by_candidate"] if candidate["standing"] == "failed"]
     assert failed["configuration"] == {"rate": 1.0}
     assert failed["reason"] == "no iteration ended within 10 s, the longest it may take"
     assert answer["best"]["configuration"] == {"rate": 0.5}

@@ -194,7 +194,7 @@ def traced(call: Any, *options: str) -> Any:
 )
 def test_run_says_what_a_file_lacks_or_where_it_belongs(call: Any, level: str, message: str) -> None:
     assert message in call("run", f"{level}.yaml").error
-    assert sorted(path.name for path in Path().iterdir()) == sorted(f"{each}.yaml" for each in LEVELS)
+    assert sorted(path.name for path in Path().iterdir()) == sorted(f"{level}.yaml" for level in LEVELS)
 
 
 @pytest.mark.parametrize(

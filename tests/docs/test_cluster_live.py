@@ -15,6 +15,7 @@ import pytest
 from astrarium.cluster.scenario.live import LiveSection
 from astrarium.cluster.scenario.tasks import TaskEntry
 from tests.support.cluster.jobs import end_keepers
+from tests.support.pages import BLOCK
 from tests.support.paths import ROOT
 
 pytest_plugins = ("tests.support.cli_fixtures",)
@@ -22,7 +23,6 @@ pytest_plugins = ("tests.support.cli_fixtures",)
 NAMES = {"operators": "live", "owners": "apps", "seeing": "seeing", "hosts": "hosts", "access": "access"}
 LIVE, APPS, *OTHERS = (ROOT / "docs" / "cluster" / f"{name}.md" for name in NAMES.values())
 PAGES = pytest.mark.parametrize("page", [LIVE, APPS, *OTHERS], ids=list(NAMES))
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE_NAME = re.compile(r"# (\w+\.\w+)\n")
 NUMBER = re.compile(r"\d[\d.]*%?")
 

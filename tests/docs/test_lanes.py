@@ -8,6 +8,7 @@ from contextlib import redirect_stdout
 
 import pytest
 
+from tests.support.pages import BLOCK
 from tests.support.paths import ROOT
 
 torch = pytest.importorskip("torch")
@@ -20,7 +21,6 @@ from astrarium.device.policies.turns import GRACE  # noqa: E402
 from astrarium.testing.plain_backend import PlainLaneBackend  # noqa: E402
 
 PAGE = (ROOT / "docs" / "device" / "lanes.md").read_text()
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def test_the_code_of_the_page_says_what_the_page_shows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,14 +14,13 @@ import pytest
 from astrarium.cli.main import main
 from astrarium.placement.plan_file import PlanEntry, ReplicaEntry
 from astrarium.placement.policies import placement_policies
+from tests.support.pages import BLOCK, FILE_NAME, plain, shown
 from tests.support.paths import ROOT
 
 pytestmark = [pytest.mark.long, pytest.mark.thorough]
 
 PAGE = ROOT / "docs" / "planning.md"
 TEXT = PAGE.read_text()
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-FILE_NAME = re.compile(r"# (\w+\.yaml)\n")
 
 
 def said(command: str, capsys: pytest.CaptureFixture[str]) -> str:
@@ -35,18 +34,6 @@ def said(command: str, capsys: pytest.CaptureFixture[str]) -> str:
         if file:
             Path(file).write_text(output.out)
     return output.out + output.err
-
-
-def plain(text: str) -> list[str]:
-    """Lines with something in them, spaces as one."""
-    return [re.sub(r"\s+", " ", line).strip() for line in text.splitlines() if re.search(r"\w", line)]
-
-
-def shown(line: str, answer: list[str]) -> bool:
-    """A line that ends with dots goes on."""
-    if line.endswith("..."):
-        return any(each.startswith(line.removesuffix("...")) for each in answer)
-    return line in answer
 
 
 def test_the_page_can_be_followed(

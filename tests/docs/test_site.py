@@ -94,7 +94,7 @@ def names(part: Any) -> list[str]:
     """List the pages that a part of the navigation names."""
     if isinstance(part, str):
         return [part]
-    return [name for each in (part.values() if isinstance(part, dict) else part) for name in names(each)]
+    return [name for inner in (part.values() if isinstance(part, dict) else part) for name in names(inner)]
 
 
 def test_every_page_is_in_the_navigation_once() -> None:

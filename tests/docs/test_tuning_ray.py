@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.pages import BLOCK
 from tests.support.paths import ROOT
 from tests.support.tuning.ray_cluster import QUIET
 
@@ -17,7 +18,6 @@ pytestmark = [pytest.mark.long, pytest.mark.thorough]
 
 PAGE = ROOT / "docs" / "tuning" / "ray_tune.md"
 EXAMPLE = ROOT / "examples" / "tuning" / "ray_trainable.py"
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE_NAME = re.compile(r"# (\w+\.py)\n")
 LONGEST = 240
 

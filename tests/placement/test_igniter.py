@@ -192,7 +192,7 @@ def test_only_the_order_of_equals_depends_on_how_models_are_numbered(drawn: list
 def test_more_load_of_one_model_never_needs_fewer_gpus(
     name: str, slo: float, rate: float, more: float
 ) -> None:
-    few, many = (placed(problem_of([(name, slo, each)], gpus=40)) for each in (rate, rate + more))
+    few, many = (placed(problem_of([(name, slo, tried_rate)], gpus=40)) for tried_rate in (rate, rate + more))
     assert len(few.gpus()) <= len(many.gpus())
 
 

@@ -158,8 +158,10 @@ def test_company_never_speeds_anybody_up(company: list[Tenant]) -> None:
     problem = problem_of(NOTES, gpus=1)
     slowed = IgniterInterference(problem).slowdowns(problem.gpus[0], company)
     assert all(slowdown >= 1 for slowdown in slowed)
-    assert all(slowdown == 1 for slowdown, each in zip(slowed, company, strict=True) if not each.busy)
-    if sum(each.busy for each in company) == 1:
+    assert all(
+        slowdown == 1 for slowdown, neighbour in zip(slowed, company, strict=True) if not neighbour.busy
+    )
+    if sum(neighbour.busy for neighbour in company) == 1:
         assert set(slowed) == {1.0}
 
 
@@ -326,8 +328,8 @@ def test_poisson_requests_come_at_their_rates() -> None:
     problem = problem_of(NOTES, gpus=1)
     arrivals = poisson(problem, 40 * SECOND, stream(1, "arrivals").random)
     assert list(arrivals.times) == sorted(arrivals.times)
-    for each in problem.models:
-        assert arrivals.models.count(each.index) / 40 == pytest.approx(each.rate, rel=0.05)
+    for spec in problem.models:
+        assert arrivals.models.count(spec.index) / 40 == pytest.approx(spec.rate, rel=0.05)
 
 
 @settings(max_examples=40)
@@ -346,12 +348,18 @@ def test_every_request_ends_once_and_its_time_adds_up(
     arrivals = requests(*sorted((at * MS, index) for at, index in drawn))
     report = evaluate(problem, plan, arrivals, Halved(), Batching(wait * MS, drop))
     assert report == evaluate(problem, plan, arrivals, Halved(), Batching(wait * MS, drop))
-    for each in report.models:
-        assert each.in_time + each.late + each.dropped == each.requests == arrivals.models.count(each.model)
-        assert drop or each.dropped == 0
-        if each.latency:
-            assert each.latency.mean == pytest.approx(sum(spread.mean for spread in each.stages.values()))
-            execution = each.stages["execution"]
+    for model_report in report.models:
+        assert (
+            model_report.in_time + model_report.late + model_report.dropped
+            == model_report.requests
+            == arrivals.models.count(model_report.model)
+        )
+        assert drop or model_report.dropped == 0
+        if model_report.latency:
+            assert model_report.latency.mean == pytest.approx(
+                sum(spread.mean for spread in model_report.stages.values())
+            )
+            execution = model_report.stages["execution"]
             assert 5 * MS <= execution.p50 <= execution.p99 <= 2 * 8 * MS
 
 
@@ -359,11 +367,11 @@ def packed_by_memory(problem: Problem) -> Plan:
     """First fit by memory, half of a GPU for each: that keeps up, if nobody disturbs it."""
     room = {gpu.id: gpu.memory for gpu in problem.gpus}
     replicas = []
-    for each in problem.models:
-        size = each.forms[ALONE].memory(0, 6)
+    for spec in problem.models:
+        size = spec.forms[ALONE].memory(0, 6)
         gpu = next(id_ for id_, free in room.items() if free >= size)
         room[gpu] -= size
-        replicas.append(Replica(each.index, (gpu,), batch=6, share=0.5))
+        replicas.append(Replica(spec.index, (gpu,), batch=6, share=0.5))
     return Plan("by memory", tuple(replicas))
 
 
@@ -430,8 +438,8 @@ def test_batches_of_the_published_plan_take_hardly_less_than_predicted() -> None
     problem = problem_of(NOTES, gpus=1)
     plan = placed(problem)
     report = evaluate(problem, plan, uniform(problem, 5 * SECOND), IgniterInterference(problem))
-    for _, each, expected in predictions(plan, problem):
-        execution = report.of(each.name).stages["execution"]
+    for _, prediction, expected in predictions(plan, problem):
+        execution = report.of(prediction.name).stages["execution"]
         assert 0.99 * expected.latency < execution.p99 / MS < expected.latency * (1 + 1e-6)
 
 

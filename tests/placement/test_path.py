@@ -165,11 +165,17 @@ def test_every_request_ends_once_and_its_stages_add_up(
     way = msgspec.structs.replace(LONG, max_wait=wait * MS) if path else None
     report = evaluate(problem, plan, arrivals, Halved(), Batching(wait * MS, drop), path=way)
     assert report == evaluate(problem, plan, arrivals, Halved(), Batching(wait * MS, drop), path=way)
-    for each in report.models:
-        assert each.in_time + each.late + each.dropped == each.requests == arrivals.models.count(each.model)
-        assert drop or each.dropped == 0
-        if each.latency:
-            assert each.latency.mean == pytest.approx(sum(spread.mean for spread in each.stages.values()))
+    for model_report in report.models:
+        assert (
+            model_report.in_time + model_report.late + model_report.dropped
+            == model_report.requests
+            == arrivals.models.count(model_report.model)
+        )
+        assert drop or model_report.dropped == 0
+        if model_report.latency:
+            assert model_report.latency.mean == pytest.approx(
+                sum(spread.mean for spread in model_report.stages.values())
+            )
     way_of = walked(problem, plan, arrivals, Halved(), Batching(wait * MS, drop), way)
     legs = np.stack([way_of.asked, way_of.routed, way_of.ready, way_of.moved, way_of.here, way_of.start])
     assert np.all(np.diff(legs[:, way_of.answered >= 0], axis=0) >= 0)

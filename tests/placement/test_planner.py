@@ -69,7 +69,7 @@ def test_the_judge_that_is_brought_decides() -> None:
         return [float(any(replica.share < 1 for replica in plan.of_model(index))) for index in range(3)]
 
     def turns(plan: Plan, requests: PlacementRequests) -> Sequence[float]:
-        return [1 - each for each in sides(plan, requests)]
+        return [1 - side for side in sides(plan, requests)]
 
     assert all(replica.share < 1 for replica in placed(problem, sides).replicas)
     assert all(replica.share == 1 for replica in placed(problem, turns).replicas)
@@ -101,7 +101,7 @@ def test_it_is_confirmed_with_requests_that_it_was_not_chosen_with() -> None:
     problem = problem_of(NOTES, gpus=1)
     requests = poisson(problem, 2 * SECOND, stream(7, "own").random)
     placed(msgspec.structs.replace(problem, requests=requests), judge, judged=8)
-    distinct = {each.times for each in judged}
+    distinct = {sample.times for sample in judged}
     assert len(distinct) == 2
     assert requests.times not in distinct
 
@@ -185,7 +185,7 @@ def test_an_ended_search_answers_with_the_best_so_far(looks: int) -> None:
     search = Watched(looks)
     plan = Planner(Planner.Parameters()).place(problem, search)
     check(plan, problem)
-    best = max((each.attainment or 0.0 for each in search.plans), default=0.0)
+    best = max((plan.attainment or 0.0 for plan in search.plans), default=0.0)
     if looks >= 40:
         assert best > 0.5
         assert (plan.attainment or 0.0) > 0.5
@@ -195,7 +195,7 @@ def test_models_go_by_their_index_not_their_place() -> None:
     problem = problem_of(NOTES, gpus=2)
     other = msgspec.structs.replace(
         problem,
-        models=tuple(msgspec.structs.replace(each, index=90 - each.index) for each in problem.models),
+        models=tuple(msgspec.structs.replace(spec, index=90 - spec.index) for spec in problem.models),
     )
     forth = placed(problem)
     back = placed(other)

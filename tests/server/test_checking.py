@@ -46,7 +46,7 @@ def refused(*inputs: Given) -> Refused:
 
 def test_a_right_request_is_placed_in_the_order_given() -> None:
     placed = placed_inputs(PAIR, [B, A], LIMIT)
-    assert [(each.spec.name, each.shape, each.elements) for each in placed] == [
+    assert [(tensor.spec.name, tensor.shape, tensor.elements) for tensor in placed] == [
         ("B", (2, 5, 2), 20),
         ("A", (2, 3), 6),
     ]

@@ -89,8 +89,12 @@ def test_every_field_is_the_one_that_clients_know() -> None:
         **service_pb2.DESCRIPTOR.message_types_by_name,
         **model_config_pb2.DESCRIPTOR.message_types_by_name,
     }
-    names = [each.name for each in ours.message_type]
-    names += [f"{each.name}.{inner.name}" for each in ours.message_type for inner in each.nested_type]
+    names = [message_type.name for message_type in ours.message_type]
+    names += [
+        f"{message_type.name}.{inner.name}"
+        for message_type in ours.message_type
+        for inner in message_type.nested_type
+    ]
     for name in names:
         known = theirs[name.partition(".")[0]]
         for part in name.split(".")[1:]:
@@ -193,7 +197,7 @@ def test_text_several_inputs_and_a_choice_of_outputs(server: Served, client: Any
     two = np.array([[4, 5, 6]], np.int32)
     inputs = [tensor(two, "INT32", "B"), tensor(one, "INT32", "A")]
     answer = client.infer("pair", inputs, outputs=[triton.InferRequestedOutput("OUT_B")])
-    assert [each.name for each in server.service.calls[-1].inputs] == ["A", "B"]
+    assert [infer_input.name for infer_input in server.service.calls[-1].inputs] == ["A", "B"]
     assert np.array_equal(answer.as_numpy("OUT_B"), two)
     assert answer.as_numpy("OUT_A") is None
 
@@ -468,7 +472,9 @@ def test_the_client_in_an_event_loop() -> None:
         async with serving(service) as running, triton_aio.InferenceServerClient(running.grpc_url) as client:
             assert await client.is_server_ready()
             answers = await asyncio.gather(*(client.infer("echo", [tensor(ROWS + at)]) for at in range(10)))
-            assert all(np.array_equal(each.as_numpy("OUT_IN"), ROWS + at) for at, each in enumerate(answers))
+            assert all(
+                np.array_equal(answer.as_numpy("OUT_IN"), ROWS + at) for at, answer in enumerate(answers)
+            )
             with pytest.raises(InferenceServerException, match="9 requests wait already"):
                 await client.infer("overloaded", [tensor(ROWS)])
             assert service.held == 0

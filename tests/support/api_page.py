@@ -168,7 +168,7 @@ def _searches_and_policies() -> str:
 
 def _keywords(thing: Registered) -> str:
     parameters = thing.__signature__.parameters.values()
-    return ", ".join(f"`{each.name}={each.default!r}`" for each in parameters) or "none"
+    return ", ".join(f"`{parameter.name}={parameter.default!r}`" for parameter in parameters) or "none"
 
 
 def main(arguments: Iterable[str]) -> None:

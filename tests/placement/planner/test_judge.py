@@ -25,12 +25,12 @@ def test_made_up_requests_are_poisson_at_the_rates() -> None:
     requests = made_up(models, 0, 50_000)
     span = requests.times[-1] / SECOND
     assert list(requests.times) == sorted(requests.times)
-    for each in models:
+    for spec in models:
         own = np.array(
-            [at for at, index in zip(requests.times, requests.models, strict=True) if index == each.index]
+            [at for at, index in zip(requests.times, requests.models, strict=True) if index == spec.index]
         )
         gaps = np.diff(own) / SECOND
-        assert len(own) == pytest.approx(each.rate * span, rel=0.05)
+        assert len(own) == pytest.approx(spec.rate * span, rel=0.05)
         assert gaps.std() / gaps.mean() == pytest.approx(1, abs=0.05)
 
 
@@ -38,7 +38,7 @@ def test_samples_differ_and_stay_the_same() -> None:
     problem = five_models(1)
     first, second = (samples(problem, 3, 1000) for _ in range(2))
     assert first == second
-    assert len({each.times for each in first}) == 3
+    assert len({requests.times for requests in first}) == 3
 
 
 def test_rearranged_requests_keep_the_rate_and_the_bursts_of_each_model() -> None:

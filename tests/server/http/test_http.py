@@ -158,7 +158,8 @@ def test_text(client: Any, binary: bool) -> None:
     wanted = [http.InferRequestedOutput("OUT_IN", binary_data=binary)]
     answer = client.infer("text", [tensor(array, BYTES, binary=binary)], outputs=wanted)
     texts = [
-        str(each, "utf-8") if isinstance(each, bytes) else each for each in answer.as_numpy("OUT_IN").ravel()
+        str(element, "utf-8") if isinstance(element, bytes) else element
+        for element in answer.as_numpy("OUT_IN").ravel()
     ]
     assert texts == array.ravel().tolist()
 
@@ -168,7 +169,7 @@ def test_several_inputs_in_any_order_and_a_choice_of_outputs(server: Served, cli
     two = np.array([[4, 5, 6]], np.int32)
     inputs = [tensor(two, "INT32", "B", binary=False), tensor(one, "INT32", "A")]
     answer = client.infer("pair", inputs, outputs=[http.InferRequestedOutput("OUT_B")])
-    assert [each.name for each in server.service.calls[-1].inputs] == ["A", "B"]
+    assert [infer_input.name for infer_input in server.service.calls[-1].inputs] == ["A", "B"]
     assert np.array_equal(answer.as_numpy("OUT_B"), two)
     assert answer.as_numpy("OUT_A") is None
 
@@ -185,8 +186,8 @@ def test_a_request_carries_its_deadline_priority_and_application(server: Served,
 def test_many_requests_at_once(client: Any) -> None:
     arrays = [np.full((1, 4), at, np.float32) for at in range(20)]
     waiting = [client.async_infer("echo", [tensor(array)]) for array in arrays]
-    for array, each in zip(arrays, waiting, strict=True):
-        assert np.array_equal(each.get_result().as_numpy("OUT_IN"), array)
+    for array, pending in zip(arrays, waiting, strict=True):
+        assert np.array_equal(pending.get_result().as_numpy("OUT_IN"), array)
 
 
 @pytest.mark.parametrize("sent", [None, "gzip", "deflate"])
@@ -420,7 +421,9 @@ def test_the_client_in_an_event_loop() -> None:
             assert await client.is_server_ready()
             assert (await client.get_model_metadata("echo"))["name"] == "echo"
             answers = await asyncio.gather(*(client.infer("echo", [tensor(ROWS + at)]) for at in range(10)))
-            assert all(np.array_equal(each.as_numpy("OUT_IN"), ROWS + at) for at, each in enumerate(answers))
+            assert all(
+                np.array_equal(answer.as_numpy("OUT_IN"), ROWS + at) for at, answer in enumerate(answers)
+            )
             with pytest.raises(InferenceServerException, match="9 requests wait already"):
                 await client.infer("overloaded", [tensor(ROWS)])
 

@@ -371,20 +371,20 @@ def test_a_model_nobody_asks_for_is_content() -> None:
 def test_cells_in_numbers() -> None:
     case = scenario()
     done = run_planned(case, APART)
-    found = summarize_plan("by hand", 4, {"alex": "no room"}, done.parts, done.record)
-    assert [(cell.gpus, cell.models) for cell in found.cells] == [
+    plan_summary = summarize_plan("by hand", 4, {"alex": "no room"}, done.parts, done.record)
+    assert [(cell.gpus, cell.models) for cell in plan_summary.cells] == [
         ([0], {"bert": 8}),
         ([1], {"bert": 8, "vgg": 4}),
         ([2], {"vgg": 4}),
     ]
     summary = summarize(done.record)
-    in_time = sum(cell.goodput_rate for cell in found.cells)
+    in_time = sum(cell.goodput_rate for cell in plan_summary.cells)
     assert in_time == pytest.approx(summary.goodput_rate)
     lost = summary.models["alex"].requests
-    assert sum(cell.requests for cell in found.cells) == summary.requests - lost
-    assert len(found.gpu_busy) == 4
-    assert found.gpu_busy[3] == 0
-    assert np.mean(found.gpu_busy) == pytest.approx(summary.gpus.busy_fraction)
+    assert sum(cell.requests for cell in plan_summary.cells) == summary.requests - lost
+    assert len(plan_summary.gpu_busy) == 4
+    assert plan_summary.gpu_busy[3] == 0
+    assert np.mean(plan_summary.gpu_busy) == pytest.approx(summary.gpus.busy_fraction)
 
 
 def test_ranges() -> None:

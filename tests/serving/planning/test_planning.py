@@ -238,8 +238,8 @@ def test_a_trace_is_planned_from_its_history_and_judged_by_what_came_after(trace
     assert max(posed.requests.times) < 2 * SECOND
     draws = load.fresh()
     assert len(draws) == 3
-    assert sum(len(each.times) for each in draws) == 286 + 20
-    assert all(max(each.times) < SECOND for each in draws)
+    assert sum(len(draw.times) for draw in draws) == 286 + 20
+    assert all(max(draw.times) < SECOND for draw in draws)
 
 
 def test_reasons_are_told_for_the_load_that_judged(traced: Scenario) -> None:
@@ -367,7 +367,7 @@ def test_rivals_stand_on_as_many_gpus_and_the_same_requests() -> None:
     )
     assert answer.chosen is not None
     assert not answer.chosen.met
-    assert [each.gpus for each in (answer.fewest, rival.fewest) if each is not None] == [3, 3]
+    assert [fewest.gpus for fewest in (answer.fewest, rival.fewest) if fewest is not None] == [3, 3]
     assert len(set(judged)) == 3
 
 
@@ -444,7 +444,7 @@ def test_measured_slowdowns_come_from_a_file(tmp_path: Path) -> None:
     problem = known(vision())
     from astrarium.placement.interference import Tenant
 
-    tenants = [Tenant(each.model, each.batch, each.share) for each in halves.replicas]
+    tenants = [Tenant(replica.model, replica.batch, replica.share) for replica in halves.replicas]
     assert slowing(problem).slowdowns(problem.gpus[0], tenants) == (1.0, 1.5)
 
 
@@ -461,10 +461,10 @@ def test_a_picture_of_turns_shares_and_pipelines(tmp_path: Path) -> None:
     assert report[2].busy == pytest.approx(report[3].busy)
     rates = {0: 0.0, 1: 0.0}
     for use in report:  # what each replica works, turned back into requests, is all that comes
-        for each in use.replicas:
-            alone = 10e-3 if each.replica.model == 0 else 20e-3
-            seconds = alone / each.replica.share if each.replica.shape == ALONE else alone
-            rates[each.replica.model] += each.busy / seconds
+        for use_of_replica in use.replicas:
+            alone = 10e-3 if use_of_replica.replica.model == 0 else 20e-3
+            seconds = alone / use_of_replica.replica.share if use_of_replica.replica.shape == ALONE else alone
+            rates[use_of_replica.replica.model] += use_of_replica.busy / seconds
     assert rates == {0: pytest.approx(50, rel=0.01), 1: pytest.approx(40, rel=0.01)}
     draw_placement(report, ["quick", "slow"], tmp_path / "placement.png", "by hand")
     assert (tmp_path / "placement.png").stat().st_size > 5000

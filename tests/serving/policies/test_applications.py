@@ -35,7 +35,7 @@ from astrarium.testing.serving.audit import audit
 from astrarium.testing.serving.cases import Case, cluster, linear_model
 from astrarium.testing.serving.outcomes import all_in_time
 from tests.support.cases import run_case
-from tests.support.rival_runs import MS, Desk, ms
+from tests.support.rival_runs import MS, SteppedPolicy, ms
 
 
 def model(*means: float, slo: float = 200, c0: float = 2, c1: float = 0.2, max_batch: int = 8) -> ModelSpec:
@@ -285,20 +285,20 @@ def test_evenly_spaced_requests_have_no_dispersion_and_batches_of_ten_have_ten_t
     assert RateMeter().rate() == 0
 
 
-def desk(*means: float, slo: float = 20_000, gpus: int = 1, **parameters: Any) -> Desk:
-    return Desk("astrarium", cluster([model(*means, slo=slo)], gpus), **parameters)
+def stepped(*means: float, slo: float = 20_000, gpus: int = 1, **parameters: Any) -> SteppedPolicy:
+    return SteppedPolicy("astrarium", cluster([model(*means, slo=slo)], gpus), **parameters)
 
 
 def ask(id_: int, at: float, due: float, application: int) -> Event:
     return RequestArrived(Request(id_, 0, ms(at), ms(due), application))
 
 
-def waiting_by_queue(at: Desk) -> list[list[int]]:
+def waiting_by_queue(at: SteppedPolicy) -> list[list[int]]:
     """Who waits in which queue, those without anybody left out."""
     return [[request.id for request in queue.requests] for queue in at.policy._queues if queue.requests]
 
 
-def wait(at: Desk, applications: int, seconds: float = 1.5, every: float = 10) -> None:
+def wait(at: SteppedPolicy, applications: int, seconds: float = 1.5, every: float = 10) -> None:
     """Requests of each application in turn, with deadlines in no order, and no GPU to take them."""
     at.hear(0, GpuLeft(0))
     for number in range(int(seconds * 1000 / every)):
@@ -307,7 +307,7 @@ def wait(at: Desk, applications: int, seconds: float = 1.5, every: float = 10) -
 
 
 def test_forming_lines_anew_loses_nobody_and_keeps_the_order() -> None:
-    at = desk(4, 40, 4)
+    at = stepped(4, 40, 4)
     wait(at, 3, seconds=0.9)
     assert len(waiting_by_queue(at)) == 1
     wait_on = [ask(number, number * 10, 20_000 - number * 37 % 1000, number % 3) for number in range(90, 150)]
@@ -326,7 +326,7 @@ def test_forming_lines_anew_loses_nobody_and_keeps_the_order() -> None:
 
 
 def test_lines_of_the_new_groups_know_their_rates() -> None:
-    at = desk(4, 40, 4)
+    at = stepped(4, 40, 4)
     wait(at, 3)
     whole = sum(queue.meter.window()[0] for queue in at.policy._queues)
     assert whole == pytest.approx(150, abs=6)  # the bin being filled is not in it
@@ -337,7 +337,7 @@ def test_lines_of_the_new_groups_know_their_rates() -> None:
 
 @pytest.mark.parametrize(("kind", "count"), [("application", 3), ("model", 1), ("grouped", 2)])
 def test_what_the_lines_are_made_of_can_be_chosen(kind: str, count: int) -> None:
-    at = desk(4, 40, 4, lines=kind)
+    at = stepped(4, 40, 4, lines=kind)
     wait(at, 3)
     assert len(waiting_by_queue(at)) == count
     if kind == "application":
@@ -358,7 +358,7 @@ def test_everybody_is_served_once_there_is_a_gpu_again() -> None:
 
 
 def test_what_the_profiler_measured_is_planned_with() -> None:
-    at = desk(4, 4, slo=100)
+    at = stepped(4, 4, slo=100)
     assert at.policy._queues[0].latency[1] == pytest.approx(ms(2 + 0.2 * 4), rel=0.05)
     at.hear(0, GpuLeft(0))
     at.hear(1, ask(0, 1, 60_000, 0))
@@ -369,7 +369,7 @@ def test_what_the_profiler_measured_is_planned_with() -> None:
 
 def test_a_static_model_beside_a_dynamic_one_has_one_queue() -> None:
     static = linear_model(MS, 5 * MS, 100 * MS, 8)
-    at = Desk("astrarium", cluster([static, model(4, 40), static], 1), lines="application")
+    at = SteppedPolicy("astrarium", cluster([static, model(4, 40), static], 1), lines="application")
     assert len(at.policy._queues) == 4
     places = [
         at.policy.index_of(Request(0, of, 0, 1, application))

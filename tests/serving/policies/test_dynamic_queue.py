@@ -31,7 +31,7 @@ from astrarium.serving.report.summary import measured_requests
 from astrarium.serving.scenario import Scenario, load
 from astrarium.testing.serving.cases import cluster, linear_model
 from tests.support.paths import ROOT
-from tests.support.rival_runs import MS, Desk, ms
+from tests.support.rival_runs import MS, SteppedPolicy, ms
 
 EXAMPLES = ROOT / "examples"
 
@@ -149,13 +149,13 @@ def test_who_is_too_late_by_its_own_times_goes_as_planned() -> None:
 
 @pytest.mark.parametrize("lookahead", [True, False])
 def test_the_policy_sends_who_fits(lookahead: bool) -> None:
-    at = Desk("astrarium", cluster([model(10, 100)], 1), lookahead=lookahead, patience=0)
+    at = SteppedPolicy("astrarium", cluster([model(10, 100)], 1), lookahead=lookahead, patience=0)
     arrivals = [RequestArrived(Request(id_, 0, 0, ms(21), int(id_ == 1))) for id_ in range(3)]
     assert at.hear(0, *arrivals)[0] == Dispatch(0, (0, 2), 0)
 
 
 def test_batches_that_never_end_are_forgotten() -> None:
-    at = Desk("astrarium", cluster([model(10)], 2), patience=0)
+    at = SteppedPolicy("astrarium", cluster([model(10)], 2), patience=0)
     at.hear(0, RequestArrived(Request(0, 0, 0, ms(90), 0)))
     at.hear(1, RequestArrived(Request(1, 0, ms(1), ms(90), 0)))
     assert len(at.policy._running) == 2

@@ -124,7 +124,7 @@ def test_more_demand_is_dearer_and_more_gpus_are_not(
     before = climate(several, gpus, lost)
     after = climate([*several, one], gpus, lost)
     relieved = climate([*several, one], gpus + 1, lost)
-    slack = 1e-5 * (1.0 + max((each.highest_price for each in [*several, one]), default=0.0))
+    slack = 1e-5 * (1.0 + max((asked_for.highest_price for asked_for in [*several, one]), default=0.0))
     assert before.price <= after.price + slack
     assert relieved.price <= after.price + slack
     assert before.noise <= after.noise + 1e-12

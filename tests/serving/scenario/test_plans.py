@@ -185,7 +185,7 @@ RIGHT: dict[str, Any] = {
 
 
 def edited(place: int, **changes: Any) -> dict[str, Any]:
-    replicas = [dict(each) for each in RIGHT["replicas"]]
+    replicas = [dict(replica) for replica in RIGHT["replicas"]]
     replicas[place].update(changes)
     return {**RIGHT, "replicas": replicas}
 

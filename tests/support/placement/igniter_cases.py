@@ -52,11 +52,11 @@ def predictions(plan: Plan, problem: Problem) -> list[tuple[Replica, PlacedModel
     for gpu in problem.gpus:
         company = list(plan.on_gpu(gpu.id))
         traits = [models[replica.model].igniter for replica in company]
-        assert all(each is not None for each in traits)
+        assert all(trait is not None for trait in traits)
         loads = [
-            TenantLoad(each, replica.batch, replica.share * 100)
-            for each, replica in zip(traits, company, strict=True)
-            if each is not None
+            TenantLoad(neighbour, replica.batch, replica.share * 100)
+            for neighbour, replica in zip(traits, company, strict=True)
+            if neighbour is not None
         ]
         expected = predict(gpu.igniter or GpuTraits(), loads)
         predicted += [(r, models[r.model], e) for r, e in zip(company, expected, strict=True)]

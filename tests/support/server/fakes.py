@@ -129,7 +129,9 @@ class FakeService:
         return self._echoed(call)
 
     def _echoed(self, call: InferCall) -> InferAnswer:
-        outputs = [Tensor(f"OUT_{each.name}", *each[1:3], memoryview(each.data)) for each in call.inputs]
+        outputs = [
+            Tensor(f"OUT_{tensor.name}", *tensor[1:3], memoryview(tensor.data)) for tensor in call.inputs
+        ]
         now = monotonic_ns()
         stages = Stages(call.received, now, now + 2000, now + 5000, now + 9000, now + 10000)
         self.held += 1
@@ -326,12 +328,12 @@ async def serving(
     front = FakeFront(service, threads) if way == "native" and not tls else None
     http = await serve_http(service, Address(), limits, security, front)
     grpc = await serve_grpc(service, Address(), limits, security, front)
-    networks = [each for each in (http.network, grpc) if isinstance(each, NativeThreads)]
+    networks = [network for network in (http.network, grpc) if isinstance(network, NativeThreads)]
 
     def look() -> None:
-        for each in networks:
-            each.look()
-            each.settle()
+        for network in networks:
+            network.look()
+            network.settle()
 
     service.changed = look
     try:
