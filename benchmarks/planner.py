@@ -167,9 +167,9 @@ def costs(repeats: int) -> list[Row]:
     names = v100.models()
     rows = []
     for count, gpus, rate, bar in ((10, 8, 80.0, QUICK), (32, 16, 40.0, LARGE)):
-        asked = [(names[place % len(names)], rate * (1 + place % 5)) for place in range(count)]
+        loads = [(names[place % len(names)], rate * (1 + place % 5)) for place in range(count)]
         slo = 200 * MILLISECOND
-        models = tuple(v100.placed_model(place, name, load, slo) for place, (name, load) in enumerate(asked))
+        models = tuple(v100.placed_model(place, name, load, slo) for place, (name, load) in enumerate(loads))
         problem = Problem(models, v100.v100s(gpus))
         values = [cpu(lambda problem=problem: planned("planner", problem)) for _ in range(min(3, repeats))]
         what = f"planner, {count} models on {gpus} GPUs: CPU"

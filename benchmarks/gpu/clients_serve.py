@@ -205,10 +205,10 @@ class Server:
             gc.enable()
 
     def _report(self, window: ServeWindow, rate: float, served: Served) -> dict[str, Any]:
-        asked = {"rate": rate, "arrivals": "closed" if self._options.closed else window.arrivals}
+        offered = {"rate": rate, "arrivals": "closed" if self._options.closed else window.arrivals}
         return {
             **self.facts,
-            **asked,
+            **offered,
             "seed": window.seed,
             "seconds": window.seconds,
             "count": len(served.services),

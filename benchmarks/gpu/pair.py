@@ -73,7 +73,7 @@ class Row:
         return self.be_shared["per_second"] / self.be_alone["per_second"]
 
     @property
-    def asked(self) -> float:
+    def busy_share(self) -> float:
         """The part of the time that the requests of the window would take, one after the other, alone."""
         alone = self.hp_alone
         return (alone["count"] + alone["unserved"]) * alone["service_ms"] / 1000 / alone["seconds"]
@@ -81,12 +81,12 @@ class Row:
     @property
     def left(self) -> float:
         """What perfect time-sharing would leave to best effort."""
-        return max(0.0, 1 - self.asked) if self.serves else max(0.0, 1 - 1 / self.hp_cost)
+        return max(0.0, 1 - self.busy_share) if self.serves else max(0.0, 1 - 1 / self.hp_cost)
 
     @property
     def total(self) -> float:
         """Both shares of the GPU: above one, sharing did more work than taking turns would."""
-        return (self.asked if self.serves else 1 / self.hp_cost) + self.be_share
+        return (self.busy_share if self.serves else 1 / self.hp_cost) + self.be_share
 
 
 def append(path: Path, row: Row) -> None:

@@ -86,5 +86,5 @@ if __name__ == "__main__":
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--pause", type=float, default=0.02)
-    asked = parser.parse_args()
-    train(asked.steps, asked.seed, asked.pause)
+    options = parser.parse_args()
+    train(options.steps, options.seed, options.pause)

@@ -44,7 +44,7 @@ class Bytes {
   Py_buffer buffer_{};
 };
 
-// Room for bytes that are filled in before anybody else sees them.
+// Bytes that are filled in before anybody else sees them.
 inline nb::object new_bytes(std::size_t size) {
   nb::object made = nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size)));
   if (!made.is_valid()) throw nb::python_error();
@@ -64,7 +64,6 @@ inline std::pair<std::size_t, std::size_t> count_elements(nb::handle data, std::
   return bytes_elements(bytes.view(), most);
 }
 
-// The elements as objects of their own, or None where the lengths do not add up.
 inline nb::object unpack_bytes(nb::handle data) {
   const Bytes bytes(data);
   const std::string_view all = bytes.view();
@@ -84,25 +83,23 @@ inline nb::object unpack_bytes(nb::handle data) {
   return made;
 }
 
-// The binary layout of a list of bytes, or None where something else is among them.
 inline nb::object pack_bytes(nb::list elements) {
   std::size_t size = 0;
-  for (nb::handle one : elements) {
-    if (!PyBytes_Check(one.ptr())) return nb::none();
-    size += sizeof(std::uint32_t) + static_cast<std::size_t>(PyBytes_GET_SIZE(one.ptr()));
+  for (nb::handle element : elements) {
+    if (!PyBytes_Check(element.ptr())) return nb::none();
+    size += sizeof(std::uint32_t) + static_cast<std::size_t>(PyBytes_GET_SIZE(element.ptr()));
   }
   nb::object made = new_bytes(size);
   char* out = PyBytes_AS_STRING(made.ptr());
-  for (nb::handle one : elements) {
-    const auto length = static_cast<std::uint32_t>(PyBytes_GET_SIZE(one.ptr()));
+  for (nb::handle element : elements) {
+    const auto length = static_cast<std::uint32_t>(PyBytes_GET_SIZE(element.ptr()));
     std::memcpy(out, &length, sizeof length);
-    std::memcpy(out + sizeof length, PyBytes_AS_STRING(one.ptr()), length);
+    std::memcpy(out + sizeof length, PyBytes_AS_STRING(element.ptr()), length);
     out += sizeof length + length;
   }
   return made;
 }
 
-// The outline and where the pieces lie; or the byte at which it stopped making sense.
 inline nb::object outline(nb::handle json) {
   const Bytes bytes(json);
   JsonOutline outline(bytes.view());
@@ -117,7 +114,6 @@ inline nb::object outline(nb::handle json) {
   return nb::make_tuple(copied(outline.text), pieces);
 }
 
-// The binary layout; or how many elements were right, and the byte at which the next one is not.
 inline nb::object from_json(nb::handle json, const std::string& type, const Shape& shape) {
   const Datatype* known = datatype(type);
   if (known == nullptr || known->kind == Kind::kF16) throw std::invalid_argument("no datatype " + type);
@@ -135,7 +131,6 @@ inline nb::object from_json(nb::handle json, const std::string& type, const Shap
   return known->kind == Kind::kBytes ? copied(tensor.made) : made;
 }
 
-// A JSON list of the elements; or which of them is no text in UTF-8.
 inline nb::object to_json(nb::handle data, const std::string& type) {
   const Datatype* known = datatype(type);
   if (known == nullptr || known->kind == Kind::kF16) throw std::invalid_argument("no datatype " + type);
@@ -150,8 +145,6 @@ inline nb::object to_json(nb::handle data, const std::string& type) {
   return copied(writer.json);
 }
 
-// Of a ModelInferRequest: the outline, where the raw contents lie, and the typed ones by input. False where more than
-// *most* bytes would be left, None where it is no message.
 inline nb::object message_outline(nb::handle message, std::size_t most) {
   const Bytes bytes(message);
   ProtoOutline outline(bytes.view(), most);
@@ -159,16 +152,15 @@ inline nb::object message_outline(nb::handle message, std::size_t most) {
   if (outline.too_large()) return nb::bool_(false);
   if (!whole) return nb::none();
   const auto places = [](const std::vector<Range>& ranges) {
-    nb::list found;
-    for (const auto& [begin, end] : ranges) found.append(nb::make_tuple(begin, end));
-    return found;
+    nb::list rows;
+    for (const auto& [begin, end] : ranges) rows.append(nb::make_tuple(begin, end));
+    return rows;
   };
   nb::list contents;
   for (const auto& ranges : outline.contents) contents.append(places(ranges));
   return nb::make_tuple(copied(outline.text), places(outline.raw), contents);
 }
 
-// The binary layout of typed contents; or how many elements were right.
 inline nb::object from_contents(nb::handle contents, const std::string& type, std::size_t elements) {
   const Datatype* known = datatype(type);
   if (known == nullptr || known->kind == Kind::kF16) throw std::invalid_argument("no datatype " + type);
@@ -184,17 +176,16 @@ inline nb::object from_contents(nb::handle contents, const std::string& type, st
   return known->kind == Kind::kBytes ? copied(tensor.made) : made;
 }
 
-// The first element beyond the limits, which are as native_bounds in Python makes them; or None.
 inline nb::object first_outside_of(nb::handle data, const std::string& type, std::int64_t low, std::int64_t high) {
   const Datatype* known = datatype(type);
   if (known == nullptr) throw std::invalid_argument("no datatype " + type);
   const Bytes bytes(data);
-  std::size_t found = kAllInside;
+  std::size_t first = kAllInside;
   {
     nb::gil_scoped_release release;
-    found = first_outside(bytes.view(), known->kind, {low, high, {}});
+    first = first_outside(bytes.view(), known->kind, {low, high, {}});
   }
-  return found == kAllInside ? nb::none() : nb::object(nb::int_(found));
+  return first == kAllInside ? nb::none() : nb::object(nb::int_(first));
 }
 
 // The arrays that a batch's items go to or come from: one for each input or output.
@@ -205,10 +196,10 @@ struct Arrays {
 
   Arrays(nb::list given, int flags) {
     bytes.reserve(given.size());
-    for (nb::handle one : given) {
-      const Bytes& each = bytes.emplace_back(one, flags);
-      sizes.push_back(each.view().size());
-      data.push_back(each.data());
+    for (nb::handle array : given) {
+      const Bytes& added = bytes.emplace_back(array, flags);
+      sizes.push_back(added.view().size());
+      data.push_back(added.data());
     }
   }
 };
@@ -224,7 +215,7 @@ inline void gather(nb::handle memory, nb::bytes members, const std::vector<std::
   copy_all(gathering(from.view(), all, sizes, to.data));
 }
 
-// Copy the items of the arrays into the members' reply rooms in *memory*.
+// Copy the items of the arrays into the members' blocks for replies in *memory*.
 inline void scatter(nb::handle memory, nb::bytes members, const std::vector<std::size_t>& sizes, nb::list arrays) {
   const Bytes to(memory, PyBUF_WRITABLE);
   const Arrays from(arrays, PyBUF_SIMPLE);
@@ -235,19 +226,59 @@ inline void scatter(nb::handle memory, nb::bytes members, const std::vector<std:
   copy_all(scattering(to.data(), to.view().size(), all, sizes, from.data));
 }
 
+inline void bind_copies(nb::module_& m) {
+  using namespace nb::literals;
+  m.def(
+      "gather", &gather, "memory"_a, "members"_a, "sizes"_a, "arrays"_a,
+      nb::sig("def gather(memory: Buffer, members: bytes, sizes: collections.abc.Sequence[int], arrays: list[Buffer]) "
+              "-> None"),
+      "Copy the items of a batch from shared memory into arrays, one for each input; sizes are the bytes of an item.");
+  m.def(
+      "scatter", &scatter, "memory"_a, "members"_a, "sizes"_a, "arrays"_a,
+      nb::sig("def scatter(memory: Buffer, members: bytes, sizes: collections.abc.Sequence[int], arrays: list[Buffer]) "
+              "-> None"),
+      "Copy the items of a batch from arrays, one for each output, to where shared memory has place for the answers.");
+}
+
+inline void bind_json(nb::module_& m) {
+  using namespace nb::literals;
+  m.def("outline", &outline, "json"_a, nb::sig("def outline(json: Buffer) -> tuple[bytes, list[Range]] | int"),
+        "Cut the elements of tensors out of a request: return what is left, and where the pieces lie. Where it is no "
+        "JSON, "
+        "return the byte at which it makes no sense.");
+  m.def("from_json", &from_json, "json"_a, "datatype"_a, "shape"_a,
+        nb::sig("def from_json(json: Buffer, datatype: str, shape: collections.abc.Sequence[int]) -> "
+                "bytes | tuple[int, int]"),
+        "Return the binary layout of a JSON list; or how many elements were right, and at which byte the next one is "
+        "not.");
+  m.def("to_json", &to_json, "data"_a, "datatype"_a, nb::sig("def to_json(data: Buffer, datatype: str) -> bytes | int"),
+        "Return a tensor as a JSON list, or which of its elements is no text in UTF-8.");
+}
+
 inline void bind_tensors(nb::module_& m) {
   using namespace nb::literals;
-  m.def("bytes_elements", &count_elements, "data"_a, "most"_a);
-  m.def("unpack_bytes", &unpack_bytes, "data"_a);
-  m.def("pack_bytes", &pack_bytes, "elements"_a);
-  m.def("outline", &outline, "json"_a);
-  m.def("from_json", &from_json, "json"_a, "datatype"_a, "shape"_a);
-  m.def("first_outside", &first_outside_of, "data"_a, "datatype"_a, "low"_a, "high"_a);
-  m.def("to_json", &to_json, "data"_a, "datatype"_a);
-  m.def("message_outline", &message_outline, "message"_a, "most"_a);
-  m.def("gather", &gather, "memory"_a, "members"_a, "sizes"_a, "arrays"_a);
-  m.def("scatter", &scatter, "memory"_a, "members"_a, "sizes"_a, "arrays"_a);
-  m.def("from_contents", &from_contents, "contents"_a, "datatype"_a, "elements"_a);
+  bind_copies(m);
+  bind_json(m);
+  m.def(
+      "bytes_elements", &count_elements, "data"_a, "most"_a,
+      nb::sig("def bytes_elements(data: Buffer, most: int) -> tuple[int, int]"),
+      "Count the elements of a BYTES tensor, no further than one more than *most*, and return where the last one ends: "
+      "past the data where a length says too much.");
+  m.def("unpack_bytes", &unpack_bytes, "data"_a, nb::sig("def unpack_bytes(data: Buffer) -> list[bytes] | None"),
+        "Return the elements of a BYTES tensor, or None where their lengths do not add up.");
+  m.def("pack_bytes", &pack_bytes, "elements"_a, nb::sig("def pack_bytes(elements: list[typing.Any]) -> bytes | None"),
+        "Return the binary layout of a list of bytes, or None where something else is among them.");
+  m.def("first_outside", &first_outside_of, "data"_a, "datatype"_a, "low"_a, "high"_a,
+        nb::sig("def first_outside(data: Buffer, datatype: str, low: int, high: int) -> int | None"),
+        "Return the place of the first element beyond the limits, which are as `native_bounds` makes them, or None.");
+  m.def("message_outline", &message_outline, "message"_a, "most"_a,
+        nb::sig("def message_outline(message: Buffer, most: int) -> MessageOutline | typing.Literal[False] | None"),
+        "Cut the tensors out of a ModelInferRequest. Return False where more than so many bytes would be left, None "
+        "where "
+        "it is no such message.");
+  m.def("from_contents", &from_contents, "contents"_a, "datatype"_a, "elements"_a,
+        nb::sig("def from_contents(contents: Buffer, datatype: str, elements: int) -> bytes | int"),
+        "Return the binary layout of typed contents of a message, or how many elements were right.");
 }
 
 }  // namespace astrarium::protocol

@@ -65,5 +65,5 @@ def _mean_completion(stage: Stage, policy: str, arrivals: list[Arrival]) -> floa
                 job.step()
         return time.perf_counter() - began - arrival.at
 
-    taken = together([partial(train, arrival) for arrival in arrivals])
-    return sum(taken) / len(taken)
+    seconds = together([partial(train, arrival) for arrival in arrivals])
+    return sum(seconds) / len(seconds)

@@ -160,9 +160,9 @@ def attacked(server: Running, name: str, seconds: float) -> list[Row]:
     with watching(server) as seen:
         quiet = offer(server.url, server.templates, RATE, 2.0)
         first = seen.memory_mib[-1]
-        taken: list[int] = []
+        connections: list[int] = []
         attacker = threading.Thread(
-            target=lambda: taken.append(ATTACKS[name](server.place.grpc_port, seconds))
+            target=lambda: connections.append(ATTACKS[name](server.place.grpc_port, seconds))
         )
         attacker.start()
         run = offer(server.url, server.templates, RATE, seconds - 2.0)
@@ -177,7 +177,7 @@ def attacked(server: Running, name: str, seconds: float) -> list[Row]:
         Row(f"{name}: the others' p99 before", "ms", [quiet.latency_ms.p99]),
         Row(f"{name}: others without an answer", "", [run.timeouts + run.network_errors], 0.0, True),
         Row(f"{name}: /v2/health/ready, at most", "ms", [max(seen.ready_ms)]),
-        Row(f"{name}: connections that attacked", "", [float(sum(taken))]),
+        Row(f"{name}: connections that attacked", "", [float(sum(connections))]),
         Row(f"{name}: connections that were left", "", [left]),
     ]
 

@@ -34,9 +34,10 @@ sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
 from _ours import metrics, workers
 from _shared import parser, say
 from load import Limits, generator, offer, read_records
+from on_gpu.models import MODELS, Model
+from on_gpu.scenario import written
+from on_gpu.servers import OnGpu
 from peers.peer import Place, Running, Settings
-
-from gpu import MODELS, Model, OnGpu, written
 
 KILLS = 3
 STEADY_S = 3.0  # before the first kill

@@ -18,8 +18,7 @@ from typing import Any
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
 
 import torch
-
-from gpu import CODE, MODELS, Model
+from on_gpu.models import CODE, MODELS, Model
 
 SIZES = (1, 4, 8, 16, 32, 64)
 COUNTS = (1, 2, 4)

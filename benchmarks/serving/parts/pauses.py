@@ -26,9 +26,8 @@ import numpy.typing as npt
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
 
 from load import offer, read_records
+from on_gpu.load_on_server import stolen
 from peers import Ours, Settings
-
-from gpu import stolen
 
 GPUS = 4
 QUARTER_S = 0.25
@@ -46,7 +45,7 @@ def main() -> None:
     with Ours().running(GPUS, Settings()) as server, tempfile.TemporaryDirectory() as folder:
         offer(server.url, server.templates, 500.0, 2.0)
         records = Path(folder) / "records.csv"
-        taken = list[float]()
+        stolen_s = list[float]()
         load = threading.Thread(
             target=offer,
             args=(server.url, server.templates, options.rate, seconds),
@@ -58,10 +57,10 @@ def main() -> None:
         pausing.start()
         for quarter in range(round(seconds / QUARTER_S) + 1):
             time.sleep(max(0.0, began + quarter * QUARTER_S - time.monotonic()))
-            taken.append(stolen())
+            stolen_s.append(stolen())
         load.join()
         pausing.join()
-        show(np.diff(taken), shares(records, len(taken) - 1))
+        show(np.diff(stolen_s), shares(records, len(stolen_s) - 1))
 
 
 def pause(process: int, began: float, count: int) -> None:
@@ -84,11 +83,11 @@ def is_paused(quarter: int) -> bool:
     return since < PAUSE_S + QUARTER_S or since > APART_S - 2 * QUARTER_S
 
 
-def show(taken: npt.NDArray[np.float64], in_time: list[float]) -> None:
+def show(stolen_s: npt.NDArray[np.float64], in_time: list[float]) -> None:
     print("| stolen in a quarter of a second | quarters | in time, mean | worst |\n| --- | --- | --- | --- |")
     undisturbed = [quarter for quarter in range(len(in_time)) if not is_paused(quarter)]
     for low, high in pairwise(BOUNDS_S):
-        some = [100 * in_time[quarter] for quarter in undisturbed if low <= taken[quarter] < high]
+        some = [100 * in_time[quarter] for quarter in undisturbed if low <= stolen_s[quarter] < high]
         if some:
             print(f"| {low:g} to {high:g} s | {len(some)} | {np.mean(some):.1f} % | {min(some):.0f} % |")
 

@@ -33,6 +33,7 @@ import numpy as np
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
 
+from on_gpu.models import CODE, MODELS, Model
 from processes import stat
 
 from astrarium.core.optional import extension
@@ -58,7 +59,6 @@ from astrarium.serving.live.messages import (
 )
 from astrarium.serving.live.tensors import TensorSpec
 from astrarium.serving.live.worker.__main__ import main as worker_main
-from gpu import CODE, MODELS, Model
 
 MODES = ("run", "launch", "native")
 ROOM = 8192  # bytes for an answer: ResNet50's 1000 numbers, and more than enough for the encoder's

@@ -128,12 +128,12 @@ def test_segments_of_mean_size_add_up_to_the_way() -> None:
 
 def test_printed_batch_sizes_cost_the_program_nothing() -> None:
     """They are ties: with them it promises as much as without."""
-    asked = problem(_lines.VISION, 500, 200 * MILLISECOND, 5)
+    posed = problem(_lines.VISION, 500, 200 * MILLISECOND, 5)
     for printed, free in (
         (_lines.AO_PRINTED, _lines.AO_SMALLER),
         (_lines.WSM_PRINTED, _lines.WSM_SMALLER),
     ):
-        ours, theirs = (_lines.planned(system, asked, QUICK).attainment for system in (free, printed))
+        ours, theirs = (_lines.planned(system, posed, QUICK).attainment for system in (free, printed))
         assert ours == pytest.approx(theirs)
 
 
@@ -141,16 +141,16 @@ def test_printed_batch_sizes_cost_the_program_nothing() -> None:
 
 
 def test_clients_achieve_what_was_measured() -> None:
-    asked = problem(("resnet50", "bert"), 500, 200 * MILLISECOND, 1)
-    requests = _world.clients(asked, 4000, seed=3)
-    assert [_lines.submitted(asked, requests)[name] for name in ("resnet50", "bert")] == pytest.approx(
+    posed = problem(("resnet50", "bert"), 500, 200 * MILLISECOND, 1)
+    requests = _world.clients(posed, 4000, seed=3)
+    assert [_lines.submitted(posed, requests)[name] for name in ("resnet50", "bert")] == pytest.approx(
         [433.34, 433.34], rel=0.04
     )
     counted = [
         model for at, model in zip(requests.times, requests.models, strict=True) if at >= _world.WARMUP
     ]
     assert (counted.count(0), counted.count(1)) == (4000, 4000)
-    assert requests == _world.clients(asked, 4000, seed=3) != _world.clients(asked, 4000, seed=4)
+    assert requests == _world.clients(posed, 4000, seed=3) != _world.clients(posed, 4000, seed=4)
 
 
 def test_sixteen_images_take_what_is_printed() -> None:
@@ -160,18 +160,18 @@ def test_sixteen_images_take_what_is_printed() -> None:
 
 
 def test_resnet50_beside_alexnet_takes_8_ms() -> None:
-    asked = problem(("alexnet", "resnet50"), 500, SECOND, 1)
-    shared = _world.SharedSms(asked.models)
-    alone = asked.models[1].forms[next(iter(asked.models[1].forms))].latency(4)
-    both = shared.slowdowns(asked.gpus[0], [Tenant(0, 4), Tenant(1, 4)])
+    posed = problem(("alexnet", "resnet50"), 500, SECOND, 1)
+    shared = _world.SharedSms(posed.models)
+    alone = posed.models[1].forms[next(iter(posed.models[1].forms))].latency(4)
+    both = shared.slowdowns(posed.gpus[0], [Tenant(0, 4), Tenant(1, 4)])
     assert both[1] * alone / MILLISECOND == pytest.approx(8, rel=0.001)
-    assert shared.slowdowns(asked.gpus[0], [Tenant(0, 4, busy=False), Tenant(1, 4)]) == (1.0, 1.0)
+    assert shared.slowdowns(posed.gpus[0], [Tenant(0, 4, busy=False), Tenant(1, 4)]) == (1.0, 1.0)
 
 
 def test_whoever_asks_for_more_sms_than_there_are_waits_in_proportion() -> None:
-    asked = problem(("vgg19", "bert"), 100, SECOND, 1)
-    shared = _world.SharedSms(asked.models)
-    free = shared.slowdowns(asked.gpus[0], [Tenant(0, 128), Tenant(1, 128)])
-    halved = shared.slowdowns(asked.gpus[0], [Tenant(0, 128, 0.5), Tenant(1, 128, 0.5)])
+    posed = problem(("vgg19", "bert"), 100, SECOND, 1)
+    shared = _world.SharedSms(posed.models)
+    free = shared.slowdowns(posed.gpus[0], [Tenant(0, 128), Tenant(1, 128)])
+    halved = shared.slowdowns(posed.gpus[0], [Tenant(0, 128, 0.5), Tenant(1, 128, 0.5)])
     assert free[0] == pytest.approx(2.0, abs=0.01)  # 0.9976 and 0.9989 of the SMs
     assert 1.0 < halved[0] < 1.4

@@ -9,7 +9,7 @@ from load import Template
 from peers.ours import COMMAND
 from peers.peer import Peer, Place, Settings
 
-from http_features.requests import NUMBERS, body, given
+from http_features.requests import NUMBERS, body, json_input
 
 
 def tensor(name: str, datatype: str, *shape: int) -> dict[str, Any]:
@@ -60,4 +60,4 @@ class Server(Peer):
 
     def template(self) -> Template:
         headers = {"X-API-Key": self._key} if self._key else {}
-        return Template("/v2/models/plain/infer", body([given("IN0", "FP32", NUMBERS)]), headers)
+        return Template("/v2/models/plain/infer", body([json_input("IN0", "FP32", NUMBERS)]), headers)

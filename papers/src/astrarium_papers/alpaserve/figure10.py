@@ -46,9 +46,9 @@ def run(effort: Effort) -> Findings:
         "loads": list(LOADS),
         "bounds": {name: [round(bound(load), 5) for load in LOADS] for name, bound in BOUNDS.items()},
         "simulated": list(loads),
-        "ratios": {name: effort.each(partial(_ratios, effort, name), loads) for name in BOUNDS},
-        "waits": effort.each(lambda load: _waits(effort, load), loads),
-        "bursty": effort.each(lambda load: _most_by_search(effort, load), loads),
+        "ratios": {name: effort.map(partial(_ratios, effort, name), loads) for name in BOUNDS},
+        "waits": effort.map(lambda load: _waits(effort, load), loads),
+        "bursty": effort.map(lambda load: _most_by_search(effort, load), loads),
     }
     return Findings(_rows(data), _claims(data), data)
 

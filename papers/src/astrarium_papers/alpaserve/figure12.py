@@ -95,7 +95,7 @@ def _most(data: dict[str, Any], ways: str, knob: str, rival: str, paper: float) 
     if not known:
         return []
     most = max(known)
-    by_set = "; ".join(_told(name, panels[name], ways, rival, of_set) for name, of_set in gains.items())
+    by_set = "; ".join(_gains(name, panels[name], ways, rival, of_set) for name, of_set in gains.items())
     what = f"{ways}: {WORDS[knob]} than {rival}, the most of the sets"
     note = f"{by_set}; {OTHER_TRAFFIC}"
     if most.bound:
@@ -103,7 +103,7 @@ def _most(data: dict[str, Any], ways: str, knob: str, rival: str, paper: float) 
     return [Row(what, most.times, paper, "x", 0.15, note)]
 
 
-def _told(name: str, panel: dict[str, Any], ways: str, rival: str, of_set: Gain | None) -> str:
+def _gains(name: str, panel: dict[str, Any], ways: str, rival: str, of_set: Gain | None) -> str:
     ours, theirs = (spelled(reached(panel, ways, system)) for system in (ALPASERVE, rival))
     times = f"{of_set}, " if of_set else ""
     return f"{name.partition('/')[0]} {times}{ours} to {theirs} {LABELS[panel['knob']]}"

@@ -46,7 +46,7 @@ def run(effort: Effort) -> Findings:
         for batch in batches[system]
         for scale in scales
     ]
-    attained = dict(zip(work, effort.each(lambda case: _attained(*case, effort), work), strict=True))
+    attained = dict(zip(work, effort.map(lambda case: _attained(*case, effort), work), strict=True))
     data = {
         "scales": list(scales),
         "curves": {

@@ -34,7 +34,7 @@ def finish_rates(effort: Effort) -> Rates:
     work = [(case, name) for case in cases[: effort.pick(1, None)] for name in systems()]
     by_workload: Rates = {}
     for (case, name), rates in zip(
-        work, effort.each(lambda case_and_system: _curve(*case_and_system, effort), work), strict=True
+        work, effort.map(lambda case_and_system: _curve(*case_and_system, effort), work), strict=True
     ):
         by_workload.setdefault(case.title, {})[name] = rates
     return by_workload

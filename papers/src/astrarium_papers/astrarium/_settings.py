@@ -74,7 +74,7 @@ def goodputs(
         return {"goodput": by_setting.goodput, "interval": list(by_setting.interval)}
 
     by_setting: Goodputs = {setting.name: {} for setting in settings}
-    for (setting, policy), numbers in zip(work, effort.each(measure, work), strict=True):
+    for (setting, policy), numbers in zip(work, effort.map(measure, work), strict=True):
         by_setting[setting.name][policy] = numbers
     return by_setting
 

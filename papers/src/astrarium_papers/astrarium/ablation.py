@@ -75,7 +75,7 @@ def _goodputs(effort: Effort) -> dict[str, dict[str, float]]:
         return search(makers[column](VARIANTS[variant]), seeds, tolerance, jobs=1).goodput
 
     goodputs: dict[str, dict[str, float]] = {column: {} for column in makers}
-    for (column, variant), goodput in zip(work, effort.each(measure, work), strict=True):
+    for (column, variant), goodput in zip(work, effort.map(measure, work), strict=True):
         goodputs[column][variant] = goodput
     return goodputs
 
@@ -88,7 +88,7 @@ def _overloaded(effort: Effort) -> dict[str, float]:
     def measure(policy: dict[str, Any]) -> float:
         return in_time(setting.scenario(policy, effort).with_rate(rate), effort).share
 
-    return dict(zip(VARIANTS, effort.each(measure, VARIANTS.values()), strict=True))
+    return dict(zip(VARIANTS, effort.map(measure, VARIANTS.values()), strict=True))
 
 
 def _rows(data: dict[str, Any]) -> list[Row]:

@@ -29,7 +29,7 @@ def run(effort: Effort) -> Findings:
     data: dict[str, Any] = {
         setting.name: {"offered": rates[setting.name], "policies": {}} for setting in settings
     }
-    for (setting, policy), numbers in zip(work, effort.each(measure, work), strict=True):
+    for (setting, policy), numbers in zip(work, effort.map(measure, work), strict=True):
         data[setting.name]["policies"][policy] = numbers
     return Findings(_rows(data), _claims(data), data)
 

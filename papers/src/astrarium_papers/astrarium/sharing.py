@@ -78,7 +78,7 @@ def _compared(
         pair = {"policy": row.policy, "hp": row.hp, "be": row.be, "busy": row.busy, "left": row.left}
         return {**pair, "cost": [simulated.cost, row.cost], "share": [simulated.share, row.share]}
 
-    return effort.each(compare, rows)
+    return effort.map(compare, rows)
 
 
 def _means(points: Sequence[Point], what: str) -> tuple[float, float]:

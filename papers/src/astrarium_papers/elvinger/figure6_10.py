@@ -45,11 +45,11 @@ def run(effort: Effort) -> Findings:
     data: dict[str, Any] = {"gpus": list(counts), "bars": {_label(system): {} for system in SYSTEMS}}
     for gpus in counts:
         effort.say(gpus_in_words(gpus))
-        asked = problem(MIXED, RATE, SLO, gpus)
-        requests = clients(asked, effort.pick(1500, REQUESTS), JUDGING_SEED)
-        data["ideal"] = _lines.submitted(asked, requests)
+        posed = problem(MIXED, RATE, SLO, gpus)
+        requests = clients(posed, effort.pick(1500, REQUESTS), JUDGING_SEED)
+        data["ideal"] = _lines.submitted(posed, requests)
         for system in SYSTEMS:
-            data["bars"][_label(system)][str(gpus)] = bar(system, asked, requests, effort)
+            data["bars"][_label(system)][str(gpus)] = bar(system, posed, requests, effort)
     data["queues_ms"] = {str(gpus): _queues(gpus, effort) for gpus in (5, 6, 7)}
     return Findings(_rows(data), _claims(data), data)
 
@@ -60,9 +60,9 @@ def _label(system: _lines.System) -> str:
 
 def _queues(gpus: int, effort: Effort) -> dict[str, float]:
     """Figure 6.13: the 95th percentile in the worker's queue under WSM-MILP."""
-    asked = problem(MIXED, RATE, SLO, gpus)
-    requests = clients(asked, effort.pick(1500, REQUESTS), JUDGING_SEED)
-    evaluation = travelled(asked, planned(_lines.WSM_SMALLER, asked, effort), requests)
+    posed = problem(MIXED, RATE, SLO, gpus)
+    requests = clients(posed, effort.pick(1500, REQUESTS), JUDGING_SEED)
+    evaluation = travelled(posed, planned(_lines.WSM_SMALLER, posed, effort), requests)
     stages = {name: evaluation.of(name).stages for name in LANGUAGE}
     return {name: stage["queue"].p95 / MILLISECOND for name, stage in stages.items() if stage}
 

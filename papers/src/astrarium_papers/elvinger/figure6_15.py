@@ -60,27 +60,27 @@ def run(effort: Effort) -> Findings:
         data["bars"][str(slo)] = {system.label: {} for system in SYSTEMS}
         for load in loads:
             effort.say(f"{slo} ms, {load} r/s")
-            asked = _asked(load, slo)
-            requests = clients(asked, effort.pick(1500, REQUESTS), JUDGING_SEED)
-            data["ideal"][str(load)] = _lines.submitted(asked, requests)
+            posed = _posed(load, slo)
+            requests = clients(posed, effort.pick(1500, REQUESTS), JUDGING_SEED)
+            data["ideal"][str(load)] = _lines.submitted(posed, requests)
             for system in SYSTEMS:
-                data["bars"][str(slo)][system.label][str(load)] = bar(system, asked, requests, effort)
+                data["bars"][str(slo)][system.label][str(load)] = bar(system, posed, requests, effort)
     data["densenet_batches"] = {str(load): _densenet(load, effort) for load in (3000, 5000)}
     data["igniter_gpus"] = [
-        len(planned(_lines.IGNITER, _asked(load, 350, PLENTY), effort).gpus()) for load in LOADS
+        len(planned(_lines.IGNITER, _posed(load, 350, PLENTY), effort).gpus()) for load in LOADS
     ]
     return Findings(_rows(data), _claims(data), data)
 
 
-def _asked(load: int, slo_ms: int, gpus: int = GPUS) -> Problem:
+def _posed(load: int, slo_ms: int, gpus: int = GPUS) -> Problem:
     return problem(VISION, load / len(VISION), slo_ms * MILLISECOND, gpus)
 
 
 def _densenet(load: int, effort: Effort) -> float:
     """Figure 6.19: how large batches of DenseNet121 get when 64 are wanted."""
-    asked = _asked(load, 250)
-    plan = planned(DENSENET_64, asked, effort)
-    evaluation = travelled(asked, plan, clients(asked, effort.pick(1500, REQUESTS), JUDGING_SEED))
+    posed = _posed(load, 250)
+    plan = planned(DENSENET_64, posed, effort)
+    evaluation = travelled(posed, plan, clients(posed, effort.pick(1500, REQUESTS), JUDGING_SEED))
     return evaluation.of("densenet121").mean_batch or 0.0
 
 

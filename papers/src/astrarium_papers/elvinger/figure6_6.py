@@ -47,18 +47,18 @@ _RATE = "what a client submits, as put in: ResNet50's 433.34 stands for all; her
 
 
 def run(effort: Effort) -> Findings:
-    asked = problem(VISION, RATE, SLO, GPUS)
-    requests = clients(asked, REQUESTS, JUDGING_SEED)
-    data = {system.label: _measured(system, asked, requests, effort) for system in (USHER, AO_PRINTED)}
+    posed = problem(VISION, RATE, SLO, GPUS)
+    requests = clients(posed, REQUESTS, JUDGING_SEED)
+    data = {system.label: _measured(system, posed, requests, effort) for system in (USHER, AO_PRINTED)}
     return Findings(_rows(data), _claims(data), data)
 
 
-def _measured(system: System, asked: Problem, requests: PlacementRequests, effort: Effort) -> dict[str, Any]:
+def _measured(system: System, posed: Problem, requests: PlacementRequests, effort: Effort) -> dict[str, Any]:
     effort.say(system.label)
-    plan = planned(system, asked, effort)
-    journeys = walked(asked, plan, requests, SharedSms(asked.models), path=path(asked))
+    plan = planned(system, posed, effort)
+    journeys = walked(posed, plan, requests, SharedSms(posed.models), path=path(posed))
     ours = (journeys.model == VISION.index(MODEL)) & (journeys.asked >= WARMUP)
-    summary = travelled(asked, plan, requests)
+    summary = travelled(posed, plan, requests)
     limit = max(replica.batch for replica in plan.of_model(VISION.index(MODEL)))
     latency = np.sort(journeys.latency[ours])
     seconds = int(journeys.answered[ours].max() - WARMUP) / SECOND

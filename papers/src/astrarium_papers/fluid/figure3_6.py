@@ -26,11 +26,11 @@ def run(effort: Effort) -> Findings:
         settings = {**SETTINGS[search], **effort.pick({"iterations": 27}, {})}
         for policy in (ALONE, DYNAMIC):
             record = searched(CIFAR, search, policy, FIRST_SEED, settings)
-            data.setdefault(search, {})[policy] = _told(record)
+            data.setdefault(search, {})[policy] = _facts(record)
     return Findings(_rows(data), _claims(data), data)
 
 
-def _told(record: TuningRecord) -> dict[str, Any]:
+def _facts(record: TuningRecord) -> dict[str, Any]:
     windows = record.windows(max(1, round(record.end / WINDOW)))
     held = list(windows.values())
     empty = sum(part < 0.01 for row in held for part in row) / sum(map(len, held))

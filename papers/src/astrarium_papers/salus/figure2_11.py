@@ -37,7 +37,7 @@ MPS_CLIENTS = 16  # at most, on such a GPU
 
 def run(effort: Effort) -> Findings:
     requests = effort.pick(30, 300)
-    points = effort.each(lambda interval: _point(interval, requests, effort), INTERVALS_S)
+    points = effort.map(lambda interval: _point(interval, requests, effort), INTERVALS_S)
     models = _instances()
     data = {
         "points": points,

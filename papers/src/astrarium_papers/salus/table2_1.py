@@ -72,12 +72,12 @@ def run(effort: Effort) -> Findings:
     seeds = effort.pick([1], [1, 2, 3, 4, 5])
     turn = effort.pick(10, 1) * SECOND
     work = [(policy, seed) for policy in POLICIES for seed in seeds]
-    measured = dict(zip(work, effort.each(lambda case: _measure(*case, turn, effort), work), strict=True))
+    measured = dict(zip(work, effort.map(lambda case: _measure(*case, turn, effort), work), strict=True))
     data: dict[str, Any] = {
         "seeds": seeds,
         "turn_s": turn / SECOND,
         "policies": {policy: [measured[policy, seed] for seed in seeds] for policy in POLICIES},
-        "eager": mean(effort.each(lambda seed: _eager(seed, turn), seeds)),
+        "eager": mean(effort.map(lambda seed: _eager(seed, turn), seeds)),
         "readings": {str(spread): _reading(spread, effort) for spread in effort.pick(SPREADS[-1:], SPREADS)},
         "unlimited": mean(_unlimited(seed, turn) for seed in seeds),
     }

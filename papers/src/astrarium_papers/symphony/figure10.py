@@ -13,7 +13,7 @@ from astrarium.serving import zoo
 from astrarium.serving.goodput import ALLOWED_BAD, shares, worst_bad
 from astrarium.serving.scenario import Scenario, build
 from astrarium_papers.findings import Claim, Effort, Findings, Row
-from astrarium_papers.symphony._settings import DELAYS, FAULTY_SHEPHERD, SYSTEMS, WITH_FAULT, each, scenario
+from astrarium_papers.symphony._settings import DELAYS, FAULTY_SHEPHERD, SYSTEMS, WITH_FAULT, scenario
 
 TITLE = "GPUs that 15,000 requests/s need, A100 (Figure 10)"
 ONE = "one ResNet50, 25 ms"
@@ -32,7 +32,7 @@ def run(effort: Effort) -> Findings:
         for system in SYSTEMS
         for delayed in (False, True)
     ]
-    needed = each(lambda case: _needed(*case, effort), cases, effort)
+    needed = effort.map(lambda case: _needed(*case, effort), cases)
     data: dict[str, Any] = {ONE: {}, MIXED: {}, DELAYED: {ONE: {}, MIXED: {}}}
     data[FAULTY] = {workload: _needed(workload, FAULTY, False, effort) for workload in (ONE, MIXED)}
     for (workload, system, delayed), gpus in zip(cases, needed, strict=True):

@@ -86,7 +86,7 @@ def run(effort: Effort) -> Findings:
     phases: dict[str, list[dict[str, Any]]] = {}
     skipped = 0
     for panel, settings in panels(effort).items():
-        ratios = effort.each(lambda setting: _ratio(setting, effort), settings)
+        ratios = effort.map(lambda setting: _ratio(setting, effort), settings)
         kept = [
             (setting, ratio) for setting, ratio in zip(settings, ratios, strict=True) if ratio is not None
         ]

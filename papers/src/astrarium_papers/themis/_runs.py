@@ -136,8 +136,8 @@ def gpus(cluster: Sequence[Machine]) -> int:
 
 
 def record_of(task: Task, apps: Sequence[DrawnApp]) -> ClusterRecord:
-    asked = scenario(task.policy, dict(task.parameters), task.startup)
-    return level.run(asked, built=built(apps, task.cluster, task.drawing.network))
+    posed = scenario(task.policy, dict(task.parameters), task.startup)
+    return level.run(posed, built=built(apps, task.cluster, task.drawing.network))
 
 
 def scenario(policy: str, parameters: Mapping[str, Any], startup: str = STARTUP) -> ClusterScenario:

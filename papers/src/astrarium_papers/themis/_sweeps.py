@@ -67,20 +67,26 @@ def over_settings(
     drawn = Drawing(workload=workload, apps=effort.pick(10, 85))
     drawings = [replace(drawn, seed=seed) for seed in range(1, 1 + effort.pick(1, seeds))]
     where = effort.pick("testbed", "simulator")  # which few apps would not fill
-    asked = [
+    tasks = [
         {
             name: [Task(drawing, "themis", _with(name, setting), where) for drawing in drawings]
             for name in DEFINITIONS
         }
         for setting in settings
     ]
-    runs = measured([task for by in asked for of_definition in by.values() for task in of_definition], effort)
+    runs = measured(
+        [task for by_definition in tasks for seeds_tasks in by_definition.values() for task in seeds_tasks],
+        effort,
+    )
     sweeps = []
-    for by in asked:
-        numbers: dict[str, list[float]] = {"hours": [runs[task].gpu_hours for task in by["share"]]}
+    for by_definition in tasks:
+        numbers: dict[str, list[float]] = {"hours": [runs[task].gpu_hours for task in by_definition["share"]]}
         sweeps.append(
             numbers
-            | {name: [runs[task].worst(name) for task in of_definition] for name, of_definition in by.items()}
+            | {
+                name: [runs[task].worst(name) for task in seeds_tasks]
+                for name, seeds_tasks in by_definition.items()
+            }
         )
     return sweeps
 

@@ -148,7 +148,7 @@ def sweep(
         samples = [measure(value, seed) for seed in range(1, seeds + 1)]
         return {name: Point.of([sample[name] for sample in samples]) for name in samples[0]}
 
-    points = effort.each(at, values)
+    points = effort.map(at, values)
     return {name: [msgspec.to_builtins(point[name]) for point in points] for name in points[0]}
 
 

@@ -54,8 +54,8 @@ def known(case: Case, ways: str) -> Problem:
 
 def apart(groups: Sequence[Group]) -> bool:
     """Return whether no two groups share a GPU: they are served as if they shared none."""
-    taken = Counter(gpu for group in groups for gpu in group.gpus)
-    return max(taken.values(), default=1) == 1
+    uses = Counter(gpu for group in groups for gpu in group.gpus)
+    return max(uses.values(), default=1) == 1
 
 
 def judged(case: Case, plan: Plan, ways: str, seeds: int) -> list[Outcome]:
@@ -165,8 +165,8 @@ class Task(NamedTuple):
 
     def __str__(self) -> str:
         case = self.case
-        asked = f"{case.rate:g}/s, CV {case.cv:g}, SLO {case.slo:g}x"
-        return f"{self.system}, {self.ways}: {len(case.models)} models, {case.gpus} GPUs, {asked}"
+        load = f"{case.rate:g}/s, CV {case.cv:g}, SLO {case.slo:g}x"
+        return f"{self.system}, {self.ways}: {len(case.models)} models, {case.gpus} GPUs, {load}"
 
 
 def measured(tasks: Sequence[Task], placers: Mapping[str, Placer], effort: Effort) -> dict[Task, Point]:
@@ -177,7 +177,7 @@ def measured(tasks: Sequence[Task], placers: Mapping[str, Placer], effort: Effor
         shapes = Counter(str(group.shape) for group in groups_of(outcomes[0].plan))
         return Point(fmean(outcome.attainment for outcome in outcomes), dict(shapes))
 
-    return dict(zip(tasks, effort.each(measure, enumerate(tasks, 1)), strict=True))
+    return dict(zip(tasks, effort.map(measure, enumerate(tasks, 1)), strict=True))
 
 
 def turned(case: Case, knob: str, value: float) -> Case:

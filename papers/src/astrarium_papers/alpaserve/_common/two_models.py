@@ -75,7 +75,7 @@ def measured(case: Traffic, effort: Effort) -> dict[str, Any]:
             for suffix, runtime in (("", DEFAULT), (" bare", WITHOUT_OVERHEADS))
         }
 
-    seeds_measured = effort.each(measure, range(1, seeds + 1))
+    seeds_measured = effort.map(measure, range(1, seeds + 1))
     return {name: _together([by_name[name] for by_name in seeds_measured]) for name in seeds_measured[0]}
 
 

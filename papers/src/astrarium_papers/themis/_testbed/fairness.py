@@ -33,13 +33,13 @@ def findings(workload: int, effort: Effort) -> Findings:
     base = Drawing(workload=workload, apps=effort.pick(10, 85))
     drawings = [replace(base, seed=seed) for seed in range(1, 1 + effort.pick(1, 3))]
     plain = effort.pick([], [replace(base, as_drawn=True)])
-    asked = [tasks(drawing) for drawing in drawings]
+    measured_cases = [tasks(drawing) for drawing in drawings]
     besides = [tasks(drawing) for drawing in plain]
-    runs = measured([task for by_case in (*asked, *besides) for task in by_case.values()], effort)
+    runs = measured([task for by_case in (*measured_cases, *besides) for task in by_case.values()], effort)
     data = {
         "rho": {
             name: {
-                definition: [runs[by_case[name, definition]].rho[definition] for by_case in asked]
+                definition: [runs[by_case[name, definition]].rho[definition] for by_case in measured_cases]
                 for definition in DEFINITIONS
             }
             for name in (THEMIS, *RIVALS)
@@ -52,7 +52,7 @@ def findings(workload: int, effort: Effort) -> Findings:
             for definition in DEFINITIONS
         },
     }
-    facts = [runs[by_case[THEMIS, "share"]] for by_case in asked]
+    facts = [runs[by_case[THEMIS, "share"]] for by_case in measured_cases]
     return Findings([*_rows(data), *_facts(facts)], _claims(data), data)
 
 
