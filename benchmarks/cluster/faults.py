@@ -44,11 +44,11 @@ def main() -> int:
 
 
 def table(rows: Sequence[Row]) -> str:
-    rows_of_cells = [("what", "seen", "must be"), ("---",) * 3]
+    cells_by_row = [("what", "seen", "must be"), ("---",) * 3]
     for row in rows:
         law = "" if row.bar is None else f"{number(row.bar)}{'' if row.met else ' (BROKEN)'}"
-        rows_of_cells.append((row.what, f"{number(row.median)} {row.unit}".strip(), law))
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in rows_of_cells)
+        cells_by_row.append((row.what, f"{number(row.median)} {row.unit}".strip(), law))
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in cells_by_row)
 
 
 def drawn(count: int, every: int, rng: Random) -> list[FaultApp]:

@@ -75,13 +75,13 @@ def main() -> None:
     answers = own_stdout()
     set_up(options)
     try:
-        client, handlers = made(options)
+        client, handlers = client_of(options)
     except ValueError as problem:
         sys.exit(f"clients.py: {problem}")
     obey(io.StringIO(options.once) if options.once else sys.stdin, answers, handlers, client.facts)
 
 
-def made(options: argparse.Namespace) -> tuple[Server | Loop, dict[str, Handler]]:
+def client_of(options: argparse.Namespace) -> tuple[Server | Loop, dict[str, Handler]]:
     if options.kind == "serve":
         server = Server(options)
         return server, {"go": server.go, "calibrate": server.calibrate}

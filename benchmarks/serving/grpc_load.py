@@ -82,7 +82,7 @@ async def load(port: int, rate: float, seconds: float, seed: int, models: list[s
         call = channel.unary_unary(METHOD)  # bytes in, bytes out
         await call(messages[0], timeout=PATIENCE_S)
 
-        async def one(due: float, message: bytes) -> None:
+        async def send(due: float, message: bytes) -> None:
             try:
                 await call(message, timeout=PATIENCE_S)
                 latencies.append(time.monotonic() - due)
@@ -97,7 +97,7 @@ async def load(port: int, rate: float, seconds: float, seed: int, models: list[s
             await asyncio.sleep(max(due - time.monotonic(), 0))
             offered += 1
             if len(tasks) < OUTSTANDING:
-                task = asyncio.create_task(one(due, chance.choice(messages)))
+                task = asyncio.create_task(send(due, chance.choice(messages)))
                 tasks.add(task)
                 task.add_done_callback(tasks.discard)
         await asyncio.gather(*tasks)

@@ -248,16 +248,16 @@ def test_gpus_are_given_back_with_the_last_iteration_that_ends_in_time() -> None
     leases = IterationLeases()
     row = state.apps[0]
 
-    def given(now: int, *more: int) -> list[tuple[tuple[int, ...], float]]:
+    def grants_at(now: int, *more: int) -> list[tuple[tuple[int, ...], float]]:
         grants = list(leases.grants(now * MINUTE, row, more, state))
         for grant in grants:
             state.commit(now * MINUTE, grant)
         return [(grant.gpus, grant.until / MINUTE) for grant in grants]
 
-    assert given(0, 0) == [((0,), 18)]
+    assert grants_at(0, 0) == [((0,), 18)]
     # at 9 the second iteration begins, with three GPUs: they end at 12, 15, 18; then the first has no time
     # for another, and one on two GPUs ends at 22.5, in time
-    assert given(5, 1, 2) == [((0,), 18), ((1, 2), 25)]
+    assert grants_at(5, 1, 2) == [((0,), 18), ((1, 2), 25)]
 
 
 def test_gpus_go_together_where_one_alone_would_take_too_long() -> None:
@@ -347,19 +347,19 @@ def test_what_owners_expect_is_read_where_the_trace_has_it(tmp_path: Path) -> No
     assert read_trace(trace, "shockwave")[0].expected is None
 
 
-def made(name: str, ours: float) -> Reproduction:
+def reproduction_of(name: str, ours: float) -> Reproduction:
     findings = Findings([Row("a number", ours, 2.0)], [Claim("a claim", True)])
     return Reproduction(name, f"Title of {name}", "", findings, None)
 
 
 def test_a_page_is_made_again_in_part(tmp_path: Path) -> None:
     names = ["salus/figure2_8", "symphony/figure2", "themis/figure9"]
-    all_of: Any = {name: made(name, 1.0) for name in names}
+    all_of: Any = {name: reproduction_of(name, 1.0) for name in names}
     whole = tmp_path / "whole.md"
     again = tmp_path / "again.md"
     whole.write_text(page(list(all_of.values()), "astrarium reproduce all"))
-    changed = made("symphony/figure2", 2.0)
-    new = made("symphony/figure10", 3.0)
+    changed = reproduction_of("symphony/figure2", 2.0)
+    new = reproduction_of("symphony/figure10", 3.0)
     again.write_text(page([new, changed], "astrarium reproduce symphony/figure10"))
     main(str(whole), str(again))
     expected = [all_of["salus/figure2_8"], changed, new, all_of["themis/figure9"]]
