@@ -76,11 +76,11 @@ class LongWayQueue {
   bool withdraw(std::uint64_t number) {
     const std::lock_guard lock(mutex_);
     if (number < taken_) return false;
-    Waiting& one = waiting_[number - taken_];
-    bytes_ -= one.passed.cost();
-    one.passed.forget();
-    one.withdrawn = true;
-    bytes_ += one.passed.cost();
+    Waiting& waiting = waiting_[number - taken_];
+    bytes_ -= waiting.passed.cost();
+    waiting.passed.forget();
+    waiting.withdrawn = true;
+    bytes_ += waiting.passed.cost();
     return true;
   }
 
@@ -88,11 +88,11 @@ class LongWayQueue {
   std::pair<std::vector<Passed>, bool> take(std::size_t most = std::numeric_limits<std::size_t>::max()) {
     const std::lock_guard lock(mutex_);
     std::uint64_t count = 0;
-    [[maybe_unused]] const auto read = ::read(fd_, &count, sizeof count);
-    std::vector<Passed> found;
-    while (!waiting_.empty() && found.size() < most) take_first(found);
+    [[maybe_unused]] const auto size_read = ::read(fd_, &count, sizeof count);
+    std::vector<Passed> passed;
+    while (!waiting_.empty() && passed.size() < most) take_first(passed);
     if (!waiting_.empty()) ring();
-    return {std::move(found), std::exchange(stalled_, false)};
+    return {std::move(passed), std::exchange(stalled_, false)};
   }
 
   void counted(std::string_view why) { reasons_.count(why); }
@@ -106,19 +106,19 @@ class LongWayQueue {
     bool withdrawn;
   };
 
-  void take_first(std::vector<Passed>& found) {
+  void take_first(std::vector<Passed>& passed) {
     Waiting& first = waiting_.front();
     bytes_ -= first.passed.cost();
     const auto of = waiting_of_.find(first.passed.connection);
     if (--of->second == 0) waiting_of_.erase(of);
-    if (!first.withdrawn) found.push_back(std::move(first.passed));
+    if (!first.withdrawn) passed.push_back(std::move(first.passed));
     waiting_.pop_front();
     ++taken_;
   }
 
   void ring() {
-    const std::uint64_t one = 1;
-    [[maybe_unused]] const auto written = ::write(fd_, &one, sizeof one);
+    const std::uint64_t increment = 1;
+    [[maybe_unused]] const auto size_written = ::write(fd_, &increment, sizeof increment);
   }
 
   int fd_;

@@ -13,7 +13,7 @@ class PackReader {
  public:
   explicit PackReader(std::string_view packet) : rest_(packet) {}
 
-  // Whether everything read until now was there, and of the kind that was asked for.
+  // Whether everything read until now was there, and of the kind that was to be read.
   bool good() const { return good_; }
   void refuse() { good_ = false; }
 
@@ -32,9 +32,9 @@ class PackReader {
 
   template <class Read>
   std::vector<std::invoke_result_t<Read>> list(Read read) {
-    std::vector<std::invoke_result_t<Read>> found;
-    for (std::uint64_t left = size(); left > 0 && good_; --left) found.push_back(read());
-    return found;
+    std::vector<std::invoke_result_t<Read>> items;
+    for (std::uint64_t left = size(); left > 0 && good_; --left) items.push_back(read());
+    return items;
   }
 
   // Of an array.
@@ -82,9 +82,9 @@ class PackReader {
   std::string_view taken(std::uint64_t length) {
     if (length > rest_.size()) good_ = false;
     if (!good_) return {};
-    const std::string_view found = rest_.substr(0, length);
+    const std::string_view bytes = rest_.substr(0, length);
     rest_.remove_prefix(length);
-    return found;
+    return bytes;
   }
 
   // With a length of 1, 2 or 4 bytes before it: *first* is the kind with 1.

@@ -61,7 +61,7 @@ struct BoundScheduler {
     nb::list found;
     Ticket* ticket = nullptr;
     while (origin.back.pop(ticket)) {
-      found.append(told(*ticket));
+      found.append(as_tuple(*ticket));
       tickets.free(ticket);
     }
     origin.bell.sleeps();
@@ -90,7 +90,7 @@ inline void bind_questions(nb::class_<BoundScheduler>& bound) {
   bound
       .def("quarantined",
            [](BoundScheduler& self) {
-             return told(unlocked([&] {
+             return as_list(unlocked([&] {
                return self.thread.ask([](const Scheduler& one) { return one.quarantine.all(monotonic_ns()); });
              }));
            })
@@ -100,7 +100,7 @@ inline void bind_questions(nb::class_<BoundScheduler>& bound) {
             return self.thread.ask([model](Scheduler& one) { return one.quarantine.release(model); });
           },
           "model"_a, Without())
-      .def("batches", [](BoundScheduler& self) { return told(unlocked([&] { return self.thread.batches(); })); })
+      .def("batches", [](BoundScheduler& self) { return as_tuple(unlocked([&] { return self.thread.batches(); })); })
       .def(
           "waiting",
           [](BoundScheduler& self) { return self.thread.ask([](const Scheduler& one) { return one.waiting(); }); },
@@ -166,7 +166,7 @@ inline void bind_scheduler(nb::module_& m) {
       .def(
           "worker_left",
           [](BoundScheduler& self, int worker, std::string reason, bool by_its_work, std::int64_t run) {
-            return told(
+            return as_tuple(
                 unlocked([&] { return self.thread.worker_left(worker, {std::move(reason), by_its_work, run}); }));
           },
           "worker"_a, "reason"_a, "by_its_work"_a, "run"_a)

@@ -30,11 +30,11 @@ inline constexpr std::size_t kMemberBytes = 48;
 inline void append_shapes(PackWriter& pack, const std::vector<Written>& shapes) {
   if (shapes.empty()) return pack.nothing();
   pack.array(shapes.size());
-  for (const Written& one : shapes) {
+  for (const Written& tensor : shapes) {
     pack.array(2);
-    pack.array(one.shape.size());
-    for (const std::int64_t dimension : one.shape) pack.number(static_cast<std::uint64_t>(dimension));
-    pack.number(one.bytes);
+    pack.array(tensor.shape.size());
+    for (const std::int64_t dimension : tensor.shape) pack.number(static_cast<std::uint64_t>(dimension));
+    pack.number(tensor.bytes);
   }
 }
 

@@ -55,7 +55,7 @@ struct BoundSteps {
     for (const Order& order : std::exchange(scheduler.orders, {}))
       orders.append(nb::make_tuple(order.worker, as_bytes(order.packet)));
     for (Ticket* ticket : std::exchange(scheduler.ended, {})) {
-      ended.append(told(*ticket));
+      ended.append(as_tuple(*ticket));
       tickets.free(ticket);
     }
     return nb::make_tuple(next, orders, ended);
@@ -87,7 +87,7 @@ inline void bind_steps(nb::module_& m) {
       .def(
           "worker_left",
           [](BoundSteps& self, int worker, std::string reason, bool by_its_work, std::int64_t run, Time now) {
-            return told(self.scheduler.worker_left(worker, {std::move(reason), by_its_work, run}, now));
+            return as_tuple(self.scheduler.worker_left(worker, {std::move(reason), by_its_work, run}, now));
           },
           "worker"_a, "reason"_a, "by_its_work"_a, "run"_a, "now"_a)
       .def(
@@ -97,7 +97,8 @@ inline void bind_steps(nb::module_& m) {
           },
           "model"_a, "workers"_a, "now"_a)
       .def(
-          "quarantined", [](BoundSteps& self, Time now) { return told(self.scheduler.quarantine.all(now)); }, "now"_a)
+          "quarantined", [](BoundSteps& self, Time now) { return as_list(self.scheduler.quarantine.all(now)); },
+          "now"_a)
       .def(
           "release", [](BoundSteps& self, int model) { return self.scheduler.quarantine.release(model); }, "model"_a)
       .def("arrive", &BoundSteps::arrive, "number"_a, "model"_a, "rows"_a, "application"_a, "moments"_a, "rooms"_a,
@@ -112,7 +113,7 @@ inline void bind_steps(nb::module_& m) {
       .def_prop_ro(
           "admission", [](BoundSteps& self) -> Admission& { return self.admission; }, nb::rv_policy::reference_internal)
       .def("step", &BoundSteps::step, "now"_a)
-      .def("batches", [](BoundSteps& self) { return told(std::exchange(self.scheduler.books, {})); })
+      .def("batches", [](BoundSteps& self) { return as_tuple(std::exchange(self.scheduler.books, {})); })
       .def("waiting", [](const BoundSteps& self) { return self.scheduler.waiting(); })
       .def(
           "retried", [](const BoundSteps& self, int model) { return self.scheduler.retried(model); }, "model"_a)

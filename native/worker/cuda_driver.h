@@ -15,7 +15,7 @@ using DevicePointer = unsigned long long;
 
 class CudaError : public std::runtime_error {
  public:
-  explicit CudaError(const std::string& told, int code = 0) : std::runtime_error(told), code_(code) {}
+  explicit CudaError(const std::string& message, int code = 0) : std::runtime_error(message), code_(code) {}
 
   // Whether the process cannot use its GPU any more: such an error comes back from every later call of the driver,
   // until the context goes with the process.
@@ -72,9 +72,9 @@ class CudaDriver {
   CudaDriver& operator=(const CudaDriver&) = delete;
 
   Handle context() const {
-    Handle found = nullptr;
-    check(get_context_(&found), "cuCtxGetCurrent");
-    return found;
+    Handle current = nullptr;
+    check(get_context_(&current), "cuCtxGetCurrent");
+    return current;
   }
   void enter(Handle context) const { check(set_context_(context), "cuCtxSetCurrent"); }
 
@@ -98,9 +98,9 @@ class CudaDriver {
 
   Handle new_event(bool timed) const {
     constexpr unsigned kNoTiming = 2;
-    Handle made = nullptr;
-    check(create_(&made, timed ? 0 : kNoTiming), "cuEventCreate");
-    return made;
+    Handle event = nullptr;
+    check(create_(&event, timed ? 0 : kNoTiming), "cuEventCreate");
+    return event;
   }
   void destroy(Handle event) const { destroy_(event); }
 
@@ -128,9 +128,9 @@ class CudaDriver {
 
   void check(int result, const char* what) const {
     if (result == 0) return;
-    const char* told = nullptr;
-    explain_(result, &told);
-    throw CudaError(std::string(what) + ": " + (told != nullptr ? told : "error " + std::to_string(result)), result);
+    const char* text = nullptr;
+    explain_(result, &text);
+    throw CudaError(std::string(what) + ": " + (text != nullptr ? text : "error " + std::to_string(result)), result);
   }
 
   void* library_;  // never closed: others use it

@@ -47,8 +47,8 @@ class OrderScan {
     order.members = protocol::unpacked(members);
     order.start = pack_.number();
     if (!pack_.nothing()) order.shapes = pack_.list([this] { return of_member(); });
-    const bool told = order.shapes.empty() || order.shapes.size() == order.members.size();
-    return pack_.good() && told && order.start < kLatest ? std::optional(std::move(order)) : std::nullopt;
+    const bool shapes_fit = order.shapes.empty() || order.shapes.size() == order.members.size();
+    return pack_.good() && shapes_fit && order.start < kLatest ? std::optional(std::move(order)) : std::nullopt;
   }
 
   // When a ping was sent.
