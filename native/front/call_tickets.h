@@ -100,7 +100,7 @@ class CallTickets {
     if (verdict != Verdict::kTaken) return refuse(model, verdict, objective, now - received), Beginning::kRefused;
     if (!take_arriving(ticket)) return Beginning::kWaits;
     incoming.places = places_of(ticket, area);
-    placed(ticket, model);
+    note_inputs(ticket, model);
     incoming.ticket = &ticket;
     unused_.pop_back();
     return Beginning::kBegun;
@@ -108,7 +108,7 @@ class CallTickets {
 
   // All tensors of a call that was begun are here; it is taken or refused. *is_served*: its model is still what it was.
   Taking finish(Caller& caller, Incoming& incoming, bool is_served) {
-    ClientTicket& ticket = arrived(incoming);
+    ClientTicket& ticket = end_arrival(incoming);
     const auto& model = static_cast<const ServedModel&>(*ticket.call.model);
     if (!model.limited.empty() && !takes_values(ticket, model, exchange_.memory + ticket.block)) {
       put_back(ticket);
@@ -131,7 +131,7 @@ class CallTickets {
   // Refuses a call that was begun and can no longer be in time; false where it can.
   bool expire(Incoming& incoming, Time now) {
     if (incoming.is_refused() || now <= incoming.ticket->deadline) return false;
-    ClientTicket& ticket = arrived(incoming);
+    ClientTicket& ticket = end_arrival(incoming);
     put_back(ticket);
     const auto& model = static_cast<const ServedModel&>(*ticket.call.model);
     refuse(model, Verdict::kTooLate, ticket.deadline - ticket.received, now - ticket.received);
@@ -140,7 +140,7 @@ class CallTickets {
 
   // Its client has gone before all of it was here.
   void abandon(Incoming& incoming) {
-    if (!incoming.is_refused()) put_back(arrived(incoming));
+    if (!incoming.is_refused()) put_back(end_arrival(incoming));
   }
   const Refusal& refusal() const { return refusals_.last(); }
   // In the place of an answer with an element that is no text.
@@ -218,7 +218,7 @@ class CallTickets {
   bool place(ClientTicket& ticket, const ServedModel& model) {
     if (!take_block(ticket)) return false;
     ticket.call.place(exchange_.memory + ticket.block);
-    return placed(ticket, model), true;
+    return note_inputs(ticket, model), true;
   }
 
   bool take_block(ClientTicket& ticket) {
@@ -231,7 +231,7 @@ class CallTickets {
     return true;
   }
 
-  void placed(ClientTicket& ticket, const ServedModel& model) {
+  void note_inputs(ClientTicket& ticket, const ServedModel& model) {
     if (!model.fixed_inputs)
       for (const protocol::Input& tensor : ticket.call.inputs)
         ticket.inputs.push_back({tensor.shape, tensor.data.size()});
@@ -255,7 +255,7 @@ class CallTickets {
     exchange_.arriving.fetch_sub(bytes, std::memory_order_relaxed);
     return false;
   }
-  ClientTicket& arrived(Incoming& incoming) {
+  ClientTicket& end_arrival(Incoming& incoming) {
     ClientTicket& ticket = *std::exchange(incoming.ticket, nullptr);
     exchange_.arriving.fetch_sub(block_size(ticket, ticket.replies - ticket.block), std::memory_order_relaxed);
     return ticket;

@@ -76,11 +76,11 @@ class LongWayQueue {
   bool withdraw(std::uint64_t number) {
     const std::lock_guard lock(mutex_);
     if (number < taken_) return false;
-    Waiting& waiting = waiting_[number - taken_];
-    bytes_ -= waiting.passed.cost();
-    waiting.passed.forget();
-    waiting.withdrawn = true;
-    bytes_ += waiting.passed.cost();
+    Entry& entry = waiting_[number - taken_];
+    bytes_ -= entry.passed.cost();
+    entry.passed.forget();
+    entry.withdrawn = true;
+    bytes_ += entry.passed.cost();
     return true;
   }
 
@@ -95,19 +95,19 @@ class LongWayQueue {
     return {std::move(passed), std::exchange(stalled_, false)};
   }
 
-  void counted(std::string_view why) { reasons_.count(why); }
+  void count(std::string_view why) { reasons_.count(why); }
   std::map<std::string, std::int64_t> reasons() { return reasons_.all(); }
 
  private:
   static constexpr std::size_t kMostBytes = 16 << 20;    // an event loop takes so much in some milliseconds
   static constexpr std::size_t kMostOfConnection = 128;  // what one client makes others wait for, about 10 ms
-  struct Waiting {
+  struct Entry {
     Passed passed;
     bool withdrawn;
   };
 
   void take_first(std::vector<Passed>& passed) {
-    Waiting& first = waiting_.front();
+    Entry& first = waiting_.front();
     bytes_ -= first.passed.cost();
     const auto of = waiting_of_.find(first.passed.connection);
     if (--of->second == 0) waiting_of_.erase(of);
@@ -123,7 +123,7 @@ class LongWayQueue {
 
   int fd_;
   std::mutex mutex_;
-  std::deque<Waiting> waiting_;
+  std::deque<Entry> waiting_;
   std::uint64_t taken_ = 0;  // how many there ever were before those that wait
   std::unordered_map<ConnectionNumber, std::size_t> waiting_of_;
   std::size_t bytes_ = 0;

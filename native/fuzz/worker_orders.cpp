@@ -113,7 +113,7 @@ std::string order(std::mt19937& random) {
     out.append(reinterpret_cast<const char*>(&member), sizeof member);
   }
   pack.number(random() % 9 * kMillisecond);
-  if (model != 1) return pack.nothing(), out;
+  if (model != 1) return pack.nil(), out;
   pack.array(size);
   for (std::size_t i = 0; i < size; ++i) {
     const auto rows = random() % 3 + 1, length = random() % 5 + 1;

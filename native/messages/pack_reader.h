@@ -23,8 +23,8 @@ class PackReader {
     return true;
   }
 
-  // Whether nothing (nil) comes next, which is then passed over.
-  bool nothing() {
+  // Whether nil comes next, which is then passed over.
+  bool nil() {
     if (rest_.empty() || rest_[0] != '\xc0') return false;
     rest_.remove_prefix(1);
     return true;
@@ -49,7 +49,7 @@ class PackReader {
 
   std::string_view text() {
     const unsigned char kind = next();
-    if (kind >> 5 == 5) return taken(kind & 31);
+    if (kind >> 5 == 5) return take_bytes(kind & 31);
     return sized(kind, 0xd9);
   }
 
@@ -79,7 +79,7 @@ class PackReader {
     return value;
   }
 
-  std::string_view taken(std::uint64_t length) {
+  std::string_view take_bytes(std::uint64_t length) {
     if (length > rest_.size()) good_ = false;
     if (!good_) return {};
     const std::string_view bytes = rest_.substr(0, length);
@@ -90,7 +90,7 @@ class PackReader {
   // With a length of 1, 2 or 4 bytes before it: *first* is the kind with 1.
   std::string_view sized(unsigned char kind, unsigned char first) {
     if (kind < first || kind > first + 2) good_ = false;
-    return good_ ? taken(bytes(1 << (kind - first))) : std::string_view();
+    return good_ ? take_bytes(bytes(1 << (kind - first))) : std::string_view();
   }
 
   std::string_view rest_;

@@ -243,25 +243,32 @@ class AnswerWriter {
     const Shape& shape = layout.shapes[wanted.output];
     for (std::size_t axis = 1; axis < shape.size(); ++axis) json_ += ',', number(shape[axis]);
     json_ += ']';
-    if (wanted.binary) {
-      std::size_t size = 0;
-      for (std::int64_t row = 0; row < call.rows; ++row)
-        size += binary_.emplace_back(layout.data(row, wanted.output)).size();
-      json_ += R"(,"parameters":{"binary_data_size":)";
-      number(size);
-      json_ += '}';
-    } else {
-      json_ += R"(,"data":[)";
-      no_text_ = {spec.name, {}};
-      for (std::int64_t row = 0; row < call.rows; ++row) {
-        const std::string_view data = layout.data(row, wanted.output);
-        if (spec.type->kind != Kind::kBytes) elements(*spec.type, data.data(), data.size());
-        else if (!texts(data)) return false;
-      }
-      if (json_.back() == ',') json_.pop_back();
-      json_ += ']';
-    }
+    if (wanted.binary) binary_output(call, layout, wanted);
+    else if (!json_output(call, layout, wanted)) return false;
     json_ += '}';
+    return true;
+  }
+
+  void binary_output(const Call& call, const ReplyLayout& layout, const Wanted& wanted) {
+    std::size_t size = 0;
+    for (std::int64_t row = 0; row < call.rows; ++row)
+      size += binary_.emplace_back(layout.data(row, wanted.output)).size();
+    json_ += R"(,"parameters":{"binary_data_size":)";
+    number(size);
+    json_ += '}';
+  }
+
+  bool json_output(const Call& call, const ReplyLayout& layout, const Wanted& wanted) {
+    const Spec& spec = call.model->outputs[wanted.output];
+    json_ += R"(,"data":[)";
+    no_text_ = {spec.name, {}};
+    for (std::int64_t row = 0; row < call.rows; ++row) {
+      const std::string_view data = layout.data(row, wanted.output);
+      if (spec.type->kind != Kind::kBytes) elements(*spec.type, data.data(), data.size());
+      else if (!texts(data)) return false;
+    }
+    if (json_.back() == ',') json_.pop_back();
+    json_ += ']';
     return true;
   }
 

@@ -171,7 +171,7 @@ class HeadReader {
     while (colon < line.size() && kToken[static_cast<unsigned char>(line[colon])]) ++colon;
     if (colon == 0 || colon == line.size() || line[colon] != ':') return false;
     const auto value = line.substr(colon + 1);
-    return visible(value) && read_known(line.substr(0, colon), trimmed(value));
+    return visible(value) && accept_header(line.substr(0, colon), trimmed(value));
   }
 
   static std::string_view trimmed(std::string_view value) {
@@ -189,17 +189,17 @@ class HeadReader {
   }();
 
   // Whether a header, and its value, change nothing that the short way would not do.
-  bool read_known(std::string_view name, std::string_view value) {
+  bool accept_header(std::string_view name, std::string_view value) {
     if (name.size() >= 64 || !(kLengths >> name.size() & 1)) return true;
     for (const std::string_view other : kUnusual)
       if (same_word(name, other)) return why_ = other, false;
     for (int known = 0; known < kCount; ++known)
       if (same_word(name, kNames[known]))
-        return why_ = kNames[known], once(known) && taken(static_cast<Known>(known), value);
+        return why_ = kNames[known], once(known) && take_value(static_cast<Known>(known), value);
     return true;
   }
 
-  bool taken(Known header, std::string_view value) {
+  bool take_value(Known header, std::string_view value) {
     switch (header) {
       case kLength: return whole_number(value, head_.body);
       case kJson: return whole_number(value, head_.json.emplace());

@@ -74,7 +74,7 @@ class SchedulerThread {
   void begin(Setup setup, std::string name, MakeDecider make) {
     const Turn turn(*this);
     const Time response = setup.network.response;
-    scheduler_.begin(std::move(setup), std::move(name), thinking_aloud(std::move(make)), monotonic_ns());
+    scheduler_.begin(std::move(setup), std::move(name), open_to_questions(std::move(make)), monotonic_ns());
     exchange_.response.store(response, std::memory_order_relaxed);
     tell_at_rest();
     exchange_.bell.ring_aloud();
@@ -107,7 +107,7 @@ class SchedulerThread {
   // Hear a worker from now on, and send it orders.
   void watch(int worker, int socket) {
     const Turn turn(*this);
-    silence(worker);
+    stop_reading(worker);
     sockets_[worker] = socket;
     listen(socket, static_cast<std::uint64_t>(worker));
   }
@@ -116,7 +116,7 @@ class SchedulerThread {
   void forget(int worker) {
     const Turn turn(*this);
     hear(worker, monotonic_ns(), true);
-    silence(worker);
+    stop_reading(worker);
     settle();
   }
 
@@ -212,7 +212,7 @@ class SchedulerThread {
     SchedulerThread& thread_;
   };
 
-  MakeDecider thinking_aloud(MakeDecider make) {
+  MakeDecider open_to_questions(MakeDecider make) {
     return [this, make = std::move(make)](const Setup& setup) -> std::unique_ptr<Decider> {
       auto policy = make(setup);
       if (!policy->is_python()) return policy;
@@ -307,7 +307,7 @@ class SchedulerThread {
     if (::epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event) != 0) throw std::runtime_error("epoll_ctl failed");
   }
 
-  void silence(int worker) {
+  void stop_reading(int worker) {
     const auto known = sockets_.find(worker);
     if (known == sockets_.end()) return;
     ::epoll_ctl(epoll_, EPOLL_CTL_DEL, known->second, nullptr);
@@ -329,7 +329,7 @@ class SchedulerThread {
       const ssize_t size = ::recv(socket->second, buffer_.data(), buffer_.size(), MSG_DONTWAIT);
       if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;
       if (size < 0 && errno == ECONNRESET) continue;  // reported once, before what is still there
-      if (size <= 0) return silence(worker);
+      if (size <= 0) return stop_reading(worker);
       const std::string_view words(buffer_.data(), static_cast<std::size_t>(size));
       if (!scheduler_.hear(worker, words, now)) pass_on({worker, stamped(words)});
     } while (everything || scheduler_.oldest(worker));

@@ -27,7 +27,7 @@ inline std::string batch_done(std::int64_t run, Time started, Time finished, con
   pack.text("BatchDone");
   pack.number(static_cast<std::uint64_t>(run));
   for (const Time time : {started, started, started, finished, finished}) pack.number(static_cast<std::uint64_t>(time));
-  pack.nothing();
+  pack.nil();
   pack.array(own_times.size());
   for (const Time time : own_times) pack.number(static_cast<std::uint64_t>(time));
   return out;

@@ -4,6 +4,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <stdexcept>
 #include <string>
@@ -20,27 +21,13 @@ class CudaError : public std::runtime_error {
   // Whether the process cannot use its GPU any more: such an error comes back from every later call of the driver,
   // until the context goes with the process.
   bool is_sticky() const {
-    switch (code_) {
-      case 46:
-      case 101:
-      case 201:
-      case 214:
-      case 220:
-      case 226:  // GPU gone, no context, uncorrectable memory
-      case 700:
-      case 702:
-      case 709:
-      case 710:  // illegal address, time-out, destroyed, assert
-      case 714:
-      case 715:
-      case 716:
-      case 717:
-      case 718:
-      case 719:  // broken stack, instruction, alignment, launch
-      case 721:
-      case 999: return true;
-      default: return false;
-    }
+    static constexpr int kSticky[] = {
+        46,  101, 201, 214, 220, 226,       // GPU gone, no context, uncorrectable memory
+        700, 702, 709, 710,                 // illegal address, time-out, destroyed, assert
+        714, 715, 716, 717, 718, 719, 721,  // broken stack, instruction, alignment, launch
+        999,
+    };
+    return std::find(std::begin(kSticky), std::end(kSticky), code_) != std::end(kSticky);
   }
 
  private:

@@ -53,7 +53,7 @@ class GpuStreams {
     const std::lock_guard lock(mutex_);
     return last_ == nullptr || driver.happened(last_->done);
   }
-  void launched(std::shared_ptr<Milestones> last) {
+  void note_launch(std::shared_ptr<Milestones> last) {
     const std::lock_guard lock(mutex_);
     last_ = std::move(last);
   }
@@ -146,7 +146,7 @@ class GraphRunner {
     give(size, capacity, graph, slots_[slot], *milestones);
     busy_[slot] = milestones;
     next_ = (next_ + 1) % slots_.size();
-    streams_->launched(milestones);
+    streams_->note_launch(milestones);
     return {size, capacity, slot, milestones, now};
   }
 

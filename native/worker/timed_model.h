@@ -87,7 +87,7 @@ class TimedModel : public NativeModel {
     std::vector<Answer> batch_answers;
     protocol::PackWriter pack(shapes);
     if (open_) pack.array(order.members.size());
-    else pack.nothing();
+    else pack.nil();
     for (std::size_t place = 0; place < order.members.size(); ++place) {
       const Member& member = order.members[place];
       const auto items = items_of(memory, member, order.shapes.empty() ? nullptr : &order.shapes[place]);

@@ -330,7 +330,7 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
   void count_heads(std::size_t more, std::size_t less) {
     heads_ += more;
     heads_ -= less;
-    memory_.held(heads_);
+    memory_.note(heads_);
     if (heads_ > reported_ + kReported || heads_ + kReported < reported_) report_heads();
   }
   void report_heads() {
@@ -349,7 +349,7 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
     const std::size_t held =
         shared_.held.fetch_add(bytes - connection.waiting, std::memory_order_relaxed) + bytes - connection.waiting;
     connection.waiting = bytes;
-    memory_.held(held);
+    memory_.note(held);
     if (held > shared_.limits.held_bytes && bytes > kMostUnsent)
       connection.http2->break_off(Http2Error::kCalm, "memory", "too many answers wait to be taken");
   }
@@ -361,7 +361,7 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
     begin(stream);
     if (name == ":method") return stream.is_post = value == "POST", void();
     if (name == "content-type") return stream.is_grpc = is_grpc_type(value), void();
-    Place* place = known(stream, name);
+    Place* place = place_of(stream, name);
     if (place == nullptr) return;
     stream.metadata += name;
     stream.metadata += '\0';
@@ -377,7 +377,7 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
     }
   }
 
-  Place* known(GrpcStream& stream, std::string_view name) const {
+  Place* place_of(GrpcStream& stream, std::string_view name) const {
     switch (name.size()) {
       case 5: return name == ":path" ? &stream.path : nullptr;
       case 9: return name == "x-api-key" && shared_.keys ? &stream.api_key : nullptr;
@@ -516,7 +516,7 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
     const std::size_t held = shared_.held.load(std::memory_order_relaxed) + more;
     if (more && held > shared_.limits.held_bytes) return false;
     shared_.held.fetch_add(more, std::memory_order_relaxed);
-    memory_.held(held);
+    memory_.note(held);
     return true;
   }
   void hold_less(std::size_t less) {
@@ -575,7 +575,7 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
     pass(stream, {PassedCall::kLeft, stream.connection->number, stream.id});
   }
 
-  bool waited(const GrpcStream& stream) override { return began_ - stream.received >= kPatient; }
+  bool has_waited(const GrpcStream& stream) override { return began_ - stream.received >= kPatient; }
 
   void sent(GrpcStream& stream) override {
     if (std::exchange(stream.tell_sent, false)) pass(stream, {PassedCall::kSent, stream.connection->number, stream.id});
@@ -680,7 +680,7 @@ class GrpcThread : public EventThread, private Http2Service<GrpcStream> {
 
   void go_long(GrpcStream& stream, std::string_view why, std::string_view message, bool compressed) {
     const bool streams = stream.mode == GrpcStream::kStream;
-    if (stream.mode == GrpcStream::kInfer) shared_.long_way.counted(why);
+    if (stream.mode == GrpcStream::kInfer) shared_.long_way.count(why);
     if (shared_.long_calls.load(std::memory_order_relaxed) >= kMostLong || !hold(call_cost(stream.metadata.size())))
       return refuse_to_hold(stream);
     shared_.long_calls.fetch_add(1, std::memory_order_relaxed);

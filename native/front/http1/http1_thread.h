@@ -101,7 +101,7 @@ class Http1Thread : public EventThread {
     Connection* connection = connections_.find(number);
     if (connection == nullptr) return;
     if (connection->is_long) {
-      connection->closing = connection->deaf = true;
+      connection->closing = connection->input_closed = true;
       connection->since = began_;
     } else connection->closes = true;
     settle(*connection);
@@ -121,7 +121,7 @@ class Http1Thread : public EventThread {
   void take_back(ConnectionNumber number, std::uint64_t received, const std::string& bytes) {
     Connection* connection = connections_.find(number);
     if (connection == nullptr) return;
-    if (connection->is_long && !connection->deaf && connection->passed == received)
+    if (connection->is_long && !connection->input_closed && connection->passed == received)
       connection->is_long = connection->paused = false;
     connection->since = began_;
     connection->out.append(bytes);
@@ -167,7 +167,7 @@ class Http1Thread : public EventThread {
     ::ioctl(connection.fd, FIONREAD, &unread);
     if (unread == 0 && !connection.lingers) return lose(connection, 0);
     if (!std::exchange(connection.left, true)) ::shutdown(connection.fd, SHUT_WR), connection.since = began_;
-    connection.closing = connection.deaf = true;
+    connection.closing = connection.input_closed = true;
     sweep_soon();
     arm(connection);
   }
@@ -238,7 +238,7 @@ class Http1Thread : public EventThread {
 
   // The client sends no more. What it has sent is answered; then the connection is closed.
   void end(Connection& connection) {
-    connection.deaf = connection.closes = true;
+    connection.input_closed = connection.closes = true;
     if (connection.is_long) pass({Passed::kEnd, connection.number});
     settle(connection);
   }
@@ -253,7 +253,7 @@ class Http1Thread : public EventThread {
     while (!data.empty() && connection.out.empty() && connection.ticket == nullptr) {
       const Reading reading = reader_.read(data, calls_.spare().call);
       if (reading.state == Reading::kOther) return go_long(connection, data, reading.why);
-      encourage(connection, reading);
+      send_continue(connection, reading);
       if (reading.state == Reading::kPart) {
         if (begin_body(connection, data, reading)) return;
         if (!may_hold(data.size())) return go_long(connection, data, "held");
@@ -277,7 +277,7 @@ class Http1Thread : public EventThread {
       const std::string_view data = connection.in.view();
       const Reading reading = reader_.read(data, calls_.spare().call);
       if (reading.state == Reading::kOther) return go_long_kept(connection, reading.why);
-      encourage(connection, reading);
+      send_continue(connection, reading);
       if (reading.state == Reading::kPart) {
         if (begin_body(connection, data, reading)) return;
         connection.need = next_look(data, reading);
@@ -306,7 +306,7 @@ class Http1Thread : public EventThread {
   // The rest of a request goes where it belongs, if its beginning says where; false: it is kept as it comes.
   bool begin_body(Connection& connection, std::string_view data, const Reading& reading) {
     connection.large = false;
-    if (reading.size < data.size() + shared_.limits.straight || is_full_house()) return false;
+    if (reading.size < data.size() + shared_.limits.straight || has_all_connections()) return false;
     const std::string_view area(exchange_.memory, exchange_.size);
     const std::size_t before = reader_.preview(data, area, calls_.spare().call);
     if (before == 0) return false;
@@ -330,7 +330,7 @@ class Http1Thread : public EventThread {
       if (size < 0 && errno == EINTR) continue;
       if (size < 0 && errno == EAGAIN) break;
       if (size <= 0) return lose(connection, size < 0 ? errno : 0);
-      body.came(static_cast<std::size_t>(size));
+      body.advance(static_cast<std::size_t>(size));
       got += static_cast<std::size_t>(size);
     }
     if (body.left == 0) return end_body(connection);
@@ -351,8 +351,8 @@ class Http1Thread : public EventThread {
   bool finish(Connection& connection, Incoming& body) {
     const protocol::Model& model = *body.ticket->call.model;
     std::string_view why;
-    const auto* known = plain_calls_.find(model.name, why);
-    return calls_.finish(connection, body, known != nullptr && takes_calls_of(**known, model)).taken;
+    const auto* served = plain_calls_.find(model.name, why);
+    return calls_.finish(connection, body, served != nullptr && takes_calls_of(**served, model)).taken;
   }
 
   // Whether calls that were read for one model are right for the other, which has its name.
@@ -368,13 +368,13 @@ class Http1Thread : public EventThread {
   }
 
   // Tells a client that waits for it to send the body.
-  void encourage(Connection& connection, const Reading& reading) {
+  void send_continue(Connection& connection, const Reading& reading) {
     constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
-    if (reading.expects && !connection.encouraged) {
+    if (reading.expects && !connection.was_continued) {
       const ssize_t sent = ::send(connection.fd, kContinue.data(), kContinue.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
       connection.out.append(kContinue.substr(static_cast<std::size_t>(std::max<ssize_t>(sent, 0))));
     }
-    connection.encouraged = reading.expects && reading.state == Reading::kPart;
+    connection.was_continued = reading.expects && reading.state == Reading::kPart;
   }
 
   void arm_after_reading(Connection& connection) {
@@ -403,7 +403,7 @@ class Http1Thread : public EventThread {
 
   // Takes the call that was read, or refuses it; else says why it goes the long way.
   std::string_view take(Connection& connection) {
-    if (is_full_house()) return "busy";
+    if (has_all_connections()) return "busy";
     const CallTickets::Taking taking = calls_.take(connection, connection.since);
     if (taking.taken || !taking.why.empty()) return taking.why;
     tell_refusal(connection);
@@ -416,11 +416,11 @@ class Http1Thread : public EventThread {
     refuse(calls_.refusal());
     connection.since = monotonic_ns();
     if (calls_.spare().call.closes) (connection.incoming ? connection.closes : connection.closing) = true;
-    connection.deaf |= connection.closing;
+    connection.input_closed |= connection.closing;
     send_written(connection);
   }
 
-  bool is_full_house() const {
+  bool has_all_connections() const {
     return shared_.limits.connections &&
            shared_.connections.load(std::memory_order_relaxed) >= shared_.limits.connections;
   }
@@ -460,7 +460,7 @@ class Http1Thread : public EventThread {
 
   void send_answer(Connection& connection, bool closes) {
     send_written(connection);
-    if (closes) connection.closing = connection.deaf = true;
+    if (closes) connection.closing = connection.input_closed = true;
   }
 
   // Sends what the writer has; what the socket does not take is kept.
@@ -478,12 +478,12 @@ class Http1Thread : public EventThread {
   }
 
   void go_long(Connection& connection, std::string_view data, std::string_view why) {
-    shared_.long_way.counted(why);
+    shared_.long_way.count(why);
     connection.is_long = true;
-    connection.encouraged = false;
+    connection.was_continued = false;
     connection.need = 0;
     pass_on(connection, data, why);
-    if (connection.deaf) pass({Passed::kEnd, connection.number});
+    if (connection.input_closed) pass({Passed::kEnd, connection.number});
     arm(connection);
   }
 
@@ -534,7 +534,7 @@ class Http1Thread : public EventThread {
     hold_less(connection.in.size());
     connection.in.clear();
     connection.out.append(shared_.too_slow);
-    connection.closing = connection.deaf = connection.lingers = true;
+    connection.closing = connection.input_closed = connection.lingers = true;
     send_rest(connection);
   }
 

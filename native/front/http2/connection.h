@@ -53,7 +53,7 @@ class Http2Service {
   // Of `out` nothing is left.
   virtual void sent(Stream& stream) = 0;
   // The client has reset it. Whether it waited so long for its answer that this is nobody's fault.
-  virtual bool waited(const Stream& stream) = 0;
+  virtual bool has_waited(const Stream& stream) = 0;
 };
 
 struct Http2Limits {
@@ -128,8 +128,8 @@ class Http2Connection {
   }
 
   Stream* find(std::uint32_t id) {
-    const auto known = streams_.find(id);
-    return known == streams_.end() ? nullptr : known->second.get();
+    const auto entry = streams_.find(id);
+    return entry == streams_.end() ? nullptr : entry->second.get();
   }
 
   // ---- the connection
@@ -212,10 +212,10 @@ class Http2Connection {
   }
 
   bool take_preface(std::string_view& data) {
-    const auto both = std::min(data.size(), kPreface.size());
-    if (data.substr(0, both) != kPreface.substr(0, both)) return broken_ = true, reason_ = "not_http2", false;
-    if (both < kPreface.size()) return false;
-    data.remove_prefix(both);
+    const auto common = std::min(data.size(), kPreface.size());
+    if (data.substr(0, common) != kPreface.substr(0, common)) return broken_ = true, reason_ = "not_http2", false;
+    if (common < kPreface.size()) return false;
+    data.remove_prefix(common);
     return greeted_ = true;
   }
 
@@ -476,11 +476,11 @@ class Http2Connection {
   void remove(Stream& stream) {
     service_->closed(stream);
     unsent_ -= stream.out.size();
-    auto known = streams_.find(stream.id);
-    std::unique_ptr<Stream> kept = std::move(known->second);
-    streams_.erase(known);
-    kept->clear();
-    spare_.push_back(std::move(kept));
+    auto entry = streams_.find(stream.id);
+    std::unique_ptr<Stream> removed = std::move(entry->second);
+    streams_.erase(entry);
+    removed->clear();
+    spare_.push_back(std::move(removed));
   }
 
   // ---- what is not about one stream's data
@@ -490,7 +490,7 @@ class Http2Connection {
     if (history_.is_idle(head.stream)) return break_off();
     Stream* stream = find(head.stream);
     if (stream == nullptr) return;
-    const bool is_free = service_->waited(*stream);
+    const bool is_free = service_->has_waited(*stream);
     remove(*stream);
     if (!is_free) charge();
   }

@@ -72,8 +72,8 @@ class JsonText {
     constexpr std::string_view kEscapes = "\"\\/bfnrt", kMeant = "\"\\/\b\f\n\r\t";
     const char escape = json_[at_++];
     if (escape == 'u') return unicode();
-    const auto known = kEscapes.find(escape);
-    return known != std::string_view::npos && (out_ += kMeant[known], true);
+    const auto place = kEscapes.find(escape);
+    return place != std::string_view::npos && (out_ += kMeant[place], true);
   }
 
   bool unicode() {
