@@ -14,6 +14,9 @@ SCENARIOS = {
     "A100 zoo": ("examples/zoo.yaml", ["workload.rate=17000/s", "workload.duration=6s"]),
 }
 
+# Their twins only simulate: they stay for as long as they are worth it.
+RIVALS = ("clipper", "clockwork", "nexus", "shepherd")
+
 
 def measure(repeats: int) -> list[Row]:
     rows = []
@@ -22,6 +25,11 @@ def measure(repeats: int) -> list[Row]:
         pairs = [(speed(scenario, "python"), speed(scenario, "native")) for _ in range(repeats)]
         rows.append(Row(f"reference, {name}", "requests/CPU-s", [slow for slow, _ in pairs], bar=30_000))
         rows.append(Row(f"native twin over reference, {name}", "x", [fast / slow for slow, fast in pairs]))
+    for rival in RIVALS:
+        file, overrides = SCENARIOS["A100 zoo"]
+        scenario = load(ROOT / file, [f"policy.name={rival}", *overrides])
+        ratios = [speed(scenario, "native") / speed(scenario, "python") for _ in range(repeats)]
+        rows.append(Row(f"native twin over reference, A100 zoo, {rival}", "x", ratios))
     return rows
 
 

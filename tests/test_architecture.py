@@ -19,9 +19,9 @@ from tests.support.paths import ROOT
 
 HOUSE = Path(astrarium.__file__).parent
 LEVELS = ("device", "serving", "tuning", "cluster")
-ROOMS = {path.name for path in HOUSE.iterdir() if (path / "__init__.py").exists()}
+PACKAGES = {path.name for path in HOUSE.iterdir() if (path / "__init__.py").exists()}
 
-# What each room may import of ours; docs/architecture.md shows the same. `cli` and the API see all.
+# What each package may import of ours; docs/architecture.md shows the same. `cli` and the API see all.
 ARROWS: dict[str, set[str]] = {
     "core": set(),
     "run": {"core"},
@@ -33,10 +33,10 @@ ARROWS: dict[str, set[str]] = {
     "cluster": {"core", "run"},
     "server": {"core", "run", "serving"},
     "testing": {"core", "placement", "run", *LEVELS},
-    "api": ROOMS - {"cli"},
-    "cli": ROOMS,
+    "api": PACKAGES - {"cli"},
+    "cli": PACKAGES,
 }
-BELOW = {"tuning": {"live": {"device", "gate"}}}  # rooms that only a part of a level may use
+BELOW = {"tuning": {"live": {"device", "gate"}}}  # packages that only a part of a level may use
 
 # The names that every level has. Those outside of deciding: the simulated and the real world, and what
 # becomes of files and finished runs.
@@ -74,8 +74,8 @@ def imports(path: Path, types: bool = True) -> set[str]:
     return imported_modules(path.read_text(), package, types)
 
 
-def modules(room: str) -> list[Path]:
-    return sorted((HOUSE / room).rglob("*.py"))
+def modules(package: str) -> list[Path]:
+    return sorted((HOUSE / package).rglob("*.py"))
 
 
 def deciding_modules() -> list[Path]:
@@ -87,48 +87,50 @@ def deciding_modules() -> list[Path]:
     ]
 
 
-def rooms_of_ours(imported: set[str]) -> set[str]:
+def packages_of_ours(imported: set[str]) -> set[str]:
     named = {name.split(".")[1] for name in imported if name.startswith("astrarium.")}
-    return named & ROOMS
+    return named & PACKAGES
 
 
-def test_every_room_has_its_arrows() -> None:
-    assert ARROWS.keys() == ROOMS
+def test_every_package_has_its_arrows() -> None:
+    assert ARROWS.keys() == PACKAGES
 
 
 def test_the_page_shows_the_same_arrows() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text()
     rows = re.findall(r"^\| `(\w+)` \| .* \| (.*) \|$", page, re.MULTILINE)
-    assert {room for room, _ in rows} == ROOMS
-    for room, told in rows:
+    assert {package for package, _ in rows} == PACKAGES
+    for package, told in rows:
         named = set(re.findall(r"`(\w+)`", told)) | (set(LEVELS) if "the levels" in told else set())
-        assert "everything" in told or named == ARROWS[room], room
+        assert "everything" in told or named == ARROWS[package], package
 
 
-@pytest.mark.parametrize("room", sorted(ROOMS))
-def test_a_room_imports_only_where_its_arrows_point(room: str) -> None:
-    for path in modules(room):
-        known = rooms_of_ours(imports(path, types=False))
-        assert known <= ARROWS[room] | {room}, f"{module_name(path)} imports {known - ARROWS[room] - {room}}"
+@pytest.mark.parametrize("package", sorted(PACKAGES))
+def test_a_package_imports_only_where_its_arrows_point(package: str) -> None:
+    for path in modules(package):
+        known = packages_of_ours(imports(path, types=False))
+        assert known <= ARROWS[package] | {package}, (
+            f"{module_name(path)} imports {known - ARROWS[package] - {package}}"
+        )
 
 
 def test_core_names_nothing_else_of_ours_not_even_a_type() -> None:
     for path in modules("core"):
-        assert rooms_of_ours(imports(path)) <= {"core"}, module_name(path)
+        assert packages_of_ours(imports(path)) <= {"core"}, module_name(path)
 
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_deciding_modules_of_a_level_name_core_and_itself_only(level: str) -> None:
     for path in deciding_modules():
         if path.is_relative_to(HOUSE / level):
-            assert rooms_of_ours(imports(path)) <= {"core", level}, module_name(path)
+            assert packages_of_ours(imports(path)) <= {"core", level}, module_name(path)
 
 
 @pytest.mark.parametrize("level", BELOW)
 def test_only_the_live_part_of_a_level_uses_what_lies_below(level: str) -> None:
     for path in modules(level):
         part = path.relative_to(HOUSE / level).parts[0]
-        used = rooms_of_ours(imports(path)) & set().union(*BELOW[level].values())
+        used = packages_of_ours(imports(path)) & set().union(*BELOW[level].values())
         assert used <= BELOW[level].get(part, set()), module_name(path)
 
 
@@ -180,7 +182,7 @@ def _is_shown(path: Path) -> bool:
 def test_nothing_imports_the_command_line() -> None:
     for path in HOUSE.rglob("*.py"):
         if path.relative_to(HOUSE).parts[0] not in ("cli", "__main__.py"):
-            assert "cli" not in rooms_of_ours(imports(path)), module_name(path)
+            assert "cli" not in packages_of_ours(imports(path)), module_name(path)
 
 
 def test_the_product_and_its_tests_do_without_the_papers() -> None:
@@ -209,7 +211,7 @@ def test_deciding_modules_import_no_clock_no_chance_no_io() -> None:
 
 
 def test_deciding_modules_do_not_know_the_truth_or_who_drives_them() -> None:
-    worlds = {f"astrarium.{level}.{room}" for level in LEVELS for room in WORLDS}
+    worlds = {f"astrarium.{level}.{package}" for level in LEVELS for package in WORLDS}
     for path in deciding_modules():
         assert not breaches(imports(path), worlds), module_name(path)
 
@@ -220,9 +222,9 @@ def test_core_is_pure_but_for_the_exceptions_above() -> None:
         assert impure == CORE_EXCEPTIONS.get(path.stem, set()), module_name(path)
 
 
-@pytest.mark.parametrize("room", ["run", "server", "testing"])
-def test_mechanism_knows_no_policy_by_name(room: str) -> None:
-    for path in modules(room):
+@pytest.mark.parametrize("package", ["run", "server", "testing"])
+def test_mechanism_knows_no_policy_by_name(package: str) -> None:
+    for path in modules(package):
         for level in LEVELS:
             package = f"astrarium.{level}.policies"
             inside = {f"{package}.{each.stem}" for each in (HOUSE / level / "policies").iterdir()}

@@ -61,14 +61,14 @@ class PythonTickets {
 };
 
 inline void fill(Ticket& ticket, std::int64_t number, int model, int rows, int application,
-                 std::pair<Time, Time> moments, std::tuple<std::size_t, std::size_t, std::size_t> rooms,
+                 std::pair<Time, Time> times, std::tuple<std::size_t, std::size_t, std::size_t> blocks,
                  nb::handle shapes) {
   ticket.number = number;
   ticket.model = model;
   ticket.rows = rows;
   ticket.application = application;
-  std::tie(ticket.received, ticket.deadline) = moments;
-  std::tie(ticket.block, ticket.replies, ticket.reply_bytes) = rooms;
+  std::tie(ticket.received, ticket.deadline) = times;
+  std::tie(ticket.block, ticket.replies, ticket.reply_bytes) = blocks;
   ticket.inputs = read_shapes(shapes);
 }
 

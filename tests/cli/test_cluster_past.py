@@ -26,32 +26,32 @@ from astrarium.cluster.live.wire.handshake import Place
 from astrarium.cluster.live.wire.listener import tcp_listener
 from astrarium.cluster.scenario.read import parse
 from astrarium.core.errors import InputError
-from tests.cluster.live.test_arbiter import House
-from tests.cluster.live.watching.test_forecast import Immediate
+from tests.support.cluster.live_fakes import Immediate
+from tests.support.cluster.virtual_cluster import VirtualCluster
 
 pytest_plugins = ("tests.support.cli_fixtures",)
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> House:
+def cluster(tmp_path: Path) -> VirtualCluster:
     """A cluster that began a minute ago, with an app that waits."""
-    house = House(tmp_path / "one.state", "fifo", foresight=Immediate())
-    house.set_back = house.wall() - time.time_ns() + 60 * 10**9
-    house.die_and_come_back("fifo")
-    house.submit("a", 2, team="red")
-    house.submit("huge", 9)
-    house.go(30)
-    house.submit("b", 2, team="blue")
-    house.go(1)
-    house.submit("wide", 4)
-    house.submit("c", 1)
-    house.go(1)
-    return house
+    cluster = VirtualCluster(tmp_path / "one.state", "fifo", foresight=Immediate())
+    cluster.set_back = cluster.wall() - time.time_ns() + 60 * 10**9
+    cluster.die_and_come_back("fifo")
+    cluster.submit("a", 2, team="red")
+    cluster.submit("huge", 9)
+    cluster.go(30)
+    cluster.submit("b", 2, team="blue")
+    cluster.go(1)
+    cluster.submit("wide", 4)
+    cluster.submit("c", 1)
+    cluster.go(1)
+    return cluster
 
 
 @pytest.fixture
-def state(house: House) -> str:
-    return str(house.home)
+def state(cluster: VirtualCluster) -> str:
+    return str(cluster.home)
 
 
 def test_a_refused_app_of_a_file_does_not_keep_the_others(
@@ -68,10 +68,10 @@ def test_a_refused_app_of_a_file_does_not_keep_the_others(
     assert found.err.endswith("error: 2 of 4 apps were refused; the others were handed in\n")
 
 
-def test_a_priority_is_submitted(call: Any, house: House, state: str) -> None:
+def test_a_priority_is_submitted(call: Any, cluster: VirtualCluster, state: str) -> None:
     words = ("cluster", "submit", "--state", state, "--command", "true", "--name", "soon", "--wait", "0")
     assert call(*words, "--priority", "2").code == 0
-    [message] = house.office.store.inbox()
+    [message] = cluster.arbiter.store.inbox()
     assert message.body["priority"] == 2
     assert "app.priority: expected a whole number" in call(*words, "--priority", "1001").error
 
@@ -168,11 +168,11 @@ def test_the_past_of_others_is_refused(over_network: Any, verb: str) -> None:
     assert "eve is in no team" in over_network("eve", verb).err
 
 
-def test_who_was_given_gpus_is_hidden_with_the_status(house: House, over_network: Any) -> None:
+def test_who_was_given_gpus_is_hidden_with_the_status(cluster: VirtualCluster, over_network: Any) -> None:
     taken = ClusterEvent(
-        house.office.now(), "preempted", "a", "red", 0, reason="taken back; given to b (why)"
+        cluster.arbiter.now(), "preempted", "a", "red", 0, reason="taken back; given to b (why)"
     )
-    house.office.store.tell(taken)
+    cluster.arbiter.store.tell(taken)
     assert "taken back; given to b (why)" in over_network("bob", "events").out
     told = over_network("bob", "events", status="team").out
     assert "taken back\n" in told
@@ -239,10 +239,10 @@ def test_the_status_shows_when_apps_start_and_why_not_now(call: Any, state: str)
 
 
 def test_of_many_apps_that_have_ended_only_the_last_are_shown(
-    call: Any, house: House, state: str, monkeypatch: pytest.MonkeyPatch
+    call: Any, cluster: VirtualCluster, state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    house.submit("c", kind="withdraw")
-    house.go(1)
+    cluster.submit("c", kind="withdraw")
+    cluster.go(1)
     monkeypatch.setattr(status_module, "LATEST", 1)
     lines = call("cluster", "status", "--state", state).lines
     assert "1 more have ended: `astrarium cluster history` shows them" in lines

@@ -63,9 +63,6 @@ def revoked(played: Played) -> list[tuple[float, int, str]]:
     ]
 
 
-# the bound
-
-
 def test_what_is_in_time() -> None:
     """Two apps of 100 s on one GPU each: two GPUs do them in 100 s, one in 200 s, in whichever order."""
     left = np.array([1e11, 1e11])
@@ -116,9 +113,6 @@ def test_apps_that_can_only_be_in_time_together_do_not_let_the_short_go_first() 
     (held, slower), (free, faster) = found(0.0), found(0.5)
     assert held < 0.85 * free
     assert faster < slower < 1.3 * faster
-
-
-# who runs
 
 
 def test_the_short_go_first() -> None:
@@ -279,9 +273,6 @@ def test_three_alike_end_in_the_order_in_which_they_came() -> None:
     assert "1 is the same and came before it" in behind
 
 
-# places
-
-
 def test_a_gang_moves_where_it_is_closer_if_that_gains_more_than_it_costs() -> None:
     """It is on two machines, on which it is twice as slow, and a machine with both is free."""
 
@@ -349,9 +340,6 @@ def test_a_job_of_one_gpu_makes_room_if_all_together_gain(startup: int, changes:
     assert placed == ({0: {0, 1}, 1: {2}} if changes else {0: {0, 2}, 1: {1}})
 
 
-# explanations
-
-
 def books(*apps: App) -> tuple[ClusterState, Any]:
     """One GPU; all came at 0, and the policy has decided once."""
     state = ClusterState()
@@ -412,9 +400,6 @@ def test_every_policy_says_who_is_next(name: str) -> None:
 def test_parameters_are_checked() -> None:
     with pytest.raises(InputError, match="lease"):
         policy(lease=0)
-
-
-# the mark
 
 
 def test_shockwaves_published_run_is_beaten_in_its_own_rounds() -> None:

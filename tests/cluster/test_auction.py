@@ -157,9 +157,6 @@ def by_configurations(free: list[int], bids: list[Bid]) -> float:
     return float(-found.fun)
 
 
-# The paper.
-
-
 def test_table_2_one_app_takes_both_gpus() -> None:
     bid = Bid(0, 1.0, (option([1], 200 / 400), option([1, 1], 100 / 400)))
     outcome = auction(machines(1, 1), [bid])
@@ -194,9 +191,6 @@ def test_figure_5_instance_2_who_needs_the_machine_has_it() -> None:
     outcome = auction(machines(4, 2, 2), [inception(0), vgg(1)])
     assert [share.won for share in outcome.shares] == [(4, 5, 6, 7), (0, 1, 2, 3)]
     assert [share.fraction for share in outcome.shares] == [1.0, 1.0]
-
-
-# Goods, pieces and places.
 
 
 def test_machines_that_are_alike_are_one_class() -> None:

@@ -39,9 +39,6 @@ def drawn(seed: int) -> tuple[list[FreeMachine], list[Bid]]:
     return goods, [table(rng, (1, 2, 3), 6, bidder, 4) for bidder in range(rng.randint(2, 4))]
 
 
-# The fractions.
-
-
 def test_fractions_are_what_the_others_lose_by_a_bidder() -> None:
     for seed in SEEDS:
         goods, bids = drawn(seed)
@@ -96,9 +93,6 @@ def test_programs_are_solved_only_where_they_matter(monkeypatch: pytest.MonkeyPa
     assert solves == [2]  # all have what they want
 
 
-# What is kept.
-
-
 def test_what_is_kept_lies_on_few_machines() -> None:
     goods = machines(4, 2, 4)
     assert kept(range(10), 10, goods) == tuple(range(10))
@@ -113,9 +107,6 @@ def test_a_half_of_one_gpu_is_nothing() -> None:
     bids = [linear(bidder, 100.0, {1: 1.0}, 8, old=1000.0) for bidder in range(2)]
     outcome = auction(machines(1, 1), bids)
     assert [kept_of(share, machines(1, 1)) for share in outcome.shares] == [(), ()]
-
-
-# Efficiency and envy.
 
 
 def test_nobody_can_be_better_off_without_another_being_worse_off() -> None:
@@ -193,9 +184,6 @@ def test_goods_that_divide_evenly_leave_no_envy_among_those_alike() -> None:
         goods = machines(*[3] * number)
         found = {(len(share.won), len(kept_of(share, goods))) for share in auction(goods, bids).shares}
         assert found == {(3, int(3 * (1 - 1 / number) ** (number - 1)))}
-
-
-# Lies.
 
 
 def lies(bid: Bid) -> dict[str, Bid]:

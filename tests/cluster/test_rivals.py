@@ -59,9 +59,6 @@ def many(id_: int, name: str, count: int, seconds: float) -> App:
     return App(id_, name, (tuple(Job(n, round(seconds * SECOND)) for n in range(count)),))
 
 
-# leases
-
-
 @pytest.mark.parametrize("name", LEASED)
 def test_a_lease_is_renewed_where_nobody_else_wants_the_gpu(name: str) -> None:
     played = run(policy(name, lease=10 * SECOND), ONE, (0, single(0, "a", 35 * SECOND)))
@@ -210,9 +207,6 @@ def test_gpus_that_an_app_cannot_use_any_more_go_to_others() -> None:
         assert ended["b"] == 15, name
 
 
-# queues
-
-
 def test_tiresias_2d_moves_down_by_gpu_time() -> None:
     """Two GPUs for 50 s are 100 GPU seconds: then b, which waits in the first queue, comes first."""
     a = single(0, "a", 80 * SECOND, 2)
@@ -247,9 +241,6 @@ def test_tiresias_2d_lets_who_has_waited_too_long_begin_again() -> None:
 def test_queues_have_limits_that_rise(wrong: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=r"limits|queues"):
         policy("tiresias-2d", **wrong)
-
-
-# the books that they go by
 
 
 def test_a_job_that_was_stopped_does_not_end_by_late_news() -> None:

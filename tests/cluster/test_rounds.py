@@ -54,9 +54,6 @@ def ends(played: Played) -> dict[str, float]:
     return {row.app.name: row.ended / SECOND for row in played.state.ledger.rows.values()}
 
 
-# rounds
-
-
 @pytest.mark.parametrize("name", SHARES)
 def test_a_gpu_whose_job_has_ended_and_who_has_come_wait_for_the_next_round(name: str) -> None:
     """a ends inside the first round, which goes on for b until 120 s; c has come at 5 s."""
@@ -121,8 +118,6 @@ def test_rounds_must_last() -> None:
         factory.Parameters(round=0)
 
 
-# parts of time
-
 gangs = st.lists(st.integers(1, 8), min_size=1, max_size=8).map(lambda sizes: np.array(sizes, dtype=float))
 
 
@@ -168,9 +163,6 @@ def test_bisection_finds_the_smallest_level_that_fits() -> None:
     level = smallest_level(lambda rho: np.minimum(1.0, np.array([1.0, 1.0]) / rho), sizes, 2.0, 1.0)
     assert level == pytest.approx(2.0)
     assert smallest_level(lambda rho: np.array([0.1, 0.1]), sizes, 2.0, 1.5) == 1.5
-
-
-# recorded runs
 
 
 @pytest.fixture(scope="module")

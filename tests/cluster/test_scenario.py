@@ -40,9 +40,6 @@ def scenario(text: str = TEXT, **sections: Any) -> ClusterScenario:
     return parse({**parse_yaml(text, ""), **sections})
 
 
-# reading
-
-
 def test_machines_and_apps_are_numbered_in_order() -> None:
     built = build(scenario(changes=[{"at": "1h", "lose": 1}, {"at": "2h", "join": {"gpus": 2, "rack": 7}}]))
     joined = [event.machine for _, event in built.arrivals if isinstance(event, MachineJoined)]
@@ -191,9 +188,6 @@ def test_what_is_wrong_is_named_with_what_is_right(written: str, told: str) -> N
     assert told in str(error.value)
 
 
-# running
-
-
 def test_a_run_says_who_held_what_when() -> None:
     record = run(scenario(slowdowns={"others": {"cluster": 2}}))
     wide, tiny, late = record.rows
@@ -283,9 +277,6 @@ def test_the_timeline_has_a_track_for_each_gpu_and_is_cut_when_long() -> None:
     slices = [each for each in whole["traceEvents"] if each["ph"] == "X" and each["name"] == "wide"]
     assert {(each["ts"], each["dur"]) for each in slices} == {(0.0, 78 * 60e6)}
     assert cut["metadata"]["leases_shown"] == 2
-
-
-# explaining
 
 
 def looked(at: int, **sections: Any) -> tuple[ClusterRecord, Any]:

@@ -64,9 +64,6 @@ class TestPlain(PlainSuite):
     """The policy that the faults are planted in is sound."""
 
 
-# policies at fault
-
-
 class NeverRefuses(Plain):
     """Whoever does not fit waits for ever."""
 
@@ -183,9 +180,6 @@ def test_a_faulty_policy_is_caught(policy: type, test: str) -> None:
 def test_a_policy_file_with_chance_in_it_is_caught() -> None:
     suite = type("Suite", (PlainSuite,), {"pure_module": True})
     assert_caught(suite, "test_its_file_imports_no_clock_chance_or_io")
-
-
-# books and worlds at fault
 
 
 class Unsafe(Layout):

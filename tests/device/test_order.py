@@ -159,9 +159,6 @@ def test_a_worse_job_is_not_waited_for() -> None:
     assert script.finished(10, 0, 0) == [RunIteration(1)]
 
 
-# fair, where somebody is idle
-
-
 def alone(script: Script, id_: int, turns: int, now: Time) -> Time:
     script.step(now, IterationWanted(id_))
     for _ in range(turns):
@@ -198,9 +195,6 @@ def test_one_that_comes_straight_back_keeps_what_it_is_owed() -> None:
     script.step(100, IterationWanted(0))
     script.finished(110, 1, 100)
     assert script.step(111, IterationWanted(1)) == [RunIteration(1)]
-
-
-# live, with a clock that only iterations move
 
 
 class Clock:

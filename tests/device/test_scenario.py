@@ -53,9 +53,6 @@ def scenario(file: Path, *overrides: str) -> JobScenario:
     return loaded
 
 
-# reading
-
-
 def test_jobs_are_numbered_in_the_order_of_arrival(file: Path) -> None:
     arrivals = job_arrivals.arrivals(scenario(file, "jobs[0].arrival=1200ms"))
     assert [(at / SECOND, job.id, job.name) for at, job in arrivals] == [
@@ -185,9 +182,6 @@ def test_longer_turns_are_as_much_work(
     assert length * turns == iteration * iterations
 
 
-# running
-
-
 def run(scenario: JobScenario) -> DeviceRecord:
     record: DeviceRecord = simulate(LEVEL, scenario).record
     return record
@@ -227,9 +221,6 @@ def test_progress_is_measured_by_the_jobs_one_after_another(file: Path) -> None:
 def test_lanes_at_once_are_those_that_overlap() -> None:
     spans = [Span(0, 0, 0, 10), Span(1, 1, 5, 10), Span(2, 2, 10, 20), Span(3, 3, 12, 13)]
     assert report.summarize(DeviceRecord("pack", 1, [], spans)).lanes == 2
-
-
-# the command line
 
 
 @pytest.fixture

@@ -132,10 +132,10 @@ def test_the_contract_lists_every_outcome_fate_and_reason() -> None:
     assert all(f"`{reason}`" in page for reason in reasons)
 
 
-def test_the_map_shows_every_room() -> None:
+def test_the_map_shows_every_package() -> None:
     house = ROOT / "src" / "astrarium"
-    rooms = {path.name for path in house.iterdir() if (path / "__init__.py").exists()}
-    assert table_after("The rooms", "architecture.md").keys() == rooms
+    packages = {path.name for path in house.iterdir() if (path / "__init__.py").exists()}
+    assert table_after("The packages", "architecture.md").keys() == packages
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -180,9 +180,6 @@ def test_coverage_and_slowdown_need_something_to_compare_with(path: Path) -> Non
     assert (seen.launches, seen.coverage, seen.slowdown) == (102, 0.95, 1.5)
 
 
-# as people write them
-
-
 def test_settings_are_written_as_they_are_read(path: Path) -> None:
     for name, value in Board(path).view().settings.items():
         assert read_settings([f"{name}={write_setting(name, value)}"]) == {name: value}
@@ -219,9 +216,6 @@ def test_every_policy_has_a_description() -> None:
 def test_settings_of_one_policy_begin_with_its_name() -> None:
     first = {setting.about.split()[0] for setting in settings_table().values()}
     assert {word[:-1] for word in first if word.endswith(":")} == {"orion", "reef-n", "astrarium"}
-
-
-# marking
 
 
 def test_a_process_that_is_not_under_the_gate_cannot_mark_itself() -> None:

@@ -150,9 +150,6 @@ def test_a_board_that_is_cut_short_is_left(running: Running, share: float) -> No
     assert "cut short while it was used; this program passes freely" in best.leave()
 
 
-# where somebody waits as it happens
-
-
 @pytest.mark.parametrize("share", [0, 0.5])
 def test_who_stands_before_a_fence_of_a_board_that_is_cut_short_goes_on(gate: Gate, share: float) -> None:
     gate.open("astrarium")
@@ -197,9 +194,6 @@ def test_a_place_that_makes_no_sense_is_free_again(tmp_path: Path) -> None:
         board.join("latency", "latency")
 
 
-# signals are the program's
-
-
 def cut_short_and_noticed(gate: Gate, program: Program, kernel: int) -> None:
     os.truncate(gate.board_path, 0)
     assert program.launch(kernel, count=5) == 0
@@ -232,9 +226,6 @@ def test_the_programs_own_faults_are_its_own(gate: Gate, tmp_path: Path, first: 
     program.later("fault", str(tmp_path / "own"))
     assert program.process.wait(PATIENCE) == -signal.SIGBUS
     assert program.said().count("Fatal Python error: Bus error") == 1
-
-
-# Python's view
 
 
 def test_python_says_that_a_board_was_cut_short(tmp_path: Path) -> None:

@@ -18,9 +18,6 @@ ALL = -1
 VERSION_AT = 4  # bytes into the board
 
 
-# boards
-
-
 def test_programs_that_come_at_once_make_one_board(gate: Gate) -> None:
     programs = [gate.program("best-effort", f"client{number}") for number in range(6)]
     kernels = [program.kernel("k") for program in programs]
@@ -61,9 +58,6 @@ def test_more_clients_than_places_pass_freely(gate: Gate) -> None:
     assert "all 32 places are taken" in program.leave()
 
 
-# coming and going
-
-
 def test_a_client_that_ends_gives_its_place_back(gate: Gate) -> None:
     gate.open("kernel-temporal")
     for _ in range(3):
@@ -94,9 +88,6 @@ def test_a_child_that_launches_nothing_takes_nothing_with_it(gate: Gate) -> None
     assert gate.clients()["latency"]["pid"] == parent.process.pid
     parent.launch(parent.kernel("k"))
     assert gate.counts("latency")["kernels"] == 2
-
-
-# threads
 
 
 def test_threads_are_clients_when_they_are_marked(gate: Gate) -> None:
@@ -142,9 +133,6 @@ def test_marking_the_same_client_again_takes_no_second_place(gate: Gate) -> None
     for number in range(40):
         assert program.on(f"worker{number}", "mark_thread", 1, "train") == 0
     assert len(gate.board.snapshot()["clients"]) == 1
-
-
-# clients that die
 
 
 @pytest.mark.parametrize(
@@ -211,9 +199,6 @@ def test_the_board_can_be_swept_by_whoever_looks_at_it(gate: Gate) -> None:
     program.kill()
     until(lambda: board.sweep() or not gate.clients())
     assert gate.clients() == {}
-
-
-# streams that go away
 
 
 def test_no_stream_is_used_after_the_program_has_destroyed_it(gate: Gate) -> None:

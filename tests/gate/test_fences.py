@@ -22,9 +22,6 @@ def request(latency: Program, kernel: int) -> None:
     latency.request_end()
 
 
-# processes: launched ahead, and the GPU stops
-
-
 def test_best_effort_is_launched_ahead_and_stops_on_the_gpu(gate: Gate) -> None:
     gate.open("astrarium")
     latency = gate.program("latency")
@@ -145,9 +142,6 @@ def test_a_stream_that_nobody_waits_for_does_not_keep_the_fence_closed(gate: Gat
     assert best.stub("did", KERNELS) == 1
 
 
-# the fence of one who is gone
-
-
 @pytest.mark.parametrize(
     "reap",
     [True, False],
@@ -201,9 +195,6 @@ def test_the_fence_of_a_latency_client_that_leaves_is_open(gate: Gate) -> None:
     latency.leave()
     best.on("waits", "check", "cuStreamSynchronize", 0)
     assert best.stub("did", KERNELS) == 1
-
-
-# threads of one process: admission, since their streams may share a queue of the hardware
 
 
 @pytest.fixture

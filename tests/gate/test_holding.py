@@ -27,9 +27,6 @@ def launches(program: Program) -> int:
     return int(program.on("watch", "stub", "launches"))
 
 
-# while latency work runs
-
-
 @pytest.mark.parametrize("policy", ["kernel-temporal", "reef-n", "orion"])
 def test_best_effort_waits_while_latency_work_runs(gate: Gate, policy: str) -> None:
     gate.open(policy)
@@ -105,9 +102,6 @@ def test_a_policy_that_is_changed_lets_go_whom_the_old_one_held(gate: Gate) -> N
     assert held.result(PATIENCE) == 0
 
 
-# what is in flight
-
-
 @pytest.mark.parametrize(
     ("policy", "settings"),
     [
@@ -161,9 +155,6 @@ def test_a_best_effort_client_that_pauses_without_waiting_does_not_hold_the_othe
     assert other.launch(other.kernel("k")) == 0
 
 
-# what is treated apart
-
-
 def test_kernels_of_collectives_are_never_held(gate: Gate) -> None:
     """Their peers on other GPUs wait for them."""
     gate.open("kernel-temporal")
@@ -211,9 +202,6 @@ def test_streams_have_the_priority_of_their_client_where_the_policy_is_that(
         program.made("cuStreamCreateWithPriority", 1, -1)
         priorities = program.stub("last", "cuStreamCreateWithPriority", 1)
         assert priorities == expected % 2**64
-
-
-# Python's lock
 
 
 def test_a_launch_that_is_held_does_not_hold_python(gate: Gate) -> None:

@@ -28,9 +28,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return fresh_user(tmp_path, monkeypatch)
 
 
-# the driver
-
-
 def test_a_driver_is_found_by_the_loaders_rules(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def library(folder: str, content: bytes = ELF) -> Path:
         path = place / folder / "libcuda.so.1"
@@ -66,9 +63,6 @@ def test_gpus_are_counted_within_those_that_are_visible() -> None:
     for hidden in ("", "-1"):
         with pytest.raises(NoGpu, match="hides every GPU"):
             chosen_gpu(0, {"CUDA_VISIBLE_DEVICES": hidden})
-
-
-# what a program is started with
 
 
 def test_the_environment_of_a_client() -> None:
@@ -118,9 +112,6 @@ def test_what_the_user_has_set_stays() -> None:
 def test_programs_are_called_what_people_call_them(command: list[str], name: str) -> None:
     assert name_of(command, None) == name
     assert name_of(command, "mine") == "mine"
-
-
-# the private folder
 
 
 def test_launchers_that_start_together_make_one_folder(place: Path) -> None:
@@ -185,9 +176,6 @@ def test_an_installation_without_the_gate_says_so(place: Path, monkeypatch: pyte
     assert gate_files.gate_library({}) == place / gate_files.LIBRARY
     with pytest.raises(InputError, match=gate_files.LIBRARY_VARIABLE):
         gate_files.gate_library({gate_files.LIBRARY_VARIABLE: str(place / "none")})
-
-
-# MPS
 
 
 def test_mps_is_started_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

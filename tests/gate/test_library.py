@@ -45,9 +45,6 @@ def program(gate: Gate) -> Program:
     return gate.program("latency")
 
 
-# the ways to a function
-
-
 @pytest.mark.parametrize("arguments", [4, 5])
 def test_whoever_asks_for_a_function_by_name_and_version_gets_the_gates(
     program: Program, arguments: int
@@ -103,9 +100,6 @@ def test_a_program_can_open_the_gate_itself_before_anybody_opens_the_driver(gate
     program.kill()
 
 
-# launches
-
-
 @pytest.mark.parametrize("kind", ["latency", "best-effort"])
 def test_every_launch_is_seen_and_reaches_the_driver_unchanged(gate: Gate, kind: str) -> None:
     gate.open("kernel-temporal")
@@ -152,9 +146,6 @@ def test_an_error_of_the_driver_is_the_programs(gate: Gate) -> None:
     assert program.launch(kernel, grid=(0, 1, 1)) == 1
     assert program.launch(program.buffer("no kernel", 512)) == 400
     assert program.launch(kernel) == 0
-
-
-# programs that are not clients
 
 
 @pytest.mark.parametrize("kind", [None, "latency"])

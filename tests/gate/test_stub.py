@@ -33,9 +33,6 @@ def gpu(gate_built: Built) -> Iterator[Program]:
     program.kill()
 
 
-# functions
-
-
 def test_functions_are_found_by_name_version_and_default_stream(gpu: Program) -> None:
     def found(symbol: str, version: int, flags: int = 0) -> str:
         code, address, status = gpu.proc(symbol, version, flags)
@@ -68,9 +65,6 @@ def test_nothing_works_before_the_driver_is_initialized_and_the_thread_has_a_con
     gpu.enter()
     assert gpu.launch(kernel) == 0
     gpu.kill()
-
-
-# time
 
 
 def test_automatic_work_is_done_at_once_and_takes_its_time_on_the_virtual_clock(gpu: Program) -> None:
@@ -162,9 +156,6 @@ def test_the_threads_own_stream_is_not_the_legacy_one(gpu: Program) -> None:
     assert gpu.stub("kernel_runs", kernel) == 2
 
 
-# kernels
-
-
 def test_functions_and_kernels_of_libraries_are_different_handles_and_launch_alike(gpu: Program) -> None:
     function = gpu.kernel("f")
     kernel = gpu.library_kernel("k")
@@ -195,9 +186,6 @@ def test_the_log_knows_every_call_and_its_latest_arguments(gpu: Program) -> None
     assert seen == [kernel, 7, 2, 1, 64, 1, 1, 48, stream]
     assert (gpu.stub("calls", "cuLaunchKernel"), gpu.stub("calls", "cuLaunchKernel_ptsz")) == (2, 0)
     assert gpu.launch(kernel, grid=(0, 1, 1)) == 1
-
-
-# graphs
 
 
 def test_what_is_captured_runs_when_the_graph_is_launched(gpu: Program) -> None:
@@ -242,9 +230,6 @@ def test_the_legacy_stream_cannot_be_asked_while_one_that_waits_for_it_captures(
     assert gpu.capture_status(0)[0] == CAPTURE_IMPLICIT
 
 
-# memory
-
-
 def test_copies_move_bytes_when_their_turn_comes(gpu: Program) -> None:
     gpu.stub("automatic", 0)
     stream = gpu.stream()
@@ -270,9 +255,6 @@ def test_only_memory_that_the_device_knows_can_be_written_in_stream_order(gpu: P
     assert gpu.call("cuMemHostRegister_v2", word, 4, 3) == 712
 
 
-# parts of the device
-
-
 def test_a_green_context_has_a_part_of_the_sms(gpu: Program) -> None:
     whole, part, listed = (gpu.buffer("", 144) for _ in range(3))
     gpu.check("cuDeviceGetDevResource", 0, whole, 1)
@@ -283,9 +265,6 @@ def test_a_green_context_has_a_part_of_the_sms(gpu: Program) -> None:
     context = gpu.made("cuGreenCtxCreate", gpu.word(listed) + (gpu.word(listed + 4) << 32), 0, 1)
     stream = gpu.made("cuGreenCtxStreamCreate", context, 1, 0)
     assert (gpu.stub("stream_sms", stream), gpu.stub("stream_sms", 0)) == (32, 132)
-
-
-# fences
 
 
 def test_work_behind_a_fence_waits_until_somebody_opens_it(gpu: Program) -> None:

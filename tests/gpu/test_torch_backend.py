@@ -186,9 +186,6 @@ def launches_of(model: Any, batch: Batch) -> int:
     return sum(event.count for event in profiled.key_averages() if "Launch" in event.key)
 
 
-# without Python
-
-
 @pytest.mark.parametrize("dtype", [None, "fp16"])
 @pytest.mark.parametrize("size", [1, 2, 3, 8, 13, 16])
 def test_native_code_runs_graphs_with_the_numbers_of_eager_runs(home: Path, size: int, dtype: Any) -> None:
@@ -230,9 +227,6 @@ def test_random_numbers_are_left_to_python(home: Path) -> None:
     first = answer(model, images(2))
     second = answer(model, images(2))
     assert (first != second).any()
-
-
-# launched ahead
 
 
 def wait_for(instant: int, ready: Any = None) -> bool:

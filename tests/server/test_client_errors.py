@@ -3,28 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import logging
-import resource
 import socket
-from pathlib import Path
 
 import pytest
 
-from astrarium.core.errors import InputError
-from astrarium.server.client_errors import ClientErrors
 from astrarium.server.http import json_outline, json_tensors
-from astrarium.server.process import descriptors
-from astrarium.server.process.descriptors import check_descriptors, most_descriptors, raise_limit
 from astrarium.server.process.logs import ThrottledWarnings
-from astrarium.server.running import read_keys
 from astrarium.server.settings import LARGE, HttpLimits
-from tests.support.server import live_server
 from tests.support.server.fakes import WAYS, FakeService, Way, serving, until
 from tests.support.server.http_connection import LONG, Connection, request
-
-# Nonsense
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -127,9 +116,6 @@ def test_requests_that_come_too_early_are_not_read_without_end(way: Way) -> None
     asyncio.run(run())
 
 
-# What is no tensor
-
-
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("where", ["id", "parameters", "spaces", "many fields"])
 def test_json_beside_tensors_has_its_limit_below_a_mebibyte(where: str, way: Way) -> None:
@@ -187,122 +173,3 @@ def test_the_limit_holds_without_native_code(monkeypatch: pytest.MonkeyPatch) ->
             connection.writer.close()
 
     asyncio.run(run())
-
-
-# Keys
-
-
-@pytest.mark.parametrize(
-    ("text", "keys"),
-    [
-        ("one\ntwo\n", ("one", "two")),
-        ("# ours\n\n  one \t\r\n\t# theirs\n#\ntwo # three\n\n", ("one", "two # three")),
-        ("one\none\n", ("one", "one")),
-        ("\ufeffone\n", ("one",)),
-    ],
-)
-def test_a_file_of_keys_may_have_comments(tmp_path: Path, text: str, keys: tuple[str, ...]) -> None:
-    file = tmp_path / "keys.txt"
-    file.write_text(text)
-    assert read_keys(file) == keys
-
-
-@pytest.mark.parametrize("text", ["", "\n \n", "# comment\n", "#one\n\n#two"])
-def test_a_file_without_keys_is_refused(tmp_path: Path, text: str) -> None:
-    file = tmp_path / "keys.txt"
-    file.write_text(text)
-    with pytest.raises(
-        InputError, match="one key on each line; blank lines and lines that begin with #"
-    ) as found:
-        read_keys(file)
-    assert found.value.field == "server.api_keys"
-
-
-def test_a_file_of_keys_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "keys.txt").write_bytes(b"\xff\xfe\xfd")
-    for place in (tmp_path / "keys.txt", tmp_path):
-        with pytest.raises(InputError, match="a file of text that can be read"):
-            read_keys(place)
-
-
-# Descriptors
-
-
-def test_clients_leave_descriptors_for_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
-    for limit, most in [(64, 56), (1024, 992), (20_000, 19_968), (resource.RLIM_INFINITY, (1 << 20) - 32)]:
-        monkeypatch.setattr(resource, "getrlimit", lambda _, limit=limit: (limit, limit))
-        assert most_descriptors() == most
-
-
-def test_the_soft_limit_is_raised_to_the_hard_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    raised: list[tuple[int, int]] = []
-    monkeypatch.setattr(resource, "setrlimit", lambda _, limits: raised.append(limits))
-    for soft, hard in [(1024, 4096), (4096, 4096), (1024, resource.RLIM_INFINITY), (-1, -1)]:
-        monkeypatch.setattr(resource, "getrlimit", lambda _, limits=(soft, hard): limits)
-        raise_limit()
-    assert raised == [(4096, 4096), (1 << 20, resource.RLIM_INFINITY)]
-
-
-def test_too_few_descriptors_are_told_of_at_the_start(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(descriptors, "limit_of_descriptors", lambda: 64)
-    with pytest.raises(InputError, match=r"ulimit -n: expected at least \d+ for 8 workers and 4 network"):
-        check_descriptors(workers=8, threads=4, calls=100)
-    check_descriptors(workers=2, threads=1, calls=10)
-    assert not caplog.records
-    check_descriptors(workers=2, threads=1, calls=100)
-    (line,) = [record.getMessage() for record in caplog.records]
-    assert "ulimit -n is 64: about 20 clients can be connected, and server.queue lets 100 calls" in line
-
-
-def test_connections_without_a_descriptor_are_counted_and_told_of_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    errors = ClientErrors()
-    for _ in range(100):
-        errors.no_descriptor(2)
-        errors.no_descriptor(0)
-    assert errors.turned_away == 200
-    (line,) = [record.getMessage() for record in caplog.records]
-    assert line.startswith("2 connections were turned away since the start: ulimit -n is ")
-
-
-SCENARIO = """
-cluster: {gpus: 1}
-models:
-  echo: {profile: {alpha: 1ms, beta: 1ms}, slo: 1s}
-policy: {name: eager}
-"""
-
-
-@pytest.mark.parametrize("path", ["auto", "python"])
-def test_no_client_waits_for_ever_where_descriptors_are_short(tmp_path: Path, path: str) -> None:
-    (tmp_path / "scenario.yaml").write_text(SCENARIO)
-    with live_server.serving(tmp_path / "scenario.yaml", "-o", f"server.path={path}") as server:
-        pid = server.process.pid
-        used = len(list(Path(f"/proc/{pid}/fd").iterdir()))
-        limit = max(64, used + 24)
-        resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, limit))
-        host, port = server.http.split(":")
-        lines = [socket.create_connection((host, int(port)), timeout=60) for _ in range(limit)]
-        heard = [_status(line) for line in lines]
-        for line in lines:
-            line.close()
-        assert heard.count("200") >= 5
-        assert heard.count("503") >= 5
-        assert heard.count("200") + heard.count("503") == limit
-        live_server.eventually(lambda: _turned_away(server) >= heard.count("503"), "they are counted")
-
-
-def _turned_away(server: live_server.Server) -> float:
-    try:
-        return server.metric("astrarium_connections_turned_away_total")
-    except OSError:
-        return 0  # the clients' connections are not gone yet
-
-
-def _status(line: socket.socket) -> str:
-    with contextlib.suppress(OSError):  # it was closed; what it was told may still be read
-        line.sendall(LIVE)
-    return line.recv(4096)[9:12].decode()

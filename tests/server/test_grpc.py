@@ -60,9 +60,6 @@ def tensor(array: Array, datatype: str = "FP32", name: str = "IN") -> Any:
     return given
 
 
-# The messages
-
-
 def test_the_compiled_description_is_that_of_the_proto_file(tmp_path: Path) -> None:
     folder = COMPILED.parent
     made = tmp_path / "made.binpb"
@@ -100,9 +97,6 @@ def test_every_field_is_the_one_that_clients_know() -> None:
             known = known.nested_types_by_name[part]
         found = fields_of(pool().FindMessageTypeByName(f"inference.{name}"))
         assert found.items() <= fields_of(known).items(), name
-
-
-# What there is
 
 
 def test_health_and_metadata(client: Any) -> None:
@@ -151,9 +145,6 @@ def test_statistics_and_repository(client: Any) -> None:
     assert client.is_model_ready("scalar")
     with pytest.raises(InferenceServerException, match="no config or files"):
         client.load_model("echo", config="{}")
-
-
-# Inference
 
 
 @pytest.mark.parametrize("datatype", sorted(DATATYPES.keys() - {BF16, BYTES}))
@@ -263,9 +254,6 @@ def test_the_stages_on_demand(stub: Any) -> None:
     assert line.endswith("queue=2, hand_over=3, execute=4, answer=1, batch=1, gpu=0")
 
 
-# Streams
-
-
 def test_a_stream_answers_in_order_and_survives_refusals(server: Served) -> None:
     done: queue.Queue[tuple[Any, Any]] = queue.Queue()
     with triton.InferenceServerClient(server.grpc_url) as client:
@@ -299,9 +287,6 @@ def test_a_stream_that_is_cut_leaves_nothing_behind() -> None:
             assert service.held == 0
 
     uvloop.run(asyncio.wait_for(talk(), timeout=20))
-
-
-# Refusals
 
 
 @pytest.mark.parametrize("model", REFUSALS)
@@ -378,9 +363,6 @@ def test_a_defect_of_ours_keeps_its_secrets(client: Any, caplog: pytest.LogCaptu
     assert "a secret" in caplog.text
 
 
-# Bytes that are no message
-
-
 def unparsed(channel: grpc.Channel, method: str, data: bytes) -> Any:
     return channel.unary_unary(f"/inference.GRPCInferenceService/{method}")(data)
 
@@ -426,9 +408,6 @@ def test_a_stream_goes_on_after_what_is_no_message(server: Served) -> None:
         )
         answers = list(call(iter([good, b"\xff", good])))
     assert [answer.error_message[:18] for answer in answers] == ["", "[INVALID_ARGUMENT]", ""]
-
-
-# Large requests are read natively, and mean what small ones mean
 
 
 @pytest.mark.parametrize("datatype", CONTENTS)
@@ -478,9 +457,6 @@ def test_many_inputs_are_counted_before_they_are_read(stub: Any, server: Served)
     with grpc.insecure_channel(server.grpc_url) as channel, pytest.raises(grpc.RpcError) as caught:
         unparsed(channel, "ModelInfer", b"\x0a\x04echo" + b"\x2a\x00" * 5_000_000)
     assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-
-
-# The rest
 
 
 def test_the_client_in_an_event_loop() -> None:

@@ -197,9 +197,6 @@ def test_a_recording_that_fails_in_the_middle_of_a_step_is_not_the_policys_fault
     stage.check_the_accounts()
 
 
-# A live server
-
-
 SCENARIO = "cluster: {gpus: 1}\nmodels:\n  quick: {profile: {alpha: 0.1ms, beta: 1ms}, slo: 20s}\n"
 BODY = b'{"inputs": [{"name": "INPUT", "shape": [1, 1], "datatype": "FP32", "data": [1]}]}'
 

@@ -100,9 +100,6 @@ def test_bursts_and_single_calls_are_not_everybody() -> None:
         assert looks.pass_time(WHILE // SECOND) == []
 
 
-# Whose fault a refusal is
-
-
 @pytest.mark.parametrize(
     ("timeout", "patience", "priority", "fair"),
     [
@@ -147,9 +144,6 @@ def test_calls_that_are_refused_or_dropped_are_counted_where_the_model_is_to_bla
     assert (accounts.declined, accounts.declined_because) == (2, "dropped: expired")
 
 
-# Overload
-
-
 def test_more_calls_than_can_be_answered_in_time_are_refused() -> None:
     """Batches of 8 take 13 ms, so that two GPUs answer 30 calls within 25 ms, and not 31."""
     stage = Stage(gpus=2)
@@ -163,9 +157,6 @@ def test_more_calls_than_can_be_answered_in_time_are_refused() -> None:
     assert stage.coordinator.accounts.models[0].open == 0
     assert stage.coordinator.accounts.models[0].refused == {"overloaded": 1}
     admit(stage, calls)
-
-
-# The service
 
 
 def test_a_service_says_so_and_gives_a_fresh_policy_a_chance(caplog: pytest.LogCaptureFixture) -> None:

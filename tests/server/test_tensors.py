@@ -151,9 +151,6 @@ def test_a_number_too_long_for_a_float_is_refused() -> None:
         from_json(msgspec.Raw(b"[1e999]"), placed("FP64", (1, 1)), "m")
 
 
-# Whole bodies
-
-
 ECHO = echo_card("echo", ("IN", "FP32", (-1,)))
 
 

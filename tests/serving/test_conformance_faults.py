@@ -137,9 +137,6 @@ class TestImpatient(PlainSuite):
         assert list(ledger.batch_finished) == [1 * MILLISECOND, 12 * MILLISECOND, 22 * MILLISECOND]
 
 
-# policies at fault
-
-
 class LosesRequests(Plain):
     def send(self, now: Time, gpu: int) -> Action:
         if self.queue[0].id % 5 == 4:
@@ -283,9 +280,6 @@ def test_a_faulty_policy_is_caught(policy: type, test: str) -> None:
 def test_a_policy_file_with_chance_in_it_is_caught() -> None:
     suite = type("Suite", (PlainSuite,), {"pure_module": True})
     assert_caught(suite, "test_its_file_imports_no_clock_chance_or_io")
-
-
-# books, worlds and drivers at fault
 
 
 class ForgetsTheBatch(ServingState):

@@ -61,9 +61,6 @@ def scenario(seed: int = 1, chat: dict[str, Any] = CHAT, **sections: Any) -> Sce
     )
 
 
-# which requests are profiled, and what they take
-
-
 def test_a_share_of_the_dynamic_models_requests_is_profiled() -> None:
     arrivals = build.arrivals(scenario())
     assert arrivals.profiled.dtype == np.bool_
@@ -107,9 +104,6 @@ def test_estimates_and_history_do_not_see_the_drift_coming() -> None:
     assert build.setup(drifting) == build.setup(scenario())
 
 
-# what a policy is told beforehand
-
-
 def test_history_is_measured_before_the_run() -> None:
     setup = build.setup(scenario(profiling={"history": 500}))
     known = setup.models[0].dynamic
@@ -138,9 +132,6 @@ def test_cases_carry_what_is_known() -> None:
     assert Case(setup).relabelled([1, 0]).setup.models[0].dynamic == known
     stretched = Case(setup).stretched(3).setup
     assert stretched.models[1].dynamic == DynamicSpec(6, 0.5, ((9, 12), ()))
-
-
-# when it hears more
 
 
 class Played:
@@ -257,9 +248,6 @@ def test_the_auditor_finds_a_report_of_a_request_that_never_finished() -> None:
     run.steps[:] = forged
     with pytest.raises(ContractError, match="request 4 was profiled at 0 ns without having finished"):
         audit(run)
-
-
-# distributions that are none, made without a file
 
 
 @pytest.mark.parametrize("weights", [(), (0.0, 0.0), (1.0, -0.5), (float("nan"),), (float("inf"), 1.0)])

@@ -59,9 +59,6 @@ def dispatches(seen: Run) -> Iterator[tuple[int, list[Request]]]:
         yield batch.ordered, list(batch.requests)
 
 
-# the window schedulers
-
-
 @BOUNDED
 @given(case=WITHOUT_DELAYS, gather=st.sampled_from(["window", "fcfs"]))
 def test_a_deferred_batch_leaves_inside_its_schedulable_window(case: Case, gather: Gather) -> None:
@@ -132,9 +129,6 @@ def test_load_decides_how_many_gpus_deferred_batching_uses() -> None:
     assert used[-1] < 8
 
 
-# the books under fire
-
-
 def happening(kind: int, gpu: int, run_: int, fresh: int) -> Event:
     """News of any kind, about runs that exist, have ended or never were."""
     news: list[Event] = [
@@ -185,8 +179,6 @@ def test_whatever_happens_the_books_stay_in_order(moves: list[tuple[bool, int, i
     assert Outcome.OPEN not in state.ledger.outcome
     assert len(state.ledger.outcome) == arrived
 
-
-# the same on every machine
 
 DIGESTS = """
 import hashlib

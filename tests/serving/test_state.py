@@ -61,9 +61,6 @@ def batch_row(state: ServingState, run: int) -> tuple[Fate, int, int]:
     return Fate(ledger.batch_fate[run]), ledger.batch_started[run], ledger.batch_finished[run]
 
 
-# requests and batches
-
-
 def test_a_finished_batch_answers_its_requests_after_the_response_delay(state: ServingState) -> None:
     state.commit(10, Dispatch(1, (0, 2)))
     state.apply(30, BatchFinished(1, 0, 11))
@@ -112,9 +109,6 @@ def test_a_gpu_runs_its_batches_in_order(state: ServingState) -> None:
     assert list(state.ledger.batch_model) == [0, 1]
 
 
-# preemption
-
-
 def test_preempted_requests_wait_again_and_the_work_is_lost(state: ServingState) -> None:
     state.commit(10, Dispatch(0, (0, 1)))
     state.commit(14, Preempt(0))
@@ -152,9 +146,6 @@ def test_a_gpu_with_nothing_or_a_queue_cannot_be_preempted(state: ServingState) 
         state.commit(10, Preempt(0))
 
 
-# GPUs
-
-
 def test_a_gpu_that_leaves_fails_what_it_ran_and_what_queued_behind(state: ServingState) -> None:
     state.commit(10, Dispatch(0, (0,)))
     state.commit(10, Dispatch(0, (1,)))
@@ -173,9 +164,6 @@ def test_an_absent_gpu_gets_no_batch_until_it_joins_again(state: ServingState) -
     state.apply(12, GpuJoined(0))
     state.commit(12, Dispatch(0, (0,)))
     assert not state.gpus[0].idle
-
-
-# stale news
 
 
 @pytest.mark.parametrize(
@@ -209,9 +197,6 @@ def test_timers_leave_no_trace_in_the_books(state: ServingState) -> None:
     assert len(state.waiting) == 5
 
 
-# actions that cannot be
-
-
 @pytest.mark.parametrize(
     ("action", "complaint"),
     [
@@ -229,9 +214,6 @@ def test_timers_leave_no_trace_in_the_books(state: ServingState) -> None:
 def test_an_impossible_action_is_refused(state: ServingState, action: object, complaint: str) -> None:
     with pytest.raises(InvalidAction, match=complaint):
         state.commit(10, action)  # type: ignore[arg-type]
-
-
-# the end
 
 
 def test_closing_leaves_nothing_open(state: ServingState) -> None:
@@ -269,9 +251,6 @@ def test_the_ledger_keeps_each_reason_once() -> None:
         ledger.open_request(id_)
         ledger.end_request(id_, Outcome.DROPPED, EXPIRED, 1)
     assert ledger.reasons == ["", EXPIRED]
-
-
-# what policies are told
 
 
 def test_the_largest_batch_within_a_budget() -> None:

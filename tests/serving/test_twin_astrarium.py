@@ -153,8 +153,6 @@ def test_the_twin_agrees_on_arrivals_at_one_instant(tmp_path: Path) -> None:
     assert len(set(both(parse(raw)).batches.size.tolist())) > 2
 
 
-# dynamic models
-
 lessons = st.fixed_dictionaries(
     {
         "lines": st.sampled_from(["grouped", "grouped", "application", "model"]),

@@ -257,9 +257,6 @@ def test_a_policy_that_is_chosen_later_is_checked_too() -> None:
         parse(KNOWN).with_policy("fifi")
 
 
-# samplers
-
-
 def sampled(scenario: TuningScenario, count: int = 4) -> list[Any]:
     sampler = sampler_of(scenario.sampler, scenario.space, scenario.goal, scenario.seed)
     configurations = [sampler.ask() for _ in range(count)]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import resource
 import socket
 import threading
 import time
@@ -15,7 +13,6 @@ import pytest
 
 from astrarium.cluster.live import limits
 from astrarium.cluster.live.access import AccessSection
-from astrarium.cluster.live.arbiter import ANY
 from astrarium.cluster.live.backends.hosts.messages import AGENT
 from astrarium.cluster.live.service.client import Client
 from astrarium.cluster.live.service.service import Service
@@ -24,99 +21,15 @@ from astrarium.cluster.live.service.unix_socket import unix_client, unix_listene
 from astrarium.cluster.live.store import Store
 from astrarium.cluster.live.watching.history import PastQuery
 from astrarium.cluster.live.wire.connections import (
-    MOST_DESCRIPTORS,
     ConnectionLimits,
     Connections,
-    Full,
     Pool,
-    Slot,
-    fitting,
-    raised_descriptors,
 )
 from astrarium.cluster.live.wire.handshake import Place, connected
 from astrarium.cluster.live.wire.listener import Admission, Listener, tcp_listener
-from astrarium.cluster.scenario.live_apps import live_apps
 from astrarium.core.errors import AstrariumError, InputError
-from tests.cluster.live.test_arbiter import House
 from tests.support.cluster.hosts import waited
-
-# pools
-
-
-class Gone:
-    """Who has had to give way."""
-
-    def __init__(self) -> None:
-        self.names: list[str] = []
-
-    def enter(self, pool: Pool, group: str, name: str = "") -> Slot:
-        return pool.enter(group, lambda: self.names.append(name or group))
-
-
-def test_a_user_has_so_many_connections_and_others_have_theirs() -> None:
-    gone = Gone()
-    pool = Pool("users", 10, 3)
-    slots = [gone.enter(pool, "bob") for _ in range(3)]
-    with pytest.raises(Full, match="bob has 3 connections open, and may have 3"):
-        gone.enter(pool, "bob")
-    gone.enter(pool, "carol")
-    slots[0].leave()
-    gone.enter(pool, "bob")
-    assert (gone.names, len(pool)) == ([], 4)
-
-
-def test_when_all_are_taken_the_oldest_of_who_has_most_gives_way() -> None:
-    gone = Gone()
-    pool = Pool("users", 4, 3)
-    for group, name in (("bob", "b1"), ("carol", "c1"), ("bob", "b2"), ("bob", "b3"), ("eve", "e1")):
-        gone.enter(pool, group, name)
-    assert gone.names == ["b1"]
-    gone.enter(pool, "dan")
-    assert gone.names == ["b1", "b2"]
-    with pytest.raises(Full, match="all 4 connections for users are taken"):  # all have the same
-        gone.enter(pool, "fay")
-
-
-def test_of_strangers_one_always_gives_way() -> None:
-    gone = Gone()
-    pool = Pool("strangers", 3, yields=True)
-    for name in ("first", "second", "third", "fourth"):
-        gone.enter(pool, "10.0.0.1", name)
-    assert gone.names == ["first"]
-    gone.enter(pool, "10.0.0.2", "elsewhere")
-    assert gone.names == ["first", "second"]
-    pool.give_way()
-    assert gone.names == ["first", "second", "third"]
-
-
-def test_who_has_given_way_leaves_once() -> None:
-    gone = Gone()
-    pool = Pool("strangers", 1, yields=True)
-    first = gone.enter(pool, "a")
-    gone.enter(pool, "b")
-    first.leave()
-    assert len(pool) == 1
-
-
-@pytest.mark.parametrize("descriptors", [64, 256, 1024, 4096, 20_000, MOST_DESCRIPTORS])
-def test_some_descriptors_are_left_for_the_arbiter_itself(descriptors: int) -> None:
-    found = fitting(descriptors)
-    taken = found.strangers + 5 * (found.users + found.operators) + found.agents
-    assert taken <= descriptors * 9 // 10
-    assert 1 <= found.user <= max(1, found.users // 4)
-
-
-def test_the_limit_of_descriptors_is_raised() -> None:
-    before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(512, before[1]), before[1]))
-        found = raised_descriptors()
-        assert found == resource.getrlimit(resource.RLIMIT_NOFILE)[0] == min(before[1], MOST_DESCRIPTORS)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, before)
-
-
-# connections
+from tests.support.cluster.virtual_cluster import VirtualCluster
 
 KEYS = {name: name.encode() * 16 for name in ("alice", "bob", "carol", AGENT)}
 FEW = ConnectionLimits(strangers=8, user=3, users=6, operators=2, agents=4)
@@ -296,9 +209,6 @@ def test_a_fault_of_ours_ends_one_connection_with_one_line(capfd: pytest.Capture
 ERROR = "the connection of bob was ended: ZeroDivisionError('ours')\n"
 
 
-# messages
-
-
 def test_messages_of_one_user_that_wait_are_limited(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("astrarium.cluster.live.store.MOST_UNREAD", 3)
     bob, carol, folder = (StateFolder(home, user) for user in ("bob", "carol", ""))
@@ -338,25 +248,25 @@ def test_what_is_nested_too_deeply_is_refused_before_it_is_stored(arbiter: Arbit
 
 
 def test_a_message_that_cannot_be_read_is_refused_and_the_others_are_not(tmp_path: Path) -> None:
-    house = House(tmp_path)
-    before = house.submit("before")
-    after = house.submit("after")
-    house.office.store._db.execute("UPDATE inbox SET body = ? WHERE id = ?", ("[" * 5000, before))
-    house.go(1)
-    assert "message: expected one that can be read" in str(house.office.store.answer(before))
-    assert house.office.store.answer(after) == "accepted"
+    cluster = VirtualCluster(tmp_path)
+    before = cluster.submit("before")
+    after = cluster.submit("after")
+    cluster.arbiter.store._db.execute("UPDATE inbox SET body = ? WHERE id = ?", ("[" * 5000, before))
+    cluster.go(1)
+    assert "message: expected one that can be read" in str(cluster.arbiter.store.answer(before))
+    assert cluster.arbiter.store.answer(after) == "accepted"
 
 
 def test_what_was_answered_takes_no_room(tmp_path: Path) -> None:
-    house = House(tmp_path)
-    first = house.submit("first", command="x" * 10_000)
-    house.go(1)
-    [row] = house.rows("SELECT body, answer FROM inbox")
+    cluster = VirtualCluster(tmp_path)
+    first = cluster.submit("first", command="x" * 10_000)
+    cluster.go(1)
+    [row] = cluster.rows("SELECT body, answer FROM inbox")
     assert (row["body"], row["answer"]) == ("", "accepted")
-    house.clock.pass_seconds(3601)
-    house.submit("second")
-    assert house.office.store.answer(first) is None
-    assert house.count("inbox") == 1
+    cluster.clock.pass_seconds(3601)
+    cluster.submit("second")
+    assert cluster.arbiter.store.answer(first) is None
+    assert cluster.count("inbox") == 1
 
 
 def test_a_user_leaves_so_many_bytes_in_an_hour(arbiter: Arbiter) -> None:
@@ -412,53 +322,3 @@ def test_large_questions_are_not_read(arbiter: Arbiter) -> None:
     assert "a mapping of fields" in words_of(lambda: client._ask("logs", {"have": [{}] * 900_000}))
     key = "\x1b" * 50_000
     assert len(words_of(lambda: client._ask("events", {key: 1}))) <= limits.LONGEST_ANSWER
-
-
-# apps
-
-APP = {"name": "a", "length": "1s", "command": "true"}
-
-
-@pytest.mark.parametrize(
-    ("more", "told"),
-    [
-        ({"name": "x" * (1 << 20)}, r"^app: expected an app of at most 131072 bytes"),
-        ({"name": "x" * 201}, r"^app\.name: expected text of at most 200 bytes"),
-        ({"name": "é" * 101}, r"^app\.name: expected text of at most 200 bytes"),
-        ({"name": "a\nb"}, r"^app\.name: expected text that could name a file"),
-        ({"name": "a\x1b[2J"}, r"^app\.name: expected text that could name a file"),
-        ({"team": "x" * 201}, r"^app\.team: expected text of at most 200 bytes"),
-        ({"team": "a\nb"}, r"^app\.team: expected text of at most 200 bytes, without line breaks"),
-        ({"model": "x" * 201}, r"^app\.model: expected text of at most 200 bytes"),
-        (
-            {"length": None, "phases": [[{"length": "1s", "model": "\x1b[2J"}]]},
-            r"^app\.phases\[0\]\[0\]\.model: expected text of at most 200 bytes",
-        ),
-        ({"command": "x" * 32_769}, r"^app\.command: expected at most 32768 bytes"),
-        ({"command": ["x"] * 32_769}, r"^app: expected an app of at most|^app\.command"),
-        ({"env": {"A": "x" * 65_536}}, r"^app\.env: expected at most 65536 bytes"),
-        ({"directory": "x" * 4097}, r"^app\.directory: expected at most 4096 bytes"),
-        ({"directory": "a\0b"}, r"^app\.directory: expected a path without a zero byte"),
-        ({"command": "echo \ud800"}, r"^app: expected an app of at most .*surrogates"),
-        ({"count": 101, "jobs": 100}, r"^app\.jobs: expected at most 10000 jobs.*got 10100"),
-        ({"gpus": 100_000, "length": "100d"}, r"^app\.length: expected a length that takes less"),
-    ],
-    ids=lambda value: str(value)[:30],
-)
-def test_an_app_is_bounded_where_it_is_read(more: dict[str, Any], told: str) -> None:
-    with pytest.raises(InputError, match=told):
-        live_apps({**APP, **more}, ANY, Path())
-
-
-def test_an_app_within_the_limits_is_read() -> None:
-    longest = {"name": "x" * 200, "command": f"echo {'y' * 30_000}", "count": 100, "jobs": 100}
-    assert len(live_apps({**APP, **longest}, ANY, Path())) == 100
-    assert os.path.isabs(live_apps(APP, ANY, Path())[0][1].directory)
-
-
-def test_no_link_is_followed_for_a_user(tmp_path: Path) -> None:
-    """Root once told where a link led that its user could not read."""
-    (tmp_path / "private").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "private")
-    task = live_apps({**APP, "directory": "link/../x"}, ANY, tmp_path)[0][1]
-    assert task.directory == str(tmp_path / "link/../x")

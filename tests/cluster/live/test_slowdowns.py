@@ -25,7 +25,7 @@ from astrarium.cluster.machines import Machine, Spread
 from astrarium.cluster.slowdowns import Slowdowns
 from astrarium.cluster.state import ClusterState
 from astrarium.core.quantities import FOREVER, SECOND
-from tests.cluster.live.test_cluster import Play, leased
+from tests.support.cluster.play import Play, leased
 
 TRUTH = Slowdowns(
     {("net", ""): {Spread.SLOT: 1.0, Spread.MACHINE: 1.2, Spread.RACK: 1.6, Spread.CLUSTER: 2.5}}

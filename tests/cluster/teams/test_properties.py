@@ -21,7 +21,7 @@ from astrarium.core.choice import Choice, chosen
 from astrarium.core.quantities import Time
 from astrarium.testing.cluster import MINUTE, Played, play
 from astrarium.testing.conformance import BOUNDED
-from tests.cluster.teams.test_rules import app, follow
+from tests.support.cluster.shared_cluster import app, follow
 
 SIZE = 8
 TEAMS = ("red", "blue", "green")

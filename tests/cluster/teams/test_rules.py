@@ -23,13 +23,12 @@ from astrarium.cluster.teams.usage import FadingUsage
 from astrarium.cluster.world import ClusterWorld
 from astrarium.core.choice import Choice, chosen
 from astrarium.core.engine import Engine
-from astrarium.core.quantities import SECOND, Duration, Time
-from astrarium.core.trace import Step
+from astrarium.core.quantities import Duration, Time
 from astrarium.run.simulate import simulate
 from astrarium.testing.cluster import Played, play
 from astrarium.testing.conformance import BOUNDED
+from tests.support.cluster.shared_cluster import MINUTE, app, follow
 
-MINUTE = 60 * SECOND
 LEASED = ("tiresias", "fifo", "astrarium", "themis", "max-min", "tiresias-2d")
 
 
@@ -38,27 +37,12 @@ def policy(name: str = "tiresias", **parameters: Any) -> Allocator:
     return made
 
 
-def app(number: int, team: str, minutes: float, gpus: int = 1, jobs: int = 1, **limits: Any) -> App:
-    """Return an app of jobs that take so many minutes each."""
-    found = single(number, f"{team}-{number}", round(minutes * MINUTE), gpus, team=team)
-    ((job,),) = found.phases
-    phase = tuple(msgspec.structs.replace(job, id=place) for place in range(jobs))
-    return msgspec.structs.replace(found, phases=(phase,), **limits)
-
-
 def shared(
     rules: Rules, gpus: int, apps: Iterable[tuple[float, App]], name: str = "tiresias", **parameters: Any
 ) -> Played:
     """Play apps that come after so many minutes on one machine."""
     arrivals = [(round(at * MINUTE), AppArrived(each)) for at, each in apps]
     return play(TeamSharing(policy(name, **parameters), rules), [Machine(0, gpus)], arrivals, ClusterWorld())
-
-
-def follow(state: ClusterState, step: Step) -> None:
-    for event in step.events:
-        state.apply(step.now, event)
-    for action in step.actions:
-        state.commit(step.now, action)
 
 
 def held(played: Played, at: float) -> dict[str, int]:
@@ -85,9 +69,6 @@ def reasons(played: Played, kind: type[Grant] | type[Revoke], app: int) -> list[
         for action in step.actions
         if isinstance(action, kind) and action.app == app
     ]
-
-
-# what jobs could use
 
 
 @BOUNDED
@@ -132,9 +113,6 @@ def test_what_is_there_is_divided_by_right_and_then_by_weight(
             for other in claims:
                 most = max(0, shares[other.team] - other.entitled - 1)
                 assert most / other.rule.weight <= (lent / each.rule.weight) + 1e-9
-
-
-# quotas and weights
 
 
 def test_a_team_has_what_it_is_guaranteed_and_others_borrow_the_rest() -> None:
@@ -198,9 +176,6 @@ def test_gangs_that_cannot_share_take_turns() -> None:
     )
 
 
-# min_run, max_run, priorities
-
-
 def test_what_runs_is_left_alone_for_its_min_run() -> None:
     rules = Rules({"red": Team(), "blue": Team(4)})
     apps = [(0, app(0, "red", 100, 4, min_run=30 * MINUTE)), (5, app(1, "blue", 10, 4))]
@@ -249,9 +224,6 @@ def test_a_higher_priority_goes_first_in_its_team_only(name: str) -> None:
         assert "app red-2 waits, which has priority 1 in the same team" in reasons(played, Revoke, 0)
 
 
-# budgets
-
-
 def test_usage_fades() -> None:
     usage = FadingUsage(float(DAY))
     usage.add(2, 1000 * DAY)
@@ -291,9 +263,6 @@ def test_a_hard_budget_is_never_exceeded(gpu_hours: float, over: int, jobs: int,
         assert usage.total <= budget.limit * (1 + 1e-9)
         follow(state, step)
     assert played.state.ledger.rows[0].outcome is Outcome.FINISHED
-
-
-# reservations
 
 
 @pytest.mark.parametrize("name", LEASED)
@@ -336,9 +305,6 @@ def test_reservations_come_again() -> None:
         27 * HOUR,
         27 * HOUR,
     )
-
-
-# in words
 
 
 def told(rules: Rules, gpus: int, apps: Iterable[tuple[float, App]], at: float) -> dict[str, str]:

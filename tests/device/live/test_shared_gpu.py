@@ -204,9 +204,6 @@ def test_what_was_decided_live_replays() -> None:
     assert replay(fresh, steps) is None
 
 
-# memory beyond what was known
-
-
 def one_job(backend: PlainLaneBackend, excess: Excess, turns: int = 3, **options: object) -> SharedGpu:
     """A job whose second turn shows this; the books are checked at every step."""
     gpu = gpu_with("fair", backend)
@@ -286,9 +283,6 @@ def test_others_keep_what_they_have_when_a_job_wants_too_much() -> None:
 def test_an_excess_with_the_last_iteration_ends_nobody() -> None:
     [row] = one_job(PlainLaneBackend(), Excess(90, 40), turns=2, iterations=2).rows()
     assert row.outcome is Outcome.FINISHED
-
-
-# what a thread can do wrong
 
 
 def test_iterations_of_a_job_do_not_nest() -> None:

@@ -48,9 +48,6 @@ def turns(job: LiveJob, count: int) -> None:
             pass
 
 
-# threads
-
-
 @pytest.mark.parametrize("needs", [NEEDS, None])
 def test_a_thread_is_in_one_iteration_at_a_time(needs: Needs | None) -> None:
     """As in a loop with two models, each attached by itself."""
@@ -75,9 +72,6 @@ def test_a_job_belongs_to_the_thread_that_made_it() -> None:
             elsewhere(stranger)
         turns(job, 1)
     assert gpu.rows()[0].done == 2
-
-
-# what fails for all
 
 
 class Faulty(Fair):
@@ -164,9 +158,6 @@ def test_who_comes_when_all_is_over_is_told_at_once() -> None:
     for needs in (NEEDS, None):
         with pytest.raises(JobEnded, match="a bad policy"), gpu.job("late", needs) as late:
             turns(late, 1)
-
-
-# jobs that are measured
 
 
 def test_a_job_of_fewer_iterations_than_are_measured_is_over_after_them() -> None:
@@ -286,9 +277,6 @@ def test_where_nobody_is_left_the_next_one_begins_whatever_waits() -> None:
                 others.enter_context(gpu.job(f"job{number}", Needs(35, 60, 1)))
             assert len(gpu._driver._state.admitted) == 1
         assert len(gpu._driver._state.admitted) == 1
-
-
-# what people say
 
 
 @pytest.mark.parametrize(

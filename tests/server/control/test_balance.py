@@ -109,9 +109,6 @@ def read_answer(answers: BufferedReader) -> None:
     answers.read(size)
 
 
-# Leaks
-
-
 def test_a_call_that_who_decides_has_lost_is_found() -> None:
     async def lose_one() -> None:
         async with running(by_hand=True) as found:

@@ -41,9 +41,6 @@ def outcomes(calls: list[Ticket]) -> list[Outcome]:
     return [ticket.outcome for ticket in calls]
 
 
-# calls
-
-
 def test_a_call_that_breaks_a_worker_alone_is_not_tried_again_and_its_input_is_refused() -> None:
     stage = poisoned(gpus=2)
     ticket = stage.call(data=POISON)
@@ -195,9 +192,6 @@ def test_copies_that_waited_with_the_policy_are_refused_and_its_gpu_goes_on(poli
     stage.check_the_accounts()
 
 
-# workers
-
-
 def test_a_worker_that_was_broken_is_back_at_once_and_the_log_names_the_model(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -265,9 +259,6 @@ def test_a_load_that_takes_far_longer_than_before_ends_its_worker_and_is_refused
     ticket = stage.call(model=0)
     stage.wait(60)
     assert ticket.outcome is Outcome.IN_TIME
-
-
-# models
 
 
 def test_workers_that_die_of_sigkill_again_and_again_while_one_model_runs_are_held_against_it() -> None:

@@ -189,9 +189,6 @@ def test_a_model_that_is_loaded_anew_is_given_another_chance() -> None:
     assert looks.pass_time(5, looks.fails(0, 3)) == []
 
 
-# Trial calls
-
-
 async def tried_out(stage: Stage, calls: CallHandler) -> str:
     trial = asyncio.create_task(calls.try_out(stage.repository.entries[0]))
     await asyncio.sleep(0)
@@ -262,9 +259,6 @@ def test_a_trial_can_be_made_of_every_datatype(datatype: str) -> None:
     spec = TensorSpec("X", datatype, (3, -1))
     made = examples.batch([spec], 1, np.random.default_rng(0)).inputs
     assert made_tensor(spec, made, 1).shape == (1, 3, 1)
-
-
-# The service
 
 
 def test_a_service_says_so_once_and_once_that_it_is_over(caplog: pytest.LogCaptureFixture) -> None:

@@ -27,8 +27,6 @@ STRETCH = 100 * MILLISECOND
 SPEC = ModelSpec(0, "m", 25 * MILLISECOND, latency_table([size * MILLISECOND for size in (2, 2, 3, 4)]))
 OBJECTIVE = 25 * MILLISECOND
 
-# Margins
-
 
 def late_by(stage: Stage, slips_ms: list[float]) -> None:
     for slip in slips_ms:
@@ -97,9 +95,6 @@ def admission_of(spec: ModelSpec, gpus: int = 2, most_open: int = 1 << 20) -> An
     admission = front.Exchange(memoryview(bytearray(1 << 12)), 1, most_open, 1).admission
     admission.plan(native_setup(native, setup), gpus, 0)
     return admission
-
-
-# Pace
 
 
 class Calls:

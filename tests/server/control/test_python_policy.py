@@ -66,9 +66,6 @@ class Scripted:
         return self.answers.pop(0) if self.answers else []
 
 
-# What crosses
-
-
 def test_events_are_made_of_what_the_native_scheduler_tells_and_actions_of_what_it_reads() -> None:
     policy = Scripted(
         [Dispatch(0, (4, 5), 9), Drop(6, "bored"), SetTimer(50, "a"), SetTimer(40, "b")], [Preempt(0)]
@@ -189,9 +186,6 @@ def test_each_policy_that_takes_over_has_a_section_of_its_own() -> None:
     assert first.now == 0
 
 
-# Policies at fault
-
-
 def test_an_action_that_the_books_do_not_allow_is_a_failure_of_the_policy() -> None:
     stage = Stage(gpus=1)
     stage.wait(0)
@@ -229,9 +223,6 @@ def test_a_policys_own_reason_to_drop_a_call_is_told_and_counted() -> None:
     stage.wait(0)
     assert (ticket.outcome, ticket.cause, ticket.reason) == (Outcome.DROPPED, "bored", "bored")
     assert stage.coordinator.accounts.models[0].ended["dropped", "bored"] == 1
-
-
-# Nobody waits while a policy thinks
 
 
 class Thinking:

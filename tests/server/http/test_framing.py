@@ -258,9 +258,6 @@ def test_the_client_is_told_what_a_path_can_do(way: Way) -> None:
     asyncio.run(run())
 
 
-# The framing alone
-
-
 def pieces(data: bytes, size: int) -> bytes:
     framing = RequestFraming(HttpLimits())
     found = b""

@@ -10,7 +10,6 @@ import signal
 import socket
 from collections.abc import Iterator
 from dataclasses import replace
-from http.client import HTTPConnection, HTTPResponse
 from typing import Any
 
 import numpy as np
@@ -48,21 +47,7 @@ def tensor(array: Array, datatype: str = "FP32", name: str = "IN", binary: bool 
     return given
 
 
-def by_hand(
-    server: Served, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
-) -> tuple[HTTPResponse, bytes]:
-    connection = HTTPConnection("127.0.0.1", server.http, timeout=10)
-    connection.request(method, path, body, headers or {})
-    response = connection.getresponse()
-    content = response.read()
-    connection.close()
-    return response, content
-
-
 BODY = json.dumps({"inputs": [{"name": "IN", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]})
-
-
-# What there is
 
 
 def test_health_and_metadata(client: Any) -> None:
@@ -93,7 +78,7 @@ def test_a_model_that_refuses_everybody_is_not_ready_and_says_why(server: Served
     server.service.models["echo"] = replace(card, refusing="it has turned away all of the last 33 calls")
     try:
         assert not client.is_model_ready("echo")
-        answer, said = by_hand(server, "GET", "/v2/models/echo/ready")
+        answer, said = server.ask("GET", "/v2/models/echo/ready")
         assert answer.status == 503
         assert b"it is UNAVAILABLE: it has turned away all of the last 33 calls" in said
         told = {entry["name"]: entry for entry in client.get_model_repository_index()}["echo"]
@@ -132,15 +117,12 @@ def test_the_repository_lists_loads_and_unloads(server: Served, client: Any) -> 
     assert not client.is_model_ready("ints")
     client.load_model("ints")
     assert client.is_model_ready("ints")
-    _, ready = by_hand(server, "POST", "/v2/repository/index", '{"ready": true}')
+    _, ready = server.ask("POST", "/v2/repository/index", '{"ready": true}')
     assert "absent" not in {entry["name"] for entry in json.loads(ready)}
     with pytest.raises(InferenceServerException, match="its file is no model"):
         client.load_model("broken")
     with pytest.raises(InferenceServerException, match="no config or files"):
         client.load_model("echo", config="{}")
-
-
-# Inference
 
 
 NUMBERS = sorted(DATATYPES.keys() - {BF16, BYTES})
@@ -218,7 +200,7 @@ def test_compression(client: Any, sent: str | None, back: str | None) -> None:
 def test_only_who_asks_for_an_encoding_by_name_gets_it(server: Served) -> None:
     path = "/v2/models/echo/infer"
     for accepted, used in [("gzip", "gzip"), ("gzip, deflate, br", None), ("br", None)]:
-        response, _ = by_hand(server, "POST", path, BODY, {"Accept-Encoding": accepted})
+        response, _ = server.ask("POST", path, BODY, {"Accept-Encoding": accepted})
         assert response.headers["Content-Encoding"] == used
 
 
@@ -229,13 +211,13 @@ def test_large_tensors_arrive_whole(client: Any) -> None:
 
 def test_a_body_in_chunks(server: Served) -> None:
     chunks = (BODY[at : at + 7].encode() for at in range(0, len(BODY), 7))
-    response, content = by_hand(server, "POST", "/v2/models/echo/infer", chunks)
+    response, content = server.ask("POST", "/v2/models/echo/infer", chunks)
     assert (response.status, json.loads(content)["outputs"][0]["data"]) == (200, [1.0, 2.0])
 
 
 def test_the_stages_on_demand(server: Served) -> None:
     path = "/v2/models/echo/infer"
-    response, _ = by_hand(server, "POST", path, BODY, {"x-astrarium-timeline": "1"})
+    response, _ = server.ask("POST", path, BODY, {"x-astrarium-timeline": "1"})
     line = response.headers["x-astrarium-timeline"]
     parts = dict(part.split("=") for part in line.split(", "))
     assert list(parts) == ["admit", "queue", "hand_over", "execute", "answer", "batch", "gpu"]
@@ -243,10 +225,7 @@ def test_the_stages_on_demand(server: Served) -> None:
         assert (parts["queue"], parts["hand_over"], parts["execute"]) == ("2", "3", "4")
     assert parts["batch"] == "1"
     assert int(parts["admit"]) >= 0
-    assert by_hand(server, "POST", path, BODY)[0].headers["x-astrarium-timeline"] is None
-
-
-# Refusals
+    assert server.ask("POST", path, BODY)[0].headers["x-astrarium-timeline"] is None
 
 
 @pytest.mark.parametrize("model", REFUSALS)
@@ -261,7 +240,7 @@ def test_each_kind_of_refusal_has_its_status_and_reason(client: Any, model: str)
     ("model", "whole", "fine"), [("overloaded", "1", "250"), ("draining", "4", "3500"), ("late", None, None)]
 )
 def test_when_to_come_back(server: Served, model: str, whole: str | None, fine: str | None) -> None:
-    response, _ = by_hand(server, "POST", f"/v2/models/{model}/infer", BODY)
+    response, _ = server.ask("POST", f"/v2/models/{model}/infer", BODY)
     assert response.headers["Retry-After"] == whole
     assert response.headers["x-astrarium-retry-after-ms"] == fine
 
@@ -299,7 +278,7 @@ def test_classes_are_refused_with_a_reason(client: Any) -> None:
 
 
 def test_a_defect_of_ours_keeps_its_secrets(server: Served, caplog: pytest.LogCaptureFixture) -> None:
-    response, content = by_hand(server, "POST", "/v2/models/buggy/infer", BODY)
+    response, content = server.ask("POST", "/v2/models/buggy/infer", BODY)
     assert response.status == 500
     assert json.loads(content)["error"] == "the server failed, not the request: ZeroDivisionError"
     assert "a secret" in caplog.text
@@ -322,7 +301,7 @@ def test_a_defect_of_ours_keeps_its_secrets(server: Served, caplog: pytest.LogCa
 def test_what_http_itself_refuses(
     server: Served, method: str, path: str, headers: dict[str, str], status: int, what: str
 ) -> None:
-    response, content = by_hand(server, method, path, BODY if method == "POST" else None, headers)
+    response, content = server.ask(method, path, BODY if method == "POST" else None, headers)
     assert response.status == status
     assert what in json.loads(content)["error"]
     assert (response.headers["Allow"] is not None) is (status == 405)
@@ -331,10 +310,7 @@ def test_what_http_itself_refuses(
 @pytest.mark.parametrize("kind", ["application/json; charset=utf-8", "application/x-www-form-urlencoded"])
 def test_types_of_content_that_clients_send(server: Served, kind: str) -> None:
     path = "/v2/models/echo/versions/1/infer"
-    assert by_hand(server, "POST", path, BODY, {"Content-Type": kind})[0].status == 200
-
-
-# The rest
+    assert server.ask("POST", path, BODY, {"Content-Type": kind})[0].status == 200
 
 
 def by_socket(server: Served, sent: bytes) -> tuple[list[int], str]:
@@ -401,14 +377,14 @@ def test_a_body_that_breaks_after_its_answer_closes_the_connection(server: Serve
 
 
 def test_pages_for_people_and_their_tools(server: Served) -> None:
-    assert "/openapi.json" in json.loads(by_hand(server, "GET", "/")[1])["links"].values()
-    assert by_hand(server, "GET", "/metrics")[1] == server.service.metrics()
-    assert json.loads(by_hand(server, "GET", "/timeline?last=7")[1])["last"] == 7
-    assert json.loads(by_hand(server, "GET", "/openapi.json")[1])["openapi"] == "3.1.0"
+    assert "/openapi.json" in json.loads(server.ask("GET", "/")[1])["links"].values()
+    assert server.ask("GET", "/metrics")[1] == server.service.metrics()
+    assert json.loads(server.ask("GET", "/timeline?last=7")[1])["last"] == 7
+    assert json.loads(server.ask("GET", "/openapi.json")[1])["openapi"] == "3.1.0"
 
 
 def test_head_answers_like_get_without_the_body(server: Served) -> None:
-    response, content = by_hand(server, "HEAD", "/v2")
+    response, content = server.ask("HEAD", "/v2")
     assert (response.status, content) == (200, b"")
     assert int(response.headers["Content-Length"]) > 0
 
@@ -417,8 +393,8 @@ def test_a_model_may_be_called_like_a_page(server: Served) -> None:
     service = server.service
     service.models["stats"] = service.models["echo"]
     try:
-        assert by_hand(server, "POST", "/v2/models/stats/infer", BODY)[0].status == 200
-        assert "model_stats" in json.loads(by_hand(server, "GET", "/v2/models/stats")[1])
+        assert server.ask("POST", "/v2/models/stats/infer", BODY)[0].status == 200
+        assert "model_stats" in json.loads(server.ask("GET", "/v2/models/stats")[1])
     finally:
         del service.models["stats"]
 

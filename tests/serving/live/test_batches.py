@@ -222,8 +222,6 @@ def test_applications_travel_with_the_members() -> None:
     assert gathered(memory.view, specs, members).applications == [0, 7, 14]
 
 
-# native code against Python, whatever a message says
-
 MEMORY = 1 << 12
 FAR = st.sampled_from([-(1 << 63), -1, MEMORY, (1 << 63) - 1])
 PLACE = st.integers(0, MEMORY // 2) | FAR

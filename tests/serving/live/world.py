@@ -10,23 +10,34 @@ from typing import Any, cast
 
 from astrarium.core.optional import extension
 from astrarium.serving.live.arena import SharedMemory
-from astrarium.serving.live.backends.contract import Place
+from astrarium.serving.live.backends.contract import ModelFiles, Place
 from astrarium.serving.live.backends.precise_wait import Heard, Ready, Wait
 from astrarium.serving.live.garbage import GarbageKeeper
 from astrarium.serving.live.messages import (
     LARGEST_MESSAGE,
+    BatchDone,
+    BatchMember,
     LoadModel,
     ModelLoaded,
     ModelLoading,
     News,
     Order,
+    RunBatch,
+    Stop,
     decode_news,
     encode,
+    packed,
+    plain_files,
 )
+from astrarium.serving.live.tensors import TensorSpec
 from astrarium.serving.live.worker.worker import Worker
 
 US = 1000
 MS = 1_000_000
+TABLE = [0, 5 * MS, 7 * MS, 9 * MS]
+SPEC = TensorSpec("INPUT", "FP32", (4,))
+FILES = ModelFiles("m", "emulated", {"table": TABLE}, (SPEC,), (TensorSpec("OUTPUT", "FP32", (4,)),), 3)
+WHILE_IT_RUNS = 10 * MS  # an instant in the middle of a batch that was sent at 8 ms
 
 
 class Left(BaseException):
@@ -116,3 +127,18 @@ class World:
                 self.now += 10 * US
         self.now += self._late
         return True
+
+
+def run(number: int, size: int = 1, start: int = 0, model: int = 0) -> RunBatch:
+    members = packed([BatchMember(i * 512, 1, 0, i * 512 + 256, 64) for i in range(size)])
+    return RunBatch(number, model, members, start)
+
+
+def news_of(*script: tuple[int, Order], work: int = 0, late: int = 0) -> list[News]:
+    load = (0, LoadModel(0, plain_files(FILES), [1]))
+    return World([load, *script, (1_000 * MS, Stop())], work, late).serve()
+
+
+def done(news: News) -> BatchDone:
+    assert isinstance(news, BatchDone)
+    return news

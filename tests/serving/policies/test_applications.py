@@ -65,9 +65,6 @@ def attended(
     return made
 
 
-# the cheapest cut
-
-
 def partitions(ranked: Sequence[int]) -> Iterator[list[Group]]:
     """Every way to cut a row into neighbourhoods."""
     if not ranked:
@@ -89,9 +86,6 @@ def test_the_cut_is_the_best_of_all(data: st.DataObject, count: int) -> None:
     assert found in every
     best = min((sum(map(cost.__getitem__, cut)), len(cut)) for cut in every)
     assert (sum(map(cost.__getitem__, found)), len(found)) == best
-
-
-# who stands with whom
 
 
 def test_at_first_all_stand_together_unless_told_apart() -> None:
@@ -165,9 +159,6 @@ def test_one_application_has_nothing_to_cut() -> None:
     assert made.groups == [(0,)]
 
 
-# what a queue is planned with
-
-
 def test_a_group_is_planned_with_a_time_that_most_batches_keep() -> None:
     """As many as promised, of batches drawn from the same samples."""
     singles = [tuple(range(ms(low), ms(high), 20_000)) for low, high in ((3, 9), (20, 45))]
@@ -207,9 +198,6 @@ def test_too_few_samples_of_a_group_stand_back_for_all() -> None:
     assert scarce.times.mixture((1,)) == scarce.times.mixture(()) != scarce.times.mixture((0,))
 
 
-# shares and quantiles
-
-
 def test_a_mixture_weighs_by_traffic() -> None:
     made = attended(model(4, 40), [300, 100])
     below = made.times.mixture((0, 1))
@@ -236,9 +224,6 @@ def test_quantiles_rise_and_keep_their_promise(counts: list[int], low: float, mo
     second = quantile(edges, below, min(1.0, low + more))
     assert edges[0] <= first <= second <= edges[-1]
     assert np.interp(first, edges, below) == pytest.approx(low)
-
-
-# rates
 
 
 marks = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 3), st.integers(1, 5)), max_size=40)
@@ -298,9 +283,6 @@ def test_evenly_spaced_requests_have_no_dispersion_and_batches_of_ten_have_ten_t
     assert tens.dispersion() == pytest.approx(10 * single.dispersion())
     assert even.rate() == pytest.approx(140 / SECOND)
     assert RateMeter().rate() == 0
-
-
-# in the policy
 
 
 def desk(*means: float, slo: float = 20_000, gpus: int = 1, **parameters: Any) -> Desk:

@@ -70,9 +70,6 @@ def test_a_line_gathers_as_a_window_does(
     assert (len(queue.gather(5, free)), queue.size) == expected
 
 
-# when a batch leaves
-
-
 @pytest.mark.parametrize("gpus", [1, 2])
 def test_on_idle_gpus_a_lone_request_leaves_at_once(gpus: int) -> None:
     """Whatever the model, at the start and when rates have been measured."""
@@ -160,9 +157,6 @@ class Busy(ServingState):
 def test_without_patience_no_gpu_idles_while_requests_wait(case: Case, lookahead: bool) -> None:
     policy = Astrarium(case.setup, Astrarium.Parameters(patience=0.0, lookahead=lookahead))
     run_case(case, policy, state=Busy(case.setup))
-
-
-# who is given up, and when
 
 
 def crowded(at: Desk, second: float = 2) -> None:
@@ -296,9 +290,6 @@ def test_only_for_a_batch_that_leaves_is_anybody_sacrificed(case: Case, percents
                 assert case.requests[action.request].model in served
 
 
-# the books of open candidates
-
-
 class Counting(Astrarium):
     """Counts after every decision."""
 
@@ -323,9 +314,6 @@ def test_open_candidates_are_counted_right(data: st.DataObject, case: Case, look
     run_case(Case(case.setup, case.requests, changes, wrong.truth), policy)
 
 
-# what it is good for
-
-
 @pytest.mark.parametrize(("gpus", "rate", "seconds"), [(1, 400, 10), (8, 5400, 2)])
 def test_one_percent_is_lost_later_than_by_deferred_or_eager(gpus: int, rate: float, seconds: float) -> None:
     """Waiting does not pay on one GPU and does on eight."""
@@ -339,9 +327,6 @@ def test_one_percent_is_lost_later_than_by_deferred_or_eager(gpus: int, rate: fl
 def test_overload_is_answered_as_well_as_by_deferred() -> None:
     ours, theirs = (bad_rate(name, resnet50(), 7500, 2) for name in ("astrarium", "deferred"))
     assert ours < theirs + 0.01
-
-
-# parameters
 
 
 @pytest.mark.parametrize(

@@ -47,9 +47,6 @@ def learnt(of: ModelSpec) -> LearntTimes:
     return LearntTimes(of, bins=32, window=10 * SECOND, refresh=SECOND)
 
 
-# the longest of some tell about all
-
-
 @given(times=st.lists(st.integers(1, 10**6), min_size=1, max_size=40), bins=st.integers(1, 32))
 def test_where_every_time_was_seen_it_is_the_share_of_them(times: list[Time], bins: int) -> None:
     edges = grid(min(times), max(times), bins)
@@ -105,9 +102,6 @@ def test_who_is_unknown_stands_alone() -> None:
     assert Applications(model(0, 9), learnt(model(0, 9)), "grouped").groups == [(0, 1)]
 
 
-# who leaves together
-
-
 def queue(of: ModelSpec, waiting: Sequence[tuple[int, float]]) -> DynamicQueue:
     """*waiting*: application and deadline; the batch would be all of them."""
     made = DynamicQueue(of, Network(), Astrarium.Parameters(), learnt(of))
@@ -158,9 +152,6 @@ def test_the_policy_sends_who_fits(lookahead: bool) -> None:
     at = Desk("astrarium", cluster([model(10, 100)], 1), lookahead=lookahead, patience=0)
     arrivals = [RequestArrived(Request(id_, 0, 0, ms(21), int(id_ == 1))) for id_ in range(3)]
     assert at.hear(0, *arrivals)[0] == Dispatch(0, (0, 2), 0)
-
-
-# what the policy remembers
 
 
 def test_batches_that_never_end_are_forgotten() -> None:

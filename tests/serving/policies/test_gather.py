@@ -105,9 +105,6 @@ def test_window_gives_up_heads_that_fcfs_keeps() -> None:
     assert backlog.gather_window(1, 0, 0) == (0, 1)
 
 
-# the target size
-
-
 def metered(model: ModelSpec, network: Network, count: int, bins: int) -> ModelQueue:
     """A queue that has seen *count* requests in its first *bins* bins, and one after that."""
     queue = ModelQueue(model, network, "window")

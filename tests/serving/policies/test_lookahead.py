@@ -116,9 +116,6 @@ def test_no_more_than_so_many_are_given_up_at_once() -> None:
     assert size == 1
 
 
-# what the next grants would lose
-
-
 def test_losses_by_hand() -> None:
     """Four wait (14, 20, 20, 20), and one comes every two. At 6 seven are there: four would be done at 15,
     too late for the first; the other six leave. At 17 five more are there, done at 26 in fours."""

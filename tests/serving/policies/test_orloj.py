@@ -50,9 +50,6 @@ def busy(desk: Desk, until: float = 10) -> None:
     assert desk.setup.models[0].latency[1] == ms(until)
 
 
-# the choice of the batch size
-
-
 @pytest.mark.parametrize(("waiting", "sent"), [(1, 1), (2, 2), (3, 2), (4, 4), (7, 4), (8, 8), (20, 8)])
 def test_of_equally_urgent_sizes_the_largest_that_can_be_filled_goes(waiting: int, sent: int) -> None:
     at = desk()
@@ -136,9 +133,6 @@ def test_chosen_batch_sizes() -> None:
         Orloj.Parameters(batch_sizes=(1, 4, 4))
 
 
-# dropping
-
-
 def test_what_no_size_can_save_is_dropped_at_the_first_moment_it_is_certain() -> None:
     at = desk()
     busy(at)
@@ -156,9 +150,6 @@ def test_one_that_is_hopeless_from_the_start_is_dropped_at_once() -> None:
     at = desk()
     assert at.arrive(0, 1, slo=9.99) == [Drop(1, EXPIRED)]
     assert at.arrive(0, 2, slo=10) == [Dispatch(0, (2,))]
-
-
-# what a score prefers
 
 
 def dynamic(*history: list[float], slo: float = 100, **terms: Any) -> ModelSpec:
@@ -189,9 +180,6 @@ def test_a_lost_cause_is_passed_over_for_one_that_can_be_saved() -> None:
     at.hear(0, ask(1000, 0, 200))
     at.hear(1, ask(1, 1, 45), ask(2, 1, 61))  # the mean is 30 ms: both are still in the queue
     assert at.finish(10, 0) == [Dispatch(0, (2,))]
-
-
-# learning
 
 
 def test_a_cold_start_believes_the_table() -> None:

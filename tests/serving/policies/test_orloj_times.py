@@ -38,9 +38,6 @@ SHORT = drawn(1, 10, 2)
 LONG = drawn(2, 40, 6)
 
 
-# the distribution of the longest
-
-
 @pytest.mark.parametrize("size", [1, 2, 3, 8])
 @pytest.mark.parametrize("application", [None, 0, 1])
 def test_a_batch_takes_what_its_longest_member_takes(size: int, application: int | None) -> None:
@@ -109,9 +106,6 @@ def test_powers_by_squaring(exponent: int) -> None:
     assert power(0.97, exponent) == pytest.approx(0.97**exponent)
 
 
-# what is not known
-
-
 def test_a_static_model_takes_what_its_table_says() -> None:
     times = learnt(ModelSpec(0, "m", 200 * MS, TABLE))
     times.arrived(5, 0)
@@ -135,9 +129,6 @@ def test_a_cold_start_believes_the_table_until_enough_was_measured() -> None:
 def test_an_application_without_samples_is_taken_for_the_others() -> None:
     times = learnt(model(SHORT, []))
     assert times.batch(4, 1) == times.batch(4) == times.batch(4, 0)
-
-
-# what is learnt and forgotten
 
 
 def heard(times: LearntTimes, start: int, end: int, time: int, every: int = 50 * MS) -> None:

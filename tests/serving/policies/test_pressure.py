@@ -48,9 +48,6 @@ def waits(one: Demand, weather: Climate) -> Time:
     return stance(one, weather).wait
 
 
-# the parts
-
-
 @pytest.mark.parametrize(("value", "expected"), [(-1, 0), (2, 0), (3, 0.25), (4, 0.5), (6, 1), (99, 1)])
 def test_a_ramp_is_straight_between_its_ends(value: float, expected: float) -> None:
     assert ramp(value, 2, 6) == expected
@@ -88,9 +85,6 @@ def test_company_comes_at_the_rate_and_with_bursts() -> None:
     assert demand(dispersion=21).company == pytest.approx(1100 / SECOND)
     assert demand(rate=0).wait_for(1.0) == 0
     assert demand(rate=1e-9).wait_for(1e9) == FOREVER
-
-
-# the climate
 
 
 def test_demand_has_a_mean_and_a_deviation() -> None:
@@ -142,9 +136,6 @@ def test_scarcity_is_the_price_as_a_share(price: float, scarcity: float) -> None
     assert Climate(price, 0.0, 0.1).scarcity == scarcity
 
 
-# waiting
-
-
 @pytest.mark.parametrize("noise", [0.0, 0.02, 0.5])
 @pytest.mark.parametrize("rate", [0, 1, 1000])
 def test_while_gpus_are_plenty_nobody_waits(noise: float, rate: float) -> None:
@@ -188,9 +179,6 @@ def test_a_price_never_takes_and_noise_never_adds_waiting(one: Demand, weather: 
     usual = waits(one, weather)
     assert waits(one, weather._replace(price=weather.price + more)) >= usual
     assert waits(one, weather._replace(noise=weather.noise + more)) <= usual
-
-
-# the rest of the stance
 
 
 @pytest.mark.parametrize(

@@ -99,9 +99,6 @@ def arrived(id_: int, time: float, slo: float = 12) -> RequestArrived:
     return RequestArrived(Request(id_, 0, units(time), units(time + slo)))
 
 
-# deferred: section 3.3
-
-
 @pytest.mark.parametrize("gather", ["window", "fcfs"])
 def test_the_first_batch_of_the_paper_leaves_with_four_requests_at_2_25(gather: str) -> None:
     step = Stepper(Deferred, example(), gather=gather)
@@ -180,9 +177,6 @@ def test_window_sacrifices_heads_for_the_target_size_and_fcfs_does_not() -> None
     assert fcfs(20, GpuJoined(0))[0] == Dispatch(0, (0, 1, 2, 3, 4), units(20))
 
 
-# GPUs and models are matched
-
-
 @pytest.mark.parametrize("kind", [Deferred, Eager])
 def test_the_smallest_free_gpu_is_taken(kind: type[Any]) -> None:
     step = Stepper(kind, example(gpus=4, max_batch=1))
@@ -203,9 +197,6 @@ def test_eager_sends_what_waits_as_soon_as_a_gpu_is_idle() -> None:
     assert step(0, arrived(0, 0))[0] == Dispatch(0, (0,), 0)
     assert not any(isinstance(action, Dispatch) for action in step(1, arrived(1, 1), arrived(2, 1)))
     assert step(6, BatchFinished(0, 0, 0))[0] == Dispatch(0, (1, 2), units(6))
-
-
-# timeout
 
 
 def test_timeout_sends_once_the_oldest_has_waited() -> None:
@@ -237,9 +228,6 @@ def test_a_timeout_is_a_duration_or_a_share_of_the_slo(text: str, time: int) -> 
 def test_a_timeout_that_is_neither_is_an_input_error(text: str) -> None:
     with pytest.raises(InputError, match="timeout"):
         timeout_for(text, 40)
-
-
-# delays of Figure 18
 
 
 def test_a_batch_is_ordered_early_enough_to_start_when_the_gpu_frees() -> None:
@@ -284,9 +272,6 @@ def test_a_batch_too_late_for_the_gpu_that_frees_next_is_kept_for_another() -> N
     step(2, RequestArrived(Request(19, 1, units(2), units(24))))  # it must start by 18
     assert step(15, TimerFired("wake"))[:1] == [Dispatch(0, (15, 16, 17, 18), units(19))]
     assert step(16, BatchFinished(1, 1, units(8)))[:1] == [Dispatch(1, (19,), units(17))]
-
-
-# estimates that are wrong
 
 
 def test_a_gpu_that_overruns_its_estimate_gets_nothing_until_it_is_free() -> None:

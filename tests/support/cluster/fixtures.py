@@ -1,13 +1,15 @@
-"""A job that can tell whether anything of it was lost, and a folder that nothing outlives."""
+"""A job that can tell whether anything of it was lost, a folder that nothing outlives, an echo to talk to."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.support.cluster.echo import Echo
 from tests.support.cluster.jobs import end_keepers
 
 SUM = """\
@@ -44,3 +46,10 @@ def open_path(tmp_path: Path) -> Path:
         if folder.stat().st_uid == os.geteuid() and folder != Path("/"):
             folder.chmod(folder.stat().st_mode | 0o711)
     return tmp_path
+
+
+@pytest.fixture
+def echo() -> Iterator[Echo]:
+    one = Echo()
+    yield one
+    one.listener.close()

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from astrarium.cluster.live.store import FILE, open_database
@@ -130,3 +131,30 @@ def check_accounts(one: Arbiter) -> None:
     finished = one.query("SELECT app, job, count(*) FROM runs WHERE outcome = 'finished' GROUP BY app, job")
     assert len(finished) == len(one.query("SELECT * FROM jobs"))
     assert {count for _, _, count in finished} == {1}
+
+
+def cluster_file(tmp_path: Path, script: Path, **changes: Any) -> Path:
+    """Write a live cluster of two machines with three apps of a script; *changes* replace top keys."""
+    python = sys.executable
+    apps: list[dict[str, Any]] = [
+        {
+            "name": "wide",
+            "gpus": 4,
+            "length": "5s",
+            "processes": "job",
+            "command": f"{python} {script} 60 0.05",
+        },
+        {"name": "twins", "gpus": 2, "jobs": 2, "length": "4s", "command": f"{python} {script} 50 0.05"},
+        {"name": "late", "length": "2s", "arrival": "1s", "command": [python, str(script), "30", "0.05"]},
+    ]
+    live = {"grace": "30s", "least": "500ms", "checkpoints": "500ms", "progress": "500ms", "look": "50ms"}
+    raw = {
+        "machines": [{"count": 2, "gpus": 2}],
+        "apps": apps,
+        "policy": {"name": "tiresias", "lease": "2s"},
+        "live": live,
+        **changes,
+    }
+    file = tmp_path / "cluster.yaml"
+    file.write_bytes(msgspec.yaml.encode(raw))
+    return file

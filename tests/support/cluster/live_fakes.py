@@ -10,6 +10,7 @@ import msgspec
 from astrarium.cluster.live.backend import Ending, MachineStatus, Order, RunKey, RunStatus, Sickness, Snapshot
 from astrarium.cluster.live.memory import EndedRun, Memory
 from astrarium.cluster.live.policy import pickled_policy
+from astrarium.cluster.live.watching.forecast import Forecast, foreseen
 from astrarium.cluster.state import ClusterState
 from astrarium.core.quantities import SECOND, Time
 from astrarium.core.trace import Step
@@ -172,3 +173,10 @@ class Clock:
 
     def pass_seconds(self, seconds: float) -> None:
         self.now += round(seconds * SECOND)
+
+
+class Immediate:
+    """Foresight without another process."""
+
+    def ask(self, now: Time, question: Callable[[], bytes]) -> Forecast | None:
+        return foreseen(question())

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
+from http.client import HTTPConnection, HTTPResponse
 from importlib import import_module
 from time import monotonic_ns
 from typing import Any, Literal
@@ -291,6 +292,17 @@ class Served:
     def taken(self) -> int:
         """Calls that network threads have read."""
         return 0 if self.front is None else self.front.taken
+
+    def ask(
+        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+    ) -> tuple[HTTPResponse, bytes]:
+        """Send one request over a connection of its own, and return the response with its content."""
+        connection = HTTPConnection("127.0.0.1", self.http, timeout=60)
+        connection.request(method, path, body, headers or {})
+        response = connection.getresponse()
+        content = response.read()
+        connection.close()
+        return response, content
 
     @property
     def http_url(self) -> str:

@@ -198,9 +198,6 @@ def test_a_placement_group_that_is_not_ours_stays(ray: FakeRay) -> None:
     assert not ray.removed
 
 
-# the agent itself
-
-
 class FakeSlots:
     """One GPU; hears what a test puts in, and notes what it is told."""
 

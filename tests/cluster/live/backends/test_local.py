@@ -10,43 +10,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 
 from astrarium.cluster.live import settings
-from tests.support.cluster.jobs import Arbiter, arbiter, check_accounts, results
+from tests.support.cluster.jobs import Arbiter, arbiter, check_accounts, cluster_file, results
 
 pytestmark = pytest.mark.long
 pytest_plugins = ("tests.support.cli_fixtures", "tests.support.cluster.fixtures")
 
 
 APP = {"name": "b", "length": "1s"}
-
-
-def cluster_file(tmp_path: Path, script: Path, **changes: Any) -> Path:
-    python = sys.executable
-    apps: list[dict[str, Any]] = [
-        {
-            "name": "wide",
-            "gpus": 4,
-            "length": "5s",
-            "processes": "job",
-            "command": f"{python} {script} 60 0.05",
-        },
-        {"name": "twins", "gpus": 2, "jobs": 2, "length": "4s", "command": f"{python} {script} 50 0.05"},
-        {"name": "late", "length": "2s", "arrival": "1s", "command": [python, str(script), "30", "0.05"]},
-    ]
-    live = {"grace": "30s", "least": "500ms", "checkpoints": "500ms", "progress": "500ms", "look": "50ms"}
-    raw = {
-        "machines": [{"count": 2, "gpus": 2}],
-        "apps": apps,
-        "policy": {"name": "tiresias", "lease": "2s"},
-        "live": live,
-        **changes,
-    }
-    file = tmp_path / "cluster.yaml"
-    file.write_bytes(msgspec.yaml.encode(raw))
-    return file
 
 
 def expected() -> dict[tuple[str, int], Any]:

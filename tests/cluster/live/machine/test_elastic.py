@@ -17,9 +17,8 @@ from astrarium.cluster.live.machine.keeping import job_files
 from astrarium.cluster.state import Outcome
 from astrarium.core.quantities import SECOND
 from astrarium.run import leased
-from tests.cluster.live.backends.test_local import cluster_file
-from tests.cluster.live.test_cluster import Play, policy
-from tests.support.cluster.jobs import Arbiter, arbiter, check_accounts, results
+from tests.support.cluster.jobs import Arbiter, arbiter, check_accounts, cluster_file, results
+from tests.support.cluster.play import Play, policy
 
 pytestmark = pytest.mark.long
 pytest_plugins = ("tests.support.cli_fixtures", "tests.support.cluster.fixtures")
@@ -104,9 +103,6 @@ def test_a_job_that_drains_with_a_wish_pending_leaves() -> None:
     play.go(0.5)
     play.clock.pass_seconds(5)
     assert play.live.drain()
-
-
-# real processes
 
 
 def test_both_sides_know_the_files_by_the_same_names() -> None:

@@ -23,9 +23,6 @@ from tests.support.cluster.jobs import end_keepers
 pytest_plugins = ("tests.support.cluster.fixtures",)
 
 
-# processes, seen from the backend
-
-
 def test_a_job_runs_to_its_end(home: Path, script: Path) -> None:
     one = backend(home)
     one.start(order(1, JobCommand(words(script))))

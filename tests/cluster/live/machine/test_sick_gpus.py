@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.live.backends.test_local import cluster_file
-from tests.support.cluster.jobs import arbiter, check_accounts, results
+from tests.support.cluster.jobs import arbiter, check_accounts, cluster_file, results
 
 pytestmark = pytest.mark.long
 pytest_plugins = ("tests.support.cli_fixtures", "tests.support.cluster.fixtures")

@@ -32,29 +32,29 @@ from astrarium.cluster.machines import Machine
 from astrarium.cluster.state import ClusterState
 from astrarium.core.quantities import SECOND
 from astrarium.core.trace import Step
-from tests.cluster.live.test_arbiter import START, House
+from tests.support.cluster.virtual_cluster import START, VirtualCluster
 
 DAY = 24 * 3600 * SECOND
 ENDS = {"finished", "failed", "withdrawn"}
 OF_STEPS = ENDS | {"submitted", "started", "resumed", "preempted", "shrunk", "grown", "moved"}
 
 
-def told(house: House, *fields: str, **wanted: Any) -> list[tuple[Any, ...]]:
-    with open_database(house.home / FILE, read_only=True) as db:
+def told(cluster: VirtualCluster, *fields: str, **wanted: Any) -> list[tuple[Any, ...]]:
+    with open_database(cluster.home / FILE, read_only=True) as db:
         return [tuple(each[field] for field in fields) for each in events(db, **wanted)]
 
 
 def test_events_tell_of_gpus_that_fail_and_are_used_again(tmp_path: Path) -> None:
-    house = House(tmp_path)
-    house.submit("a", 4)
-    house.go(1)
-    house.backend.sicken("right", gpu1=Sickness("Xid 79", lost=True))
-    house.go(1)
-    house.backend.sicken("right")
-    house.submit("", kind="retry", machine="right", gpu=1)
-    house.submit("", kind="drain", machine="right", gpu=7)
-    house.go(1)
-    seen = told(house, "kind", "name", "cause", "reason")
+    cluster = VirtualCluster(tmp_path)
+    cluster.submit("a", 4)
+    cluster.go(1)
+    cluster.backend.sicken("right", gpu1=Sickness("Xid 79", lost=True))
+    cluster.go(1)
+    cluster.backend.sicken("right")
+    cluster.submit("", kind="retry", machine="right", gpu=1)
+    cluster.submit("", kind="drain", machine="right", gpu=7)
+    cluster.go(1)
+    seen = told(cluster, "kind", "name", "cause", "reason")
     assert [each[1] for each in seen if each[0] == "refused"] == ["right:7"]
     assert ("gpu_failed", "right:1", "", "Xid 79") in seen
     assert ("preempted", "a", "lost", "GPU 3 is out of use: Xid 79") in seen
@@ -62,21 +62,21 @@ def test_events_tell_of_gpus_that_fail_and_are_used_again(tmp_path: Path) -> Non
 
 
 def test_events_tell_the_story_of_a_cluster(tmp_path: Path) -> None:
-    house = House(tmp_path)
-    house.backend.breaks = {2}
-    house.submit("a", 4, team="red")
-    house.go(1)
-    house.submit("b", 2, team="blue")
-    house.submit("huge", 9)
-    house.go(6)
-    house.backend.lose("right")
-    house.submit("bad")
-    house.go(4)
-    house.backend.machines["third"] = MachineStatus(2)
-    house.submit("b", kind="withdraw")
-    house.go(60)
-    house.office.close()
-    seen = told(house, "kind", "name", "cause")
+    cluster = VirtualCluster(tmp_path)
+    cluster.backend.breaks = {2}
+    cluster.submit("a", 4, team="red")
+    cluster.go(1)
+    cluster.submit("b", 2, team="blue")
+    cluster.submit("huge", 9)
+    cluster.go(6)
+    cluster.backend.lose("right")
+    cluster.submit("bad")
+    cluster.go(4)
+    cluster.backend.machines["third"] = MachineStatus(2)
+    cluster.submit("b", kind="withdraw")
+    cluster.go(60)
+    cluster.arbiter.close()
+    seen = told(cluster, "kind", "name", "cause")
     assert seen[:5] == [
         ("arbiter_started", "arbiter 1", ""),
         ("machine_joined", "left", ""),
@@ -94,72 +94,74 @@ def test_events_tell_the_story_of_a_cluster(tmp_path: Path) -> None:
     assert [each[0] for each in seen if each[1] == "b"][-1] == "withdrawn"
     assert {("machine_lost", "right", ""), ("machine_joined", "third", "")} <= set(seen)
     assert seen[-1] == ("arbiter_ended", "arbiter 1", "")
-    why = next(reason for kind, reason in told(house, "kind", "reason") if kind == "preempted")
+    why = next(reason for kind, reason in told(cluster, "kind", "reason") if kind == "preempted")
     assert why == "its lease ended; given to b (it has had the least GPU time)"
-    assert {name for (name,) in told(house, "name", teams=["red"])} == {"a"}
-    assert {name for (name,) in told(house, "name", app="b")} == {"b"}
-    assert told(house, "kind", app="huge") == [("refused",)]
+    assert {name for (name,) in told(cluster, "name", teams=["red"])} == {"a"}
+    assert {name for (name,) in told(cluster, "name", app="b")} == {"b"}
+    assert told(cluster, "kind", app="huge") == [("refused",)]
 
 
 def test_an_app_that_loses_its_machine_is_told_so(tmp_path: Path) -> None:
-    house = House(tmp_path, "fifo")
-    house.submit("a", 4)
-    house.go(3)
-    house.backend.lose("right")
-    house.go(1)
-    assert ("preempted", "lost", "right died") in told(house, "kind", "cause", "reason")
+    cluster = VirtualCluster(tmp_path, "fifo")
+    cluster.submit("a", 4)
+    cluster.go(3)
+    cluster.backend.lose("right")
+    cluster.go(1)
+    assert ("preempted", "lost", "right died") in told(cluster, "kind", "cause", "reason")
 
 
 def test_an_arbiter_that_left_without_a_word_is_missed(tmp_path: Path) -> None:
-    house = House(tmp_path)
-    house.submit("a")
-    house.go(2)
-    house.die_and_come_back()
-    house.office.close()
-    started = [reason for kind, reason in told(house, "kind", "reason") if kind == "arbiter_started"]
+    cluster = VirtualCluster(tmp_path)
+    cluster.submit("a")
+    cluster.go(2)
+    cluster.die_and_come_back()
+    cluster.arbiter.close()
+    started = [reason for kind, reason in told(cluster, "kind", "reason") if kind == "arbiter_started"]
     assert ["left without a word" in reason for reason in started] == [False, True]
-    ended = [reason for kind, reason in told(house, "kind", "reason") if kind == "arbiter_ended"]
+    ended = [reason for kind, reason in told(cluster, "kind", "reason") if kind == "arbiter_ended"]
     assert ended == ["its jobs run on"]
 
 
 def test_events_have_the_time_of_the_wall_even_if_it_is_set(tmp_path: Path) -> None:
-    house = House(tmp_path)
-    house.submit("a")
-    house.go(2)
-    house.set_back = 3600 * SECOND
-    house.submit("b")
-    house.go(2)
-    house.die_and_come_back()
-    house.submit("c")
-    house.go(2)
+    cluster = VirtualCluster(tmp_path)
+    cluster.submit("a")
+    cluster.go(2)
+    cluster.set_back = 3600 * SECOND
+    cluster.submit("b")
+    cluster.go(2)
+    cluster.die_and_come_back()
+    cluster.submit("c")
+    cluster.go(2)
     came = {
-        name: wall - START for kind, name, wall in told(house, "kind", "name", "wall") if kind == "submitted"
+        name: wall - START
+        for kind, name, wall in told(cluster, "kind", "name", "wall")
+        if kind == "submitted"
     }
     assert came == {
         "a": SECOND // 2,
         "b": 5 * SECOND // 2 - 3600 * SECOND,
         "c": 9 * SECOND // 2 - 3600 * SECOND,
     }
-    assert told(house, "name", since=START) != told(house, "name")
+    assert told(cluster, "name", since=START) != told(cluster, "name")
 
 
 def test_a_folder_that_an_earlier_version_has_begun_is_gone_on_with(tmp_path: Path) -> None:
-    house = House(tmp_path)
-    house.submit("a", team="red")
-    house.go(50)
-    db = open_database(house.home / FILE)
+    cluster = VirtualCluster(tmp_path)
+    cluster.submit("a", team="red")
+    cluster.go(50)
+    db = open_database(cluster.home / FILE)
     for change in ("TABLE events", "TABLE clock"):
         db.execute(f"DROP {change}")
     for table, column in (("apps", "team"), ("runs", "began")):
         db.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
-    house.die_and_come_back()
-    house.submit("b", team="blue")
-    house.go(50)
-    with open_database(house.home / FILE, read_only=True) as db:
+    cluster.die_and_come_back()
+    cluster.submit("b", team="blue")
+    cluster.go(50)
+    with open_database(cluster.home / FILE, read_only=True) as db:
         found = accounting(db, ["team"])
         assert [app["team"] for app in history(db)] == ["red", "blue"]
     assert {group: used.counts["finished"] for group, used in found.items()} == {("red",): 1, ("blue",): 1}
-    assert [name for kind, name in told(house, "kind", "name") if kind == "finished"] == ["b"]
+    assert [name for kind, name in told(cluster, "kind", "name") if kind == "finished"] == ["b"]
 
 
 def test_a_step_that_could_not_be_written_is_told_when_it_is() -> None:
@@ -220,32 +222,32 @@ WISHES = st.lists(
 )
 
 
-def lived(home: Path, wishes: list[tuple[str, Any]], policy: str) -> House:
-    house = House(home, policy)
+def lived(home: Path, wishes: list[tuple[str, Any]], policy: str) -> VirtualCluster:
+    cluster = VirtualCluster(home, policy)
     count = 0
     for wish, what in wishes:
         if wish == "submit":
-            house.submit(f"app-{count}", what, team=("red", "blue", "")[count % 3])
+            cluster.submit(f"app-{count}", what, team=("red", "blue", "")[count % 3])
             count += 1
         elif wish == "withdraw":
-            house.submit(f"app-{what}", kind="withdraw")
+            cluster.submit(f"app-{what}", kind="withdraw")
         elif wish == "go":
-            house.go(what)
-        elif wish == "lose" and what in house.backend.machines:
-            house.backend.lose(what)
+            cluster.go(what)
+        elif wish == "lose" and what in cluster.backend.machines:
+            cluster.backend.lose(what)
         elif wish == "join":
-            house.backend.machines.setdefault(what, MachineStatus(2))
+            cluster.backend.machines.setdefault(what, MachineStatus(2))
         elif wish == "die":
-            house.die_and_come_back(policy)
-    house.go(5)
-    return house
+            cluster.die_and_come_back(policy)
+    cluster.go(5)
+    return cluster
 
 
-def again(house: House) -> Iterator[tuple[str, str]]:
+def again(cluster: VirtualCluster) -> Iterator[tuple[str, str]]:
     """Events of apps, made anew from the steps."""
     state = ClusterState(FixedSlowdowns())
     chronicler = Chronicler()
-    for step in house.office.store.steps():
+    for step in cluster.arbiter.store.steps():
         for event in step.events:
             state.apply(step.now, event)
         for action in step.actions:
@@ -257,14 +259,14 @@ def again(house: House) -> Iterator[tuple[str, str]]:
 @given(WISHES, st.sampled_from(["fifo", "tiresias", "srtf"]))
 def test_whatever_happens_the_accounts_are_whole(wishes: list[tuple[str, Any]], policy: str) -> None:
     with tempfile.TemporaryDirectory() as home:
-        house = lived(Path(home), wishes, policy)
-        of_apps = [each for each in told(house, "kind", "name") if each[0] in OF_STEPS]
-        assert of_apps == [each for each in again(house) if each[0] in OF_STEPS]
-        for row in house.rows("SELECT * FROM apps"):
+        cluster = lived(Path(home), wishes, policy)
+        of_apps = [each for each in told(cluster, "kind", "name") if each[0] in OF_STEPS]
+        assert of_apps == [each for each in again(cluster) if each[0] in OF_STEPS]
+        for row in cluster.rows("SELECT * FROM apps"):
             check_story([kind for kind, name in of_apps if name == row["name"]], row["outcome"])
-        check_accounts(house)
-        house.office.store.close()
-        os.close(house.office._lock)
+        check_accounts(cluster)
+        cluster.arbiter.store.close()
+        os.close(cluster.arbiter._lock)
 
 
 def check_story(kinds: list[str], outcome: str) -> None:
@@ -283,8 +285,8 @@ def check_story(kinds: list[str], outcome: str) -> None:
             holds = False
 
 
-def check_accounts(house: House) -> None:
-    with open_database(house.home / FILE, read_only=True) as db:
+def check_accounts(cluster: VirtualCluster) -> None:
+    with open_database(cluster.home / FILE, read_only=True) as db:
         now = last_instant(db)
         leased = db.execute(
             "SELECT coalesce(sum(coalesce(ended, ?) - since), 0) FROM leases", (now,)
@@ -305,10 +307,10 @@ def check_accounts(house: House) -> None:
 
 
 def test_gpu_time_is_busy_while_a_process_is_up(tmp_path: Path) -> None:
-    house = House(tmp_path, "fifo")
-    house.submit("a", 2, team="red")
-    house.go(40)
-    with open_database(house.home / FILE, read_only=True) as db:
+    cluster = VirtualCluster(tmp_path, "fifo")
+    cluster.submit("a", 2, team="red")
+    cluster.go(40)
+    with open_database(cluster.home / FILE, read_only=True) as db:
         [used] = accounting(db, ["team"]).values()
         [app] = history(db, teams=["red"])
         assert history(db, teams=["blue"]) == []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,8 @@ from astrarium.core.policy import SetTimer, TimerFired
 from astrarium.core.quantities import MILLISECOND, SECOND, Time
 from astrarium.core.trace import Step
 from astrarium.run.simulate import simulate
-from tests.cluster.live.test_arbiter import House
+from tests.support.cluster.live_fakes import Immediate
+from tests.support.cluster.virtual_cluster import VirtualCluster
 
 LEASED = ["gandiva", "optimus", "slaq", "srtf", "themis", "tiresias"]
 POLICIES = ["fifo", "drf", "astrarium", *LEASED, "max-min", "finish-time-fair"]
@@ -110,12 +110,12 @@ def test_a_forecast_has_a_bound_on_its_cpu_time() -> None:
     ],
 )
 def test_the_status_says_how_a_start_is_known(tmp_path: Path, ahead: Forecast | None, told: Any) -> None:
-    house = House(tmp_path, "fifo")
-    house.submit("first", 2)
-    house.submit("wide", 4)
-    house.go(1)
-    office = house.office
-    found = status(office.now(), office.state, office._allocator_now, {}, ahead)
+    cluster = VirtualCluster(tmp_path, "fifo")
+    cluster.submit("first", 2)
+    cluster.submit("wide", 4)
+    cluster.go(1)
+    arbiter = cluster.arbiter
+    found = status(arbiter.now(), arbiter.state, arbiter._allocator_now, {}, ahead)
     assert (found["apps"][1]["starts_s"], found["apps"][1]["starts_how"]) == told
 
 
@@ -136,19 +136,12 @@ def test_another_process_foresees_the_same() -> None:
     assert found == foreseen(asked)
 
 
-class Immediate:
-    """Foresight without another process."""
-
-    def ask(self, now: Time, question: Callable[[], bytes]) -> Forecast | None:
-        return foreseen(question())
-
-
 def test_the_status_says_when_apps_start_and_for_whom_gpus_are_held(tmp_path: Path) -> None:
-    house = House(tmp_path, "fifo", foresight=Immediate())
+    cluster = VirtualCluster(tmp_path, "fifo", foresight=Immediate())
     for name, gpus in (("first", 2), ("wide", 4), ("small", 1)):
-        house.submit(name, gpus)
-    house.go(1)
-    first, wide, small = house.office.status()["apps"]
+        cluster.submit(name, gpus)
+    cluster.go(1)
+    first, wide, small = cluster.arbiter.status()["apps"]
     assert (first["starts_s"], first["starts_how"], first["place"]) == (None, None, None)
     assert (wide["place"], small["place"]) == (1, 2)
     assert (wide["starts_s"], wide["starts_how"]) == (pytest.approx(20.5), "simulated")  # after 20 s
@@ -161,5 +154,5 @@ def test_the_status_says_when_apps_start_and_for_whom_gpus_are_held(tmp_path: Pa
         "number 2 of 2 in line (by its arrival)"
     )
     assert wide["why"].startswith("it needs 4 together, 2 of 4 are free; number 1 of 2")
-    house.go(400)
-    assert {each["starts_s"] for each in house.office.status()["apps"]} == {None}
+    cluster.go(400)
+    assert {each["starts_s"] for each in cluster.arbiter.status()["apps"]} == {None}

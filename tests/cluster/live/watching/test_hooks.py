@@ -18,7 +18,7 @@ from astrarium.cluster.live.watching.hooks import KEY, KINDS, Hook, HookProgress
 from astrarium.cluster.scenario.live import On
 from astrarium.cluster.scenario.read import parse
 from astrarium.core.errors import InputError
-from tests.cluster.live.test_arbiter import House
+from tests.support.cluster.virtual_cluster import VirtualCluster
 
 PATIENCE = 60.0
 
@@ -63,8 +63,8 @@ def receiver(monkeypatch: pytest.MonkeyPatch) -> Iterator[Receiver]:
 
 
 @pytest.fixture
-def house(tmp_path: Path) -> House:
-    return House(tmp_path / "state")
+def cluster(tmp_path: Path) -> VirtualCluster:
+    return VirtualCluster(tmp_path / "state")
 
 
 def waited(met: Callable[[], object], what: str) -> None:
@@ -74,55 +74,57 @@ def waited(met: Callable[[], object], what: str) -> None:
         time.sleep(0.02)
 
 
-def opened(house: House, *hooks: Hook) -> Hooks:
-    return Hooks(house.home, house.office.store, hooks, pause=0.01)
+def opened(cluster: VirtualCluster, *hooks: Hook) -> Hooks:
+    return Hooks(cluster.home, cluster.arbiter.store, hooks, pause=0.01)
 
 
-def lived(house: House) -> None:
-    house.submit("a", 4)
-    house.go(1)
-    house.submit("b", 2)
-    house.go(100)
+def lived(cluster: VirtualCluster) -> None:
+    cluster.submit("a", 4)
+    cluster.go(1)
+    cluster.submit("b", 2)
+    cluster.go(100)
 
 
-def test_a_url_is_told_of_each_event_once(house: House, receiver: Receiver) -> None:
-    sender = opened(house, Hook("0", ("start", "end", "preempt", "fail"), url=receiver.url))
-    lived(house)
-    assert sender.close(house.office.now) == 0
+def test_a_url_is_told_of_each_event_once(cluster: VirtualCluster, receiver: Receiver) -> None:
+    sender = opened(cluster, Hook("0", ("start", "end", "preempt", "fail"), url=receiver.url))
+    lived(cluster)
+    assert sender.close(cluster.arbiter.now) == 0
     told = [(each["event"], each["name"]) for each in receiver.heard]
     kinds = "('started', 'preempted', 'finished')"
     assert told == [
         (row["kind"], row["name"])
-        for row in house.rows(f"SELECT * FROM events WHERE kind IN {kinds} ORDER BY id")
+        for row in cluster.rows(f"SELECT * FROM events WHERE kind IN {kinds} ORDER BY id")
     ]
     assert ("preempted", "a") in told
     assert len({each["id"] for each in receiver.heard}) == len(told)
-    [kept] = progress_of(house.office.store.get(KEY)).values()
+    [kept] = progress_of(cluster.arbiter.store.get(KEY)).values()
     assert (kept.delivered, kept.failed, kept.dropped) == (len(told), 0, 0)
 
 
-def test_it_is_told_again_when_that_failed(house: House, receiver: Receiver) -> None:
+def test_it_is_told_again_when_that_failed(cluster: VirtualCluster, receiver: Receiver) -> None:
     receiver.refusals = 2
-    sender = opened(house, Hook("0", ("submit",), url=receiver.url, retries=2))
-    lived(house)
-    sender.close(house.office.now)
+    sender = opened(cluster, Hook("0", ("submit",), url=receiver.url, retries=2))
+    lived(cluster)
+    sender.close(cluster.arbiter.now)
     assert [each["name"] for each in receiver.heard] == ["a", "b"]
 
 
-def test_who_does_not_answer_is_given_up_and_said(house: House, receiver: Receiver) -> None:
+def test_who_does_not_answer_is_given_up_and_said(cluster: VirtualCluster, receiver: Receiver) -> None:
     receiver.refusals = 3
-    sender = opened(house, Hook("0 here", ("submit",), url=receiver.url, retries=2))
-    lived(house)
-    sender.close(house.office.now)
+    sender = opened(cluster, Hook("0 here", ("submit",), url=receiver.url, retries=2))
+    lived(cluster)
+    sender.close(cluster.arbiter.now)
     assert [each["name"] for each in receiver.heard] == ["b"]
-    [said] = house.rows("SELECT * FROM events WHERE kind = 'hook_failed'")
+    [said] = cluster.rows("SELECT * FROM events WHERE kind = 'hook_failed'")
     assert said["name"] == "hook 0 here"
     assert said["reason"] == "event submitted of a: HTTP Error 503: Service Unavailable"
-    [kept] = progress_of(house.office.store.get(KEY)).values()
+    [kept] = progress_of(cluster.arbiter.store.get(KEY)).values()
     assert (kept.delivered, kept.failed) == (1, 1)
 
 
-def test_a_command_gets_the_event_on_stdin_and_in_its_environment(house: House, tmp_path: Path) -> None:
+def test_a_command_gets_the_event_on_stdin_and_in_its_environment(
+    cluster: VirtualCluster, tmp_path: Path
+) -> None:
     code = (
         "import json, os, sys; event = json.load(sys.stdin);"
         "assert event['id'] == os.environ['ASTRARIUM_EVENT_ID'];"
@@ -130,12 +132,12 @@ def test_a_command_gets_the_event_on_stdin_and_in_its_environment(house: House, 
         "file=open('told.txt', 'a'))"
     )
     command = (sys.executable, "-S", "-c", code)
-    sender = opened(house, Hook("0", ("start",), command, directory=str(tmp_path), timeout=PATIENCE))
-    house.submit("a")
-    house.go(1)
+    sender = opened(cluster, Hook("0", ("start",), command, directory=str(tmp_path), timeout=PATIENCE))
+    cluster.submit("a")
+    cluster.go(1)
     told = tmp_path / "told.txt"
     waited(lambda: told.exists() and told.stat().st_size, "the command ran")
-    sender.close(house.office.now)
+    sender.close(cluster.arbiter.now)
     assert told.read_text() == "started started a\n"
 
 
@@ -146,66 +148,68 @@ def test_a_command_gets_the_event_on_stdin_and_in_its_environment(house: House, 
         ("import time; time.sleep(60)", "it took longer than 0.5 s"),
     ],
 )
-def test_a_command_that_fails_is_said_with_its_words(house: House, code: str, error: str) -> None:
+def test_a_command_that_fails_is_said_with_its_words(cluster: VirtualCluster, code: str, error: str) -> None:
     command = (sys.executable, "-S", "-c", code)
     timeout = 0.5 if "sleep" in code else PATIENCE
-    sender = opened(house, Hook("0", ("start",), command, timeout=timeout, retries=0))
-    house.submit("a")
-    house.go(1)
+    sender = opened(cluster, Hook("0", ("start",), command, timeout=timeout, retries=0))
+    cluster.submit("a")
+    cluster.go(1)
     waited(lambda: sender.threads[0].progress.failed, "it was given up")
-    sender.close(house.office.now)
-    [said] = house.rows("SELECT reason FROM events WHERE kind = 'hook_failed'")
+    sender.close(cluster.arbiter.now)
+    [said] = cluster.rows("SELECT reason FROM events WHERE kind = 'hook_failed'")
     assert said["reason"] == f"event started of a: {error}"
 
 
-def test_after_a_death_events_are_told_again_rather_than_not(house: House, receiver: Receiver) -> None:
+def test_after_a_death_events_are_told_again_rather_than_not(
+    cluster: VirtualCluster, receiver: Receiver
+) -> None:
     """The arbiter dies after the delivery, and before it has kept the cursor: a receiver sees the same id."""
     hook = Hook("0", ("submit",), url=receiver.url)
-    sender = opened(house, hook)
-    house.submit("a")
-    house.go(1)
+    sender = opened(cluster, hook)
+    cluster.submit("a")
+    cluster.go(1)
     waited(lambda: receiver.heard, "it was told")
     sender.threads[0].close(time.monotonic())  # and keeps nothing
-    house.submit("b")
-    house.go(1)  # nobody is told of this one
-    house.die_and_come_back()
-    opened(house, hook).close(house.office.now)
+    cluster.submit("b")
+    cluster.go(1)  # nobody is told of this one
+    cluster.die_and_come_back()
+    opened(cluster, hook).close(cluster.arbiter.now)
     assert [each["name"] for each in receiver.heard] == ["a", "a", "b"]
     assert len({each["id"] for each in receiver.heard}) == 2
-    opened(house, hook).close(house.office.now)
+    opened(cluster, hook).close(cluster.arbiter.now)
     assert len(receiver.heard) == 3  # what was kept is not told again
 
 
-def test_a_new_hook_hears_of_nothing_that_was_before_it(house: House, receiver: Receiver) -> None:
-    lived(house)
-    opened(house, Hook("0", ("submit", "end"), url=receiver.url)).close(house.office.now)
+def test_a_new_hook_hears_of_nothing_that_was_before_it(cluster: VirtualCluster, receiver: Receiver) -> None:
+    lived(cluster)
+    opened(cluster, Hook("0", ("submit", "end"), url=receiver.url)).close(cluster.arbiter.now)
     assert receiver.heard == []
 
 
 def test_a_queue_that_is_too_long_loses_its_oldest(
-    house: House, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    cluster: VirtualCluster, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(hooks_module, "MOST_PENDING", 2)
     hook = Hook("0", ("submit",), url=receiver.url)
-    house.office.store.put(KEY, json.dumps({hook.id: {"name": "0", "cursor": 0}}))
+    cluster.arbiter.store.put(KEY, json.dumps({hook.id: {"name": "0", "cursor": 0}}))
     for number in range(5):
-        house.submit(f"app {number}")
-    house.go(1)
-    opened(house, hook).close(house.office.now)
+        cluster.submit(f"app {number}")
+    cluster.go(1)
+    opened(cluster, hook).close(cluster.arbiter.now)
     assert [each["name"] for each in receiver.heard] == ["app 3", "app 4"]
-    [said] = house.rows("SELECT reason FROM events WHERE kind = 'hook_dropped'")
+    [said] = cluster.rows("SELECT reason FROM events WHERE kind = 'hook_dropped'")
     assert said["reason"] == "3 events: more than 2 were waiting"
-    assert progress_of(house.office.store.get(KEY))[hook.id].dropped == 3
+    assert progress_of(cluster.arbiter.store.get(KEY))[hook.id].dropped == 3
 
 
-def test_nobody_waits_for_a_hook_that_hangs(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nobody_waits_for_a_hook_that_hangs(cluster: VirtualCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hooks_module, "FLUSH", 0.1)
     command = (sys.executable, "-S", "-c", "import time; time.sleep(3)")
-    sender = opened(house, Hook("0", ("submit",), command, timeout=PATIENCE))
-    lived(house)
-    assert house.outcomes() == {"a": "finished", "b": "finished"}
-    assert sender.close(house.office.now) == 1
-    assert progress_of(house.office.store.get(KEY))[sender.threads[0].hook.id].delivered == 0
+    sender = opened(cluster, Hook("0", ("submit",), command, timeout=PATIENCE))
+    lived(cluster)
+    assert cluster.outcomes() == {"a": "finished", "b": "finished"}
+    assert sender.close(cluster.arbiter.now) == 1
+    assert progress_of(cluster.arbiter.store.get(KEY))[sender.threads[0].hook.id].delivered == 0
 
 
 def test_names_hide_what_a_url_may_hold() -> None:

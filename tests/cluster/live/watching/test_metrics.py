@@ -20,7 +20,7 @@ from astrarium.cluster.live.watching.history import last_instant
 from astrarium.cluster.live.watching.hooks import Hook, Hooks
 from astrarium.cluster.live.watching.metrics import Metrics
 from astrarium.core.quantities import SECOND
-from tests.cluster.live.test_arbiter import House
+from tests.support.cluster.virtual_cluster import VirtualCluster
 from tests.support.paths import ROOT
 
 PAGE = ROOT / "docs" / "cluster" / "seeing.md"
@@ -33,8 +33,8 @@ def metrics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Metrics:
 
 
 @pytest.fixture
-def house(tmp_path: Path, metrics: Metrics) -> House:
-    return House(tmp_path, observe=metrics.observe)
+def cluster(tmp_path: Path, metrics: Metrics) -> VirtualCluster:
+    return VirtualCluster(tmp_path, observe=metrics.observe)
 
 
 @pytest.fixture
@@ -57,68 +57,70 @@ def values(found: dict[str, Metric], name: str, *labels: str) -> dict[tuple[str,
     return {tuple(each.labels[label] for label in labels): each.value for each in wanted}
 
 
-def lived(house: House) -> None:
-    house.backend.breaks = {2}
+def lived(cluster: VirtualCluster) -> None:
+    cluster.backend.breaks = {2}
     for name, gpus, team in (("a", 4, "red"), ("b", 2, "blue"), ("bad", 1, "")):
-        house.submit(name, gpus, team=team)
-    house.submit("huge", 9)
-    house.go(8)
-    house.backend.lose("right")
-    house.go(8)
+        cluster.submit(name, gpus, team=team)
+    cluster.submit("huge", 9)
+    cluster.go(8)
+    cluster.backend.lose("right")
+    cluster.go(8)
 
 
-def test_what_is_scraped_is_what_the_store_says(house: House, address: str) -> None:
-    lived(house)
+def test_what_is_scraped_is_what_the_store_says(cluster: VirtualCluster, address: str) -> None:
+    lived(cluster)
     found = scraped(address)
-    state = house.office.state
+    state = cluster.arbiter.state
     assert values(found, "gpus", "state") == {
         ("free",): len(state.free), ("leased",): len(state.holder), ("out",): 0, ("lost",): 2
     }  # fmt: skip
     assert values(found, "machine_up", "machine") == {("left",): 1, ("right",): 0}
-    open_leases = house.count("leases", "outcome = 'open'")
-    assert values(found, "leases_granted")[()] == house.count("leases")
-    assert sum(values(found, "leases_ended", "outcome").values()) == house.count("leases") - open_leases
+    open_leases = cluster.count("leases", "outcome = 'open'")
+    assert values(found, "leases_granted")[()] == cluster.count("leases")
+    assert sum(values(found, "leases_ended", "outcome").values()) == cluster.count("leases") - open_leases
     for outcome in ("expired", "lost", "revoked", "returned"):
-        assert values(found, "leases_ended", "outcome")[outcome,] == house.count(
+        assert values(found, "leases_ended", "outcome")[outcome,] == cluster.count(
             "leases", f"outcome='{outcome}'"
         )
-    assert values(found, "runs", "outcome")["failed",] == house.count("runs", "outcome = 'failed'") == 3
-    assert sum(values(found, "apps", "state", "team").values()) == house.count("apps") == 3
+    assert values(found, "runs", "outcome")["failed",] == cluster.count("runs", "outcome = 'failed'") == 3
+    assert sum(values(found, "apps", "state", "team").values()) == cluster.count("apps") == 3
     assert values(found, "apps", "state", "team")["failed", ""] == 1
     preempted = values(found, "preemptions", "cause", "team")
-    assert sum(preempted.values()) == house.count("events", "kind = 'preempted'") > 0
+    assert sum(preempted.values()) == cluster.count("events", "kind = 'preempted'") > 0
     assert values(found, "submissions_refused")[()] == 1
     assert values(found, "arbiter_epoch")[()] == 1
-    now = last_instant(open_database(house.home / FILE, read_only=True))
+    now = last_instant(open_database(cluster.home / FILE, read_only=True))
     for team in ("red", "blue"):
         of_team = f"app IN (SELECT id FROM apps WHERE team = '{team}')"
-        [row] = house.rows(f"SELECT sum(coalesce(ended, {now}) - since) AS total FROM leases WHERE {of_team}")
+        [row] = cluster.rows(
+            f"SELECT sum(coalesce(ended, {now}) - since) AS total FROM leases WHERE {of_team}"
+        )
         assert values(found, "gpu_seconds", "team")[team,] == pytest.approx(row["total"] / SECOND)
-    started = house.rows("SELECT count(DISTINCT app) AS n FROM leases")[0]["n"]
+    started = cluster.rows("SELECT count(DISTINCT app) AS n FROM leases")[0]["n"]
     assert sum(values(found, "wait_seconds", "team").values()) == started
-    assert values(found, "store_write_duration_seconds")[()] == house.count("steps")
+    assert values(found, "store_write_duration_seconds")[()] == cluster.count("steps")
 
 
-def test_gpus_that_are_out_of_use_are_not_free(house: House, address: str) -> None:
-    house.go(1)
-    house.backend.sicken("right", gpu0=Sickness("hot"))
-    house.go(1)
+def test_gpus_that_are_out_of_use_are_not_free(cluster: VirtualCluster, address: str) -> None:
+    cluster.go(1)
+    cluster.backend.sicken("right", gpu0=Sickness("hot"))
+    cluster.go(1)
     assert values(scraped(address), "gpus", "state") == {
         ("free",): 3, ("leased",): 0, ("out",): 1, ("lost",): 0
     }  # fmt: skip
-    house.backend.sicken("right")
-    house.submit("", kind="retry", machine="right", gpu=0)
-    house.go(1)
+    cluster.backend.sicken("right")
+    cluster.submit("", kind="retry", machine="right", gpu=0)
+    cluster.go(1)
     assert values(scraped(address), "gpus", "state")["free",] == 4
 
 
-def test_counters_never_fall_and_outlive_an_arbiter(house: House, address: str) -> None:
+def test_counters_never_fall_and_outlive_an_arbiter(cluster: VirtualCluster, address: str) -> None:
     before: dict[tuple[str, ...], float] = {}
     for turn in range(12):
-        house.submit(f"app {turn}", 1 + turn % 4, team=("red", "blue")[turn % 2])
-        house.go(5)
+        cluster.submit(f"app {turn}", 1 + turn % 4, team=("red", "blue")[turn % 2])
+        cluster.go(5)
         if turn % 4 == 3:
-            house.die_and_come_back()
+            cluster.die_and_come_back()
         now = {
             (sample.name, *sorted(sample.labels.values())): sample.value
             for family in scraped(address).values()
@@ -130,10 +132,10 @@ def test_counters_never_fall_and_outlive_an_arbiter(house: House, address: str) 
     assert any(name == "astrarium_cluster_gpu_seconds_total" for name, *_ in before)
 
 
-def test_names_follow_the_rules_and_are_in_the_page(house: House, address: str) -> None:
-    hooks = Hooks(house.home, house.office.store, [Hook("0", ("end",), ("true",))])
-    lived(house)
-    hooks.close(house.office.now)
+def test_names_follow_the_rules_and_are_in_the_page(cluster: VirtualCluster, address: str) -> None:
+    hooks = Hooks(cluster.home, cluster.arbiter.store, [Hook("0", ("end",), ("true",))])
+    lived(cluster)
+    hooks.close(cluster.arbiter.now)
     found = scraped(address)
     listed = set(re.findall(r"^\| `(astrarium_cluster_\w+)", PAGE.read_text(), re.MULTILINE))
     shown = {name + ("_total" if family.type == "counter" else "") for name, family in found.items()}
@@ -142,19 +144,21 @@ def test_names_follow_the_rules_and_are_in_the_page(house: House, address: str) 
         assert family.documentation.endswith(".")
         assert re.fullmatch(r"astrarium_cluster_[a-z_]+", name)
         assert not name.endswith(("_total", "_count", "_sum", "_bucket", "_info"))
-    assert values(found, "hook_events", "hook", "outcome")["0", "delivered"] == house.count(
+    assert values(found, "hook_events", "hook", "outcome")["0", "delivered"] == cluster.count(
         "events", "kind IN ('finished', 'failed', 'withdrawn')"
     )
 
 
-def test_how_long_the_arbiter_has_been_waiting_is_told(metrics: Metrics, house: House, address: str) -> None:
+def test_how_long_the_arbiter_has_been_waiting_is_told(
+    metrics: Metrics, cluster: VirtualCluster, address: str
+) -> None:
     for seconds in (3, 0):
         metrics.observe("wait", seconds * SECOND)
         assert values(scraped(address), "arbiter_waiting_seconds") == {(): seconds}
-    assert house.office.epoch == 1
+    assert cluster.arbiter.epoch == 1
 
 
-def test_idle_connections_give_way_to_who_asks(house: House, address: str) -> None:
+def test_idle_connections_give_way_to_who_asks(cluster: VirtualCluster, address: str) -> None:
     place = urllib.parse.urlsplit(address)
     before = threading.active_count()
     idle = [socket.create_connection((str(place.hostname), place.port or 0), timeout=60) for _ in range(100)]

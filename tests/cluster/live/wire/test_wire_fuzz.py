@@ -139,9 +139,6 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-# mutations
-
-
 def flipped(chance: random.Random, body: bytes) -> bytes:
     """Return bytes of which some were changed, left out, doubled or made deep."""
     found = bytearray(body)
@@ -184,9 +181,6 @@ def mutated(chance: random.Random, message: object) -> bytes:
 def frame(body: bytes, size: int | None = None) -> bytes:
     """Return a message as strangers send it: signed with the empty key."""
     return struct.pack(">I", len(body) if size is None else size) + _tag(b"", 0, body) + body
-
-
-# who says it
 
 
 def from_stranger(world: World, chance: random.Random) -> None:

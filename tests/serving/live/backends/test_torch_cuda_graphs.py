@@ -1,11 +1,11 @@
-"""PyTorch behind the contract, on the processor; what a GPU does is tested in tests/gpu."""
+"""The logic around CUDA graphs and streams, without CUDA.
+
+A graph is what the model did while it was captured, and streams take virtual time."""
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,257 +13,28 @@ from typing import Any
 import numpy as np
 import pytest
 
-from astrarium.core.errors import InputError
-from astrarium.serving.live.backends import backends, checked_options
+from astrarium.serving.live.backends import backends
 from astrarium.serving.live.backends import torch as torch_backend
-from astrarium.serving.live.backends.contract import Batch, ModelFailed, ModelFiles, Place
-from astrarium.serving.live.backends.torch import cuda_runner, first_sizes, graph_sizes, programs
+from astrarium.serving.live.backends.contract import Batch, Place
+from astrarium.serving.live.backends.torch import cuda_runner, first_sizes, programs
 from astrarium.serving.live.backends.torch.cuda_runner import CudaBatch, CudaRunner
 from astrarium.serving.live.backends.torch.programs import Program
 from astrarium.serving.live.messages import plain_files
-from astrarium.serving.live.tensors import BF16, DATATYPES, TensorSpec, to_bfloat16
+from astrarium.serving.live.tensors import TensorSpec
 from astrarium.serving.live.worker import preparing
+from tests.serving.live.backends.torch_models import NET, X, files, load, rows
 
 torch = pytest.importorskip("torch")
 
-X = TensorSpec("x", "FP32", (4,))
-
-NET = """\
-import torch
-
-class Net(torch.nn.Module):
-    def __init__(self, width=3):
-        super().__init__()
-        torch.manual_seed(1)
-        self.layer = torch.nn.Linear(4, width)
-
-    def forward(self, x):
-        return torch.relu(self.layer(x))
-
-class Two(torch.nn.Module):
-    def forward(self, tokens, scale):
-        return {"TAGS": tokens * 2, "MEAN": tokens.float().mean(1) * scale}
-
-def broken():
-    raise RuntimeError("no weights")
-
-def not_a_module():
-    return 3
-
-class Fails(torch.nn.Module):
-    def forward(self, x):
-        return x @ x
-"""
+MS = 1_000_000
+COMPUTING = 5 * MS
+COPYING = MS
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
     (tmp_path / "net.py").write_text(NET)
     return tmp_path
-
-
-def files(home: Path, model: str, inputs: Any = (X,), outputs: Any = (), **options: Any) -> ModelFiles:
-    return ModelFiles("m", "torch", {"model": model, **options}, inputs, outputs, 8, home)
-
-
-def load(home: Path, model: str, inputs: Any = (X,), outputs: Any = (), **options: Any) -> Any:
-    return backends.get("torch")(files(home, model, inputs, outputs, **options), Place())
-
-
-def net(home: Path) -> Any:
-    from astrarium.serving.live.backends.references import loaded
-
-    return loaded("net.py:Net", home, "model")().eval()
-
-
-def rows(size: int) -> Batch:
-    return Batch(size, {"x": np.random.default_rng(size).standard_normal((size, 4)).astype(np.float32)})
-
-
-def export(home: Path, name: str = "net.pt2", **given: Any) -> str:
-    shapes = given.pop("shapes", ({0: torch.export.Dim("batch", min=1, max=512)},))
-    program = torch.export.export(net(home), (torch.zeros(2, 4),), dynamic_shapes=shapes)
-    torch.export.save(program, str(home / name))
-    return name
-
-
-def script(home: Path) -> str:
-    torch.jit.save(torch.jit.trace(net(home), torch.zeros(2, 4)), str(home / "net.pt"))
-    return "net.pt"
-
-
-@pytest.mark.parametrize("form", ["net.py:Net", "net.pt2", "net.pt"])
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_every_form_gives_the_numbers_of_the_module(home: Path, form: str) -> None:
-    if form != "net.py:Net":
-        export(home) if form == "net.pt2" else script(home)
-    model = load(home, form)
-    assert model.inputs == (X,)
-    assert model.outputs == (TensorSpec("OUTPUT", "FP32", (3,)),)
-    model.warm_up([1, 2])
-    for size in (1, 3, 8):
-        given = rows(size)
-        with torch.no_grad():
-            wanted = net(home)(torch.from_numpy(given.inputs["x"])).numpy()
-        assert model.run(given).outputs["OUTPUT"] == pytest.approx(wanted, abs=1e-6)
-    model.close()
-
-
-def test_an_exported_program_tells_its_inputs(home: Path) -> None:
-    assert load(home, export(home), inputs=()).inputs == (X,)
-
-
-def test_an_exported_program_needs_an_open_batch(home: Path) -> None:
-    with pytest.raises(InputError, match=r"exported with a dynamic first dimension.*x\[2, 4\]"):
-        load(home, export(home, shapes=None), inputs=())
-
-
-def test_keywords_of_an_exported_program_are_kept(home: Path) -> None:
-    class Sum(torch.nn.Module):  # type: ignore[misc, name-defined]
-        def forward(self, x: Any, scale: Any) -> Any:
-            return x * scale
-
-    batch = torch.export.Dim("batch", min=1, max=64)
-    given = {"scale": torch.ones(2, 4)}
-    program = torch.export.export(
-        Sum(), (torch.ones(2, 4),), kwargs=given, dynamic_shapes={"x": {0: batch}, "scale": {0: batch}}
-    )
-    torch.export.save(program, str(home / "sum.pt2"))
-    model = load(home, "sum.pt2", inputs=())
-    arrays = {"x": np.full((3, 4), 2, np.float32), "scale": np.full((3, 4), 5, np.float32)}
-    assert (model.run(Batch(3, arrays)).outputs["OUTPUT"] == 10).all()
-
-
-def test_outputs_are_found_out_by_trying(home: Path) -> None:
-    inputs = (TensorSpec("tokens", "INT64", (-1,)), TensorSpec("scale", "FP64", ()))
-    model = load(home, "net.py:Two", inputs)
-    assert model.outputs == (TensorSpec("TAGS", "INT64", (-1,)), TensorSpec("MEAN", "FP64", ()))
-    given = {"tokens": np.array([[1, 2, 0], [3, 4, 5]]), "scale": np.array([1.0, 2.0])}
-    found = model.run(Batch(2, given, (), {"tokens": [(2,), (3,)]})).outputs
-    assert [item.tolist() for item in found["TAGS"]] == [[2, 4], [6, 8, 10]]
-    assert found["MEAN"].tolist() == [1.0, 8.0]
-
-
-def test_declared_outputs_are_chosen_by_name(home: Path) -> None:
-    inputs = (TensorSpec("tokens", "INT64", (2,)), TensorSpec("scale", "FP32", ()))
-    model = load(home, "net.py:Two", inputs, (TensorSpec("MEAN", "FP32", ()),))
-    given = {"tokens": np.array([[1, 3]]), "scale": np.array([1], np.float32)}
-    assert {name: value.tolist() for name, value in model.run(Batch(1, given)).outputs.items()} == {
-        "MEAN": [2]
-    }
-
-
-def test_arguments_reach_what_makes_the_module(home: Path) -> None:
-    assert load(home, "net.py:Net", arguments={"width": 7}).outputs[0].shape == (7,)
-
-
-@pytest.mark.parametrize(("dtype", "comes_back", "close"), [("fp16", "FP16", 1e-2), ("bf16", "FP32", 5e-2)])
-def test_lower_precision_stays_close(home: Path, dtype: str, comes_back: str, close: float) -> None:
-    model = load(home, "net.py:Net", dtype=dtype)
-    assert model.outputs[0].datatype == comes_back
-    exact = load(home, "net.py:Net").run(rows(5)).outputs["OUTPUT"]
-    found = model.run(rows(5)).outputs["OUTPUT"]
-    assert found.astype(np.float32) == pytest.approx(exact, abs=close)
-    assert not (found == exact).all()
-
-
-def test_bf16_comes_and_goes_as_its_bits(home: Path) -> None:
-    given = TensorSpec("x", BF16, (4,))
-    outputs = (TensorSpec("OUTPUT", BF16, (3,)),)
-    model = load(home, "net.py:Net", (given,), outputs, dtype="bf16")
-    exact = load(home, "net.py:Net").run(rows(5)).outputs["OUTPUT"]
-    found = model.run(Batch(5, {"x": to_bfloat16(rows(5).inputs["x"])})).outputs["OUTPUT"]
-    assert found.dtype == DATATYPES[BF16]
-    assert (found.view(np.uint16).astype(np.uint32) << 16).view(np.float32) == pytest.approx(exact, abs=5e-2)
-
-
-def test_memory_that_cannot_be_written_is_no_obstacle(home: Path) -> None:
-    given = rows(2)
-    given.inputs["x"].flags.writeable = False
-    load(home, "net.py:Net").run(given)
-
-
-def test_an_error_names_the_line_of_the_model(home: Path) -> None:
-    model = load(home, "net.py:Fails", outputs=(TensorSpec("Y", "FP32", (4,)),))
-    with pytest.raises(ModelFailed, match=r"net.py:24: RuntimeError: "):
-        model.run(rows(2))
-
-
-BAD: list[tuple[str, dict[str, Any], str]] = [
-    ("net.py:broken", {}, r"net.py:17: RuntimeError: no weights"),
-    ("net.py:not_a_module", {}, "an nn.Module, not a int"),
-    ("net.py:Net", {"inputs": (TensorSpec("x", "BYTES", (1,)),)}, r"inputs\[0\].datatype"),
-    ("net.py:Net", {"inputs": ()}, "inputs: expected a list of the inputs"),
-    ("none.pt2", {}, "there is none at"),
-    ("bad.pt2", {}, "a file of torch.export.save"),
-    ("zip.pt2", {}, "a file of torch.export.save; .*not in a subdirectory"),
-    ("bad.pt", {}, "a file of torch.jit.save"),
-    ("bad.pt2", {"dtype": "fp16"}, "dtype: expected to be left out for a .pt2"),
-    ("net.py:Fails", {}, "outputs: expected a list of the outputs: a trial run"),
-]
-
-
-@pytest.mark.parametrize(("model", "options", "told"), BAD)
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_what_cannot_be_loaded(
-    home: Path, model: str, options: dict[str, Any], told: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    for name in ("bad.pt2", "bad.pt"):
-        (home / name).write_text("hello")
-    with zipfile.ZipFile(home / "zip.pt2", "w") as archive:
-        archive.writestr("a", "b")
-    with pytest.raises(InputError, match=told) as caught:
-        load(home, model, **options)
-    assert not caplog.records  # what PyTorch has to say is in the error
-    assert len(caught.value.expected) < 300
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_a_gpu_that_is_not_there(home: Path) -> None:
-    with pytest.raises(InputError, match="device: expected cpu, or one of the 0 GPUs"):
-        backends.get("torch")(files(home, "net.py:Net"), Place(device="cuda:0"))
-
-
-@pytest.mark.parametrize(
-    ("options", "field"),
-    [
-        ({"dtype": "fp8"}, "dtype"),
-        ({"graphs": "yes"}, "graphs"),
-        ({"graphs": [0]}, "graphs"),
-        ({"compile": 1}, "compile"),
-        ({"threads": 1.5}, "threads"),
-        ({"graph": True}, "graph"),
-        ({"model": "none.pt2"}, "model"),
-        ({"model": "net.py"}, "model"),
-    ],
-)
-def test_options_are_checked_before_anything_is_loaded(home: Path, options: Any, field: str) -> None:
-    given = {"model": "net.py:Net", **options}
-    with pytest.raises(InputError) as caught:
-        checked_options(ModelFiles("m", "torch", given, (X,), base=home))
-    assert caught.value.field == field
-
-
-@pytest.mark.parametrize(
-    ("graphs", "largest", "sizes"),
-    [
-        (True, 1, [1]),
-        (True, 8, [1, 2, 3, 4, 6, 8]),
-        (True, 10, [1, 2, 3, 4, 6, 8, 10]),
-        (False, 8, []),
-        ([4, 2], 8, [2, 4]),
-    ],
-)
-def test_which_sizes_become_graphs(graphs: Any, largest: int, sizes: list[int]) -> None:
-    assert graph_sizes(ModelFiles("m", "torch", {"graphs": graphs}, max_batch=largest)) == sizes
-
-
-# The logic around CUDA graphs and streams, without CUDA: a graph is what the model did while it was captured,
-# and streams take virtual time.
-
-MS = 1_000_000
-COMPUTING = 5 * MS
-COPYING = MS
 
 
 class Graph:
@@ -712,102 +483,3 @@ def test_a_model_on_the_processor_has_the_host_to_itself(home: Path) -> None:
     model = load(home, "net.py:Net")
     assert not hasattr(model, "launch")
     assert not hasattr(model, "in_flight")
-
-
-# Inputs that index an embedding
-
-
-INDEXING = """\
-import torch
-from torch import nn
-from torch.nn import functional
-
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.words, self.few, self.places = nn.Embedding(100, 4), nn.Embedding(50, 4), nn.Embedding(512, 4)
-        self.kinds, self.bags = nn.Embedding(2, 4), nn.EmbeddingBag(30, 4)
-
-    def forward(self, tokens, kinds, bags, clamped):
-        found = self.words(tokens.long()) + self.few(tokens.view(tokens.shape).to(torch.int64)[:, :])
-        found = found + self.places(torch.arange(tokens.shape[1], device=tokens.device))
-        found = found + functional.embedding(kinds, self.kinds.weight)
-        found = found + self.bags(bags).unsqueeze(1) + self.words(clamped.clamp(0, 10))
-        return found.sum(1)
-"""
-INDICES = (
-    TensorSpec("TOKENS", "INT32", (-1,)),
-    TensorSpec("KINDS", "INT64", (-1,)),
-    TensorSpec("BAGS", "INT64", (3,)),
-    TensorSpec("CLAMPED", "INT64", (-1,)),
-)
-
-
-@pytest.fixture
-def indexing(tmp_path: Path) -> Path:
-    (tmp_path / "indexing.py").write_text(INDEXING)
-    return tmp_path
-
-
-def indexing_model(home: Path, inputs: tuple[TensorSpec, ...], model: str = "indexing.py:Net") -> Any:
-    files = ModelFiles("m", "torch", {"model": model}, inputs, (), 4, home)
-    return backends.get("torch")(files, Place())
-
-
-@pytest.mark.parametrize("scripted", [False, True])
-def test_inputs_that_index_an_embedding_are_limited_to_its_rows(indexing: Path, scripted: bool) -> None:
-    if scripted:
-        space: dict[str, Any] = {"__name__": "indexing"}
-        source = indexing / "indexing.py"
-        exec(compile(source.read_text(), str(source), "exec"), space)
-        torch.jit.save(torch.jit.trace(space["Net"]().eval(), _indices()), str(indexing / "net.pt"))
-    model = indexing_model(indexing, INDICES, "net.pt" if scripted else "indexing.py:Net")
-    assert [spec.values for spec in model.inputs] == [(0, 49), (0, 1), (0, 29), None]
-    assert model.notes[0] == (
-        "input TOKENS takes values from 0 to 49, as an embedding of 50 rows is indexed with it"
-    )
-    assert (len(model.notes), model.warnings) == (3, ())
-    model.warm_up([1, 2])
-
-
-def _indices() -> tuple[Any, ...]:
-    kinds = torch.int32, torch.int64, torch.int64, torch.int64
-    return tuple(torch.zeros(2, 3, dtype=kind) for kind in kinds)
-
-
-def test_what_is_stated_stays_and_is_warned_of_where_it_is_more(indexing: Path) -> None:
-    tokens, kinds, *others = INDICES
-    stated = replace(tokens, values=(0, 30521)), replace(kinds, values=(1, 1)), *others
-    model = indexing_model(indexing, stated)
-    assert [spec.values for spec in model.inputs] == [(0, 30521), (1, 1), (0, 29), None]
-    (warning,) = model.warnings
-    assert warning.startswith("input TOKENS takes values from 0 to 30521: expected no more than 0 to 49")
-    assert model.example_inputs[0].values == (0, 49)
-    model.warm_up([1, 4])  # what we make up has the rows that are there
-
-
-def test_an_exported_program_tells_its_embeddings(tmp_path: Path) -> None:
-    class Sum(torch.nn.Module):  # type: ignore[misc, name-defined]
-        def __init__(self) -> None:
-            super().__init__()
-            self.words = torch.nn.Embedding(77, 4)
-
-        def forward(self, tokens: Any) -> Any:
-            return self.words(tokens).sum(1)
-
-    shapes = ({0: torch.export.Dim("batch", max=64)},)
-    example = (torch.zeros(2, 8, dtype=torch.long),)
-    torch.export.save(
-        torch.export.export(Sum().eval(), example, dynamic_shapes=shapes), str(tmp_path / "net.pt2")
-    )
-    model = indexing_model(tmp_path, (), "net.pt2")
-    assert model.inputs == (TensorSpec("tokens", "INT64", (8,), (0, 76)),)
-
-
-def test_a_model_without_whole_inputs_is_not_tried(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def tried(*_: Any) -> None:
-        raise AssertionError("nobody needs this")
-
-    monkeypatch.setattr(torch_backend.embeddings, "indexed_rows", tried)
-    files = ModelFiles("m", "torch", {"model": "net.py:Net"}, (X,), (), 4, home)
-    assert backends.get("torch")(files, Place()).inputs == (X,)

@@ -1,4 +1,4 @@
-"""More attacks on a shared cluster, most of which have once succeeded: on keepers, errands and folders.
+"""Attacks on the keepers, errands and folders of a shared cluster; most of them have once succeeded.
 
 Users are bare numbers, as in test_attacks; root is needed.
 """
@@ -14,19 +14,19 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from astrarium.cluster.live.backend import JobCommand, Order, RunKey, RunPart
-from astrarium.cluster.live.backends.local import LocalBackend
 from astrarium.cluster.live.machine import as_owner
 from astrarium.cluster.live.machine.as_owner import Errand
 from astrarium.cluster.live.machine.folders import newest_checkpoint
 from astrarium.cluster.live.machine.owners import NO_GROUP, account, check_above
 from astrarium.core.errors import InputError
-from tests.cluster.live.test_attacks import HEAD, machines
+from tests.support.cluster import attacks
+from tests.support.cluster.attacks import machines
 from tests.support.cluster.backend import order, seen
 from tests.support.cluster.hosts import on, two_hosts, waited
 from tests.support.cluster.jobs import end_keepers
@@ -60,21 +60,8 @@ def of_mallory() -> list[int]:
     return found
 
 
-def evil(code: str, **options: Any) -> JobCommand:
-    words = ("/usr/bin/env", "python3", "-c", HEAD + code)
-    return JobCommand(words, owner=str(MALLORY), directory="/", **options)
-
-
-def finished(home: Path, code: str, run: int = 1, **options: Any) -> LocalBackend:
-    one = machines(home)
-    one.start(order(run, evil(code, **options)))
-    found = seen(one, run)
-    assert found.ended == "finished", found
-    return one
-
-
-# a GPU that is kept after its lease
-
+evil = partial(attacks.evil, user=MALLORY)
+finished = partial(attacks.finished, user=MALLORY)
 HIDE = """
 if os.fork() == 0:
     os.setsid()
@@ -192,9 +179,6 @@ def test_a_user_has_a_part_of_all_processes(home: Path) -> None:
     assert soft == hard <= int(Path("/proc/sys/kernel/pid_max").read_text()) // 4
 
 
-# what a job says of itself
-
-
 def test_words_of_a_job_are_one_line_that_can_be_read_again(home: Path) -> None:
     """A half of a character in its trouble once made a run lost, which no limit of retries counts."""
     said = json.dumps({"trouble": "\ud800 no\nroom\x1b[2J"})
@@ -217,9 +201,6 @@ def test_a_job_with_very_many_runs_is_started_as_fast_as_one_with_few(home: Path
     assert len(runs) < 10
 
 
-# folders that were there before
-
-
 @pytest.mark.parametrize("mode", [0o700, 0o1777])
 def test_a_folder_that_somebody_else_has_made_is_not_ours(open_path: Path, mode: int) -> None:
     """Where everybody may make a folder, as in /tmp, it may be there before its agent or arbiter is."""
@@ -239,8 +220,6 @@ def test_a_number_is_written_in_our_digits() -> None:
     for owner in ("\u0666\u0661\u0660\u0667\u0667", str((1 << 32) - 1)):
         assert "unknown" in account(JobCommand(("true",), owner=owner)), owner
 
-
-# errands that are halted by their owner
 
 HALT = """
 import signal
@@ -305,8 +284,6 @@ def test_no_archiver_outlives_its_errand(home: Path) -> None:
         assert of_mallory() == []  # it has no other process, which could be taken over
     assert errand._process.returncode == -signal.SIGKILL
 
-
-# what a job can see of those who run it
 
 LOOK = """
 import ctypes

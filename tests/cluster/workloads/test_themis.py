@@ -1,17 +1,12 @@
-"""Workloads of clusters: readers of traces, Themis's workloads and machines, and what papers say of them."""
+"""Themis's workloads and machines have the facts that the paper states of them."""
 
 from __future__ import annotations
 
 import csv
-import json
-import os
 from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from statistics import median
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -19,188 +14,15 @@ import pytest
 
 from astrarium.cluster.contract import App
 from astrarium.cluster.machines import Floor, Machine, Spread
-from astrarium.cluster.workloads.apps import DAY, HOUR, DrawnApp, scaled, single_apps, stretched
+from astrarium.cluster.workloads.apps import HOUR, DrawnApp, scaled, stretched
 from astrarium.cluster.workloads.themis import models, successive_halving, sweeps
 from astrarium.cluster.workloads.themis.clusters import MACHINES, machines
-from astrarium.cluster.workloads.themis.philly import best_windows, sweeps_of
-from astrarium.cluster.workloads.traces import TraceJob, read_trace
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import SECOND
+from tests.support.cluster.public_traces import recorded
 from tests.support.cluster.workload_facts import facts, iteration, model_of, task
-from tests.support.paths import ROOT
 
-# Public traces are not part of the project: a folder with them may lie beside it, or be named.
-DATA = Path(os.environ.get("ASTRARIUM_CLUSTER_DATA", ROOT.parent / "shared/data/cluster"))
 SEEDS = range(1, 13)
-
-read_philly, read_shockwave, read_tiresias = (
-    partial(read_trace, format=name) for name in ("philly", "shockwave", "tiresias")
-)
-
-
-def recorded(name: str) -> Path:
-    path = DATA / name
-    if not path.exists():
-        pytest.skip(f"no {name} beside the project: ASTRARIUM_CLUSTER_DATA may name its folder")
-    return path
-
-
-@pytest.fixture
-def write(tmp_path: Path) -> Callable[[str], Path]:
-    def written(text: str) -> Path:
-        path = tmp_path / "trace.csv"
-        path.write_text(text)
-        return path
-
-    return written
-
-
-PHILLY = "vc,job,arrival_s,num_gpus,duration_s\n"
-SHOCKWAVE = "job,arrival_s,num_gpus,model,batch_size,mode,total_steps,num_epochs,exclusive_runtime_s\n"
-TIRESIAS = "job_id,num_gpu,submit_time,iterations,model_name,duration\n"
-
-
-def test_each_format_is_read(write: Callable[[str], Path]) -> None:
-    assert read_philly(write(PHILLY + "a,0,0,2,1500\n")) == [TraceJob("a/0", 0, 2, 1500 * SECOND, "a")]
-    assert read_shockwave(write(SHOCKWAVE + "3,7,4,LM,10,gns,900,5,12.5\n")) == [
-        TraceJob("job 3", 7 * SECOND, 4, 12_500_000_000, model="LM", iterations=5)
-    ]
-    assert read_tiresias(write(TIRESIAS + "1,8,30,133,vgg11,147\n")) == [
-        TraceJob("job 1", 30 * SECOND, 8, 147 * SECOND, model="vgg11", iterations=133)
-    ]
-
-
-def test_columns_may_stand_in_any_order_among_others(write: Callable[[str], Path]) -> None:
-    rows = read_philly(
-        write("status,duration_s,num_gpus,arrival_s,job,vc\nPass,9,1,2,0,a\n\nPass,9,1,3,1,a\n")
-    )
-    assert rows == [
-        TraceJob(f"a/{job}", arrival * SECOND, 1, 9 * SECOND, "a") for job, arrival in ((0, 2), (1, 3))
-    ]
-
-
-def test_virtual_clusters_have_clocks_of_their_own(write: Callable[[str], Path]) -> None:
-    rows = read_philly(write(PHILLY + "a,0,50,1,9\nb,0,0,1,9\na,1,60,1,9\n"))
-    assert [app.name for app in single_apps(rows)] == ["b/0", "a/0", "a/1"]
-
-
-@pytest.mark.parametrize(
-    ("read", "text", "said"),
-    [
-        (read_philly, "", "line 1: expected a header with vc,job"),
-        (read_philly, "vc,job,arrival_s,num_gpus\n", "missing: duration_s"),
-        (read_philly, PHILLY, "expected at least one row"),
-        (read_philly, PHILLY + "a,0,0,1\n", "line 2: expected 5 cells"),
-        (read_philly, PHILLY + ",0,0,1,9\n", "line 2, vc: expected a name"),
-        (read_philly, PHILLY + "a,0,0,0,9\n", "line 2, num_gpus: expected a whole number of at least 1"),
-        (read_philly, PHILLY + "a,0,0,1.5,9\n", "num_gpus: expected a whole number"),
-        (read_philly, PHILLY + "a,0,-1,1,9\n", "line 2, arrival_s: expected seconds, at least 0"),
-        (read_philly, PHILLY + "a,0,nan,1,9\n", "arrival_s: expected seconds"),
-        (read_philly, PHILLY + "a,0,0,1,0\n", "duration_s: expected seconds above 0"),
-        (read_philly, PHILLY + "a,0,0,1,1e99\n", "at most 3650 days"),
-        (read_philly, PHILLY + "a,0,5,1,9\nb,0,9,1,9\na,1,4,1,9\n", "line 4: expected times in rising order"),
-        (read_shockwave, SHOCKWAVE + "0,0,1,LM,10,gnss,9,5,12\n", "did you mean 'gns'"),
-        (read_shockwave, SHOCKWAVE + "0,9,1,LM,1,gns,9,5,1\n1,8,1,LM,1,gns,9,5,1\n", "rising order"),
-        (read_tiresias, TIRESIAS + "0,1,x,606,vgg19,164\n", "line 2, submit_time: expected seconds"),
-    ],
-)
-def test_errors_name_line_and_column(
-    read: Callable[[Path], list[Any]], text: str, said: str, write: Callable[[str], Path]
-) -> None:
-    path = write(text)
-    with pytest.raises(InputError) as caught:
-        read(path)
-    assert str(caught.value).startswith(str(path))
-    assert said in str(caught.value)
-
-
-def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
-    (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match="UTF-8"):
-        read_philly(tmp_path / "binary.csv")
-    with pytest.raises(InputError, match="No such file"):
-        read_philly(tmp_path / "absent.csv")
-
-
-def test_a_recorded_job_is_an_app_whose_gang_is_whole() -> None:
-    job = TraceJob("job 3", 7 * SECOND, 4, 10 * SECOND, model="LM", iterations=5)
-    (app,) = single_apps([job])
-    assert (app.arrival, app.work, model_of(app)) == (7 * SECOND, 40 * SECOND, "LM")
-    (drawn,) = app.jobs
-    assert (drawn.least, drawn.most, task(drawn), drawn.iterations) == (4, 4, 10 * SECOND, 5)
-
-
-def test_philly_is_as_described() -> None:
-    jobs = read_philly(recorded("philly_vc_jobs.csv"))
-    durations = [job.duration // SECOND for job in jobs]
-    assert len(jobs) == 15_264
-    assert len({job.team for job in jobs}) == 15
-    sizes = Counter(job.gpus for job in jobs)
-    assert [sizes[gpus] for gpus in (1, 2, 4, 8)] == [10_480, 463, 2_044, 1_916]
-    assert sum(sizes.values()) - sum(sizes[gpus] for gpus in (1, 2, 4, 8)) == 361
-    assert max(sizes) == 64
-    assert median(durations) == 16_727
-    assert sum(durations) / len(durations) == pytest.approx(133_241, abs=1)
-    assert min(durations) == 1_200
-    assert max(durations) == pytest.approx(60 * 86_400, rel=0.01)
-    assert sum(job.duration * job.gpus for job in jobs) / HOUR == pytest.approx(1.74e6, rel=0.005)
-    example = next(job for job in jobs if job.name == "ee9e8c/539")
-    assert (example.gpus, example.duration) == (8, (74 + 193_182) * SECOND)
-
-
-def test_shockwave_is_as_described() -> None:
-    jobs = read_shockwave(recorded("shockwave_120jobs_32gpus.csv"))
-    reference = json.loads(recorded("reference_120jobs_32gpus.json").read_text())
-    hours = {run["gpu_hours"] for name, run in reference.items() if name.startswith("shockwave_120")}
-    assert len(jobs) == 120
-    assert [sum(job.duration * job.gpus for job in jobs) / HOUR] == pytest.approx(list(hours), abs=0.01)
-    assert max(job.duration for job in jobs) == pytest.approx(17_235 * SECOND, abs=SECOND)
-    assert jobs[-1].arrival == 5_011 * SECOND
-
-
-def test_tiresias_is_as_described() -> None:
-    jobs = read_tiresias(recorded("tiresias_60_job.csv"))
-    assert len(jobs) == 60
-    assert max(job.duration * job.gpus for job in jobs) == 2_440 * SECOND
-
-
-@pytest.mark.parametrize("network", ["k80", "p100", "v100"])
-@pytest.mark.parametrize(
-    ("model", "as_named"), [("LangModel", "LM"), ("Transformer", "Transformer"), ("ResNet50", "ResNet-50")]
-)
-def test_slowdowns_of_gavel_are_medians_of_what_it_measured(network: str, model: str, as_named: str) -> None:
-    with recorded("gavel_consolidation_slowdown.csv").open() as file:
-        rows = list(csv.DictReader(file))
-    assert len(rows) == 165
-    names = ("steps_per_s_consolidated", "steps_per_s_unconsolidated")
-    rates = [
-        [float(row[name]) for name in names]
-        for row in rows
-        if (row["gpu_type"], row["model"]) == (network, as_named)
-    ]
-    found = [max(1.0, together / spread) for together, spread in rates]  # less than 1 is noise
-    assert models.SLOWDOWNS[model, network][Spread.RACK] == pytest.approx(median(found), abs=0.001)
-
-
-def test_every_model_has_a_slowdown_on_every_network() -> None:
-    networks = ("k80", "p100", "v100", "fast")
-    assert set(models.SLOWDOWNS) == {(model, network) for model in models.MODELS for network in networks}
-    for entry in models.SLOWDOWNS.values():
-        assert list(entry) == list(Spread)
-        assert list(entry.values()) == sorted(entry.values())
-        assert entry[Spread.SLOT] == 1
-    assert models.SLOWDOWNS["VGG16", "k80"][Spread.RACK] == pytest.approx(103.6 / 80.4, abs=0.002)
-    assert list(models.SLOWDOWNS["GNMT", "k80"].values()) == pytest.approx([1, 1, 1.1, 1.3])
-
-
-def test_shares_and_networks_are_checked() -> None:
-    with pytest.raises(InputError, match="models are network-intensive"):
-        sweeps.parametric(network_share=0.5, network="fast")
-    with pytest.raises(InputError, match="from 0 to 1"):
-        sweeps.parametric(network_share=40)
-
-
-# Themis's workload 1
 
 
 def test_workload_1_has_the_facts_of_the_paper() -> None:
@@ -326,81 +148,6 @@ def shape(app: DrawnApp) -> tuple[int, list[tuple[int, int]]]:
     return app.arrival, [(job.work, job.least) for job in app.jobs]
 
 
-# The same from Philly
-
-
-def burst(vc: str, start: int, jobs: int, gpus: int = 1, first: int = 0) -> list[TraceJob]:
-    return [
-        TraceJob(f"{vc}/{first + place}", (start + place) * SECOND, gpus, (1800 + place) * SECOND, vc)
-        for place in range(jobs)
-    ]
-
-
-def test_a_sweep_ends_with_a_gap_or_other_gpus() -> None:
-    jobs = [*burst("a", 0, 5), *burst("a", 124, 5), *burst("a", 249, 5), *burst("a", 254, 3, gpus=2)]
-    assert [len(sweep) for sweep in sweeps_of(jobs)] == [10, 5, 3]
-
-
-def test_the_weeks_with_most_sweeps_are_laid_over_one_another() -> None:
-    late = 30 * DAY // SECOND
-    a = [*burst("a", 0, 12), *burst("a", late, 10), *burst("a", late + 500, 1), *burst("a", late + 1000, 150)]
-    b = [*burst("b", 40, 9), *burst("b", 2000, 20, gpus=8)]
-    window = best_windows([*b, *a])
-    assert [(sweep[0].team, sweep[0].arrival // SECOND, len(sweep)) for sweep in window.large] == [
-        ("a", 0, 10),
-        ("a", 1000, 100),
-        ("b", 0, 20),
-    ]
-    assert [sweep[0].arrival // SECOND for sweep in window.lone] == [500]
-
-
-def test_only_the_six_clusters_with_most_sweeps_count() -> None:
-    rich = [job for vc in "bcdefg" for start in (0, 1000) for job in burst(vc, start, 10)]
-    large = best_windows([*burst("a", 0, 10), *rich]).large
-    assert {sweep[0].team for sweep in large} == set("bcdefg")
-
-
-def test_apps_from_sweeps_are_clipped_to_two_gpus() -> None:
-    wide = [job for place in range(9) for job in burst("a", place * 1000, 10 + place, gpus=1 + place % 4)]
-    trace = sorted([*wide, *burst("a", 500, 1, gpus=8)], key=lambda job: job.arrival)
-    apps = sweeps.from_philly(trace, apps=10)
-    assert [len(app.jobs) for app in apps] == [10, 1, *range(11, 19)]
-    assert [app.jobs[0].least for app in apps] == [1, 2, 2, 2, 2, 1, 2, 2, 2, 1]
-    assert task(apps[2].jobs[0]) == 1800 * SECOND
-    assert apps[2].arrival == 1000 * SECOND
-    with pytest.raises(InputError, match="expected 18 sweeps and 2 lone jobs"):
-        sweeps.from_philly(trace, apps=20)
-
-
-def test_philly_makes_85_apps() -> None:
-    jobs = read_philly(recorded("philly_vc_jobs.csv"))
-    large = best_windows(jobs).large
-    found = Counter(sweep[0].team for sweep in large)
-    assert found == {"6c71a0": 25, "b436b2": 18, "ed69ec": 18, "6214e9": 14, "11cb48": 9, "0e4a51": 8}
-    parts = sweeps_of([job for job in jobs if job.team == "6c71a0"])
-    assert median(job.duration for part in parts if len(part) >= 10 for job in part) == 10_708 * SECOND
-    known = facts(sweeps.from_philly(jobs))
-    assert known.apps == 85
-    assert known.single_share == pytest.approx(8 / 85)
-    assert known.span_hours <= 14 * 24
-    # Where Philly as it is public differs from the paper's own trace: fewer and shorter jobs.
-    assert known.median_jobs == pytest.approx(29, abs=1)
-    assert known.median_task_hours == pytest.approx(1.5, abs=0.1)
-    assert 2 < known.median_app_gpu_days < 2.5
-
-
-def test_sweeps_of_philly_vary_as_the_drawn_ones_do() -> None:
-    large = best_windows(read_philly(recorded("philly_vc_jobs.csv"))).large
-    logs = [np.log([job.duration for job in sweep]) for sweep in large]
-    assert np.concatenate(logs).std() == pytest.approx(sweeps.TRACE.sigma, abs=0.1)
-    assert np.sqrt(np.mean([log.var() for log in logs])) == pytest.approx(sweeps.TRACE.sigma_inside, abs=0.05)
-    gaps = np.diff(sorted(sweep[0].arrival for sweep in large))
-    assert gaps.std() / gaps.mean() == pytest.approx(sweeps.GAP_VARIATION, abs=0.1)
-
-
-# Workload 2
-
-
 def test_phases_share_the_budget_as_in_the_example() -> None:
     assert successive_halving.iterations_of_phases(4) == [8, 16, 36]
     for jobs in successive_halving.CONFIGURATIONS:
@@ -435,9 +182,6 @@ def test_those_that_go_on_keep_their_iteration_time() -> None:
             assert {iteration(job) for job in later} < {iteration(job) for job in earlier}
             assert len(later) == len(earlier) // 2
     assert counts == {4, 8, 16, 32}
-
-
-# Smaller
 
 
 @pytest.mark.parametrize("kind", [lambda apps: apps, successive_halving.halving])
@@ -477,9 +221,6 @@ def test_stretching_keeps_iterations_whole() -> None:
         scaled([])
 
 
-# Machines
-
-
 def test_machines_are_as_printed() -> None:
     found = {name: Counter(machine.gpus for machine in cluster) for name, cluster in MACHINES.items()}
     assert found["themis-testbed"] == {2: 8, 4: 12}
@@ -495,9 +236,6 @@ def test_racks_of_the_simulator_are_alike() -> None:
     assert {racks[rack, 8] for rack in range(4)} == {4}
     assert {(machine.gpus, machine.slot) for machine in cluster} == {(8, 2), (4, 1), (1, 1)}
     assert machines(((1, 4, 2),), network="") == (Machine(0, 4, 0, 2),)
-
-
-# The cluster level
 
 
 @pytest.mark.parametrize("kind", [lambda apps: apps, successive_halving.halving])
