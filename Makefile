@@ -12,7 +12,7 @@ MODULES := $(wildcard native/*/module.cpp native/gate/bindings/*.cpp)
 # Tests start many processes: what one has compiled, the next need not, nor what nobody imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup serve demo test test-thorough fuzz native-here test-gpu bench-gpu lint format hooks docs docs-serve bench reproduce clean
+.PHONY: setup serve demo test test-thorough fuzz native-here test-gpu bench-gpu lint format stubs hooks docs docs-serve bench reproduce clean
 
 setup: $(READY)
 
@@ -78,6 +78,10 @@ format: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/clang-format -i $(SOURCES)
+
+# What type checkers and editors know of native extensions, from their bindings; a test compares.
+stubs: setup
+	$(BIN)/python native/stubs.py
 
 # Before each commit: what `lint` does, on the files that change.
 hooks: setup

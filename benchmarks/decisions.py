@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # tests.support
+
 from tests.support.decision_times import timed_columns
 
 from _measure import Row, main
@@ -63,10 +68,10 @@ def mode(mean: int, std: int) -> dict[str, str]:
     return {"mean": f"{mean}ms", "std": f"{std}ms"}
 
 
-def counted(found: Scenario) -> npt.NDArray[np.int64]:
+def counted(scenario: Scenario) -> npt.NDArray[np.int64]:
     """Nanoseconds of each decision that sent a batch and found about 1000 requests waiting."""
-    columns = timed_columns(found)
-    waiting = pending(columns, build.arrivals(found).time)
+    columns = timed_columns(scenario)
+    waiting = pending(columns, build.arrivals(scenario).time)
     ns: npt.NDArray[np.int64] = columns["decision_ns"]
     return ns[(waiting >= NEAR[0]) & (waiting <= NEAR[1])]
 

@@ -123,8 +123,8 @@ def query(points: Floats, slopes: Floats) -> float:
 
 def sorting(points: Floats, slopes: Floats) -> float:
     """A queue without a hull: all scores computed and sorted, to find the first of them."""
-    asked = slopes[: max(10, STEPS // len(points))]
-    return timed(lambda: [order[0] for order in orders(points, asked)]) / len(asked) / 1000
+    sampled = slopes[: max(10, STEPS // len(points))]
+    return timed(lambda: [order[0] for order in orders(points, sampled)]) / len(sampled) / 1000
 
 
 def orders(points: Floats, slopes: Floats) -> Iterator[npt.NDArray[np.intp]]:

@@ -54,12 +54,12 @@ def ratio(engine: str, load: Load, requests: int, seed: int) -> float:
         scenario = scenario_of(load, policy, requests, seed)
         setup = build.setup(scenario)
         arrivals = build.arrivals(scenario)
-        made = build.policy(scenario, setup)
+        built = build.policy(scenario, setup)
         began = time.process_time()
         if engine == "native":
-            simulation.simulate(scenario, setup, made, arrivals)
+            simulation.simulate(scenario, setup, built, arrivals)
         else:
-            ready = level.prepared(scenario, setup, made, arrivals, Watching())
+            ready = level.prepared(scenario, setup, built, arrivals, Watching())
             ready.record(simulate(ready.engine, ready.arrivals, ready.world))
         spent[policy] = time.process_time() - began
     return spent["deferred"] / spent["astrarium"]

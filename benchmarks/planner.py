@@ -84,8 +84,8 @@ def planned(policy: str, problem: Problem, judge: Judge | None = None, **paramet
 def rows_of(what: str, values: dict[str, list[float]]) -> list[Row]:
     """The last is ours."""
     *rivals, (_, ours) = values.items()
-    best = max(median(each) for _, each in rivals)
-    rows = [Row(f"{what}: {name}", "in time", each) for name, each in rivals]
+    best = max(median(attained) for _, attained in rivals)
+    rows = [Row(f"{what}: {name}", "in time", attained) for name, attained in rivals]
     return [*rows, Row(f"{what}: planner", "in time", ours, bar=best)]
 
 
@@ -114,8 +114,8 @@ def whole_gpu_times(gpu: GpuTraits, model: ModelTraits, max_batch: int = 64) -> 
 def compared(what: str, problem: Problem, rivals: Sequence[str], repeats: int) -> list[Row]:
     """With Poisson requests; whoever has no share of its own divides the GPU evenly with others at work."""
     draws = [fresh(problem, seed) for seed in range(repeats)]
-    found = {name: planned(name, problem) for name in (*rivals, "planner")}
-    values = {name: [attained(problem, plan, each) for each in draws] for name, plan in found.items()}
+    plans = {name: planned(name, problem) for name in (*rivals, "planner")}
+    values = {name: [attained(problem, plan, requests) for requests in draws] for name, plan in plans.items()}
     return rows_of(what, values)
 
 
@@ -124,8 +124,8 @@ def fresh(problem: Problem, seed: int) -> PlacementRequests:
 
 
 def attained(problem: Problem, plan: Plan, requests: PlacementRequests) -> float:
-    found = evaluate(problem, plan, requests, IgniterInterference(problem), warmup=SECOND)
-    return found.attainment or 0.0
+    evaluation = evaluate(problem, plan, requests, IgniterInterference(problem), warmup=SECOND)
+    return evaluation.attainment or 0.0
 
 
 def in_groups(what: str, case: Case, repeats: int) -> list[Row]:
@@ -146,12 +146,14 @@ def for_the_policy(repeats: int, gpus: int = 6) -> list[Row]:
     problem = msgspec.structs.replace(whole, gpus=whole.gpus[:gpus])
     judge = PlanJudge(scenario, problem, warmup=SECOND)
     draws = [fresh(problem, seed) for seed in range(repeats)]
-    found = {
+    by_policy = {
         "selective-replication": planned("selective-replication", problem),
         "planner without a judge": planned("planner", problem),
         "planner": planned("planner", problem, judge),
     }
-    values = {name: [overall(judge, plan, each) for each in draws] for name, plan in found.items()}
+    values = {
+        name: [overall(judge, plan, requests) for requests in draws] for name, plan in by_policy.items()
+    }
     return rows_of(f"five models for the policy `astrarium`, {gpus} GPUs", values)
 
 
@@ -165,9 +167,9 @@ def costs(repeats: int) -> list[Row]:
     names = v100.models()
     rows = []
     for count, gpus, rate, bar in ((10, 8, 80.0, QUICK), (32, 16, 40.0, LARGE)):
-        asked = [(names[place % len(names)], rate * (1 + place % 5)) for place in range(count)]
+        loads = [(names[place % len(names)], rate * (1 + place % 5)) for place in range(count)]
         slo = 200 * MILLISECOND
-        models = tuple(v100.placed_model(place, name, load, slo) for place, (name, load) in enumerate(asked))
+        models = tuple(v100.placed_model(place, name, load, slo) for place, (name, load) in enumerate(loads))
         problem = Problem(models, v100.v100s(gpus))
         values = [cpu(lambda problem=problem: planned("planner", problem)) for _ in range(min(3, repeats))]
         what = f"planner, {count} models on {gpus} GPUs: CPU"

@@ -40,17 +40,18 @@ class Timed(NamedTuple):
 
 def measure(repeats: int) -> list[Row]:
     fresh = [task(seed) for seed in range(repeats)]
-    found = [timed(lambda one=one: divide(one)) for one in fresh]
+    divisions = [timed(lambda problem=problem: divide(problem)) for problem in fresh]
     rivals = [
-        random_for(one, of.cpu_s, seed) for seed, (one, of) in enumerate(zip(fresh, found, strict=True))
+        random_for(problem, of.cpu_s, seed)
+        for seed, (problem, of) in enumerate(zip(fresh, divisions, strict=True))
     ]
-    rows = described(f"{MODELS} models over {PARTS}", found, BAR) + described("random search", rivals)
+    rows = described(f"{MODELS} models over {PARTS}", divisions, BAR) + described("random search", rivals)
     for what, limits in (("20 models", Limits(moved=20)), ("5 % of the load", Limits(moved_load=0.05))):
         changed = [
-            an_hour_later(one, of.division, limits, seed)
-            for seed, one, of in zip(range(repeats), fresh, found, strict=True)
+            an_hour_later(problem, of.division, limits, seed)
+            for seed, problem, of in zip(range(repeats), fresh, divisions, strict=True)
         ]
-        later = [timed(lambda one=one: divide(one)) for one in changed]
+        later = [timed(lambda problem=problem: divide(problem)) for problem in changed]
         rows += described(f"an hour later, {what} may move", later, BAR)
     return rows
 
@@ -85,17 +86,17 @@ def an_hour_later(before: Subclusters, division: Division, limits: Limits, seed:
     return Subclusters(members, before.parts, limits)
 
 
-def random_for(one: Subclusters, cpu_s: float, seed: int) -> Timed:
+def random_for(problem: Subclusters, cpu_s: float, seed: int) -> Timed:
     """As many draws as fit in that time, judged by a first few."""
     sample = 500
-    pace = timed(lambda: draw(one, sample, seed)).cpu_s / sample
-    return timed(lambda: draw(one, max(1, int(cpu_s / pace)), seed))
+    pace = timed(lambda: draw(problem, sample, seed)).cpu_s / sample
+    return timed(lambda: draw(problem, max(1, int(cpu_s / pace)), seed))
 
 
-def draw(one: Subclusters, tries: int, seed: int) -> Division:
-    found = random_search(one, tries, stream(seed, "random search"))
-    assert found is not None  # nothing is limited
-    return found
+def draw(problem: Subclusters, tries: int, seed: int) -> Division:
+    division = random_search(problem, tries, stream(seed, "random search"))
+    assert division is not None  # nothing is limited
+    return division
 
 
 def timed(work: Callable[[], Division]) -> Timed:

@@ -29,8 +29,8 @@ def agents(workload: int, held: int, seed: int) -> tuple[list[FreeMachine], list
     now = BIDDERS * LEASE
     drawn = list(sweeps.parametric(seed + 1))
     drawn = list(successive_halving.halving(tuple(drawn), seed + 1)) if workload == 2 else drawn
-    for number, each in enumerate(rng.sample(drawn, BIDDERS)):
-        app = msgspec.structs.replace(msgspec.convert(each, App, from_attributes=True), id=number)
+    for number, drawn_app in enumerate(rng.sample(drawn, BIDDERS)):
+        app = msgspec.structs.replace(msgspec.convert(drawn_app, App, from_attributes=True), id=number)
         state.apply(number * LEASE, AppArrived(app))
     for gpu in rng.sample(sorted(state.free), held):
         state.commit(now, Grant(rng.randrange(BIDDERS), (gpu,), now + LEASE))
@@ -42,7 +42,7 @@ def agents(workload: int, held: int, seed: int) -> tuple[list[FreeMachine], list
 
 
 def cluster() -> ClusterState:
-    known = {key: dict(each) for key, each in SLOWDOWNS.items()}
+    known = {key: dict(slowdown) for key, slowdown in SLOWDOWNS.items()}
     state = ClusterState(Slowdowns(known))
     for machine in MACHINES["themis-simulator"]:
         state.apply(0, MachineJoined(machine))

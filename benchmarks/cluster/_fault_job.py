@@ -219,8 +219,8 @@ def elsewhere() -> int:
 
 
 ATTACKS: dict[str, Callable[[], int]] = {
-    each.__name__: each
-    for each in (
+    attack.__name__: attack
+    for attack in (
         links,
         pipes,
         sparse,

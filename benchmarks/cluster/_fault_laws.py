@@ -66,18 +66,21 @@ def in_the_store(home: Path, apps: Sequence[FaultApp]) -> Iterator[tuple[str, in
     yield "forged outcomes that were believed", sum(outcome != "failed" for outcome in forged)
     wrong = sum(finished.get(name, 0) != (outcome == "finished") for name, outcome in ended.items())
     yield "apps with a finished run too many or too few", wrong
-    yield "leases and runs left open", sum(len(query(home, OPEN.format(each))) for each in ("leases", "runs"))
+    yield (
+        "leases and runs left open",
+        sum(len(query(home, OPEN.format(table))) for table in ("leases", "runs")),
+    )
     yield "GPUs leased twice at a time", len(query(home, TWICE))
 
 
 def state(folder: Path) -> Seen:
     """Return when everything in a folder was read and changed, and how large it is."""
-    found = {}
+    states = {}
     for path in (folder, *folder.rglob("*")):
         seen = path.lstat()
         times = () if path.is_dir() else (seen.st_atime_ns,)  # this is how folders are looked at
-        found[str(path)] = (seen.st_mtime_ns, seen.st_ctime_ns, seen.st_size, *times)
-    return found
+        states[str(path)] = (seen.st_mtime_ns, seen.st_ctime_ns, seen.st_size, *times)
+    return states
 
 
 def in_the_folders(place: Path, jobs: Path, token: bytes) -> Iterator[tuple[str, int]]:
@@ -114,14 +117,14 @@ def expected(app: FaultApp) -> Any:
 
 def _result(jobs: Path, app: FaultApp) -> Any:
     """Return the result of the last run that has one."""
-    found = list(jobs.glob(f"apps/*-{app.name}/job-0/run-*/result.json"))
-    last = max(found, key=lambda path: int(path.parent.name.partition("-")[2]), default=None)
+    results = list(jobs.glob(f"apps/*-{app.name}/job-0/run-*/result.json"))
+    last = max(results, key=lambda path: int(path.parent.name.partition("-")[2]), default=None)
     return json.loads(last.read_text()) if last is not None else None
 
 
 def by_the_jobs(place: Path) -> Iterator[tuple[str, int]]:
-    for name, told in (("met", "jobs that met another on a GPU"), ("could", "forbidden things that worked")):
-        yield told, sum(len(noted(place, user, name)) for user in USERS)
+    for name, what in (("met", "jobs that met another on a GPU"), ("could", "forbidden things that worked")):
+        yield what, sum(len(noted(place, user, name)) for user in USERS)
 
 
 def noted(place: Path, user: int, name: str) -> list[str]:
@@ -131,12 +134,12 @@ def noted(place: Path, user: int, name: str) -> list[str]:
 
 def left_over() -> dict[int, str]:
     """Return processes of the users, and their command lines."""
-    found = {}
+    processes = {}
     for path in Path("/proc").glob("[0-9]*"):
         try:
             ids = next(line for line in (path / "status").read_text().splitlines() if line.startswith("Uid:"))
             if int(ids.split()[1]) in (*USERS, STRANGER):
-                found[int(path.name)] = (path / "cmdline").read_text().replace("\0", " ").strip()
+                processes[int(path.name)] = (path / "cmdline").read_text().replace("\0", " ").strip()
         except OSError:
             continue
-    return found
+    return processes

@@ -25,28 +25,41 @@ IDLE = 300  # connections at once
 STRANGERS = 100  # connections at once
 
 
+class Poll(NamedTuple):
+    at: float  # by the monotonic clock, as the client asked for the status
+    took: float  # seconds until the answer
+
+
+class LogsRead(NamedTuple):
+    """What a user has read of the logs of its own apps, and whether it was refused those of others."""
+
+    size: int  # bytes
+    leaked: int  # pieces with words of a guarded file
+    refused: bool
+
+
 class Child(NamedTuple):
-    """A process of a user, and a file without a name in which it tells something, a line each."""
+    """A process of a user, and a file without a name to which it writes its results, a line each."""
 
     process: int
     file: int
 
-    def told(self) -> list[Any]:
-        """Wait for its end, and return what it has told."""
+    def results(self) -> list[Any]:
+        """Wait for its end, and return what it has written."""
         os.waitpid(self.process, 0)
-        return self.told_so_far()
+        return self.results_so_far()
 
-    def told_so_far(self) -> list[Any]:
+    def results_so_far(self) -> list[Any]:
         words = os.pread(self.file, os.fstat(self.file).st_size, 0)
         return [json.loads(line) for line in words.splitlines()]
 
     def end(self) -> list[Any]:
         os.kill(self.process, signal.SIGKILL)
-        return self.told()
+        return self.results()
 
 
 def as_user(user: int, do: Callable[[Callable[[Any], None]], None]) -> Child:
-    """Have a function run in a process of a user; what it hands to its argument is told, a line each."""
+    """Have a function run in a process of a user; what it hands to its argument is kept, a line each."""
     parent = os.getpid()
     file = os.memfd_create("told", os.MFD_CLOEXEC)
     child = os.fork()
@@ -67,7 +80,7 @@ def _write(file: int, words: Any) -> None:
 
 
 @contextlib.contextmanager
-def asked(home: Path) -> Any:
+def client_of(home: Path) -> Any:
     """Hand out a connection to the arbiter, as soon as one answers."""
     while (client := unix_client(home)) is None:
         time.sleep(0.1)
@@ -89,7 +102,7 @@ def submit(home: Path, bodies: Sequence[dict[str, Any]], pause: float, tell: Cal
 def _submitted(home: Path, body: dict[str, Any]) -> str | None:
     """Return "accepted", why an app was refused, or None: the arbiter has died meanwhile."""
     try:
-        with asked(home) as client:
+        with client_of(home) as client:
             answer: str | None = client.send("app", body, 20.0)
     except (AstrariumError, OSError):
         return None
@@ -100,7 +113,7 @@ def _submitted(home: Path, body: dict[str, Any]) -> str | None:
 def poll(home: Path, tell: Callable[[Any], None]) -> None:
     """Ask for the status again and again, and tell when that was and how long the answer took."""
     while True:
-        with contextlib.suppress(AstrariumError, OSError), asked(home) as client:
+        with contextlib.suppress(AstrariumError, OSError), client_of(home) as client:
             at = time.monotonic()
             client.status()
             tell([at, time.monotonic() - at])
@@ -110,13 +123,17 @@ def poll(home: Path, tell: Callable[[Any], None]) -> None:
 def flood(home: Path, count: int, words: bytes, tell: Callable[[Any], None]) -> None:
     """Hold so many connections that say nothing more than this, and let go of them, again and again."""
     while True:
-        with asked(home):
+        with client_of(home):
             pass  # there is an arbiter
-        held = [each for each in (_connected(home, words) for _ in range(count)) if each is not None]
+        held = [
+            connection
+            for connection in (_connected(home, words) for _ in range(count))
+            if connection is not None
+        ]
         tell(len(held))
         time.sleep(8)
-        for each in held:
-            each.close()
+        for connection in held:
+            connection.close()
         time.sleep(4)
 
 
@@ -137,15 +154,15 @@ def read_logs(
 ) -> None:
     """Tell how many bytes the logs of our apps have, in how many of them the token stands, and whether those
     of an app of the other team were refused."""
-    size = found = 0
-    with asked(home) as client:
+    size = leaked = 0
+    with client_of(home) as client:
         for app in apps:
             before = b""
             for piece in client.logs(app, {})[1]:
                 size = size + len(piece.body)
-                found = found + (token in before + piece.body)
+                leaked = leaked + (token in before + piece.body)
                 before = piece.body[-len(token) :]
-        tell([size, found, _refused(client, others)])
+        tell([size, leaked, _refused(client, others)])
 
 
 def _refused(client: Client, app: str) -> bool:

@@ -41,8 +41,8 @@ def shockwave(gpus: int, jobs: int) -> Iterator[tuple[Time, Event]]:
 
 
 def philly(gpus: int, jobs: int) -> Iterator[tuple[Time, Event]]:
-    found = sorted((job.arrival, job.name, job) for job in read_trace(PHILLY, "philly"))
-    fitting = [job for _, _, job in found if job.gpus <= gpus][:jobs]
+    jobs_by_arrival = sorted((job.arrival, job.name, job) for job in read_trace(PHILLY, "philly"))
+    fitting = [job for _, _, job in jobs_by_arrival if job.gpus <= gpus][:jobs]
     for number, job in enumerate(fitting):
         yield job.arrival, AppArrived(single(number, job.name, job.duration, job.gpus))
 

@@ -67,7 +67,7 @@ def measure(repeats: int) -> list[Row]:
 
 def of_agents(workload: int, held: int, repeats: int) -> Iterator[Row]:
     what = f"256 GPUs, 17 agents of workload {workload} that hold {held}"
-    return told(what, [timed(*agents(workload, held, seed)) for seed in range(repeats)])
+    return timing_rows(what, [timed(*agents(workload, held, seed)) for seed in range(repeats)])
 
 
 def plain(case: Case) -> bool:
@@ -75,13 +75,15 @@ def plain(case: Case) -> bool:
 
 
 def rows(case: Case, repeats: int) -> Iterator[Row]:
-    return told(case.what, [timed(*drawn(case, seed)) for seed in range(repeats)])
+    return timing_rows(case.what, [timed(*drawn(case, seed)) for seed in range(repeats)])
 
 
-def told(what: str, found: Sequence[tuple[AuctionResult, float]]) -> Iterator[Row]:
-    yield Row(f"auction, {what}: CPU", "ms", [took for _, took in found], bar=BAR, less_is_better=True)
-    yield Row(f"auction, {what}: solved to the end", "", [sum(each.exact for each, _ in found) / len(found)])
-    yield Row(f"auction, {what}: gap", "", [each.gap for each, _ in found])
+def timing_rows(what: str, timings: Sequence[tuple[AuctionResult, float]]) -> Iterator[Row]:
+    yield Row(f"auction, {what}: CPU", "ms", [took for _, took in timings], bar=BAR, less_is_better=True)
+    yield Row(
+        f"auction, {what}: solved to the end", "", [sum(result.exact for result, _ in timings) / len(timings)]
+    )
+    yield Row(f"auction, {what}: gap", "", [result.gap for result, _ in timings])
 
 
 def timed(goods: list[FreeMachine], bids: list[Bid]) -> tuple[AuctionResult, float]:
@@ -125,7 +127,7 @@ def bid(rng: Random, bidder: int, case: Case, goods: Sequence[FreeMachine]) -> B
     )
     options = list(patterns(app, case.sizes, sum(case.free)))
     if case.places:
-        options += [each for option in options for each in placed(rng, option, app, goods)]
+        options += [larger for option in options for larger in placed(rng, option, app, goods)]
     return Bid(bidder, app.rho(0, app.slowdown), tuple(options))
 
 

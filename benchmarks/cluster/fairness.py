@@ -33,7 +33,7 @@ from astrarium_papers.themis._workloads import TESTBED_LOAD, on_testbed
 RIVALS = ["gandiva", "tiresias", "optimus", "slaq", "srtf", "srsf"]
 
 
-class Found(NamedTuple):
+class Outcome(NamedTuple):
     """Of one run: rho of all apps, the least first, and what it took."""
 
     share: list[float]
@@ -46,42 +46,42 @@ class Found(NamedTuple):
 
 
 def main() -> None:
-    given = _arguments()
+    options = _arguments()
     print(
         f"{'policy':28} {'worst share (spread)':>24} {'p90':>6} {'median':>7} {'worst eq. 1 (spread)':>24}"
         f" {'worst demand (spread)':>24}"
         f" {'GPU-h':>6} {'life h':>7} {'mean h':>7} {'apps':>5}"
     )
-    for policy in given.policy or ["themis", *RIVALS]:
-        found = [played(policy, workload(given, seed), given) for seed in range(1, given.seeds + 1)]
-        print(_line(policy, found), flush=True)
-        for seed, each in enumerate(found if given.each else (), start=1):
-            print(_line(f"  seed {seed}", [each]), flush=True)
+    for policy in options.policy or ["themis", *RIVALS]:
+        outcomes = [played(policy, workload(options, seed), options) for seed in range(1, options.seeds + 1)]
+        print(_line(policy, outcomes), flush=True)
+        for seed, outcome in enumerate(outcomes if options.each else (), start=1):
+            print(_line(f"  seed {seed}", [outcome]), flush=True)
 
 
-def workload(given: argparse.Namespace, seed: int) -> tuple[DrawnApp, ...]:
-    if given.setting == "testbed":
-        load = given.load or TESTBED_LOAD
-        return on_testbed(given.workload, seed, given.apps, load, network=given.network)
-    sizes = sweeps.TRACED if given.setting == "trace" else sweeps.TRACE
-    drawn = sweeps.parametric(seed, given.apps, network=given.network, sizes=sizes)
-    drawn = successive_halving.halving(drawn, seed) if given.workload == 2 else drawn
-    return scaled(drawn, given.hours * given.apps / sweeps.APPS, given.load or 50.0)
+def workload(options: argparse.Namespace, seed: int) -> tuple[DrawnApp, ...]:
+    if options.setting == "testbed":
+        load = options.load or TESTBED_LOAD
+        return on_testbed(options.workload, seed, options.apps, load, network=options.network)
+    sizes = sweeps.TRACED if options.setting == "trace" else sweeps.TRACE
+    drawn = sweeps.parametric(seed, options.apps, network=options.network, sizes=sizes)
+    drawn = successive_halving.halving(drawn, seed) if options.workload == 2 else drawn
+    return scaled(drawn, options.hours * options.apps / sweeps.APPS, options.load or 50.0)
 
 
-def played(named: str, apps: Sequence[DrawnApp], given: argparse.Namespace) -> Found:
+def played(named: str, apps: Sequence[DrawnApp], options: argparse.Namespace) -> Outcome:
     events: list[tuple[Time, Event]] = [
-        (0, MachineJoined(msgspec.structs.replace(machine, network=given.network)))
+        (0, MachineJoined(msgspec.structs.replace(machine, network=options.network)))
         for machine in MACHINES["themis-testbed"]
     ]
     events += [(app.arrival, AppArrived(msgspec.convert(app, App, from_attributes=True))) for app in apps]
     state = ClusterState(_slowdowns())
-    engine = Engine(state, Arbiter(_policy(named, given.scattered)))
+    engine = Engine(state, Arbiter(_policy(named, options.scattered)))
     simulate(engine, events, ClusterWorld(_slowdowns()))
     rows = list(state.ledger.rows.values())
     size = state.floor.size
     lives = [row.ended - row.arrived for row in rows]
-    return Found(
+    return Outcome(
         _rhos(rows, size, "share"),
         _rhos(rows, size, "equation-1"),
         _rhos(rows, size, "demand"),
@@ -93,10 +93,10 @@ def played(named: str, apps: Sequence[DrawnApp], given: argparse.Namespace) -> F
 
 
 def _policy(named: str, scattered: bool) -> Any:
-    made = chosen(cluster_policies, parse_choice(named))
-    if scattered and isinstance(made, Leased):
-        made.pick = _anywhere  # type: ignore[method-assign]
-    return made
+    policy = chosen(cluster_policies, parse_choice(named))
+    if scattered and isinstance(policy, Leased):
+        policy.pick = _anywhere  # type: ignore[method-assign]
+    return policy
 
 
 def _anywhere(now: Time, row: AppRow, count: int, offer: Any) -> list[int]:
@@ -108,7 +108,7 @@ def _anywhere(now: Time, row: AppRow, count: int, offer: Any) -> list[int]:
 
 
 def _slowdowns() -> Slowdowns:
-    known = {key: dict(found) for key, found in SLOWDOWNS.items()}
+    known = {key: dict(slowdown) for key, slowdown in SLOWDOWNS.items()}
     return Slowdowns(known)
 
 
@@ -116,16 +116,17 @@ def _rhos(rows: Sequence[AppRow], size: int, definition: Definition) -> list[flo
     return sorted(rho(row.ended - row.arrived, row.app, size, row.contention, definition) for row in rows)
 
 
-def _line(policy: str, found: Sequence[Found]) -> str:
-    p90 = median(each.share[int(0.9 * len(each.share))] for each in found)
-    middle = median(median(each.share) for each in found)
-    share, equation_1, demand = ([each[kind][-1] for each in found] for kind in range(3))
+def _line(policy: str, outcomes: Sequence[Outcome]) -> str:
+    p90 = median(outcome.share[int(0.9 * len(outcome.share))] for outcome in outcomes)
+    middle = median(median(outcome.share) for outcome in outcomes)
+    share, equation_1, demand = ([outcome[kind][-1] for outcome in outcomes] for kind in range(3))
     return (
         f"{policy:28} {_spread(share):>24} {p90:6.2f} {middle:7.2f} {_spread(equation_1):>24}"
         f" {_spread(demand):>24}"
-        f" {mean(each.gpu_hours for each in found):6.0f}"
-        f" {median(each.life for each in found):7.2f} {mean(each.mean for each in found):7.2f}"
-        f" {mean(each.apps for each in found):5.1f}"
+        f" {mean(outcome.gpu_hours for outcome in outcomes):6.0f}"
+        f" {median(outcome.life for outcome in outcomes):7.2f}"
+        f" {mean(outcome.mean for outcome in outcomes):7.2f}"
+        f" {mean(outcome.apps for outcome in outcomes):5.1f}"
     )
 
 

@@ -82,7 +82,7 @@ def rows(cases: Sequence[Case], repeats: int) -> list[Row]:
     for _ in range(repeats):
         for case in cases:
             costs[case].append(_cost(case))
-    return [row for case, own in costs.items() for row in _told(case, own)]
+    return [row for case, own in costs.items() for row in _rows_of(case, own)]
 
 
 def _cost(case: Case) -> Cost:
@@ -93,7 +93,7 @@ def _cost(case: Case) -> Cost:
     return cost
 
 
-def _told(case: Case, costs: Sequence[Cost]) -> list[Row]:
+def _rows_of(case: Case, costs: Sequence[Cost]) -> list[Row]:
     label = f"cluster, {case.what}, {case.policy}"
     return [
         Row(f"{label}: CPU", "s", [cost.cpu_s for cost in costs], case.bar, less_is_better=True),

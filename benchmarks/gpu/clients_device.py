@@ -42,15 +42,15 @@ def read_order(kind: type[T], words: list[str]) -> T:
     if not words:
         raise ValueError("go: expected the seconds of the window")
     known = {field.name: type(field.default) for field in fields(kind)}  # type: ignore[arg-type]
-    given = {"seconds": number(float, "seconds", words[0])}
+    values = {"seconds": number(float, "seconds", words[0])}
     for word in words[1:]:
         name, _, value = word.partition("=")
         if name not in known:
             raise ValueError(f"{name}: expected one of {', '.join(known)}")
-        given[name] = number(known[name], name, value)
-    if given["seconds"] <= 0:
+        values[name] = number(known[name], name, value)
+    if values["seconds"] <= 0:
         raise ValueError(f"seconds: expected more than 0 (got {words[0]})")
-    return kind(**given)
+    return kind(**values)
 
 
 def number(kind: type, name: str, text: str) -> Any:

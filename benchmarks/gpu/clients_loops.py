@@ -104,8 +104,8 @@ class Loop:
     @property
     def facts(self) -> dict[str, Any]:
         shown = self._options
-        made = {"kind": shown.kind, "model": shown.model, "batch": shown.batch}
-        return {**made, "memory_gib": memory_gib(shown.device)}
+        model_facts = {"kind": shown.kind, "model": shown.model, "batch": shown.batch}
+        return {**model_facts, "memory_gib": memory_gib(shown.device)}
 
     def go(self, words: list[str]) -> dict[str, Any]:
         window = read_order(LoopWindow, words)

@@ -69,10 +69,10 @@ def replayed(trace: list[float], seed: int) -> Iterator[float]:
 def read_trace(path: Path, stream: str = "") -> list[float]:
     """`{"arrivals_ms": [...]}`, or several lists by name: one of these streams, or all of them merged."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))["arrivals_ms"]
+        arrivals = json.loads(path.read_text(encoding="utf-8"))["arrivals_ms"]
     except (OSError, ValueError, KeyError, TypeError) as problem:
         raise ValueError(f"trace {path}: expected JSON with arrivals_ms ({problem})") from problem
-    streams = found if isinstance(found, dict) else {"": found}
+    streams = arrivals if isinstance(arrivals, dict) else {"": arrivals}
     if stream and stream not in streams:
         raise ValueError(f"trace {path}: expected a stream of {', '.join(streams)} (got {stream!r})")
     times = streams[stream] if stream else [time for part in streams.values() for time in part]
@@ -205,10 +205,10 @@ class Server:
             gc.enable()
 
     def _report(self, window: ServeWindow, rate: float, served: Served) -> dict[str, Any]:
-        asked = {"rate": rate, "arrivals": "closed" if self._options.closed else window.arrivals}
+        offered = {"rate": rate, "arrivals": "closed" if self._options.closed else window.arrivals}
         return {
             **self.facts,
-            **asked,
+            **offered,
             "seed": window.seed,
             "seconds": window.seconds,
             "count": len(served.services),

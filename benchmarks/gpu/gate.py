@@ -98,13 +98,13 @@ class Cell:
 
 def read_specs(kind: str, text: str, options: Sequence[str] = ()) -> list[Spec]:
     """`model:batch,model:batch`"""
-    found = []
+    specs = []
     for word in text.split(","):
         model, _, batch = word.strip().partition(":")
         if not model or not batch.isdigit():
             raise ValueError(f"clients: expected model:batch,model:batch (got {word!r})")
-        found.append(Spec(kind, model, int(batch), tuple(options)))
-    return found
+        specs.append(Spec(kind, model, int(batch), tuple(options)))
+    return specs
 
 
 def loads(specs: Sequence[Spec], arrivals: Sequence[str], busy: Sequence[float]) -> list[Load]:
@@ -150,12 +150,12 @@ class Bench:
 
     def _once(self, key: Load | Spec, client: Client, order: str) -> Outcome:
         """Now and then anew: the machine is not the same all the time."""
-        when, found = self._alone.get(key, (-AGAIN, {}))
+        when, outcome = self._alone.get(key, (-AGAIN, {}))
         if self._measured - when >= AGAIN:
             self._policy(NEUTRAL)
-            found = window({client: order}, self._options.seconds, LEAD_S)[client]
-            self._alone[key] = (self._measured, found)
-        return found
+            outcome = window({client: order}, self._options.seconds, LEAD_S)[client]
+            self._alone[key] = (self._measured, outcome)
+        return outcome
 
     def _order(self, load: Load) -> str:
         if load.hp.kind != "serve":
@@ -207,9 +207,9 @@ def planned(options: Any) -> tuple[list[Spec], list[Spec], list[Cell]]:
     be = read_specs(be_kind, options.be or be_default, ["--device", options.device])
     names = options.policies or ["plain" if options.ungated else "astrarium"]
     of = loads(hp, options.arrivals.split(","), [float(share) for share in options.busy.split(",")])
-    found = cells(of, be, [Policy.read(name) for name in names], options.seed)
+    all_cells = cells(of, be, [Policy.read(name) for name in names], options.seed)
     done = {row.key for row in read(options.out)}
-    left = [cell for cell in found if cell.key not in done]
+    left = [cell for cell in all_cells if cell.key not in done]
     return used(hp, [cell.load.hp for cell in left]), used(be, [cell.be for cell in left]), left
 
 

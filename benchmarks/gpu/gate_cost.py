@@ -46,11 +46,11 @@ def compared(case: Case, options: Any) -> tuple[str, str, str, str]:
     plain = {name: value for name, value in under.items() if name.startswith("CUDA_MPS")}
     [server] = read_specs("serve", options.company, ["--device", options.device])
     others = [replace(server, environment=gated.environment("latency", options.board))]
-    made = [replace(case.spec, environment=plain), replace(case.spec, environment=under)]
-    made += others if case.company else []
-    with running(made) as (one, other, *servers):
+    specs = [replace(case.spec, environment=plain), replace(case.spec, environment=under)]
+    specs += others if case.company else []
+    with running(specs) as (plain_client, gated_client, *servers):
         rounds = [
-            [mean_ms(client, options.seconds, servers) for client in (one, other)]
+            [mean_ms(client, options.seconds, servers) for client in (plain_client, gated_client)]
             for _ in range(options.rounds)
         ]
     plain_ms, gate_ms = (statistics.median(times) for times in zip(*rounds, strict=True))

@@ -78,14 +78,14 @@ def parsed(text: str) -> Iterator[Counted]:
 
 
 def compared(workload: str, kernels: list[Counted]) -> tuple[str, ...]:
-    found = Counter[str]()
+    verdicts = Counter[str]()
     by_time = Counter[str]()
     for kernel in kernels:
         verdict = "neither" if kernel.kind == "unknown" else str(kernel.kind == kind_of(kernel.name))
-        found[verdict] += 1
+        verdicts[verdict] += 1
         by_time[verdict] += kernel.time  # type: ignore[assignment]
     decided = by_time["True"] + by_time["False"]
-    counts = (str(len(kernels)), *(str(found[verdict]) for verdict in ("True", "False", "neither")))
+    counts = (str(len(kernels)), *(str(verdicts[verdict]) for verdict in ("True", "False", "neither")))
     return (workload, *counts, f"{by_time['True'] / decided:.0%}" if decided else "-")
 
 
@@ -105,9 +105,9 @@ def main() -> None:
     for purpose in ("inference", "training"):
         for word in filter(None, getattr(options, purpose).split(",")):
             model, batch = word.split(":")
-            found = counted(purpose, model, int(batch))
-            rows.append(compared(f"{model} {purpose} b{batch}", found))
-            all_counted[rows[-1][0]] = found
+            kernels = counted(purpose, model, int(batch))
+            rows.append(compared(f"{model} {purpose} b{batch}", kernels))
+            all_counted[rows[-1][0]] = kernels
     print(aligned(HEADER, rows))
     if options.out:
         options.out.write_text(json.dumps(all_counted))

@@ -90,8 +90,8 @@ def _run(parts: dict[str, Callable[[], list[Row]]], stage: Stage, folder: Path) 
 
 
 def _write(folder: Path, rows: list[Row], facts: dict[str, Any]) -> None:
-    found = [{**asdict(row), "median": row.median, "met": row.met} for row in rows]
-    (folder / "lanes.json").write_text(json.dumps({**facts, "rows": found}, indent=1) + "\n")
+    written = [{**asdict(row), "median": row.median, "met": row.met} for row in rows]
+    (folder / "lanes.json").write_text(json.dumps({**facts, "rows": written}, indent=1) + "\n")
     (folder / "lanes.md").write_text(_table(rows) + "\n")
 
 

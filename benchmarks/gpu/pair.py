@@ -73,7 +73,7 @@ class Row:
         return self.be_shared["per_second"] / self.be_alone["per_second"]
 
     @property
-    def asked(self) -> float:
+    def busy_share(self) -> float:
         """The part of the time that the requests of the window would take, one after the other, alone."""
         alone = self.hp_alone
         return (alone["count"] + alone["unserved"]) * alone["service_ms"] / 1000 / alone["seconds"]
@@ -81,12 +81,12 @@ class Row:
     @property
     def left(self) -> float:
         """What perfect time-sharing would leave to best effort."""
-        return max(0.0, 1 - self.asked) if self.serves else max(0.0, 1 - 1 / self.hp_cost)
+        return max(0.0, 1 - self.busy_share) if self.serves else max(0.0, 1 - 1 / self.hp_cost)
 
     @property
     def total(self) -> float:
         """Both shares of the GPU: above one, sharing did more work than taking turns would."""
-        return (self.asked if self.serves else 1 / self.hp_cost) + self.be_share
+        return (self.busy_share if self.serves else 1 / self.hp_cost) + self.be_share
 
 
 def append(path: Path, row: Row) -> None:
@@ -114,8 +114,8 @@ def settled(rows: Sequence[Row]) -> list[Row]:
     for row in rows:
         by_be.setdefault((row.kinds, row.be), []).append(row.be_alone)
         by_load.setdefault((row.kinds, row.hp, row.arrivals, row.busy), []).append(row.hp_alone)
-    best = {key: max(found, key=lambda outcome: outcome["per_second"]) for key, found in by_be.items()}
-    usual = {key: averaged(distinct(found)) for key, found in by_load.items()}
+    best = {key: max(outcomes, key=lambda outcome: outcome["per_second"]) for key, outcomes in by_be.items()}
+    usual = {key: averaged(distinct(outcomes)) for key, outcomes in by_load.items()}
     loads = [(row.kinds, row.hp, row.arrivals, row.busy) for row in rows]
     return [
         replace(row, be_alone=best[row.kinds, row.be], hp_alone=usual[load])
@@ -171,11 +171,11 @@ def mean(rows: Sequence[Row], of: Callable[[Row], float]) -> float:
     return fmean(map(of, rows))
 
 
-def aligned(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """As Markdown, which is a table on a terminal too."""
-    widths = [max(map(len, column)) for column in zip(header, *lines, strict=True)]
-    bordered = [header, ["-" * width for width in widths], *lines]
-    return "\n".join("| " + " | ".join(map(str.ljust, line, widths)) + " |" for line in bordered)
+    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
+    bordered = [header, ["-" * width for width in widths], *rows]
+    return "\n".join("| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in bordered)
 
 
 PROGRAM = Path(__file__).resolve().parent / "clients.py"
@@ -246,10 +246,10 @@ class Client:
             raise self._failed(f"could not be told {line!r}") from None
 
     def outcome(self, patience_s: float = ANSWER_S) -> dict[str, Any]:
-        found = json.loads(self._line(patience_s, "answer"))
-        if "error" in found:
-            raise self._failed(f"refused: {found['error']}")
-        return found
+        answer = json.loads(self._line(patience_s, "answer"))
+        if "error" in answer:
+            raise self._failed(f"refused: {answer['error']}")
+        return answer
 
     def leave(self) -> None:
         with suppress(ClientFailed, OSError):

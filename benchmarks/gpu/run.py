@@ -53,9 +53,9 @@ def about() -> dict[str, Any]:
 
 def shortened(row: Row) -> dict[str, Any]:
     outcomes = ("hp_alone", "hp_shared", "be_alone", "be_shared")
-    told = {who: {name: getattr(row, who).get(name) for name in SHOWN} for who in outcomes}
+    facts = {who: {name: getattr(row, who).get(name) for name in SHOWN} for who in outcomes}
     derived = {"hp_cost": row.hp_cost, "be_share": row.be_share, "left": row.left, "total": row.total}
-    return {"pair": row.key, **told, **derived}
+    return {"pair": row.key, **facts, **derived}
 
 
 def shown(words: list[str]) -> list[str]:
@@ -74,9 +74,9 @@ def run(part: str, trace: str, scratch: Path) -> dict[str, Any]:
     command = [sys.executable, str(HERE / script), *words]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     print(done.stdout, flush=True)
-    told = {"command": ["benchmarks/gpu/" + script, *shown(words)], "ended": done.returncode}
+    ended = {"command": ["benchmarks/gpu/" + script, *shown(words)], "ended": done.returncode}
     return {
-        **told,
+        **ended,
         "table": done.stdout.splitlines(),
         "pairs": [shortened(row) for row in settled(read(pairs))],
     }
@@ -94,10 +94,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     failed = 0
     for part in options.parts:
         with tempfile.TemporaryDirectory() as scratch:
-            found = {**about(), **run(part, options.trace, Path(scratch))}
-        name = f"{found['date']}-gpu-{part}-{found['gpu'].lower().replace(' ', '-')}.json"
-        (options.out / name).write_text(json.dumps(found, indent=1) + "\n")
-        failed |= found["ended"]
+            result = {**about(), **run(part, options.trace, Path(scratch))}
+        name = f"{result['date']}-gpu-{part}-{result['gpu'].lower().replace(' ', '-')}.json"
+        (options.out / name).write_text(json.dumps(result, indent=1) + "\n")
+        failed |= result["ended"]
     return failed
 
 

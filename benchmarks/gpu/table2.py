@@ -58,13 +58,14 @@ def took(first: Kernel, second: Kernel, streams: tuple[torch.cuda.Stream, torch.
 
 
 def compared(first: Kernel, second: Kernel, repetitions: int) -> tuple[float, float, list[float]]:
-    one = torch.cuda.Stream()
-    other = torch.cuda.Stream()
+    same_stream = torch.cuda.Stream()
+    other_stream = torch.cuda.Stream()
     rounds = [
-        (took(first, second, (one, one)), took(first, second, (one, other))) for _ in range(repetitions)
+        (took(first, second, (same_stream, same_stream)), took(first, second, (same_stream, other_stream)))
+        for _ in range(repetitions)
     ]
     ratios = [sequential / collocated for sequential, collocated in rounds[1:]]  # the first warms up
-    sequential, collocated = (statistics.median(each) for each in zip(*rounds[1:], strict=True))
+    sequential, collocated = (statistics.median(times) for times in zip(*rounds[1:], strict=True))
     return sequential, collocated, sorted(ratios)
 
 
@@ -76,22 +77,22 @@ def main() -> None:
     chosen.add_argument("--repetitions", type=int, default=11)
     chosen.add_argument("--out", type=Path)
     options = chosen.parse_args()
-    found = {}
+    results = {}
     rows = []
     for batch in map(int, options.batches.split(",")):
         kernels = {"Conv2d": convolution(batch), "BN2d": normalization(batch)}
         with torch.inference_mode():
-            for one, other in combinations_with_replacement(kernels, 2):
-                name = f"{one}-{other}"
-                sequential, collocated, ratios = compared(kernels[one], kernels[other], options.repetitions)
-                found[f"{name} b{batch}"] = [sequential, collocated, ratios]
+            for left, right in combinations_with_replacement(kernels, 2):
+                name = f"{left}-{right}"
+                sequential, collocated, ratios = compared(kernels[left], kernels[right], options.repetitions)
+                results[f"{name} b{batch}"] = [sequential, collocated, ratios]
                 spread = f"{ratios[0]:.2f} to {ratios[-1]:.2f}"
                 speedup = f"{sequential / collocated:.2f}"
                 times = (f"{sequential:.3f}", f"{collocated:.3f}")
                 rows.append((f"{name} b{batch}", *times, speedup, spread, f"{PAPER[name]:.2f}"))
     print(aligned(HEADER, rows))
     if options.out:
-        options.out.write_text(json.dumps(found))
+        options.out.write_text(json.dumps(results))
 
 
 if __name__ == "__main__":

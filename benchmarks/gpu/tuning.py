@@ -54,12 +54,14 @@ def main() -> int:
     here = [name for name in WAYS if not (options.pretend and name == LANES)]  # which need a GPU
     runs: dict[str, list[TuningRecord]] = {name: [] for name in options.only or here}
     for repeat in range(options.repeats):
-        for name, found in runs.items():
-            found.append(_run(WAYS[name], options.pretend))
-            _say(f"{repeat + 1}/{options.repeats} {name}: {_seconds(found[-1]):.1f} s, {_facts(found[-1])}")
-    rows = list(_rows({name: found for name, found in runs.items() if all(map(_finished, found))}))
-    for line in (HEADER, *(cells(row) for row in rows)):
-        print("| " + " | ".join(line) + " |")
+        for name, records in runs.items():
+            records.append(_run(WAYS[name], options.pretend))
+            _say(
+                f"{repeat + 1}/{options.repeats} {name}: {_seconds(records[-1]):.1f} s, {_facts(records[-1])}"
+            )
+    rows = list(_rows({name: records for name, records in runs.items() if all(map(_finished, records))}))
+    for row in (HEADER, *(cells(row) for row in rows)):
+        print("| " + " | ".join(row) + " |")
     Path(options.out).write_text(json.dumps(_result(rows, runs), indent=1))
     return 0
 
@@ -84,13 +86,18 @@ def _run(way: dict[str, Any], pretend: bool) -> TuningRecord:
 
 
 def _rows(runs: dict[str, list[TuningRecord]]) -> list[Row]:
-    rows = [Row(f"{name}: makespan", "s", [_seconds(one) for one in found]) for name, found in runs.items()]
-    for name, found in runs.items():
+    rows = [
+        Row(f"{name}: makespan", "s", [_seconds(record) for record in records])
+        for name, records in runs.items()
+    ]
+    for name, records in runs.items():
         if name == ALONE or ALONE not in runs:
             continue
-        gains = [_seconds(alone) / _seconds(one) for alone, one in zip(runs[ALONE], found, strict=True)]
+        gains = [
+            _seconds(alone) / _seconds(record) for alone, record in zip(runs[ALONE], records, strict=True)
+        ]
         rows.append(Row(f"{ALONE} over {name}: makespan", "x", gains, BAR))
-        apart = [_apart(alone, one) for alone, one in zip(runs[ALONE], found, strict=True)]
+        apart = [_apart(alone, record) for alone, record in zip(runs[ALONE], records, strict=True)]
         rows.append(Row(f"{name}: accuracy of a trial against {ALONE}, mean difference", "points", apart))
     if ALONE in runs and len(runs[ALONE]) > 1:
         rows.append(Row(f"{ALONE} against itself", "points", [_apart(*runs[ALONE][:2])]))
@@ -106,11 +113,13 @@ def _finished(record: TuningRecord) -> bool:
 
 
 def _values(record: TuningRecord) -> dict[int, float]:
-    return {each.number: each.value for each in record.candidates if each.value is not None}
+    return {
+        candidate.number: candidate.value for candidate in record.candidates if candidate.value is not None
+    }
 
 
-def _apart(one: TuningRecord, other: TuningRecord) -> float:
-    first = _values(one)
+def _apart(record: TuningRecord, other: TuningRecord) -> float:
+    first = _values(record)
     second = _values(other)
     return 100 * fmean(abs(first[number] - second[number]) for number in first)
 
@@ -118,8 +127,8 @@ def _apart(one: TuningRecord, other: TuningRecord) -> float:
 def _facts(record: TuningRecord) -> str:
     failed = [row.reason for row in record.rows if row.outcome is not Outcome.FINISHED]
     best = record.best[-1].value if record.best else float("nan")
-    said = f"{len(failed)} did not finish: {failed[0][:200]}" if failed else f"best {best:.3f}"
-    return f"{len(record.rows)} trials, utilization {record.utilization():.2f}, {said}"
+    outcome = f"{len(failed)} did not finish: {failed[0][:200]}" if failed else f"best {best:.3f}"
+    return f"{len(record.rows)} trials, utilization {record.utilization():.2f}, {outcome}"
 
 
 def _result(rows: list[Row], runs: dict[str, list[TuningRecord]]) -> dict[str, Any]:
@@ -130,7 +139,7 @@ def _result(rows: list[Row], runs: dict[str, list[TuningRecord]]) -> dict[str, A
         "versions": {"torch": torch.__version__, "python": platform.python_version()},
         "command": "benchmarks/gpu/tuning.py",
         "rows": [asdict(row) | {"median": row.median, "met": row.met} for row in rows],
-        "accuracies": {name: [_values(one) for one in found] for name, found in runs.items()},
+        "accuracies": {name: [_values(record) for record in records] for name, records in runs.items()},
     }
 
 

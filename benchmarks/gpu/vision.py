@@ -170,9 +170,9 @@ class Branches(nn.Module):
 
 def fire(inward: int, squeeze: int, expand: int) -> nn.Module:
     """SqueezeNet's block: narrow, then 1x1 and 3x3 side by side."""
-    one = nn.Sequential(nn.Conv2d(squeeze, expand, 1), nn.ReLU(inplace=True))
+    pointwise = nn.Sequential(nn.Conv2d(squeeze, expand, 1), nn.ReLU(inplace=True))
     three = nn.Sequential(nn.Conv2d(squeeze, expand, 3, padding=1), nn.ReLU(inplace=True))
-    return nn.Sequential(nn.Conv2d(inward, squeeze, 1), nn.ReLU(inplace=True), Branches(one, three))
+    return nn.Sequential(nn.Conv2d(inward, squeeze, 1), nn.ReLU(inplace=True), Branches(pointwise, three))
 
 
 def squeezenet() -> nn.Module:
@@ -197,9 +197,9 @@ def small_pool() -> nn.Module:
 
 def inception(inward: int, widths: tuple[int, int, int, int, int, int]) -> nn.Module:
     """GoogLeNet's block: 1x1, 3x3, 5x5 (as 3x3, like the published weights) and a pooled way."""
-    one, narrow3, wide3, narrow5, wide5, after_pool = widths
+    narrow1, narrow3, wide3, narrow5, wide5, after_pool = widths
     return Branches(
-        nn.Sequential(*relu_conv(inward, one, 1)),
+        nn.Sequential(*relu_conv(inward, narrow1, 1)),
         nn.Sequential(*relu_conv(inward, narrow3, 1), *relu_conv(narrow3, wide3, 3)),
         nn.Sequential(*relu_conv(inward, narrow5, 1), *relu_conv(narrow5, wide5, 3)),
         nn.Sequential(nn.MaxPool2d(3, 1, 1), *relu_conv(inward, after_pool, 1)),

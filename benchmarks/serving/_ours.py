@@ -21,14 +21,14 @@ def metrics(url: str, headers: Mapping[str, str] = MappingProxyType({})) -> dict
     request = urllib.request.Request(f"{url}/metrics", headers=dict(headers))
     with urllib.request.urlopen(request, timeout=10) as reply:
         lines = reply.read().decode().splitlines()
-    found: dict[str, float] = {}
+    values: dict[str, float] = {}
     for match in filter(None, map(LINE.match, lines)):
         name = match[1]
         labels = match[2] or ""
         value = float(match[3])
         for key in (name, *(f"{name}{{{label}}}" for label in labels.split(",") if label)):
-            found[key] = found.get(key, 0.0) + value
-    return found
+            values[key] = values.get(key, 0.0) + value
+    return values
 
 
 def grown(before: dict[str, float], after: dict[str, float]) -> dict[str, float]:
@@ -57,12 +57,12 @@ def command_line(pid: int) -> str:
         return ""
 
 
-def reached(server: Running, gpus: int, given: float | None) -> float:
+def reached(server: Running, gpus: int, known: float | None) -> float:
     """The goodput that shares are taken of: as given, or by a quick search now."""
-    if given:
-        return given
-    found = goodput(server, 300.0 * gpus, Plan(seconds=4.0, tolerance=0.03, repeats=1)).median
-    say(f"goodput with {gpus} GPU{'s' * (gpus > 1)}: about {found:.0f} requests/s")
-    if not found:
+    if known:
+        return known
+    rate = goodput(server, 300.0 * gpus, Plan(seconds=4.0, tolerance=0.03, repeats=1)).median
+    say(f"goodput with {gpus} GPU{'s' * (gpus > 1)}: about {rate:.0f} requests/s")
+    if not rate:
         raise SystemExit("the server has no goodput to measure against; is the machine busy?")
-    return found
+    return rate

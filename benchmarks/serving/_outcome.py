@@ -53,11 +53,11 @@ def table(outcomes: Sequence[Outcome]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    made = Table(*HEADER)
+    shown = Table(*HEADER)
     for outcome in outcomes:
-        made.add_row(*cells(outcome, outcomes), style="bold" if outcome.server == OURS else "")
+        shown.add_row(*cells(outcome, outcomes), style="bold" if outcome.server == OURS else "")
     console = Console()
-    (console if console.is_terminal else Console(width=160)).print(made)
+    (console if console.is_terminal else Console(width=160)).print(shown)
 
 
 def cells(outcome: Outcome, outcomes: Sequence[Outcome]) -> tuple[str, ...]:
@@ -113,10 +113,10 @@ def draw_panel(panel: Any, outcomes: Sequence[Outcome]) -> None:
         in_time = [0.0, *(point.in_time for point in outcome.curve)]
         ours = outcome.server == OURS
         label = f"{outcome.server} ({outcome.goodput:.0f}/s at 99 %)"
-        (line,) = panel.plot(
+        (curve,) = panel.plot(
             offered, in_time, marker="o", markersize=3, linewidth=3 if ours else 1.4, label=label
         )
-        panel.plot([outcome.goodput], [outcome.goodput], marker="*", markersize=12, color=line.get_color())
+        panel.plot([outcome.goodput], [outcome.goodput], marker="*", markersize=12, color=curve.get_color())
     limit = max(point.offered for outcome in outcomes for point in outcome.curve)
     panel.plot([0, limit], [0, limit], color="grey", linewidth=0.8, linestyle=":", label="all in time")
     panel.set_xlabel("offered, requests/s")

@@ -24,9 +24,9 @@ __all__ = ["RESULTS", "ROOT", "Row", "caption", "circumstances", "keep", "number
 def parser(description: str | None) -> argparse.ArgumentParser:
     """SIGTERM ends a benchmark as Ctrl-C does, with everything that it started."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    made = argparse.ArgumentParser(description=description)
-    made.add_argument("--date", type=date.fromisoformat, default=date.today(), help="today unless given")
-    return made
+    flags = argparse.ArgumentParser(description=description)
+    flags.add_argument("--date", type=date.fromisoformat, default=date.today(), help="today unless given")
+    return flags
 
 
 def say(text: str) -> None:

@@ -43,24 +43,26 @@ def main() -> None:
 
 
 def arguments() -> argparse.Namespace:
-    made = parser(__doc__)
-    made.add_argument(
+    flags = parser(__doc__)
+    flags.add_argument(
         "servers", nargs="*", metavar="SERVER", help=f"of {', '.join(SERVERS)}; all unless given"
     )
-    made.add_argument("--gpus", type=int, nargs="+", default=[1, 2], help="1 2 unless given")
-    made.add_argument("--seconds", type=float, default=8.0, help="of each run, 8 unless given")
-    made.add_argument("--repeats", type=int, default=3, help="of each search for the goodput, 3 unless given")
-    made.add_argument(
+    flags.add_argument("--gpus", type=int, nargs="+", default=[1, 2], help="1 2 unless given")
+    flags.add_argument("--seconds", type=float, default=8.0, help="of each run, 8 unless given")
+    flags.add_argument(
+        "--repeats", type=int, default=3, help="of each search for the goodput, 3 unless given"
+    )
+    flags.add_argument(
         "--settings", type=Path, help="results of an earlier run: take its settings, do not tune"
     )
-    made.add_argument(
+    flags.add_argument(
         "--shares", type=float, nargs="+", default=SHARES, help="of a server's goodput, for its curve"
     )
-    made.add_argument("--name", default="serving", help="of the files in results/")
-    options = made.parse_args()
+    flags.add_argument("--name", default="serving", help="of the files in results/")
+    options = flags.parse_args()
     for name in options.servers:
         if name not in SERVERS:
-            made.error(f"there is no server {name!r}; there are {', '.join(SERVERS)}")
+            flags.error(f"there is no server {name!r}; there are {', '.join(SERVERS)}")
     options.servers = options.servers or list(SERVERS)
     options.plan = Plan(seconds=options.seconds, repeats=options.repeats)
     return options
@@ -111,12 +113,12 @@ def outcome(
     peer: Peer, gpus: int, settings: Settings, server: Running, guess: float, options: argparse.Namespace
 ) -> Outcome:
     promised = promise(peer, gpus)  # first: it is cheap, and a failure here costs no finished run
-    found = goodput(server, guess, options.plan)
-    say(f"  goodput {', '.join(f'{rate:.0f}' for rate in found.rates)} requests/s")
-    reach = found.median or guess
+    search = goodput(server, guess, options.plan)
+    say(f"  goodput {', '.join(f'{rate:.0f}' for rate in search.rates)} requests/s")
+    reach = search.median or guess
     runs = [usable(server, share * reach, options.plan, seed=1) for share in options.shares]
     curve = [Point(run.rate / reach, run.rate, run.in_time_rate, run.in_time_share) for run in runs]
-    return Outcome(peer.name, gpus, settings, peer.versions(), found.rates, found.unusable, curve, promised)
+    return Outcome(peer.name, gpus, settings, peer.versions(), search.rates, search.unusable, curve, promised)
 
 
 def promise(peer: Peer, gpus: int) -> float | None:
@@ -136,10 +138,10 @@ def write(facts: dict[str, Any], outcomes: list[Outcome], options: argparse.Name
 
 
 def plain(outcome: Outcome) -> dict[str, Any]:
-    told = asdict(outcome)
-    told["goodput"] = {"median": outcome.goodput, "rates": told.pop("rates")}
-    told["kept_at_twice"] = outcome.kept
-    return told
+    document = asdict(outcome)
+    document["goodput"] = {"median": outcome.goodput, "rates": document.pop("rates")}
+    document["kept_at_twice"] = outcome.kept
+    return document
 
 
 if __name__ == "__main__":

@@ -52,26 +52,26 @@ def main() -> None:
             ("stopped", stop_in_turn),
             ("paused", pause_the_server),
         ):
-            found, windows[name] = disturbed(server, name, cause, 0.7 * goodput, options.apart)
-            rows += found
+            disturbances, windows[name] = disturbed(server, name, cause, 0.7 * goodput, options.apart)
+            rows += disturbances
         rows += overloaded(server, goodput, options.seconds)
         rows += attacks(server, options.attack)
     rows += deadly(options.seconds, gpus=2, rate=150.0)
     facts = circumstances(options.date, load_before)
-    keep("faults", {**facts, "goodput": goodput, "rows": [asdict(one) for one in rows], "windows": windows})
+    keep("faults", {**facts, "goodput": goodput, "rows": [asdict(row) for row in rows], "windows": windows})
     show(rows)
     print(caption(facts))
 
 
 def arguments() -> argparse.Namespace:
-    made = parser(__doc__)
-    made.add_argument("--goodput", type=float, help="requests/s with 4 GPUs; searched for unless given")
-    made.add_argument("--apart", type=float, default=5.0, help="seconds from fault to fault, 5 unless given")
-    made.add_argument(
+    flags = parser(__doc__)
+    flags.add_argument("--goodput", type=float, help="requests/s with 4 GPUs; searched for unless given")
+    flags.add_argument("--apart", type=float, default=5.0, help="seconds from fault to fault, 5 unless given")
+    flags.add_argument(
         "--seconds", type=float, default=15.0, help="of overload, 15 unless given; 60 is what counts"
     )
-    made.add_argument("--attack", type=float, default=8.0, help="seconds of each attack, 8 unless given")
-    return made.parse_args()
+    flags.add_argument("--attack", type=float, default=8.0, help="seconds of each attack, 8 unless given")
+    return flags.parse_args()
 
 
 Cause = Callable[[Running, float], Iterator[Fault]]

@@ -47,18 +47,18 @@ def main() -> None:
             say(f"{share:g} of the goodput: {len(arrivals)} requests ...")
             rows += compared(ours, server, share, arrivals, options.gpus, Path(folder) / f"{share:g}")
     facts = circumstances(options.date, load_before)
-    keep("fidelity", {**facts, "goodput": goodput, "rows": [asdict(one) for one in rows]})
+    keep("fidelity", {**facts, "goodput": goodput, "rows": [asdict(row) for row in rows]})
     show(rows)
     print(caption(facts))
 
 
 def arguments() -> argparse.Namespace:
-    made = parser(__doc__)
-    made.add_argument("--gpus", type=int, default=1, help="1 unless given")
-    made.add_argument("--seconds", type=float, default=10.0, help="of arrivals, 10 unless given")
-    made.add_argument("--goodput", type=float, help="requests/s; searched for unless given")
-    made.add_argument("--seed", type=int, default=1, help="of the arrivals, 1 unless given")
-    return made.parse_args()
+    flags = parser(__doc__)
+    flags.add_argument("--gpus", type=int, default=1, help="1 unless given")
+    flags.add_argument("--seconds", type=float, default=10.0, help="of arrivals, 10 unless given")
+    flags.add_argument("--goodput", type=float, help="requests/s; searched for unless given")
+    flags.add_argument("--seed", type=int, default=1, help="of the arrivals, 1 unless given")
+    return flags.parse_args()
 
 
 def poisson(rate: float, seconds: float, seed: int) -> list[int]:
@@ -106,23 +106,23 @@ def compared(
 
 def simulated(ours: Ours, arrivals: list[int], gpus: int, folder: Path, network: dict[str, str]) -> Simulated:
     folder.mkdir()
-    lines = ["time_ns,model", *(f"{at},{ours.model_names()[0]}" for at in arrivals)]
-    (folder / "trace.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    csv_lines = ["time_ns,model", *(f"{at},{ours.model_names()[0]}" for at in arrivals)]
+    (folder / "trace.csv").write_text("\n".join(csv_lines) + "\n", encoding="utf-8")
     workload = {"arrivals": "trace", "file": "trace.csv", "warmup": f"{WARMUP_S:g}s"}
     scenario = {**json.loads(ours.scenario(gpus, workload)), "network": network}
     (folder / "scenario.yaml").write_text(json.dumps(scenario), encoding="utf-8")
     command = [*COMMAND, "simulate", str(folder / "scenario.yaml"), "--json", "--out", str(folder / "run")]
-    told = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
-    model = told["models"][ours.model_names()[0]]
+    result = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout)
+    model = result["models"][ours.model_names()[0]]
     with np.load(folder / "run" / "requests.npz") as requests:
         in_time = requests["outcome"] == IN_TIME
-    return Simulated(told["attainment"], in_time, model["p50_ms"], model["p99_ms"])
+    return Simulated(result["attainment"], in_time, model["p50_ms"], model["p99_ms"])
 
 
 def planned_delays(server: Running) -> dict[str, str]:
     """As the server announced them when it had measured its own machine."""
-    found = re.search(r"control ([\d.]+) ms, response ([\d.]+) ms", server.tree.log)
-    return {"control": f"{found[1]}ms", "response": f"{found[2]}ms"} if found else {}
+    delays = re.search(r"control ([\d.]+) ms, response ([\d.]+) ms", server.tree.log)
+    return {"control": f"{delays[1]}ms", "response": f"{delays[2]}ms"} if delays else {}
 
 
 def sources(what: str, run: Result, simulation: Simulated, change: dict[str, float]) -> list[Row]:
@@ -133,7 +133,7 @@ def sources(what: str, run: Result, simulation: Simulated, change: dict[str, flo
     occupied = 1e3 * change["astrarium_gpu_busy_seconds_total"]
     answers = change["astrarium_latency_seconds_count"] or 1.0
     inside = 1e3 * change["astrarium_latency_seconds_sum"] / answers
-    told = {
+    medians = {
         "median latency, simulated": simulation.p50_ms,
         "median latency, served": run.latency_ms.p50,
         "a batch takes longer than its profile by": (executed - expected) / batches,
@@ -141,7 +141,7 @@ def sources(what: str, run: Result, simulation: Simulated, change: dict[str, flo
         "an answer spends outside the server": run.latency_ms.mean - inside,
         "the generator was behind its plan, p99": run.lag_ms.p99,
     }
-    return [Row(f"{what}: {name}", "ms", [value]) for name, value in told.items()]
+    return [Row(f"{what}: {name}", "ms", [value]) for name, value in medians.items()]
 
 
 def by_request(what: str, simulation: Simulated, records: Path) -> list[Row]:
@@ -152,13 +152,16 @@ def by_request(what: str, simulation: Simulated, records: Path) -> list[Row]:
     answered = requests.outcome == 200
     lost = simulation.in_time & ~in_time
     barely = requests.in_time(SLO_MS + 1)
-    told = {
+    conditions = {
         "in time simulated, refused served": lost & ~answered,
         "in time simulated, late by up to 1 ms served": lost & barely,
         "in time simulated, later than that served": lost & answered & ~barely,
         "not in time simulated, in time served": ~simulation.in_time & in_time,
     }
-    return [Row(f"{what}: {name}", "%", [100 * float(which[counted].mean())]) for name, which in told.items()]
+    return [
+        Row(f"{what}: {name}", "%", [100 * float(which[counted].mean())])
+        for name, which in conditions.items()
+    ]
 
 
 if __name__ == "__main__":

@@ -40,8 +40,8 @@ class GrpcResult:
 def offer_grpc(port: int, models: Sequence[str], rate: float, seconds: float, seed: int) -> GrpcResult:
     command = [sys.executable, __file__, str(port), repr(rate), repr(seconds), str(seed), *models]
     limit = seconds + PATIENCE_S + 20
-    told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=limit).stdout
-    return GrpcResult(**json.loads(told))
+    output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=limit).stdout
+    return GrpcResult(**json.loads(output))
 
 
 @dataclass(frozen=True)
@@ -60,8 +60,8 @@ def all_out(port: int, models: Sequence[str], seconds: float) -> AllOut:
         bounds = [str(port), repr(seconds), str(CONNECTIONS), str(CALLS_OF_EACH)]
         command = [str(generator(ALL_OUT)), *bounds, *map(str, files)]
         limit = seconds + PATIENCE_S + 20
-        told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=limit).stdout
-    return AllOut(**json.loads(told))
+        output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, timeout=limit).stdout
+    return AllOut(**json.loads(output))
 
 
 def encoded(model: str) -> bytes:

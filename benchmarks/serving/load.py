@@ -39,8 +39,8 @@ class Template:
 
     def raw(self, host: str) -> bytes:
         headers = {"Host": host, "Content-Type": "application/json", "Content-Length": str(len(self.body))}
-        lines = [f"POST {self.path} HTTP/1.1", *(f"{k}: {v}" for k, v in (headers | self.headers).items())]
-        return "\r\n".join([*lines, "", ""]).encode() + self.body
+        head = [f"POST {self.path} HTTP/1.1", *(f"{k}: {v}" for k, v in (headers | self.headers).items())]
+        return "\r\n".join([*head, "", ""]).encode() + self.body
 
 
 @dataclass(frozen=True)
@@ -196,10 +196,10 @@ def threads(rate: float, templates: Sequence[Template]) -> int:
     return max(1, min(math.ceil(rate * size / THREAD_BYTES), (os.cpu_count() or 1) // 3))
 
 
-def _result(rate: float, told: dict[str, object]) -> Result:
+def _result(rate: float, facts: dict[str, object]) -> Result:
     for name in ("latency_ms", "refusal_ms", "lag_ms"):
-        told[name] = Percentiles(**(told[name] or {}))  # type: ignore[arg-type]
-    return Result(rate=rate, **told)  # type: ignore[arg-type]
+        facts[name] = Percentiles(**(facts[name] or {}))  # type: ignore[arg-type]
+    return Result(rate=rate, **facts)  # type: ignore[arg-type]
 
 
 def generator(source: Path = SOURCE) -> Path:

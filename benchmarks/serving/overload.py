@@ -42,26 +42,26 @@ def costs(server: Running, seconds: float, seed: int, refused: bool) -> tuple[fl
 
 
 def main() -> None:
-    options = parser(__doc__)
-    options.add_argument("--repeats", type=int, default=3, help="3 unless given")
-    options.add_argument("--seconds", type=float, default=4.0, help="of each run, 4 unless given")
-    given = options.parse_args()
-    load_before = circumstances(given.date, 0.0)["load_after"]
+    flags = parser(__doc__)
+    flags.add_argument("--repeats", type=int, default=3, help="3 unless given")
+    flags.add_argument("--seconds", type=float, default=4.0, help="of each run, 4 unless given")
+    options = flags.parse_args()
+    load_before = circumstances(options.date, 0.0)["load_after"]
     rows: dict[str, list[float]] = {}
     for name, settings in (("an answer", ANSWERS), ("a refusal", REFUSES)):
         with Here(models=1, **settings).running(1, Settings()) as server:
             offer(server.url, server.templates, 500.0, 2.0, 1000.0)  # everything has been touched once
-            for seed in range(1, given.repeats + 1):
+            for seed in range(1, options.repeats + 1):
                 say(f"{name}, repetition {seed} ...")
-                cpu, rate = costs(server, given.seconds, seed, refused=settings is REFUSES)
+                cpu, rate = costs(server, options.seconds, seed, refused=settings is REFUSES)
                 rows.setdefault(f"CPU of {name}", []).append(cpu)
                 rows.setdefault(f"{name}: all out", []).append(rate)
     pairs = zip(rows["CPU of a refusal"], rows["CPU of an answer"], strict=True)
-    told = [Row(name, "us" if "CPU" in name else "1/s", values) for name, values in rows.items()]
-    told.append(Row("refusal over answer", "x", [a / b for a, b in pairs], bar=0.2, less_is_better=True))
-    facts = circumstances(given.date, load_before)
-    keep("overload", {**facts, "rows": [asdict(one) for one in told]})
-    show(told)
+    shown = [Row(name, "us" if "CPU" in name else "1/s", values) for name, values in rows.items()]
+    shown.append(Row("refusal over answer", "x", [a / b for a, b in pairs], bar=0.2, less_is_better=True))
+    facts = circumstances(options.date, load_before)
+    keep("overload", {**facts, "rows": [asdict(row) for row in shown]})
+    show(shown)
     print(caption(facts))
 
 

@@ -40,21 +40,21 @@ def main() -> None:
                 run, cpu = costed(server, options.rate, options.seconds, seed, Limits())
                 what = f"HTTP, {options.rate:g} requests/s, batches of one: per core of server"
                 rows.setdefault(f"{what}, {models} model{'s' * (models > 1)}", []).append(answered(run) / cpu)
-    told = [row(name, values) for name, values in rows.items()] + comparison(rows)
+    shown = [row(name, values) for name, values in rows.items()] + comparison(rows)
     facts = circumstances(options.date, load_before)
-    keep("path", {**facts, "rows": [asdict(one) for one in told]})
-    show(told)
+    keep("path", {**facts, "rows": [asdict(row) for row in shown]})
+    show(shown)
     print(caption(facts))
 
 
 def arguments() -> argparse.Namespace:
-    made = parser(__doc__)
-    made.add_argument("--repeats", type=int, default=3, help="3 unless given")
-    made.add_argument("--seconds", type=float, default=4.0, help="of each run, 4 unless given")
-    made.add_argument(
+    flags = parser(__doc__)
+    flags.add_argument("--repeats", type=int, default=3, help="3 unless given")
+    flags.add_argument("--seconds", type=float, default=4.0, help="of each run, 4 unless given")
+    flags.add_argument(
         "--rate", type=float, default=1000.0, help="requests/s of the steady load, 1000 unless given"
     )
-    return made.parse_args()
+    return flags.parse_args()
 
 
 def measure(
@@ -111,15 +111,15 @@ def row(name: str, values: list[float]) -> Row:
 def comparison(rows: dict[str, list[float]]) -> list[Row]:
     """64 models are to cost no more for a request than one; 5 % are left to chance. This holds for batches of
     one: requests of one model may share a batch, those of 64 cannot."""
-    made = []
-    for one, values in rows.items():
-        if "HTTP" in one and "per core" in one and one.endswith(", 1 model"):
-            many = rows[one.replace(", 1 model", ", 64 models")]
+    compared = []
+    for name, values in rows.items():
+        if "HTTP" in name and "per core" in name and name.endswith(", 1 model"):
+            many = rows[name.replace(", 1 model", ", 64 models")]
             ratios = [a / b for a, b in zip(values, many, strict=True)]
-            what = one.removesuffix(", 1 model").replace("per core of server", "CPU of 64 models over one")
+            what = name.removesuffix(", 1 model").replace("per core of server", "CPU of 64 models over one")
             bar = 1.05 if "batches of one" in what else None
-            made.append(Row(what, "x", ratios, bar=bar, less_is_better=True))
-    return made
+            compared.append(Row(what, "x", ratios, bar=bar, less_is_better=True))
+    return compared
 
 
 if __name__ == "__main__":

@@ -39,8 +39,8 @@ def descendants(root: int) -> list[int]:
     """All processes below *root*, parents before their children."""
     children: dict[int, list[int]] = {}
     for folder in os.listdir("/proc"):
-        if folder.isdigit() and (found := stat(int(folder))):
-            children.setdefault(found.parent, []).append(found.pid)
+        if folder.isdigit() and (process := stat(int(folder))):
+            children.setdefault(process.parent, []).append(process.pid)
     below = list(children.get(root, []))
     for pid in below:  # grows while it is walked
         below += children.get(pid, [])
@@ -70,7 +70,7 @@ class Tree:
         return self._log.read_text(encoding="utf-8", errors="replace")
 
     def stats(self) -> list[Stat]:
-        return [found for pid in descendants(self._keeper.pid) if (found := stat(pid))]
+        return [process for pid in descendants(self._keeper.pid) if (process := stat(pid))]
 
     def cpu_s(self) -> float:
         """Of all processes, dead ones included if their parents waited for them."""

@@ -30,19 +30,19 @@ def main() -> None:
     facts = circumstances(options.date, load_before)
     keep(
         "soak",
-        {**facts, "minutes": options.minutes, "rows": [asdict(one) for one in rows], "samples": samples},
+        {**facts, "minutes": options.minutes, "rows": [asdict(row) for row in rows], "samples": samples},
     )
     show(rows)
     print(caption(facts))
 
 
 def arguments() -> argparse.Namespace:
-    made = parser(__doc__)
-    made.add_argument("--minutes", type=float, default=1.0, help="1 unless given; 10 is what counts")
-    made.add_argument("--gpus", type=int, default=1, help="1 unless given")
-    made.add_argument("--share", type=float, default=0.8, help="of the goodput, 0.8 unless given")
-    made.add_argument("--goodput", type=float, help="requests/s; searched for unless given")
-    return made.parse_args()
+    flags = parser(__doc__)
+    flags.add_argument("--minutes", type=float, default=1.0, help="1 unless given; 10 is what counts")
+    flags.add_argument("--gpus", type=int, default=1, help="1 unless given")
+    flags.add_argument("--share", type=float, default=0.8, help="of the goodput, 0.8 unless given")
+    flags.add_argument("--goodput", type=float, help="requests/s; searched for unless given")
+    return flags.parse_args()
 
 
 def soaked(server: Running, rate: float, minutes: float) -> tuple[list[Row], Samples]:
@@ -56,9 +56,9 @@ def soaked(server: Running, rate: float, minutes: float) -> tuple[list[Row], Sam
         done.set()
         watcher.join()
     rows = [Row("answered in time", "%", [100 * run.in_time_share])]
-    for pid, line in samples.items():
+    for pid, memory in samples.items():
         name = "worker" if "live.worker" in command_line(pid) else "frontend"
-        rows += about(f"{name} {pid}", line)
+        rows += about(f"{name} {pid}", memory)
     return rows, samples
 
 
@@ -66,21 +66,21 @@ def watch(server: Running, samples: Samples, done: threading.Event, every_s: flo
     began = time.monotonic()
     while not done.wait(every_s):
         for process in server.tree.stats():
-            line = samples.setdefault(process.pid, [])
-            line.append((round(time.monotonic() - began, 2), process.rss / MB))
+            memory = samples.setdefault(process.pid, [])
+            memory.append((round(time.monotonic() - began, 2), process.rss / MB))
 
 
-def about(name: str, line: list[tuple[float, float]]) -> list[Row]:
-    largest = max(size for _, size in line)
+def about(name: str, memory: list[tuple[float, float]]) -> list[Row]:
+    largest = max(size for _, size in memory)
     return [
         Row(f"{name}: largest resident size", "MB", [largest], bar=LARGEST_MB, less_is_better=True),
-        Row(f"{name}: slope", "MB/minute", [slope(line)], bar=FLAT_MB_PER_MINUTE, less_is_better=True),
+        Row(f"{name}: slope", "MB/minute", [slope(memory)], bar=FLAT_MB_PER_MINUTE, less_is_better=True),
     ]
 
 
-def slope(line: list[tuple[float, float]]) -> float:
+def slope(memory: list[tuple[float, float]]) -> float:
     """Least squares, in megabytes a minute, over what comes after the beginning."""
-    settled = line[int(SETTLED * len(line)) :]
+    settled = memory[int(SETTLED * len(memory)) :]
     middle = sum(at for at, _ in settled) / len(settled)
     level = sum(size for _, size in settled) / len(settled)
     spread = sum((at - middle) ** 2 for at, _ in settled)

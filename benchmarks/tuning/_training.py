@@ -95,8 +95,8 @@ def trainable() -> Any:
             torch.save(saved, Path(checkpoint_dir, "state.pt"))
 
         def load_checkpoint(self, checkpoint: Any) -> None:
-            found = torch.load(Path(checkpoint, "state.pt"), weights_only=True)
-            restore_random(found["random"])
-            self._training.load(found["state"])
+            checkpointed = torch.load(Path(checkpoint, "state.pt"), weights_only=True)
+            restore_random(checkpointed["random"])
+            self._training.load(checkpointed["state"])
 
     return Trainable

@@ -60,16 +60,16 @@ def decided(arrivals: list[tuple[Time, Event]]) -> list[float]:
     policy = Timed()
     engine: Engine[Any, Any, Any] = Engine(TuningState(SECOND, REAL), policy)
     simulate(engine, [(0, GpusChanged(tuple(range(GPUS)))), *arrivals], TuningWorld(lambda _: REAL, SECOND))
-    return [1000 * each for each in policy.spent]
+    return [1000 * seconds for seconds in policy.spent]
 
 
 def measure(repeats: int) -> list[Row]:
     rows = []
     for what, arrivals in (("one group", one_group()), ("five groups at once", several_groups())):
-        found = [decided(arrivals) for _ in range(repeats)]
+        repeated = [decided(arrivals) for _ in range(repeats)]
         called = f"a tuning decision, {TRIALS} trials in {what} on {GPUS} GPUs"
-        means = [sum(each) / len(each) for each in found]
-        first = [max(each) for each in found]
+        means = [sum(times) / len(times) for times in repeated]
+        first = [max(times) for times in repeated]
         rows.append(Row(f"{called}: mean", "ms CPU", means, BAR, less_is_better=True))
         rows.append(Row(f"{called}: longest", "ms CPU", first, less_is_better=True))
     return rows

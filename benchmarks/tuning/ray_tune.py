@@ -56,16 +56,18 @@ def timed(search: Callable[[str], float]) -> Run:
         began = monotonic()
         worth = search(log)
         in_all = monotonic() - began
-        lines = [line.split() for line in Path(log).read_text().splitlines()]
-    seen = [Iteration(int(number), float(start), float(end)) for number, start, end in lines]
-    spent = max(each.ended for each in seen) - min(each.began for each in seen)
+        rows = [row.split() for row in Path(log).read_text().splitlines()]
+    seen = [Iteration(int(number), float(start), float(end)) for number, start, end in rows]
+    spent = max(iteration.ended for iteration in seen) - min(iteration.began for iteration in seen)
     return Run(worth, in_all, spent, between(seen))
 
 
 def between(seen: Sequence[Iteration]) -> list[float]:
     """From the end of a rung to the first iteration of the next."""
-    ends = [max(each.ended for each in seen if each.number == rung) for rung in RUNGS[:-1]]
-    starts = [min(each.began for each in seen if each.number == rung + 1) for rung in RUNGS[:-1]]
+    ends = [max(iteration.ended for iteration in seen if iteration.number == rung) for rung in RUNGS[:-1]]
+    starts = [
+        min(iteration.began for iteration in seen if iteration.number == rung + 1) for rung in RUNGS[:-1]
+    ]
     return [start - end for start, end in zip(starts, ends, strict=True)]
 
 
@@ -100,9 +102,9 @@ def ray_tune(log: str) -> float:
             ),
             run_config=tune.RunConfig(storage_path=folder, verbose=0),
         )  # fmt: skip
-        found = tuner.fit()
-        check(sorted(result.metrics["training_iteration"] for result in found if result.metrics))
-        return float(found.get_best_result("loss", "min", "all").metrics["loss"])
+        results = tuner.fit()
+        check(sorted(result.metrics["training_iteration"] for result in results if result.metrics))
+        return float(results.get_best_result("loss", "min", "all").metrics["loss"])
 
 
 def one_bracket() -> Any:
@@ -163,7 +165,7 @@ def measure(repeats: int) -> list[Row]:
             for name, way in WAYS.items():
                 runs[name].append(timed(way))
                 print(f"{name}: {runs[name][-1]}", file=sys.stderr, flush=True)
-    same = {round(run.worth, 9) for each in runs.values() for run in each}
+    same = {round(run.worth, 9) for of_one in runs.values() for run in of_one}
     if len(same) != 1:
         raise SystemExit(f"the winners are worth {same}: they should be the same one")
     return [*times(runs), *ratios(runs), *costs(runs)]
@@ -171,15 +173,15 @@ def measure(repeats: int) -> list[Row]:
 
 def times(runs: dict[str, list[Run]]) -> list[Row]:
     return [
-        Row(f"successive halving, {name}: {what}", "s", [getattr(run, field) for run in each])
-        for name, each in runs.items()
+        Row(f"successive halving, {name}: {what}", "s", [getattr(run, field) for run in of_one])
+        for name, of_one in runs.items()
         for what, field in (("search", "search"), ("in all", "in_all"))
     ]
 
 
 def ratios(runs: dict[str, list[Run]]) -> list[Row]:
-    def over(one: str, other: str, field: str) -> list[float]:
-        pairs = zip(runs[one], runs[other], strict=True)
+    def over(slower: str, faster: str, field: str) -> list[float]:
+        pairs = zip(runs[slower], runs[faster], strict=True)
         return [getattr(slow, field) / getattr(fast, field) for slow, fast in pairs]
 
     return [
@@ -193,8 +195,8 @@ def ratios(runs: dict[str, list[Run]]) -> list[Row]:
 def costs(runs: dict[str, list[Run]]) -> list[Row]:
     return [
         Row(f"successive halving, {name}: from rung to rung", "ms",
-            [1000 * gap for run in each for gap in run.between])
-        for name, each in runs.items()
+            [1000 * gap for run in of_one for gap in run.between])
+        for name, of_one in runs.items()
     ]  # fmt: skip
 
 

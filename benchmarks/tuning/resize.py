@@ -101,18 +101,20 @@ def timings(lines: Sequence[str]) -> list[MoveTiming]:
     """Return what each move took. Only the first member of a gang saves, so that others can be left out."""
     parts = [tuple(json.loads(line)) for line in lines]
     leaders = {process for process, name, _, _ in parts if name == "save"}
-    found = list[MoveTiming]()
+    moves = list[MoveTiming]()
     last = 0.0
     took = dict[str, float]()
-    for _, name, began, ended in sorted((one for one in parts if one[0] in leaders), key=lambda one: one[2]):
+    for _, name, began, ended in sorted(
+        (part for part in parts if part[0] in leaders), key=lambda part: part[2]
+    ):
         if name != "step":
             took[name] = took.get(name, 0.0) + ended - began
             continue
         if "save" in took:
-            found.append(MoveTiming(began - last, took))
+            moves.append(MoveTiming(began - last, took))
         last = ended
         took = {}
-    return found
+    return moves
 
 
 def moved(backend: LocalTrialBackend, places: Sequence[Place], moves: int) -> list[MoveTiming]:
@@ -154,7 +156,7 @@ def main() -> None:
     parser.add_argument("--moves", type=int, default=30, help="of each kind")
     parser.add_argument("--json", type=Path, help="write the numbers there too")
     options = parser.parse_args()
-    found: dict[str, dict[str, float]] = {}
+    summaries: dict[str, dict[str, float]] = {}
     print(f"| move | n | besides the checkpoint p50 | p99 | {' | '.join(CHECKPOINT)} | group | gap p50 |")
     print(f"|{' --- |' * 9}  (ms; at most {BAR:g} besides the checkpoint)")
     folder = tempfile.TemporaryDirectory(prefix="astrarium-resize-")
@@ -163,11 +165,11 @@ def main() -> None:
     with LocalTrialBackend(training, 2, Emulated(), memory=True, checkpoint_seconds=3600.0) as backend:
         moved(backend, (ONE, TWO), 2)  # libraries are loaded at first use
         for name, places in MOVES.items():
-            found[name] = row = summary(moved(backend, places, options.moves))
+            summaries[name] = row = summary(moved(backend, places, options.moves))
             print(f"| {name} | {' | '.join(f'{value:.3g}' for value in row.values())} |", flush=True)
     folder.cleanup()
     if options.json is not None:
-        options.json.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+        options.json.write_text(json.dumps(summaries, indent=1, ensure_ascii=False) + "\n")
 
 
 def summary(changes: Sequence[MoveTiming]) -> dict[str, float]:

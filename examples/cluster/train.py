@@ -51,7 +51,7 @@ def train(steps: int, seed: int, pause: float) -> None:
                     "chance": chances(session.world),
                 }
             )
-        weights = sum(float(each.sum()) for each in model.parameters())
+        weights = sum(float(parameter.sum()) for parameter in model.parameters())
         session.result({"weights": weights, "steps": steps})
         print(f"{os.environ.get('ASTRARIUM_APP', 'alone')}: weights {weights!r}")
         if session.world > 1:
@@ -63,9 +63,9 @@ def chances(world: int) -> list[torch.Tensor]:
     mine = torch.get_rng_state()
     if world == 1:
         return [mine]
-    found = [torch.empty_like(mine) for _ in range(world)]
-    distributed.all_gather(found, mine)
-    return found
+    gathered = [torch.empty_like(mine) for _ in range(world)]
+    distributed.all_gather(gathered, mine)
+    return gathered
 
 
 def one_step(
@@ -75,9 +75,9 @@ def one_step(
     loss = nn.functional.mse_loss(model(data[0]), data[1])
     loss.backward()  # type: ignore[no-untyped-call]
     if world > 1:
-        for each in model.parameters():
-            distributed.all_reduce(each.grad)
-            each.grad /= world  # type: ignore[operator]
+        for parameter in model.parameters():
+            distributed.all_reduce(parameter.grad)
+            parameter.grad /= world  # type: ignore[operator]
     optimizer.step()
 
 
@@ -86,5 +86,5 @@ if __name__ == "__main__":
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--pause", type=float, default=0.02)
-    asked = parser.parse_args()
-    train(asked.steps, asked.seed, asked.pause)
+    options = parser.parse_args()
+    train(options.steps, options.seed, options.pause)

@@ -69,8 +69,13 @@ def gradients(weights: Weights, images: Floats, labels: Ints) -> Weights:
     wrong[np.arange(len(labels)), labels] -= 1
     wrong /= len(labels)
     back = (wrong @ weights["w2"].T) * (hidden > 0)
-    found = {"w1": images.T / BRIGHTEST @ back, "b1": back.sum(0), "w2": hidden.T @ wrong, "b2": wrong.sum(0)}
-    return {name: value + 1e-4 * weights[name] for name, value in found.items()}
+    gradient = {
+        "w1": images.T / BRIGHTEST @ back,
+        "b1": back.sum(0),
+        "w2": hidden.T @ wrong,
+        "b2": wrong.sum(0),
+    }
+    return {name: value + 1e-4 * weights[name] for name, value in gradient.items()}
 
 
 def train(images: Floats, labels: Ints, generator: np.random.Generator) -> Weights:

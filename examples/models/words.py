@@ -65,8 +65,8 @@ PROFILES = [learned(text) for text in SENTENCES.values()]
 
 def chances(text: str) -> list[float]:
     """Of each language, in the order of LANGUAGES."""
-    found = list(pairs(text))
-    scores = [sum(profile.get(pair, profile[""]) for pair in found) for profile in PROFILES]
+    own = list(pairs(text))
+    scores = [sum(profile.get(pair, profile[""]) for pair in own) for profile in PROFILES]
     powers = [math.exp(score - max(scores)) for score in scores]
     return [power / sum(powers) for power in powers]
 
@@ -74,10 +74,10 @@ def chances(text: str) -> list[float]:
 def detect(TEXT: npt.NDArray[np.object_]) -> dict[str, Any]:  # noqa: N803 (the input's name)
     """TEXT: BYTES [1] for each request; the answer is LANGUAGE (BYTES [1]) and CONFIDENCE (FP32 [1])."""
     every = [chances(text.decode(errors="replace")) for text in TEXT[:, 0]]
-    languages = [[LANGUAGES[each.index(max(each))].encode()] for each in every]
+    languages = [[LANGUAGES[scores.index(max(scores))].encode()] for scores in every]
     return {
         "LANGUAGE": np.array(languages, np.object_),
-        "CONFIDENCE": np.array([[max(each)] for each in every], np.float32),
+        "CONFIDENCE": np.array([[max(scores)] for scores in every], np.float32),
     }
 
 

@@ -24,7 +24,7 @@ class Hasty:
         for gpu in state.gpus:
             if gpu.idle and state.waiting:
                 oldest = next(iter(state.waiting.values()))
-                same = [each.id for each in state.waiting.values() if each.model == oldest.model]
+                same = [request.id for request in state.waiting.values() if request.model == oldest.model]
                 yield Dispatch(gpu.id, tuple(same[:8]))
 
 

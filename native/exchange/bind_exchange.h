@@ -70,8 +70,7 @@ struct Totals {
   }
 };
 
-// Of a model, over all network threads: (accepted, items, declined, {(outcome, cause): calls}, {kind: refused},
-// latency, queueing, success, fail, queue); histograms as (counts, nanoseconds), sums as (count, nanoseconds).
+// A `Tally`, as aliases.nb in front/ has it.
 inline nb::tuple tally(BoundExchange& self, std::size_t model) {
   Totals totals;
   for (const auto& origin : self.exchange->origins)
@@ -96,83 +95,115 @@ inline nb::tuple tally(BoundExchange& self, std::size_t model) {
                         pair(totals.queue));
 }
 
-// Calls of an origin that were answered since the *number*-th: the number of the next one, and for each (model, gpu,
-// batch, batch size, in time, (received, admitted, dispatched, started, finished, answered)).
 inline nb::tuple last_calls(BoundExchange& self, std::size_t origin, std::int64_t number) {
-  nb::list found;
+  nb::list calls;
   for (const AnsweredCall& call : self.exchange->origins.at(origin)->last_calls.since(number))
-    found.append(nb::make_tuple(
+    calls.append(nb::make_tuple(
         call.model, call.gpu, call.batch, call.batch_size, call.in_time != 0,
         nb::make_tuple(call.received, call.admitted, call.dispatched, call.started, call.finished, call.answered)));
-  return nb::make_tuple(number, found);
+  return nb::make_tuple(number, calls);
 }
 
-inline void bind_shared(nb::module_& m) {
+inline void bind_arena(nb::module_& m) {
   using namespace nb::literals;
-  nb::class_<Arena>(m, "Arena")
+  nb::class_<Arena>(m, "Arena", "An arena hands out blocks of shared memory, by any thread.")
       .def(nb::init<std::size_t>(), "size"_a)
-      .def_prop_ro("size", &Arena::size)
-      .def_prop_ro("used", &Arena::used)
+      .def_prop_ro("size", &Arena::size, "How many bytes there are.")
+      .def_prop_ro("used", &Arena::used, "How many of them are in blocks that were taken.")
       .def(
           "take",
           [](Arena& self, std::size_t bytes) -> nb::object {
-            const std::int64_t found = self.take(bytes);
-            return found < 0 ? nb::none() : nb::object(nb::int_(found));
+            const std::int64_t offset = self.take(bytes);
+            return offset < 0 ? nb::none() : nb::object(nb::int_(offset));
           },
-          "size"_a)
-      .def("give_back", &Arena::give_back, "offset"_a);
-  nb::class_<Admission>(m, "Admission")
-      .def(
-          "admit",
-          [](Admission& self, int model, Time objective, Time received, Time now) {
-            return static_cast<int>(self.admit(model, objective, received, now));
-          },
-          "model"_a, "objective"_a, "received"_a, "now"_a)
-      .def("ended", &Admission::ended, "model"_a)
-      .def("answered", &Admission::answered, "model"_a, "slip"_a)
-      .def("close", &Admission::close, "closed"_a)
-      .def("expect_worker", &Admission::expect_worker, "at"_a)
-      .def("margin", &Admission::margin, "model"_a)
-      .def(
-          "plan", [](Admission& self, const Setup& setup, int gpus, Time now) { self.plan(setup, gpus, now); },
-          "setup"_a, "gpus"_a, "now"_a)
-      .def("look", &Admission::look, "now"_a)
+          "size"_a, nb::sig("def take(self, size: int) -> int | None"),
+          "Take a block of at least *size* bytes and return its offset, or None where none is free.")
+      .def("give_back", &Arena::give_back, "offset"_a, "Give a block back; raise IndexError where none begins there.");
+}
+
+// What threads that read calls ask.
+inline void bind_verdicts(nb::class_<Admission>& bound) {
+  using namespace nb::literals;
+  bound
       .def(
           "judge",
           [](Admission& self, int model, Time objective, Time received, Time now) {
             return static_cast<int>(self.judge(model, objective, received, now));
           },
-          "model"_a, "objective"_a, "received"_a, "now"_a)
+          "model"_a, "objective"_a, "received"_a, "now"_a,
+          "Return the verdict on a call, as `Verdict` numbers them, and let nothing in.")
       .def(
-          "needed", [](const Admission& self, int model) { return self.needed(model); }, "model"_a)
+          "admit",
+          [](Admission& self, int model, Time objective, Time received, Time now) {
+            return static_cast<int>(self.admit(model, objective, received, now));
+          },
+          "model"_a, "objective"_a, "received"_a, "now"_a,
+          "Return the verdict on a call; one that is let in (0) counts as open until `ended`.")
+      .def("ended", &Admission::ended, "model"_a, "Count an open call no more.")
+      .def("answered", &Admission::answered, "model"_a, "slip"_a,
+           "Move the margin of a model by how much later than planned an answer was.")
+      .def("margin", &Admission::margin, "model"_a, "Return how much later than planned answers have lately been.")
       .def(
-          "count_answer", [](Admission& self, int model) { self.limit(model).answered(); }, "model"_a)
-      .def("open", [](const Admission& self) { return self.open(); })
-      .def("open_of", [](const Admission& self, int model) { return self.open(model); }, "model"_a);
+          "needed", [](const Admission& self, int model) { return self.needed(model); }, "model"_a,
+          "Return how long a lone request takes from the decision on it to its answer.")
+      .def(
+          "open", [](const Admission& self) { return self.open(); }, "Return how many calls are open.")
+      .def(
+          "open_of", [](const Admission& self, int model) { return self.open(model); }, "model"_a,
+          "Return how many calls of a model are open.");
+}
+
+// What the scheduler publishes.
+inline void bind_admission(nb::module_& m) {
+  using namespace nb::literals;
+  auto bound = nb::class_<Admission>(m, "Admission", "The admission decides which calls are let in, in any thread.");
+  bind_verdicts(bound);
+  bound.def("close", &Admission::close, "closed"_a, "Let no calls in from now on, or let them in again.")
+      .def("expect_worker", &Admission::expect_worker, "at"_a,
+           "Say when a worker is expected while none is up; 0: one is.")
+      .def(
+          "plan", [](Admission& self, const Setup& setup, int gpus, Time now) { self.plan(setup, gpus, now); },
+          "setup"_a, "gpus"_a, "now"_a, "Judge by this setup, on so many GPUs.")
+      .def("look", &Admission::look, "now"_a, "Follow the rates at which calls have been answered.")
+      .def(
+          "count_answer", [](Admission& self, int model) { self.limit(model).answered(); }, "model"_a,
+          "Count an answer, for the rate of a model.");
 }
 
 inline void bind_exchange(nb::module_& m) {
   using namespace nb::literals;
-  bind_shared(m);
-  nb::class_<BoundExchange>(m, "Exchange")
+  bind_arena(m);
+  bind_admission(m);
+  nb::class_<BoundExchange>(m, "Exchange",
+                            "An exchange is what network threads, Python and the scheduler share: memory, tickets in "
+                            "rings, who is let in, what was counted. Each thread that reads calls is an origin.")
       .def(nb::init<nb::handle, std::size_t, std::int64_t, std::size_t>(), "memory"_a, "models"_a, "most_open"_a,
-           "origins"_a)
-      .def_prop_ro("origins", [](BoundExchange& self) { return self.exchange->origins.size(); })
-      .def("tally", &tally, "model"_a)
+           "origins"_a,
+           nb::sig("def __init__(self, memory: memoryview, models: int, most_open: int, origins: int) -> None"))
+      .def_prop_ro(
+          "origins", [](BoundExchange& self) { return self.exchange->origins.size(); },
+          "How many there are; the last one is Python.")
+      .def("tally", &tally, "model"_a, nb::sig("def tally(self, model: int) -> Tally"),
+           "Return what all network threads have counted of a model.")
       .def(
           "astray",
           [](const BoundExchange& self, std::int64_t held, std::int64_t open_in_python) {
             return astray(*self.exchange, held, open_in_python);
           },
-          "held"_a, "open_in_python"_a)
-      .def("last_calls", &last_calls, "origin"_a, "since"_a)
-      .def("arriving", [](const BoundExchange& self) { return self.exchange->arriving.load(); })
+          "held"_a, "open_in_python"_a,
+          "Return how many calls are not where the books say: *held* by the scheduler, *open_in_python*.")
+      .def("last_calls", &last_calls, "origin"_a, "since"_a,
+           nb::sig("def last_calls(self, origin: int, since: int) -> tuple[int, list[AnsweredCall]]"),
+           "Return the calls of an origin that were answered since that number, and the number of the next one.")
+      .def(
+          "arriving", [](const BoundExchange& self) { return self.exchange->arriving.load(); },
+          "Return how many bytes of blocks wait for tensors that are on their way.")
       .def_prop_ro(
           "arena", [](BoundExchange& self) -> Arena& { return self.exchange->arena; },
-          nb::rv_policy::reference_internal)
+          nb::rv_policy::reference_internal, "The memory where tensors lie.")
       .def_prop_ro(
           "admission", [](BoundExchange& self) -> Admission& { return self.exchange->admission; },
-          nb::rv_policy::reference_internal);
+          nb::rv_policy::reference_internal, "Who decides which calls are let in.");
 }
 
 }  // namespace astrarium::front

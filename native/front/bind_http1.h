@@ -31,52 +31,55 @@ struct BoundHttp1 : BoundThreads<Http1Thread, Http1Shared> {
             listeners, 0) {}
 };
 
-// What was passed to Python: (kind, connection, bytes, why, received, error, (host, port) of the client).
+// Each is a `PassedBytes`, as aliases.nb has it.
 inline nb::list passed(BoundHttp1& self) {
   auto [all, stalled] = self.shared->long_way.take();
   if (stalled) self.read_on();
-  nb::list found;
+  nb::list rows;
   for (const Passed& one : all)
-    found.append(nb::make_tuple(static_cast<int>(one.kind), one.connection, as_bytes(one.bytes), one.why, one.received,
-                                one.error, nb::make_tuple(one.peer.host, one.peer.port)));
-  return found;
+    rows.append(nb::make_tuple(static_cast<int>(one.kind), one.connection, as_bytes(one.bytes), one.why, one.received,
+                               one.error, nb::make_tuple(one.peer.host, one.peer.port)));
+  return rows;
 }
 
 inline void bind_http1(nb::module_& m) {
   using namespace nb::literals;
   using N = BoundHttp1;
-  bind_threads(nb::class_<N>(m, "Network"))
+  bind_threads(nb::class_<N>(
+                   m, "Network",
+                   "The network threads that speak HTTP/1.1. What is asked of a connection that is gone is forgotten."))
       .def(nb::init<BoundExchange&, const std::vector<int>&, std::size_t, std::size_t, std::size_t, Time, Time,
                     std::int64_t, std::vector<std::string>, nb::bytes, nb::bytes>(),
            "exchange"_a, "listeners"_a, "head_bytes"_a, "body_bytes"_a, "held_bytes"_a, "request_ns"_a,
            "keep_alive_ns"_a, "connections"_a, "keys"_a, "too_slow"_a, "no_descriptor"_a, nb::keep_alive<1, 2>())
-      .def("passed", &passed)
+      .def("passed", &passed, nb::sig("def passed(self) -> list[PassedBytes]"),
+           "Take what waits for Python: bytes, and what became of connections.")
       .def(
           "write",
           [](N& self, ConnectionNumber n, nb::bytes data) {
             self.of(n).post(
                 [&t = self.of(n), n, bytes = std::string(data.c_str(), data.size())] { t.write(n, bytes); });
           },
-          "connection"_a, "data"_a)
+          "connection"_a, "data"_a, "Send bytes to a client.")
       .def(
           "tell_when_sent",
           [](N& self, ConnectionNumber n) { self.of(n).post([&t = self.of(n), n] { t.tell_when_sent(n); }); },
-          "connection"_a)
+          "connection"_a, "Pass SENT once the client has taken all that was written.")
       .def(
           "pause",
           [](N& self, ConnectionNumber n, bool paused) {
             self.of(n).post([&t = self.of(n), n, paused] { t.pause(n, paused); });
           },
-          "connection"_a, "paused"_a)
+          "connection"_a, "paused"_a, "Read nothing more of a client for now, or read on.")
       .def(
           "close", [](N& self, ConnectionNumber n) { self.of(n).post([&t = self.of(n), n] { t.close_soon(n); }); },
-          "connection"_a)
+          "connection"_a, "Close a connection after all that was written.")
       .def(
           "linger", [](N& self, ConnectionNumber n) { self.of(n).post([&t = self.of(n), n] { t.linger(n); }); },
-          "connection"_a)
+          "connection"_a, "Close it so that a client in the middle of sending can still read why.")
       .def(
           "abort", [](N& self, ConnectionNumber n) { self.of(n).post([&t = self.of(n), n] { t.abort(n); }); },
-          "connection"_a)
+          "connection"_a, "Close a connection at once.")
       .def(
           "take_back",
           [](N& self, ConnectionNumber n, std::uint64_t received, nb::bytes data) {
@@ -84,7 +87,8 @@ inline void bind_http1(nb::module_& m) {
               t.take_back(n, received, bytes);
             });
           },
-          "connection"_a, "received"_a, "data"_a);
+          "connection"_a, "received"_a, "data"_a,
+          "Send the rest of an answer; if nothing came after the first *received* bytes, calls need no Python again.");
   m.attr("DATA") = static_cast<int>(Passed::kData);
   m.attr("END") = static_cast<int>(Passed::kEnd);
   m.attr("SENT") = static_cast<int>(Passed::kSent);

@@ -62,11 +62,11 @@ struct BoundThreads {
     nb::gil_scoped_release release;
     std::vector<std::future<void>> done;
     for (const auto& thread : threads) {
-      auto told = std::make_shared<std::promise<void>>();
-      done.push_back(told->get_future());
-      thread->post([told] { told->set_value(); });
+      auto promise = std::make_shared<std::promise<void>>();
+      done.push_back(promise->get_future());
+      thread->post([promise] { promise->set_value(); });
     }
-    for (auto& one : done) one.wait();
+    for (auto& future : done) future.wait();
   }
 
   void serve(const ServedModel& model) {
@@ -83,17 +83,17 @@ struct BoundThreads {
 };
 
 inline std::vector<protocol::Spec> specs_of(nb::list given) {
-  std::vector<protocol::Spec> found;
-  for (nb::handle one : given) {
-    using Told = std::tuple<std::int64_t, std::int64_t, std::string>;
-    const auto [name, type, shape, told] =
-        nb::cast<std::tuple<std::string, std::string, protocol::Shape, std::optional<Told>>>(one);
+  std::vector<protocol::Spec> specs;
+  for (nb::handle spec : given) {
+    using Limits = std::tuple<std::int64_t, std::int64_t, std::string>;
+    const auto [name, type, shape, limits] =
+        nb::cast<std::tuple<std::string, std::string, protocol::Shape, std::optional<Limits>>>(spec);
     const protocol::Datatype* known = protocol::datatype(type);
     if (known == nullptr) throw std::invalid_argument("no datatype " + type);
-    found.push_back({name, known, shape});
-    if (told) found.back().limits = std::make_from_tuple<protocol::Limits>(*told);
+    specs.push_back({name, known, shape});
+    if (limits) specs.back().limits = std::make_from_tuple<protocol::Limits>(*limits);
   }
-  return found;
+  return specs;
 }
 
 template <class Bound>
@@ -107,30 +107,54 @@ void serve(Bound& self, int index, std::string name, std::string version, nb::li
 }
 
 template <class N>
+void bind_counts(nb::class_<N>& bound) {
+  bound
+      .def(
+          "connections", [](N& self) { return self.shared->connections.load(); },
+          "Return how many connections are open.")
+      .def(
+          "held", [](N& self) { return self.shared->held.load(); },
+          "Return how many bytes are held of requests that are not whole, and of answers that nobody takes.")
+      .def(
+          "turned_away",
+          [](N& self) {
+            std::int64_t connections = 0;
+            for (const auto& thread : self.threads) connections += thread->turned_away();
+            return connections;
+          },
+          "Return for how many connections there was no descriptor.")
+      .def(
+          "long_way", [](N& self) { return self.shared->long_way.reasons(); },
+          "Return how often something was passed to Python, by reason.")
+      .def(
+          "cpu_ns",
+          [](N& self) {
+            std::vector<Time> times;
+            for (const auto& thread : self.threads) times.push_back(thread->cpu_time());
+            return times;
+          },
+          "Return the CPU time that each thread has had.");
+}
+
+template <class N>
 nb::class_<N> bind_threads(nb::class_<N> bound) {
   using namespace nb::literals;
-  return bound.def("start", &N::start)
-      .def("drain", &N::drain)
-      .def("stop", &N::stop)
-      .def("synchronize", &N::synchronize)
+  bind_counts(bound);
+  return bound.def("start", &N::start, "Start the threads, one for each listener.")
+      .def("drain", &N::drain, "Take no more connections, and close each one after its last answer.")
+      .def("stop", &N::stop, "End the threads at once, with all their connections.")
+      .def("synchronize", &N::synchronize, "Wait until every thread has done what it was asked before.")
       .def("serve", &serve<N>, "index"_a, "name"_a, "version"_a, "inputs"_a, "outputs"_a, "max_batch"_a, "objective"_a,
-           "priorities"_a, "applications"_a)
-      .def("withhold", &N::withhold, "name"_a, "why"_a)
-      .def("connections", [](N& self) { return self.shared->connections.load(); })
-      .def("held", [](N& self) { return self.shared->held.load(); })
-      .def("turned_away",
-           [](N& self) {
-             std::int64_t found = 0;
-             for (const auto& thread : self.threads) found += thread->turned_away();
-             return found;
-           })
-      .def("fd", [](N& self) { return self.shared->long_way.fd(); })
-      .def("long_way", [](N& self) { return self.shared->long_way.reasons(); })
-      .def("cpu_ns", [](N& self) {
-        std::vector<Time> found;
-        for (const auto& thread : self.threads) found.push_back(thread->cpu_time());
-        return found;
-      });
+           "priorities"_a, "applications"_a,
+           nb::sig(
+               "def serve(self, index: int, name: str, version: str, inputs: list[Spec], "
+               "outputs: list[Spec], max_batch: int, objective: int, "
+               "priorities: collections.abc.Mapping[int, int], applications: collections.abc.Sequence[str]) -> None"),
+           "Take plain calls of a model from now on, without Python; priorities have objectives of their own.")
+      .def("withhold", &N::withhold, "name"_a, "why"_a, "Pass calls of a model to Python from now on, for that reason.")
+      .def(
+          "fd", [](N& self) { return self.shared->long_way.fd(); },
+          "Return a descriptor that can be read while something waits in `passed`.");
 }
 
 }  // namespace astrarium::front

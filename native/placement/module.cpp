@@ -4,6 +4,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <functional>
+#include <string>
 
 #include "placement/fcfs.h"
 #include "placement/queues.h"
@@ -53,7 +54,6 @@ struct Scene {
   }
 };
 
-// Requests answered in time by model, of those from `first` to `last`, and the work of each group.
 template <typename Time>
 void attainment(const In<Time>& times, const In<std::int32_t>& kind, const In<std::int32_t>& stages,
                 const In<std::uint8_t>& hosts, const In<Time>& arrival, const In<std::int32_t>& model,
@@ -76,7 +76,6 @@ void attainment(const In<Time>& times, const In<std::int32_t>& kind, const In<st
   std::copy(runtime.work().begin(), runtime.work().end(), work.data());
 }
 
-// When each request was answered (-1: rejected) and by which group. Clocks are read, and written back.
 template <typename Time>
 void outcomes(const In<Time>& times, const In<std::int32_t>& kind, const In<std::int32_t>& stages,
               const In<std::uint8_t>& hosts, const In<Time>& arrival, const In<std::int32_t>& model,
@@ -109,19 +108,51 @@ void waiting(const In<Nanoseconds>& times, const In<std::int32_t>& kind, const I
   Scene<Nanoseconds>::check(work.size() == kind.size(), "work");
   const Rules<Nanoseconds> rules{fixed, true, another, edf};
   nb::gil_scoped_release release;
-  Waiting runtime(scene.forms, scene.groups, rules, scene.requests, finish.data(), where.data());
+  QueuedGroups runtime(scene.forms, scene.groups, rules, scene.requests, finish.data(), where.data());
   runtime.run();
   for (std::size_t id = 0; id < finish.size(); ++id)
     if (finish.data()[id] != kRejected) finish.data()[id] += fixed;
   std::copy(runtime.work().begin(), runtime.work().end(), work.data());
 }
 
+// What all functions take first, with times of one type.
+std::string scene(const std::string& times, const std::string& time) {
+  return "(times: " + times + ", kind: Ints, stages: Ints, hosts: Hosts, arrival: " + times +
+         ", model: Ints, slo: " + times + ", fixed: " + time + ", ";
+}
+
+// For whole nanoseconds, or for seconds: overloads with one docstring, the last one's.
+template <typename Time>
+void bind_first_come(nb::module_& m, const std::string& times, const std::string& time, const char* attainment_doc,
+                     const char* outcomes_doc) {
+  using namespace nb::literals;
+  const std::string given = scene(times, time) + "by_queue: bool, another: bool, ";
+  const std::string counted =
+      "def attainment" + given + "first: int, last: int, good: Ints, work: " + times + ") -> None";
+  const std::string ended = "def outcomes" + given + "clocks: " + times + ", keep: bool, finish: " + times +
+                            ", where: Ints, work: " + times + ") -> None";
+  m.def("attainment", &attainment<Time>, "times"_a, "kind"_a, "stages"_a, "hosts"_a, "arrival"_a, "model"_a, "slo"_a,
+        "fixed"_a, "by_queue"_a, "another"_a, "first"_a, "last"_a, "good"_a, "work"_a, nb::sig(counted.c_str()),
+        attainment_doc);
+  m.def("outcomes", &outcomes<Time>, "times"_a, "kind"_a, "stages"_a, "hosts"_a, "arrival"_a, "model"_a, "slo"_a,
+        "fixed"_a, "by_queue"_a, "another"_a, "clocks"_a, "keep"_a, "finish"_a, "where"_a, "work"_a,
+        nb::sig(ended.c_str()), outcomes_doc);
+}
+
 }  // namespace
 
-NB_MODULE(_placement, module) {
-  module.def("attainment", &attainment<std::int64_t>);
-  module.def("attainment", &attainment<double>);
-  module.def("outcomes", &outcomes<std::int64_t>);
-  module.def("outcomes", &outcomes<double>);
-  module.def("waiting", &waiting);
+NB_MODULE(_placement, m) {
+  using namespace nb::literals;
+  m.doc() = "Groups of GPUs, simulated for placement searches: arrays in, arrays filled.";
+  bind_first_come<std::int64_t>(m, "Ints", "int", "", "");
+  bind_first_come<double>(
+      m, "Floats", "float",
+      "Count by model which of the requests from *first* to *last* are answered in time, and write each group's work.",
+      "Write when each request is answered (-1: rejected) and by which group. The clocks of the stages are read, and "
+      "written back where they are kept.");
+  const std::string queued =
+      "def waiting" + scene("Ints", "int") + "edf: bool, another: bool, finish: Ints, where: Ints, work: Ints) -> None";
+  m.def("waiting", &waiting, "times"_a, "kind"_a, "stages"_a, "hosts"_a, "arrival"_a, "model"_a, "slo"_a, "fixed"_a,
+        "edf"_a, "another"_a, "finish"_a, "where"_a, "work"_a, nb::sig(queued.c_str()),
+        "Write the same as `outcomes` where requests wait, and run in batches as large as there are times for.");
 }

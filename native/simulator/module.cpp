@@ -61,24 +61,43 @@ std::vector<std::string> reasons() { return {"", "expired", "sacrificed", "unser
 
 NB_MODULE(_simulator, m) {
   using namespace astrarium;
-  nb::class_<Dynamic>(m, "Dynamic").def(nb::init<Time, double, std::vector<std::vector<Time>>>());
-  nb::class_<Model>(m, "Model")
-      .def(nb::init<Time, std::vector<Time>>())
-      .def(nb::init<Time, std::vector<Time>, Dynamic>());
-  nb::class_<Network>(m, "Network").def(nb::init<Time, Time, Time>());
-  nb::class_<Setup>(m, "Setup").def(nb::init<std::vector<Model>, int, Network, Time>());
-  nb::class_<Truth>(m, "Truth")
-      .def(nb::init<std::vector<int>, std::vector<std::vector<std::vector<Time>>>, std::vector<int>, std::vector<Time>,
-                    std::vector<double>>());
-  nb::class_<Parameters>(m, "Parameters")
-      .def(nb::init<std::string, std::map<std::string, std::int64_t>, std::map<std::string, double>,
-                    std::map<std::string, std::vector<std::int64_t>>>());
   using namespace nb::literals;
-  m.def("simulate_serving", &simulate_serving, "setup"_a, "truth"_a, "parameters"_a, "time"_a, "deadline"_a, "model"_a,
-        "work"_a, "warmup"_a, "bad_limits"_a, "progress"_a = nb::none(), "application"_a = nb::none(),
-        "profiled"_a = nb::none(), "profiler_delay"_a = 0);
-  m.def("reasons", &reasons);
-  nb::class_<LivePolicy>(m, "LivePolicy")
+  m.doc() = "The simulator in native code: arrays in, a finished run out; setups, and twins that decide live.";
+  nb::class_<Dynamic>(
+      m, "Dynamic",
+      "What is known of a model whose requests take unequal times: a batch of k takes c0 + c1 k times the "
+      "longest, and history holds single times by application, rising.")
+      .def(nb::init<Time, double, std::vector<std::vector<Time>>>(), "c0"_a, "c1"_a, "history"_a);
+  nb::class_<Model>(m, "Model", "A model's objective, and how long batches of 0, 1, ... take; the last is forever.")
+      .def(nb::init<Time, std::vector<Time>>(), "slo"_a, "latency"_a)
+      .def(nb::init<Time, std::vector<Time>, Dynamic>(), "slo"_a, "latency"_a, "dynamic"_a);
+  nb::class_<Network>(m, "Network", "Times on the way: of an order, more for each request in it, and of an answer.")
+      .def(nb::init<Time, Time, Time>(), "control"_a, "data"_a, "response"_a);
+  nb::class_<Setup>(m, "Setup", "What a policy knows before the first event.")
+      .def(nb::init<std::vector<Model>, int, Network, Time>(), "models"_a, "gpus"_a, "network"_a, "preemption_cost"_a);
+  nb::class_<Truth>(
+      m, "Truth",
+      "How long batches really take: tables by kind of GPU, model and size, or the terms of dynamic models "
+      "(0 in dynamic: none).")
+      .def(nb::init<std::vector<int>, std::vector<std::vector<std::vector<Time>>>, std::vector<int>, std::vector<Time>,
+                    std::vector<double>>(),
+           "kind_of_gpu"_a, "tables"_a, "dynamic"_a, "c0"_a, "c1"_a);
+  nb::class_<Parameters>(m, "Parameters", "The policy whose twin decides, by name, and its parameters by type.")
+      .def(nb::init<std::string, std::map<std::string, std::int64_t>, std::map<std::string, double>,
+                    std::map<std::string, std::vector<std::int64_t>>>(),
+           "policy"_a, "integers"_a, "reals"_a, "lists"_a);
+  m.def(
+      "simulate_serving", &simulate_serving, "setup"_a, "truth"_a, "parameters"_a, "time"_a, "deadline"_a, "model"_a,
+      "work"_a, "warmup"_a, "bad_limits"_a, "progress"_a = nb::none(), "application"_a = nb::none(),
+      "profiled"_a = nb::none(), "profiler_delay"_a = 0,
+      nb::sig("def simulate_serving(setup: Setup, truth: Truth, parameters: Parameters, time: Ints, deadline: Ints, "
+              "model: Ints, work: Ints, warmup: int, bad_limits: collections.abc.Sequence[int], "
+              "progress: collections.abc.Callable[[int], None] | None = None, application: Ints | None = None, "
+              "profiled: Bools | None = None, profiler_delay: int = 0) -> dict[str, typing.Any]"),
+      "Simulate the requests in these columns, and return the columns of the run's record. It ends early once a model "
+      "has more bad requests than its limit, where limits are given.");
+  m.def("reasons", &reasons, "Return the reasons for which requests are dropped, by the numbers that records hold.");
+  nb::class_<LivePolicy>(m, "LivePolicy", "A policy's twin that decides on the wall clock; the caller keeps the books.")
       .def(
           "__init__",
           [](LivePolicy* self, const Setup& setup, const Parameters& parameters) {
@@ -86,5 +105,9 @@ NB_MODULE(_simulator, m) {
             new (self) LivePolicy(setup, parameters, &make_policy);
           },
           "setup"_a, "parameters"_a)
-      .def("decide", &decide, "now"_a, "arrivals"_a, "events"_a);
+      .def("decide", &decide, "now"_a, "arrivals"_a, "events"_a,
+           nb::sig("def decide(self, now: int, arrivals: list[ArrivalRow], events: list[EventRow]) -> list[ActionRow]"),
+           "Tell the twin what has happened, and return what it does: a batch is sent (0), a request dropped (1), a "
+           "timer "
+           "set (2), or a batch stopped (3).");
 }

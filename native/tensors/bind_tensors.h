@@ -44,7 +44,7 @@ class Bytes {
   Py_buffer buffer_{};
 };
 
-// Room for bytes that are filled in before anybody else sees them.
+// Bytes that are filled in before anybody else sees them.
 inline nb::object new_bytes(std::size_t size) {
   nb::object made = nb::steal(PyBytes_FromStringAndSize(nullptr, static_cast<Py_ssize_t>(size)));
   if (!made.is_valid()) throw nb::python_error();
@@ -224,7 +224,7 @@ inline void gather(nb::handle memory, nb::bytes members, const std::vector<std::
   copy_all(gathering(from.view(), all, sizes, to.data));
 }
 
-// Copy the items of the arrays into the members' reply rooms in *memory*.
+// Copy the items of the arrays into the members' blocks for replies in *memory*.
 inline void scatter(nb::handle memory, nb::bytes members, const std::vector<std::size_t>& sizes, nb::list arrays) {
   const Bytes to(memory, PyBUF_WRITABLE);
   const Arrays from(arrays, PyBUF_SIMPLE);
@@ -235,19 +235,59 @@ inline void scatter(nb::handle memory, nb::bytes members, const std::vector<std:
   copy_all(scattering(to.data(), to.view().size(), all, sizes, from.data));
 }
 
+inline void bind_copies(nb::module_& m) {
+  using namespace nb::literals;
+  m.def(
+      "gather", &gather, "memory"_a, "members"_a, "sizes"_a, "arrays"_a,
+      nb::sig("def gather(memory: Buffer, members: bytes, sizes: collections.abc.Sequence[int], arrays: list[Buffer]) "
+              "-> None"),
+      "Copy the items of a batch from shared memory into arrays, one for each input; sizes are the bytes of an item.");
+  m.def(
+      "scatter", &scatter, "memory"_a, "members"_a, "sizes"_a, "arrays"_a,
+      nb::sig("def scatter(memory: Buffer, members: bytes, sizes: collections.abc.Sequence[int], arrays: list[Buffer]) "
+              "-> None"),
+      "Copy the items of a batch from arrays, one for each output, to where shared memory has place for the answers.");
+}
+
+inline void bind_json(nb::module_& m) {
+  using namespace nb::literals;
+  m.def("outline", &outline, "json"_a, nb::sig("def outline(json: Buffer) -> tuple[bytes, list[Range]] | int"),
+        "Cut the elements of tensors out of a request: return what is left, and where the pieces lie. Where it is no "
+        "JSON, "
+        "return the byte at which it makes no sense.");
+  m.def("from_json", &from_json, "json"_a, "datatype"_a, "shape"_a,
+        nb::sig("def from_json(json: Buffer, datatype: str, shape: collections.abc.Sequence[int]) -> "
+                "bytes | tuple[int, int]"),
+        "Return the binary layout of a JSON list; or how many elements were right, and at which byte the next one is "
+        "not.");
+  m.def("to_json", &to_json, "data"_a, "datatype"_a, nb::sig("def to_json(data: Buffer, datatype: str) -> bytes | int"),
+        "Return a tensor as a JSON list, or which of its elements is no text in UTF-8.");
+}
+
 inline void bind_tensors(nb::module_& m) {
   using namespace nb::literals;
-  m.def("bytes_elements", &count_elements, "data"_a, "most"_a);
-  m.def("unpack_bytes", &unpack_bytes, "data"_a);
-  m.def("pack_bytes", &pack_bytes, "elements"_a);
-  m.def("outline", &outline, "json"_a);
-  m.def("from_json", &from_json, "json"_a, "datatype"_a, "shape"_a);
-  m.def("first_outside", &first_outside_of, "data"_a, "datatype"_a, "low"_a, "high"_a);
-  m.def("to_json", &to_json, "data"_a, "datatype"_a);
-  m.def("message_outline", &message_outline, "message"_a, "most"_a);
-  m.def("gather", &gather, "memory"_a, "members"_a, "sizes"_a, "arrays"_a);
-  m.def("scatter", &scatter, "memory"_a, "members"_a, "sizes"_a, "arrays"_a);
-  m.def("from_contents", &from_contents, "contents"_a, "datatype"_a, "elements"_a);
+  bind_copies(m);
+  bind_json(m);
+  m.def(
+      "bytes_elements", &count_elements, "data"_a, "most"_a,
+      nb::sig("def bytes_elements(data: Buffer, most: int) -> tuple[int, int]"),
+      "Count the elements of a BYTES tensor, no further than one more than *most*, and return where the last one ends: "
+      "past the data where a length says too much.");
+  m.def("unpack_bytes", &unpack_bytes, "data"_a, nb::sig("def unpack_bytes(data: Buffer) -> list[bytes] | None"),
+        "Return the elements of a BYTES tensor, or None where their lengths do not add up.");
+  m.def("pack_bytes", &pack_bytes, "elements"_a, nb::sig("def pack_bytes(elements: list[typing.Any]) -> bytes | None"),
+        "Return the binary layout of a list of bytes, or None where something else is among them.");
+  m.def("first_outside", &first_outside_of, "data"_a, "datatype"_a, "low"_a, "high"_a,
+        nb::sig("def first_outside(data: Buffer, datatype: str, low: int, high: int) -> int | None"),
+        "Return the place of the first element beyond the limits, which are as `native_bounds` makes them, or None.");
+  m.def("message_outline", &message_outline, "message"_a, "most"_a,
+        nb::sig("def message_outline(message: Buffer, most: int) -> MessageOutline | typing.Literal[False] | None"),
+        "Cut the tensors out of a ModelInferRequest. Return False where more than so many bytes would be left, None "
+        "where "
+        "it is no such message.");
+  m.def("from_contents", &from_contents, "contents"_a, "datatype"_a, "elements"_a,
+        nb::sig("def from_contents(contents: Buffer, datatype: str, elements: int) -> bytes | int"),
+        "Return the binary layout of typed contents of a message, or how many elements were right.");
 }
 
 }  // namespace astrarium::protocol

@@ -5,6 +5,7 @@
 #include "tensors/model.h"
 
 NB_MODULE(_tensors, m) {
+  m.doc() = "Tensors of requests and batches, read, written and gathered faster than Python can.";
   m.attr("ALIGNMENT") = astrarium::protocol::kAlignment;
   astrarium::protocol::bind_tensors(m);
 }

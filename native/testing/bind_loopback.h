@@ -19,13 +19,13 @@ namespace astrarium::front {
 namespace nb = nanobind;
 
 inline Ending ending(const std::string& outcome, const std::string& cause, std::string reason) {
-  Ending found{Outcome::kOpen, Cause::kNone, std::move(reason)};
+  Ending ending{Outcome::kOpen, Cause::kNone, std::move(reason)};
   for (int i = 1; i < ModelTally::kOutcomes; ++i)
-    if (outcome_name(i) == outcome) found.outcome = static_cast<Outcome>(i);
-  if (found.outcome == Outcome::kOpen) throw std::invalid_argument("no outcome " + outcome);
+    if (outcome_name(i) == outcome) ending.outcome = static_cast<Outcome>(i);
+  if (ending.outcome == Outcome::kOpen) throw std::invalid_argument("no outcome " + outcome);
   for (int i = 0; i < kCauses; ++i)
-    if (kCauseNames[i] == cause) found.cause = static_cast<Cause>(i);
-  return found;
+    if (kCauseNames[i] == cause) ending.cause = static_cast<Cause>(i);
+  return ending;
 }
 
 struct BoundLoopback {
@@ -41,24 +41,22 @@ struct BoundLoopback {
     loopback.stop();
   }
 
-  // (number, model, rows, application's number, received, deadline, block, replies, room, shapes and bytes of inputs,
-  // timeout in microseconds, priority, application, patience)
+  // Each is a `PoppedTicket`, as aliases.nb has it.
   nb::list pop() {
-    nb::list found;
+    nb::list rows;
     for (ClientTicket* one : loopback.pop()) {
       open[++numbers] = one;
       nb::list inputs;
       for (std::size_t at = 0; at < one->call.inputs.size(); ++at) {
         inputs.append(nb::make_tuple(one->call.inputs[at].shape, one->input_bytes(at, exchange.size)));
       }
-      found.append(nb::make_tuple(numbers, one->model, one->rows, one->application, one->received, one->deadline,
-                                  one->block, one->replies, one->reply_bytes, inputs, one->call.timeout_us,
-                                  one->call.priority, one->call.application, one->call.patience));
+      rows.append(nb::make_tuple(numbers, one->model, one->rows, one->application, one->received, one->deadline,
+                                 one->block, one->replies, one->reply_bytes, inputs, one->call.timeout_us,
+                                 one->call.priority, one->call.application, one->call.patience));
     }
-    return found;
+    return rows;
   }
 
-  // *shapes*: by row, (shape, bytes) of each output; empty: the model's own.
   void end(std::int64_t number, const std::string& outcome, const std::string& cause, std::string reason,
            const std::vector<std::vector<std::pair<protocol::Shape, std::size_t>>>& shapes) {
     ClientTicket* ticket = open.at(number);
@@ -70,7 +68,6 @@ struct BoundLoopback {
     open.erase(number);
   }
 
-  // What the scheduler would publish: of each model its objective and its latencies for batches of 0, 1, ...
   void plan(const std::vector<std::pair<Time, std::vector<Time>>>& models, int gpus) {
     Setup setup;
     for (const auto& [slo, latency] : models) setup.models.push_back({slo, latency, std::nullopt});
@@ -81,21 +78,32 @@ struct BoundLoopback {
 inline void bind_loopback(nb::module_& m) {
   using namespace nb::literals;
   using L = BoundLoopback;
-  nb::class_<L>(m, "Loopback")
+  nb::class_<L>(
+      m, "Loopback",
+      "A loopback stands in for the scheduler and the workers: it answers calls with their own inputs, or ends "
+      "them as it is asked.")
       .def(nb::init<BoundExchange&>(), "exchange"_a, nb::keep_alive<1, 2>())
-      .def("start", [](L& self) { self.loopback.start(); })
-      .def("stop", &L::stop)
+      .def(
+          "start", [](L& self) { self.loopback.start(); }, "End tickets in a thread of its own, until it is stopped.")
+      .def("stop", &L::stop, "End that thread.")
       .def(
           "end_with",
           [](L& self, const std::string& outcome, const std::string& cause, std::string reason) {
             self.loopback.end_with(ending(outcome, cause, std::move(reason)));
           },
-          "outcome"_a, "cause"_a = "", "reason"_a = "")
-      .def("fd", [](L& self) { return self.exchange.bell.fd(); })
-      .def("pop", &L::pop)
+          "outcome"_a, "cause"_a = "", "reason"_a = "", "Let the thread end tickets like this from now on.")
+      .def(
+          "fd", [](L& self) { return self.exchange.bell.fd(); },
+          "Return a descriptor that can be read while there is something to pop.")
+      .def("pop", &L::pop, nb::sig("def pop(self) -> list[PoppedTicket]"), "Take all tickets that have come.")
       .def("end", &L::end, "number"_a, "outcome"_a = "in_time", "cause"_a = "", "reason"_a = "",
-           "shapes"_a = std::vector<std::vector<std::pair<protocol::Shape, std::size_t>>>())
-      .def("plan", &L::plan, "models"_a, "gpus"_a);
+           "shapes"_a = std::vector<std::vector<std::pair<protocol::Shape, std::size_t>>>(),
+           nb::sig("def end(self, number: int, outcome: str = 'in_time', cause: str = '', reason: str = '', "
+                   "shapes: collections.abc.Sequence[collections.abc.Sequence[tuple[Shape, int]]] = ()) -> None"),
+           "End a ticket that was popped. The shapes are those of the outputs, with their bytes, by row; none: the "
+           "model's.")
+      .def("plan", &L::plan, "models"_a, "gpus"_a,
+           "Let the admission plan with these models: the objective of each, and how long batches of 0, 1, ... take.");
 }
 
 }  // namespace astrarium::front

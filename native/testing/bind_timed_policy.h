@@ -14,7 +14,6 @@
 
 namespace astrarium {
 
-// The record of the run, with `decision_at` and `decision_ns`.
 inline nb::dict simulate_timed(const Setup& setup, const Truth& truth, const Parameters& parameters, Column<Time> time,
                                Column<Time> deadline, Column<std::int32_t> model, Column<Time> work,
                                std::optional<Column<std::int32_t>> application, std::optional<Column<bool>> profiled,
@@ -38,8 +37,14 @@ inline nb::dict simulate_timed(const Setup& setup, const Truth& truth, const Par
 
 inline void bind_timed_policy(nb::module_& m) {
   using namespace nb::literals;
-  m.def("simulate_timed", &simulate_timed, "setup"_a, "truth"_a, "parameters"_a, "time"_a, "deadline"_a, "model"_a,
-        "work"_a, "application"_a.none(), "profiled"_a.none(), "profiler_delay"_a);
+  m.def(
+      "simulate_timed", &simulate_timed, "setup"_a, "truth"_a, "parameters"_a, "time"_a, "deadline"_a, "model"_a,
+      "work"_a, "application"_a.none(), "profiled"_a.none(), "profiler_delay"_a,
+      nb::sig("def simulate_timed(setup: astrarium._simulator.Setup, truth: astrarium._simulator.Truth, "
+              "parameters: astrarium._simulator.Parameters, time: Ints, deadline: Ints, model: Ints, work: Ints, "
+              "application: Ints | None, profiled: Bools | None, profiler_delay: int) -> dict[str, typing.Any]"),
+      "Simulate as `simulate_serving` does; the record also says when the policy decided (`decision_at`) and how long "
+      "that took (`decision_ns`).");
 }
 
 }  // namespace astrarium

@@ -12,24 +12,22 @@
 namespace astrarium::front {
 namespace {
 
-// The fields of header blocks, one after the other, for tests; None where one cannot be read.
 nb::object read_blocks(const std::vector<nb::bytes>& blocks, std::size_t table) {
   HpackDecoder decoder(table);
-  nb::list found;
+  nb::list headers;
   for (const nb::bytes& block : blocks) {
     nb::list fields;
     const auto take = [&fields](std::string_view name, std::string_view value, bool) {
       fields.append(nb::make_tuple(as_bytes(name), as_bytes(value)));
     };
     if (!decoder.decode({block.c_str(), block.size()}, take)) return nb::none();
-    found.append(nb::make_tuple(fields, decoder.table_bytes()));
+    headers.append(nb::make_tuple(fields, decoder.table_bytes()));
   }
-  return found;
+  return headers;
 }
 
 void bind_measurements(nb::module_& m) {
   using namespace nb::literals;
-  // (answered, dropped, batches, steps) of so many requests at such a rate, heard every so often.
   m.def(
       "feed",
       [](const Setup& setup, const Parameters& parameters, std::int64_t requests, double per_second, Time turn,
@@ -39,14 +37,23 @@ void bind_measurements(nb::module_& m) {
         return std::tuple(fed.answered, fed.dropped, fed.batches, fed.steps);
       },
       "setup"_a, "parameters"_a, "requests"_a, "per_second"_a, "turn"_a, "profiled_share"_a = 0.0,
-      nb::call_guard<nb::gil_scoped_release>());
-  m.def("read_blocks", &read_blocks, "blocks"_a, "table"_a);
+      nb::call_guard<nb::gil_scoped_release>(),
+      "Feed the scheduler so many requests at a rate, heard every *turn*, and return how many were answered and "
+      "dropped, "
+      "and how many batches and steps that took.");
+  m.def("read_blocks", &read_blocks, "blocks"_a, "table"_a,
+        nb::sig("def read_blocks(blocks: collections.abc.Sequence[bytes], table: int) -> "
+                "list[tuple[list[tuple[bytes, bytes]], int]] | None"),
+        "Return the fields of header blocks that follow each other, with the bytes in the table after each; None where "
+        "one "
+        "cannot be read.");
 }
 
 }  // namespace
 }  // namespace astrarium::front
 
 NB_MODULE(_testing, m) {
+  m.doc() = "What tests and benchmarks see of native code, and users do not.";
   nanobind::set_leak_warnings(false);                  // a loopback may hold its thread until the process ends
   nanobind::module_::import_("astrarium._simulator");  // whose types, and those of the front, these functions take
   nanobind::module_::import_("astrarium._front");

@@ -114,26 +114,38 @@ struct BoundLoop {
 
 inline void bind_batch_loop(nb::module_& m) {
   using namespace nb::literals;
-  nb::exception<DeviceLost>(m, "DeviceLost");
-  nb::class_<BoundLoop>(m, "BatchLoop")
+  nb::exception<DeviceLost>(m, "DeviceLost").attr("__doc__") = "The GPU can do nothing more for this process.";
+  nb::class_<BoundLoop>(m, "BatchLoop", "A worker's loop over a connection, or in a time that a test makes.")
       .def(
           "__init__",
           [](BoundLoop* self, nb::handle memory, int socket) {
             new (self) BoundLoop(memory, std::make_unique<SchedulerConnection>(socket));
           },
-          "memory"_a, "socket"_a)
+          "memory"_a, "socket"_a, nb::sig("def __init__(self, memory: Buffer, socket: int) -> None"))
       .def(
           "__init__",
           [](BoundLoop* self, nb::handle memory, nb::callable clock, nb::callable receive, nb::callable send,
              nb::callable watch) {
             new (self) BoundLoop(memory, std::make_unique<PythonEnvironment>(clock, receive, send, watch));
           },
-          "memory"_a, "clock"_a, "receive"_a, "send"_a, "watch"_a)
-      .def("know", &BoundLoop::know, "model"_a, "table"_a, "inputs"_a, "outputs"_a, "sources"_a)
-      .def("know_graphs", &BoundLoop::know_graphs, "model"_a, "runner"_a)
+          "memory"_a, "clock"_a, "receive"_a, "send"_a, "watch"_a,
+          nb::sig("def __init__(self, memory: Buffer, clock: collections.abc.Callable[[], int], "
+                  "receive: collections.abc.Callable[[], bytes], send: collections.abc.Callable[[bytes], object], "
+                  "watch: Watch) -> None"))
       .def(
-          "forget", [](BoundLoop& self, std::int64_t model) { self.loop.forget(model); }, "model"_a)
-      .def("serve", &BoundLoop::serve, "free"_a, "obey"_a);
+          "know", &BoundLoop::know, "model"_a, "table"_a, "inputs"_a, "outputs"_a, "sources"_a,
+          "Run this model here: its batches take the times in the table, by size, and hand inputs back as outputs. The "
+          "sources say which input each output is; -1: zeros.")
+      .def("know_graphs", &BoundLoop::know_graphs, "model"_a, "runner"_a, "Run this model here, in CUDA graphs.")
+      .def(
+          "forget", [](BoundLoop& self, std::int64_t model) { self.loop.forget(model); }, "model"_a,
+          "Leave batches of this model to Python from now on.")
+      .def(
+          "serve", &BoundLoop::serve, "free"_a, "obey"_a,
+          nb::sig("def serve(self, free: int, obey: collections.abc.Callable[[bytes, int], bool]) -> int"),
+          "Hear orders and run batches until Python wants its turn, or there is nothing to do. Orders for Python go to "
+          "obey, with when they came; it returns whether it wants its turn. Given and returned is when the GPU is "
+          "free.");
 }
 
 }  // namespace astrarium::worker

@@ -29,9 +29,9 @@ using SlotAddresses = std::tuple<Addresses, Addresses, Addresses, Addresses>;  /
 inline Handle handle_at(std::uintptr_t address) { return reinterpret_cast<Handle>(address); }
 
 inline std::vector<char*> on_host(const Addresses& addresses) {
-  std::vector<char*> found;
-  for (const std::uintptr_t address : addresses) found.push_back(reinterpret_cast<char*>(address));
-  return found;
+  std::vector<char*> pointers;
+  for (const std::uintptr_t address : addresses) pointers.push_back(reinterpret_cast<char*>(address));
+  return pointers;
 }
 inline std::vector<DevicePointer> on_device(const Addresses& addresses) { return {addresses.begin(), addresses.end()}; }
 
@@ -58,14 +58,14 @@ inline std::vector<nb::bytes> rehearse_graphs(nb::handle shared, std::shared_ptr
     news =
         rehearse({memory.data(), memory.view().size()}, std::make_shared<GraphModel>(std::move(runner)), packet, times);
   }
-  std::vector<nb::bytes> told;
-  for (const std::string& one : news) told.emplace_back(one.data(), one.size());
-  return told;
+  std::vector<nb::bytes> packets;
+  for (const std::string& one : news) packets.emplace_back(one.data(), one.size());
+  return packets;
 }
 
 inline void bind_graph_runner(nb::module_& m) {
   using namespace nb::literals;
-  nb::class_<GpuStreams>(m, "GpuStreams")
+  nb::class_<GpuStreams>(m, "GpuStreams", "A GPU's streams, the same for all models: their batches run one by one.")
       .def(
           "__init__",
           [](GpuStreams* self, const std::string& library, std::uintptr_t copy_in, std::uintptr_t compute,
@@ -73,22 +73,31 @@ inline void bind_graph_runner(nb::module_& m) {
             new (self) GpuStreams(library, handle_at(copy_in), handle_at(compute), handle_at(copy_out));
           },
           "library"_a, "copy_in"_a, "compute"_a, "copy_out"_a);
-  nb::class_<GraphRunner>(m, "GraphRunner")
-      .def(nb::new_(&new_runner), "streams"_a, "inputs"_a, "outputs"_a, "slots"_a)
+  nb::class_<GraphRunner>(
+      m, "GraphRunner",
+      "A runner replays a model's CUDA graphs, some batches in flight at once: each has memory in a "
+      "slot. Whoever makes graphs and memory keeps them alive until it has finished.")
+      .def(nb::new_(&new_runner), "streams"_a, "inputs"_a, "outputs"_a, "slots"_a,
+           "Take of each input its address and the bytes of an item, of each output the bytes, and of each slot "
+           "addresses.")
       .def(
           "add",
-          [](GraphRunner& self, int room, std::uintptr_t graph, const Addresses& outputs) {
-            self.add(room, handle_at(graph), on_device(outputs));
+          [](GraphRunner& self, int capacity, std::uintptr_t graph, const Addresses& outputs) {
+            self.add(capacity, handle_at(graph), on_device(outputs));
           },
-          "room"_a, "graph"_a, "outputs"_a)
-      .def("takes", &GraphRunner::takes, "size"_a)
+          "capacity"_a, "graph"_a, "outputs"_a,
+          "Add a graph for batches of up to this size, and the addresses where it leaves its outputs.")
+      .def("takes", &GraphRunner::takes, "size"_a, "Return whether there is a graph for a batch of this size.")
       .def(
           "rehearse",
           [](std::shared_ptr<GraphRunner> self, nb::handle memory, const nb::bytes& order, int times) {
             return rehearse_graphs(memory, std::move(self), order, times);
           },
-          "memory"_a, "order"_a, "times"_a)
-      .def("finish", &GraphRunner::finish, nb::call_guard<nb::gil_scoped_release>());
+          "memory"_a, "order"_a, "times"_a,
+          nb::sig("def rehearse(self, memory: Buffer, order: bytes, times: int) -> list[bytes]"),
+          "Run the batch of an order so many times in a row, and return what a worker would say of it.")
+      .def("finish", &GraphRunner::finish, nb::call_guard<nb::gil_scoped_release>(),
+           "Wait for all that the GPU was given, also for cancelled batches: the memory can go after that.");
 }
 
 }  // namespace astrarium::worker

@@ -32,26 +32,26 @@ def listed(system: str) -> list[str]:
     return [name.removeprefix(whole) for name in registry.names() if name.startswith(whole)]
 
 
-def check_complete(found: registry.Reproduction, claims: bool = True) -> None:
+def check_complete(reproduction: registry.Reproduction, claims: bool = True) -> None:
     """*claims*: the paper says something in words, too."""
-    assert found.rows
-    assert bool(found.claims) == claims
-    assert all(math.isfinite(row.ours) and row.what for row in found.rows)
-    assert len({row.what for row in found.rows}) == len(found.rows)
-    assert all(claim.note for claim in found.claims)
-    assert msgspec.json.decode(msgspec.json.encode(found.shown()))["data"]
+    assert reproduction.rows
+    assert bool(reproduction.claims) == claims
+    assert all(math.isfinite(row.ours) and row.what for row in reproduction.rows)
+    assert len({row.what for row in reproduction.rows}) == len(reproduction.rows)
+    assert all(claim.note for claim in reproduction.claims)
+    assert msgspec.json.decode(msgspec.json.encode(reproduction.shown()))["data"]
 
 
-def check_drawn(found: registry.Reproduction, folder: Path) -> None:
+def check_drawn(reproduction: registry.Reproduction, folder: Path) -> None:
     """From data as a run's folder has it."""
     picture = folder / "figure.png"
-    found.module.draw(msgspec.json.decode(msgspec.json.encode(found.findings.data)), picture)
+    reproduction.module.draw(msgspec.json.decode(msgspec.json.encode(reproduction.findings.data)), picture)
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def check_explained(found: registry.Reproduction) -> None:
+def check_explained(reproduction: registry.Reproduction) -> None:
     """A number that differs says why."""
-    for row in found.rows:
+    for row in reproduction.rows:
         assert row.verdict in ("agrees", "given", "no number") or row.note, row.what
 
 

@@ -50,10 +50,10 @@ def client(latency: bool, kernels: list[K], **how: Any) -> gate.Client:
 
 
 def knobs(policy: str, **values: Any) -> gate.Knobs:
-    made = gate.defaults(policy, SMS)
+    chosen = gate.defaults(policy, SMS)
     for name, value in values.items():
-        setattr(made, name, value)
-    return made
+        setattr(chosen, name, value)
+    return chosen
 
 
 def simulate(policy: str | gate.Knobs, *clients: gate.Client, **how: Any) -> dict[str, Any]:
@@ -63,8 +63,8 @@ def simulate(policy: str | gate.Knobs, *clients: gate.Client, **how: Any) -> dic
 
 
 def ends(result: dict[str, Any], number: int) -> list[int]:
-    found: list[int] = result["clients"][number]["end"].tolist()
-    return found
+    instants: list[int] = result["clients"][number]["end"].tolist()
+    return instants
 
 
 def held(result: dict[str, Any], number: int) -> dict[str, int]:
@@ -129,10 +129,10 @@ def test_two_small_compute_kernels_share_what_they_are_bound_by() -> None:
 
 def test_kernels_that_need_different_things_overlap() -> None:
     """Beside a full compute kernel there are threads left on 40 % of the SMs."""
-    one = K(MS, SMS, COMPUTE, 0.8, 0.05)
-    other = K(MS, SMS * 4 // 10, MEMORY, 0.05, 0.8)
+    compute = K(MS, SMS, COMPUTE, 0.8, 0.05)
+    memory = K(MS, SMS * 4 // 10, MEMORY, 0.05, 0.8)
     result = simulate(
-        "streams", client(BEST_EFFORT, [one], requests=1), client(BEST_EFFORT, [other], requests=1)
+        "streams", client(BEST_EFFORT, [compute], requests=1), client(BEST_EFFORT, [memory], requests=1)
     )
     assert result["ended"] == MS
 
@@ -291,7 +291,7 @@ def test_orion_bounds_the_time_in_flight_by_a_share_of_the_latency() -> None:
 def test_orion_serves_several_best_effort_clients_in_turn() -> None:
     others = [client(BEST_EFFORT, [small(40 * US)]) for _ in range(3)]
     result = simulate(knobs("orion", latency=100 * US, duration_fraction=0.1), *others, until=12 * MS - 1)
-    launched = [found["launches"] for found in result["clients"]]
+    launched = [outcome["launches"] for outcome in result["clients"]]
     assert sum(launched) == 300
     assert max(launched) - min(launched) <= 1
 
@@ -399,10 +399,10 @@ def test_an_open_fence_holds_the_stream_up_for_what_it_costs() -> None:
 def test_a_stream_that_has_passed_a_fence_goes_on() -> None:
     """The request comes while the fence is being read: the next one stops it."""
     serving = client(LATENCY, [small(MS)], arrivals=[2 * US])
-    one, two = (client(BEST_EFFORT, [small(100 * US)] * count, requests=1) for count in (1, 2))
+    short, long = (client(BEST_EFFORT, [small(100 * US)] * count, requests=1) for count in (1, 2))
     chosen = knobs("astrarium", window=1)
-    assert ends(simulate(chosen, serving, one, fence=10 * US), 1) == [110 * US]
-    assert ends(simulate(chosen, serving, two, fence=10 * US), 1) == [2 * US + MS + 110 * US]
+    assert ends(simulate(chosen, serving, short, fence=10 * US), 1) == [110 * US]
+    assert ends(simulate(chosen, serving, long, fence=10 * US), 1) == [2 * US + MS + 110 * US]
 
 
 def test_tick_tock_runs_the_forward_of_one_beside_the_backward_of_the_other() -> None:
@@ -447,22 +447,22 @@ KERNELS = (9, 14, 5, 7)
 @pytest.mark.parametrize("seed", [1, 2])
 def test_every_kernel_of_every_client_ends_exactly_once(policy: str, seed: int) -> None:
     result = simulate(policy, *crowd(seed), seen=3 * US, relaunch=2 * US)
-    for found, count in zip(result["clients"], KERNELS, strict=True):
-        assert found["kernels"] == 12 * count
-        assert len(found["end"]) == 12
-        assert (np.diff(found["end"]) > 0).all()
-        assert (found["arrival"] <= found["begin"]).all()
-        assert (found["begin"] < found["end"]).all()
+    for outcome, count in zip(result["clients"], KERNELS, strict=True):
+        assert outcome["kernels"] == 12 * count
+        assert len(outcome["end"]) == 12
+        assert (np.diff(outcome["end"]) > 0).all()
+        assert (outcome["arrival"] <= outcome["begin"]).all()
+        assert (outcome["begin"] < outcome["end"]).all()
     assert all(0 < share <= 1 for share in result["usage"].values())
 
 
 @pytest.mark.parametrize("policy", gate.policy_names())
 def test_the_same_clients_give_the_same_run(policy: str) -> None:
-    one, other = (simulate(policy, *crowd(3), seen=3 * US, relaunch=2 * US) for _ in range(2))
-    for found, again in zip(one["clients"], other["clients"], strict=True):
-        assert all((found[name] == again[name]).all() for name in ("arrival", "begin", "end"))
-        assert (found["held"], found["held_ns"]) == (again["held"], again["held_ns"])
-    assert one["usage"] == other["usage"]
+    first, second = (simulate(policy, *crowd(3), seen=3 * US, relaunch=2 * US) for _ in range(2))
+    for outcome, again in zip(first["clients"], second["clients"], strict=True):
+        assert all((outcome[name] == again[name]).all() for name in ("arrival", "begin", "end"))
+        assert (outcome["held"], outcome["held_ns"]) == (again["held"], again["held_ns"])
+    assert first["usage"] == second["usage"]
 
 
 def test_no_request_is_faster_than_alone() -> None:

@@ -37,13 +37,13 @@ def fresh(
     problem: Problem, plan: Plan, interference: Callable[[Problem], Interference], seeds: int = 2
 ) -> list[float]:
     """Attainment on Poisson requests that nobody planned with."""
-    found = []
+    attained = []
     for seed in range(seeds):
         requests = poisson(problem, 3 * SECOND, stream(seed, "fresh").random)
         seen = evaluate(problem, plan, requests, interference(problem), warmup=SECOND // 2)
         assert seen.attainment is not None
-        found.append(seen.attainment)
-    return found
+        attained.append(seen.attainment)
+    return attained
 
 
 def nothing(problem: Problem) -> Interference:
@@ -73,7 +73,8 @@ def test_alpaserves_case_is_served_at_least_as_well_on_fresh_requests() -> None:
     plan = placed(problem, runtime=GroupRuntime(), effort=60.0)
     theirs = planned("alpaserve", problem)
     ours, rivals = (
-        [cases.judge(case, each, FAIR, seed).attainment for seed in range(4)] for each in (plan, theirs)
+        [cases.judge(case, candidate, FAIR, seed).attainment for seed in range(4)]
+        for candidate in (plan, theirs)
     )
     assert sum(ours) >= sum(rivals)
     assert plan.attainment == pytest.approx(sum(ours) / 4, abs=0.01)
@@ -98,9 +99,9 @@ def test_each_replica_says_why_it_is_there() -> None:
 def test_more_effort_is_not_worse_on_what_it_plans_with() -> None:
     case = Case(("bert-1.3b", "bert-2.6b") * 6, 6, 12.0, 4.0, 5.0, 100.0)
     problem = cases.problem(case, FAIR)
-    found = []
+    attained = []
     for effort in (0.0, 40.0):
         search = Watched()
         Planner(Planner.Parameters(effort=effort, runtime=GroupRuntime())).place(problem, search)
-        found.append(max((plan.attainment or 0.0) for plan in search.plans))
-    assert found[0] < found[1]
+        attained.append(max((plan.attainment or 0.0) for plan in search.plans))
+    assert attained[0] < attained[1]

@@ -53,8 +53,8 @@ def test_the_bars_are_measured_on_the_settings_they_were_set_for() -> None:
 
 
 def test_on_one_gpu_ours_is_near_eager_and_above_deferral() -> None:
-    (found,) = reproduced("goodput").findings.data.values()
-    assert found[OURS]["goodput"] >= 0.97 * max(one["goodput"] for one in found.values())
+    (by_policy,) = reproduced("goodput").findings.data.values()
+    assert by_policy[OURS]["goodput"] >= 0.97 * max(numbers["goodput"] for numbers in by_policy.values())
 
 
 @pytest.mark.parametrize(("rate", "holds"), [(405.0, True), (404.0, False)])
@@ -79,26 +79,26 @@ def test_latency_is_measured_wherever_goodput_is() -> None:
 
 @pytest.mark.parametrize(("mean", "holds"), [(13.0, True), (13.1, False)])
 def test_the_slowest_setting_is_held_against_the_bar(mean: float, holds: bool) -> None:
-    found = {"astrarium": {"mean": mean}, "eager": {"mean": 10.0}}
+    slow = {"astrarium": {"mean": mean}, "eager": {"mean": 10.0}}
     quick = {"astrarium": {"mean": 5.0}, "eager": {"mean": 10.0}}
-    claim = latency.claim({"a": {"0.1": quick, "0.5": found}})
+    claim = latency.claim({"a": {"0.1": quick, "0.5": slow}})
     assert claim.holds is holds
     assert claim.note.endswith("a at 0.5")
 
 
 def test_what_is_in_time_never_exceeds_what_is_offered() -> None:
-    for found in reproduced("overload").findings.data.values():
-        for one in found["policies"].values():
-            assert 0.5 < one["share"] < 1
-            assert one["worst"] <= one["share"] + 1e-12
-            assert one["rate"] < found["offered"] * 1.1
+    for numbers in reproduced("overload").findings.data.values():
+        for policy in numbers["policies"].values():
+            assert 0.5 < policy["share"] < 1
+            assert policy["worst"] <= policy["share"] + 1e-12
+            assert policy["rate"] < numbers["offered"] * 1.1
 
 
 def test_all_are_in_time_when_little_comes() -> None:
     case = FEW_GPUS[0].scenario(ASTRARIUM, QUICK).with_rate(40)
-    found = in_time(case, QUICK)
-    assert (found.share, found.worst) == (1, 1)
-    assert found.rate == pytest.approx(40, rel=0.4)
+    served = in_time(case, QUICK)
+    assert (served.share, served.worst) == (1, 1)
+    assert served.rate == pytest.approx(40, rel=0.4)
 
 
 def test_fewer_in_time_than_deferred_is_told() -> None:
@@ -141,7 +141,7 @@ def test_a_low_ratio_is_settled_by_more_seeds() -> None:
 
 
 def test_a_day_swings_around_its_mean() -> None:
-    (setting,) = [one for one in heldout.SETTINGS if one.name.endswith("a day")]
+    (setting,) = [candidate for candidate in heldout.SETTINGS if candidate.name.endswith("a day")]
     case = setting.scenario(ASTRARIUM, Effort())
     assert case.total_rate == pytest.approx(1000)
     rates = cast(list[float], [change.rate for change in case.workload.changes])
@@ -157,15 +157,15 @@ def test_held_back_settings_are_others_than_those_with_a_bar() -> None:
 
 
 def test_being_behind_fcfs_only_is_told_apart() -> None:
-    found = goodputs(astrarium=100, deferred=100, eager=90)
-    found["eager, fcfs"]["goodput"] = 110
-    usual, best = heldout._claims({"somewhere": found})
+    measured = goodputs(astrarium=100, deferred=100, eager=90)
+    measured["eager, fcfs"]["goodput"] = 110
+    usual, best = heldout._claims({"somewhere": measured})
     assert (usual.holds, best.holds) == (True, False)
 
 
 def test_every_variant_is_measured_everywhere() -> None:
     data = reproduced("ablation").findings.data
-    assert all(list(found) == list(ablation.VARIANTS) for found in data["goodput"].values())
+    assert all(list(by_variant) == list(ablation.VARIANTS) for by_variant in data["goodput"].values())
     assert list(data["in_time"]) == list(ablation.VARIANTS)
     full = ablation.columns(Effort())
     assert len(full) == 7
@@ -200,8 +200,11 @@ def test_filling_the_page_replaces_tables_and_nothing_else(tmp_path: Path) -> No
     page.write_text(
         "before\n<!-- table: goodput -->\nold\n<!-- end -->\n<!-- table: heldout -->\nkept\n<!-- end -->\n"
     )
-    one = {"name": "astrarium/goodput", "data": {FEW_GPUS[0].name: goodputs(astrarium=410, deferred=400)}}
-    (tmp_path / "summary.json").write_bytes(msgspec.json.encode({"reproductions": [one]}))
+    reproduction = {
+        "name": "astrarium/goodput",
+        "data": {FEW_GPUS[0].name: goodputs(astrarium=410, deferred=400)},
+    }
+    (tmp_path / "summary.json").write_bytes(msgspec.json.encode({"reproductions": [reproduction]}))
     _page.write(tmp_path, page)
     text = page.read_text()
     assert "| ResNet50, 1 GPU | 405 | **410** | 400 | 1 | 1 |" in text

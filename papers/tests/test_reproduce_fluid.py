@@ -35,8 +35,8 @@ reproduced = measured_once("fluid")
 
 
 def ours(name: str, what: str) -> float:
-    (found,) = [row.ours for row in reproduced(name).rows if row.what == what]
-    return float(found)
+    (match,) = [row.ours for row in reproduced(name).rows if row.what == what]
+    return float(match)
 
 
 def claims(name: str) -> dict[str, bool]:
@@ -97,8 +97,8 @@ def test_as_printed_pbt_is_slowed_down_and_not_with_our_rules() -> None:
 @pytest.mark.thorough
 def test_overheads_decide_how_far_one_goes() -> None:
     assert all(claims("figure3_13").values())
-    given = [row for row in reproduced("figure3_13").rows if row.given]
-    assert len(given) == 6
+    put_in = [row for row in reproduced("figure3_13").rows if row.given]
+    assert len(put_in) == 6
     alpha = [figure3_13._with_packing(CIFAR, reading, 2.0).packing for reading in figure3_13.READINGS]
     assert alpha == pytest.approx([1.68, 2.0])
 
@@ -118,9 +118,9 @@ def test_variance_is_all_that_differs() -> None:
 
 
 def test_spreads_are_over_the_seeds() -> None:
-    found = _runs.speedups([10.0, 30.0], [5.0, 10.0])
-    assert found.deviation == pytest.approx(0.7071, rel=1e-3)
-    assert (found.mean, found.least, found.most) == (2.5, 2.0, 3.0)
+    spread = _runs.speedups([10.0, 30.0], [5.0, 10.0])
+    assert spread.deviation == pytest.approx(0.7071, rel=1e-3)
+    assert (spread.mean, spread.least, spread.most) == (2.5, 2.0, 3.0)
     assert str(_runs.over([150.0])) == "150 to 150 over the seeds, deviation 0"
 
 

@@ -24,21 +24,21 @@ reproduced = measured_once("orloj")
 
 
 def claim(findings: Findings, words: str) -> bool:
-    (found,) = [claim.holds for claim in findings.claims if words in claim.what]
-    return found
+    (verdict,) = [claim.holds for claim in findings.claims if words in claim.what]
+    return verdict
 
 
 def profile(case: Case) -> Dynamic:
-    made = _finish.scenario(case, 5.0, SYSTEMS["Clipper"], 10).models["model"].profile
-    assert isinstance(made, Dynamic)
-    return made
+    dynamic = _finish.scenario(case, 5.0, SYSTEMS["Clipper"], 10).models["model"].profile
+    assert isinstance(dynamic, Dynamic)
+    return dynamic
 
 
 def peaks(case: Case) -> list[Normal]:
     times = [application.time for application in profile(case).applications.values()]
-    found = [time for time in times if isinstance(time, Normal)]
-    assert len(found) == len(times)
-    return found
+    normals = [time for time in times if isinstance(time, Normal)]
+    assert len(normals) == len(times)
+    return normals
 
 
 def test_the_figures_are_listed_in_their_order() -> None:
@@ -75,11 +75,11 @@ def test_modes_without_refusals_clockwork_would_finish_more() -> None:
     """The plateau comes from batches that are refused, not from the wrong estimate alone."""
     case = modes(3)
     patient = SYSTEMS["Clockwork"]._replace(policy={"name": "clockwork", "sizes": "powers_of_two"})
-    found = [
+    rates = [
         np.mean(_finish.finish_rates(_finish.scenario(case, 4.0, system, 400), QUICK))
         for system in (SYSTEMS["Clockwork"], patient)
     ]
-    assert found[0] < 0.7 < 0.85 < found[1]
+    assert rates[0] < 0.7 < 0.85 < rates[1]
 
 
 def test_static_models_keep_orloj_at_parity() -> None:
@@ -91,9 +91,9 @@ def test_the_finish_rate_does_not_depend_on_b() -> None:
 
 
 def test_short_requests_lose_to_the_overhead() -> None:
-    found = reproduced("figure4_14").findings
-    assert claim(found, "fall when requests get shorter")
-    losses = figure4_14._losses(found.data)
+    findings = reproduced("figure4_14").findings
+    assert claim(findings, "fall when requests get shorter")
+    losses = figure4_14._losses(findings.data)
     assert losses[0] == 0
     assert losses[1] < 0.1 < 0.2 < losses[-1]
 
@@ -142,9 +142,9 @@ def test_ahead_is_asked_of_most_points_and_allows_a_hundredth() -> None:
     close = curves(Orloj=[0.5, 0.9], Nexus=[0.51, 0.905])
     behind = curves(Orloj=[0.5, 0.9], Nexus=[0.5, 0.95])
     assert _claims.ahead(close, "it is ahead", [1.5, 3.0]).holds
-    found = _claims.ahead(behind, "it is ahead", [1.5, 3.0])
-    assert not found.holds
-    assert found.note == "in 1 of 2 points; behind mbart-wmt, 3x: Nexus 0.95"
+    ahead = _claims.ahead(behind, "it is ahead", [1.5, 3.0])
+    assert not ahead.holds
+    assert ahead.note == "in 1 of 2 points; behind mbart-wmt, 3x: Nexus 0.95"
 
 
 def test_a_row_has_every_point_and_a_reason_where_it_differs() -> None:
@@ -227,7 +227,7 @@ def test_the_load_is_a_share_of_what_full_batches_of_mean_length_serve() -> None
     ("case", "multiple"),
     [
         (modes(4), 2.0),
-        *[(real(one), 2.0) for one in TABLE_4_1 if one.case in ("rdinet-cifar", "gpt-cornell")],
+        *[(real(entry), 2.0) for entry in TABLE_4_1 if entry.case in ("rdinet-cifar", "gpt-cornell")],
     ],
     ids=lambda value: value.name if isinstance(value, Case) else "",
 )

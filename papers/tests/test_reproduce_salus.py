@@ -26,8 +26,8 @@ reproduced = measured_once("salus")
 
 
 def row(name: str, what: str) -> Any:
-    (found,) = [row for row in reproduced(name).rows if row.what == what]
-    return found
+    (match,) = [row for row in reproduced(name).rows if row.what == what]
+    return match
 
 
 def claims(name: str) -> dict[str, bool]:
@@ -59,19 +59,19 @@ TestReproductions = explained(reproduced, NAMES)
     ],
 )
 def test_what_follows_from_what_was_put_in_is_not_counted(name: str, counted: int, given: int) -> None:
-    found = [row for row in reproduced(name).rows if row.paper is not None]
-    assert sum(row.given for row in found) == given
-    assert len(found) - given >= counted
-    assert all(row.note for row in found if row.given)
-    line = overview([reproduced(name)]).splitlines()[-1].split(" | ")
-    assert line[2].endswith(f"{given} given") if given else "given" not in line[2]
+    rows = [row for row in reproduced(name).rows if row.paper is not None]
+    assert sum(row.given for row in rows) == given
+    assert len(rows) - given >= counted
+    assert all(row.note for row in rows if row.given)
+    cells = overview([reproduced(name)]).splitlines()[-1].split(" | ")
+    assert cells[2].endswith(f"{given} given") if given else "given" not in cells[2]
 
 
 def test_claims_that_cannot_fail_are_given() -> None:
-    told = {claim.what: claim.verdict for name in NAMES for claim in reproduced(name).claims}
-    given = [what for what, verdict in told.items() if verdict == "given"]
-    assert len(given) == 5
-    assert "at a switch the next job's iteration starts as the last one's ends" in given
+    verdicts = {claim.what: claim.verdict for name in NAMES for claim in reproduced(name).claims}
+    put_in = [what for what, verdict in verdicts.items() if verdict == "given"]
+    assert len(put_in) == 5
+    assert "at a switch the next job's iteration starts as the last one's ends" in put_in
     assert Claim("x", holds=False, given=True).verdict == "does not hold"
     assert Row("x", 3.0, 1.0, given=True).verdict == "higher"
 
@@ -84,8 +84,8 @@ def test_srtf_is_about_three_times_better_than_fifo_and_its_makespan_the_same() 
 
 def test_queueing_ends_with_admission() -> None:
     data = reproduced("table2_1").findings.data
-    for policy, found in data["policies"].items():
-        assert found[0]["mean queueing"] <= found[0]["to first turn"], policy
+    for policy, runs in data["policies"].items():
+        assert runs[0]["mean queueing"] <= runs[0]["to first turn"], policy
 
 
 def test_the_snapshot_is_played_as_told() -> None:
@@ -140,10 +140,10 @@ def test_gpus_are_filled_until_nothing_fits() -> None:
 
 
 def test_table_a1_has_15_models_with_three_batch_sizes() -> None:
-    found = salus.workloads()
-    assert len(found) == 45
+    workloads = salus.workloads()
+    assert len(workloads) == 45
     assert {
-        model: [each.model for each in found].count(model) for model in _workloads.ARCHITECTURES
+        model: [workload.model for workload in workloads].count(model) for model in _workloads.ARCHITECTURES
     } == dict.fromkeys(_workloads.ARCHITECTURES, 3)
 
 
@@ -152,11 +152,11 @@ def test_what_the_dissertation_prints_of_their_memory() -> None:
     assert salus.lookup("vae_64").peak == 35 * _workloads.MB
     assert salus.lookup("googlenet_25").persistent / _workloads.MB == pytest.approx(110.9)
     assert salus.lookup("resnet152_75").persistent / _workloads.MB == pytest.approx(822.2)
-    largest = max(salus.workloads(), key=lambda each: each.persistent)
+    largest = max(salus.workloads(), key=lambda workload: workload.persistent)
     assert largest.name == "resnet152_75"
 
 
-@pytest.mark.parametrize("workload", salus.workloads(), ids=lambda each: each.name)
+@pytest.mark.parametrize("workload", salus.workloads(), ids=lambda workload: workload.name)
 def test_every_workload_fits_and_makes_sense(workload: salus.SalusWorkload) -> None:
     assert 0 < workload.persistent < workload.ephemeral
     assert workload.peak <= salus.GPU_MEMORY
@@ -167,7 +167,7 @@ def test_every_workload_fits_and_makes_sense(workload: salus.SalusWorkload) -> N
 
 def test_larger_batches_need_more_memory() -> None:
     for model in _workloads.ARCHITECTURES:
-        peaks = [each.peak for each in salus.workloads() if each.model == model]
+        peaks = [workload.peak for workload in salus.workloads() if workload.model == model]
         assert peaks == sorted(peaks)
 
 
@@ -198,7 +198,7 @@ def test_short_jobs_are_the_most() -> None:
 
 
 def test_arrivals_are_in_order_and_as_far_apart_as_asked() -> None:
-    arrivals = [each.arrival for each in trace(400, interval=30 * SECOND)]
+    arrivals = [job.arrival for job in trace(400, interval=30 * SECOND)]
     assert arrivals[0] == 0
     assert arrivals == sorted(arrivals)
     assert arrivals[-1] / 399 == pytest.approx(30 * SECOND, rel=0.15)
@@ -206,8 +206,8 @@ def test_arrivals_are_in_order_and_as_far_apart_as_asked() -> None:
 
 def test_long_jobs_come_early_where_asked() -> None:
     def first_half(early: float) -> float:
-        jobs = [each for seed in range(20) for each in trace(100, seed, early=early)[:50]]
-        return mean(each.iterations * each.workload.iteration for each in jobs)
+        jobs = [job for seed in range(20) for job in trace(100, seed, early=early)[:50]]
+        return mean(job.iterations * job.workload.iteration for job in jobs)
 
     assert first_half(0.75) > 1.2 * first_half(0.0) > 1.2 * first_half(-0.75)
 
@@ -215,7 +215,7 @@ def test_long_jobs_come_early_where_asked() -> None:
 def fifo_row(**free: float) -> list[float]:
     """In minutes, on the mean of five traces."""
     traces = [trace(seed=seed, **free) for seed in range(1, 6)]  # type: ignore[arg-type]
-    runs = [summary(play("fifo", arrivals_of(each, 10 * SECOND), MEMORY)) for each in traces]
+    runs = [summary(play("fifo", arrivals_of(trace_rows, 10 * SECOND), MEMORY)) for trace_rows in traces]
     columns = ("makespan", "mean_admission", "mean_completion", "p95_completion")
     return [mean(getattr(run, column) for run in runs) / MINUTE for column in columns]
 
@@ -229,8 +229,8 @@ def test_in_a_random_order_fifo_would_make_jobs_wait_much_less() -> None:
 
 
 def test_other_traces_give_the_fifo_row_too() -> None:
-    [found] = _readings.unequal(2.3, traces=1)
-    row = summary(play("fifo", arrivals_of(found, 10 * SECOND), MEMORY))
+    [jobs] = _readings.unequal(2.3, traces=1)
+    row = summary(play("fifo", arrivals_of(jobs, 10 * SECOND), MEMORY))
     assert row.mean_admission / MINUTE == pytest.approx(table2_1.PAPER["fifo"][1], rel=0.04)
 
 

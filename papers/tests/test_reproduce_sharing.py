@@ -21,7 +21,7 @@ MEASURED = measurements()
 
 
 @pytest.fixture(scope="module")
-def found() -> registry.Reproduction:
+def reproduction() -> registry.Reproduction:
     return registry.run("astrarium/sharing", Effort(quick=True))
 
 
@@ -76,19 +76,19 @@ def test_fences_cost_for_each_latency_client() -> None:
     run = MEASURED.run("pairs")
     (row,) = [r for r in run.rows if (r.hp, r.busy, r.be) == ("mobilenet_v2 b4", 0.25, "resnet101 b64")]
     five = Bench(run, MEASURED.best_alone).simulate(row)
-    one = Bench(msgspec.structs.replace(run, latency_clients=1), MEASURED.best_alone).simulate(row)
-    assert five.share < one.share - 0.02
+    alone = Bench(msgspec.structs.replace(run, latency_clients=1), MEASURED.best_alone).simulate(row)
+    assert five.share < alone.share - 0.02
 
 
-def test_findings_are_complete_and_can_be_drawn(found: registry.Reproduction, tmp_path: Path) -> None:
-    assert len({row.what for row in found.rows}) == len(found.rows)
-    data: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(found.findings.data))
-    found.module.draw(data, tmp_path / "figure.png")
+def test_findings_are_complete_and_can_be_drawn(reproduction: registry.Reproduction, tmp_path: Path) -> None:
+    assert len({row.what for row in reproduction.rows}) == len(reproduction.rows)
+    data: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(reproduction.findings.data))
+    reproduction.module.draw(data, tmp_path / "figure.png")
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_our_policy_costs_as_much_simulated_as_measured(found: registry.Reproduction) -> None:
-    near = [claim for claim in found.claims if "within 0.05 of the measured" in claim.what]
+def test_our_policy_costs_as_much_simulated_as_measured(reproduction: registry.Reproduction) -> None:
+    near = [claim for claim in reproduction.claims if "within 0.05 of the measured" in claim.what]
     assert len(near) == 2
     assert all(claim.holds for claim in near)
 
@@ -103,7 +103,7 @@ def test_policies_in_another_order_are_named() -> None:
     points = [point(policy, value, value) for policy, value in (measured | windows).items()]
     same = sharing._order("p99", {"policies": points, "windows": []}, "cost")
     assert same.holds
-    turned = [point("orion", 1.0, 1.2) if one["policy"] == "orion" else one for one in points]
+    turned = [point("orion", 1.0, 1.2) if original["policy"] == "orion" else original for original in points]
     other = sharing._order("p99", {"policies": turned, "windows": []}, "cost")
     assert not other.holds
     assert "the other way round: orion and astrarium, window of 100 us; orion and astrarium;" in other.note

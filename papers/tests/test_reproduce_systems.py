@@ -28,16 +28,16 @@ MODULES = {
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, Findings]:
+def all_findings() -> dict[str, Findings]:
     """Each quick form once."""
     return {name: module.run(QUICK) for name, module in MODULES.items()}
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_every_row_is_a_number_and_the_figure_is_drawn(
-    found: dict[str, Findings], name: str, tmp_path: Path
+    all_findings: dict[str, Findings], name: str, tmp_path: Path
 ) -> None:
-    findings = found[name]
+    findings = all_findings[name]
     assert findings.rows
     assert all(math.isfinite(row.ours) and row.what for row in findings.rows)
     assert len({row.what for row in findings.rows}) == len(findings.rows)
@@ -46,8 +46,10 @@ def test_every_row_is_a_number_and_the_figure_is_drawn(
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_table2_analysis_is_exact_and_no_system_beats_the_staggered_bound(found: dict[str, Findings]) -> None:
-    rows = {row.what: row for row in found["table2"].rows}
+def test_table2_analysis_is_exact_and_no_system_beats_the_staggered_bound(
+    all_findings: dict[str, Findings],
+) -> None:
+    rows = {row.what: row for row in all_findings["table2"].rows}
     analysed = [row for what, row in rows.items() if "coordinated" in what or "staggered" in what]
     assert len(analysed) == 8
     assert all(row.verdict == "agrees" for row in analysed)
@@ -58,37 +60,39 @@ def test_table2_analysis_is_exact_and_no_system_beats_the_staggered_bound(found:
         assert measured["Clockwork"] == min(measured.values()) > 0
 
 
-def test_batches_fit_the_objective_and_symphony_has_the_largest(found: dict[str, Findings]) -> None:
-    assert all(claim.holds for claim in found["figure1"].claims)
-    for name, systems in found["figure1"].data.items():
+def test_batches_fit_the_objective_and_symphony_has_the_largest(all_findings: dict[str, Findings]) -> None:
+    assert all(claim.holds for claim in all_findings["figure1"].claims)
+    for name, systems in all_findings["figure1"].data.items():
         setting = scenario({name: TABLE2[name]}, 8, SYSTEMS["Symphony"], 1)
         largest = build.setup(setting).models[0].max_batch
-        for one in systems.values():
-            assert 1 <= one["sizes"][0] <= one["median_over_batches"] <= one["median"]
-            assert one["sizes"][-1] <= largest
-            assert one["shares"] == sorted(one["shares"])
-            assert one["shares"][-1] == pytest.approx(1)
+        for batches in systems.values():
+            assert 1 <= batches["sizes"][0] <= batches["median_over_batches"] <= batches["median"]
+            assert batches["sizes"][-1] <= largest
+            assert batches["shares"] == sorted(batches["shares"])
+            assert batches["shares"][-1] == pytest.approx(1)
 
 
-def test_waits_leave_time_to_run(found: dict[str, Findings]) -> None:
+def test_waits_leave_time_to_run(all_findings: dict[str, Findings]) -> None:
     alone = {"ResNet50": 6.125, "InceptionResNetV2": 23.458}
-    for name, systems in found["figure12"].data.items():
-        for one in systems.values():
-            waits = one["percentiles_ms"]
+    for name, systems in all_findings["figure12"].data.items():
+        for numbers in systems.values():
+            waits = numbers["percentiles_ms"]
             assert waits == sorted(waits)
-            assert 0 <= waits[0] <= one["mean_ms"] <= waits[-1] <= figure12.SLO_MS[name] - alone[name] + 1e-6
+            assert (
+                0 <= waits[0] <= numbers["mean_ms"] <= waits[-1] <= figure12.SLO_MS[name] - alone[name] + 1e-6
+            )
         assert systems["Symphony"]["mean_ms"] < systems["Nexus"]["mean_ms"]
 
 
-def test_load_curves_stay_within_the_hardware(found: dict[str, Findings]) -> None:
-    data = found["figure2"].data
+def test_load_curves_stay_within_the_hardware(all_findings: dict[str, Findings]) -> None:
+    data = all_findings["figure2"].data
     capacity = figure2.GPUS / 1.053e-3  # without the fixed cost of a batch
-    for one in data["systems"].values():
-        assert all(0 < busy <= 1 for busy in one["busy"])
-        assert max(one["in_time"]) < capacity
-        for rate, in_time in zip(data["rates"], one["in_time"], strict=True):
+    for curve in data["systems"].values():
+        assert all(0 < busy <= 1 for busy in curve["busy"])
+        assert max(curve["in_time"]) < capacity
+        for rate, in_time in zip(data["rates"], curve["in_time"], strict=True):
             assert in_time <= 1.1 * rate
-    low = {system: one["busy"][0] for system, one in data["systems"].items()}
+    low = {system: curve["busy"][0] for system, curve in data["systems"].items()}
     assert low["Symphony"] < 0.5 * min(busy for system, busy in low.items() if system != "Symphony")
 
 
@@ -101,8 +105,8 @@ def test_zoos_are_split_by_what_batching_gains() -> None:
         assert {"BERT", "EfficientNetB5"} <= set(weak)
 
 
-def test_zoo_goodputs_are_those_of_the_hardware(found: dict[str, Findings]) -> None:
-    sets = found["figure9"].data["A100"]
+def test_zoo_goodputs_are_those_of_the_hardware(all_findings: dict[str, Findings]) -> None:
+    sets = all_findings["figure9"].data["A100"]
     for rates in sets.values():
         assert all(rate > 0 for rate in rates.values())
         assert rates["Symphony"] > 0.7 * max(rates.values())
@@ -119,14 +123,14 @@ def test_fewest_looks_from_above() -> None:
     assert figure10.fewest(lambda gpus: gpus > 52 or 30 < gpus < 45, 160) == 53
 
 
-def test_gpus_needed_are_not_fewer_than_the_work(found: dict[str, Findings]) -> None:
+def test_gpus_needed_are_not_fewer_than_the_work(all_findings: dict[str, Findings]) -> None:
     for workload in (figure10.ONE, figure10.MIXED):
-        needed = found["figure10"].data[workload]
+        needed = all_findings["figure10"].data[workload]
         assert 1 <= needed["Symphony"] <= needed["Clockwork"]
 
 
-def test_looser_objectives_give_more_goodput(found: dict[str, Findings]) -> None:
-    for systems in found["figure11"].data["settings"].values():
+def test_looser_objectives_give_more_goodput(all_findings: dict[str, Findings]) -> None:
+    for systems in all_findings["figure11"].data["settings"].values():
         for tight, loose in systems.values():
             assert 0 < tight < loose < 4 / 1.053e-3
 
@@ -138,8 +142,8 @@ def test_the_first_look_at_the_policies_may_come_from_threads() -> None:
         "from astrarium_papers.findings import Effort\n"
         "print(len(registry.run('symphony/figure12', Effort(quick=True, jobs=4)).rows))"
     )
-    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert (told.stdout, told.stderr) == ("10\n", "")
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (ended.stdout, ended.stderr) == ("10\n", "")
 
 
 def _made(rows: list[Row], claims: list[Claim]) -> Reproduction:
@@ -169,12 +173,12 @@ def _call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 
 
 def test_page_is_written_with_its_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    made = _made([Row("goodput", 1, 1)], [])
-    monkeypatch.setattr(registry, "run", lambda name, effort: made)
+    reproduction = _made([Row("goodput", 1, 1)], [])
+    monkeypatch.setattr(registry, "run", lambda name, effort: reproduction)
     file = tmp_path / "page.md"
     assert _call(monkeypatch, "--markdown", str(file)) == 0
     assert file.read_text() == page(
-        [made], f"astrarium reproduce symphony/table2 --no-folder --markdown {file}"
+        [reproduction], f"astrarium reproduce symphony/table2 --no-folder --markdown {file}"
     )
 
 

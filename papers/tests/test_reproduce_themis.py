@@ -91,13 +91,13 @@ def test_apps_are_as_small_as_in_the_paper(as_drawn: bool) -> None:
 
 def test_on_the_testbed_tasks_are_those_of_table_5() -> None:
     """Before scaling: a tenth of the trace's jobs make the GPU-hours of Figure 11 by themselves."""
-    found = [sweeps.parametric(seed, sizes=TESTBED) for seed in range(1, 13)]
-    assert median(facts(apps).gpu_hours for apps in found) == pytest.approx(TESTBED_HOURS, rel=0.05)
+    workloads = [sweeps.parametric(seed, sizes=TESTBED) for seed in range(1, 13)]
+    assert median(facts(apps).gpu_hours for apps in workloads) == pytest.approx(TESTBED_HOURS, rel=0.05)
     short, usual, long = np.quantile(
-        [task(job) for apps in found for app in apps for job in app.jobs], (0.1, 0.5, 0.9)
+        [task(job) for apps in workloads for app in apps for job in app.jobs], (0.1, 0.5, 0.9)
     )
     assert short / HOUR < 83 / 2 / 60 * 1.1 < usual / HOUR < 580 / 4 / 60 < 1.1 * long / HOUR
-    assert all(len(app.jobs) <= 10 for apps in found for app in apps)
+    assert all(len(app.jobs) <= 10 for apps in workloads for app in apps)
 
 
 @pytest.mark.parametrize("workload", [1, 2])
@@ -277,8 +277,10 @@ def test_blind_rivals_deal_gpus_one_by_one_to_who_has_had_least() -> None:
     """Two jobs of up to 2 GPUs take turns, so that both lie on both machines; one alone does not."""
     job = setting.SpreadJob(0, 40 * setting.MINUTE, 2, (1.0, 0.5, 0.5), setting.ITERATION, 1)
     machines = [Machine(number, 2) for number in range(2)]
-    two, one = (setting.outcome([job] * count, lambda jobs: OneByOne(attained), machines) for count in (2, 1))
-    assert (two.score, one.score) == (0.5, 1.0)
+    two, alone = (
+        setting.outcome([job] * count, lambda jobs: OneByOne(attained), machines) for count in (2, 1)
+    )
+    assert (two.score, alone.score) == (0.5, 1.0)
     assert two.gpu_hours * two.score == pytest.approx(80 / 60)
 
 
@@ -295,11 +297,11 @@ def test_the_runs_of_their_simulator_are_read_and_set_beside_ours(
     monkeypatch.setenv(authors.FOLDER, str(tmp_path))
     monkeypatch.setattr(authors, "WORKLOADS", ("tiny",))
     rows = {row.what: row for row in registry.run("themis/authors", Effort()).rows}
-    found = rows["tiny, Tiresias: mean completion"]
-    assert found.paper == 20.0
+    mean_row = rows["tiny, Tiresias: mean completion"]
+    assert mean_row.paper == 20.0
     # blind: it is dealt the first GPUs, a machine of 4, or two of 2 where the small come first
-    assert found.ours == pytest.approx(100 / 4)
-    assert found.note.startswith("25 to 35.71; ")
+    assert mean_row.ours == pytest.approx(100 / 4)
+    assert mean_row.note.startswith("25 to 35.71; ")
     assert rows["tiny, Themis: largest rho"].verdict == "agrees"
     assert rows["tiny, astrarium: largest rho"].paper is None
 

@@ -21,11 +21,11 @@ def reproduced() -> registry.Reproduction:
 
 @pytest.mark.thorough
 def test_findings_are_complete_and_plain() -> None:
-    found = reproduced()
-    assert len({row.what for row in found.rows}) == len(found.rows) == 2 * 3 + 2 * 3
-    assert all(math.isfinite(row.ours) and row.note for row in found.rows)
-    assert all(claim.note for claim in found.claims)
-    assert msgspec.json.decode(msgspec.json.encode(found.shown()))["data"]
+    reproduction = reproduced()
+    assert len({row.what for row in reproduction.rows}) == len(reproduction.rows) == 2 * 3 + 2 * 3
+    assert all(math.isfinite(row.ours) and row.note for row in reproduction.rows)
+    assert all(claim.note for claim in reproduction.claims)
+    assert msgspec.json.decode(msgspec.json.encode(reproduction.shown()))["data"]
 
 
 @pytest.mark.thorough
@@ -37,8 +37,8 @@ def test_it_is_faster_than_both_on_the_mean() -> None:
 
 @pytest.mark.thorough
 def test_brackets_at_a_time_shorten_hyperband() -> None:
-    (found,) = [claim for claim in reproduced().claims if "brackets" in claim.what]
-    assert found.holds, found.note
+    (bracket_claim,) = [claim for claim in reproduced().claims if "brackets" in claim.what]
+    assert bracket_claim.holds, bracket_claim.note
 
 
 def test_a_speedup_is_the_geometric_mean_over_cases() -> None:

@@ -14,8 +14,8 @@ reproduced = measured_once("symphony")
 
 
 def claim(findings: Findings, words: str) -> bool:
-    (found,) = [claim.holds for claim in findings.claims if words in claim.what]
-    return found
+    (verdict,) = [claim.holds for claim in findings.claims if words in claim.what]
+    return verdict
 
 
 TestReproductions = checked(reproduced, FIGURES)
@@ -35,14 +35,14 @@ def test_figure6a_shape_allows_noise_but_no_recovery() -> None:
 
 
 def test_figure6b_a_timeout_helps_one_model_but_not_the_mix() -> None:
-    found = reproduced("figure6b").findings
-    single, zoo = (found.data["percent"][name]["window"] for name in (figure6b.SINGLE, figure6b.ZOO))
+    findings = reproduced("figure6b").findings
+    single, zoo = (findings.data["percent"][name]["window"] for name in (figure6b.SINGLE, figure6b.ZOO))
     assert single[0] < max(single) <= 104
     assert max(single) > 93
     assert zoo[0] < 85
     assert max(zoo) < 90
-    assert claim(found, "the mix: every timeout stays much lower than deferred (window)")
-    assert not claim(found, "the mix: every timeout stays much lower than deferred (fcfs)")
+    assert claim(findings, "the mix: every timeout stays much lower than deferred (window)")
+    assert not claim(findings, "the mix: every timeout stays much lower than deferred (fcfs)")
 
 
 def test_figure7_settings_are_those_of_table_1() -> None:
@@ -84,12 +84,12 @@ def test_figure14_finds_where_a_loss_is_reached() -> None:
 
 
 def test_figure15_usage_and_advice_follow_the_load() -> None:
-    found = reproduced("figure15").findings
-    data = found.data
+    findings = reproduced("figure15").findings
+    data = findings.data
     assert min(data["used"]) < 0.7 * data["gpus"]
     assert max(data["used"]) == data["gpus"]
     assert min(data["advice"]) < 0 < max(data["advice"])
-    assert all(claim.holds for claim in found.claims), found.claims
+    assert all(claim.holds for claim in findings.claims), findings.claims
     for offered, good in zip(data["offered"], data["good"], strict=True):
         assert all(0 <= some <= most for some, most in zip(good, offered, strict=True))
 

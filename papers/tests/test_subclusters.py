@@ -80,7 +80,7 @@ def _largest(amounts: list[float] | list[int]) -> float:
 
 def best_of_all(task: Subclusters) -> float | None:
     every = itertools.product(range(task.parts), repeat=len(task.members))
-    return min((cost for one in every if (cost := by_hand(task, one)) is not None), default=None)
+    return min((cost for division in every if (cost := by_hand(task, division)) is not None), default=None)
 
 
 def kept(task: Subclusters, division: Division) -> None:
@@ -187,10 +187,10 @@ def test_far_better_than_a_random_search_that_looks_at_as_many() -> None:
 def test_a_random_search_keeps_limits_too() -> None:
     homes = [place % 4 for place in range(40)]
     task = at_home(drawn(40, 4, 8), homes, moved=3, moved_load=0.2)
-    found = random_search(task, 500, stream(8, "random search"))
-    assert found is not None
-    kept(task, found)
-    assert 0 < len(found.moved) <= 3
+    division = random_search(task, 500, stream(8, "random search"))
+    assert division is not None
+    kept(task, division)
+    assert 0 < len(division.moved) <= 3
     hopeless = Subclusters(task.members, 4, Limits(memory=1))
     assert random_search(hopeless, 50, stream(8, "random search")) is None
 

@@ -32,10 +32,10 @@ def at_once(record: TuningRecord) -> int:
 @pytest.mark.parametrize("gpus", [2, 5, 16])
 def test_as_many_trials_are_open_as_there_are_gpus(search: str, gpus: int) -> None:
     settings = {**SETTINGS[search], **ASYNCHRONOUS.search}
-    found = run(TASK, search, ASYNCHRONOUS.policy, gpus, 1, settings, costs=costs_of(0, 0))
-    assert at_once(found) == gpus
-    fresh = max(row.arrived for row in found.rows if not row.trial.begins)
-    assert found.utilization(fresh) == pytest.approx(1.0, abs=0.01)
+    record = run(TASK, search, ASYNCHRONOUS.policy, gpus, 1, settings, costs=costs_of(0, 0))
+    assert at_once(record) == gpus
+    fresh = max(row.arrived for row in record.rows if not row.trial.begins)
+    assert record.utilization(fresh) == pytest.approx(1.0, abs=0.01)
 
 
 def test_more_gpus_than_trials_at_a_time_are_idle() -> None:

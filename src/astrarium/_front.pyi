@@ -1,7 +1,8 @@
 """The native front of servers: threads that read calls, and what they share with the scheduler."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+
+import astrarium._simulator
 
 Shape = Sequence[int]
 Limits = tuple[int, int, str]  # bounds as `native_bounds` has them, and what would be right
@@ -20,81 +21,124 @@ Tally = tuple[
     Sum,  # fail
     Sum,  # queue
 ]
-AnsweredCall = tuple[int, int, int, int, bool, tuple[int, int, int, int, int, int]]
-
-DATA: int
-END: int
-SENT: int
-LOST: int
-CALL: int
-MESSAGE: int
-CALL_END: int
-CALL_SENT: int
-LEFT: int
+AnsweredCall = tuple[
+    int,  # model
+    int,  # GPU
+    int,  # batch
+    int,  # its size
+    bool,  # in time
+    tuple[int, int, int, int, int, int],  # received, admitted, dispatched, started, finished, answered
+]
+PassedBytes = tuple[
+    int,  # DATA, END, SENT or LOST
+    int,  # connection
+    bytes,
+    str,  # why they were passed to Python
+    int,  # when they were received
+    int,  # the error that ended the connection; 0: it was closed
+    tuple[str, int],  # host and port of the client
+]
+PassedCall = tuple[
+    int,  # CALL, MESSAGE, CALL_END, CALL_SENT or LEFT
+    tuple[int, int],  # connection and stream
+    tuple[bytes, bool],  # a message, and whether it is compressed
+    bool,  # it streams
+    tuple[bytes, str, str, int, int],  # metadata, client, why it was passed, when it was received, patience
+]
 
 class Arena:
+    """An arena hands out blocks of shared memory, by any thread."""
+
     def __init__(self, size: int) -> None: ...
     @property
-    def size(self) -> int: ...
+    def size(self) -> int:
+        """How many bytes there are."""
+
     @property
-    def used(self) -> int: ...
-    def take(self, size: int) -> int | None: ...
-    def give_back(self, offset: int) -> None: ...
+    def used(self) -> int:
+        """How many of them are in blocks that were taken."""
+
+    def take(self, size: int) -> int | None:
+        """Take a block of at least *size* bytes and return its offset, or None where none is free."""
+
+    def give_back(self, offset: int) -> None:
+        """Give a block back; raise IndexError where none begins there."""
 
 class Admission:
-    def admit(self, model: int, objective: int, received: int, now: int) -> int: ...
-    def judge(self, model: int, objective: int, received: int, now: int) -> int: ...
-    def ended(self, model: int) -> None: ...
-    def answered(self, model: int, slip: int) -> None: ...
-    def expect_worker(self, at: int) -> None: ...
-    def close(self, closed: bool) -> None: ...
-    def margin(self, model: int) -> int: ...
-    def plan(self, setup: Any, gpus: int, now: int) -> None: ...
-    def look(self, now: int) -> None: ...
-    def needed(self, model: int) -> int: ...
-    def count_answer(self, model: int) -> None: ...
-    def open(self) -> int: ...
-    def open_of(self, model: int) -> int: ...
+    """The admission decides which calls are let in, in any thread."""
+
+    def judge(self, model: int, objective: int, received: int, now: int) -> int:
+        """Return the verdict on a call, as `Verdict` numbers them, and let nothing in."""
+
+    def admit(self, model: int, objective: int, received: int, now: int) -> int:
+        """Return the verdict on a call; one that is let in (0) counts as open until `ended`."""
+
+    def ended(self, model: int) -> None:
+        """Count an open call no more."""
+
+    def answered(self, model: int, slip: int) -> None:
+        """Move the margin of a model by how much later than planned an answer was."""
+
+    def margin(self, model: int) -> int:
+        """Return how much later than planned answers have lately been."""
+
+    def needed(self, model: int) -> int:
+        """Return how long a lone request takes from the decision on it to its answer."""
+
+    def open(self) -> int:
+        """Return how many calls are open."""
+
+    def open_of(self, model: int) -> int:
+        """Return how many calls of a model are open."""
+
+    def close(self, closed: bool) -> None:
+        """Let no calls in from now on, or let them in again."""
+
+    def expect_worker(self, at: int) -> None:
+        """Say when a worker is expected while none is up; 0: one is."""
+
+    def plan(self, setup: astrarium._simulator.Setup, gpus: int, now: int) -> None:
+        """Judge by this setup, on so many GPUs."""
+
+    def look(self, now: int) -> None:
+        """Follow the rates at which calls have been answered."""
+
+    def count_answer(self, model: int) -> None:
+        """Count an answer, for the rate of a model."""
 
 class Exchange:
+    """An exchange is what network threads, Python and the scheduler share: memory, tickets in rings, who is
+    let in, what was counted. Each thread that reads calls is an origin."""
+
     def __init__(self, memory: memoryview, models: int, most_open: int, origins: int) -> None: ...
     @property
-    def origins(self) -> int: ...
-    @property
-    def arena(self) -> Arena: ...
-    @property
-    def admission(self) -> Admission: ...
-    def arriving(self) -> int: ...
-    def tally(self, model: int) -> Tally: ...
-    def astray(self, held: int, open_in_python: int) -> int: ...
-    def last_calls(self, origin: int, since: int) -> tuple[int, list[AnsweredCall]]: ...
+    def origins(self) -> int:
+        """How many there are; the last one is Python."""
 
-class _Threads:
-    def start(self) -> None: ...
-    def drain(self) -> None: ...
-    def stop(self) -> None: ...
-    def synchronize(self) -> None: ...
-    def serve(
-        self,
-        index: int,
-        name: str,
-        version: str,
-        inputs: Sequence[Spec],
-        outputs: Sequence[Spec],
-        max_batch: int,
-        objective: int,
-        priorities: Mapping[int, int],
-        applications: Sequence[str],
-    ) -> None: ...
-    def withhold(self, name: str, why: str) -> None: ...
-    def connections(self) -> int: ...
-    def held(self) -> int: ...
-    def turned_away(self) -> int: ...
-    def fd(self) -> int: ...
-    def long_way(self) -> dict[str, int]: ...
-    def cpu_ns(self) -> list[int]: ...
+    def tally(self, model: int) -> Tally:
+        """Return what all network threads have counted of a model."""
 
-class Network(_Threads):
+    def astray(self, held: int, open_in_python: int) -> int:
+        """Return how many calls are not where the books say: *held* by the scheduler, *open_in_python*."""
+
+    def last_calls(self, origin: int, since: int) -> tuple[int, list[AnsweredCall]]:
+        """Return the calls of an origin that were answered since that number, and the number of the next
+        one."""
+
+    def arriving(self) -> int:
+        """Return how many bytes of blocks wait for tensors that are on their way."""
+
+    @property
+    def arena(self) -> Arena:
+        """The memory where tensors lie."""
+
+    @property
+    def admission(self) -> Admission:
+        """Who decides which calls are let in."""
+
+class Network:
+    """The network threads that speak HTTP/1.1. What is asked of a connection that is gone is forgotten."""
+
     def __init__(
         self,
         exchange: Exchange,
@@ -109,16 +153,91 @@ class Network(_Threads):
         too_slow: bytes,
         no_descriptor: bytes,
     ) -> None: ...
-    def passed(self) -> list[tuple[int, int, bytes, str, int, int, tuple[str, int]]]: ...
-    def write(self, connection: int, data: bytes) -> None: ...
-    def tell_when_sent(self, connection: int) -> None: ...
-    def pause(self, connection: int, paused: bool) -> None: ...
-    def close(self, connection: int) -> None: ...
-    def linger(self, connection: int) -> None: ...
-    def abort(self, connection: int) -> None: ...
-    def take_back(self, connection: int, received: int, data: bytes) -> None: ...
+    def connections(self) -> int:
+        """Return how many connections are open."""
 
-class Grpc(_Threads):
+    def held(self) -> int:
+        """Return how many bytes are held of requests that are not whole, and of answers that nobody takes."""
+
+    def turned_away(self) -> int:
+        """Return for how many connections there was no descriptor."""
+
+    def long_way(self) -> dict[str, int]:
+        """Return how often something was passed to Python, by reason."""
+
+    def cpu_ns(self) -> list[int]:
+        """Return the CPU time that each thread has had."""
+
+    def start(self) -> None:
+        """Start the threads, one for each listener."""
+
+    def drain(self) -> None:
+        """Take no more connections, and close each one after its last answer."""
+
+    def stop(self) -> None:
+        """End the threads at once, with all their connections."""
+
+    def synchronize(self) -> None:
+        """Wait until every thread has done what it was asked before."""
+
+    def serve(
+        self,
+        index: int,
+        name: str,
+        version: str,
+        inputs: list[Spec],
+        outputs: list[Spec],
+        max_batch: int,
+        objective: int,
+        priorities: Mapping[int, int],
+        applications: Sequence[str],
+    ) -> None:
+        """Take plain calls of a model from now on, without Python; priorities have objectives of their
+        own."""
+
+    def withhold(self, name: str, why: str) -> None:
+        """Pass calls of a model to Python from now on, for that reason."""
+
+    def fd(self) -> int:
+        """Return a descriptor that can be read while something waits in `passed`."""
+
+    def passed(self) -> list[PassedBytes]:
+        """Take what waits for Python: bytes, and what became of connections."""
+
+    def write(self, connection: int, data: bytes) -> None:
+        """Send bytes to a client."""
+
+    def tell_when_sent(self, connection: int) -> None:
+        """Pass SENT once the client has taken all that was written."""
+
+    def pause(self, connection: int, paused: bool) -> None:
+        """Read nothing more of a client for now, or read on."""
+
+    def close(self, connection: int) -> None:
+        """Close a connection after all that was written."""
+
+    def linger(self, connection: int) -> None:
+        """Close it so that a client in the middle of sending can still read why."""
+
+    def abort(self, connection: int) -> None:
+        """Close a connection at once."""
+
+    def take_back(self, connection: int, received: int, data: bytes) -> None:
+        """Send the rest of an answer; if nothing came after the first *received* bytes, calls need no Python
+        again."""
+
+DATA: int = 0
+
+END: int = 1
+
+SENT: int = 2
+
+LOST: int = 3
+
+class Grpc:
+    """The network threads that speak gRPC; *first* is their first origin. What is asked of a call that is
+    gone is forgotten."""
+
     def __init__(
         self,
         exchange: Exchange,
@@ -132,16 +251,89 @@ class Grpc(_Threads):
         keep_alive_ns: int,
         keys: Sequence[str],
     ) -> None: ...
-    def passed(
+    def connections(self) -> int:
+        """Return how many connections are open."""
+
+    def held(self) -> int:
+        """Return how many bytes are held of requests that are not whole, and of answers that nobody takes."""
+
+    def turned_away(self) -> int:
+        """Return for how many connections there was no descriptor."""
+
+    def long_way(self) -> dict[str, int]:
+        """Return how often something was passed to Python, by reason."""
+
+    def cpu_ns(self) -> list[int]:
+        """Return the CPU time that each thread has had."""
+
+    def start(self) -> None:
+        """Start the threads, one for each listener."""
+
+    def drain(self) -> None:
+        """Take no more connections, and close each one after its last answer."""
+
+    def stop(self) -> None:
+        """End the threads at once, with all their connections."""
+
+    def synchronize(self) -> None:
+        """Wait until every thread has done what it was asked before."""
+
+    def serve(
         self,
-    ) -> list[tuple[int, tuple[int, int], tuple[bytes, bool], bool, tuple[bytes, str, str, int, int]]]: ...
-    def send(self, connection: int, stream: int, message: bytes) -> None: ...
+        index: int,
+        name: str,
+        version: str,
+        inputs: list[Spec],
+        outputs: list[Spec],
+        max_batch: int,
+        objective: int,
+        priorities: Mapping[int, int],
+        applications: Sequence[str],
+    ) -> None:
+        """Take plain calls of a model from now on, without Python; priorities have objectives of their
+        own."""
+
+    def withhold(self, name: str, why: str) -> None:
+        """Pass calls of a model to Python from now on, for that reason."""
+
+    def fd(self) -> int:
+        """Return a descriptor that can be read while something waits in `passed`."""
+
+    def passed(self) -> list[PassedCall]:
+        """Take what waits for Python, some at a time: calls, their messages, and what became of them."""
+
+    def send(self, connection: int, stream: int, message: bytes) -> None:
+        """Send a message of a call."""
+
     def finish(
         self, connection: int, stream: int, status: int, details: str, trailing: Sequence[tuple[str, str]]
-    ) -> None: ...
-    def taken(self, connection: int, stream: int, bytes: int) -> None: ...
-    def forgotten(self, metadata: int) -> None: ...
-    def heads(self) -> int: ...
-    def long_calls(self) -> int: ...
-    def left(self) -> dict[str, int]: ...
-    def tell_when_sent(self, connection: int, stream: int) -> None: ...
+    ) -> None:
+        """End a call with a status and trailing metadata."""
+
+    def taken(self, connection: int, stream: int, bytes: int) -> None:
+        """Say that a message of so many bytes was read: the client may send more."""
+
+    def forgotten(self, metadata: int) -> None:
+        """Say that Python has nothing of a call any more, whose metadata had so many bytes."""
+
+    def heads(self) -> int:
+        """Return how many bytes open streams, their metadata and unfinished frames take."""
+
+    def long_calls(self) -> int:
+        """Return how many calls Python has, or wait for it."""
+
+    def left(self) -> dict[str, int]:
+        """Return how many connections were closed from this side, by reason."""
+
+    def tell_when_sent(self, connection: int, stream: int) -> None:
+        """Pass CALL_SENT once the client has taken all that was sent of a call."""
+
+CALL: int = 0
+
+MESSAGE: int = 1
+
+CALL_END: int = 2
+
+CALL_SENT: int = 3
+
+LEFT: int = 4

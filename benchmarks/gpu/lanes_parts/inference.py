@@ -48,7 +48,7 @@ def many_models(stage: Stage) -> list[Row]:
     models = [Model(stage, name, number) for name in MODELS for number in range(INSTANCES)]
     say(f"inference: {len(models)} models are made")
     for model in models:
-        model.alone = statistics.median(_asked(model, stage.count(ALONE)))
+        model.alone = statistics.median(_latencies(model, stage.count(ALONE)))
     mean = statistics.mean(model.alone for model in models)
     say(f"inference: a request alone takes {mean * 1e3:.2f} ms on the mean")
     rows = [
@@ -59,14 +59,14 @@ def many_models(stage: Stage) -> list[Row]:
     return rows
 
 
-def _asked(model: Model, count: int) -> list[float]:
+def _latencies(model: Model, count: int) -> list[float]:
     model.ask()
-    found = []
+    seconds = []
     for _ in range(count):
         began = time.perf_counter()
         model.ask()
-        found.append(time.perf_counter() - began)
-    return found
+        seconds.append(time.perf_counter() - began)
+    return seconds
 
 
 def _resident(stage: Stage, policy: str, models: list[Model]) -> list[Row]:
@@ -84,7 +84,7 @@ def _resident(stage: Stage, policy: str, models: list[Model]) -> list[Row]:
                 model.ask()
             baton.wait()
             order[number].wait()
-            idle = statistics.median(_asked(model, stage.count(IDLE)))
+            idle = statistics.median(_latencies(model, stage.count(IDLE)))
             if number + 1 < len(models):
                 order[number + 1].set()
             if baton.wait() == 0:
@@ -92,39 +92,39 @@ def _resident(stage: Stage, policy: str, models: list[Model]) -> list[Row]:
             baton.wait()
             return idle, _under_load(stage, model, number, len(models), start[0])
 
-    found = together([partial(serve, number) for number in range(len(models))])
-    return _rows(policy, models, found)
+    times = together([partial(serve, number) for number in range(len(models))])
+    return _rows(policy, models, times)
 
 
 def _under_load(stage: Stage, model: Model, number: int, count: int, start: float) -> list[float]:
     """Times from when a request came, whether or not the model was still busy with the one before it."""
     chance = random.Random(number)
     at = 0.0
-    found = list[float]()
+    latencies = list[float]()
     rate = BUSY / count / model.alone
     while True:
         at += chance.expovariate(rate)
         if at > stage.seconds(SECONDS):
-            return found
+            return latencies
         time.sleep(max(0.0, start + at - time.perf_counter()))
         model.ask()
-        found.append(time.perf_counter() - start - at)
+        latencies.append(time.perf_counter() - start - at)
 
 
-def _rows(policy: str, models: list[Model], found: list[tuple[float, list[float]]]) -> list[Row]:
-    pairs = list(zip(models, found, strict=True))
+def _rows(policy: str, models: list[Model], times_by_model: list[tuple[float, list[float]]]) -> list[Row]:
+    pairs = list(zip(models, times_by_model, strict=True))
     idle = [1e3 * (mine - model.alone) for model, (mine, _) in pairs]
     means = [1e3 * (statistics.mean(times) - model.alone) for model, (_, times) in pairs if times]
-    every = [1e3 * (each - model.alone) for model, (_, times) in pairs for each in times]
-    asked: dict[str, Any] = {"p99": sorted(every)[int(0.99 * len(every))] if every else 0.0}
+    every = [1e3 * (latency - model.alone) for model, (_, times) in pairs for latency in times]
+    p99: dict[str, Any] = {"p99": sorted(every)[int(0.99 * len(every))] if every else 0.0}
     say(
         f"inference {policy}: added {statistics.median(idle):.2f} ms beside idle models, "
-        f"{statistics.median(means or [0.0]):.2f} ms under load, p99 {asked['p99']:.2f} ms, "
+        f"{statistics.median(means or [0.0]):.2f} ms under load, p99 {p99['p99']:.2f} ms, "
         f"{len(every)} requests"
     )
     what = f"{len(models)} models, {policy}"
     return [
         Row(f"{what}: added latency, the others idle", "ms", idle, BAR, True),
         Row(f"{what}: added mean latency, GPU {BUSY:.0%} busy for all", "ms", means or [0.0], BAR, True),
-        Row(f"{what}: added latency at p99, GPU {BUSY:.0%} busy for all", "ms", [asked["p99"]]),
+        Row(f"{what}: added latency at p99, GPU {BUSY:.0%} busy for all", "ms", [p99["p99"]]),
     ]

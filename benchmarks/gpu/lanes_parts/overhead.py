@@ -109,14 +109,14 @@ def _case(stage: Stage, job: Trainer, name: str) -> list[Row]:
     """Ratios within a repetition, in which all ways run one after the other."""
     count = max(3, math.ceil(stage.seconds(SECONDS) / plain(stage, job, 5)))
     alone: list[float] = []
-    found: dict[str, list[float]] = {mode: [] for mode in MODES}
+    percent: dict[str, list[float]] = {mode: [] for mode in MODES}
     for repeat in range(REPEATS):
         alone.append(plain(stage, job, count))
         for mode, run in MODES.items():
-            found[mode].append(100 * (run(stage, job, count) / alone[-1] - 1))
+            percent[mode].append(100 * (run(stage, job, count) / alone[-1] - 1))
         say(f"overhead {name}: {repeat + 1}/{REPEATS}, plain {alone[-1] * 1e3:.2f} ms")
-    rows = [Row(f"{name}: plain PyTorch", "ms", [each * 1e3 for each in alone])]
-    for mode, values in found.items():
+    rows = [Row(f"{name}: plain PyTorch", "ms", [seconds * 1e3 for seconds in alone])]
+    for mode, values in percent.items():
         rows.append(Row(f"{name}: {mode}", "% slower", values, BAR if mode in BARRED else None, True))
         say(f"overhead {name}: {mode} {statistics.median(values):+.1f} %")
     return rows

@@ -32,7 +32,7 @@ def switching(stage: Stage) -> list[Row]:
 
 def _pair(stage: Stage, pair: tuple[tuple[str, int], ...]) -> list[Row]:
     name = " and ".join(f"{model} b{batch}" for model, batch in pair)
-    jobs = [stage.trainer(*each) for each in pair]
+    jobs = [stage.trainer(*workload) for workload in pair]
     alone = {job.name: plain_time(stage, job) for job in jobs}
     host = []
     device = []
@@ -90,13 +90,13 @@ def _while_both(begins: list[Mark]) -> list[Mark]:
 
 def _gaps(marks: list[Mark], first: int = 0) -> list[tuple[float, float]]:
     """From the end of a job's turn to the beginning of another's: on the host and on the GPU, in ms."""
-    found = []
+    gaps = []
     turns: Counter[int] = Counter()
     for end, begin in pairwise(marks):
         turns[begin.job] += begin.begins
         if begin.begins and not end.begins and begin.job != end.job and turns[begin.job] > first:
-            found.append(((begin.at - end.at) / 1e6, end.event.elapsed_time(begin.event)))
-    return found
+            gaps.append(((begin.at - end.at) / 1e6, end.event.elapsed_time(begin.event)))
+    return gaps
 
 
 def equal_shares(stage: Stage, interval: float) -> list[Row]:

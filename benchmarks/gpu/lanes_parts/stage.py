@@ -62,9 +62,9 @@ class Marked:
     def end(self, turn: Turn, error: BaseException | None) -> Excess | None:
         event = self._event()
         event.record()
-        found = self._backend.end(turn, error)
+        excess = self._backend.end(turn, error)
         self.marks.append(Mark(turn.job, False, time.perf_counter_ns(), event))
-        return found
+        return excess
 
 
 class Stage:
@@ -135,12 +135,12 @@ def in_thread(work: Callable[[], T]) -> T:
 
 def together(work: list[Callable[[], T]]) -> list[T]:
     """Each in a thread of its own; the first error is raised when all have ended."""
-    found: dict[int, T] = {}
+    results: dict[int, T] = {}
     errors: list[BaseException] = []
 
     def run(number: int) -> None:
         try:
-            found[number] = work[number]()
+            results[number] = work[number]()
         except BaseException as error:
             errors.append(error)
 
@@ -151,7 +151,7 @@ def together(work: list[Callable[[], T]]) -> list[T]:
         thread.join()
     if errors:
         raise errors[0]
-    return [found[number] for number in range(len(work))]
+    return [results[number] for number in range(len(work))]
 
 
 def timed(stage: Stage, step: Callable[[], None], iterations: int) -> float:

@@ -38,30 +38,32 @@ def shortest_first(stage: Stage) -> list[Row]:
             say(f"SRTF: trace {seed}, {policy}: {means[policy][-1]:.2f} s on the mean")
         ratios.append(means["fifo"][-1] / means["srtf"][-1])
     rows = [Row(f"{JOBS} jobs: mean completion, FIFO over SRTF", "x", ratios, TRACE_BAR)]
-    return rows + [Row(f"{JOBS} jobs: mean completion, {name}", "s", found) for name, found in means.items()]
+    return rows + [
+        Row(f"{JOBS} jobs: mean completion, {name}", "s", seconds) for name, seconds in means.items()
+    ]
 
 
 def _arrivals(stage: Stage, jobs: list[Trainer], times: dict[str, float], seed: int) -> list[Arrival]:
     """Lengths and arrivals as in the simulated trace of Salus's Table 2.1, faster; our own networks."""
-    found = []
+    arrivals = []
     for job, drawn in zip(jobs, trace(JOBS, seed), strict=True):
         length = stage.seconds(drawn.iterations * drawn.workload.iteration / SECOND / FASTER)
         at = stage.seconds(drawn.arrival / SECOND / FASTER)
-        found.append(Arrival(at, job, max(4, round(length / times[job.name]))))
-    return found
+        arrivals.append(Arrival(at, job, max(4, round(length / times[job.name]))))
+    return arrivals
 
 
 def _mean_completion(stage: Stage, policy: str, arrivals: list[Arrival]) -> float:
     gpu = stage.gpu(policy)
     began = time.perf_counter()
 
-    def train(each: Arrival) -> float:
-        time.sleep(max(0.0, began + each.at - time.perf_counter()))
-        job = each.job
-        with gpu.attached(job.name, job.model, job.optimizer, iterations=each.iterations):
-            for _ in range(each.iterations):
+    def train(arrival: Arrival) -> float:
+        time.sleep(max(0.0, began + arrival.at - time.perf_counter()))
+        job = arrival.job
+        with gpu.attached(job.name, job.model, job.optimizer, iterations=arrival.iterations):
+            for _ in range(arrival.iterations):
                 job.step()
-        return time.perf_counter() - began - each.at
+        return time.perf_counter() - began - arrival.at
 
-    taken = together([partial(train, each) for each in arrivals])
-    return sum(taken) / len(taken)
+    seconds = together([partial(train, arrival) for arrival in arrivals])
+    return sum(seconds) / len(seconds)

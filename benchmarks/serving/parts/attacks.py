@@ -101,10 +101,10 @@ def attack(port: int, data: bytes, connections: int, seconds: float) -> int:
 def come_again(port: int, data: bytes, end: float, counts: list[int], at: int) -> None:
     while time.monotonic() < end:
         counts[at] += 1
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 5.0) as line:
-            line.settimeout(max(0.1, end - time.monotonic()))
-            line.sendall(data)
-            while line.recv(1 << 16):
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 5.0) as connection:
+            connection.settimeout(max(0.1, end - time.monotonic()))
+            connection.sendall(data)
+            while connection.recv(1 << 16):
                 pass
         time.sleep(0.01)
 
@@ -138,8 +138,8 @@ def watching(server: Running) -> Iterator[Watched]:
             with urllib.request.urlopen(f"{server.url}/v2/health/ready", timeout=30) as reply:
                 reply.read()
             seen.ready_ms.append(1e3 * (time.monotonic() - began))
-            found = stat(frontend)
-            seen.memory_mib.append(found.rss / 2**20 if found else 0.0)
+            process = stat(frontend)
+            seen.memory_mib.append(process.rss / 2**20 if process else 0.0)
 
     thread = threading.Thread(target=look)
     thread.start()
@@ -160,9 +160,9 @@ def attacked(server: Running, name: str, seconds: float) -> list[Row]:
     with watching(server) as seen:
         quiet = offer(server.url, server.templates, RATE, 2.0)
         first = seen.memory_mib[-1]
-        taken: list[int] = []
+        connections: list[int] = []
         attacker = threading.Thread(
-            target=lambda: taken.append(ATTACKS[name](server.place.grpc_port, seconds))
+            target=lambda: connections.append(ATTACKS[name](server.place.grpc_port, seconds))
         )
         attacker.start()
         run = offer(server.url, server.templates, RATE, seconds - 2.0)
@@ -177,15 +177,15 @@ def attacked(server: Running, name: str, seconds: float) -> list[Row]:
         Row(f"{name}: the others' p99 before", "ms", [quiet.latency_ms.p99]),
         Row(f"{name}: others without an answer", "", [run.timeouts + run.network_errors], 0.0, True),
         Row(f"{name}: /v2/health/ready, at most", "ms", [max(seen.ready_ms)]),
-        Row(f"{name}: connections that attacked", "", [float(sum(taken))]),
+        Row(f"{name}: connections that attacked", "", [float(sum(connections))]),
         Row(f"{name}: connections that were left", "", [left]),
     ]
 
 
 def main() -> None:
-    made = parser(__doc__)
-    made.add_argument("--seconds", type=float, default=8.0, help="of each attack, 8 unless given")
-    options = made.parse_args()
+    flags = parser(__doc__)
+    flags.add_argument("--seconds", type=float, default=8.0, help="of each attack, 8 unless given")
+    options = flags.parse_args()
     load_before = circumstances(options.date, 0.0)["load_after"]
     with Ours().running(1, Settings()) as server:
         rows = attacks(server, options.seconds)

@@ -34,9 +34,10 @@ sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
 from _ours import metrics, workers
 from _shared import parser, say
 from load import Limits, generator, offer, read_records
+from on_gpu.models import MODELS, Model
+from on_gpu.scenario import written
+from on_gpu.servers import OnGpu
 from peers.peer import Place, Running, Settings
-
-from gpu import MODELS, Model, OnGpu, written
 
 KILLS = 3
 STEADY_S = 3.0  # before the first kill
@@ -61,7 +62,7 @@ class Load:
 
 
 @dataclass
-class Found:
+class Recovery:
     """What was found of one start: of the server, or of a worker after a kill at *at* (seconds)."""
 
     name: str
@@ -83,11 +84,11 @@ class Restarted(OnGpu):
 
 
 def main() -> None:
-    given = arguments()
+    options = arguments()
     generator()  # compiled before anything is timed
-    for model in (model for model in MODELS if model.name in given.models):
+    for model in (model for model in MODELS if model.name in options.models):
         with tempfile.TemporaryDirectory() as folder:
-            scenario, load = prepared(Path(folder), model, given)
+            scenario, load = prepared(Path(folder), model, options)
             show(model.name, load, list(measured(Restarted(model, scenario), load)))
 
 
@@ -102,7 +103,7 @@ def arguments() -> argparse.Namespace:
     return options.parse_args()
 
 
-def prepared(folder: Path, model: Model, given: argparse.Namespace) -> tuple[Path, Load]:
+def prepared(folder: Path, model: Model, options: argparse.Namespace) -> tuple[Path, Load]:
     path = written(folder, {model.name: (model, 1.0)}, True, "")
     code = path.with_name("models.py")
     code.write_text(code.read_text().replace("import torchvision\n", OPTIONAL))
@@ -110,38 +111,38 @@ def prepared(folder: Path, model: Model, given: argparse.Namespace) -> tuple[Pat
     entry = document["models"][model.name]
     slo_ms = 25.0
     (table, rate) = TABLES[model.name]
-    document["server"]["reserve"] = not given.without_reserve
-    if given.device == "cpu":
+    document["server"]["reserve"] = not options.without_reserve
+    if options.device == "cpu":
         document["server"]["device"], entry["max_batch"] = "cpu", 2
         table = {1: 400.0, 2: 700.0}
         rate = 0.5
         slo_ms = 5000.0
         entry["backend"]["torch"]["dtype"] = "fp32"
-    elif given.device == "emulated":
+    elif options.device == "emulated":
         del entry["backend"]
         rate = 200.0
     entry["slo"] = f"{slo_ms:g}ms"
     entry["profile"]["table"] = {size: f"{took:g}ms" for size, took in table.items()}
     path.write_text(yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
-    return path, Load(slo_ms, given.rate or rate, given.apart)
+    return path, Load(slo_ms, options.rate or rate, options.apart)
 
 
-def measured(peer: Restarted, load: Load) -> Iterator[Found]:
+def measured(peer: Restarted, load: Load) -> Iterator[Recovery]:
     began = time.monotonic()
     with peer.running(1, peer.settings[0]) as server:
-        start = Found("start", first=time.monotonic() - began)
+        start = Recovery("start", first=time.monotonic() - began)
         say(f"up after {start.first:.1f} s; {load.rate:g} requests/s ...")
         until_whole(server, load.apart_s)
-        found = [start, *killed(server, load)]
-        for one, (reserved, phases) in zip(found, starts(server.tree.log), strict=False):
-            one.reserved = reserved
-            one.phases = phases
-    yield from found
+        recoveries = [start, *killed(server, load)]
+        for recovery, (reserved, phases) in zip(recoveries, starts(server.tree.log), strict=False):
+            recovery.reserved = reserved
+            recovery.phases = phases
+    yield from recoveries
 
 
-def killed(server: Running, load: Load) -> list[Found]:
+def killed(server: Running, load: Load) -> list[Recovery]:
     """Kill the worker again and again under load; return what came of it."""
-    kills: list[Found] = []
+    kills: list[Recovery] = []
     with tempfile.TemporaryDirectory() as folder:
         records = Path(folder) / "records.csv"
         killer = threading.Thread(target=lambda: kills.extend(kill_in_turn(server, load.apart_s)))
@@ -154,7 +155,7 @@ def killed(server: Running, load: Load) -> list[Found]:
     return kills
 
 
-def kill_in_turn(server: Running, apart: float) -> Iterator[Found]:
+def kill_in_turn(server: Running, apart: float) -> Iterator[Recovery]:
     began = time.monotonic()
     for number in range(KILLS):
         time.sleep(max(0.0, began + 1.0 + STEADY_S + number * apart - time.monotonic()))
@@ -164,10 +165,10 @@ def kill_in_turn(server: Running, apart: float) -> Iterator[Found]:
             os.kill(there[0].pid, signal.SIGKILL)
         at = time.monotonic() - began
         say(f"killed at {at:.1f} s, {'a' if ready else 'no'} process in reserve")
-        yield Found(f"kill {number + 1}", at)
+        yield Recovery(f"kill {number + 1}", at)
 
 
-def judge(kill: Found, records: Path, load: Load) -> None:
+def judge(kill: Recovery, records: Path, load: Load) -> None:
     requests = read_records(records)
     since = requests.due_ns / 1e9 - kill.at
     in_time = requests.in_time(load.slo_ms)
@@ -192,27 +193,29 @@ def until_whole(server: Running, patience_s: float) -> None:
 def starts(log: str) -> Iterator[tuple[bool, dict[str, float]]]:
     """Return the starts of workers that a server has logged: whether out of the reserve, and the phases."""
     lines = [json.loads(line) for line in log.splitlines() if line.startswith("{")]
-    told: list[dict[str, Any]] = [line for line in lines if "phases_s" in line]
-    for number, line in enumerate(told):
+    phased: list[dict[str, Any]] = [line for line in lines if "phases_s" in line]
+    for number, line in enumerate(phased):
         if "start" in line["phases_s"]:
-            rest = told[number + 1]["phases_s"] if number + 1 < len(told) else {}
+            rest = phased[number + 1]["phases_s"] if number + 1 < len(phased) else {}
             later = rest.get("graphs", 0.0) if "start" not in rest else 0.0
             yield "reserve" in line["message"], {**line["phases_s"], "later": later}
 
 
-def show(model: str, load: Load, found: list[Found]) -> None:
+def show(model: str, load: Load, recoveries: list[Recovery]) -> None:
     print(f"\n{model}, SLO {load.slo_ms:g} ms, {load.rate:g} requests/s\n")
     print(f"| | first answer in time, s | {ENOUGH:g} in time again, s | out of the reserve |")
     print("| --- | --- | --- | --- |")
-    for one in found:
-        back = "" if one.name == "start" else f"{one.back:.2f}"
-        print(f"| {one.name} | {one.first:.2f} | {back} | {'yes' if one.reserved else 'no'} |")
-    phases = [name for name in (*PHASES, "later") if any(name in one.phases for one in found)]
+    for recovery in recoveries:
+        back = "" if recovery.name == "start" else f"{recovery.back:.2f}"
+        print(f"| {recovery.name} | {recovery.first:.2f} | {back} | {'yes' if recovery.reserved else 'no'} |")
+    phases = [name for name in (*PHASES, "later") if any(name in recovery.phases for recovery in recoveries)]
     print(f"\n| s | {' | '.join(phases)} | sum |\n| --- |{' --- |' * (len(phases) + 1)}")
-    for one in found:
-        parts = [one.phases.get(name, 0.0) for name in phases]
-        whole = sum(parts) - one.phases.get("later", 0.0)
-        print(f"| {one.name} | {' | '.join(f'{part:.2f}' for part in parts)} | {whole:.2f} |", flush=True)
+    for recovery in recoveries:
+        parts = [recovery.phases.get(name, 0.0) for name in phases]
+        whole = sum(parts) - recovery.phases.get("later", 0.0)
+        print(
+            f"| {recovery.name} | {' | '.join(f'{part:.2f}' for part in parts)} | {whole:.2f} |", flush=True
+        )
 
 
 if __name__ == "__main__":

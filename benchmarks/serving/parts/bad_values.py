@@ -30,9 +30,11 @@ sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
 from _ours import metrics
 from _shared import Row, keep, parser, say, show
 from load import Limits, Records, Result, Template, offer, read_records
+from on_gpu.models import MODELS, requests
+from on_gpu.scenario import written
+from on_gpu.servers import OnGpu
 from peers.peer import Place, Running, Settings
 
-from gpu import MODELS, OnGpu, requests, written
 from run import cpu
 
 EVERY_S = 1.0
@@ -99,7 +101,7 @@ class BadClient:
     seconds: float
     magic: bool
     codes: Counter[int] = field(default_factory=Counter)
-    said: str = ""
+    message: str = ""
 
     def run(self) -> None:
         began = time.monotonic()
@@ -113,7 +115,7 @@ class BadClient:
                 self.codes[int(answer.status)] += 1
         except urllib.error.HTTPError as error:
             self.codes[error.code] += 1
-            self.said = error.read().decode()[:300]
+            self.message = error.read().decode()[:300]
 
 
 def magic_request(number: int) -> Template:
@@ -146,7 +148,7 @@ def known(folder: Path, rate: float, seconds: float) -> list[Row]:
         bad = BadClient(server.url, seconds, magic=False)
         run, _ = beside(server, bad, rate, seconds)
         restarts = metrics(server.url)["astrarium_worker_restarts_total"]
-    say(bad.said)
+    say(bad.message)
     return [
         Row("range known: all others in time", "%", [100 * run.in_time_share], bar=99.9),
         Row("range known: bad ones refused with 400", "", [bad.codes[400]], bar=int(seconds / EVERY_S)),
@@ -167,7 +169,7 @@ def unknown(folder: Path, rate: float, seconds: float) -> list[Row]:
         encoder.join()
         now = metrics(server.url)
         tell_starts(server.tree.log)
-    say(bad.said)
+    say(bad.message)
     say(f"bad requests: {dict(bad.codes)}")
     away = outages(records)
     late = other.share(from_s=outages_end(records, 2))
@@ -240,17 +242,17 @@ def tell_starts(log: str) -> None:
 
 
 def main() -> None:
-    options = parser(__doc__)
-    options.add_argument("--seconds", type=float, default=20.0)
-    options.add_argument("--rate", type=float, default=4000.0)
-    given = options.parse_args()
+    flags = parser(__doc__)
+    flags.add_argument("--seconds", type=float, default=20.0)
+    flags.add_argument("--rate", type=float, default=4000.0)
+    options = flags.parse_args()
     rows: list[Row] = []
     for measure in (known, unknown):
         with tempfile.TemporaryDirectory() as folder:
-            rows += measure(Path(folder), given.rate, given.seconds)
+            rows += measure(Path(folder), options.rate, options.seconds)
             show(rows)
-    facts = {"date": str(given.date), "cpu": cpu(), "versions": Values(Path(), "encoder").versions()}
-    keep("bad-values", {**facts, "rows": [asdict(one) for one in rows]})
+    facts = {"date": str(options.date), "cpu": cpu(), "versions": Values(Path(), "encoder").versions()}
+    keep("bad-values", {**facts, "rows": [asdict(row) for row in rows]})
 
 
 if __name__ == "__main__":

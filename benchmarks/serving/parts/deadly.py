@@ -125,12 +125,12 @@ def deadly(seconds: float, gpus: int, rate: float) -> list[Row]:
 
 
 def main() -> None:
-    options = parser(__doc__)
-    options.add_argument("--seconds", type=float, default=30.0)
-    options.add_argument("--gpus", type=int, default=2)
-    options.add_argument("--rate", type=float, default=150.0, help="of the other model, requests/s")
-    given: argparse.Namespace = options.parse_args()
-    show(deadly(given.seconds, given.gpus, given.rate))
+    flags = parser(__doc__)
+    flags.add_argument("--seconds", type=float, default=30.0)
+    flags.add_argument("--gpus", type=int, default=2)
+    flags.add_argument("--rate", type=float, default=150.0, help="of the other model, requests/s")
+    options: argparse.Namespace = flags.parse_args()
+    show(deadly(options.seconds, options.gpus, options.rate))
 
 
 if __name__ == "__main__":

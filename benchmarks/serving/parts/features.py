@@ -48,11 +48,11 @@ def main() -> None:
 
 
 def arguments() -> argparse.Namespace:
-    made = parser(__doc__)
-    made.add_argument("--repeats", type=int, default=3, help="3 unless given")
-    made.add_argument("--seconds", type=float, default=1.0, help="of each feature, 1 unless given")
-    made.add_argument("--only", default="", help="features whose names match this expression")
-    return made.parse_args()
+    flags = parser(__doc__)
+    flags.add_argument("--repeats", type=int, default=3, help="3 unless given")
+    flags.add_argument("--seconds", type=float, default=1.0, help="of each feature, 1 unless given")
+    flags.add_argument("--only", default="", help="features whose names match this expression")
+    return flags.parse_args()
 
 
 def row(feature: Feature) -> dict[str, Any]:
@@ -72,11 +72,11 @@ def table(rows: list[dict[str, Any]]) -> str:
         "| feature | way | CPU of one, us | times | spread | beside | met |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
-    for one in rows:
-        low, high = one["spread"]
-        met = "" if one["bar"] is None or not one["beside"] else "yes" if one["ratio"] <= one["bar"] else "NO"
-        numbers = f"{number(one['us'])} | {one['ratio']:.2f} | {low:.2f} to {high:.2f}"
-        lines.append(f"| {one['feature']} | {one['way']} | {numbers} | {one['beside']} | {met} |")
+    for row in rows:
+        low, high = row["spread"]
+        met = "" if row["bar"] is None or not row["beside"] else "yes" if row["ratio"] <= row["bar"] else "NO"
+        numbers = f"{number(row['us'])} | {row['ratio']:.2f} | {low:.2f} to {high:.2f}"
+        lines.append(f"| {row['feature']} | {row['way']} | {numbers} | {row['beside']} | {met} |")
     return "\n".join(lines)
 
 

@@ -18,8 +18,7 @@ from typing import Any
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
 
 import torch
-
-from gpu import CODE, MODELS, Model
+from on_gpu.models import CODE, MODELS, Model
 
 SIZES = (1, 4, 8, 16, 32, 64)
 COUNTS = (1, 2, 4)
@@ -50,14 +49,14 @@ def batch_ms(instances: list[Instance], batches: int) -> float:
     begin = torch.cuda.Event(enable_timing=True)
     ends = list[Any]()
     begin.record()
-    for each in instances:
-        each.stream.wait_event(begin)
+    for instance in instances:
+        instance.stream.wait_event(begin)
     for _ in range(batches):
-        for each in instances:
-            each.run(1)
-    for each in instances:
+        for instance in instances:
+            instance.run(1)
+    for instance in instances:
         ends.append(torch.cuda.Event(enable_timing=True))
-        ends[-1].record(each.stream)
+        ends[-1].record(instance.stream)
     torch.cuda.synchronize()
     return float(max(begin.elapsed_time(end) for end in ends)) / batches
 
@@ -68,20 +67,20 @@ def rows(model: Model, net: Any, seconds: float) -> None:
         guess = batch_ms(instances[:1], 20)
         batches = max(20, round(1e3 * seconds / guess))
         took = [batch_ms(instances[:count], batches) for count in COUNTS]
-        rates = [1e3 * count * size / each for count, each in zip(COUNTS, took, strict=True)]
+        rates = [1e3 * count * size / ms for count, ms in zip(COUNTS, took, strict=True)]
         shown = [*(f"{rate:,.0f}" for rate in rates), *(f"{rate / rates[0]:.2f}" for rate in rates[1:])]
         print(
-            f"| {model.name} | {size} | {' | '.join(shown)} | {', '.join(f'{each:.2f}' for each in took)} |",
+            f"| {model.name} | {size} | {' | '.join(shown)} | {', '.join(f'{ms:.2f}' for ms in took)} |",
             flush=True,
         )
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    options.add_argument(
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    flags.add_argument(
         "--seconds", type=float, default=0.5, help="of each run with one instance, .5 unless given"
     )
-    given = options.parse_args()
+    options = flags.parse_args()
     print("| model | batch | items/s of 1 | of 2 | of 4 | 2 over 1 | 4 over 1 | ms a batch with 1, 2, 4 |")
     print(f"|{' --- |' * 8}")
     with tempfile.TemporaryDirectory() as folder:
@@ -89,7 +88,7 @@ def main() -> None:
         sys.path.insert(0, folder)
         models = __import__("models")
         for model in MODELS:
-            rows(model, getattr(models, model.name)().half().cuda(), given.seconds)
+            rows(model, getattr(models, model.name)().half().cuda(), options.seconds)
 
 
 if __name__ == "__main__":

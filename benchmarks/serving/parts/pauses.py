@@ -26,9 +26,8 @@ import numpy.typing as npt
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
 
 from load import offer, read_records
+from on_gpu.load_on_server import stolen
 from peers import Ours, Settings
-
-from gpu import stolen
 
 GPUS = 4
 QUARTER_S = 0.25
@@ -38,30 +37,30 @@ BOUNDS_S = (0.0, 0.03, 0.1, 0.25, 1.0)  # stolen in a quarter
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    options.add_argument("--rate", type=float, default=1120.0, help="requests/s, 1120 unless given")
-    options.add_argument("--pauses", type=int, default=6, help="6 unless given")
-    given = options.parse_args()
-    seconds = APART_S * (given.pauses + 1)
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    flags.add_argument("--rate", type=float, default=1120.0, help="requests/s, 1120 unless given")
+    flags.add_argument("--pauses", type=int, default=6, help="6 unless given")
+    options = flags.parse_args()
+    seconds = APART_S * (options.pauses + 1)
     with Ours().running(GPUS, Settings()) as server, tempfile.TemporaryDirectory() as folder:
         offer(server.url, server.templates, 500.0, 2.0)
         records = Path(folder) / "records.csv"
-        taken = list[float]()
+        stolen_s = list[float]()
         load = threading.Thread(
             target=offer,
-            args=(server.url, server.templates, given.rate, seconds),
+            args=(server.url, server.templates, options.rate, seconds),
             kwargs={"warmup": 0.0, "records": records},
         )
         began = time.monotonic()
         load.start()
-        pausing = threading.Thread(target=pause, args=(server.tree.stats()[0].pid, began, given.pauses))
+        pausing = threading.Thread(target=pause, args=(server.tree.stats()[0].pid, began, options.pauses))
         pausing.start()
         for quarter in range(round(seconds / QUARTER_S) + 1):
             time.sleep(max(0.0, began + quarter * QUARTER_S - time.monotonic()))
-            taken.append(stolen())
+            stolen_s.append(stolen())
         load.join()
         pausing.join()
-        show(np.diff(taken), shares(records, len(taken) - 1))
+        show(np.diff(stolen_s), shares(records, len(stolen_s) - 1))
 
 
 def pause(process: int, began: float, count: int) -> None:
@@ -73,9 +72,9 @@ def pause(process: int, began: float, count: int) -> None:
 
 
 def shares(records: Path, quarters: int) -> list[float]:
-    found = read_records(records)
-    place = (found.due_ns / 1e9 / QUARTER_S).astype(int)
-    in_time = found.in_time()
+    requests = read_records(records)
+    place = (requests.due_ns / 1e9 / QUARTER_S).astype(int)
+    in_time = requests.in_time()
     return [float(in_time[place == quarter].mean()) for quarter in range(quarters)]
 
 
@@ -84,11 +83,11 @@ def is_paused(quarter: int) -> bool:
     return since < PAUSE_S + QUARTER_S or since > APART_S - 2 * QUARTER_S
 
 
-def show(taken: npt.NDArray[np.float64], found: list[float]) -> None:
+def show(stolen_s: npt.NDArray[np.float64], in_time: list[float]) -> None:
     print("| stolen in a quarter of a second | quarters | in time, mean | worst |\n| --- | --- | --- | --- |")
-    undisturbed = [quarter for quarter in range(len(found)) if not is_paused(quarter)]
+    undisturbed = [quarter for quarter in range(len(in_time)) if not is_paused(quarter)]
     for low, high in pairwise(BOUNDS_S):
-        some = [100 * found[quarter] for quarter in undisturbed if low <= taken[quarter] < high]
+        some = [100 * in_time[quarter] for quarter in undisturbed if low <= stolen_s[quarter] < high]
         if some:
             print(f"| {low:g} to {high:g} s | {len(some)} | {np.mean(some):.1f} % | {min(some):.0f} % |")
 

@@ -55,16 +55,16 @@ def show(models: int, server: Running, seconds: float) -> None:
 
 def used(server: Running) -> dict[str, Used]:
     """What each thread has had, by the name of its process and its number there."""
-    found = {}
+    by_thread = {}
     for process in server.tree.stats():
         folder = Path(f"/proc/{process.pid}")
         kind = "worker" if b"live.worker" in (folder / "cmdline").read_bytes() else "server"
-        for number, thread in enumerate(sorted((folder / "task").iterdir(), key=lambda one: int(one.name))):
+        for number, thread in enumerate(sorted((folder / "task").iterdir(), key=lambda task: int(task.name))):
             fields = (thread / "stat").read_text().rpartition(")")[2].split()
             lines = (thread / "status").read_text().splitlines()
             switches = sum(int(line.split()[1]) for line in lines if "ctxt_switches" in line)
-            found[f"{kind} {number}"] = Used(int(fields[11]) / TICKS, int(fields[12]) / TICKS, switches)
-    return found
+            by_thread[f"{kind} {number}"] = Used(int(fields[11]) / TICKS, int(fields[12]) / TICKS, switches)
+    return by_thread
 
 
 if __name__ == "__main__":

@@ -33,6 +33,7 @@ import numpy as np
 
 sys.path.insert(1, str(Path(__file__).resolve().parents[1]))
 
+from on_gpu.models import CODE, MODELS, Model
 from processes import stat
 
 from astrarium.core.optional import extension
@@ -58,7 +59,6 @@ from astrarium.serving.live.messages import (
 )
 from astrarium.serving.live.tensors import TensorSpec
 from astrarium.serving.live.worker.__main__ import main as worker_main
-from gpu import CODE, MODELS, Model
 
 MODES = ("run", "launch", "native")
 ROOM = 8192  # bytes for an answer: ResNet50's 1000 numbers, and more than enough for the encoder's
@@ -68,7 +68,7 @@ ALONE = 100  # batches of one, with a pause before each
 PATIENCE = 120.0
 
 
-class Found(NamedTuple):
+class Measurement(NamedTuple):
     model: str
     size: int
     values: int  # different ones in the inputs
@@ -79,31 +79,31 @@ class Found(NamedTuple):
     cpu_us: float  # of the worker for a batch
 
 
-class Line:
-    """A worker process with both models, spoken to over its line."""
+class WorkerProcess:
+    """A worker process with both models, spoken to over its connection."""
 
     def __init__(self, mode: str, memory: SharedMemory, device: str) -> None:
-        self._line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        for end in (self._line, theirs):
+        self._connection, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        for end in (self._connection, theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * LARGEST_MESSAGE)
-        self._line.settimeout(PATIENCE)
+        self._connection.settimeout(PATIENCE)
         command = [sys.executable, __file__, "--worker", mode]
-        told = [theirs.fileno(), memory.fd, memory.size, 0, "gpu", device]
+        arguments = [theirs.fileno(), memory.fd, memory.size, 0, "gpu", device]
         fds = theirs.fileno(), memory.fd
-        self.process = subprocess.Popen([*command, *map(str, told)], pass_fds=fds)
+        self.process = subprocess.Popen([*command, *map(str, arguments)], pass_fds=fds)
         theirs.close()
 
     def say(self, order: Order) -> None:
-        self._line.send(encode(order))
+        self._connection.send(encode(order))
 
     def hear(self, kind: type[Any]) -> Any:
-        news = decode_news(self._line.recv(LARGEST_MESSAGE))
+        news = decode_news(self._connection.recv(LARGEST_MESSAGE))
         assert isinstance(news, kind), news
         return news
 
     def cpu_s(self) -> float:
-        found = stat(self.process.pid)
-        return found.cpu_s if found else 0.0
+        process = stat(self.process.pid)
+        return process.cpu_s if process else 0.0
 
 
 class Items(NamedTuple):
@@ -147,7 +147,7 @@ class Case(NamedTuple):
     mode: str
 
 
-def back_to_back(line: Line, items: Items, case: Case, seconds: float) -> Found:
+def back_to_back(worker: WorkerProcess, items: Items, case: Case, seconds: float) -> Measurement:
     """Keep the worker supplied; what was before the first second is not counted."""
     size = case.size
     orders = [items.order(run, size) for run in range(SETS)]
@@ -157,137 +157,139 @@ def back_to_back(line: Line, items: Items, case: Case, seconds: float) -> Found:
     begin = time.monotonic()
     while time.monotonic() < begin + 1 + seconds or sent > len(news):
         while sent < len(news) + AHEAD and time.monotonic() < begin + 1 + seconds:
-            line.say(orders[sent % SETS])
+            worker.say(orders[sent % SETS])
             sent += 1
-        news.append(line.hear(BatchDone))
+        news.append(worker.hear(BatchDone))
         if time.monotonic() < begin + 1:
             first = len(news)
-            before = line.cpu_s()
+            before = worker.cpu_s()
     counted = news[first:-AHEAD]
     interval = (counted[-1].finished - counted[0].finished) / (len(counted) - 1)
-    compute = median(one.computed - one.computing for one in counted)
-    cpu = (line.cpu_s() - before) / (len(news) - first)
-    return Found(items.model.name, *case, 1e9 * size / interval, compute / 1e6, interval / 1e6, 1e6 * cpu)
+    compute = median(batch.computed - batch.computing for batch in counted)
+    cpu = (worker.cpu_s() - before) / (len(news) - first)
+    return Measurement(
+        items.model.name, *case, 1e9 * size / interval, compute / 1e6, interval / 1e6, 1e6 * cpu
+    )
 
 
-def alone(line: Line, items: Items) -> float:
+def alone(worker: WorkerProcess, items: Items) -> float:
     """Return the median time from an order to its replies, in milliseconds, of a batch of one."""
     took = []
     for run in range(ALONE):
-        line.say(items.order(run, 1))
-        one = line.hear(BatchDone)
-        took.append((one.finished - one.received) / 1e6)
+        worker.say(items.order(run, 1))
+        batch = worker.hear(BatchDone)
+        took.append((batch.finished - batch.received) / 1e6)
         time.sleep(0.005)
     return median(took)
 
 
-def answers(line: Line, memory: SharedMemory, items: Items) -> Any:
+def answers(worker: WorkerProcess, memory: SharedMemory, items: Items) -> Any:
     """Return the bytes that a worker answers a batch of three with."""
     order = items.order(0, 3)
-    line.say(order)
-    line.hear(BatchDone)
+    worker.say(order)
+    worker.hear(BatchDone)
     replies = [items.first + n * items.block + items.block - ROOM for n in range(3)]
     outputs = 1000 if items.model.name == "resnet50" else 2
     return np.array([np.frombuffer(memory.view, np.float16, outputs, at) for at in replies], np.float32)
 
 
-def load(line: Line, folder: Path, all_items: list[Items], sizes: list[int]) -> None:
-    line.hear(WorkerUp)
+def load(worker: WorkerProcess, folder: Path, all_items: list[Items], sizes: list[int]) -> None:
+    worker.hear(WorkerUp)
     for items in all_items:
         model = items.model
         inputs = (TensorSpec(model.tensor, model.datatype, model.shape),)
         options = {"model": f"{folder}/models.py:{model.name}", "dtype": "fp16", "graphs": [1, 4, *sizes]}
         files = ModelFiles(model.name, "torch", options, inputs, (), max(sizes), folder)
-        line.say(LoadModel(items.number, plain_files(files), [1, *sizes]))
+        worker.say(LoadModel(items.number, plain_files(files), [1, *sizes]))
 
 
-def measured(given: argparse.Namespace, folder: Path) -> tuple[list[Found], dict[str, list[float]]]:
+def measured(options: argparse.Namespace, folder: Path) -> tuple[list[Measurement], dict[str, list[float]]]:
     (folder / "models.py").write_text(CODE, encoding="utf-8")
     all_items = []
     first = 0
-    for number, model in enumerate(model for model in MODELS if model.name in given.models):
-        all_items.append(Items(model, number, first, max(given.sizes)))
+    for number, model in enumerate(model for model in MODELS if model.name in options.models):
+        all_items.append(Items(model, number, first, max(options.sizes)))
         first = aligned(all_items[-1].end)
     memory = SharedMemory.create(first)
     for items in all_items:
-        items.fill(memory, given.values[0])
-    lines = {mode: Line(mode, memory, given.device) for mode in given.modes}
-    for line in lines.values():
-        load(line, folder, all_items, given.sizes)
+        items.fill(memory, options.values[0])
+    workers = {mode: WorkerProcess(mode, memory, options.device) for mode in options.modes}
+    for worker in workers.values():
+        load(worker, folder, all_items, options.sizes)
     for _ in all_items:
-        for line in lines.values():
-            line.hear(ModelLoaded)
-    found = []
+        for worker in workers.values():
+            worker.hear(ModelLoaded)
+    measurements = []
     single = {}
     for items in all_items:
-        wanted, *others = (answers(line, memory, items) for line in lines.values())
+        wanted, *others = (answers(worker, memory, items) for worker in workers.values())
         for other in others:
             check_alike(wanted, other)
-        single[items.model.name] = [alone(line, items) for line in lines.values()]
-        for case in starmap(Case, product(given.sizes, given.values, given.modes)):
+        single[items.model.name] = [alone(worker, items) for worker in workers.values()]
+        for case in starmap(Case, product(options.sizes, options.values, options.modes)):
             items.fill(memory, case.values)
-            found.append(back_to_back(lines[case.mode], items, case, given.seconds))
-            print(json.dumps(found[-1]._asdict()), file=sys.stderr, flush=True)
-    for line in lines.values():
-        line.say(Stop())
-        line.process.wait(PATIENCE)
-    return found, single
+            measurements.append(back_to_back(workers[case.mode], items, case, options.seconds))
+            print(json.dumps(measurements[-1]._asdict()), file=sys.stderr, flush=True)
+    for worker in workers.values():
+        worker.say(Stop())
+        worker.process.wait(PATIENCE)
+    return measurements, single
 
 
-def check_alike(one: Any, other: Any) -> None:
-    apart = float(np.abs(one - other).max())
-    assert apart <= 0.02 * float(np.abs(one).max()), f"answers differ by {apart}"
+def check_alike(wanted: Any, other: Any) -> None:
+    apart = float(np.abs(wanted - other).max())
+    assert apart <= 0.02 * float(np.abs(wanted).max()), f"answers differ by {apart}"
 
 
-def show(found: list[Found], single: dict[str, list[float]], modes: Sequence[str]) -> None:
+def show(measurements: list[Measurement], single: dict[str, list[float]], modes: Sequence[str]) -> None:
     native = "native" if extension("_tensors") is not None else "Python (no extension)"
     print(f"gathering: {native}\n")
     print("| model | size | values | mode | items/s | GPU computes | interval | compute | CPU of a batch |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
-    by_events = {one[:3]: one.compute_ms for one in found if one.mode == "native"}
-    for one in found:
-        compute = one.compute_ms if one.mode == "native" else by_events.get(one[:3], math.nan)
+    by_events = {row[:3]: row.compute_ms for row in measurements if row.mode == "native"}
+    for row in measurements:
+        compute = row.compute_ms if row.mode == "native" else by_events.get(row[:3], math.nan)
         print(
-            f"| {one.model} | {one.size} | {one.values} | {one.mode} | {one.items:,.0f} "
-            f"| {compute / one.interval_ms:.3f} | {one.interval_ms:.2f} ms | {compute:.2f} ms "
-            f"| {one.cpu_us:.0f} us |"
+            f"| {row.model} | {row.size} | {row.values} | {row.mode} | {row.items:,.0f} "
+            f"| {compute / row.interval_ms:.3f} | {row.interval_ms:.2f} ms | {compute:.2f} ms "
+            f"| {row.cpu_us:.0f} us |"
         )
     for name, times in single.items():
-        told = ", ".join(f"{mode} {took:.2f} ms" for mode, took in zip(modes, times, strict=True))
-        print(f"\n{name}, a batch of one alone, p50: {told}")
+        latencies = ", ".join(f"{mode} {took:.2f} ms" for mode, took in zip(modes, times, strict=True))
+        print(f"\n{name}, a batch of one alone, p50: {latencies}")
 
 
-def serve(mode: str, told: list[str]) -> None:
+def serve(mode: str, arguments: list[str]) -> None:
     """Be a worker; without `launch` the models of this process run batch after batch."""
     if mode != "native":
-        CudaRunner.hand_over = lambda *given: None  # type: ignore[method-assign]
+        CudaRunner.hand_over = lambda *arguments_of: None  # type: ignore[method-assign]
     if mode == "run":
         prepare = TorchModel.__init__
 
-        def prepare_to_run(self: TorchModel, *given: Any) -> None:
-            prepare(self, *given)
+        def prepare_to_run(self: TorchModel, *arguments_of: Any) -> None:
+            prepare(self, *arguments_of)
             self.__dict__.pop("launch", None)
             self.__dict__.pop("in_flight", None)
 
         TorchModel.__init__ = prepare_to_run  # type: ignore[method-assign]
-    worker_main(told)
+    worker_main(arguments)
 
 
 def main() -> None:
     if sys.argv[1:2] == ["--worker"]:
         serve(sys.argv[2], sys.argv[3:])
         return
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    options.add_argument("--seconds", type=float, default=2.0, help="of each run, 2 unless given")
-    options.add_argument("--sizes", type=int, nargs="+", default=[32, 64, 128], help="of the batches")
-    options.add_argument("--modes", nargs="+", default=MODES, choices=MODES, help="all three unless given")
-    options.add_argument("--values", type=int, nargs="+", default=[250], help="250 unless given")
+    flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    flags.add_argument("--seconds", type=float, default=2.0, help="of each run, 2 unless given")
+    flags.add_argument("--sizes", type=int, nargs="+", default=[32, 64, 128], help="of the batches")
+    flags.add_argument("--modes", nargs="+", default=MODES, choices=MODES, help="all three unless given")
+    flags.add_argument("--values", type=int, nargs="+", default=[250], help="250 unless given")
     names = [model.name for model in MODELS]
-    options.add_argument("--models", nargs="+", default=names, choices=names, help="both unless given")
-    options.add_argument("--device", default="cuda:0", help="cpu only to try this script out")
-    given = options.parse_args()
+    flags.add_argument("--models", nargs="+", default=names, choices=names, help="both unless given")
+    flags.add_argument("--device", default="cuda:0", help="cpu only to try this script out")
+    options = flags.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        show(*measured(given, Path(folder)), given.modes)
+        show(*measured(options, Path(folder)), options.modes)
 
 
 if __name__ == "__main__":

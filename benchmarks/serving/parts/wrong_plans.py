@@ -35,9 +35,9 @@ def main() -> None:
         row(f"{percent} %", longer)
     rates = (7647, 9559, 10_500, 11_000, 12_500)
     heading("six of each, planned with", rates)
-    lines, steps = (six_of_each(*tables) for tables in ((SIZES, ENCODER, RESNET50), stepped()))
-    row("lines, and it were so", [share(lines, rate) for rate in rates])
-    row("lines, and they are steps", [share(lines, rate, in_steps) for rate in rates])
+    straight, steps = (six_of_each(*tables) for tables in ((SIZES, ENCODER, RESNET50), stepped()))
+    row("lines, and it were so", [share(straight, rate) for rate in rates])
+    row("lines, and they are steps", [share(straight, rate, in_steps) for rate in rates])
     row("steps", [share(steps, rate) for rate in rates])
 
 
@@ -79,8 +79,8 @@ def share(models: dict[str, Any], rate: float, truth: Any = None) -> float:
     scenario = {"cluster": {"gpus": 1}, "models": models, "network": DELAYS, "workload": workload}
     planned = build.truth_tables
 
-    def really(*given: Any) -> Any:
-        kinds, tables = planned(*given)
+    def really(*arguments: Any) -> Any:
+        kinds, tables = planned(*arguments)
         return kinds, [[tuple(truth(table)) for table in of_kind] for of_kind in tables]
 
     with mock.patch.object(build, "truth_tables", really if truth else planned):

@@ -50,9 +50,9 @@ def make(name: str) -> None:
 def versions(name: str) -> dict[str, str]:
     """Of the packages that the table names, for the results."""
     libraries = (HOME / name / "lib").glob("python*/site-packages")
-    found = {d.name: d.version for d in distributions(path=[str(folder) for folder in libraries])}
+    installed = {d.name: d.version for d in distributions(path=[str(folder) for folder in libraries])}
     wanted = [re.split(r"[\[<>=]", package)[0] for package in PACKAGES[name]]
-    return {package: found[package] for package in wanted if package in found}
+    return {package: installed[package] for package in wanted if package in installed}
 
 
 def main() -> None:

@@ -75,5 +75,5 @@ class Ours(Peer):
         path = folder / f"promise-{gpus}.yaml"
         path.write_text(self.scenario(gpus), encoding="utf-8")
         command = [*COMMAND, "goodput", str(path), "--json", "--no-folder"]
-        told = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
-        return float(json.loads(told)["goodput"])
+        output = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+        return float(json.loads(output)["goodput"])

@@ -161,8 +161,8 @@ def until_ready(server: Running, patience_s: float) -> None:
         if last.status == 200:
             return
         time.sleep(0.1)
-    told = f"no answer within {patience_s:g} s, at last {last.status}, {last.body[:500]!r}"
-    raise RuntimeError(f"{server.tree.log[-9000:]}\n{told}")
+    problem = f"no answer within {patience_s:g} s, at last {last.status}, {last.body[:500]!r}"
+    raise RuntimeError(f"{server.tree.log[-9000:]}\n{problem}")
 
 
 def until_quiet(server: Running, patience_s: float = 30.0, quick_s: float = 0.05) -> None:

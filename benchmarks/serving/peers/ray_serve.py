@@ -31,8 +31,15 @@ class RayServe(Peer):
         knobs["RAY_SERVE_ENABLE_DIRECT_INGRESS"] = int(direct)
         for end in ("MIN", "MAX"):
             knobs[f"RAY_SERVE_DIRECT_INGRESS_{end}_HTTP_PORT"] = place.port + (end == "MAX")  # exclusive
-        given = [f"{name}={value}" for name, value in knobs.items()]
-        return ["env", *given, self.python, str(APPS / "ray_app.py"), *options, f"--folder={place.folder}"]
+        environment = [f"{name}={value}" for name, value in knobs.items()]
+        return [
+            "env",
+            *environment,
+            self.python,
+            str(APPS / "ray_app.py"),
+            *options,
+            f"--folder={place.folder}",
+        ]
 
     def variables(self, place: Place) -> dict[str, str]:
         """The last one keeps it on this machine: without it, Ray takes the address of a network card."""

@@ -256,16 +256,26 @@ nb::list setting_table() {
 }  // namespace
 
 void bind_board(nb::module_ &m) {
-    nb::class_<Board>(m, "Board")
+    nb::class_<Board>(m, "Board",
+                      "The shared memory where clients of the gate meet. Where there is none yet it is made, with this "
+                      "policy.")
         .def(nb::init<const std::string &, const std::string &, std::uint32_t>(), nb::arg("path"),
              nb::arg("policy") = "astrarium", nb::arg("sms") = 132)
-        .def("snapshot", &Board::snapshot)
-        .def("set_policy", &Board::set_policy, nb::arg("name").none(), nb::arg("settings"))
-        .def("set", &Board::set, nb::arg("settings"))
-        .def("sweep", &Board::sweep)
-        .def("join", &Board::join, nb::arg("kind"), nb::arg("name"))
-        .def("leave", &Board::leave, nb::arg("place"));
-    m.def("kind_of", [](const std::string &name) { return kind_name(kind_by_name(name.c_str())); });
-    m.def("policy_names", &policy_names);
-    m.def("setting_table", &setting_table);
+        .def("snapshot", &Board::snapshot, nb::sig("def snapshot(self) -> dict[str, typing.Any]"),
+             "Return all that is on the board now, as `BoardView`.")
+        .def("set_policy", &Board::set_policy, nb::arg("name").none(), nb::arg("settings"),
+             nb::sig("def set_policy(self, name: str | None, /, **settings: float) -> None"),
+             "Choose a policy, with its defaults, and change settings; all of it or, with ValueError, nothing.")
+        .def("set", &Board::set, nb::arg("settings"), nb::sig("def set(self, **settings: float) -> None"),
+             "Change settings and keep the policy.")
+        .def("sweep", &Board::sweep, "Free the places of clients whose processes are gone, and return how many.")
+        .def("join", &Board::join, nb::arg("kind"), nb::arg("name"),
+             "Take a place for a client, and return its number.")
+        .def("leave", &Board::leave, nb::arg("place"), "Free the place of a client.");
+    m.def(
+        "kind_of", [](const std::string &name) { return kind_name(kind_by_name(name.c_str())); }, nb::arg("name"),
+        nb::sig("def kind_of(name: str) -> str"), "Return the kind of a kernel, by its name.");
+    m.def("policy_names", &policy_names, "Return the names of all policies, by number.");
+    m.def("setting_table", &setting_table, nb::sig("def setting_table() -> list[dict[str, typing.Any]]"),
+          "Return what can be set on a board: names, units, ranges and what they mean.");
 }

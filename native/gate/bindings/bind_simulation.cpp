@@ -48,7 +48,9 @@ std::vector<Kernel> kernels(Column<std::int64_t> duration, Column<std::int32_t> 
 }
 
 void bind_client(nb::module_ &m) {
-    nb::class_<ClientSpec>(m, "Client")
+    nb::class_<ClientSpec>(m, "Client",
+                           "The kernels of one request as columns, and how requests come: at `arrivals`, or one after "
+                           "the other.")
         .def(
             "__init__",
             [](ClientSpec *c, bool latency, Column<std::int64_t> duration, Column<std::int32_t> sms,
@@ -68,7 +70,11 @@ void bind_client(nb::module_ &m) {
             nb::arg("latency"), nb::arg("duration"), nb::arg("sms"), nb::arg("kind"), nb::arg("compute"),
             nb::arg("memory"), nb::arg("phase"), nb::kw_only(), nb::arg("arrivals").none() = nb::none(),
             nb::arg("requests") = 0, nb::arg("gap") = 0, nb::arg("graph") = false, nb::arg("synchronize") = true,
-            nb::arg("ahead") = 1024, nb::arg("between") = 0);
+            nb::arg("ahead") = 1024, nb::arg("between") = 0,
+            nb::sig("def __init__(self, latency: bool, duration: Ints, sms: Ints, kind: Ints, compute: Floats, "
+                    "memory: Floats, phase: Ints, *, arrivals: collections.abc.Sequence[int] | None = None, "
+                    "requests: int = 0, gap: int = 0, graph: bool = False, synchronize: bool = True, "
+                    "ahead: int = 1024, between: int = 0) -> None"));
 }
 
 nb::dict client_columns(ClientResult &&client) {
@@ -116,7 +122,7 @@ void bind_simulation(nb::module_ &m) {
         "simulate",
         [](const gate_knobs &knobs, const std::vector<ClientSpec> &clients, std::optional<Time> until,
            double shared_capacity, bool priority, Time seen, Time relaunch, Time fence, bool one_interpreter,
-           bool learn, double search_limit) {
+           bool learn, double search_limit) -> nb::typed<nb::dict, nb::str, nb::any> {
             return simulated({{knobs.sms, shared_capacity, priority},
                               knobs,
                               until.value_or(kNever),
@@ -132,5 +138,8 @@ void bind_simulation(nb::module_ &m) {
         nb::arg("shared_capacity") = gpu.shared_capacity, nb::arg("priority") = gpu.priority,
         nb::arg("seen") = setting.seen, nb::arg("relaunch") = setting.relaunch, nb::arg("fence") = setting.fence,
         nb::arg("one_interpreter") = setting.one_interpreter, nb::arg("learn") = setting.learn,
-        nb::arg("search_limit") = setting.search_limit);
+        nb::arg("search_limit") = setting.search_limit,
+        "Simulate clients of one GPU until they have ended, or for so long, and return what became of their requests, "
+        "how "
+        "busy the GPU was, and the knobs as they were learnt.");
 }

@@ -2,6 +2,7 @@
 #include "bindings/bindings.h"
 
 NB_MODULE(_gate, m) {
+    m.doc() = "The kernel gate's policies, what they learn, their simulation, and the board that clients share.";
     bind_policies(m);
     bind_learning(m);
     bind_simulation(m);

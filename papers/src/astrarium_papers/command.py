@@ -59,8 +59,8 @@ def reproduce(
     registry.check_settings(names, settings)
     _check_page(markdown)
     at = output.target("reproduce", "-".join(name), out, overwrite, no_folder)
-    done = [_run(each, quick, jobs, settings) for each in names]
-    result = {"reproductions": [each.shown() for each in done]}
+    done = [_run(name, quick, jobs, settings) for name in names]
+    result = {"reproductions": [reproduction.shown() for reproduction in done]}
     if at.path is not None:
         with at.draft() as draft:
             _write(draft, done, result, output.command_line(context))
@@ -68,7 +68,9 @@ def reproduce(
         from astrarium_papers.markdown import page
 
         markdown.write_text(page(done, output.command_line(context)), encoding="utf-8")
-    output.emit(json, result, [table for each in done for table in reproduction_tables(each)], at.path)
+    output.emit(
+        json, result, [table for reproduction in done for table in reproduction_tables(reproduction)], at.path
+    )
 
 
 def _list(json: bool) -> None:
@@ -105,13 +107,13 @@ def _check_page(page: Path | None) -> None:
         raise InputError("--markdown", str(page), "a file in a folder that is there")
 
 
-def _settings(given: list[str]) -> dict[str, str]:
+def _settings(settings: list[str]) -> dict[str, str]:
     from astrarium.core.errors import InputError
 
-    for each in given:
-        if not all(each.partition("=")):
-            raise InputError("--set", each, "a name and a value, such as startup=0s")
-    return {name: value for name, _, value in (each.partition("=") for each in given)}
+    for setting in settings:
+        if not all(setting.partition("=")):
+            raise InputError("--set", setting, "a name and a value, such as startup=0s")
+    return {name: value for name, _, value in (setting.partition("=") for setting in settings)}
 
 
 def _run(name: str, quick: bool, jobs: int, settings: dict[str, str]) -> Reproduction:
@@ -130,8 +132,10 @@ def _write(draft: Path, done: list[Reproduction], result: dict[str, Any], comman
 
     plots = draft / "plots"
     plots.mkdir()
-    for each in done:
-        each.figure(plots / f"{file_name(each.name)}.png")
-    folder.write_tables(draft, [table for each in done for table in reproduction_tables(each)])
+    for reproduction in done:
+        reproduction.figure(plots / f"{file_name(reproduction.name)}.png")
+    folder.write_tables(
+        draft, [table for reproduction in done for table in reproduction_tables(reproduction)]
+    )
     folder.write_summary(draft, result)
     folder.write_readme(draft, command)

@@ -95,7 +95,7 @@ class Effort(msgspec.Struct, frozen=True):
         if self.progress is not None:
             self.progress(step)
 
-    def each(self, work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    def map(self, work: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
         """Return the work on every item, as many at a time as there are jobs. Threads do: native runs let go
         of the interpreter."""
         if self.jobs <= 1:

@@ -46,28 +46,30 @@ One reproduction alone, with its figure: `astrarium reproduce NAME`."""
 
 def page(reproductions: Sequence[Reproduction], command: str) -> str:
     parts = ["# Reproductions", _PREFACE.format(command=command), overview(reproductions)]
-    for one in reproductions:
-        parts.append(f"## {one.name}: {one.title}")
-        parts.append(f"Skipped: {one.skipped}." if one.skipped else numbers(one.rows))
-        if one.claims:
-            claims = [(claim.what, claim.verdict, claim.note) for claim in one.claims]
+    for reproduction in reproductions:
+        parts.append(f"## {reproduction.name}: {reproduction.title}")
+        parts.append(
+            f"Skipped: {reproduction.skipped}." if reproduction.skipped else numbers(reproduction.rows)
+        )
+        if reproduction.claims:
+            claims = [(claim.what, claim.verdict, claim.note) for claim in reproduction.claims]
             parts.append(table(("claim", "here", "note"), claims))
     return "\n\n".join(parts) + "\n"
 
 
 def overview(reproductions: Sequence[Reproduction]) -> str:
-    lines = []
-    for one in reproductions:
-        numbers = [row.verdict for row in one.rows if row.paper is not None]
-        claims = [claim.verdict for claim in one.claims]
-        agree = "skipped" if one.skipped else _count(numbers, "agrees")
-        lines.append((f"`{one.name}`", one.title, agree, _count(claims, "holds")))
-    return table(("reproduction", "what", "numbers that agree", "claims that hold"), lines)
+    rows = []
+    for reproduction in reproductions:
+        numbers = [row.verdict for row in reproduction.rows if row.paper is not None]
+        claims = [claim.verdict for claim in reproduction.claims]
+        agree = "skipped" if reproduction.skipped else _count(numbers, "agrees")
+        rows.append((f"`{reproduction.name}`", reproduction.title, agree, _count(claims, "holds")))
+    return table(("reproduction", "what", "numbers that agree", "claims that hold"), rows)
 
 
 def numbers(rows: Iterable[Row]) -> str:
     header = ("what", "paper", "ours", "ours/paper", "tolerance", "verdict", "note")
-    lines = [
+    cells = [
         (
             _what(row),
             _paper(row),
@@ -79,7 +81,7 @@ def numbers(rows: Iterable[Row]) -> str:
         )
         for row in rows
     ]
-    return table(header, lines)
+    return table(header, cells)
 
 
 def _tolerance(row: Row) -> str:
@@ -90,8 +92,8 @@ def _what(row: Row) -> str:
     return f"{row.what} ({row.unit})" if row.unit else row.what
 
 
-def table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    rows = [header, ["---"] * len(header), *lines]
+def table(header: Sequence[str], body: Iterable[Sequence[str]]) -> str:
+    rows = [header, ["---"] * len(header), *body]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows)
 
 

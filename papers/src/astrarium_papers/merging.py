@@ -23,10 +23,10 @@ def merged(page: str, again: str) -> str:
     old = _sections(page)
     new = _sections(again)
     head = _COMMAND.sub(lambda _: _command(old.pop("")), new.pop(""), count=1)
-    lines = _overview(page) | _overview(again)
+    rows = _overview(page) | _overview(again)
     before = head[: _LINE.search(head).start()]  # type: ignore[union-attr]
     after = head[_ends(head) :]
-    table = "\n".join(lines[name] for name in sorted(lines, key=by_number))
+    table = "\n".join(rows[name] for name in sorted(rows, key=by_number))
     both = old | new
     return before + table + after + "".join(both[name] for name in sorted(both, key=by_number))
 
@@ -54,8 +54,8 @@ def _command(head: str) -> str:
 
 def main(page: str, *again: str) -> None:
     text = Path(page).read_text(encoding="utf-8")
-    for each in again:
-        text = merged(text, Path(each).read_text(encoding="utf-8"))
+    for file in again:
+        text = merged(text, Path(file).read_text(encoding="utf-8"))
     Path(page).write_text(text, encoding="utf-8")
 
 

@@ -92,7 +92,7 @@ def check_settings(names: list[str], settings: dict[str, str]) -> None:
         known: dict[str, str] = getattr(_module(name), "SETTINGS", {})
         for setting, value in settings.items():
             if setting not in known:
-                has = ", ".join(f"{each} ({what})" for each, what in known.items()) or "none"
+                has = ", ".join(f"{known_name} ({what})" for known_name, what in known.items()) or "none"
                 raise InputError(f"--set {setting}", value, f"a setting of {name}, which has: {has}")
 
 

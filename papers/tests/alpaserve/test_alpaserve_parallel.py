@@ -61,10 +61,10 @@ def test_a_form_has_the_time_and_the_weights_of_its_stages() -> None:
     assert form.stage_times == ((0, 2 * (200 + 20) + 10 + 50), (0, 900))
     assert form.weights == (100, 30)  # the last layer is not split: its exchange would take too long
     measured = {Shape(2, 2): Form(Shape(2, 2), ((0, 1), (0, 1)), (1, 1))}
-    found = forms(layers, [ALONE, Shape(2, 2), Shape(8)], LINK, measured)
-    assert found[Shape(2, 2)] is measured[Shape(2, 2)]
-    assert found[ALONE].stage_times == ((0, 1700),)
-    assert Shape(8) not in found
+    by_shape = forms(layers, [ALONE, Shape(2, 2), Shape(8)], LINK, measured)
+    assert by_shape[Shape(2, 2)] is measured[Shape(2, 2)]
+    assert by_shape[ALONE].stage_times == ((0, 1700),)
+    assert Shape(8) not in by_shape
 
 
 def test_cutting_a_bert_comes_near_what_was_measured() -> None:

@@ -38,13 +38,13 @@ POLICIES = ["alpaserve", "selective-replication", "round-robin", "clockwork++"]
 
 def placed(groups: list[list[Any]]) -> list[Group]:
     """From [operators, stages, models]."""
-    found = []
+    converted = []
     first = 0
     for operators, stages, models in groups:
         gpus = tuple(range(first, first + operators * stages))
-        found.append(Group(gpus, Shape(stages, operators), tuple(sorted(set(models)))))
+        converted.append(Group(gpus, Shape(stages, operators), tuple(sorted(set(models)))))
         first += operators * stages
-    return found
+    return converted
 
 
 def mixed(name: str, count: int) -> tuple[str, ...]:
@@ -54,13 +54,13 @@ def mixed(name: str, count: int) -> tuple[str, ...]:
 
 def wrong_rows(rows: list[list[Any]]) -> list[list[Any]]:
     """Those that come out otherwise, to three decimals."""
-    found = []
+    wrong = []
     for set_name, count, gpus, rate, cv, slo, policy, attainment, groups in rows:
         case = Case(mixed(set_name, count), gpus, rate, cv, slo)
         ours = cases.attainment_of(case, placed(groups))
         if round(ours, 3) != attainment:
-            found.append([set_name, count, gpus, rate, cv, slo, policy, attainment, ours])
-    return found
+            wrong.append([set_name, count, gpus, rate, cv, slo, policy, attainment, ours])
+    return wrong
 
 
 def table2(scale: float) -> Case:
@@ -93,10 +93,10 @@ def test_whole_nanoseconds_are_another_clock() -> None:
 
 @pytest.mark.skipif(REFERENCE not in os.environ, reason=f"{REFERENCE} names no file")
 def test_every_recorded_row() -> None:
-    found = json.loads(Path(os.environ[REFERENCE]).read_text())
+    recorded = json.loads(Path(os.environ[REFERENCE]).read_text())
     names = {"all_transformers": "three-berts", "S3mixed": "S3"}
-    assert wrong_rows([[names[row[0]], *row[1:]] for row in found["exact_rows"]]) == []
-    for row in found["table2_alignment"]["rows"]:
+    assert wrong_rows([[names[row[0]], *row[1:]] for row in recorded["exact_rows"]]) == []
+    for row in recorded["table2_alignment"]["rows"]:
         ours = cases.attainment_of(table2(row["slo_scale"]), placed(row["placement"]))
         assert round(ours, 3) == row["sim"], row
 
@@ -184,10 +184,10 @@ def test_what_cannot_be_placed_says_what_it_takes() -> None:
 
 def test_without_requests_steady_ones_are_made_up() -> None:
     problem = msgspec.structs.replace(cases.problem(small()), requests=PlacementRequests((), ()))
-    made = steady_requests(problem.models)
-    assert list(made.times) == sorted(made.times)
+    requests = steady_requests(problem.models)
+    assert list(requests.times) == sorted(requests.times)
     for model in problem.models:
-        assert made.models.count(model.index) == pytest.approx(model.rate * 60, abs=1)
+        assert requests.models.count(model.index) == pytest.approx(model.rate * 60, abs=1)
     factory: Any = placement_policies.get("alpaserve")
     plan = factory(factory.Parameters()).place(problem, Search())
     check(plan, problem)
@@ -214,7 +214,7 @@ def test_models_go_by_their_index_not_their_place() -> None:
 def test_parallel_groups_beat_single_gpus_in_bursts() -> None:
     """The paper's headline, on a part of S1: Table 2 and Figure 12 have the same order."""
     case = Case(("bert-1.3b",) * 16, 8, 32.0, 4.0, 5.0, 200.0)
-    found = {
+    attained = {
         name: cases.run(case, name, windows=windows).attainment
         for name, windows in (
             ("alpaserve", None),
@@ -222,8 +222,8 @@ def test_parallel_groups_beat_single_gpus_in_bursts() -> None:
             ("clockwork++", Windows()),
         )
     }
-    assert found["alpaserve"] > found["clockwork++"] > found["selective-replication"]
-    assert found["alpaserve"] > found["selective-replication"] + 0.1
+    assert attained["alpaserve"] > attained["clockwork++"] > attained["selective-replication"]
+    assert attained["alpaserve"] > attained["selective-replication"] + 0.1
 
 
 def test_buckets_keep_small_models_from_waiting_for_large_ones() -> None:
@@ -270,8 +270,8 @@ def test_a_search_can_be_ended_with_the_best_so_far(policy: str, patience: int) 
     check(plan, problem)
     assert search.plans
     assert plan == search.plans[-1]
-    told = [each.attainment or 0 for each in search.plans]
-    assert told == sorted(told)
+    attained = [plan.attainment or 0 for plan in search.plans]
+    assert attained == sorted(attained)
     assert search.asked <= patience  # who says stop is not asked again
 
 

@@ -32,11 +32,11 @@ TWO = Shape(stages=2)
 def model(index: int, slo: int, *forms: tuple[int, ...]) -> PlacedModel:
     """Each form by the times of its stages."""
     shapes = {Shape(len(times)): times for times in forms}
-    made = {
+    forms_by_shape = {
         shape: Form(shape, tuple((0, time) for time in times), (1,) * len(times))
         for shape, times in shapes.items()
     }
-    return PlacedModel(index, f"m{index}", slo, 1.0, made)
+    return PlacedModel(index, f"m{index}", slo, 1.0, forms_by_shape)
 
 
 def placing(policy: str) -> Callable[[Problem], Plan]:
@@ -50,8 +50,8 @@ def flat_plan(index: int = 0) -> Plan:
 
 def test_a_backlog_stays_unless_it_is_forgotten() -> None:
     """The same plan again and again: forgetting what was begun makes an overloaded GPU look idle."""
-    one = [model(0, 30, (10,))]
-    tables = Tables.of(one, PLAIN)
+    models = [model(0, 30, (10,))]
+    tables = Tables.of(models, PLAIN)
     times = tuple(range(0, 400, 4))
     workload = SimulatedRequests.of(tables, PlacementRequests(times, (0,) * len(times)))
     changing = Timeline(tuple(range(0, 400, 20)), (flat_plan(),) * 20)
@@ -69,8 +69,8 @@ def test_a_backlog_belongs_to_gpus_whatever_groups_they_make_up() -> None:
     tables = Tables.of(models, PLAIN)
     workload = SimulatedRequests.of(tables, PlacementRequests((0, 10), (0, 0)))
     pipeline = Plan("test", (Replica(0, (1, 0), TWO),))
-    found = serve_timeline(tables, Timeline((0, 5), (flat_plan(), pipeline)), workload)
-    assert found.finish.tolist() == [100, 150]  # the second stage, on GPU 0, is free at 100
+    outcome = serve_timeline(tables, Timeline((0, 5), (flat_plan(), pipeline)), workload)
+    assert outcome.finish.tolist() == [100, 150]  # the second stage, on GPU 0, is free at 100
 
 
 def test_timelines_begin_at_the_beginning() -> None:

@@ -32,13 +32,13 @@ reproduced = measured_once("alpaserve")
 
 
 def row(name: str, words: str) -> Any:
-    (found,) = [row for row in reproduced(name).rows if words in row.what]
-    return found
+    (match,) = [row for row in reproduced(name).rows if words in row.what]
+    return match
 
 
 def holds(name: str, words: str) -> bool:
-    (found,) = [claim.holds for claim in reproduced(name).claims if words in claim.what]
-    return found
+    (verdict,) = [claim.holds for claim in reproduced(name).claims if words in claim.what]
+    return verdict
 
 
 def test_they_are_listed_in_their_order() -> None:
@@ -87,8 +87,8 @@ def test_figure7_the_slo_decides() -> None:
 
 def test_figure8_the_program_finds_what_was_measured() -> None:
     for stages in (2, 4, 8):
-        found = row("figure8", f"{stages} stages")
-        assert found.ours == pytest.approx(found.paper, rel=0.05)
+        stage_row = row("figure8", f"{stages} stages")
+        assert stage_row.ours == pytest.approx(stage_row.paper, rel=0.05)
     assert [claim.verdict for claim in reproduced("figure8").claims] == ["given"] * 2 + ["holds"] * 3
 
 
@@ -172,7 +172,7 @@ def test_levels_count_those_that_are_busy() -> None:
     times, count = utilization.levels(np.array([[0.0, 1.0], [1.0, 2.0], [1.5, 3.0]]))
     assert (times.tolist(), count.tolist()) == ([0, 1, 1.5, 2, 3], [1, 1, 2, 1, 0])
     shown = utilization.levels(np.array([[0.0, 1.0], [1.0, 2.0]]), (0.5, 2.0))
-    assert [one.tolist() for one in shown] == [[1.0], [1.0]]
+    assert [level.tolist() for level in shown] == [[1.0], [1.0]]
 
 
 @pytest.mark.parametrize("name", [SIMPLE, PARALLEL])

@@ -40,10 +40,10 @@ def test_gains_are_above_one_for_the_better_whatever_the_knob() -> None:
     gpus = _panel("gpus", [10, 20, 40], good=[0.99, 1, 1], bad=[0.5, 0.99, 1])
     assert gain(gpus, "fair", "good", "bad") == Gain(2.0, bound=False)
     rate = _panel("rate", [10, 20, 40], good=[1, 1, 0.99], bad=[0.99, 0.5, 0.4])
-    found = gain(rate, "fair", "good", "bad")
-    assert found is not None
-    assert found.times == pytest.approx(4.0)
-    assert not found.bound
+    gained = gain(rate, "fair", "good", "bad")
+    assert gained is not None
+    assert gained.times == pytest.approx(4.0)
+    assert not gained.bound
 
 
 def test_a_rival_that_meets_99_percent_nowhere_gives_a_bound() -> None:
@@ -107,10 +107,10 @@ def test_a_plan_whose_groups_share_a_gpu_is_worth_nothing() -> None:
     case = Case(("bert-1.3b",) * 2, 2, 4.0, seconds=20.0)
     posed = known(case, "fair")
     (outcome,) = greedy(2)(case, "fair", 1)
-    one = outcome.plan.replicas[0]
-    alone = replace(one, gpus=one.gpus[:1], shape=Shape(1))
-    assert what_runs(posed)(replace(outcome.plan, replicas=(one, alone)), posed.requests) == [0.0, 0.0]
-    assert max(what_runs(posed)(replace(outcome.plan, replicas=(one,)), posed.requests)) > 0
+    replica = outcome.plan.replicas[0]
+    alone = replace(replica, gpus=replica.gpus[:1], shape=Shape(1))
+    assert what_runs(posed)(replace(outcome.plan, replicas=(replica, alone)), posed.requests) == [0.0, 0.0]
+    assert max(what_runs(posed)(replace(outcome.plan, replicas=(replica,)), posed.requests)) > 0
 
 
 def test_points_that_two_sweeps_share_are_measured_once() -> None:
@@ -129,10 +129,10 @@ def test_points_that_two_sweeps_share_are_measured_once() -> None:
 
 
 def test_progress_says_how_far_it_is_and_what_is_asked() -> None:
-    said: list[str] = []
+    messages: list[str] = []
     sweep = Sweep(Case(("bert-1.3b",), 1, 2.0, seconds=30.0), "cv", (1, 2), [("one", "fair")])
-    swept({"cv": sweep}, {"one": greedy(1)}, Effort(quick=True, progress=said.append))
-    assert said == [
+    swept({"cv": sweep}, {"one": greedy(1)}, Effort(quick=True, progress=messages.append))
+    assert messages == [
         "1 of 2: one, fair: 1 models, 1 GPUs, 2/s, CV 1, SLO 5x",
         "2 of 2: one, fair: 1 models, 1 GPUs, 2/s, CV 2, SLO 5x",
     ]
@@ -146,7 +146,7 @@ def test_recorded_numbers_are_points_of_the_sweep() -> None:
 
 
 def test_the_page_says_whose_numbers_stand_in_the_papers_column() -> None:
-    found = " ".join(page([], "astrarium reproduce all").split())
-    assert "`elvinger/...` has the thesis's network" in found
-    assert "authors' public code gives or records" in found
-    assert "*Fair* rows are judged by requests that plans were not made with" in found
+    text = " ".join(page([], "astrarium reproduce all").split())
+    assert "`elvinger/...` has the thesis's network" in text
+    assert "authors' public code gives or records" in text
+    assert "*Fair* rows are judged by requests that plans were not made with" in text

@@ -31,16 +31,16 @@ reproduced = cache(lambda name: registry.run(name, QUICK))
 
 
 def claim(name: str, words: str) -> bool:
-    (found,) = [claim.holds for claim in reproduced(name).claims if words in claim.what]
-    return found
+    (verdict,) = [claim.holds for claim in reproduced(name).claims if words in claim.what]
+    return verdict
 
 
 TestReproductions = explained(reproduced, NAMES)
 
 
 def test_table2_is_the_authors_within_three_percent() -> None:
-    found = reproduced("alpaserve/table2")
-    assert {row.verdict for row in found.rows} == {"agrees", "given"}
+    reproduction = reproduced("alpaserve/table2")
+    assert {row.verdict for row in reproduction.rows} == {"agrees", "given"}
     assert claim("alpaserve/table2", "testbed")
 
 
@@ -85,8 +85,10 @@ def test_figure12_has_its_whole_legend_above_the_panels(
 
 
 def test_figure16_what_was_measured_is_given() -> None:
-    (found,) = [one for one in reproduced("alpaserve/figure16").claims if "uneven stages" in one.what]
-    assert found.verdict == "given"
+    (uneven,) = [
+        stated for stated in reproduced("alpaserve/figure16").claims if "uneven stages" in stated.what
+    ]
+    assert uneven.verdict == "given"
 
 
 def test_figure12_model_parallelism_needs_fewer_gpus() -> None:

@@ -29,6 +29,6 @@ def measured_problem(seed: int) -> Problem:
     models = tuple(
         placed_model(index, name, float(draw.randint(20, 120)), slo) for index, name in enumerate(MEASURED)
     )
-    requests = drawn_requests(draw, [each.rate for each in models], 5)
+    requests = drawn_requests(draw, [model.rate for model in models], 5)
     known, _ = interference_named("igniter")
     return known(Problem(models, v100s(draw.randint(2, 4)), requests))

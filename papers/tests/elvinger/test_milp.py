@@ -96,16 +96,16 @@ def test_two_replicas_each_of_bert_and_gpt2_on_five_gpus() -> None:
     """Figure 6.12: all with 32, while ResNet50 and MobileNet-V2 share a GPU."""
     problem = mixed(5)
     plan = planned("wsm-milp", problem)
-    found = batches(plan, problem)
-    assert (found["bert"], found["gpt2"]) == ([32, 32], [32, 32])
+    sizes = batches(plan, problem)
+    assert (sizes["bert"], sizes["gpt2"]) == ([32, 32], [32, 32])
     assert ["mobilenet_v2", "resnet50"] in [[name for name, _ in there] for there in stands(plan, problem)]
 
 
 @pytest.mark.parametrize(("gpus", "bert", "gpt2"), [(6, 2, 3), (7, 3, 3)])
 def test_third_replicas_come_with_six_and_seven_gpus(gpus: int, bert: int, gpt2: int) -> None:
     problem = mixed(gpus)
-    found = batches(planned("wsm-milp", problem), problem)
-    assert (len(found["bert"]), len(found["gpt2"])) == (bert, gpt2)
+    sizes = batches(planned("wsm-milp", problem), problem)
+    assert (len(sizes["bert"]), len(sizes["gpt2"])) == (bert, gpt2)
 
 
 @pytest.mark.parametrize(
@@ -140,9 +140,9 @@ def test_more_load_on_four_gpus_changes_vgg19_first() -> None:
 def test_still_more_load_makes_second_replicas_worth_their_room() -> None:
     """Figure 6.16c: at 1000 requests a second, three replicas of DenseNet121 at 8 and two of ResNet50."""
     problem = vision(4, rate=1000, slo_ms=250)
-    found = batches(planned("wsm-milp", problem), problem)
-    assert found["densenet121"] == [8, 8, 8]
-    assert len(found["resnet50"]) == 2
+    sizes = batches(planned("wsm-milp", problem), problem)
+    assert sizes["densenet121"] == [8, 8, 8]
+    assert len(sizes["resnet50"]) == 2
 
 
 def test_replicas_can_be_bounded() -> None:
@@ -181,14 +181,14 @@ def test_a_search_that_is_ended_keeps_the_best_goodput() -> None:
 
 def test_sets_hold_each_model_once_and_fit() -> None:
     needs = all_needs(vision(1), "sm_utilization")
-    found = list(sets_that_fit(needs, 16 * 2**30))
-    assert len(found) == len(set(found))
+    sets = list(sets_that_fit(needs, 16 * 2**30))
+    assert len(sets) == len(set(sets))
     expected = 0
-    for members in product(*[[None, *each.usable] for each in needs]):
+    for members in product(*[[None, *need.usable] for need in needs]):
         options = [option for option in members if option is not None]
         fits = sum(option.compute for option in options) <= 10_000
         expected += bool(options) and fits and sum(option.memory for option in options) <= 16 * 2**30
-    assert len(found) == expected > 30
+    assert len(sets) == expected > 30
 
 
 @KINDS
@@ -254,7 +254,7 @@ def test_ties_never_cost_goodput(policy: str, problem: Problem) -> None:
 
 def _sizes(replicas: tuple[Replica, ...]) -> int:
     """The sum of the models' batch sizes."""
-    return sum(batch for _, batch in {(each.model, each.batch) for each in replicas})
+    return sum(batch for _, batch in {(replica.model, replica.batch) for replica in replicas})
 
 
 def _gives(members: tuple[tuple[int, BatchOption], ...], needs: list[ModelNeeds]) -> float:

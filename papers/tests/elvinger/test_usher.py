@@ -49,7 +49,7 @@ def test_six_gpus_serve_the_vision_models_with_one_replica_each_and_two_of_effic
     sizes = batches(plan, problem)
     assert sizes["efficientnet_b7"] == [8, 8]
     assert sizes["resnet50"] == [4]
-    assert {name: len(each) for name, each in sizes.items()} == dict.fromkeys(VISION, 1) | {
+    assert {name: len(of_model) for name, of_model in sizes.items()} == dict.fromkeys(VISION, 1) | {
         "efficientnet_b7": 2
     }
     assert all(len(there) == 1 for there in stands(plan, problem))
@@ -139,15 +139,15 @@ def test_wao_usher_believes_that_three_gpus_serve_language_models_too(gpus: int)
     """Figure 6.11a: bert at 4 and gpt2 together on each of three GPUs."""
     problem = mixed(gpus)
     there = stands(planned("wao-usher", problem), problem)
-    assert all({"bert", "gpt2"} <= {name for name, _ in each} for each in there[:3])
-    assert all(("bert", 4) in each for each in there[:3])
+    assert all({"bert", "gpt2"} <= {name for name, _ in gpu} for gpu in there[:3])
+    assert all(("bert", 4) in gpu for gpu in there[:3])
     assert not any(there[3:])
 
 
 def _all_pairings(count: int) -> set[tuple[tuple[int, int], ...]]:
     """Two pairs of five models."""
-    pairs = [(one, other) for one in range(count) for other in range(one + 1, count)]
-    return {(one, other) for one in pairs for other in pairs if one < other and not set(one) & set(other)}
+    pairs = [(first, second) for first in range(count) for second in range(first + 1, count)]
+    return {(left, right) for left in pairs for right in pairs if left < right and not set(left) & set(right)}
 
 
 def _paired_weight(surpluses: list[int], pairs: tuple[tuple[int, int], ...]) -> int:

@@ -92,11 +92,11 @@ def test_demands_are_known_for_measured_sizes_only() -> None:
 
 def test_a_problem_has_every_model_once_and_the_gpus_asked_for() -> None:
     names = ("vgg19", "t5")
-    made = problem(names, 10, MILLISECOND, 3)
-    assert made.models == placed_models(names, 10, MILLISECOND)
-    assert [(model.index, model.name, list(model.forms)) for model in made.models] == [
+    posed = problem(names, 10, MILLISECOND, 3)
+    assert posed.models == placed_models(names, 10, MILLISECOND)
+    assert [(model.index, model.name, list(model.forms)) for model in posed.models] == [
         (0, "vgg19", [ALONE]),
         (1, "t5", [ALONE]),
     ]
-    assert made.gpus == v100s(3)
-    assert {gpu.memory for gpu in made.gpus} == {v100.MEMORY}
+    assert posed.gpus == v100s(3)
+    assert {gpu.memory for gpu in posed.gpus} == {v100.MEMORY}

@@ -36,10 +36,10 @@ def stands(plan: Plan, problem: Problem) -> list[list[tuple[str, int]]]:
 
 def batches(plan: Plan, problem: Problem) -> dict[str, list[int]]:
     """The batch sizes of a model's replicas, by name."""
-    found = {
+    by_model = {
         model.name: [replica.batch for replica in plan.of_model(model.index)] for model in problem.models
     }
-    return {name: sizes for name, sizes in found.items() if sizes}
+    return {name: sizes for name, sizes in by_model.items() if sizes}
 
 
 def goodput(plan: Plan, problem: Problem) -> float:
@@ -90,7 +90,7 @@ def _models(draw: st.DrawFn, index: int) -> PlacedModel:
         time += draw(st.integers(1, 60)) * MILLISECOND
         memory += draw(st.integers(0, 400))
         occupancy, weighted, sm = (draw(st.none() | st.integers(1, 100)) for _ in range(3))
-        shares = (None if each is None else each / 100 for each in (occupancy, weighted, sm))
+        shares = (None if percent is None else percent / 100 for percent in (occupancy, weighted, sm))
         rows.append(Measurement(batch, time, memory * 1_000_000, GpuDemand(*shares)))
     slo = draw(st.integers(20, 200)) * MILLISECOND
     return measured_model(index, f"model{index}", slo, draw(st.integers(1, 400)), rows)

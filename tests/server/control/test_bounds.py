@@ -6,31 +6,26 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from http.client import HTTPConnection
 from typing import Any
 
 import grpc
-import msgspec
-import numpy as np
 import pytest
 
 from astrarium.core.optional import extension
 from astrarium.server.contract import Refused
 from astrarium.server.grpc.messages import message
-from astrarium.server.http import handlers, json_outline, json_tensors
+from astrarium.server.http import handlers, json_tensors
 from astrarium.server.protocol import checking
-from astrarium.server.protocol.checking import CheckedTensor, bytes_elements
+from astrarium.server.protocol.checking import bytes_elements
 from astrarium.serving.live import tensors
 from astrarium.serving.live.tensors import (
-    DATATYPES,
     Tensor,
-    TensorSpec,
     pack_bytes,
     to_array,
     to_bytes,
     unpack_bytes,
 )
-from tests.support.server.fakes import WAYS, Served, served
+from tests.support.server.fakes import WAYS, FakeService, Served, served
 from tests.support.work import CallCounter, calls_of
 
 needs_native = pytest.mark.skipif(extension("_tensors") is None, reason="needs the native extension")
@@ -67,12 +62,8 @@ def _on_the_loop(server: Served, do: Callable[[], None]) -> None:
 
 
 def post(server: Served, model: str, body: bytes, json_size: int | None = None) -> tuple[int, bytes]:
-    connection = HTTPConnection("127.0.0.1", server.http, timeout=60)
     headers = {} if json_size is None else {"Inference-Header-Content-Length": str(json_size)}
-    connection.request("POST", f"/v2/models/{model}/infer", body, headers)
-    response = connection.getresponse()
-    content = response.read()
-    connection.close()
+    response, content = server.ask("POST", f"/v2/models/{model}/infer", body, headers)
     return response.status, content
 
 
@@ -245,7 +236,7 @@ def test_the_number_of_inputs_is_looked_at_before_any_of_them() -> None:
 
     given: Any = [Untouchable()] * 50_000
     with pytest.raises(Refused, match="exactly once"):
-        checking.placed_inputs(FAKE.models["echo"], given, 1 << 20)
+        checking.placed_inputs(FakeService().models["echo"], given, 1 << 20)
 
 
 def test_a_long_name_is_compared_with_nothing() -> None:
@@ -254,120 +245,6 @@ def test_a_long_name_is_compared_with_nothing() -> None:
     assert "echo" in did_you_mean(["echo"], "ecko")
     assert calls_of(lambda: did_you_mean(["echo"], "x" * 1_000_000)) < 10
     assert calls_of(lambda: did_you_mean(["echo"], "ecko")) > 10
-
-
-# Native code reads and writes what Python does
-
-
-def placed(datatype: str, shape: tuple[int, ...]) -> CheckedTensor:
-    return CheckedTensor(TensorSpec("IN", datatype, (-1,) * (len(shape) - 1)), shape, int(np.prod(shape)), 0)
-
-
-def both_ways(text: str, datatype: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    found: list[Any] = []
-    for bound in (1 << 30, 0):  # small is Python's, large is native
-        monkeypatch.setattr(json_tensors, "LARGE", bound)
-        try:
-            found.append(
-                json_tensors.from_json(
-                    msgspec.Raw(text.encode("utf-8", "surrogatepass")), placed(datatype, shape), "m"
-                )
-            )
-        except Refused:
-            found.append(Refused)
-    return found
-
-
-NUMBER_TEXTS = (
-    "0 7 2.0 1e2 -3 255 256 -129 70000 1.5 1e-400 4e-324 1e400 9007199254740993 18446744073709551615 3e38 "
-    '1e39 65520 01 +1 1. .5 - NaN null true false "a" [1]'
-)
-
-
-@needs_native
-@pytest.mark.parametrize("datatype", [kind for kind in DATATYPES if kind != "BYTES"])
-def test_numbers_mean_the_same_small_and_large(datatype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in NUMBER_TEXTS.split():
-        python, native = both_ways(f"[ {number} ,1 ]", datatype, (1, 2), monkeypatch)
-        assert python == native, number
-    for text in (
-        "[[1,0],[1,1]]",
-        "[1,0,1,1]",
-        "[[1,0],[1]]",
-        "[[1,0,1,1]]",
-        "[1,0,1]",
-        "[1,0,1,1,0]",
-        "[]",
-        "[1,0,1,1",
-        "[1,0,1,1]]",
-    ):
-        assert len(set(both_ways(text, datatype, (2, 2), monkeypatch))) == 1, text
-
-
-@needs_native
-@pytest.mark.parametrize(
-    "text",
-    [
-        "", "a", "é😀", r"\u00e9\ud83d\ude00", r"\"\\\/\b\f\n\r\t", r"\ud83d", r"\ude00", r"\ud83dx", r"\x",
-        r"\u12", "\x01", "\ud800", '"', "\\",
-    ],
-)  # fmt: skip
-def test_texts_mean_the_same_small_and_large(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    python, native = both_ways(f'["{text}", "b"]', "BYTES", (1, 2), monkeypatch)
-    assert python == native
-
-
-@needs_native
-@pytest.mark.parametrize("datatype", sorted(DATATYPES.keys() - {"BF16"}))
-def test_answers_mean_the_same_small_and_large(datatype: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(0)
-    numbers = rng.standard_normal(300) * 10.0 ** rng.integers(-4, 4, 300)
-    array = np.abs(numbers).astype(DATATYPES[datatype])
-    if datatype == "BYTES":
-        array = np.array(["a", 'é"\\\n\x01', ""], object)
-    if datatype[:2] == "FP":
-        array[:3] = [np.nan, np.inf, 0]
-    tensor = Tensor("OUT", datatype, array.shape, to_bytes(array))
-    found = []
-    for bound in (1 << 30, -1):
-        monkeypatch.setattr(json_tensors, "LARGE", bound)
-        found.append(msgspec.json.decode(msgspec.json.encode(json_tensors.to_json(tensor))))
-    assert found[0] == found[1]
-
-
-@needs_native
-def test_a_large_answer_that_is_no_text_is_refused_like_a_small_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_tensors, "LARGE", 1)
-    with pytest.raises(Refused, match=r"output OUT, element 1.*UTF-8"):
-        json_tensors.to_json(Tensor("OUT", "BYTES", (2,), pack_bytes([b"a", b"\xff"])))
-
-
-@needs_native
-@pytest.mark.parametrize(
-    ("text", "outline", "pieces"),
-    [
-        (b'{"inputs":[{"data":[1,[2,"]"]],"name":"a"},{"data" : "x\\"" }],"id":"b"}',
-         b'{"inputs":[{"data":0,"name":"a"},{"data" : 1 }],"id":"b"}', [b'[1,[2,"]"]]', b'"x\\""']),
-        (b'{"outputs":[{"data":[1]}],"data":[2]}', b'{"outputs":[{"data":[1]}],"data":[2]}', []),
-        (b'{"inputs":7}', b'{"inputs":7}', []),
-        (b'{"inputs":[{"parameters":{"data":[1]}}]}', b'{"inputs":[{"parameters":{"data":[1]}}]}', []),
-    ],
-)  # fmt: skip
-def test_an_outline_has_all_but_the_elements(text: bytes, outline: bytes, pieces: list[bytes]) -> None:
-    found = json_outline.outline(text)
-    assert (found.text, [bytes(piece) for piece in found.pieces or ()]) == (outline, pieces)
-
-
-@needs_native
-@pytest.mark.parametrize(
-    "text", [b"", b"{", b'{"inputs":[{"data":', b'{"inputs":[{"data":[1}]', b'{"a":1}}', b'{"a"', b"[]"]
-)
-def test_what_is_no_json_has_no_outline(text: bytes) -> None:
-    with pytest.raises(Refused, match="JSON"):
-        json_outline.outline(text)
-
-
-# Keys that are there twice
 
 
 @pytest.mark.parametrize("is_large", [True, False])
@@ -394,12 +271,3 @@ def test_a_repeated_key_is_refused_by_name(server: Served, body: str, key: str, 
 def test_elements_that_look_like_keys_are_none(server: Served) -> None:
     body = asking(2, b'["{\\"a\\":1,\\"a\\":1}", "b"]', "BYTES")
     assert post(server, "text", body)[0] == 200
-
-
-def _fake() -> Any:
-    from tests.support.server.fakes import FakeService
-
-    return FakeService()
-
-
-FAKE = _fake()

@@ -25,7 +25,7 @@ from tests.support.server.http2_client import (
     RESET,
     STREAM,
     WINDOW,
-    Line,
+    Connection,
     call,
     error,
     frame,
@@ -50,19 +50,19 @@ def resident() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-async def sent_all(line: Line, pieces: list[bytes]) -> None:
+async def sent_all(connection: Connection, pieces: list[bytes]) -> None:
     """Send, until the server does not listen any more."""
     try:
         for piece in pieces:
-            line.writer.write(piece)
-            await line.writer.drain()
+            connection.writer.write(piece)
+            await connection.writer.drain()
     except ConnectionError:
         return
 
 
-async def left(line: Line) -> bytes:
+async def left(connection: Connection) -> bytes:
     """The error that the connection was left with."""
-    *_, body = await line.until(GO_AWAY)
+    body = (await connection.until(GO_AWAY)).body
     return body[4:8]
 
 
@@ -79,14 +79,14 @@ def test_references_to_a_large_field_take_no_memory(name: str, keys: tuple[str, 
             attack += b"".join(
                 frame(HEADERS, HEAD_END, stream, fields + 15 * b"\xbe") for stream in range(3, 8183, 2)
             )
-            lines = [await server.line() for _ in range(15)]
-            for line in lines:
-                line.writer.write(attack)
-            for line in lines:
-                assert await left(line) == CALM
+            connections = [await server.connect() for _ in range(15)]
+            for connection in connections:
+                connection.writer.write(attack)
+            for connection in connections:
+                assert await left(connection) == CALM
             assert resident() - before < 150 << 20
             await until(lambda: server.grpc.kept() == 0)
-            other = await server.line()
+            other = await server.connect()
             other.writer.write(call(x_api_key="k"))
             await server.front.popped()
 
@@ -127,11 +127,11 @@ def renumbered(frames: bytes, stream: int) -> bytes:
 def test_rapid_resets_end_the_connection_and_leave_nothing_behind(what: str) -> None:
     async def ask() -> None:
         async with network(PLAIN, answers=False, most_open=10_000) as server:
-            line = await server.line()
-            other = await server.line()
+            connection = await server.connect()
+            other = await server.connect()
             pieces = [renumbered(RAPID[what], stream) for stream in range(1, 8001, 2)]
-            sending = asyncio.create_task(sent_all(line, pieces))
-            assert await left(line) == CALM
+            sending = asyncio.create_task(sent_all(connection, pieces))
+            assert await left(connection) == CALM
             await sending
             assert server.grpc.left()["resets"] == 1
             other.writer.write(call(path=LIVE))
@@ -156,16 +156,16 @@ def test_calls_that_are_reset_before_python_has_them_never_reach_it(monkeypatch:
                 begin(number, about, given)
 
             monkeypatch.setattr(server.grpc, "_begin", count)
-            line = await server.line()
+            connection = await server.connect()
             attack = [
                 renumbered(call(path=LIVE) + frame(RESET, 0, 1, error(8)), n) for n in range(1, 1001, 2)
             ]
-            line.writer.write(b"".join(attack) + frame(PING, 0, 0, bytes(8)))
-            await line.until(PING)
+            connection.writer.write(b"".join(attack) + frame(PING, 0, 0, bytes(8)))
+            await connection.until(PING)
             await until(lambda: server.grpc.native.long_calls() == 0)
             assert len(served) < 250  # most were withdrawn
-            line.writer.write(call(1001, path=LIVE))
-            assert (await line.answer(1001))[0][b"grpc-status"] == b"0"
+            connection.writer.write(call(1001, path=LIVE))
+            assert (await connection.answer(1001))[0][b"grpc-status"] == b"0"
 
     run(ask())
 
@@ -173,14 +173,14 @@ def test_calls_that_are_reset_before_python_has_them_never_reach_it(monkeypatch:
 def test_who_gives_up_on_half_of_its_calls_is_never_left() -> None:
     async def ask() -> None:
         async with network(PLAIN) as server:
-            line = await server.line()
-            line.writer.write(frame(WINDOW, 0, 0, (1 << 30).to_bytes(4, "big")))
+            connection = await server.connect()
+            connection.writer.write(frame(WINDOW, 0, 0, (1 << 30).to_bytes(4, "big")))
             for stream in range(1, 24_001, 4):
-                line.writer.write(call(stream) + frame(RESET, 0, stream, error(8)) + call(stream + 2))
+                connection.writer.write(call(stream) + frame(RESET, 0, stream, error(8)) + call(stream + 2))
                 if stream % 400 == 1:
-                    await line.answer(stream + 2)
-            line.writer.write(frame(PING, 0, 0, bytes(8)))
-            assert (await line.until(PING))[0] == PING
+                    await connection.answer(stream + 2)
+            connection.writer.write(frame(PING, 0, 0, bytes(8)))
+            assert (await connection.until(PING)).kind == PING
             assert not any(server.grpc.left().values())
 
     run(ask())
@@ -191,15 +191,15 @@ def test_who_gives_up_after_a_while_is_never_left() -> None:
 
     async def ask() -> None:
         async with network(PLAIN, answers=False, most_open=10_000) as server:
-            line = await server.line()
+            connection = await server.connect()
             for turn in range(5):
                 streams = range(1 + 2000 * turn, 2001 + 2000 * turn, 2)
-                line.writer.write(b"".join(call(stream) for stream in streams))
+                connection.writer.write(b"".join(call(stream) for stream in streams))
                 tickets = await server.front.popped(1000)
                 await asyncio.sleep(0.06)
-                line.writer.write(b"".join(frame(RESET, 0, stream, error(8)) for stream in streams))
-                line.writer.write(frame(PING, 0, 0, bytes(8)))
-                await line.until(PING)
+                connection.writer.write(b"".join(frame(RESET, 0, stream, error(8)) for stream in streams))
+                connection.writer.write(frame(PING, 0, 0, bytes(8)))
+                await connection.until(PING)
                 for number, *_ in tickets:
                     server.loopback.end(number)
                 await until(lambda: server.front.exchange.admission.open() == 0)
@@ -211,16 +211,16 @@ def test_who_gives_up_after_a_while_is_never_left() -> None:
 def test_a_flood_of_calls_for_python_lets_others_have_their_turn() -> None:
     async def ask() -> None:
         async with network(PLAIN) as server:
-            line = await server.line()
-            other = await server.line()
+            connection = await server.connect()
+            other = await server.connect()
             flood = b"".join(renumbered(call(path=LIVE), n) for n in range(1, 2001, 2))
-            line.writer.write(flood)
-            await line.until(HEADERS)
+            connection.writer.write(flood)
+            await connection.until(HEADERS)
             other.writer.write(call(path=LIVE))
             assert (await other.answer(1))[0][b"grpc-status"] == b"0"
             answers = 1
             while answers < 999:  # none of them is lost, though few wait in Python at once
-                _, flags, stream, _ = await line.until(HEADERS)
+                _, flags, stream, _ = await connection.until(HEADERS)
                 answers += bool(flags & END and stream)
             assert not any(server.grpc.left().values())
 
@@ -230,10 +230,10 @@ def test_a_flood_of_calls_for_python_lets_others_have_their_turn() -> None:
 def test_heads_that_unfold_end_the_connection() -> None:
     async def ask() -> None:
         async with network() as server:
-            line = await server.line()
+            connection = await server.connect()
             large = literal("x", "v" * 4000, 0x40)
-            line.writer.write(frame(HEADERS, HEAD_END, 1, head() + large + 400 * b"\xbe"))
-            assert await left(line) == CALM
+            connection.writer.write(frame(HEADERS, HEAD_END, 1, head() + large + 400 * b"\xbe"))
+            assert await left(connection) == CALM
             assert server.grpc.left()["head"] == 1
 
     run(ask())
@@ -242,9 +242,9 @@ def test_heads_that_unfold_end_the_connection() -> None:
 def test_a_head_without_an_end_ends_the_connection() -> None:
     async def ask() -> None:
         async with network() as server:
-            line = await server.line()
+            connection = await server.connect()
             flood = [frame(CONTINUATION, 0, 1) for _ in range(3000)]
-            await sent_all(line, [frame(HEADERS, 0, 1, head()), *flood])
-            assert await left(line) == CALM
+            await sent_all(connection, [frame(HEADERS, 0, 1, head()), *flood])
+            assert await left(connection) == CALM
 
     run(ask())

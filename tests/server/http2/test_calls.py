@@ -42,14 +42,16 @@ pytestmark = pytest.mark.skipif(extension("_front") is None, reason="needs the n
 def test_a_call_may_come_byte_by_byte_and_its_answer_is_whole() -> None:
     async def ask() -> None:
         async with network() as server:
-            line = await server.line(b"")
+            connection = await server.connect(b"")
             for byte in PREFACE + frame(SETTINGS) + call(1) + call(3, message(name="y")):
-                line.writer.write(bytes([byte]))
-                await line.writer.drain()
+                connection.writer.write(bytes([byte]))
+                await connection.writer.drain()
                 await asyncio.sleep(0)
-            told, data = await line.answer(1)
-            assert (told[b":status"], told[b"grpc-status"], answered(data).id) == (b"200", b"0", "x")
-            assert answered((await line.answer(3))[1]).raw_output_contents == message().raw_input_contents
+            fields, data = await connection.answer(1)
+            assert (fields[b":status"], fields[b"grpc-status"], answered(data).id) == (b"200", b"0", "x")
+            assert (
+                answered((await connection.answer(3))[1]).raw_output_contents == message().raw_input_contents
+            )
 
     run(ask())
 
@@ -58,7 +60,7 @@ def test_a_call_may_come_byte_by_byte_and_its_answer_is_whole() -> None:
 def test_a_head_and_a_message_may_come_in_many_padded_frames(piece: int) -> None:
     async def ask() -> None:
         async with network() as server:
-            line = await server.line()
+            connection = await server.connect()
             block = head()
             data = prefixed(message().SerializeToString())
             whole = frame(HEADERS, 0x20, 1, bytes(5) + block[:piece])
@@ -68,28 +70,28 @@ def test_a_head_and_a_message_may_come_in_many_padded_frames(piece: int) -> None
             whole += frame(CONTINUATION, HEAD_END, 1)
             for at in range(0, len(data), piece):
                 whole += frame(DATA, PADDED, 1, b"\3" + data[at : at + piece] + bytes(3))
-            line.writer.write(whole + frame(DATA, END, 1))
-            assert answered((await line.answer(1))[1]).id == "x"
+            connection.writer.write(whole + frame(DATA, END, 1))
+            assert answered((await connection.answer(1))[1]).id == "x"
 
     run(ask())
 
 
-async def told_by_each_way(
+async def answers_of_both_ways(
     path: str, data: bytes, limits: HttpLimits | None = None, **more: Any
 ) -> list[Any]:
     """What network threads and grpc.aio answer, or why they do not."""
-    told: list[Any] = []
+    answers: list[Any] = []
     for way in WAYS:
         async with (
             serving(FakeService(), limits, way=way) as running,
             grpc.aio.insecure_channel(running.grpc_url) as channel,
         ):
             try:
-                told.append(await channel.unary_unary(path)(data, timeout=30, **more))
+                answers.append(await channel.unary_unary(path)(data, timeout=30, **more))
             except grpc.aio.AioRpcError as error:
                 trailing = sorted((str(name), str(value)) for name, value in error.trailing_metadata() or ())
-                told.append((error.code(), error.details(), trailing))
-    return told
+                answers.append((error.code(), error.details(), trailing))
+    return answers
 
 
 def with_parameter(name: str, kind: str, value: Any) -> Any:
@@ -125,7 +127,7 @@ def test_network_threads_and_grpc_aio_say_the_same(what: str) -> None:
 
     async def compare() -> None:
         data = given if isinstance(given, bytes) else given.SerializeToString()
-        natively, by_python = await told_by_each_way(INFER, data)
+        natively, by_python = await answers_of_both_ways(INFER, data)
         assert natively == by_python
 
     run(compare())
@@ -135,7 +137,7 @@ def test_network_threads_and_grpc_aio_say_the_same(what: str) -> None:
 def test_a_method_that_there_is_not_is_unimplemented(path: str) -> None:
     async def compare() -> None:
         wanted = grpc.StatusCode.UNIMPLEMENTED, "Method not found!"
-        assert [told[:2] for told in await told_by_each_way(path, b"")] == [wanted, wanted]
+        assert [answer[:2] for answer in await answers_of_both_ways(path, b"")] == [wanted, wanted]
 
     run(compare())
 
@@ -144,7 +146,9 @@ def test_a_method_that_there_is_not_is_unimplemented(path: str) -> None:
 def test_a_message_beyond_the_limit_is_refused_in_the_same_words(compression: grpc.Compression) -> None:
     async def compare() -> None:
         limits = HttpLimits(body_bytes=1000)
-        natively, by_python = await told_by_each_way(INFER, bytes(200_000), limits, compression=compression)
+        natively, by_python = await answers_of_both_ways(
+            INFER, bytes(200_000), limits, compression=compression
+        )
         assert natively == by_python
         assert natively[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
 
@@ -155,8 +159,8 @@ def test_a_message_beyond_the_limit_is_refused_in_the_same_words(compression: gr
 def test_metadata_has_the_same_limit_on_each_way(size: int, fits: bool) -> None:
     async def compare() -> None:
         data = message().SerializeToString()
-        for told in await told_by_each_way(INFER, data, metadata=(("x", "v" * size),)):
-            assert isinstance(told, bytes) if fits else told[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
+        for answer in await answers_of_both_ways(INFER, data, metadata=(("x", "v" * size),)):
+            assert isinstance(answer, bytes) if fits else answer[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
 
     run(compare())
 
@@ -165,18 +169,18 @@ def test_a_deadline_of_the_call_brings_the_objective_forward() -> None:
     async def ask() -> None:
         async with network(PLAIN, answers=False) as server:
             server.loopback.plan([(10 * SECOND, [0, 20 * MILLISECOND])], 1)
-            line = await server.line()
-            line.writer.write(call(1, grpc_timeout="10m"))
-            told, _ = await line.answer(1)
-            assert told[b"grpc-status"] == str(grpc.StatusCode[Kind.DEADLINE.grpc].value[0]).encode()
+            connection = await server.connect()
+            connection.writer.write(call(1, grpc_timeout="10m"))
+            fields, _ = await connection.answer(1)
+            assert fields[b"grpc-status"] == str(grpc.StatusCode[Kind.DEADLINE.grpc].value[0]).encode()
             reason = b"model echo cannot answer within 10 ms: one request alone takes"
-            assert told[b"grpc-message"].startswith(reason)
-            line.writer.write(call(3, grpc_timeout="9S"))
+            assert fields[b"grpc-message"].startswith(reason)
+            connection.writer.write(call(3, grpc_timeout="9S"))
             tickets = await server.front.popped()
             _, _, _, _, received, deadline, *_ = tickets[0]
             assert deadline - received == 9 * SECOND
             server.loopback.end(tickets[0][0])
-            await line.answer(3)
+            await connection.answer(3)
 
     run(ask())
 
@@ -184,18 +188,18 @@ def test_a_deadline_of_the_call_brings_the_objective_forward() -> None:
 def test_a_full_house_says_when_to_come_back() -> None:
     async def ask() -> None:
         async with network(PLAIN, answers=False, most_open=1) as server:
-            line = await server.line()
-            line.writer.write(call(1) + call(3))
-            told, _ = await line.answer(3)
-            assert told[b"grpc-status"] == b"8"
-            assert told[b"grpc-message"] == b"overloaded: 1 calls are open already, the most that may be"
-            assert (told[b"grpc-retry-pushback-ms"], told[b"retry-after"]) == (b"1000", b"1")
+            connection = await server.connect()
+            connection.writer.write(call(1) + call(3))
+            fields, _ = await connection.answer(3)
+            assert fields[b"grpc-status"] == b"8"
+            assert fields[b"grpc-message"] == b"overloaded: 1 calls are open already, the most that may be"
+            assert (fields[b"grpc-retry-pushback-ms"], fields[b"retry-after"]) == (b"1000", b"1")
             assert server.tally()[4] == {"deadline": 0, "overloaded": 1, "unavailable": 0, "bad_request": 0}
             for number, *_ in server.loopback.pop():
                 server.loopback.end(number, "failed", "model_error", "100 % wrong\n")
-            told, _ = await line.answer(1)
+            fields, _ = await connection.answer(1)
             reason = b"model echo failed: 100 %25 wrong%0A"
-            assert (told[b"grpc-status"], told[b"grpc-message"]) == (b"13", reason)
+            assert (fields[b"grpc-status"], fields[b"grpc-message"]) == (b"13", reason)
 
     run(ask())
 
@@ -206,11 +210,13 @@ def test_reasons_for_the_long_way_are_counted() -> None:
 
     async def ask() -> None:
         async with network(OPEN, words) as server:
-            line = await server.line()
-            line.writer.write(call(1, changed(model_name="nobody")) + call(3, x_astrarium_timeline="1"))
-            line.writer.write(call(5, changed(model_version="7")) + call(7, changed(model_name="words")))
+            connection = await server.connect()
+            connection.writer.write(call(1, changed(model_name="nobody")) + call(3, x_astrarium_timeline="1"))
+            connection.writer.write(
+                call(5, changed(model_version="7")) + call(7, changed(model_name="words"))
+            )
             for stream in (1, 3, 5, 7):
-                await line.answer(stream)
+                await connection.answer(stream)
             wanted = {"unknown_model": 1, "x-astrarium-timeline": 1, "version": 1, "text": 1}
             assert server.grpc.native.long_way() == wanted
 

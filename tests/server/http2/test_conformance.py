@@ -6,7 +6,6 @@ answers no call, or that has answered one.
 
 from __future__ import annotations
 
-import asyncio
 from typing import NamedTuple
 
 import pytest
@@ -14,22 +13,24 @@ import pytest
 from astrarium.core.optional import extension
 from tests.support.server.fakes import until
 from tests.support.server.http2_client import (
+    BODY,
     CONTINUATION,
     DATA,
     END,
     GO_AWAY,
+    GRPC,
     HEAD_END,
     HEADERS,
-    INFER,
     PADDED,
     PING,
+    POST,
     PREFACE,
     PRIORITY,
     PUSH,
     RESET,
     SETTINGS,
     WINDOW,
-    Line,
+    Connection,
     answered,
     block,
     call,
@@ -40,8 +41,9 @@ from tests.support.server.http2_client import (
     message,
     network,
     number,
-    prefixed,
+    replacing,
     run,
+    with_head,
 )
 
 pytestmark = pytest.mark.skipif(extension("_front") is None, reason="needs the native extension")
@@ -57,15 +59,10 @@ COMPRESSION = 9
 CALM = 11
 HAS_PRIORITY = 0x20
 LARGEST = 0x7FFFFFFF
-BODY = prefixed(message().SerializeToString())
 
 
 def opened(stream: int = 1, **more: str) -> bytes:
     return frame(HEADERS, HEAD_END, stream, head(**more))
-
-
-def with_head(fields: bytes, flags: int = HEAD_END, stream: int = 1) -> bytes:
-    return frame(HEADERS, flags, stream, fields)
 
 
 def setting(name: int, value: int) -> bytes:
@@ -199,11 +196,11 @@ class Left(NamedTuple):
     last: int
 
 
-async def left(line: Line) -> Left:
-    *_, body = await line.until(GO_AWAY)
-    while await line.reader.read(1 << 16):
+async def left(connection: Connection) -> Left:
+    body = (await connection.until(GO_AWAY)).body
+    while await connection.reader.read(1 << 16):
         pass
-    line.writer.close()
+    connection.writer.close()
     return Left(int.from_bytes(body[4:8], "big"), int.from_bytes(body[:4], "big"))
 
 
@@ -213,8 +210,8 @@ def test_who_breaks_the_protocol_is_told_so_and_others_are_served(what: str) -> 
 
     async def ask() -> None:
         async with network() as server:
-            bad = await server.line()
-            good = await server.line()
+            bad = await server.connect()
+            good = await server.connect()
             bad.writer.write(wrong)
             assert (await left(bad)).error == code
             good.writer.write(call())
@@ -239,8 +236,8 @@ PREFACES: dict[str, bytes] = {
 def test_a_connection_begins_with_settings(what: str) -> None:
     async def ask() -> None:
         async with network() as server:
-            line = await server.line(PREFACES[what] + frame(SETTINGS))
-            assert await left(line) == (PROTOCOL, 0)
+            connection = await server.connect(PREFACES[what] + frame(SETTINGS))
+            assert await left(connection) == (PROTOCOL, 0)
 
     run(ask())
 
@@ -251,25 +248,17 @@ def test_a_connection_begins_with_settings(what: str) -> None:
 def test_who_speaks_something_else_is_closed(greeting: bytes) -> None:
     async def ask() -> None:
         async with network() as server:
-            line = await server.line(greeting)
-            await line.reader.read()
-            line.writer.close()
+            connection = await server.connect(greeting)
+            await connection.reader.read()
+            connection.writer.close()
             await until(lambda: server.grpc.native.connections() == 0)
             assert server.grpc.left()["not_http2"] == 1
 
     run(ask())
 
 
-POST = ((":method", "POST"), (":scheme", "http"), (":path", INFER))
-GRPC = ("content-type", "application/grpc")
-
-
 def without(name: str) -> bytes:
     return block(*(field for field in POST if field[0] != name), GRPC)
-
-
-def replacing(name: str, value: str) -> bytes:
-    return block(*((field[0], value) if field[0] == name else field for field in POST), GRPC)
 
 
 MALFORMED_HEADS: dict[str, bytes] = {
@@ -339,11 +328,11 @@ MALFORMED_HEADS: dict[str, bytes] = {
 def test_a_malformed_request_is_an_error_of_its_stream_alone(what: str) -> None:
     async def ask() -> None:
         async with network() as server:
-            line = await server.line()
-            line.writer.write(with_head(MALFORMED_HEADS[what]) + frame(DATA, END, 1, BODY))
-            assert await line.until(RESET) == (RESET, 0, 1, error(PROTOCOL))
-            line.writer.write(call(3))
-            assert (await line.answer(3))[0][b"grpc-status"] == b"0"
+            connection = await server.connect()
+            connection.writer.write(with_head(MALFORMED_HEADS[what]) + frame(DATA, END, 1, BODY))
+            assert await connection.until(RESET) == (RESET, 0, 1, error(PROTOCOL))
+            connection.writer.write(call(3))
+            assert (await connection.answer(3))[0][b"grpc-status"] == b"0"
 
     run(ask())
 
@@ -408,10 +397,10 @@ def test_an_error_of_a_stream_leaves_the_others_alone(what: str) -> None:
 
     async def ask() -> None:
         async with network(answers=False) as server:
-            line = await server.line()
-            line.writer.write(wrong)
-            assert await line.until(RESET) == (RESET, 0, 1, error(code))
-            line.writer.write(call(3))
+            connection = await server.connect()
+            connection.writer.write(wrong)
+            assert await connection.until(RESET) == (RESET, 0, 1, error(code))
+            connection.writer.write(call(3))
             await server.front.popped()
             assert server.grpc.native.connections() == 1
 
@@ -436,15 +425,15 @@ def test_a_closed_stream_stays_closed(what: str) -> None:
 
     async def ask() -> None:
         async with network() as server:
-            line = await server.line()
-            line.writer.write(call())
-            await line.answer(1)
-            line.writer.write(more)
+            connection = await server.connect()
+            connection.writer.write(call())
+            await connection.answer(1)
+            connection.writer.write(more)
             if code is not None:
-                assert await left(line) == (code, 1)
+                assert await left(connection) == (code, 1)
                 return
-            line.writer.write(call(3))
-            assert (await line.answer(3))[0][b"grpc-status"] == b"0"
+            connection.writer.write(call(3))
+            assert (await connection.answer(3))[0][b"grpc-status"] == b"0"
 
     run(ask())
 
@@ -452,13 +441,13 @@ def test_a_closed_stream_stays_closed(what: str) -> None:
 def test_what_a_client_sends_before_it_knows_that_it_is_refused_is_nothing() -> None:
     async def ask() -> None:
         async with network() as server:
-            line = await server.line()
-            line.writer.write(opened(content_type="text/plain"))
-            await line.until(RESET)
+            connection = await server.connect()
+            connection.writer.write(opened(content_type="text/plain"))
+            await connection.until(RESET)
             trailers = frame(HEADERS, HEAD_END | END, 1, literal("kept", "in the table", 0x40))
-            line.writer.write(frame(DATA, 0, 1, BODY) + window(1, 5) + trailers)
-            line.writer.write(frame(HEADERS, HEAD_END, 3, head() + b"\xbe") + frame(DATA, END, 3, BODY))
-            assert (await line.answer(3))[0][b"grpc-status"] == b"0"
+            connection.writer.write(frame(DATA, 0, 1, BODY) + window(1, 5) + trailers)
+            connection.writer.write(frame(HEADERS, HEAD_END, 3, head() + b"\xbe") + frame(DATA, END, 3, BODY))
+            assert (await connection.answer(3))[0][b"grpc-status"] == b"0"
 
     run(ask())
 
@@ -516,11 +505,11 @@ FINE: dict[str, bytes] = {
 def test_what_the_standard_allows_is_served(what: str) -> None:
     async def ask() -> None:
         async with network() as server:
-            line = await server.line()
+            connection = await server.connect()
             last = 9 if frame(HEADERS, HEAD_END, 7, head()) in FINE[what] else 1
-            line.writer.write(FINE[what] + (call(last) if last > 1 else b""))
-            told, data = await line.answer(last)
-            assert (told[b"grpc-status"], answered(data).id) == (b"0", "x")
+            connection.writer.write(FINE[what] + (call(last) if last > 1 else b""))
+            fields, data = await connection.answer(last)
+            assert (fields[b"grpc-status"], answered(data).id) == (b"0", "x")
 
     run(ask())
 
@@ -528,9 +517,9 @@ def test_what_the_standard_allows_is_served(what: str) -> None:
 def test_pings_are_answered() -> None:
     async def ask() -> None:
         async with network() as server:
-            line = await server.line()
-            line.writer.write(frame(PING, 0, 0, b"12345678"))
-            assert await line.until(PING) == (PING, 1, 0, b"12345678")
+            connection = await server.connect()
+            connection.writer.write(frame(PING, 0, 0, b"12345678"))
+            assert await connection.until(PING) == (PING, 1, 0, b"12345678")
 
     run(ask())
 
@@ -538,13 +527,13 @@ def test_pings_are_answered() -> None:
 def test_settings_are_acknowledged_and_ours_announce_our_limits() -> None:
     async def ask() -> None:
         async with network() as server:
-            line = await server.line()
-            *_, body = await line.until(SETTINGS)
-            told = {
+            connection = await server.connect()
+            body = (await connection.until(SETTINGS)).body
+            settings = {
                 body[at + 1]: int.from_bytes(body[at + 2 : at + 6], "big") for at in range(0, len(body), 6)
             }
-            assert told == {3: 1024, 4: 1 << 20, 6: 64 * 1024}
-            assert await line.until(SETTINGS) == (SETTINGS, 1, 0, b"")
+            assert settings == {3: 1024, 4: 1 << 20, 6: 64 * 1024}
+            assert await connection.until(SETTINGS) == (SETTINGS, 1, 0, b"")
 
     run(ask())
 
@@ -552,147 +541,13 @@ def test_settings_are_acknowledged_and_ours_announce_our_limits() -> None:
 def test_a_changed_first_window_counts_for_open_streams_also_where_it_is_negative_then() -> None:
     async def ask() -> None:
         async with network() as server:
-            line = await server.line(PREFACE + setting(4, 50))
-            line.writer.write(call(1, message(size=100)))
-            got = len((await line.until(DATA, 1))[3])
-            line.writer.write(setting(4, 10) + window(1, 30) + frame(PING, 0, 0, bytes(8)))
-            found = await line.until(PING)
-            line.writer.write(window(1, 15))  # 10 - 50 + 30 + 15
-            got += len((await line.until(DATA, 1))[3])
-            assert (found[0], got) == (PING, 55)
-
-    run(ask())
-
-
-# What gRPC adds to it
-
-
-NO_CALLS: dict[str, tuple[bytes, str, int, str]] = {
-    "another method": (replacing(":method", "GET"), "405", 13, ":method: expected POST"),
-    "another content-type": (
-        block(*POST, ("content-type", "application/json")),
-        "415",
-        13,
-        "content-type: expected application/grpc",
-    ),
-    "one that begins like it": (
-        block(*POST, ("content-type", "application/grpc-web")),
-        "415",
-        13,
-        "content-type: expected application/grpc",
-    ),
-    "no content-type": (block(*POST), "415", 13, "content-type: expected application/grpc"),
-    "too large a head": (
-        block(*POST, GRPC) + literal("x", "v" * 1000, 0x40) + 70 * b"\xbe",
-        "431",
-        8,
-        "metadata: expected at most 65536 bytes with 32 for each field (got",
-    ),
-}
-
-
-@pytest.mark.parametrize("what", NO_CALLS)
-def test_what_is_no_call_is_told_so_in_http_too(what: str) -> None:
-    fields, http_status, status, reason = NO_CALLS[what]
-
-    async def ask() -> None:
-        async with network() as server:
-            line = await server.line()
-            line.writer.write(with_head(fields))
-            told, _ = await line.answer(1)
-            assert (told[b":status"], told[b"grpc-status"]) == (http_status.encode(), str(status).encode())
-            assert told[b"grpc-message"].decode().startswith(reason)
-            assert (b"allow" in told) == (http_status == "405")
-            line.writer.write(call(3))
-            assert (await line.answer(3))[0][b"grpc-status"] == b"0"
-
-    run(ask())
-
-
-BAD_TIMEOUTS = ["", "n", "5", "5x", "-5S", "+5S", "1.5S", "123456789S", "5 S", "0x5S", "S5", "5s"]
-
-
-@pytest.mark.parametrize("path", [INFER, "/inference.GRPCInferenceService/ModelStreamInfer"])
-@pytest.mark.parametrize("timeout", BAD_TIMEOUTS[1:])
-def test_a_timeout_that_is_none_is_refused(timeout: str, path: str) -> None:
-    async def ask() -> None:
-        async with network() as server:
-            line = await server.line()
-            line.writer.write(call(path=path, grpc_timeout=timeout))
-            told, _ = await line.answer(1)
-            assert told[b"grpc-status"] == b"3"
-            assert told[b"grpc-message"].startswith(b"grpc-timeout: expected 1 to 8 digits")
-            assert told[b"grpc-message"].endswith(f"(got '{timeout}')".encode())
-
-    run(ask())
-
-
-METHODS = ["ModelInfer", "ServerLive", "ModelStreamInfer"]
-
-
-@pytest.mark.parametrize("timeout", ["0n", "0H", "00000000m"])
-@pytest.mark.parametrize("method", METHODS)
-def test_no_time_at_all_is_over_when_it_begins(method: str, timeout: str) -> None:
-    async def ask() -> None:
-        async with network() as server:
-            server.loopback.plan([(10**9, [0, 10**6])], 1)
-            line = await server.line()
-            line.writer.write(call(path=INFER.replace("ModelInfer", method), grpc_timeout=timeout))
-            assert (await line.answer(1))[0][b"grpc-status"] == b"4"
-
-    run(ask())
-
-
-TWO = b"expected one message, and more came"
-CARDINALITY: dict[str, tuple[bytes, bytes]] = {
-    "two messages at once": (frame(DATA, END, 1, BODY + BODY), TWO),
-    "two messages": (
-        frame(DATA, 0, 1, BODY) + frame(DATA, END, 1, BODY),
-        TWO,
-    ),
-    "a bit of another": (
-        frame(DATA, 0, 1, BODY) + frame(DATA, 0, 1, b"\0"),
-        TWO,
-    ),
-    "none": (frame(DATA, END, 1), b"expected a message, and none came"),
-}
-
-
-@pytest.mark.parametrize("path", [INFER, INFER.replace("ModelInfer", "ModelReady")])
-@pytest.mark.parametrize("what", CARDINALITY)
-def test_a_unary_call_has_one_message(what: str, path: str) -> None:
-    sent, reason = CARDINALITY[what]
-
-    async def ask() -> None:
-        async with network(answers=False) as server:
-            line = await server.line()
-            line.writer.write(with_head(head(path)) + sent)
-            told, _ = await line.answer(1)
-            assert (told[b"grpc-status"], told[b"grpc-message"]) == (b"12", reason)
-            for number_, *_ in server.loopback.pop():
-                server.loopback.end(number_)
-            await until(lambda: server.grpc.native.held() == server.grpc.native.long_calls() == 0)
-
-    run(ask())
-
-
-BAD_MESSAGES: dict[str, bytes] = {
-    "a message that begins with two": frame(DATA, END, 1, b"\2" + BODY[1:]),
-    "a message that begins with 255": frame(DATA, 0, 1, b"\xff"),
-    "half a message": frame(DATA, END, 1, BODY[:-1]),
-    "half a message's length": frame(DATA, END, 1, BODY[:3]),
-}
-
-
-@pytest.mark.parametrize("method", ["ModelInfer", "ModelStreamInfer"])
-@pytest.mark.parametrize("what", BAD_MESSAGES)
-def test_bytes_that_are_no_message_end_the_call(what: str, method: str) -> None:
-    async def ask() -> None:
-        async with network() as server:
-            line = await server.line()
-            line.writer.write(with_head(head(INFER.replace("ModelInfer", method))) + BAD_MESSAGES[what])
-            assert (await line.answer(1))[0][b"grpc-status"] == b"13"
-            await asyncio.sleep(0)
-            await until(lambda: server.grpc.native.held() == server.grpc.native.long_calls() == 0)
+            connection = await server.connect(PREFACE + setting(4, 50))
+            connection.writer.write(call(1, message(size=100)))
+            got = len((await connection.until(DATA, 1)).body)
+            connection.writer.write(setting(4, 10) + window(1, 30) + frame(PING, 0, 0, bytes(8)))
+            pong = await connection.until(PING)
+            connection.writer.write(window(1, 15))  # 10 - 50 + 30 + 15
+            got += len((await connection.until(DATA, 1)).body)
+            assert (pong.kind, got) == (PING, 55)
 
     run(ask())

@@ -42,19 +42,21 @@ pytestmark = pytest.mark.skipif(extension("_front") is None, reason="needs the n
 def test_a_client_that_reads_slowly_gets_all_of_its_answer_as_its_windows_allow() -> None:
     async def ask() -> None:
         async with network() as server:
-            line = await server.line(PREFACE + frame(SETTINGS, 0, 0, b"\0\4" + (100).to_bytes(4, "big")))
-            line.writer.write(call(1, message(size=1000)))
+            connection = await server.connect(
+                PREFACE + frame(SETTINGS, 0, 0, b"\0\4" + (100).to_bytes(4, "big"))
+            )
+            connection.writer.write(call(1, message(size=1000)))
             got = b""
             while len(got) < 100:
-                got += (await line.until(DATA))[3]
+                got += (await connection.until(DATA)).body
             assert len(got) == 100
-            line.writer.write(frame(PING, 0, 0, bytes(8)))
-            assert (await line.frame())[0] == PING  # nothing more came
-            line.writer.write(frame(WINDOW, 0, 1, (1000).to_bytes(4, "big")))
-            got += (await line.until(DATA))[3]
+            connection.writer.write(frame(PING, 0, 0, bytes(8)))
+            assert (await connection.frame()).kind == PING  # nothing more came
+            connection.writer.write(frame(WINDOW, 0, 1, (1000).to_bytes(4, "big")))
+            got += (await connection.until(DATA)).body
             assert len(got) == 1100
-            line.writer.write(frame(SETTINGS, 0, 0, b"\0\4" + (100_000).to_bytes(4, "big")))
-            rest, data = await line.answer(1)
+            connection.writer.write(frame(SETTINGS, 0, 0, b"\0\4" + (100_000).to_bytes(4, "big")))
+            rest, data = await connection.answer(1)
             assert rest[b"grpc-status"] == b"0"
             assert answered(got + data).raw_output_contents == message(size=1000).raw_input_contents
 
@@ -64,17 +66,17 @@ def test_a_client_that_reads_slowly_gets_all_of_its_answer_as_its_windows_allow(
 def test_a_call_whose_stream_is_reset_ends_all_the_same() -> None:
     async def ask() -> None:
         async with network(PLAIN, answers=False) as server:
-            line = await server.line()
-            line.writer.write(call(1) + call(3))
+            connection = await server.connect()
+            connection.writer.write(call(1) + call(3))
             tickets = await server.front.popped(2)
-            line.writer.write(frame(RESET, 0, 1, (8).to_bytes(4, "big")) + frame(PING, 0, 0, bytes(8)))
-            await line.until(PING)
+            connection.writer.write(frame(RESET, 0, 1, (8).to_bytes(4, "big")) + frame(PING, 0, 0, bytes(8)))
+            await connection.until(PING)
             for number, *_ in tickets:
                 server.loopback.end(number)
             await until(lambda: server.tally()[3] == {("in_time", ""): 2})
-            line.writer.write(frame(PING, 0, 0, bytes(8)))
-            told, _ = await line.answer(3)
-            assert told[b"grpc-status"] == b"0"
+            connection.writer.write(frame(PING, 0, 0, bytes(8)))
+            fields, _ = await connection.answer(3)
+            assert fields[b"grpc-status"] == b"0"
             assert server.front.exchange.admission.open() == server.front.exchange.arena.used == 0
 
     run(ask())
@@ -83,13 +85,13 @@ def test_a_call_whose_stream_is_reset_ends_all_the_same() -> None:
 def test_a_client_that_leaves_in_the_middle_leaves_nothing_behind() -> None:
     async def ask() -> None:
         async with network(PLAIN, answers=False) as server:
-            line = await server.line()
-            line.writer.write(
+            connection = await server.connect()
+            connection.writer.write(
                 call(1) + frame(HEADERS, HEAD_END, 3, head()) + frame(DATA, 0, 3, b"\0\0\0\xff")
             )
             tickets = await server.front.popped()
             await until(lambda: server.grpc.native.held() == 4)
-            line.writer.close()
+            connection.writer.close()
             await until(lambda: server.grpc.native.connections() == 0)
             server.loopback.end(tickets[0][0])
             await until(lambda: server.tally()[3] == {("in_time", ""): 1})
@@ -102,14 +104,14 @@ def test_a_message_that_is_too_large_or_stops_arriving_is_refused() -> None:
     async def ask() -> None:
         limits = HttpLimits(body_bytes=1000, request_seconds=0.05)
         async with network(limits=limits) as server:
-            line = await server.line()
-            line.writer.write(frame(HEADERS, HEAD_END, 1, head()) + frame(DATA, 0, 1, b"\0\1\0\0\0"))
-            told, _ = await line.answer(1)
+            connection = await server.connect()
+            connection.writer.write(frame(HEADERS, HEAD_END, 1, head()) + frame(DATA, 0, 1, b"\0\1\0\0\0"))
+            fields, _ = await connection.answer(1)
             reason = b"SERVER: Received message larger than max (16777216 vs. 66536)"
-            assert (told[b"grpc-status"], told[b"grpc-message"]) == (b"8", reason)
-            line.writer.write(frame(HEADERS, HEAD_END, 3, head()) + frame(DATA, 0, 3, b"\0\0\0\0\7x"))
-            told, _ = await line.answer(3)
-            assert (told[b"grpc-status"], b"whole within 50 ms" in told[b"grpc-message"]) == (b"4", True)
+            assert (fields[b"grpc-status"], fields[b"grpc-message"]) == (b"8", reason)
+            connection.writer.write(frame(HEADERS, HEAD_END, 3, head()) + frame(DATA, 0, 3, b"\0\0\0\0\7x"))
+            fields, _ = await connection.answer(3)
+            assert (fields[b"grpc-status"], b"whole within 50 ms" in fields[b"grpc-message"]) == (b"4", True)
             assert server.grpc.native.held() == 0
 
     run(ask())
@@ -118,13 +120,15 @@ def test_a_message_that_is_too_large_or_stops_arriving_is_refused() -> None:
 def test_what_waits_in_python_is_held_and_bounded() -> None:
     async def ask() -> None:
         async with network(limits=HttpLimits(held_bytes=18_000)) as server:
-            line = await server.line()
+            connection = await server.connect()
             opened = frame(HEADERS, HEAD_END, 1, head(STREAM))
-            line.writer.write(b"".join(opened[:5] + n.to_bytes(4, "big") + opened[9:] for n in (1, 3, 5, 7)))
-            told, _ = await line.answer(7)
-            assert told[b"grpc-status"] == b"8"
+            connection.writer.write(
+                b"".join(opened[:5] + n.to_bytes(4, "big") + opened[9:] for n in (1, 3, 5, 7))
+            )
+            fields, _ = await connection.answer(7)
+            assert fields[b"grpc-status"] == b"8"
             assert server.grpc.native.held() > 3 * 4096
-            line.writer.write(b"".join(frame(RESET, 0, n, (8).to_bytes(4, "big")) for n in (1, 3, 5)))
+            connection.writer.write(b"".join(frame(RESET, 0, n, (8).to_bytes(4, "big")) for n in (1, 3, 5)))
             await until(lambda: server.grpc.native.held() == 0)
 
     run(ask())
@@ -133,12 +137,12 @@ def test_what_waits_in_python_is_held_and_bounded() -> None:
 def test_messages_without_content_are_held_too() -> None:
     async def ask() -> None:
         async with network(limits=HttpLimits(held_bytes=50_000)) as server:
-            line = await server.line()
-            line.writer.write(
+            connection = await server.connect()
+            connection.writer.write(
                 frame(HEADERS, HEAD_END, 1, head(STREAM)) + frame(DATA, 0, 1, 1000 * prefixed(b""))
             )
-            told, _ = await line.answer(1)
-            assert (told[b"grpc-status"], told[b"grpc-message"][:11]) == (b"8", b"overloaded:")
+            fields, _ = await connection.answer(1)
+            assert (fields[b"grpc-status"], fields[b"grpc-message"][:11]) == (b"8", b"overloaded:")
             await until(lambda: server.grpc.native.held() == 0)
 
     run(ask())
@@ -147,12 +151,12 @@ def test_messages_without_content_are_held_too() -> None:
 def test_who_shows_no_key_has_no_message_kept() -> None:
     async def ask() -> None:
         async with network(security=Security(keys=("secret",))) as server:
-            line = await server.line()
-            line.writer.write(frame(HEADERS, HEAD_END, 1, head()) + frame(DATA, 0, 1, b"\0\0\0\xff"))
-            told, _ = await line.answer(1)
-            assert told[b"grpc-status"] == b"16"
-            line.writer.write(call(3, x_api_key="secret"))
-            assert (await line.answer(3))[0][b"grpc-status"] == b"0"
+            connection = await server.connect()
+            connection.writer.write(frame(HEADERS, HEAD_END, 1, head()) + frame(DATA, 0, 1, b"\0\0\0\xff"))
+            fields, _ = await connection.answer(1)
+            assert fields[b"grpc-status"] == b"16"
+            connection.writer.write(call(3, x_api_key="secret"))
+            assert (await connection.answer(3))[0][b"grpc-status"] == b"0"
             await until(lambda: server.grpc.native.held() == 0)
 
     run(ask())
@@ -162,11 +166,13 @@ def test_who_shows_no_key_has_no_message_kept() -> None:
 def test_a_message_that_trickles_is_refused_in_time(path: str) -> None:
     async def ask() -> None:
         async with network(limits=HttpLimits(request_seconds=0.2)) as server:
-            line = await server.line()
-            line.writer.write(frame(HEADERS, HEAD_END, 1, head(path)) + frame(DATA, 0, 1, b"\0\0\0\xff"))
-            answer = asyncio.create_task(line.answer(1))
+            connection = await server.connect()
+            connection.writer.write(
+                frame(HEADERS, HEAD_END, 1, head(path)) + frame(DATA, 0, 1, b"\0\0\0\xff")
+            )
+            answer = asyncio.create_task(connection.answer(1))
             while not answer.done():
-                line.writer.write(frame(DATA, 0, 1, b"x"))
+                connection.writer.write(frame(DATA, 0, 1, b"x"))
                 await asyncio.sleep(0.02)
             assert answer.result()[0][b"grpc-status"] == b"4"
 
@@ -177,12 +183,12 @@ def test_a_client_that_keeps_its_window_closed_is_left_though_it_pings() -> None
     async def ask() -> None:
         no_window = frame(SETTINGS, 0, 0, b"\0\4" + bytes(4))
         async with network(PLAIN, limits=HttpLimits(keep_alive_seconds=1)) as server:
-            line = await server.line(PREFACE + no_window)
-            line.writer.write(call(1))
+            connection = await server.connect(PREFACE + no_window)
+            connection.writer.write(call(1))
             await until(lambda: server.tally()[3] == {("in_time", ""): 1})
-            while not line.reader.at_eof():
-                line.writer.write(frame(PING, 0, 0, bytes(8)))
-                await asyncio.wait({asyncio.create_task(line.reader.read(1 << 16))}, timeout=0.1)
+            while not connection.reader.at_eof():
+                connection.writer.write(frame(PING, 0, 0, bytes(8)))
+                await asyncio.wait({asyncio.create_task(connection.reader.read(1 << 16))}, timeout=0.1)
             assert server.grpc.native.connections() == 0
 
     run(ask())
@@ -191,15 +197,15 @@ def test_a_client_that_keeps_its_window_closed_is_left_though_it_pings() -> None
 def test_many_frames_about_windows_are_one_reason_to_send() -> None:
     async def ask() -> None:
         async with network(PLAIN) as server:
-            line = await server.line(PREFACE + frame(SETTINGS, 0, 0, b"\0\4" + bytes(4)))
-            line.writer.write(call(1))
+            connection = await server.connect(PREFACE + frame(SETTINGS, 0, 0, b"\0\4" + bytes(4)))
+            connection.writer.write(call(1))
             await until(lambda: server.tally()[3] == {("in_time", ""): 1})
             some = b"".join(b"\0\4" + size.to_bytes(4, "big") for size in (0, 70_000, 0, 5))
-            line.writer.write(frame(SETTINGS, 0, 0, some) + 500 * frame(WINDOW, 0, 0, b"\0\0\0\1"))
-            assert len((await line.until(DATA, 1))[3]) == 5
-            line.writer.write(frame(SETTINGS, 0, 0, b"\0\4" + (70_000).to_bytes(4, "big")))
-            told, _ = await line.answer(1)
-            assert told[b"grpc-status"] == b"0"
+            connection.writer.write(frame(SETTINGS, 0, 0, some) + 500 * frame(WINDOW, 0, 0, b"\0\0\0\1"))
+            assert len((await connection.until(DATA, 1)).body) == 5
+            connection.writer.write(frame(SETTINGS, 0, 0, b"\0\4" + (70_000).to_bytes(4, "big")))
+            fields, _ = await connection.answer(1)
+            assert fields[b"grpc-status"] == b"0"
 
     run(ask())
 
@@ -207,10 +213,10 @@ def test_many_frames_about_windows_are_one_reason_to_send() -> None:
 def test_a_reason_is_no_longer_than_clients_take() -> None:
     async def ask() -> None:
         async with network() as server:
-            line = await server.line()
-            line.writer.write(call(1, message("m" * 8000)))
-            told, _ = await line.answer(1)
-            assert (told[b"grpc-status"], len(told[b"grpc-message"])) == (b"5", 4096)
+            connection = await server.connect()
+            connection.writer.write(call(1, message("m" * 8000)))
+            fields, _ = await connection.answer(1)
+            assert (fields[b"grpc-status"], len(fields[b"grpc-message"])) == (b"5", 4096)
 
     run(ask())
 
@@ -218,13 +224,13 @@ def test_a_reason_is_no_longer_than_clients_take() -> None:
 def test_more_streams_than_announced_are_refused_and_can_be_tried_again() -> None:
     async def ask() -> None:
         async with network(PLAIN, answers=False, most_open=10_000) as server:
-            line = await server.line()
-            *_, body = await line.until(SETTINGS)
+            connection = await server.connect()
+            *_, body = await connection.until(SETTINGS)
             most = dict(struct.iter_unpack(">HI", body))[3]
             opening = frame(HEADERS, HEAD_END, 1, head())
             numbers = [(2 * at + 1).to_bytes(4, "big") for at in range(most + 1)]
-            line.writer.write(b"".join(opening[:5] + number + opening[9:] for number in numbers))
-            _, _, stream, body = await line.until(RESET)
+            connection.writer.write(b"".join(opening[:5] + number + opening[9:] for number in numbers))
+            _, _, stream, body = await connection.until(RESET)
             assert (stream, int.from_bytes(body, "big")) == (2 * most + 1, 7)
 
     run(ask())
@@ -233,21 +239,21 @@ def test_more_streams_than_announced_are_refused_and_can_be_tried_again() -> Non
 def test_who_resets_its_calls_all_the_time_opens_no_others_before_they_have_ended() -> None:
     async def ask() -> None:
         async with network(PLAIN, answers=False) as server:
-            line = await server.line()
-            *_, body = await line.until(SETTINGS)
+            connection = await server.connect()
+            *_, body = await connection.until(SETTINGS)
             most = dict(struct.iter_unpack(">HI", body))[3]
             for stream in range(1, 2 * most, 2):
-                line.writer.write(call(stream) + frame(RESET, 0, stream, bytes(4)))
-            line.writer.write(call(2 * most + 1))
-            _, _, stream, body = await line.until(RESET)
+                connection.writer.write(call(stream) + frame(RESET, 0, stream, bytes(4)))
+            connection.writer.write(call(2 * most + 1))
+            _, _, stream, body = await connection.until(RESET)
             assert (stream, int.from_bytes(body, "big")) == (2 * most + 1, 7)
             for number, *_ in await server.front.popped(most):
                 server.loopback.end(number)
             await until(lambda: server.front.exchange.admission.open() == 0)
-            line.writer.write(call(2 * most + 3))
+            connection.writer.write(call(2 * most + 3))
             [(number, *_)] = await server.front.popped()
             server.loopback.end(number)
-            assert (await line.answer(2 * most + 3))[0][b"grpc-status"] == b"0"
+            assert (await connection.answer(2 * most + 3))[0][b"grpc-status"] == b"0"
 
     run(ask())
 
@@ -279,21 +285,23 @@ def test_calls_of_a_real_client_that_gives_up_on_some_are_all_accounted_for() ->
 def test_draining_says_so_first_and_then_answers_what_is_under_way() -> None:
     async def ask() -> None:
         async with network(PLAIN, answers=False) as server:
-            line = await server.line()
-            line.writer.write(call(1))
+            connection = await server.connect()
+            connection.writer.write(call(1))
             tickets = await server.front.popped()
             server.grpc.native.drain()
-            *_, body = await line.until(GO_AWAY)
+            body = (await connection.until(GO_AWAY)).body
             assert int.from_bytes(body[:4], "big") == 2**31 - 1
-            *_, asked = await line.until(PING)
-            line.writer.write(call(3) + frame(PING, 1, 0, asked) + call(5))  # the last one comes too late
-            *_, body = await line.until(GO_AWAY)
+            ping = await connection.until(PING)
+            connection.writer.write(
+                call(3) + frame(PING, 1, 0, ping.body) + call(5)
+            )  # the last one comes too late
+            body = (await connection.until(GO_AWAY)).body
             assert int.from_bytes(body[:4], "big") == 3
             tickets += await server.front.popped()
             for number, *_ in tickets:
                 server.loopback.end(number)
-            assert (await line.answer(3))[0][b"grpc-status"] == b"0"
-            assert await line.reader.read() == b""
+            assert (await connection.answer(3))[0][b"grpc-status"] == b"0"
+            assert await connection.reader.read() == b""
 
     run(ask())
 
@@ -301,15 +309,15 @@ def test_draining_says_so_first_and_then_answers_what_is_under_way() -> None:
 def test_metadata_that_nobody_reads_is_not_kept_and_open_streams_are_counted() -> None:
     async def ask() -> None:
         async with network(PLAIN, answers=False) as server:
-            line = await server.line()
-            line.writer.write(
+            connection = await server.connect()
+            connection.writer.write(
                 b"".join(frame(HEADERS, HEAD_END, n, head(x="v" * 900)) for n in range(1, 401, 2))
             )
-            line.writer.write(frame(PING, 0, 0, bytes(8)))
-            await line.until(PING)
+            connection.writer.write(frame(PING, 0, 0, bytes(8)))
+            await connection.until(PING)
             await until(lambda: server.grpc.kept() > 200 * 400)
             assert server.grpc.kept() < 200 * 1000
-            line.writer.close()
+            connection.writer.close()
             await until(lambda: server.grpc.kept() == 0)
 
     run(ask())
@@ -318,13 +326,13 @@ def test_metadata_that_nobody_reads_is_not_kept_and_open_streams_are_counted() -
 def test_a_connection_whose_open_calls_have_too_much_metadata_is_left() -> None:
     async def ask() -> None:
         async with network(PLAIN, answers=False, security=Security(keys=("k",))) as server:
-            line = await server.line()
-            other = await server.line()
+            connection = await server.connect()
+            other = await server.connect()
             kept = literal("authorization", "v" * 4000, 0x40)
-            line.writer.write(frame(HEADERS, HEAD_END, 1, head(x_api_key="k") + kept))
+            connection.writer.write(frame(HEADERS, HEAD_END, 1, head(x_api_key="k") + kept))
             for stream in range(3, 200, 2):
-                line.writer.write(frame(HEADERS, HEAD_END, stream, head(x_api_key="k") + 14 * b"\xbe"))
-            *_, body = await line.until(GO_AWAY)
+                connection.writer.write(frame(HEADERS, HEAD_END, stream, head(x_api_key="k") + 14 * b"\xbe"))
+            body = (await connection.until(GO_AWAY)).body
             assert body[4:8] == error(11)
             await until(lambda: server.grpc.left()["metadata"] == 1)
             await until(lambda: server.grpc.native.heads() == 0)
@@ -342,9 +350,9 @@ def test_a_connection_whose_open_calls_have_too_much_metadata_is_left() -> None:
 def test_what_stops_arriving_is_not_kept_for_ever(begun: bytes) -> None:
     async def ask() -> None:
         async with network(limits=HttpLimits(request_seconds=0.1)) as server:
-            line = await server.line()
-            line.writer.write(begun)
-            await line.reader.read()
+            connection = await server.connect()
+            connection.writer.write(begun)
+            await connection.reader.read()
             assert server.grpc.left()["slow"] == 1
             await until(lambda: server.grpc.kept() == 0)
 
@@ -355,8 +363,8 @@ def test_answers_that_wait_for_their_clients_are_held_and_the_largest_are_left()
     async def ask() -> None:
         no_window = frame(SETTINGS, 0, 0, b"\0\4" + bytes(4))
         async with network(limits=HttpLimits(held_bytes=2 << 20)) as server:
-            small = await server.line(PREFACE + no_window)
-            large = await server.line(PREFACE + no_window)
+            small = await server.connect(PREFACE + no_window)
+            large = await server.connect(PREFACE + no_window)
             small.writer.write(call(1, message(size=1000)))
             await until(lambda: server.grpc.native.held() > 4000)
             for stream in range(1, 401, 2):  # of 12 KB each

@@ -5,64 +5,29 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 import pytest
 import yaml
 
-from astrarium.cli.serving.profile.scenario_text import with_profile
 from astrarium.core.errors import InputError
 from astrarium.core.quantities import MILLISECOND as MS
 from astrarium.serving import scenario
 from astrarium.serving.level import run
 from astrarium.serving.live.tensors import DATATYPES, TensorSpec
-from astrarium.serving.scenario import Scenario, build
+from astrarium.serving.scenario import build
 from astrarium.serving.scenario.model_files import model_files
 from astrarium.serving.scenario.server_options import ServerOptions
 from astrarium.serving.scenario.tensor_entries import Datatype
 from tests.support.paths import ROOT
+from tests.support.served_scenario import SERVED, load, written
 
 EXAMPLE = ROOT / "examples" / "serve.yaml"
-
-SERVED = """\
-cluster: {gpus: [{kind: A100, count: 1}, {kind: T4, count: 1}]}
-models:
-  emulated: {profile: {kinds: {A100: {table: [2ms, 3ms]}, T4: {table: [4ms, 6ms]}}}, slo: 20ms, loaded: false}
-  real:
-    profile: {table: [1ms, 2ms]}
-    slo: 20ms
-    backend: {python: {model: code.py:Model, factor: 2, sizes: [1, 2]}}
-    inputs:
-      - {name: X, datatype: FP32, shape: [-1, 3], values: [-1, 0.5]}
-      - {name: Z, datatype: BYTES, shape: []}
-    outputs: [{name: Y, datatype: INT64, shape: [1]}]
-    preprocess: code.py:prepare
-    accepts: [{name: RAW, datatype: FP16, shape: [-1], finite: true}]
-    priorities: {1: 5ms, 2: 100ms}
-  short: {profile: {table: [1ms]}, slo: 5ms, backend: {onnx: net.onnx}}
-  varied:
-    slo: 100ms
-    profile:
-      dynamic:
-        c0: 1ms
-        c1: 0.5
-        applications: {a: {time: {constant: 2ms}}, b: {time: {normal: {mean: 9ms, std: 1ms}}}}
-server:
-  {http: 0, grpc: null, host: 0.0.0.0, queue: 5, payload: 1MiB, memory: 2MiB, log: json, record: run.trace}
-workload: {arrivals: poisson, rate: 100/s, duration: 1s}
-"""
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    (tmp_path / "code.py").write_text("class Model: ...\n")
-    (tmp_path / "net.onnx").write_bytes(b"")
-    (tmp_path / "scenario.yaml").write_text(SERVED)
-    return tmp_path
-
-
-def load(home: Path, *overrides: str, serving: bool = False) -> Scenario:
-    return scenario.load(home / "scenario.yaml", overrides, serving)
+    return written(tmp_path)
 
 
 def test_every_field_arrives(home: Path) -> None:
@@ -268,60 +233,3 @@ def test_the_example_simulates_without_the_packages_it_is_served_with() -> None:
 def test_the_example_keeps_its_objectives() -> None:
     found = run(scenario.load(EXAMPLE)).requests
     assert (found.outcome == 1).mean() > 0.99
-
-
-# profiles in files of their own
-
-
-def test_a_profile_may_stand_in_a_file(home: Path) -> None:
-    (home / "real.profile.yaml").write_text("# measured\ntable: {1: 3ms, 4: 6ms}\n")
-    found = load(home, "models.real.profile=real.profile.yaml")
-    assert build.setup(found).models[1].latency[:5] == (0, 3 * MS, 4 * MS, 5 * MS, 6 * MS)
-    (home / "real.profile.yaml").write_text("other.yaml")
-    with pytest.raises(InputError, match="not with another file's name"):
-        load(home, "models.real.profile=real.profile.yaml")
-
-
-EDITS: list[tuple[str, str]] = [
-    ("a: {profile: zoo:A100/VGG16, slo: 5ms}  # mine", "a: {profile: NEW, slo: 5ms}  # mine"),
-    ("a: {slo: 5ms}", "a: {profile: NEW, slo: 5ms}"),
-    ("a:\n    slo: 5ms # soon\n    memory: 1B", "a:\n    profile: NEW\n    slo: 5ms # soon\n    memory: 1B"),
-    (
-        "a:\n    profile:\n      table: [1ms,\n        2ms]\n    # why\n    slo: 5ms",
-        "a:\n    profile:\n      NEW\n    # why\n    slo: 5ms",
-    ),
-    (
-        "a:\n    profile:\n      alpha: 1ms\n      beta: 2ms # slow\n\n    slo: 5ms",
-        "a:\n    profile:\n      NEW # slow\n\n    slo: 5ms",
-    ),
-    ("a:\n    slo: 5ms\n    profile: zoo:A100/VGG16", "a:\n    slo: 5ms\n    profile: NEW"),
-]
-
-
-@pytest.mark.parametrize(("before", "after"), EDITS)
-def test_a_profile_is_put_into_a_file_and_nothing_else_changes(before: str, after: str) -> None:
-    new = "{table: {1: 3ms, 2: 4ms}}"
-    frame = "# a scenario\nmodels:\n  {}\n  b: {{profile: zoo:A100/VGG16}} # theirs\nseed: 1\n"
-    edited = with_profile(frame.format(before), "a", new, "file")
-    assert edited == frame.format(after).replace("NEW", new)
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "models: zoo:A100",
-        "models: {b: {slo: 1ms}}",
-        "models: {a: zoo:A100/VGG16}",
-        "models: {b: {profile: &p {table: [1ms]}}, a: {profile: *p}}",
-        "models: {b: &b {profile: {table: [1ms]}}, a: *b}",
-    ],
-)
-def test_what_cannot_be_edited_safely_is_left_to_the_person(text: str) -> None:
-    with pytest.raises(InputError, match="by hand"):
-        with_profile(text, "a", "{table: [3ms]}", "file")
-
-
-def test_the_hooks_of_a_model_may_be_copied(home: Path) -> None:
-    found = load(home, "models.real.copies=2")
-    copies: list[Any] = [found.models[f"real-{place}"] for place in range(2)]
-    assert copies[0] == copies[1]

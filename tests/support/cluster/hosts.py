@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -162,3 +163,24 @@ class AgentProcess:
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
+
+
+def squares(count: int) -> dict[str, int]:
+    return {"sum": sum(n * n for n in range(count)), "count": count}
+
+
+def result_of(host: AgentThread) -> Any:
+    [path] = host.files("run-*/result.json")
+    return json.loads(path.read_text())
+
+
+def stopped_after(office: Office, run: int, progress: float = 0.1) -> RunStatus:
+    office.seen(run, lambda seen: seen.progress > progress)
+    office.backend.stop(RunKey(0, 0, run))
+    return office.seen(run)
+
+
+def copied_progress(office: Office) -> float:
+    office.backend.look()
+    copy = office.backend._store.newest("0-app/job-0")
+    return copy.kept if copy else 0.0

@@ -1,9 +1,10 @@
-"""Users by number alone, of whom no machine has an account: what tests of a shared cluster act as."""
+"""Users as whom tests of a shared cluster act: numbers of which no machine has an account, and nobody."""
 
 from __future__ import annotations
 
 import json
 import os
+import pwd
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 MALLORY = 61001
 VICTIM = 61002
 NO_GROUP = 65534
+NOBODY = "nobody"  # who has an account wherever tests run
 needs_root = pytest.mark.skipif(
     os.geteuid() != 0, reason="only root can run something as another user: run these tests as root"
 )
@@ -26,13 +28,18 @@ def as_user(user: int, do: Callable[[], Any], group: int = NO_GROUP) -> Any:
         os.setgid(group)
         os.setuid(user)
         try:
-            told = do()
+            answer = do()
         except Exception as error:
-            told = str(error)
-        os.write(writing, json.dumps(told).encode())
+            answer = str(error)
+        os.write(writing, json.dumps(answer).encode())
         os._exit(0)
     os.close(writing)
     with open(reading, "rb") as file:
-        told = json.loads(file.read())
+        answer = json.loads(file.read())
     os.waitpid(child, 0)
-    return told
+    return answer
+
+
+def as_nobody(do: Callable[[], Any]) -> Any:
+    account = pwd.getpwnam(NOBODY)
+    return as_user(account.pw_uid, do, account.pw_gid)

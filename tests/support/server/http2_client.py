@@ -6,7 +6,7 @@ import asyncio
 import struct
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import uvloop
@@ -28,6 +28,8 @@ PADDED = 8
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 INFER = "/inference.GRPCInferenceService/ModelInfer"
 STREAM = "/inference.GRPCInferenceService/ModelStreamInfer"
+POST = ((":method", "POST"), (":scheme", "http"), (":path", INFER))
+GRPC = ("content-type", "application/grpc")
 
 
 def frame(kind: int, flags: int = 0, stream: int = 0, body: bytes = b"", size: int | None = None) -> bytes:
@@ -41,11 +43,11 @@ def number(value: int, bits: int = 7, above: int = 0) -> bytes:
     if value < ones:
         return bytes([above | value])
     value -= ones
-    found = bytearray([above | ones])
+    encoded = bytearray([above | ones])
     while value > 127:
-        found.append(value & 127 | 128)
+        encoded.append(value & 127 | 128)
         value >>= 7
-    return bytes([*found, value])
+    return bytes([*encoded, value])
 
 
 def literal(name: str, value: str, first: int = 0) -> bytes:
@@ -84,61 +86,79 @@ def call(stream: int = 1, request: Any = None, path: str = INFER, **more: str) -
     return frame(HEADERS, HEAD_END, stream, head(path, **more)) + frame(DATA, END, stream, data)
 
 
-class Line:
+BODY = prefixed(message().SerializeToString())
+
+
+def with_head(fields: bytes, flags: int = HEAD_END, stream: int = 1) -> bytes:
+    return frame(HEADERS, flags, stream, fields)
+
+
+def replacing(name: str, value: str) -> bytes:
+    return block(*((field[0], value) if field[0] == name else field for field in POST), GRPC)
+
+
+class Frame(NamedTuple):
+    kind: int
+    flags: int
+    stream: int
+    body: bytes
+
+
+class Connection:
     """A connection that has said hello, and what came over it frame by frame."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.reader = reader
         self.writer = writer
 
-    async def frame(self) -> tuple[int, int, int, bytes]:
+    async def frame(self) -> Frame:
         top = await self.reader.readexactly(9)
         body = await self.reader.readexactly(int.from_bytes(top[:3], "big"))
-        return top[3], top[4], int.from_bytes(top[5:], "big"), body
+        return Frame(top[3], top[4], int.from_bytes(top[5:], "big"), body)
 
-    async def until(self, kind: int, stream: int | None = None) -> tuple[int, int, int, bytes]:
+    async def until(self, kind: int, stream: int | None = None) -> Frame:
         while True:
-            found = await self.frame()
-            if found[0] == kind and stream in (None, found[2]):
-                return found
+            came = await self.frame()
+            if came.kind == kind and stream in (None, came.stream):
+                return came
 
     async def answer(self, stream: int) -> tuple[dict[bytes, bytes], bytes]:
         """The fields of both heads, and the data."""
-        told: dict[bytes, bytes] = {}
+        fields: dict[bytes, bytes] = {}
         data = b""
         while True:
-            kind, flags, which, body = await self.frame()
-            if which == stream and kind == DATA:
-                data += body
-            if which == stream and kind == HEADERS:
-                [(found, _)] = testing.read_blocks([body], 4096)
-                told |= dict(found)
-                if flags & END:
-                    return told, data
+            came = await self.frame()
+            if came.stream == stream and came.kind == DATA:
+                data += came.body
+            if came.stream == stream and came.kind == HEADERS:
+                [(more, _)] = testing.read_blocks([came.body], 4096)
+                fields |= dict(more)
+                if came.flags & END:
+                    return fields, data
 
 
 class Network:
     """A network of gRPC over a loopback."""
 
-    def __init__(self, given: LoopbackFront, grpc_: NativeGrpc) -> None:
-        self.front = given
-        self.loopback = given.loopback
+    def __init__(self, front: LoopbackFront, grpc_: NativeGrpc) -> None:
+        self.front = front
+        self.loopback = front.loopback
         self.grpc = grpc_
-        self._lines: list[Line] = []
+        self._connections: list[Connection] = []
 
-    async def line(self, greeting: bytes = PREFACE + frame(SETTINGS)) -> Line:
-        line = Line(*await asyncio.open_connection("127.0.0.1", self.grpc.port))
-        self._lines.append(line)
-        line.writer.write(greeting)
-        return line
+    async def connect(self, greeting: bytes = PREFACE + frame(SETTINGS)) -> Connection:
+        connection = Connection(*await asyncio.open_connection("127.0.0.1", self.grpc.port))
+        self._connections.append(connection)
+        connection.writer.write(greeting)
+        return connection
 
     def tally(self) -> Any:
         self.grpc.settle()
         return self.front.exchange.tally(0)
 
     def leave(self) -> None:
-        for line in self._lines:
-            line.writer.close()
+        for connection in self._connections:
+            connection.writer.close()
 
 
 @asynccontextmanager
@@ -149,18 +169,18 @@ async def network(
     security: Security | None = None,
     **more: Any,
 ) -> AsyncIterator[Network]:
-    given = LoopbackFront(*(cards or (OPEN,)), **more)
+    front = LoopbackFront(*(cards or (OPEN,)), **more)
     if answers:
-        given.loopback.start()
-    running = await serve_grpc(FakeService(), limits=limits, security=security, native_front=given)
+        front.loopback.start()
+    running = await serve_grpc(FakeService(), limits=limits, security=security, native_front=front)
     assert isinstance(running, NativeGrpc)
-    found = Network(given, running)
+    server = Network(front, running)
     try:
-        yield found
+        yield server
     finally:
-        found.leave()
+        server.leave()
         await running.stop(1.0)
-        given.loopback.stop()
+        front.loopback.stop()
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:

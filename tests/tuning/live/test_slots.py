@@ -17,13 +17,11 @@ import optuna
 import pytest
 import torch
 
-from astrarium import tuning
 from astrarium.core.errors import InputError
 from astrarium.tuning.live import local
 from astrarium.tuning.live.backend import Checkpoint, GpusSeen, Iterated, RunEnded, Work
 from astrarium.tuning.live.checkpoints import read, write
 from astrarium.tuning.live.local import LocalTrialBackend
-from astrarium.tuning.live.run.folder import check_same_search
 from astrarium.tuning.live.run.search import run_with
 from astrarium.tuning.live.run.spec import SearchSpec
 from astrarium.tuning.live.slots.fork_server import PRELOAD, ForkServer
@@ -31,15 +29,12 @@ from astrarium.tuning.live.slots.messages import Gone, SlotSetup
 from astrarium.tuning.live.slots.pool import TRIES, LocalSlots, SlotMessage, SlotTemplate
 from astrarium.tuning.live.slots.process_settings import ProcessSettings
 from astrarium.tuning.live.training.packing import packed
-from astrarium.tuning.live.training.parked import ParkedFunction
 from astrarium.tuning.live.training.workers import Emulated
-from astrarium.tuning.optuna import optimize
-from astrarium.tuning.optuna.objective import ObjectiveTraining
 from astrarium.tuning.optuna.sampler import OptunaSampler
 from astrarium.tuning.runtime import Place
 from tests.support.tuning.fakes import Clock, FakeBackend
 from tests.support.tuning.processes import pids_of
-from tests.support.tuning.trainings import attributed, odd, one_fork_server
+from tests.support.tuning.trainings import odd, one_fork_server
 
 pytestmark = pytest.mark.long
 
@@ -100,9 +95,6 @@ def until(happened: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
-# runs after others
-
-
 @pytest.mark.thorough
 def test_what_one_training_changes_the_next_does_not_find(backend: LocalTrialBackend) -> None:
     backend.warm_up(LIMIT)
@@ -130,9 +122,6 @@ def test_a_training_that_cannot_be_saved_is_told_before_it_trains(backend: Local
     ended = end(backend, begun(backend, "unfinished"))
     assert ended.ending == "failed"
     assert "Unfinished has no save, no load" in ended.error
-
-
-# ends
 
 
 def test_what_a_process_leaves_behind_neither_hides_its_end_nor_stays(
@@ -254,9 +243,6 @@ def test_a_run_that_cannot_begin_leaves_no_backend() -> None:
     assert backend.closed
 
 
-# builds, checkpoints
-
-
 def test_a_build_that_cannot_travel_is_told() -> None:
     lock = threading.Lock()
     with pytest.raises(InputError, match="pickled with all that it refers to"):
@@ -276,82 +262,3 @@ def test_a_full_disk_is_told_and_leaves_no_draft(tmp_path: Path) -> None:
     assert not list((tmp_path / "0").iterdir())
     write(tmp_path, Checkpoint(0, 3), 3)
     assert read(tmp_path, Checkpoint(0, 3)) == 3
-
-
-# objectives of Optuna
-
-
-def test_the_study_hears_of_attributes() -> None:
-    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
-    study.add_trial(optuna.trial.create_trial(value=9.0))  # numbers of trials and candidates differ
-    halving = tuning.SuccessiveHalving(candidates=1, iterations=2, eta=2)
-    optimize(study, attributed, halving, gpus=1, emulated=True, n_trials=1)
-    trial = study.trials[1]
-    assert trial.user_attrs == {"before": trial.params["rate"], "epoch": 1, "after": ["all", 1]}
-
-
-def test_attributes_go_on_with_the_checkpoint_and_must_be_what_optuna_can_keep() -> None:
-    noted: list[tuple[str, str]] = []
-    workers = tuning.Workers()
-    workers.noted = lambda name, value: noted.append((name, value))
-    one = ObjectiveTraining(attributed, {"rate": 0.5}, workers)
-    one.step()
-    assert noted == [("before", "0.5"), ("epoch", "0")]
-    other = ObjectiveTraining(attributed, {"rate": 0.5}, tuning.Workers())
-    other.load(one.save())
-    assert other._trial.user_attrs == {"before": 0.5, "epoch": 0}
-    with pytest.raises(InputError, match=r"user_attrs\.model"):
-        one._trial.set_user_attr("model", torch.nn.Linear(1, 1))
-    with pytest.raises(AttributeError, match="where it trains, a trial has no 'set_system_attr'"):
-        one._trial.set_system_attr("a", 1)
-    one.close()
-    other.close()
-
-
-def test_one_that_is_dropped_before_its_loop_leaves_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    def dropped(parked: ParkedFunction) -> None:
-        parked._thread.start()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(ParkedFunction, "next", dropped)
-    before = threading.enumerate()
-    with pytest.raises(KeyboardInterrupt):
-        ObjectiveTraining(attributed, {"rate": 0.5}, tuning.Workers())
-    assert "objective" not in [thread.name for thread in threading.enumerate() if thread not in before]
-
-
-def test_one_that_prunes_itself_before_its_loop_says_so() -> None:
-    def choosy(trial: Any) -> None:
-        raise optuna.TrialPruned("no such pair")
-
-    with pytest.raises(optuna.TrialPruned, match="no such pair"):
-        ObjectiveTraining(choosy, {}, tuning.Workers())
-
-
-def tuned(study: optuna.Study, folder: Path, **more: Any) -> Any:
-    once = tuning.Random(candidates=3, iterations=2)
-    return optimize(study, attributed, once, gpus=1, emulated=True, folder=folder, **more)
-
-
-def test_a_study_that_goes_on_has_the_candidates_it_had(tmp_path: Path) -> None:
-    """Though its sampler would choose others by now."""
-    first, second = (optuna.create_study(direction="maximize") for _ in range(2))
-    tuned(first, tmp_path)
-    again = tuned(second, tmp_path, resume=True)
-    assert [trial.params for trial in second.trials] == [trial.params for trial in first.trials]
-    assert again.summary.remembered == len(first.trials)
-    with pytest.raises(InputError, match="seed: expected 0, as in the run that this one goes on with"):
-        tuned(second, tmp_path, resume=True, seed=3)
-
-
-def test_a_search_in_another_space_does_not_go_on_with_this_one(tmp_path: Path) -> None:
-    definition = {"space": {"rate": {"low": 0, "high": 1}}, "seed": 0}
-    check_same_search(tmp_path, definition, resume=False)
-    check_same_search(tmp_path, definition, resume=True)
-    with pytest.raises(InputError, match="space: expected"):
-        check_same_search(tmp_path, {**definition, "space": {"rate": {"low": 0, "high": 2}}}, resume=True)
-    check_same_search(tmp_path, {**definition, "seed": 1}, resume=False)  # of which nothing was kept
-    check_same_search(tmp_path, {**definition, "seed": 1}, resume=True)
-    (tmp_path / "search.json").write_text("{")
-    with pytest.raises(InputError, match="first run wrote"):
-        check_same_search(tmp_path, definition, resume=True)

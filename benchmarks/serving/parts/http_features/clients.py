@@ -116,14 +116,14 @@ def metrics_of(server: Running) -> dict[str, float]:
 
 
 def way(counted: dict[str, float], answered: int) -> str:
-    reasons = {found[1]: count for name, count in counted.items() if (found := LONG.match(name))}
+    reasons = {matched[1]: count for name, count in counted.items() if (matched := LONG.match(name))}
     common = max(reasons, key=lambda reason: reasons[reason], default="")
     return f"long: {common}" if common and reasons[common] > 0.05 * answered else "short"
 
 
 def compare(feature: Feature, running: dict[str, Running], seconds: float) -> None:
     """Add a cost, and its ratio to the plain request's just before: a machine has its better minutes."""
-    plain = next(one for one in features() if one.name == feature.plain)
+    plain = next(candidate for candidate in features() if candidate.name == feature.plain)
     beside = measure(plain, running[plain.server], seconds)
     own = measure(feature, running[feature.server], seconds)
     scale = len(feature.request) / len(plain.request) if feature.by_size else 1.0

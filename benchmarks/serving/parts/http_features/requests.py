@@ -18,7 +18,7 @@ NUMBERS = [round(0.37 * at, 2) for at in range(64)]
 WORDS = [f"word {at}" for at in range(8)]
 
 
-def given(name: str, datatype: str, data: Sequence[Any], **more: Any) -> dict[str, Any]:
+def json_input(name: str, datatype: str, data: Sequence[Any], **more: Any) -> dict[str, Any]:
     return {"name": name, "shape": [1, len(data)], "datatype": datatype, "data": list(data), **more}
 
 
@@ -80,7 +80,7 @@ def features() -> list[Feature]:
     return [*plain_ones(), *tensors(), *requests(), *http_features(), *large_ones(), *mistakes()]
 
 
-PLAIN = body([given("IN0", "FP32", NUMBERS)])
+PLAIN = body([json_input("IN0", "FP32", NUMBERS)])
 DATA = struct.pack("<64f", *NUMBERS)
 INPUT = binary("IN0", "FP32", 64, 256)
 
@@ -92,10 +92,10 @@ def plain_ones() -> Iterator[Feature]:
 
 def tensors() -> Iterator[Feature]:
     halves = struct.pack("<64e", *NUMBERS)
-    words = [given("IN0", "BYTES", WORDS)]
+    words = [json_input("IN0", "BYTES", WORDS)]
     texts = [binary("IN0", "BYTES", 8, len(packed(WORDS)))]
     four = [f"IN{at}" for at in range(4)]
-    yield Feature("FP16, JSON", http(body([given("IN0", "FP16", NUMBERS)]), path="half"))
+    yield Feature("FP16, JSON", http(body([json_input("IN0", "FP16", NUMBERS)]), path="half"))
     yield Feature(
         "FP16, binary", with_binary([binary("IN0", "FP16", 64, 128)], halves, "half"), "plain binary"
     )
@@ -106,18 +106,19 @@ def tensors() -> Iterator[Feature]:
     both = body(words, parameters={"binary_data_output": True})
     yield Feature("BYTES in JSON, out binary", http(both, path="text"))
     yield Feature("BYTES in and out, binary", with_binary(texts, packed(WORDS), "text"), "plain binary")
-    escaped = body([given("IN0", "BYTES", ["é\n" + word for word in WORDS])])
+    escaped = body([json_input("IN0", "BYTES", ["é\n" + word for word in WORDS])])
     yield Feature("BYTES with escapes, JSON", http(escaped, path="text"))
     yield Feature(
-        "4 inputs and outputs, JSON", http(body([given(n, "FP32", NUMBERS[:16]) for n in four]), path="many")
+        "4 inputs and outputs, JSON",
+        http(body([json_input(n, "FP32", NUMBERS[:16]) for n in four]), path="many"),
     )
     inputs = [binary(n, "FP32", 16, 64) for n in four]
     yield Feature("4 inputs and outputs, binary", with_binary(inputs, DATA, "many"), "plain binary")
 
 
 def requests() -> Iterator[Feature]:
-    inputs = [given("IN0", "FP32", NUMBERS)]
-    data_first = [dict(reversed(given("IN0", "FP32", NUMBERS).items()))]
+    inputs = [json_input("IN0", "FP32", NUMBERS)]
+    data_first = [dict(reversed(json_input("IN0", "FP32", NUMBERS).items()))]
     yield Feature("outputs chosen", http(body(inputs, outputs=[{"name": "OUT0"}])))
     yield Feature("an id", http(body(inputs, id="request-17")))
     yield Feature("an id that is not ASCII", http(body(inputs, id="Anfrage für Élodie")))
@@ -160,7 +161,9 @@ def large_ones() -> Iterator[Feature]:
         return with_binary([binary("IN0", "FP32", size // 4, size)], bytes(size), path)
 
     def listed(size: int) -> bytes:
-        text = body([given("IN0", "FP32", [0.125] * (size // 7))], parameters={"binary_data_output": True})
+        text = body(
+            [json_input("IN0", "FP32", [0.125] * (size // 7))], parameters={"binary_data_output": True}
+        )
         return http(text, path="open")
 
     yield Feature("15 MiB, binary", raw(15 * MIB), "15 MiB, binary", connections=2)
@@ -185,7 +188,7 @@ def mistakes() -> Iterator[Feature]:
     yield wrong("another version", http(PLAIN, path="plain/versions/9"), 404)
     yield wrong(
         "an unknown priority",
-        http(body([given("IN0", "FP32", NUMBERS)], parameters={"priority": 7}), path="levels"),
+        http(body([json_input("IN0", "FP32", NUMBERS)], parameters={"priority": 7}), path="levels"),
         400,
     )
     yield wrong("no key", http(PLAIN), 401, "keys")

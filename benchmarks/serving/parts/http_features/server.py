@@ -9,7 +9,7 @@ from load import Template
 from peers.ours import COMMAND
 from peers.peer import Peer, Place, Settings
 
-from http_features.requests import NUMBERS, body, given
+from http_features.requests import NUMBERS, body, json_input
 
 
 def tensor(name: str, datatype: str, *shape: int) -> dict[str, Any]:
@@ -49,10 +49,15 @@ class Server(Peer):
         keys = place.folder / "keys"
         keys.write_text(self._key + "\n", encoding="utf-8")
         server = {"payload": "64MiB"} | ({"api_keys": str(keys)} if self._key else {})
-        told = {"cluster": {"gpus": gpus}, "models": MODELS, "policy": {"name": "eager"}, "server": server}
-        path.write_bytes(msgspec.yaml.encode(told))
+        document = {
+            "cluster": {"gpus": gpus},
+            "models": MODELS,
+            "policy": {"name": "eager"},
+            "server": server,
+        }
+        path.write_bytes(msgspec.yaml.encode(document))
         return [*COMMAND, "serve", str(path), "--http", str(place.port), "--grpc", str(place.grpc_port)]
 
     def template(self) -> Template:
         headers = {"X-API-Key": self._key} if self._key else {}
-        return Template("/v2/models/plain/infer", body([given("IN0", "FP32", NUMBERS)]), headers)
+        return Template("/v2/models/plain/infer", body([json_input("IN0", "FP32", NUMBERS)]), headers)

@@ -57,8 +57,8 @@ class Client(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._buffer += data
-        head, found, body = self._buffer.partition(b"\r\n\r\n")
-        if found and len(body) >= length(head):
+        head, separator, body = self._buffer.partition(b"\r\n\r\n")
+        if separator and len(body) >= length(head):
             self._buffer = b""
             self._batcher.submit(self)
 

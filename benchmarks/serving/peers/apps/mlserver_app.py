@@ -16,8 +16,8 @@ class Emulated(MLModel):
         return True
 
     async def predict(self, payload: InferenceRequest) -> InferenceResponse:
-        given = payload.inputs[0]
+        tensor = payload.inputs[0]
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._gpus, emulated_gpu.run, given.shape[0])
-        output = ResponseOutput(name="OUTPUT", shape=given.shape, datatype=given.datatype, data=given.data)
+        await loop.run_in_executor(self._gpus, emulated_gpu.run, tensor.shape[0])
+        output = ResponseOutput(name="OUTPUT", shape=tensor.shape, datatype=tensor.datatype, data=tensor.data)
         return InferenceResponse(model_name=self.name, outputs=[output])

@@ -38,19 +38,19 @@ if __name__ == "__main__":
         parser.add_argument(name, type=int, required=True)
     parser.add_argument("--delay-s", type=float, required=True)
     parser.add_argument("--folder", required=True)
-    given = parser.parse_args()
+    options = parser.parse_args()
     ray.init(
         num_cpus=4,
         include_dashboard=False,
         log_to_driver=False,
         _node_ip_address="127.0.0.1",
-        _temp_dir=given.folder,
+        _temp_dir=options.folder,
         object_store_memory=128 * 2**20,
     )
     serve.start(
-        http_options={"host": "127.0.0.1", "port": given.port}, logging_config={"enable_access_log": False}
+        http_options={"host": "127.0.0.1", "port": options.port}, logging_config={"enable_access_log": False}
     )
-    serve.run(application(given), name="emulated")
+    serve.run(application(options), name="emulated")
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
     ended.wait()

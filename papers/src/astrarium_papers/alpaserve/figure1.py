@@ -64,7 +64,7 @@ def _latencies(groups: list[Group], after: float = 0.0, within: float = 0.0) -> 
     models = [_model(0, within), _model(1, within)]
     workload = _bursts()
     finish = outcome(models, groups, workload, runtime).finish
-    return [float(one) / ALONE_TAKES for one in finish - workload.arrivals]
+    return [float(taken) / ALONE_TAKES for taken in finish - workload.arrivals]
 
 
 def _model(index: int, overhead: float) -> PlacedModel:
@@ -84,7 +84,7 @@ def _bursts() -> SimulatedRequests:
 
 def _claims(latencies: dict[str, list[float]]) -> list[Claim]:
     both = {name: mean(of_placement) for name, of_placement in latencies.items()}
-    note = "; ".join(f"{name}: {one:.2f} y" for name, one in both.items())
+    note = "; ".join(f"{name}: {ratio:.2f} y" for name, ratio in both.items())
     return [
         Claim(
             "co-location with model parallelism shortens bursts despite its overhead",

@@ -46,9 +46,9 @@ def run(effort: Effort) -> Findings:
         "loads": list(LOADS),
         "bounds": {name: [round(bound(load), 5) for load in LOADS] for name, bound in BOUNDS.items()},
         "simulated": list(loads),
-        "ratios": {name: effort.each(partial(_ratios, effort, name), loads) for name in BOUNDS},
-        "waits": effort.each(lambda load: _waits(effort, load), loads),
-        "bursty": effort.each(lambda load: _most_by_search(effort, load), loads),
+        "ratios": {name: effort.map(partial(_ratios, effort, name), loads) for name in BOUNDS},
+        "waits": effort.map(lambda load: _waits(effort, load), loads),
+        "bursty": effort.map(lambda load: _most_by_search(effort, load), loads),
     }
     return Findings(_rows(data), _claims(data), data)
 
@@ -86,13 +86,15 @@ def _ratios(effort: Effort, kind: str, load: float) -> list[float]:
     seed."""
     divided = stages(BOUNDS[kind](load), kind)
     workloads = _workloads(effort, load)
-    return [round(_latency(one, divided) / _latency(one), 4) for one in workloads]
+    return [round(_latency(workload, divided) / _latency(workload), 4) for workload in workloads]
 
 
 def _waits(effort: Effort, load: float) -> float:
     """Return simple placement over pipeline, without overhead."""
     workloads = _workloads(effort, load)
-    simple, pipeline = (mean(_latency(one, way) - 1 for one in workloads) for way in (None, (0.5, 0.5)))
+    simple, pipeline = (
+        mean(_latency(workload, way) - 1 for workload in workloads) for way in (None, (0.5, 0.5))
+    )
     return round(simple / pipeline, 4)
 
 

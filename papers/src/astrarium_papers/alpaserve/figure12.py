@@ -91,29 +91,29 @@ def _most(data: dict[str, Any], ways: str, knob: str, rival: str, paper: float) 
     meets 99 % nowhere, there is nothing to agree with; where AlpaServe does on no set, there is no row."""
     panels = {name: panel for name, panel in data["panels"].items() if name.endswith(f"/{knob}")}
     gains = {name: gain(panel, ways, ALPASERVE, rival) for name, panel in panels.items()}
-    known = [one for one in gains.values() if one is not None]
+    known = [of_set for of_set in gains.values() if of_set is not None]
     if not known:
         return []
     most = max(known)
-    each = "; ".join(_told(name, panels[name], ways, rival, one) for name, one in gains.items())
+    by_set = "; ".join(_gains(name, panels[name], ways, rival, of_set) for name, of_set in gains.items())
     what = f"{ways}: {WORDS[knob]} than {rival}, the most of the sets"
-    note = f"{each}; {OTHER_TRAFFIC}"
+    note = f"{by_set}; {OTHER_TRAFFIC}"
     if most.bound:
         return [Row(f"{what}, at least", most.times, unit="x", note=f"{note}, {paper:g}x")]
     return [Row(what, most.times, paper, "x", 0.15, note)]
 
 
-def _told(name: str, panel: dict[str, Any], ways: str, rival: str, one: Gain | None) -> str:
+def _gains(name: str, panel: dict[str, Any], ways: str, rival: str, of_set: Gain | None) -> str:
     ours, theirs = (spelled(reached(panel, ways, system)) for system in (ALPASERVE, rival))
-    times = f"{one}, " if one else ""
+    times = f"{of_set}, " if of_set else ""
     return f"{name.partition('/')[0]} {times}{ours} to {theirs} {LABELS[panel['knob']]}"
 
 
 def _claims(data: dict[str, Any]) -> list[Claim]:
     ways = ("fair", "as published")
     return [
-        *(_ahead(data, each) for each in ways),
-        *(_below_its_time(data, each) for each in ways),
+        *(_ahead(data, way) for way in ways),
+        *(_below_its_time(data, way) for way in ways),
         _ours(data),
     ]
 
@@ -128,7 +128,7 @@ def _ahead(data: dict[str, Any], ways: str) -> Claim:
 def _below_its_time(data: dict[str, Any], ways: str) -> Claim:
     """Operators where an objective is shorter than a model takes, stages at the default. Where all are in
     time whatever the shape, chance decides."""
-    told = []
+    notes = []
     holds = True
     for name, panel in data["panels"].items():
         if panel["knob"] == "slo":
@@ -137,11 +137,11 @@ def _below_its_time(data: dict[str, Any], ways: str) -> Claim:
             usual = shapes[SLO]
             holds = holds and _widest(tight) > 1 and _widest(usual) == 1
             where = name.partition("/")[0]
-            told.append(f"{where}: {_shapes(tight)} at {min(shapes):g}x, {_shapes(usual)} at {SLO:g}x")
+            notes.append(f"{where}: {_shapes(tight)} at {min(shapes):g}x, {_shapes(usual)} at {SLO:g}x")
     return Claim(
         f"AlpaServe splits operators where objectives are tight, and layers where they are loose ({ways})",
         holds,
-        "; ".join(told),
+        "; ".join(notes),
     )
 
 

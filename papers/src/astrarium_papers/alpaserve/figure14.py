@@ -72,7 +72,7 @@ def _dealt(placer: Any, effort: Effort) -> Placer:
     dealt: list[Placer] = [placer(dealing(number)) for number in range(effort.pick(1, DEALS))]
 
     def outcomes(case: Case, ways: str, seeds: int) -> list[Outcome]:
-        return [outcome for each in dealt for outcome in each(case, ways, seeds)]
+        return [outcome for place in dealt for outcome in place(case, ways, seeds)]
 
     return outcomes
 
@@ -105,11 +105,11 @@ def _rows(data: dict[str, Any]) -> list[Row]:
 
 def _claims(data: dict[str, Any]) -> list[Claim]:
     lost = {system: _mean(data, FORESEEN[system]) - _mean(data, system) for system in FORESEEN}
-    told = ", ".join(f"{system} {100 * share:.1f} points" for system, share in lost.items())
+    note = ", ".join(f"{system} {100 * share:.1f} points" for system, share in lost.items())
     behind, points = behind_of(data["panels"], "fair", ALPASERVE, (CLOCKWORK,))
     return [
-        Claim("replication loses significantly when traffic changes", lost[REPLICATION] > 0.05, told),
-        Claim("AlpaServe loses less than replication does", lost[ALPASERVE] < lost[REPLICATION], told),
+        Claim("replication loses significantly when traffic changes", lost[REPLICATION] > 0.05, note),
+        Claim("AlpaServe loses less than replication does", lost[ALPASERVE] < lost[REPLICATION], note),
         Claim(
             "AlpaServe still outperforms Clockwork++, which sees the traffic",
             not behind,

@@ -46,7 +46,7 @@ def run(effort: Effort) -> Findings:
         for batch in batches[system]
         for scale in scales
     ]
-    attained = dict(zip(work, effort.each(lambda one: _attained(*one, effort), work), strict=True))
+    attained = dict(zip(work, effort.map(lambda case: _attained(*case, effort), work), strict=True))
     data = {
         "scales": list(scales),
         "curves": {
@@ -109,18 +109,18 @@ def _changes(data: dict[str, Any], growth: str, few: int) -> dict[float, float]:
     curves = data["curves"][growth]
     larger = [curves[curve(ALPASERVE, n)] for n in BATCHES if n > few and curve(ALPASERVE, n) in curves]
     return {
-        scale: max(one[place] for one in larger) - curves[curve(ALPASERVE, few)][place]
+        scale: max(curve_of_one[place] for curve_of_one in larger) - curves[curve(ALPASERVE, few)][place]
         for place, scale in enumerate(data["scales"])
     }
 
 
 def _tight(data: dict[str, Any], growth: str) -> Claim:
     gains = {scale: change for scale, change in _changes(data, growth, 1).items() if scale < TIGHT}
-    told = ", ".join(f"{scale:g}x {100 * change:+.1f} points" for scale, change in gains.items())
+    note = ", ".join(f"{scale:g}x {100 * change:+.1f} points" for scale, change in gains.items())
     return Claim(
         f"no gain where the objective is tight (a further request takes {growth})",
         all(change <= NOISE for change in gains.values()),
-        f"{told}; with operators divided, two may be in time where one GPU takes too long; {ASSUMED}",
+        f"{note}; with operators divided, two may be in time where one GPU takes too long; {ASSUMED}",
     )
 
 

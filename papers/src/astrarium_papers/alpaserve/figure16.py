@@ -74,26 +74,26 @@ def _overheads(model: str, stages: int) -> dict[str, Any]:
     return {"alone": _alone(model), "messages": sum(profile) - _alone(model), "uneven": uneven}
 
 
-def saved(one: dict[str, Any], by: str) -> float:
+def saved(overheads: dict[str, Any], by: str) -> float:
     """Return the part of the overhead by hand that is saved."""
-    hand = one["messages"] + one["uneven"][HAND]
-    return float(1 - (one["messages"] + one["uneven"][by]) / hand)
+    hand = overheads["messages"] + overheads["uneven"][HAND]
+    return float(1 - (overheads["messages"] + overheads["uneven"][by]) / hand)
 
 
 def _rows(data: dict[str, Any]) -> list[Row]:
     rows = []
     for model, paper in PAPER.items():
-        one = data[model]["8"]
+        overheads = data[model]["8"]
         what = f"{model}, 8 stages: of the overhead by hand, the program saves"
-        rows.append(Row(what, saved(one, MEASURED), paper, "", 0.1, _why(model, one, paper)))
-        rows.append(Row(f"{what} (predicted)", saved(one, PROGRAM), None, "", 0.1, _ideal(one)))
+        rows.append(Row(what, saved(overheads, MEASURED), paper, "", 0.1, _why(model, overheads, paper)))
+        rows.append(Row(f"{what} (predicted)", saved(overheads, PROGRAM), None, "", 0.1, _ideal(overheads)))
     return rows
 
 
-def _why(model: str, one: dict[str, Any], paper: float) -> str:
+def _why(model: str, overheads: dict[str, Any], paper: float) -> str:
     """Return in words how long the head may take for the paper's number to come out."""
-    overhead = (one["messages"] + one["uneven"][MEASURED]) / (1 - paper)
-    slowest = (overhead + one["alone"]) / 8
+    overhead = (overheads["messages"] + overheads["uneven"][MEASURED]) / (1 - paper)
+    slowest = (overhead + overheads["alone"]) / 8
     times = operators(model)
     head = times[-1]
     layers = by_hand(model, 8)[0]
@@ -104,8 +104,8 @@ def _why(model: str, one: dict[str, Any], paper: float) -> str:
     )
 
 
-def _ideal(one: dict[str, Any]) -> str:
-    measured, predicted = (1000 * one["uneven"][name] for name in (MEASURED, PROGRAM))
+def _ideal(overheads: dict[str, Any]) -> str:
+    measured, predicted = (1000 * overheads["uneven"][name] for name in (MEASURED, PROGRAM))
     return (
         f"uneven stages cost {predicted:.1f} ms here and {measured:.1f} as measured: ours cuts beside "
         "attention and products, theirs anywhere, and equal layers do not take equal times"
@@ -114,18 +114,20 @@ def _ideal(one: dict[str, Any]) -> str:
 
 def _claims(data: dict[str, Any]) -> list[Claim]:
     eight = {model: data[model]["8"] for model in MODELS}
-    told = ", ".join(f"{model} {100 * saved(one, MEASURED):.0f} %" for model, one in eight.items())
+    note = ", ".join(
+        f"{model} {100 * saved(overheads, MEASURED):.0f} %" for model, overheads in eight.items()
+    )
     small, large = (saved(eight[model], MEASURED) for model in MODELS)
     uneven = ", ".join(
-        f"{model} {1000 * one['uneven'][MEASURED]:.1f} to {1000 * one['messages']:.1f} ms"
-        for model, one in eight.items()
+        f"{model} {1000 * overheads['uneven'][MEASURED]:.1f} to {1000 * overheads['messages']:.1f} ms"
+        for model, overheads in eight.items()
     )
     return [
-        Claim("the program's stages cost less than equal numbers of layers", min(small, large) > 0.2, told),
-        Claim("it saves more with the larger model", large > small, told),
+        Claim("the program's stages cost less than equal numbers of layers", min(small, large) > 0.2, note),
+        Claim("it saves more with the larger model", large > small, note),
         Claim(
             "most of the overhead comes from uneven stages, not from messages",
-            all(one["uneven"][MEASURED] > one["messages"] for one in eight.values()),
+            all(overheads["uneven"][MEASURED] > overheads["messages"] for overheads in eight.values()),
             uneven,
             given=True,  # both were measured by the authors
         ),
@@ -140,9 +142,9 @@ def draw(data: dict[str, Any], path: Path) -> None:
     for axis, (model, by_stages) in zip(axes, data.items(), strict=True):
         for place, (name, color) in enumerate(names):
             at = [number + 0.27 * (place - 1) for number in range(len(by_stages))]
-            base = [one["alone"] for one in by_stages.values()]
-            messages = [one["messages"] for one in by_stages.values()]
-            uneven = [one["uneven"][name] for one in by_stages.values()]
+            base = [overheads["alone"] for overheads in by_stages.values()]
+            messages = [overheads["messages"] for overheads in by_stages.values()]
+            uneven = [overheads["uneven"][name] for overheads in by_stages.values()]
             axis.bar(at, base, 0.25, color="#DDDDDD", label="" if place else "on one GPU")
             axis.bar(at, messages, 0.25, bottom=base, color="#E69F00", label="" if place else "messages")
             tops = [low + more for low, more in zip(base, messages, strict=True)]

@@ -139,8 +139,8 @@ def _gains(data: dict[str, Any]) -> list[Row]:
 
 def _note(data: dict[str, Any], knob: str, ways: str, gained: Gain) -> str:
     panel = data["panels"][knob]
-    each = (f"{system} {spelled(reached(panel, ways, system))}" for system in panel["curves"][ways])
-    return f"{gained}; {', '.join(each)}; {FLAT}"
+    by_system = (f"{system} {spelled(reached(panel, ways, system))}" for system in panel["curves"][ways])
+    return f"{gained}; {', '.join(by_system)}; {FLAT}"
 
 
 def _recorded(data: dict[str, Any]) -> list[Row]:

@@ -113,7 +113,7 @@ def _claims(data: dict[str, Any]) -> list[Claim]:
 
 
 def _of_model(case: dict[str, Any], model: int) -> float:
-    return float(mean(one[model] for one in case["by_model"]))
+    return float(mean(of_seed[model] for of_seed in case["by_model"]))
 
 
 def _as_formulas(cases: dict[str, Any]) -> Claim:

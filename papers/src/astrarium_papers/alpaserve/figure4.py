@@ -53,7 +53,7 @@ def run(effort: Effort) -> Findings:
     data = {
         "memory": {
             REPLICATION: [needed(1, copy) for copy in COPIES],
-            PARALLEL: [needed(one) for one in STAGES],
+            PARALLEL: [needed(stages) for stages in STAGES],
         },
         "placements": {
             **sweep(effort, COPIES, seeds, copies, "replicas"),
@@ -126,7 +126,9 @@ def _ratio(
 def _best(data: dict[str, Any], name: str, memory: float, what: str, allowed: Sequence[bool]) -> float:
     needs = data["memory"][name]
     ours = means(data["placements"][name], what)
-    fitting = [one for one, need, may in zip(ours, needs, allowed, strict=True) if may and need <= memory]
+    fitting = [
+        latency for latency, need, may in zip(ours, needs, allowed, strict=True) if may and need <= memory
+    ]
     return min(fitting)
 
 

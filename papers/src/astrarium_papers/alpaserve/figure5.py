@@ -74,8 +74,8 @@ def peak(name: str) -> float:
 def _claims(data: dict[str, Any]) -> list[Claim]:
     by_mean = ratios(data)
     by_p99 = ratios(data, "p99")
-    crossed = crossing(data["values"], [one - 1 for one in by_mean])
-    low = [one for rate, one in zip(data["values"], by_mean, strict=True) if 4 <= rate <= 12]
+    crossed = crossing(data["values"], [ratio - 1 for ratio in by_mean])
+    low = [ratio for rate, ratio in zip(data["values"], by_mean, strict=True) if 4 <= rate <= 12]
     peaks = {name: peak(name) for name in data["placements"]}
     at = "they do not cross" if crossed is None else f"they cross at {crossed:.1f} requests/s"
     return [

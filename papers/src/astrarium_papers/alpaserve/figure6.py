@@ -37,7 +37,7 @@ def run(effort: Effort) -> Findings:
 def _claims(data: dict[str, Any]) -> list[Claim]:
     by_mean = ratios(data)
     by_p99 = ratios(data, "p99")
-    even = crossing(data["values"], [1 - one for one in by_mean])
+    even = crossing(data["values"], [1 - ratio for ratio in by_mean])
     seen = ", ".join(f"{ratio:.2f} at {cv:g}" for cv, ratio in zip(data["values"], by_mean, strict=True))
     return [
         Claim(

@@ -93,8 +93,8 @@ def _claims(data: dict[str, Any]) -> list[Claim]:
 def _ours(data: dict[str, Any]) -> Claim:
     behind, _ = behind_of({"SLO": data}, "fair", OURS, (ALPASERVE,))
     pairs = zip(data["values"], data["curves"]["fair"][OURS], data["curves"]["fair"][ALPASERVE], strict=True)
-    told = "; ".join(f"{scale:g}x {ours:.3f} to {theirs:.3f}" for scale, ours, theirs in pairs)
-    return Claim("our planner is nowhere behind AlpaServe (fair)", not behind, told)
+    note = "; ".join(f"{scale:g}x {ours:.3f} to {theirs:.3f}" for scale, ours, theirs in pairs)
+    return Claim("our planner is nowhere behind AlpaServe (fair)", not behind, note)
 
 
 def draw(data: dict[str, Any], path: Path) -> None:

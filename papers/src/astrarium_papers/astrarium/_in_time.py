@@ -27,14 +27,14 @@ class InTime(msgspec.Struct, frozen=True):
 def overloads(settings: list[Setting], effort: Effort) -> dict[str, float]:
     """Return requests per second by setting; one seed says well enough where deferred ends."""
     measured = goodputs(settings, {"deferred": DEFERRED}, effort, seeds=1, tolerance=0.01)
-    return {setting: OVERLOAD * one["deferred"]["goodput"] for setting, one in measured.items()}
+    return {setting: OVERLOAD * by_policy["deferred"]["goodput"] for setting, by_policy in measured.items()}
 
 
 def in_time(case: Scenario, effort: Effort) -> InTime:
     """Return the mean over the seeds of the requests in time."""
     runs = [_once(case.with_seed(seed)) for seed in effort.pick(SEEDS[:1], SEEDS)]
     return InTime(
-        mean(one.rate for one in runs), mean(one.share for one in runs), mean(one.worst for one in runs)
+        mean(run.rate for run in runs), mean(run.share for run in runs), mean(run.worst for run in runs)
     )
 
 

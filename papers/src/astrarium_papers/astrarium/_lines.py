@@ -25,15 +25,17 @@ Rates = dict[str, dict[str, list[float]]]  # by workload, then kind of lines or 
 
 
 def systems() -> dict[str, System]:
-    ours = {lines: System({**ASTRARIUM, "lines": lines}) for lines in LINES}
+    ours = {kind: System({**ASTRARIUM, "lines": kind}) for kind in LINES}
     return {**ours, ORLOJ: SYSTEMS["Orloj"]}
 
 
 def finish_rates(effort: Effort) -> Rates:
-    cases = [real(one) for one in TABLE_4_1 if one.case in WORKLOADS] + [modes(4)]
+    cases = [real(entry) for entry in TABLE_4_1 if entry.case in WORKLOADS] + [modes(4)]
     work = [(case, name) for case in cases[: effort.pick(1, None)] for name in systems()]
     by_workload: Rates = {}
-    for (case, name), rates in zip(work, effort.each(lambda one: _curve(*one, effort), work), strict=True):
+    for (case, name), rates in zip(
+        work, effort.map(lambda case_and_system: _curve(*case_and_system, effort), work), strict=True
+    ):
         by_workload.setdefault(case.title, {})[name] = rates
     return by_workload
 

@@ -41,8 +41,8 @@ def fill(page: str, results: Mapping[str, Data]) -> str:
 
 def _goodput(data: Data) -> str:
     bars = {setting.name: f"{setting.bar:,.0f}" for setting in BUILT_FOR}
-    lines = [(setting, bars[setting], *_goodputs(by_policy)) for setting, by_policy in data.items()]
-    return table(("requests/s", "bar", *POLICIES), lines)
+    rows = [(setting, bars[setting], *_goodputs(by_policy)) for setting, by_policy in data.items()]
+    return table(("requests/s", "bar", *POLICIES), rows)
 
 
 def _heldout(data: Data) -> str:
@@ -53,13 +53,13 @@ def _heldout(data: Data) -> str:
 
 def _goodputs(by_policy: Mapping[str, Any]) -> list[str]:
     """The largest stands out."""
-    shown = {policy: f"{one['goodput']:,.0f}" for policy, one in by_policy.items()}
+    shown = {policy: f"{numbers['goodput']:,.0f}" for policy, numbers in by_policy.items()}
     best = max(by_policy, key=lambda policy: float(by_policy[policy]["goodput"]))
     return [f"**{text}**" if policy == best else text for policy, text in shown.items()]
 
 
 def _overload(data: Data) -> str:
-    lines = [
+    rows = [
         (
             setting,
             f"{numbers['offered']:,.0f}",
@@ -67,11 +67,11 @@ def _overload(data: Data) -> str:
         )
         for setting, numbers in data.items()
     ]
-    return table(("requests/s in time", "offered", *overload.POLICIES), lines)
+    return table(("requests/s in time", "offered", *overload.POLICIES), rows)
 
 
-def _overloaded(one: Mapping[str, float]) -> str:
-    return f"{one['rate']:,.0f} (worst model {one['worst']:.0%})"
+def _overloaded(numbers: Mapping[str, float]) -> str:
+    return f"{numbers['rate']:,.0f} (worst model {numbers['worst']:.0%})"
 
 
 def _latency(data: Data) -> str:
@@ -110,7 +110,7 @@ def _figure7(data: Data) -> str:
 def _sampled(cases: Sequence[Mapping[str, Any]]) -> list[str]:
     ratios = [case["ratio"] for case in cases]
     settled = [figure7.settled(dict(case)) for case in cases]
-    under = sum(one < figure7.LOW for one in settled)
+    under = sum(ratio < figure7.LOW for ratio in settled)
     ahead = sum(ratio > 1 for ratio in ratios)
     return [
         str(len(cases)),
@@ -123,7 +123,7 @@ def _sampled(cases: Sequence[Mapping[str, Any]]) -> list[str]:
 def _ablation(data: Data) -> str:
     columns = data["goodput"]
     header = ("requests/s", *columns, f"the zoo, {ablation.OVERLOADED}")
-    lines = [
+    rows = [
         (
             variant,
             *(f"{goodputs[variant]:,.0f}" for goodputs in columns.values()),
@@ -131,16 +131,16 @@ def _ablation(data: Data) -> str:
         )
         for variant in data["in_time"]
     ]
-    return table(header, lines)
+    return table(header, rows)
 
 
 def _line_table(data: Data) -> str:
     header = ("finish rate at 1.5, 2 and 3 x P99", *(_lines.called(name) for name in _lines.systems()))
-    lines = [
+    rows = [
         (title, *(" ".join(f"{rate:.2f}" for rate in rates) for rates in by_workload.values()))
         for title, by_workload in data["lines"].items()
     ]
-    return table(header, lines)
+    return table(header, rows)
 
 
 TABLES: dict[str, tuple[str, Callable[[Data], str]]] = {
@@ -156,7 +156,10 @@ TABLES: dict[str, tuple[str, Callable[[Data], str]]] = {
 
 def write(folder: Path, page: Path) -> None:
     summary = msgspec.json.decode((folder / "summary.json").read_bytes())
-    results = {one["name"].removeprefix("astrarium/"): one["data"] for one in summary["reproductions"]}
+    results = {
+        reproduction["name"].removeprefix("astrarium/"): reproduction["data"]
+        for reproduction in summary["reproductions"]
+    }
     page.write_text(fill(page.read_text(encoding="utf-8"), results), encoding="utf-8")
 
 

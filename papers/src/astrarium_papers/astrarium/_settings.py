@@ -54,7 +54,7 @@ def built_for(effort: Effort) -> Sequence[Setting]:
     return effort.pick(FEW_GPUS[:1], BUILT_FOR)  # type: ignore[no-any-return]
 
 
-Found = dict[str, dict[str, dict[str, Any]]]  # by setting and policy: goodput, interval
+Goodputs = dict[str, dict[str, dict[str, Any]]]  # by setting and policy: goodput, interval
 
 
 def goodputs(
@@ -63,19 +63,19 @@ def goodputs(
     effort: Effort,
     seeds: int | None = None,
     tolerance: float | None = None,
-) -> Found:
+) -> Goodputs:
     work = [(setting, policy) for setting in settings for policy in policies]
 
-    def measure(one: tuple[Setting, str]) -> dict[str, Any]:
-        setting, policy = one
+    def measure(pair: tuple[Setting, str]) -> dict[str, Any]:
+        setting, policy = pair
         case = setting.scenario(policies[policy], effort)
         label = f"{setting.name}: {policy}"
         by_setting = goodput(case, effort, label, seeds, tolerance)
         return {"goodput": by_setting.goodput, "interval": list(by_setting.interval)}
 
-    by_setting: Found = {setting.name: {} for setting in settings}
-    for (setting, policy), one in zip(work, effort.each(measure, work), strict=True):
-        by_setting[setting.name][policy] = one
+    by_setting: Goodputs = {setting.name: {} for setting in settings}
+    for (setting, policy), numbers in zip(work, effort.map(measure, work), strict=True):
+        by_setting[setting.name][policy] = numbers
     return by_setting
 
 

@@ -89,9 +89,9 @@ class Bench:
         first = server(row.hp, row.busy, self._run.service_ms[row.hp])
         pair = [first, self._trainers[row.be]]
         ideal = alone(first, WINDOW + GRACE)
-        told = profiled(sharing, ideal)
-        answered = share(pair, told, WINDOW + GRACE).clients[0]
-        beside = share(pair, told, WINDOW).clients[1]
+        informed = profiled(sharing, ideal)
+        answered = share(pair, informed, WINDOW + GRACE).clients[0]
+        beside = share(pair, informed, WINDOW).clients[1]
         return Simulated(p99(answered) / p99(ideal), beside.rate / self._alone[row.be])
 
     def _trained(self, row: Row, sharing: Sharing) -> Simulated:

@@ -40,10 +40,10 @@ def columns(effort: Effort) -> dict[str, Make]:
     """What goodput is measured on: a scenario for each policy."""
     few = [FEW_GPUS[0], FEW_GPUS[2]]
     settings = effort.pick(few[:1], [*TABLE2_ROWS, _shorter_zoo(), *few])
-    made = {setting.name: _make(setting, effort) for setting in settings}
+    makers = {setting.name: _make(setting, effort) for setting in settings}
     if effort.quick:
-        return made
-    return made | {str(setting): _make_sampled(setting) for setting in SAMPLED}
+        return makers
+    return makers | {str(setting): _make_sampled(setting) for setting in SAMPLED}
 
 
 def _make(setting: Setting, effort: Effort) -> Make:
@@ -59,23 +59,23 @@ def _shorter_zoo() -> Setting:
 
 
 def run(effort: Effort) -> Findings:
-    lines = _lines.finish_rates(effort)
-    data: dict[str, Any] = {"goodput": _goodputs(effort), "in_time": _overloaded(effort), "lines": lines}
-    return Findings([*_rows(data), *_lines.rows(lines)], [_claim(data["goodput"]), _lines.claim(lines)], data)
+    rates = _lines.finish_rates(effort)
+    data: dict[str, Any] = {"goodput": _goodputs(effort), "in_time": _overloaded(effort), "lines": rates}
+    return Findings([*_rows(data), *_lines.rows(rates)], [_claim(data["goodput"]), _lines.claim(rates)], data)
 
 
 def _goodputs(effort: Effort) -> dict[str, dict[str, float]]:
-    made = columns(effort)
-    work = [(column, variant) for column in made for variant in VARIANTS]
+    makers = columns(effort)
+    work = [(column, variant) for column in makers for variant in VARIANTS]
 
-    def measure(one: tuple[str, str]) -> float:
-        column, variant = one
+    def measure(pair: tuple[str, str]) -> float:
+        column, variant = pair
         effort.say(f"{column}: {variant}")
         seeds, tolerance = effort.pick((1, 0.05), (3, 0.004))
-        return search(made[column](VARIANTS[variant]), seeds, tolerance, jobs=1).goodput
+        return search(makers[column](VARIANTS[variant]), seeds, tolerance, jobs=1).goodput
 
-    goodputs: dict[str, dict[str, float]] = {column: {} for column in made}
-    for (column, variant), goodput in zip(work, effort.each(measure, work), strict=True):
+    goodputs: dict[str, dict[str, float]] = {column: {} for column in makers}
+    for (column, variant), goodput in zip(work, effort.map(measure, work), strict=True):
         goodputs[column][variant] = goodput
     return goodputs
 
@@ -88,7 +88,7 @@ def _overloaded(effort: Effort) -> dict[str, float]:
     def measure(policy: dict[str, Any]) -> float:
         return in_time(setting.scenario(policy, effort).with_rate(rate), effort).share
 
-    return dict(zip(VARIANTS, effort.each(measure, VARIANTS.values()), strict=True))
+    return dict(zip(VARIANTS, effort.map(measure, VARIANTS.values()), strict=True))
 
 
 def _rows(data: dict[str, Any]) -> list[Row]:

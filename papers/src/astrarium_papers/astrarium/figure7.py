@@ -42,7 +42,7 @@ def samples(effort: Effort) -> dict[str, list[Setting]]:
 def run(effort: Effort) -> Findings:
     data: dict[str, Any] = {}
     for name, settings in samples(effort).items():
-        measured = effort.each(lambda setting: measure(setting, effort), settings)
+        measured = effort.map(lambda setting: measure(setting, effort), settings)
         data[name] = [
             {**setting._asdict(), "name": str(setting), "place": place, **goodputs}
             for place, (setting, goodputs) in enumerate(zip(settings, measured, strict=True))
@@ -85,10 +85,10 @@ def settled(case: dict[str, Any]) -> float:
     return float(case["ratio"] if case["again"] is None else case["again"])
 
 
-def _rows(name: str, cases: Sequence[dict[str, Any]], asked: int) -> list[Row]:
+def _rows(name: str, cases: Sequence[dict[str, Any]], drawn_settings: int) -> list[Row]:
     ratios = [case["ratio"] for case in cases]
     low = [case for case in cases if case["ratio"] < LOW]
-    drawn = f"of {len(cases)}; {asked - len(cases)} skipped (a request does not fit in the SLO)"
+    drawn = f"of {len(cases)}; {drawn_settings - len(cases)} skipped (a request does not fit in the SLO)"
     rows = [
         Row(f"{name}: mean", mean(ratios), note=f"one seed, {drawn}"),
         Row(f"{name}: least", min(ratios), note=f"one seed: {_least(cases)['name']}"),

@@ -10,7 +10,7 @@ from astrarium_papers.astrarium._settings import (
     OURS,
     POLICIES,
     RIVALS,
-    Found,
+    Goodputs,
     Setting,
     best_rival,
     built_for,
@@ -31,22 +31,22 @@ def run(effort: Effort) -> Findings:
     return Findings(_rows(data), [_claim(setting, data) for setting in settings], dict(data))
 
 
-def _rows(data: Found) -> list[Row]:
+def _rows(data: Goodputs) -> list[Row]:
     return [
-        Row(f"{setting}: {policy}", one["goodput"], unit="r/s", note=_note(setting, policy, one))
+        Row(f"{setting}: {policy}", numbers["goodput"], unit="r/s", note=_note(setting, policy, numbers))
         for setting, by_policy in data.items()
-        for policy, one in by_policy.items()
+        for policy, numbers in by_policy.items()
     ]
 
 
-def _note(setting: str, policy: str, one: dict[str, Any]) -> str:
+def _note(setting: str, policy: str, numbers: dict[str, Any]) -> str:
     if policy != OURS or setting not in CLAIRVOYANT:
-        return span(one)
-    share = one["goodput"] / CLAIRVOYANT[setting]
-    return f"{span(one)}; {share:.1%} of what drops chosen with the future known reach"
+        return span(numbers)
+    share = numbers["goodput"] / CLAIRVOYANT[setting]
+    return f"{span(numbers)}; {share:.1%} of what drops chosen with the future known reach"
 
 
-def _claim(setting: Setting, data: Found) -> Claim:
+def _claim(setting: Setting, data: Goodputs) -> Claim:
     by_policy = data[setting.name]
     ratios = ", ".join(f"{over(by_policy, rival):.3f} x {rival}" for rival in RIVALS)
     return Claim(

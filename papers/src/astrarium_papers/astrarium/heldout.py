@@ -13,7 +13,7 @@ from astrarium_papers.astrarium._settings import (
     OURS,
     POLICIES,
     ZOO,
-    Found,
+    Goodputs,
     Setting,
     best_rival,
     goodputs,
@@ -66,9 +66,9 @@ def run(effort: Effort) -> Findings:
     settings = effort.pick([_small()], SETTINGS)
     data = goodputs(settings, POLICIES, effort)
     rows = [
-        Row(f"{setting}: {policy}", one["goodput"], unit="r/s", note=span(one))
+        Row(f"{setting}: {policy}", numbers["goodput"], unit="r/s", note=span(numbers))
         for setting, by_policy in data.items()
-        for policy, one in by_policy.items()
+        for policy, numbers in by_policy.items()
     ]
     return Findings(rows, _claims(data), dict(data))
 
@@ -82,7 +82,7 @@ def _short_day() -> dict[str, Any]:
     return {**whole, "changes": whole["changes"][:3]}
 
 
-def _claims(data: Found) -> list[Claim]:
+def _claims(data: Goodputs) -> list[Claim]:
     usual = {}
     best = {}
     for setting, by_policy in data.items():

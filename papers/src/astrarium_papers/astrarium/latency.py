@@ -37,14 +37,14 @@ def run(effort: Effort) -> Findings:
     reached = goodputs(chosen, {OURS: ASTRARIUM}, effort, seeds=1, tolerance=0.01)
     work = [(setting, share) for setting in chosen for share in SHARES]
 
-    def measure(one: tuple[Setting, float]) -> Latencies:
-        setting, share = one
+    def measure(pair: tuple[Setting, float]) -> Latencies:
+        setting, share = pair
         effort.say(f"{setting.name}: {share:g} of goodput")
         rate = share * reached[setting.name][OURS]["goodput"]
         return {name: _latency(_case(setting, policy, rate, effort)) for name, policy in POLICIES.items()}
 
     data: dict[str, Any] = {setting.name: {} for setting in chosen}
-    for (setting, share), latencies in zip(work, effort.each(measure, work), strict=True):
+    for (setting, share), latencies in zip(work, effort.map(measure, work), strict=True):
         data[setting.name][f"{share:g}"] = latencies
     return Findings(list(_rows(data)), [claim(data)], data)
 
@@ -61,8 +61,8 @@ def _latency(case: Scenario) -> dict[str, float]:
     requests = record.requests
     measured = measured_requests(record)
     answered = measured[np.isin(requests.outcome[measured], (Outcome.IN_TIME, Outcome.LATE))]
-    taken = (requests.done[answered] - requests.arrival[answered]) / 1e6
-    return {"mean": float(np.mean(taken)), "median": float(np.median(taken))}
+    ms = (requests.done[answered] - requests.arrival[answered]) / 1e6
+    return {"mean": float(np.mean(ms)), "median": float(np.median(ms))}
 
 
 def ratio(latencies: Latencies, what: str, policy: str = OURS) -> float:

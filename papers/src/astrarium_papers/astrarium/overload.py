@@ -20,8 +20,8 @@ def run(effort: Effort) -> Findings:
     rates = overloads(settings, effort)
     work = [(setting, policy) for setting in settings for policy in POLICIES]
 
-    def measure(one: tuple[Setting, str]) -> dict[str, float]:
-        setting, policy = one
+    def measure(pair: tuple[Setting, str]) -> dict[str, float]:
+        setting, policy = pair
         effort.say(f"{setting.name}: {policy}")
         case = setting.scenario(POLICIES[policy], effort).with_rate(rates[setting.name])
         return msgspec.structs.asdict(in_time(case, effort))
@@ -29,7 +29,7 @@ def run(effort: Effort) -> Findings:
     data: dict[str, Any] = {
         setting.name: {"offered": rates[setting.name], "policies": {}} for setting in settings
     }
-    for (setting, policy), numbers in zip(work, effort.each(measure, work), strict=True):
+    for (setting, policy), numbers in zip(work, effort.map(measure, work), strict=True):
         data[setting.name]["policies"][policy] = numbers
     return Findings(_rows(data), _claims(data), data)
 
@@ -38,13 +38,13 @@ def _rows(data: dict[str, Any]) -> list[Row]:
     return [
         Row(
             f"{setting}: {policy}",
-            one["rate"],
+            result["rate"],
             unit="r/s in time",
-            note=f"{one['share']:.1%} of {numbers['offered']:,.0f} requests/s; "
-            f"worst model {one['worst']:.1%}",
+            note=f"{result['share']:.1%} of {numbers['offered']:,.0f} requests/s; "
+            f"worst model {result['worst']:.1%}",
         )
         for setting, numbers in data.items()
-        for policy, one in numbers["policies"].items()
+        for policy, result in numbers["policies"].items()
     ]
 
 

@@ -72,13 +72,13 @@ def _compared(
     bench = Bench(of, best)
     rows = chosen(of.rows, policies)[:: effort.pick(3, 1)]
 
-    def one(row: Row) -> Point:
+    def compare(row: Row) -> Point:
         effort.say(f"{row.policy}: {row.hp} beside {row.be}")
         simulated = bench.simulate(row)
         pair = {"policy": row.policy, "hp": row.hp, "be": row.be, "busy": row.busy, "left": row.left}
         return {**pair, "cost": [simulated.cost, row.cost], "share": [simulated.share, row.share]}
 
-    return effort.each(one, rows)
+    return effort.map(compare, rows)
 
 
 def _means(points: Sequence[Point], what: str) -> tuple[float, float]:
@@ -169,10 +169,10 @@ def _near_each(name: str, points: Sequence[Point], what: str) -> Claim:
 def _order(name: str, data: dict[str, Any], what: str) -> Claim:
     means = {policy: _means(points, what) for policy, points in _by_policy(data).items()}
     wrong = [
-        f"{_label(one)} and {_label(other)}"
-        for one, other in combinations(means, 2)
-        if abs(means[one][1] - means[other][1]) > APART
-        and (means[one][0] - means[other][0]) * (means[one][1] - means[other][1]) <= 0
+        f"{_label(left)} and {_label(right)}"
+        for left, right in combinations(means, 2)
+        if abs(means[left][1] - means[right][1]) > APART
+        and (means[left][0] - means[right][0]) * (means[left][1] - means[right][1]) <= 0
     ]
     shown = ", ".join(f"{_label(policy)} {ours:.2f} and {real:.2f}" for policy, (ours, real) in means.items())
     turned = f"; the other way round: {'; '.join(wrong)}" if wrong else ""
@@ -185,7 +185,7 @@ def _order(name: str, data: dict[str, Any], what: str) -> Claim:
 
 def _larger_windows(points: dict[str, list[Point]]) -> Claim:
     costs = [_means(points[policy], "cost") for policy in WINDOWS]
-    rising = all(one < other for run in zip(*costs, strict=True) for one, other in pairwise(run))
+    rising = all(smaller < larger for run in zip(*costs, strict=True) for smaller, larger in pairwise(run))
     note = ", ".join(f"{_label(p)} {o:.2f} and {m:.2f}" for p, (o, m) in zip(WINDOWS, costs, strict=True))
     return Claim("the larger the window, the higher p99, in both", rising, f"simulated and measured: {note}")
 

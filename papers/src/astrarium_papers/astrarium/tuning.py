@@ -79,11 +79,15 @@ def _rows(data: dict[str, Any]) -> list[Row]:
     rows = []
     for case in data["cases"] + data["beside"]:
         times = {
-            policy: {what: mean(each) for what, each in one.items()} for policy, one in case["found"].items()
+            policy: {what: mean(seconds) for what, seconds in times_of_one.items()}
+            for policy, times_of_one in case["found"].items()
         }
-        told = "; ".join(f"{name} {one['end']:.0f} s, {one['target']:.0f} s" for name, one in times.items())
+        by_policy = "; ".join(
+            f"{name} {times_of_one['end']:.0f} s, {times_of_one['target']:.0f} s"
+            for name, times_of_one in times.items()
+        )
         target = speedup([case], "target", DYNAMIC)
-        note = f"to the target {target:.3f}x. Makespan, time to target: {told}"
+        note = f"to the target {target:.3f}x. Makespan, time to target: {by_policy}"
         what = f"{_called(case)}: makespan, speed-up over {DYNAMIC}"
         rows.append(Row(what, speedup([case], "end", DYNAMIC), unit="x", note=note))
     return rows
@@ -110,8 +114,8 @@ def _never_worse(cases: list[dict[str, Any]], what: str) -> Claim:
 def _faster(cases: list[dict[str, Any]], rival: str, what: str) -> Claim:
     ratio = speedup(cases, what, rival)
     by_search = {case["search"]: speedup(_of(cases, case["search"]), what, rival) for case in cases}
-    told = ", ".join(f"{search} {each:.3f}x" for search, each in by_search.items())
-    return Claim(f"a shorter {CALLED[what]} than {rival} on the mean", ratio > 1, f"{ratio:.3f}x: {told}")
+    note = ", ".join(f"{search} {gain:.3f}x" for search, gain in by_search.items())
+    return Claim(f"a shorter {CALLED[what]} than {rival} on the mean", ratio > 1, f"{ratio:.3f}x: {note}")
 
 
 def _of(cases: list[dict[str, Any]], search: str) -> list[dict[str, Any]]:
@@ -134,11 +138,11 @@ def _side_by_side(cases: list[dict[str, Any]]) -> Claim:
         }
         for what in ("end", "target")
     )
-    told = ", ".join(
+    note = ", ".join(
         f"{policy} {gain:.2f}x (to target {targets[policy]:.2f}x)" for policy, gain in gains.items()
     )
     return Claim(
-        f"{BESIDE} brackets at a time shorten Hyperband under every policy", min(gains.values()) > 1, told
+        f"{BESIDE} brackets at a time shorten Hyperband under every policy", min(gains.values()) > 1, note
     )
 
 

@@ -27,7 +27,7 @@ PLANNED_WITH = 5 * SECOND
 OURS = "Astrarium's planner"
 
 
-class Line(msgspec.Struct, frozen=True):
+class System(msgspec.Struct, frozen=True):
     """A policy with its parameters. *sizes* are batch sizes that the thesis prints where the program's best
     answers tie, by model: another solver may break a tie otherwise."""
 
@@ -40,32 +40,32 @@ class Line(msgspec.Struct, frozen=True):
 
 # Observation 2 of 6.2.1, Figure 6.3: one of three matchings that are equally good.
 WAO_GROUPS = (("alexnet", "resnet50", "vgg19"), ("densenet121", "efficientnet_b7"))
-USHER = Line("Usher", "usher")
-WAO = Line("WAO-Usher", "wao-usher")
-WAO_FREE = Line("WAO-Usher, no shares", "wao-usher", {"groups": WAO_GROUPS}, shares=False)
-WAO_PRINTED = Line("WAO-Usher", "wao-usher", {"groups": WAO_GROUPS})
-AO_PRINTED = Line("AO-MILP", "ao-milp", sizes={"efficientnet_b7": [64], "resnet50": [64]})
-WSM_PRINTED = Line("WSM-MILP", "wsm-milp", sizes={"efficientnet_b7": [64], "densenet121": [32, 64, 128]})
-AO, WSM = (Line(name, name.lower(), {"ties": "solver"}) for name in ("AO-MILP", "WSM-MILP"))
-AO_SMALLER = Line("AO-MILP, smaller batches", "ao-milp")
-WSM_SMALLER = Line("WSM-MILP, smaller batches", "wsm-milp")
-OUR_PLANNER = Line(OURS, PLANNER)
-IGNITER = Line("iGniter", "igniter", {"leftovers": "truncate"})
+USHER = System("Usher", "usher")
+WAO = System("WAO-Usher", "wao-usher")
+WAO_FREE = System("WAO-Usher, no shares", "wao-usher", {"groups": WAO_GROUPS}, shares=False)
+WAO_PRINTED = System("WAO-Usher", "wao-usher", {"groups": WAO_GROUPS})
+AO_PRINTED = System("AO-MILP", "ao-milp", sizes={"efficientnet_b7": [64], "resnet50": [64]})
+WSM_PRINTED = System("WSM-MILP", "wsm-milp", sizes={"efficientnet_b7": [64], "densenet121": [32, 64, 128]})
+AO, WSM = (System(name, name.lower(), {"ties": "solver"}) for name in ("AO-MILP", "WSM-MILP"))
+AO_SMALLER = System("AO-MILP, smaller batches", "ao-milp")
+WSM_SMALLER = System("WSM-MILP, smaller batches", "wsm-milp")
+OUR_PLANNER = System(OURS, PLANNER)
+IGNITER = System("iGniter", "igniter", {"leftovers": "truncate"})
 
 
-def planned(line: Line, problem: Problem, effort: Effort) -> Plan:
+def planned(system: System, problem: Problem, effort: Effort) -> Plan:
     """Every policy is told the targets; `planner` plans with requests at these rates, and hears from a judge
     what becomes of a plan in this cluster."""
-    factory: Any = placement_policies.get(line.policy)
-    parameters = line.parameters | (QUICK_PLANNER if effort.quick and line.policy == PLANNER else {})
+    factory: Any = placement_policies.get(system.policy)
+    parameters = system.parameters | (QUICK_PLANNER if effort.quick and system.policy == PLANNER else {})
     policy = factory(msgspec.convert(parameters, factory.Parameters))
     search = Search()
-    if line.policy == PLANNER:
+    if system.policy == PLANNER:
         arrivals = poisson(problem, PLANNED_WITH, stream(PLANNING_SEED, "planning").random)
         problem = msgspec.structs.replace(problem, requests=arrivals)
         search = Search(judge(problem))
-    plan: Plan = policy.place(_with_sizes(problem, line.sizes), search)
-    if not line.shares:
+    plan: Plan = policy.place(_with_sizes(problem, system.sizes), search)
+    if not system.shares:
         replicas = tuple(msgspec.structs.replace(replica, share=1.0) for replica in plan.replicas)
         plan = msgspec.structs.replace(plan, replicas=replicas)
     check(plan, problem)
@@ -129,9 +129,9 @@ def stands(plan: Plan, problem: Problem) -> list[list[tuple[str, int]]]:
     ]
 
 
-def bar(line: Line, problem: Problem, requests: PlacementRequests, effort: Effort) -> dict[str, Any]:
+def bar(system: System, problem: Problem, requests: PlacementRequests, effort: Effort) -> dict[str, Any]:
     """One bar of a figure, as plain data."""
-    plan = planned(line, problem, effort)
+    plan = planned(system, problem, effort)
     evaluation = travelled(problem, plan, requests)
     return {
         "goodput": goodputs(problem, requests, evaluation),

@@ -47,14 +47,14 @@ def achieved(target: float) -> float:
     return SECOND / (SECOND / target + SUBMITTING)
 
 
-def clients(problem: Problem, each: int, seed: int) -> PlacementRequests:
-    """Return *each* requests of every model after the warm-up, at the rates that clients achieve."""
+def clients(problem: Problem, count: int, seed: int) -> PlacementRequests:
+    """Return *count* requests of every model after the warm-up, at the rates that clients achieve."""
     arrivals: list[tuple[Time, int]] = []
     for model in problem.models:
         draw = stream(seed, "client", model.name).random
         at = 0.0
         counted = 0
-        while counted < each:
+        while counted < count:
             at += SUBMITTING - math.log1p(-draw()) * SECOND / model.rate
             counted += at >= WARMUP
             arrivals.append((round(at), model.index))
@@ -82,13 +82,13 @@ class SharedSms:
     def __init__(self, models: Sequence[PlacedModel]) -> None:
         self._models = {model.index: model for model in models}
         points = (SumPoint(0.0, 1.0), BESIDE, SumPoint(2.0, 2.0), SumPoint(4.0, 4.0))
-        self._line = Sums("sm_utilization", points)
+        self._sums = Sums("sm_utilization", points)
 
     def slowdowns(self, gpu: PlacementGpu, tenants: Sequence[Tenant]) -> tuple[float, ...]:
         busy = [tenant for tenant in tenants if tenant.busy]
-        pace = self._line.at(math.fsum(self._asked(each) for each in busy)) if len(busy) > 1 else 1.0
+        pace = self._sums.at(math.fsum(self._sm_share(tenant) for tenant in busy)) if len(busy) > 1 else 1.0
         return tuple(pace if tenant.busy else 1.0 for tenant in tenants)
 
-    def _asked(self, tenant: Tenant) -> float:
+    def _sm_share(self, tenant: Tenant) -> float:
         used = demand_at(self._models[tenant.model], tenant.batch).sm_utilization
         return min(1.0 if used is None else used, tenant.share)

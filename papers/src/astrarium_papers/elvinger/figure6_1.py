@@ -24,7 +24,7 @@ TITLE = "Goodput of five vision models on one to six V100s (section 6.2.1, Figur
 RATE = 500
 SLO = 200 * MILLISECOND
 REQUESTS = 4000
-LINES = (
+SYSTEMS = (
     _lines.USHER,
     _lines.WAO_PRINTED,
     _lines.AO_PRINTED,
@@ -47,15 +47,15 @@ _BEYOND = "we take time to grow as a share falls below the SMs in use; on the V1
 
 def run(effort: Effort) -> Findings:
     counts = effort.pick((2, 3, 4, 5, 6), (1, 2, 3, 4, 5, 6))
-    data: dict[str, Any] = {"gpus": list(counts), "bars": {line.label: {} for line in LINES}}
+    data: dict[str, Any] = {"gpus": list(counts), "bars": {system.label: {} for system in SYSTEMS}}
     for gpus in counts:
         effort.say(gpus_in_words(gpus))
-        asked = problem(VISION, RATE, SLO, gpus)
-        requests = clients(asked, effort.pick(1500, REQUESTS), JUDGING_SEED)
-        data["ideal"] = _lines.submitted(asked, requests)
-        for line in LINES:
-            data["bars"][line.label][str(gpus)] = bar(line, asked, requests, effort)
-    data["no_shares"] = bar(_lines.WAO_FREE, asked, requests, effort)  # on all of them
+        posed = problem(VISION, RATE, SLO, gpus)
+        requests = clients(posed, effort.pick(1500, REQUESTS), JUDGING_SEED)
+        data["ideal"] = _lines.submitted(posed, requests)
+        for system in SYSTEMS:
+            data["bars"][system.label][str(gpus)] = bar(system, posed, requests, effort)
+    data["no_shares"] = bar(_lines.WAO_FREE, posed, requests, effort)  # on all of them
     return Findings(_rows(data), _claims(data), data)
 
 
@@ -89,7 +89,7 @@ def _resnet(label: str, gpus: str, bars: dict[str, Any], paper: float, note: str
 
 def _claims(data: dict[str, Any]) -> list[Claim]:
     totals = {
-        label: {int(gpus): total(each) for gpus, each in by_gpus.items()}
+        label: {int(gpus): total(bar) for gpus, bar in by_gpus.items()}
         for label, by_gpus in data["bars"].items()
     }
     ideal = sum(data["ideal"].values())
@@ -122,12 +122,12 @@ def _usher(data: dict[str, Any], totals: Totals, ideal: float) -> list[Claim]:
         Claim(
             "WAO-Usher stagnates: from three GPUs on nothing changes, and it stays far from the ideal",
             len({round(wao[gpus]) for gpus in (3, 4, 5, 6)}) == 1 and wao[6] < 0.5 * ideal,
-            _told(wao),
+            _listed(wao),
         ),
         Claim(
             "no further GPU brings WAO-Usher a significant improvement",
             max(wao.values()) < 1.1 * wao[min(wao)],
-            f"{_told(wao)}: on the third there is room for a smaller batch beside DenseNet121, which then "
+            f"{_listed(wao)}: on the third there is room for a smaller batch beside DenseNet121, which then "
             "keeps up; what models cost each other on a V100 was more than we take it to be",
         ),
         Claim(
@@ -195,12 +195,12 @@ def _others(totals: Totals, ideal: float) -> list[Claim]:
         Claim(
             "not in the thesis: Astrarium's planner serves all on four GPUs, where Usher takes six",
             ours[4] > NEAR * ideal and totals["Usher"][5] < NEAR * ideal,
-            _told(ours),
+            _listed(ours),
         ),
     ]
 
 
-def _told(goodputs: dict[int, float]) -> str:
+def _listed(goodputs: dict[int, float]) -> str:
     return ", ".join(f"{gpus}: {goodput:.0f} r/s" for gpus, goodput in sorted(goodputs.items()))
 
 

@@ -32,7 +32,7 @@ TITLE = "Goodput of vision and language models on one to eight V100s (section 6.
 RATE = 300
 SLO = 300 * MILLISECOND
 REQUESTS = 2400
-LINES = (_lines.USHER, _lines.WAO, _lines.WSM_SMALLER, _lines.IGNITER, _lines.OUR_PLANNER)
+SYSTEMS = (_lines.USHER, _lines.WAO, _lines.WSM_SMALLER, _lines.IGNITER, _lines.OUR_PLANNER)
 LABELS = {"WSM-MILP, smaller batches": "WSM-MILP"}  # no tie changes a replica of bert or gpt2 here
 LANGUAGE = ("bert", "gpt2")
 NEAR = 0.95  # of the ideal
@@ -42,29 +42,29 @@ _PROFILES = "the thesis's coefficients are not printed: time in inverse proporti
 
 def run(effort: Effort) -> Findings:
     counts = effort.pick((1, 4, 5, 6, 7, 8), (1, 2, 3, 4, 5, 6, 7, 8))
-    data: dict[str, Any] = {"gpus": list(counts), "bars": {_label(line): {} for line in LINES}}
+    data: dict[str, Any] = {"gpus": list(counts), "bars": {_label(system): {} for system in SYSTEMS}}
     for gpus in counts:
         effort.say(gpus_in_words(gpus))
-        asked = problem(MIXED, RATE, SLO, gpus)
-        requests = clients(asked, effort.pick(1500, REQUESTS), JUDGING_SEED)
-        data["ideal"] = _lines.submitted(asked, requests)
-        for line in LINES:
-            data["bars"][_label(line)][str(gpus)] = bar(line, asked, requests, effort)
+        posed = problem(MIXED, RATE, SLO, gpus)
+        requests = clients(posed, effort.pick(1500, REQUESTS), JUDGING_SEED)
+        data["ideal"] = _lines.submitted(posed, requests)
+        for system in SYSTEMS:
+            data["bars"][_label(system)][str(gpus)] = bar(system, posed, requests, effort)
     data["queues_ms"] = {str(gpus): _queues(gpus, effort) for gpus in (5, 6, 7)}
     return Findings(_rows(data), _claims(data), data)
 
 
-def _label(line: _lines.Line) -> str:
-    return LABELS.get(line.label, line.label)
+def _label(system: _lines.System) -> str:
+    return LABELS.get(system.label, system.label)
 
 
 def _queues(gpus: int, effort: Effort) -> dict[str, float]:
     """Figure 6.13: the 95th percentile in the worker's queue under WSM-MILP."""
-    asked = problem(MIXED, RATE, SLO, gpus)
-    requests = clients(asked, effort.pick(1500, REQUESTS), JUDGING_SEED)
-    evaluation = travelled(asked, planned(_lines.WSM_SMALLER, asked, effort), requests)
+    posed = problem(MIXED, RATE, SLO, gpus)
+    requests = clients(posed, effort.pick(1500, REQUESTS), JUDGING_SEED)
+    evaluation = travelled(posed, planned(_lines.WSM_SMALLER, posed, effort), requests)
     stages = {name: evaluation.of(name).stages for name in LANGUAGE}
-    return {name: each["queue"].p95 / MILLISECOND for name, each in stages.items() if each}
+    return {name: stage["queue"].p95 / MILLISECOND for name, stage in stages.items() if stage}
 
 
 def _rows(data: dict[str, Any]) -> list[Row]:
@@ -94,7 +94,7 @@ def _claims(data: dict[str, Any]) -> list[Claim]:
     bars = data["bars"]
     ideal = sum(data["ideal"].values())
     totals = {
-        label: {int(gpus): total(each) for gpus, each in by_gpus.items()} for label, by_gpus in bars.items()
+        label: {int(gpus): total(bar) for gpus, bar in by_gpus.items()} for label, by_gpus in bars.items()
     }
     usher, wao, wsm, igniter = (totals[label] for label in ("Usher", "WAO-Usher", "WSM-MILP", "iGniter"))
     five = bars["WSM-MILP"]["5"]
@@ -129,8 +129,8 @@ def _claims(data: dict[str, Any]) -> list[Claim]:
             queues["6"]["gpt2"] < 0.1 * queues["5"]["gpt2"]
             and queues["7"]["bert"] < 0.1 * queues["6"]["bert"],
             "; ".join(
-                f"{gpus} GPUs: bert {each['bert']:.0f} ms, gpt2 {each['gpt2']:.0f} ms"
-                for gpus, each in queues.items()
+                f"{gpus} GPUs: bert {by_model['bert']:.0f} ms, gpt2 {by_model['gpt2']:.0f} ms"
+                for gpus, by_model in queues.items()
             ),
         ),
         Claim(

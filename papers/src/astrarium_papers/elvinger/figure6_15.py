@@ -23,7 +23,7 @@ TITLE = "Goodput against load and SLO on four V100s (section 6.3, Figure 6.15)"
 GPUS = 4
 SLOS_MS = (150, 250, 350)
 LOADS = (1000, 2000, 3000, 4000, 5000)
-LINES = (_lines.USHER, _lines.WAO, _lines.AO, _lines.WSM, _lines.IGNITER, _lines.OUR_PLANNER)
+SYSTEMS = (_lines.USHER, _lines.WAO, _lines.AO, _lines.WSM, _lines.IGNITER, _lines.OUR_PLANNER)
 IGNITER_GPUS = (2, 3, 8, 8, 8)  # printed for 350 ms
 # At 250 ms, by policy, load and model: replicas, and their batch where the text has one.
 PRINTED: dict[tuple[str, str, str], tuple[int, int | None]] = {
@@ -43,7 +43,7 @@ PRINTED: dict[tuple[str, str, str], tuple[int, int | None]] = {
 TIED = {("WSM-MILP", "3000", "vgg19"), ("AO-MILP", "3000", "densenet121"), ("AO-MILP", "5000", "densenet121")}
 PLENTY = 16
 REQUESTS = 4000  # of each model
-DENSENET_64 = _lines.Line("AO-MILP", "ao-milp", sizes={"densenet121": [64]})
+DENSENET_64 = _lines.System("AO-MILP", "ao-milp", sizes={"densenet121": [64]})
 _KEEPS_UP = (
     "clients achieve 642 of 800 r/s, which is what VGG19 at 128 can do, so that it hardly falls behind"
 )
@@ -57,30 +57,30 @@ def run(effort: Effort) -> Findings:
     loads = effort.pick(LOADS[2:], LOADS)
     data: dict[str, Any] = {"loads": list(loads), "bars": {}, "ideal": {}}
     for slo in slos:
-        data["bars"][str(slo)] = {line.label: {} for line in LINES}
+        data["bars"][str(slo)] = {system.label: {} for system in SYSTEMS}
         for load in loads:
             effort.say(f"{slo} ms, {load} r/s")
-            asked = _asked(load, slo)
-            requests = clients(asked, effort.pick(1500, REQUESTS), JUDGING_SEED)
-            data["ideal"][str(load)] = _lines.submitted(asked, requests)
-            for line in LINES:
-                data["bars"][str(slo)][line.label][str(load)] = bar(line, asked, requests, effort)
+            posed = _posed(load, slo)
+            requests = clients(posed, effort.pick(1500, REQUESTS), JUDGING_SEED)
+            data["ideal"][str(load)] = _lines.submitted(posed, requests)
+            for system in SYSTEMS:
+                data["bars"][str(slo)][system.label][str(load)] = bar(system, posed, requests, effort)
     data["densenet_batches"] = {str(load): _densenet(load, effort) for load in (3000, 5000)}
     data["igniter_gpus"] = [
-        len(planned(_lines.IGNITER, _asked(load, 350, PLENTY), effort).gpus()) for load in LOADS
+        len(planned(_lines.IGNITER, _posed(load, 350, PLENTY), effort).gpus()) for load in LOADS
     ]
     return Findings(_rows(data), _claims(data), data)
 
 
-def _asked(load: int, slo_ms: int, gpus: int = GPUS) -> Problem:
+def _posed(load: int, slo_ms: int, gpus: int = GPUS) -> Problem:
     return problem(VISION, load / len(VISION), slo_ms * MILLISECOND, gpus)
 
 
 def _densenet(load: int, effort: Effort) -> float:
     """Figure 6.19: how large batches of DenseNet121 get when 64 are wanted."""
-    asked = _asked(load, 250)
-    plan = planned(DENSENET_64, asked, effort)
-    evaluation = travelled(asked, plan, clients(asked, effort.pick(1500, REQUESTS), JUDGING_SEED))
+    posed = _posed(load, 250)
+    plan = planned(DENSENET_64, posed, effort)
+    evaluation = travelled(posed, plan, clients(posed, effort.pick(1500, REQUESTS), JUDGING_SEED))
     return evaluation.of("densenet121").mean_batch or 0.0
 
 
@@ -93,8 +93,8 @@ def _rows(data: dict[str, Any]) -> list[Row]:
         Row(f"iGniter, 350 ms, {load} r/s: GPUs for the whole load", ours, paper, tolerance=0, note=_PROFILES)
         for load, ours, paper in zip(LOADS, data["igniter_gpus"], IGNITER_GPUS, strict=True)
     ]
-    for slo, lines in data["bars"].items():
-        for label, by_load in lines.items():
+    for slo, by_label in data["bars"].items():
+        for label, by_load in by_label.items():
             for load, there in by_load.items():
                 ideal = sum(data["ideal"][load].values())
                 rows.append(Row(f"{label}, {slo} ms, {load} r/s: goodput of the ideal", total(there) / ideal))
@@ -114,15 +114,15 @@ def _placed(bars: dict[str, Any], label: str, load: str, model: str, printed: tu
 def _claims(data: dict[str, Any]) -> list[Claim]:
     totals = {
         slo: {
-            label: {int(load): total(each) for load, each in by_load.items()}
-            for label, by_load in lines.items()
+            label: {int(load): total(bar) for load, bar in by_load.items()}
+            for label, by_load in by_label.items()
         }
-        for slo, lines in data["bars"].items()
+        for slo, by_label in data["bars"].items()
     }
     batches = data["densenet_batches"]
     return [
-        *(_dip(slo, lines["WSM-MILP"]) for slo, lines in totals.items()),
-        *(_ao(slo, lines["AO-MILP"]) for slo, lines in totals.items()),
+        *(_dip(slo, by_label["WSM-MILP"]) for slo, by_label in totals.items()),
+        *(_ao(slo, by_label["AO-MILP"]) for slo, by_label in totals.items()),
         _beyond(data, totals),
         _ours(totals),
         Claim(
@@ -134,25 +134,25 @@ def _claims(data: dict[str, Any]) -> list[Claim]:
 
 
 def _dip(slo: str, goodput: dict[int, float]) -> Claim:
-    told = ", ".join(f"{load}: {goodput[load]:.0f} r/s" for load in (3000, 4000, 5000))
+    note = ", ".join(f"{load}: {goodput[load]:.0f} r/s" for load in (3000, 4000, 5000))
     holds = goodput[4000] < goodput[3000] and goodput[5000] > goodput[4000]
     what = f"{slo} ms: WSM-MILP's goodput falls from 3000 to 4000 r/s and rises again to 5000"
-    return Claim(what, holds, told if holds else f"{told}; {_KEEPS_UP}")
+    return Claim(what, holds, note if holds else f"{note}; {_KEEPS_UP}")
 
 
 def _ao(slo: str, goodput: dict[int, float]) -> Claim:
-    told = ", ".join(f"{load}: {goodput[load]:.0f} r/s" for load in sorted(goodput))
+    note = ", ".join(f"{load}: {goodput[load]:.0f} r/s" for load in sorted(goodput))
     rises = goodput[5000] > goodput[3000]
     if slo == "150":
         what = "150 ms: AO-MILP's goodput does not rise with the load beyond 3000 r/s"
-        return Claim(what, not rises, f"{told}; {_TIES}" if rises else told)
-    return Claim(f"{slo} ms: AO-MILP's goodput still rises from 3000 to 5000 r/s", rises, told)
+        return Claim(what, not rises, f"{note}; {_TIES}" if rises else note)
+    return Claim(f"{slo} ms: AO-MILP's goodput still rises from 3000 to 5000 r/s", rises, note)
 
 
 def _beyond(data: dict[str, Any], totals: dict[str, dict[str, dict[int, float]]]) -> Claim:
     parts = [
-        lines[label][load] / sum(data["ideal"][str(load)].values())
-        for lines in totals.values()
+        by_label[label][load] / sum(data["ideal"][str(load)].values())
+        for by_label in totals.values()
         for label in ("WAO-Usher", "WSM-MILP", "iGniter")
         for load in (4000, 5000)
     ]
@@ -166,24 +166,24 @@ def _beyond(data: dict[str, Any], totals: dict[str, dict[str, dict[int, float]]]
 def _ours(totals: dict[str, dict[str, dict[int, float]]]) -> Claim:
     behind = []
     cases = 0
-    for slo, lines in totals.items():
-        for load, ours in lines[_lines.OURS].items():
-            best = max((line.label for line in LINES), key=lambda label: lines[label][load])
+    for slo, by_label in totals.items():
+        for load, ours in by_label[_lines.OURS].items():
+            best = max((system.label for system in SYSTEMS), key=lambda label: by_label[label][load])
             cases += 1
-            if ours < 0.99 * lines[best][load]:
-                behind.append(f"{slo} ms, {load} r/s: {ours:.0f} to {lines[best][load]:.0f} r/s ({best})")
+            if ours < 0.99 * by_label[best][load]:
+                behind.append(f"{slo} ms, {load} r/s: {ours:.0f} to {by_label[best][load]:.0f} r/s ({best})")
     what = "not in the thesis: nobody is ahead of Astrarium's planner, which is told the targets as well"
     return Claim(what, not behind, "; ".join([f"behind in {len(behind)} of {cases} cases", *behind]))
 
 
 def draw(data: dict[str, Any], path: Path) -> None:
     figure, axes = axes_column(len(data["bars"]), width=11, height=3.2)
-    for axis, (slo, lines) in zip(axes, data["bars"].items(), strict=True):
+    for axis, (slo, by_label) in zip(axes, data["bars"].items(), strict=True):
         groups = [
             (
                 f"{load} r/s",
                 [
-                    *((label, by_load[str(load)]["goodput"]) for label, by_load in lines.items()),
+                    *((label, by_load[str(load)]["goodput"]) for label, by_load in by_label.items()),
                     ("ideal", data["ideal"][str(load)]),
                 ],
             )

@@ -19,7 +19,15 @@ from astrarium.placement.evaluation import TimeSpread, stage_report, walked
 from astrarium.placement.path import Journeys
 from astrarium.placement.problem import PlacementRequests, Problem
 from astrarium_papers.drawing import axes_row, save
-from astrarium_papers.elvinger._lines import AO_PRINTED, JUDGING_SEED, USHER, VISION, Line, planned, travelled
+from astrarium_papers.elvinger._lines import (
+    AO_PRINTED,
+    JUDGING_SEED,
+    USHER,
+    VISION,
+    System,
+    planned,
+    travelled,
+)
 from astrarium_papers.elvinger._v100 import problem
 from astrarium_papers.elvinger._world import WARMUP, SharedSms, clients, path
 from astrarium_papers.findings import Claim, Effort, Findings, Row
@@ -39,26 +47,26 @@ _RATE = "what a client submits, as put in: ResNet50's 433.34 stands for all; her
 
 
 def run(effort: Effort) -> Findings:
-    asked = problem(VISION, RATE, SLO, GPUS)
-    requests = clients(asked, REQUESTS, JUDGING_SEED)
-    data = {line.label: _measured(line, asked, requests, effort) for line in (USHER, AO_PRINTED)}
+    posed = problem(VISION, RATE, SLO, GPUS)
+    requests = clients(posed, REQUESTS, JUDGING_SEED)
+    data = {system.label: _measured(system, posed, requests, effort) for system in (USHER, AO_PRINTED)}
     return Findings(_rows(data), _claims(data), data)
 
 
-def _measured(line: Line, asked: Problem, requests: PlacementRequests, effort: Effort) -> dict[str, Any]:
-    effort.say(line.label)
-    plan = planned(line, asked, effort)
-    journeys = walked(asked, plan, requests, SharedSms(asked.models), path=path(asked))
+def _measured(system: System, posed: Problem, requests: PlacementRequests, effort: Effort) -> dict[str, Any]:
+    effort.say(system.label)
+    plan = planned(system, posed, effort)
+    journeys = walked(posed, plan, requests, SharedSms(posed.models), path=path(posed))
     ours = (journeys.model == VISION.index(MODEL)) & (journeys.asked >= WARMUP)
-    summary = travelled(asked, plan, requests)
+    summary = travelled(posed, plan, requests)
     limit = max(replica.batch for replica in plan.of_model(VISION.index(MODEL)))
     latency = np.sort(journeys.latency[ours])
     seconds = int(journeys.answered[ours].max() - WARMUP) / SECOND
     return {
         "segments_ms": {name: _percentiles(times[ours]) for name, times in segments(journeys).items()},
         "stages_ms": [
-            [line.model, line.stage, line.part, *(_ms(at) for at in (line.p50, line.p95, line.p99))]
-            for line in stage_report(summary)
+            [stage.model, stage.stage, stage.part, *(_ms(at) for at in (stage.p50, stage.p95, stage.p99))]
+            for stage in stage_report(summary)
         ],
         "in_time": summary.of(MODEL).attainment,
         "goodput": summary.of(MODEL).in_time / seconds,
@@ -116,9 +124,9 @@ def _claims(data: dict[str, Any]) -> list[Claim]:
     )
     parts = {label: data[label]["in_time"] for label in GOODPUT}
     thirds = [(usher[segment], ao[segment]) for segment in SEGMENTS[:3]]
-    told = "; ".join(
-        f"{name}: {one:.1f} and {other:.1f} ms"
-        for name, (one, other) in zip(SEGMENTS[:3], thirds, strict=True)
+    note = "; ".join(
+        f"{name}: {first:.1f} and {last:.1f} ms"
+        for name, (first, last) in zip(SEGMENTS[:3], thirds, strict=True)
     )
     sizes = [size for _, size in data["AO-MILP"]["batches"]]
     full = sum(size == data["AO-MILP"]["limit"] for size in sizes) / len(sizes)
@@ -127,17 +135,17 @@ def _claims(data: dict[str, Any]) -> list[Claim]:
         Claim(
             "AO-MILP's requests are longer on the way from router to node, and at the worker (p95)",
             ao["router to node"] > 2 * usher["router to node"] and ao["worker"] > 2 * usher["worker"],
-            told,
+            note,
         ),
         Claim(
             "Usher's requests are delayed mainly in the worker's queue (p95)",
             usher["node to worker"] > max(usher["router to node"], usher["worker"]),
-            f"{told}; {_FASTER}",
+            f"{note}; {_FASTER}",
         ),
         Claim(
             "Usher's requests wait longer in the worker's queue than AO-MILP's, which hardly wait (p95)",
             usher["node to worker"] > ao["node to worker"] and ao["node to worker"] < 0.05 * ao["end to end"],
-            told,
+            note,
         ),
         Claim(
             "AO-MILP's batches seldom reach 64: MAX_WAIT_TIME ends them",
@@ -147,7 +155,7 @@ def _claims(data: dict[str, Any]) -> list[Claim]:
         Claim(
             "both placements have the same throughput",
             abs(throughputs[0] / throughputs[1] - 1) < 0.05,
-            " and ".join(f"{each:.1f} r/s" for each in throughputs),
+            " and ".join(f"{rate:.1f} r/s" for rate in throughputs),
         ),
         Claim(
             "but AO-MILP loses many requests to the SLO that Usher does not",

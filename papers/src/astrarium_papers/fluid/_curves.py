@@ -50,7 +50,7 @@ def _curve(records: list[TuningRecord], until: float) -> list[tuple[float, float
 
 def _best(record: TuningRecord, at: float) -> float:
     """Return the best value so far; what a guess would have, before any trial has ended."""
-    known = [each.value for each in record.best if each.at <= at * SECOND]
+    known = [point.value for point in record.best if point.at <= at * SECOND]
     return known[-1] if known else CIFAR.start
 
 
@@ -61,14 +61,14 @@ def mean_times(data: dict[str, Any], policy: str) -> dict[int, float]:
 def rows(data: dict[str, Any]) -> list[Row]:
     table = []
     for policy, by_gpus in data.items():
-        for gpus, each in by_gpus.items():
-            time = over(each["times"])
+        for gpus, numbers in by_gpus.items():
+            time = over(numbers["times"])
             what = f"{gpus} GPUs, {NAMES[policy]}: time to 90 %"
             table.append(Row(what, time.mean, None, "s", note=f"{time}; {NO_NUMBER}"))
     return table
 
 
-def told(times: Mapping[int, float]) -> str:
+def gpus_and_seconds(times: Mapping[int, float]) -> str:
     return ", ".join(f"{gpus} GPUs {time:.0f} s" for gpus, time in times.items())
 
 

@@ -44,10 +44,11 @@ class Spread(NamedTuple):
     most: float
 
     def __str__(self) -> str:
-        return f"{_told(self.least)} to {_told(self.most)} over the seeds, deviation {_told(self.deviation)}"
+        least, most, deviation = map(_rounded, (self.least, self.most, self.deviation))
+        return f"{least} to {most} over the seeds, deviation {deviation}"
 
 
-def _told(value: float) -> str:
+def _rounded(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 

@@ -31,18 +31,18 @@ def _settings(gpus: int, policy: str) -> Mapping[str, Any]:
 
 def _claims(data: dict[str, Any]) -> list[Claim]:
     alone, fluid = (_curves.mean_times(data, policy) for policy in (ALONE, DYNAMIC))
-    told = f"without Fluid: {_curves.told(alone)}; with: {_curves.told(fluid)}"
+    note = f"without Fluid: {_curves.gpus_and_seconds(alone)}; with: {_curves.gpus_and_seconds(fluid)}"
     return [
         Claim(
             "without Fluid, 8 workers are best",
             min(alone, key=lambda gpus: alone[gpus]) == CONCURRENCY,
-            f"{told}. Values here do not depend on how many train at a time: more workers find more",
+            f"{note}. Values here do not depend on how many train at a time: more workers find more",
         ),
         Claim(
             "with Fluid, 4 GPUs do about as well as 8 without",
             fluid[4] < SIMILAR * alone[8],
-            f"{told}. Packed, 8 trials on 4 GPUs are at most 1.7 times as much as 4: less than 8 on 8",
+            f"{note}. Packed, 8 trials on 4 GPUs are at most 1.7 times as much as 4: less than 8 on 8",
         ),
-        Claim("with Fluid, 4 GPUs do better than 4 without", fluid[4] < alone[4], told),
-        Claim("with Fluid, more GPUs do better than 8 without", fluid[16] < alone[8], told),
+        Claim("with Fluid, 4 GPUs do better than 4 without", fluid[4] < alone[4], note),
+        Claim("with Fluid, more GPUs do better than 8 without", fluid[16] < alone[8], note),
     ]

@@ -50,17 +50,17 @@ def _claims(data: dict[str, Any]) -> list[Claim]:
         Claim(
             "packing gains more with larger groups",
             all(means[-1] > means[0] for means in packing.values()),
-            _told(packing),
+            _listed(packing),
         ),
         Claim(
             "scaling gains more with smaller groups",
             all(means[0] > means[-1] for means in scaling.values()),
-            _told(scaling),
+            _listed(scaling),
         ),
         Claim(
             "scaling gains most where the model scales best",
             wlm[0] > max(others),
-            _told(scaling),
+            _listed(scaling),
             given=True,
         ),
     ]
@@ -70,7 +70,7 @@ def _means(counts: dict[str, Any]) -> list[float]:
     return [gained[0] for gained in counts.values()]
 
 
-def _told(gains: dict[str, list[float]]) -> str:
+def _listed(gains: dict[str, list[float]]) -> str:
     return "; ".join(
         f"{name} " + ", ".join(f"{mean:.2f}x" for mean in means) for name, means in gains.items()
     )

@@ -52,13 +52,15 @@ def _note(name: str, gained: tuple[float, ...]) -> str:
 
 def _claims(data: dict[str, Any]) -> list[Claim]:
     means = {task: [gained[0] for gained in gains.values()] for task, gains in data.items()}
-    told = "; ".join(f"{task} " + ", ".join(f"{mean:.2f}x" for mean in each) for task, each in means.items())
+    note = "; ".join(
+        f"{task} " + ", ".join(f"{mean:.2f}x" for mean in gains) for task, gains in means.items()
+    )
     return [
-        Claim("Fluid is faster whatever the variance", min(map(min, means.values())) > 1, told),
+        Claim("Fluid is faster whatever the variance", min(map(min, means.values())) > 1, note),
         Claim(
             "it gains most where the variance is large",
-            all(each[-1] == max(each) for each in means.values()),
-            f"{told}. Where they are alike, the ninth has to wait for all others without Fluid",
+            all(gains[-1] == max(gains) for gains in means.values()),
+            f"{note}. Where they are alike, the ninth has to wait for all others without Fluid",
         ),
     ]
 

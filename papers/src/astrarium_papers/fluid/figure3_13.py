@@ -76,7 +76,7 @@ def _rows(data: dict[str, Any]) -> list[Row]:
     for name, by_gpus in data["scaling"].items():
         for gpus, gained in by_gpus.items():
             most = most_spread(
-                usual(next(each for each in TASKS.values() if SHORT[each.name] == name)), int(gpus)
+                usual(next(task for task in TASKS.values() if SHORT[task.name] == name)), int(gpus)
             )
             note = f"at most {most} GPUs for one; {NO_NUMBER}"
             rows.append(Row(f"3 trials on {gpus} GPUs, {name}: speed-up", gained[0], None, "x", note=note))
@@ -85,11 +85,15 @@ def _rows(data: dict[str, Any]) -> list[Row]:
 
 def _claims(data: dict[str, Any]) -> list[Claim]:
     small = [
-        each[times]["gained"][0] for each in data["packing"][READINGS[0]].values() for times in ("1.5", "2")
+        by_times[times]["gained"][0]
+        for by_times in data["packing"][READINGS[0]].values()
+        for times in ("1.5", "2")
     ]
-    most = [each["10"]["most"] for names in data["packing"].values() for each in names.values()]
+    most = [by_times["10"]["most"] for names in data["packing"].values() for by_times in names.values()]
     means = {name: [gained[0] for gained in by_gpus.values()] for name, by_gpus in data["scaling"].items()}
-    told = "; ".join(f"{name} " + ", ".join(f"{mean:.2f}x" for mean in each) for name, each in means.items())
+    note = "; ".join(
+        f"{name} " + ", ".join(f"{mean:.2f}x" for mean in gains) for name, gains in means.items()
+    )
     flat = [means[name][2] / means[name][1] for name in ("CIFAR-10", "DCGAN")]
     return [
         Claim(
@@ -98,17 +102,17 @@ def _claims(data: dict[str, Any]) -> list[Claim]:
             f"{min(small):.2f} to {max(small):.2f}x",
         ),
         Claim("with 10 times, nobody is packed", max(most) == 1, f"at most {max(most)} on a GPU"),
-        Claim("from 4 to 8 GPUs all tasks gain", all(e[1] > SIZABLE * e[0] for e in means.values()), told),
+        Claim("from 4 to 8 GPUs all tasks gain", all(e[1] > SIZABLE * e[0] for e in means.values()), note),
         Claim(
             "from 8 to 16 CIFAR-10 and DCGAN hardly do",
             max(flat) < SIZABLE,
-            f"{told}. Each of 3 trials uses 3 GPUs at most: 9 of 16",
+            f"{note}. Each of 3 trials uses 3 GPUs at most: 9 of 16",
             given=True,
         ),
         Claim(
             "from 8 to 16 the language model does",
             means["WLM"][2] > SIZABLE * means["WLM"][1],
-            told,
+            note,
             given=True,
         ),
     ]

@@ -26,7 +26,7 @@ IDEAL = sum(TIMES) / GPUS
 
 def run(effort: Effort) -> Findings:
     played = {policy: _played(policy) for policy in (ALONE, STATIC, DYNAMIC)}
-    ends = {policy: each[0] for policy, each in played.items()}
+    ends = {policy: result[0] for policy, result in played.items()}
     first = [next(bar["gpus"] for bar in played[STATIC][1] if bar["trial"] == n) for n in range(len(TIMES))]
     rows = [
         Row(f"GPUs of trial {number + 1}, of {TIMES[number]} s", width, WIDTHS[number], tolerance=0.0)
@@ -35,13 +35,13 @@ def run(effort: Effort) -> Findings:
     rows += [
         Row(f"makespan, {NAMES[policy]}", end, None, "s", note=_note(policy)) for policy, end in ends.items()
     ]
-    data = {"bars": {policy: each[1] for policy, each in played.items()}, "ends": ends}
-    told = f"{ends[STATIC]:g} s where {IDEAL:g} s of work are on each GPU"
+    data = {"bars": {policy: result[1] for policy, result in played.items()}, "ends": ends}
+    note = f"{ends[STATIC]:g} s where {IDEAL:g} s of work are on each GPU"
     return Findings(
         rows,
         [
-            Claim("Fluid ends long before the default", ends[STATIC] < ends[ALONE] / 2, told),
-            Claim("Fluid comes close to the optimum", ends[STATIC] <= 1.25 * IDEAL, told),
+            Claim("Fluid ends long before the default", ends[STATIC] < ends[ALONE] / 2, note),
+            Claim("Fluid comes close to the optimum", ends[STATIC] <= 1.25 * IDEAL, note),
         ],
         data,
     )

@@ -26,11 +26,11 @@ def run(effort: Effort) -> Findings:
         settings = {**SETTINGS[search], **effort.pick({"iterations": 27}, {})}
         for policy in (ALONE, DYNAMIC):
             record = searched(CIFAR, search, policy, FIRST_SEED, settings)
-            data.setdefault(search, {})[policy] = _told(record)
+            data.setdefault(search, {})[policy] = _facts(record)
     return Findings(_rows(data), _claims(data), data)
 
 
-def _told(record: TuningRecord) -> dict[str, Any]:
+def _facts(record: TuningRecord) -> dict[str, Any]:
     windows = record.windows(max(1, round(record.end / WINDOW)))
     held = list(windows.values())
     empty = sum(part < 0.01 for row in held for part in row) / sum(map(len, held))
@@ -58,23 +58,23 @@ def _claims(data: dict[str, Any]) -> list[Claim]:
         search: [by_policy[policy]["empty"] for policy in (ALONE, DYNAMIC)]
         for search, by_policy in data.items()
     }
-    told = ", ".join(f"{search} {before:.0f} to {after:.0f} %" for search, (before, after) in empty.items())
+    note = ", ".join(f"{search} {before:.0f} to {after:.0f} %" for search, (before, after) in empty.items())
     synchronous = min(empty["hyperband"][0], empty["sync-bohb"][0])
     return [
         Claim(
             "without Fluid, GPUs of synchronous algorithms are often empty",
             synchronous > 25,
-            f"empty windows without and with: {told}",
+            f"empty windows without and with: {note}",
         ),
         Claim(
             "asynchronous ones leave fewer empty",
             max(empty["asha"][0], empty["bohb"][0]) < synchronous,
-            f"empty windows without and with: {told}",
+            f"empty windows without and with: {note}",
         ),
         Claim(
             "with Fluid, fewer are empty under every algorithm",
             all(after < before for before, after in empty.values()),
-            f"empty windows without and with: {told}",
+            f"empty windows without and with: {note}",
         ),
     ]
 

@@ -90,9 +90,9 @@ def _by_seed(by_policy: dict[str, Any]) -> str:
     alone = by_policy[ALONE]["times"]
     fluid = by_policy[DYNAMIC]["times"]
     slower = sum(after > before for before, after in zip(alone, fluid, strict=True))
-    each = speedups(alone, fluid)
+    spread = speedups(alone, fluid)
     return (
-        f"seed by seed {each.mean:.2f} on the mean, {each.least:.2f} to {each.most:.2f}; "
+        f"seed by seed {spread.mean:.2f} on the mean, {spread.least:.2f} to {spread.most:.2f}; "
         f"{slower} of {len(alone)} seeds slower"
     )
 
@@ -138,9 +138,9 @@ def _claims(data: dict[str, Any]) -> list[Claim]:
         for search, tasks in data.items()
     }
     static = {SHORT[name]: _gained(by_policy, STATIC) for name, by_policy in data["pbt"].items()}
-    means = {search: over(each.values()).mean for search, each in gains.items()}
-    told = ", ".join(f"{search} {value:.2f}x" for search, value in means.items())
-    least = min(value for each in gains.values() for value in each.values())
+    means = {search: over(by_task.values()).mean for search, by_task in gains.items()}
+    note = ", ".join(f"{search} {value:.2f}x" for search, value in means.items())
+    least = min(value for by_task in gains.values() for value in by_task.values())
     return [
         Claim(
             "no algorithm is slower with Fluid on any task, on the mean",
@@ -150,9 +150,9 @@ def _claims(data: dict[str, Any]) -> list[Claim]:
         Claim(
             "synchronous algorithms gain more than BOHB, their asynchronous form",
             min(means["hyperband"], means["sync-bohb"]) > means["bohb"],
-            told,
+            note,
         ),
-        Claim("PBT gains least of the synchronous ones", means["pbt"] < means["hyperband"], told),
+        Claim("PBT gains least of the synchronous ones", means["pbt"] < means["hyperband"], note),
         Claim(
             "ours: StaticFluid as printed slows PBT down",
             max(static.values()) < 1.0,
@@ -169,8 +169,8 @@ def draw(data: dict[str, Any], path: Path) -> None:
         for place, policy in enumerate(POLICIES):
             values = [over(tasks[name][policy]["times"]) for tasks in data.values()]
             at = [number + 0.27 * (place - 1) for number in range(len(values))]
-            means = [each.mean for each in values]
-            deviations = [each.deviation for each in values]
+            means = [value.mean for value in values]
+            deviations = [value.deviation for value in values]
             axis.bar(at, means, 0.25, yerr=deviations, color=COLORS[policy], label=NAMES[policy])
         axis.set_xticks(range(len(data)), list(data), rotation=20)
         axis.set(ylabel="time to target (s)", title=SHORT[name])

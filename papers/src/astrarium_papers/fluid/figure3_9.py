@@ -26,10 +26,10 @@ def _claims(data: dict[str, Any]) -> list[Claim]:
     alone, fluid = (_curves.mean_times(data, policy) for policy in (ALONE, DYNAMIC))
     gained = alone[4] / alone[16]
     with_it = fluid[4] / fluid[16]
-    told = f"without Fluid: {_curves.told(alone)}; with: {_curves.told(fluid)}"
+    note = f"without Fluid: {_curves.gpus_and_seconds(alone)}; with: {_curves.gpus_and_seconds(fluid)}"
     return [
-        Claim("without Fluid, four times the GPUs are far from four times as fast", gained < 3, told),
-        Claim("Fluid is faster on each", all(fluid[gpus] < alone[gpus] for gpus in alone), told),
+        Claim("without Fluid, four times the GPUs are far from four times as fast", gained < 3, note),
+        Claim("Fluid is faster on each", all(fluid[gpus] < alone[gpus] for gpus in alone), note),
         Claim(
             "Fluid scales better",
             with_it > gained,

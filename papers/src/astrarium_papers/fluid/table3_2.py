@@ -74,24 +74,26 @@ def _note(spread: Spread, printed: float) -> str:
 
 def _claims(data: dict[str, Any]) -> list[Claim]:
     means = {
-        policy: {what: [over(each[what]).mean for each in by_workers.values()] for what in ("used", "took")}
+        policy: {
+            what: [over(numbers[what]).mean for numbers in by_workers.values()] for what in ("used", "took")
+        }
         for policy, by_workers in data.items()
     }
     alone = means[ALONE]
     fluid = means[DYNAMIC]
     return [
-        Claim("more workers are used less", _falls(alone["used"]), _told(alone["used"], "%")),
-        Claim("more workers are faster", _falls(alone["took"]), _told(alone["took"], "s")),
+        Claim("more workers are used less", _falls(alone["used"]), _listed(alone["used"], "%")),
+        Claim("more workers are faster", _falls(alone["took"]), _listed(alone["took"], "s")),
         Claim(
             "the last doubling brings little",
             alone["took"][-1] > 0.6 * alone["took"][-2],
-            _told(alone["took"], "s"),
+            _listed(alone["took"], "s"),
         ),
         Claim(
             "ours: with Fluid every number of workers is faster, and the most are used twice as much",
-            all(one < two for one, two in zip(fluid["took"], alone["took"], strict=True))
+            all(fluid_s < alone_s for fluid_s, alone_s in zip(fluid["took"], alone["took"], strict=True))
             and fluid["used"][-1] > 1.8 * alone["used"][-1],
-            f"{_told(fluid['used'], '%')}; {_told(fluid['took'], 's')}",
+            f"{_listed(fluid['used'], '%')}; {_listed(fluid['took'], 's')}",
         ),
         _not_one_run(),
     ]
@@ -117,7 +119,7 @@ def _falls(values: list[float]) -> bool:
     return values == sorted(values, reverse=True)
 
 
-def _told(values: list[float], unit: str) -> str:
+def _listed(values: list[float], unit: str) -> str:
     return ", ".join(f"{value:.0f}" for value in values) + f" {unit}"
 
 
@@ -127,9 +129,9 @@ def draw(data: dict[str, Any], path: Path) -> None:
     figure, axes = axes_row(2)
     for place, (axis, what) in enumerate(zip(axes, ("used", "took"), strict=True)):
         for policy, by_workers in data.items():
-            values = [over(each[what]) for each in by_workers.values()]
-            deviations = [each.deviation for each in values]
-            means = [each.mean for each in values]
+            values = [over(numbers[what]) for numbers in by_workers.values()]
+            deviations = [value.deviation for value in values]
+            means = [value.mean for value in values]
             axis.errorbar(
                 list(by_workers), means, deviations, fmt="o-", color=COLORS[policy], label=NAMES[policy]
             )

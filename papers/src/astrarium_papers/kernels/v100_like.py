@@ -135,7 +135,10 @@ def _uses(kinds: list[str], durations: Floats, sms: Floats, printed: Printed) ->
     weights = durations / durations.sum()
     compute = scaled(np.array([use.compute for use in modelled]), weights, printed.compute / 100, MOST_USED)
     memory = scaled(np.array([use.memory for use in modelled]), weights, printed.memory / 100, MOST_USED)
-    return [KernelUse(float(one), float(other)) for one, other in zip(compute, memory, strict=True)]
+    return [
+        KernelUse(float(compute_part), float(memory_part))
+        for compute_part, memory_part in zip(compute, memory, strict=True)
+    ]
 
 
 def scaled(values: Floats, weights: Floats, mean: float, most: float) -> Floats:

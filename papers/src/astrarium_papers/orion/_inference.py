@@ -61,7 +61,12 @@ def beside_training(
     trained = [kernels.training(model) for model in kernels.known(others, "training")]
     names = kernels.known(models, "inference")
     served = [kernels.inference(model, arrive(model, duration)) for model in names]
-    return measure([Pair(one, other) for one in served for other in trained], systems, duration, effort)
+    return measure(
+        [Pair(latency, best_effort) for latency in served for best_effort in trained],
+        systems,
+        duration,
+        effort,
+    )
 
 
 def beside_inference(
@@ -82,7 +87,7 @@ def beside_inference(
     served = [
         kernels.inference(model, arrive(model, duration)) for model in kernels.known(models, "inference")
     ]
-    pairs = [Pair(one, best_effort[name]) for one in served for name in names if name != one.name]
+    pairs = [Pair(latency, best_effort[name]) for latency in served for name in names if name != latency.name]
     return measure(pairs, SYSTEMS, duration, effort)
 
 

@@ -34,13 +34,13 @@ def measure(
     dedicated = _dedicated([party for pair in pairs for party in pair], duration, effort)
     cases = [(pair, system) for pair in pairs for system in systems]
 
-    def one(case: tuple[Pair, str]) -> Measured:
+    def measure_pair(case: tuple[Pair, str]) -> Measured:
         pair, system = case
         effort.say(f"{system}: {pair.latency.name} beside {pair.best_effort.name}")
         return _one(pair, systems[system], dedicated, duration)
 
     by_model: dict[str, Any] = {}
-    for (pair, system), numbers in zip(cases, effort.each(one, cases), strict=True):
+    for (pair, system), numbers in zip(cases, effort.map(measure_pair, cases), strict=True):
         by_system = by_model.setdefault(pair.latency.name, {}).setdefault(system, {})
         by_system[pair.best_effort.name] = numbers._asdict()
     return by_model
@@ -49,7 +49,7 @@ def measure(
 def _dedicated(parties: Iterable[Party], duration: Time, effort: Effort) -> dict[int, Outcome]:
     """Return each party alone; parties that several pairs share are measured once."""
     different = list({id(party): party for party in parties}.values())
-    outcomes = effort.each(lambda party: alone(party, duration), different)
+    outcomes = effort.map(lambda party: alone(party, duration), different)
     return {id(party): outcome for party, outcome in zip(different, outcomes, strict=True)}
 
 

@@ -39,7 +39,12 @@ def _measured(kernels: Kernels, effort: Effort) -> Any:
     models = kernels.known(effort.pick(("resnet50", "mobilenetv2", "bert"), MODELS), "training")
     first = [kernels.training(model, latency=True) for model in models]
     second = [kernels.training(model) for model in models]
-    pairs = [Pair(one, other) for one in first for other in second if one.name != other.name]
+    pairs = [
+        Pair(latency, best_effort)
+        for latency in first
+        for best_effort in second
+        if latency.name != best_effort.name
+    ]
     return measure(pairs, TRAINING, round(kernels.seconds(effort.pick(8, SECONDS)) * SECOND), effort)
 
 

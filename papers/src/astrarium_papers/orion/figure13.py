@@ -39,7 +39,7 @@ def _measured(kernels: Kernels, effort: Effort) -> dict[str, Any]:
     models = kernels.known(effort.pick(("resnet50", "bert"), MODELS), "inference")
     duration = round(kernels.seconds(effort.pick(5, SECONDS)) * SECOND)
     cases = [(model, system) for model in models for system in CLIENTS]
-    outcomes = effort.each(lambda case: _one(kernels, *case, duration, effort), cases)
+    outcomes = effort.map(lambda case: _one(kernels, *case, duration, effort), cases)
     data: dict[str, Any] = {}
     for (model, system), numbers in zip(cases, outcomes, strict=True):
         data.setdefault(model, {})[system] = {"four others": numbers}
@@ -84,12 +84,12 @@ def _one(kernels: Kernels, model: str, system: str, duration: Time, effort: Effo
     others = [_party(kernels, other, False, duration) for other in names]
     ideal = alone(first, duration)
     outcomes = share([first, *others], profiled(SYSTEMS[system], ideal), duration).clients
-    asked = sum(len(party.arrivals) for party in others if party.arrivals is not None)
+    arrived = sum(len(party.arrivals) for party in others if party.arrivals is not None)
     served = sum(client.rate for client in outcomes[1:]) * duration / SECOND
     return {
         "p99": outcomes[0].percentile(99),
         "p99_alone": ideal.percentile(99),
-        "best_effort": served / asked,
+        "best_effort": served / arrived,
     }
 
 

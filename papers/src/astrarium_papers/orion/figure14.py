@@ -50,9 +50,13 @@ def _measured(kernels: Kernels, effort: Effort) -> dict[str, Any]:
     duration = round(kernels.seconds(effort.pick(6, SECONDS)) * SECOND)
     trained = [kernels.training(model) for model in kernels.known(others, "training")]
     served = [_served(kernels, model, duration) for model in kernels.known(models, "inference")]
-    parts = measure([Pair(one, other) for one in served for other in trained], PARTS, duration, effort)
+    parts = measure(
+        [Pair(latency, best_effort) for latency in served for best_effort in trained], PARTS, duration, effort
+    )
     first = _served(kernels, "resnet101", duration)
-    swept = measure([Pair(first, other) for other in trained], _budgets(), duration, effort)["resnet101"]
+    swept = measure([Pair(first, best_effort) for best_effort in trained], _budgets(), duration, effort)[
+        "resnet101"
+    ]
     return {
         "parts": parts,
         "budgets": {share: _mean(numbers, "p99") for share, numbers in swept.items()},

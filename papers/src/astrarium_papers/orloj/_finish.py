@@ -83,7 +83,7 @@ def measure(cases: Sequence[Case], effort: Effort, systems: Mapping[str, System]
     multiple."""
     multiples = effort.pick([1.5, 3.0], list(MULTIPLES))
     work = [(case, system) for case in cases for system in systems]
-    curves = effort.each(lambda one: _curve(one[0], one[1], systems[one[1]], multiples, effort), work)
+    curves = effort.map(lambda pair: _curve(pair[0], pair[1], systems[pair[1]], multiples, effort), work)
     by_case: dict[str, Any] = {case.name: {"title": case.title, "systems": {}} for case in cases}
     for (case, system), curve in zip(work, curves, strict=True):
         by_case[case.name]["systems"][system] = curve

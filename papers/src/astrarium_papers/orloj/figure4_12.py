@@ -68,8 +68,8 @@ def _queue() -> Any:
 
 def _timed(operation: Callable[..., object], arguments: Sequence[tuple[float, ...]]) -> float:
     start = time.perf_counter()
-    for one in arguments:
-        operation(*one)
+    for values in arguments:
+        operation(*values)
     return (time.perf_counter() - start) * 1e6 / len(arguments)
 
 

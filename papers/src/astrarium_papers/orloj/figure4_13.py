@@ -21,7 +21,7 @@ def run(effort: Effort) -> Findings:
     rates = effort.pick([1e-6, 1e-1], list(RATES))
     multiples = effort.pick([1.5, 3.0], list(MULTIPLES))
     work = [(multiple, rate) for multiple in multiples for rate in rates]
-    reached = dict(zip(work, effort.each(lambda one: _point(*one, effort), work), strict=True))
+    reached = dict(zip(work, effort.map(lambda case: _point(*case, effort), work), strict=True))
     curves = {str(multiple): [reached[multiple, rate] for rate in rates] for multiple in multiples}
     data = {"b": rates, "multiples": multiples, "points": curves}
     return Findings(_rows(data), [_claim(data)], data)

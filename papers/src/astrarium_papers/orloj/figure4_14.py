@@ -27,7 +27,7 @@ def run(effort: Effort) -> Findings:
     p99s = effort.pick([160.0, 20.0, 2.5], list(P99S_MS))
     multiples = effort.pick([1.5, 3.0], list(MULTIPLES))
     work = [(multiple, p99) for multiple in multiples for p99 in p99s]
-    rates = dict(zip(work, effort.each(lambda one: _point(*one, effort), work), strict=True))
+    rates = dict(zip(work, effort.map(lambda case: _point(*case, effort), work), strict=True))
     curves = {str(multiple): [rates[multiple, p99] for p99 in p99s] for multiple in multiples}
     data = {"p99_ms": p99s, "multiples": multiples, "points": curves}
     return Findings(_rows(data), _claims(data), data)

@@ -19,8 +19,8 @@ QUICK = ("rdinet-cifar", SKIPNET, "bart-cnn", "gpt-cornell")
 
 
 def run(effort: Effort) -> Findings:
-    chosen = [one for one in TABLE_4_1 if not effort.quick or one.case in QUICK]
-    data = measure([real(one) for one in chosen], effort)
+    chosen = [entry for entry in TABLE_4_1 if not effort.quick or entry.case in QUICK]
+    data = measure([real(entry) for entry in chosen], effort)
     return Findings(rows(data), _claims(data), data)
 
 

@@ -38,11 +38,11 @@ def _claims(data: dict[str, Any]) -> list[Claim]:
 
 def _suffer(data: dict[str, Any]) -> Claim:
     """Return the claim about what several modes cost each system, as the mean over the SLOs."""
-    one, *several = data["cases"]
+    short, *several = data["cases"]
     changes = {}
     for system in ("Clipper", "Nexus"):
         changes[system] = sum(overall(data, case, system) for case in several) / len(several)
-        changes[system] -= overall(data, one, system)
+        changes[system] -= overall(data, short, system)
     note = ", ".join(f"{system} {change:+.2f}" for system, change in changes.items())
     return Claim(
         "Clipper and Nexus finish less with several modes than with one", max(changes.values()) < 0, note

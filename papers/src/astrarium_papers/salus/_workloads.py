@@ -87,8 +87,8 @@ def persistent_mb(peak_mb: float) -> float:
 
 
 def _demand(workload: SalusWorkload) -> float:
-    same_model = [each for each in workloads() if each.model == workload.model]
-    times = [(int(each.batch), each.iteration / MILLISECOND) for each in same_model]
+    same_model = [alike for alike in workloads() if alike.model == workload.model]
+    times = [(int(alike.batch), alike.iteration / MILLISECOND) for alike in same_model]
     arithmetic = TRAINING_OVER_INFERENCE * ARCHITECTURES[workload.model].forward_gflop / P100_TFLOPS
     computing = max(_least_squares(times), arithmetic) * int(workload.batch)
     busiest = max(computing, copying_ms(workload.model))
@@ -110,7 +110,7 @@ def _of_one_sample(trained: list[SalusWorkload]) -> float:
     """Return the time of a training iteration of one sample without the copies of the parameters, in ns."""
     if not trained[0].batch.isdigit():
         return float(trained[0].iteration)
-    sample = _least_squares([(int(each.batch), float(each.iteration)) for each in trained])
+    sample = _least_squares([(int(workload.batch), float(workload.iteration)) for workload in trained])
     fixed = trained[-1].iteration - sample * int(trained[-1].batch)
     return max(0.0, fixed - copying_ms(trained[0].model) * MILLISECOND) + sample
 

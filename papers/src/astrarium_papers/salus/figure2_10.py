@@ -30,7 +30,7 @@ def run(effort: Effort) -> Findings:
     jobs = effort.pick(60, 300)
     together = effort.pick(50, 10)  # iterations to a turn
     work = [(name, policy) for name in PAPER for policy in ("fifo", "pack")]
-    makespans = effort.each(lambda one: _makespan(*one, jobs, together, effort), work)
+    makespans = effort.map(lambda case: _makespan(*case, jobs, together, effort), work)
     spans = dict(zip(work, makespans, strict=True))
     data = {
         "jobs": jobs,

@@ -37,7 +37,7 @@ MPS_CLIENTS = 16  # at most, on such a GPU
 
 def run(effort: Effort) -> Findings:
     requests = effort.pick(30, 300)
-    points = effort.each(lambda interval: _point(interval, requests, effort), INTERVALS_S)
+    points = effort.map(lambda interval: _point(interval, requests, effort), INTERVALS_S)
     models = _instances()
     data = {
         "points": points,
@@ -57,8 +57,8 @@ def _instances() -> list[salus.SalusWorkload]:
 
 def _jobs(requests: int) -> list[Job]:
     return [
-        Job(number, each.name, each.persistent, each.ephemeral, each.iteration, requests)
-        for number, each in enumerate(_instances())
+        Job(number, instance.name, instance.persistent, instance.ephemeral, instance.iteration, requests)
+        for number, instance in enumerate(_instances())
     ]
 
 
@@ -68,7 +68,7 @@ def _point(interval: float, requests: int, effort: Effort) -> dict[str, Any]:
     jobs = _jobs(requests)
     seen = _Seen()
     arrivals: list[Arrival] = sorted(
-        ((round(random.uniform(0, interval) * SECOND), job) for job in jobs), key=lambda one: one[0]
+        ((round(random.uniform(0, interval) * SECOND), job) for job in jobs), key=lambda arrival: arrival[0]
     )
     world = DeviceWorld(pause=lambda job: round(random.exponential(interval * SECOND)))
     rows = play("fair", arrivals, MEMORY, world, record=seen)
@@ -114,7 +114,7 @@ def _by_model(jobs: list[Job], value: Callable[[Job], float]) -> dict[str, float
 def gpus_for(models: list[salus.SalusWorkload], fit: Callable[[list[salus.SalusWorkload]], bool]) -> int:
     """The largest first, each on the first GPU where it fits beside those that are there."""
     gpus: list[list[salus.SalusWorkload]] = []
-    for model in sorted(models, key=lambda each: each.peak, reverse=True):
+    for model in sorted(models, key=lambda candidate: candidate.peak, reverse=True):
         roomy = [gpu for gpu in gpus if fit([*gpu, model])]
         if roomy:
             roomy[0].append(model)
@@ -124,12 +124,12 @@ def gpus_for(models: list[salus.SalusWorkload], fit: Callable[[list[salus.SalusW
 
 
 def _as_processes(models: list[salus.SalusWorkload]) -> bool:
-    return len(models) <= MPS_CLIENTS and sum(each.peak + CONTEXT for each in models) <= MEMORY
+    return len(models) <= MPS_CLIENTS and sum(model.peak + CONTEXT for model in models) <= MEMORY
 
 
 def _in_one_lane(models: list[salus.SalusWorkload]) -> bool:
     """The safety condition."""
-    return sum(each.persistent for each in models) + max(each.ephemeral for each in models) <= MEMORY
+    return sum(model.persistent for model in models) + max(model.ephemeral for model in models) <= MEMORY
 
 
 def _rows(data: dict[str, Any]) -> list[Row]:

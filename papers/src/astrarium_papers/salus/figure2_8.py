@@ -68,7 +68,7 @@ def _wait(number: int, arrival: int, iterations: list[Iteration]) -> int:
 def _memory(iterations: list[Iteration], jobs: list[Job]) -> dict[str, Any]:
     """Return, around the first switch, what each iteration holds in the lane, beside what stays."""
     at = next(start for job, start, _ in iterations if job == 1)
-    near = [one for one in iterations if abs(one[1] - at) < AROUND_SWITCH_S * SECOND]
+    near = [iteration for iteration in iterations if abs(iteration[1] - at) < AROUND_SWITCH_S * SECOND]
     held = [(job, start / SECOND, end / SECOND, jobs[job].ephemeral / MB) for job, start, end in near]
     return {
         "switch_s": at / SECOND,

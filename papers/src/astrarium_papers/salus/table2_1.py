@@ -72,12 +72,12 @@ def run(effort: Effort) -> Findings:
     seeds = effort.pick([1], [1, 2, 3, 4, 5])
     turn = effort.pick(10, 1) * SECOND
     work = [(policy, seed) for policy in POLICIES for seed in seeds]
-    measured = dict(zip(work, effort.each(lambda one: _measure(*one, turn, effort), work), strict=True))
+    measured = dict(zip(work, effort.map(lambda case: _measure(*case, turn, effort), work), strict=True))
     data: dict[str, Any] = {
         "seeds": seeds,
         "turn_s": turn / SECOND,
         "policies": {policy: [measured[policy, seed] for seed in seeds] for policy in POLICIES},
-        "eager": mean(effort.each(lambda seed: _eager(seed, turn), seeds)),
+        "eager": mean(effort.map(lambda seed: _eager(seed, turn), seeds)),
         "readings": {str(spread): _reading(spread, effort) for spread in effort.pick(SPREADS[-1:], SPREADS)},
         "unlimited": mean(_unlimited(seed, turn) for seed in seeds),
     }
@@ -103,9 +103,9 @@ def _eager(seed: int, turn: int) -> float:
 def _reading(spread: float, effort: Effort) -> dict[str, float]:
     """Return mean completion by policy, on traces that fit the FIFO row as well."""
     effort.say(f"lengths of spread {spread}")
-    traces = [arrivals_of(one, COARSE) for one in unequal(spread, effort.pick(1, 4))]
+    traces = [arrivals_of(trace, COARSE) for trace in unequal(spread, effort.pick(1, 4))]
     return {
-        policy: mean(minutes(summary(play(policy, one, MEMORY)).mean_completion) for one in traces)
+        policy: mean(minutes(summary(play(policy, trace, MEMORY)).mean_completion) for trace in traces)
         for policy in POLICIES
     }
 
@@ -125,7 +125,7 @@ def _numbers(rows: list[JobRow]) -> dict[str, Any]:
 
 
 def _means(data: dict[str, Any], policy: str) -> dict[str, float]:
-    return {column: mean(one[column] for one in data["policies"][policy]) for column in COLUMNS}
+    return {column: mean(run[column] for run in data["policies"][policy]) for column in COLUMNS}
 
 
 def _rows(data: dict[str, Any]) -> list[Row]:
@@ -134,8 +134,8 @@ def _rows(data: dict[str, Any]) -> list[Row]:
         ours = _means(data, policy)
         for column, paper in zip(COLUMNS, printed, strict=True):
             note = _note(data, policy, column)
-            given = policy == "fifo"
-            rows.append(Row(f"{policy}: {column}", ours[column], paper, "min", TOLERANCE, note, given))
+            put_in = policy == "fifo"
+            rows.append(Row(f"{policy}: {column}", ours[column], paper, "min", TOLERANCE, note, put_in))
     return [*rows, *_speedups(data)]
 
 
@@ -158,7 +158,7 @@ def _speedups(data: dict[str, Any]) -> list[Row]:
 
 
 def _note(data: dict[str, Any], policy: str, column: str) -> str:
-    values = [one[column] for one in data["policies"][policy]]
+    values = [run[column] for run in data["policies"][policy]]
     spread = f"{min(values):.0f} to {max(values):.0f} over {len(values)} traces" if len(values) > 1 else ""
     calibrated = "set by this row" if policy == "fifo" else ""
     known = _NOTES.get((policy, column), "").format(unlimited=data["unlimited"])
@@ -209,7 +209,7 @@ def draw(data: dict[str, Any], path: Path) -> None:
 
     figure, (axis,) = axes_row(1, width=6.0)
     for policy in POLICIES:
-        times = sorted(time for one in data["policies"][policy] for time in one["completions"])
+        times = sorted(time for run in data["policies"][policy] for time in run["completions"])
         shares = [(place + 1) / len(times) for place in range(len(times))]
         axis.plot(times, shares, color=COLORS[policy], label=policy.upper())
         axis.plot(PAPER[policy][2], 0.02, marker="v", color=COLORS[policy], ls="none")

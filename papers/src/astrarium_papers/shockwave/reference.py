@@ -60,7 +60,7 @@ def run(effort: Effort) -> Findings:
     if not os.environ.get(FOLDER) or not trace.is_file():
         return Findings([], skipped=f"{TRACE} is not at hand: {FOLDER} names the folder that it is in")
     apps = single_apps(read_trace(trace, "shockwave"))
-    arrivals = [(each.arrival, msgspec.convert(each, App, from_attributes=True)) for each in apps]
+    arrivals = [(app.arrival, msgspec.convert(app, App, from_attributes=True)) for app in apps]
     data = {policy: list(measured(policy, arrivals)) for policy in RECORDED}
     return Findings([row for policy in RECORDED for row in _rows(policy, data[policy])], data=data)
 

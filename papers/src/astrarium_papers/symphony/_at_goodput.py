@@ -10,7 +10,7 @@ from astrarium.serving.level import run
 from astrarium.serving.record import Ints, ServingRecord
 from astrarium.serving.report.summary import measured_requests
 from astrarium_papers.findings import Effort
-from astrarium_papers.symphony._settings import DELAYS, SYSTEMS, TABLE2, each, goodput, scenario
+from astrarium_papers.symphony._settings import DELAYS, SYSTEMS, TABLE2, goodput, scenario
 from astrarium_papers.symphony.table2 import GPUS, PAPER
 
 
@@ -33,7 +33,7 @@ def measure(effort: Effort) -> dict[Case, AtGoodput]:
     cases = [
         Case(model, system, delayed) for delayed in (False, True) for model in TABLE2 for system in SYSTEMS
     ]
-    return dict(zip(cases, each(lambda case: _measure(case, effort), cases, effort), strict=True))
+    return dict(zip(cases, effort.map(lambda case: _measure(case, effort), cases), strict=True))
 
 
 def _measure(case: Case, effort: Effort) -> AtGoodput:

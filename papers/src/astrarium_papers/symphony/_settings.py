@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any
 
 from astrarium.serving.goodput import Goodput, search
 from astrarium.serving.scenario import Scenario, parse
 from astrarium_papers.findings import Effort
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 # Table 2: one model on 8 GPUs.
 RESNET50 = {"profile": {"alpha": "1.053ms", "beta": "5.072ms"}, "slo": "25ms"}
@@ -74,7 +70,3 @@ def goodput(
     effort.say(label or f"goodput of {case.policy.name}")
     tolerance = tolerance or effort.pick(0.02, 0.003)
     return search(case, seeds=seeds or effort.pick(1, 3), tolerance=tolerance, jobs=effort.jobs)
-
-
-def each(work: Callable[[Item], Result], items: Iterable[Item], effort: Effort) -> list[Result]:
-    return effort.each(work, items)

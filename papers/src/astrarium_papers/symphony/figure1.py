@@ -27,14 +27,14 @@ def run(effort: Effort) -> Findings:
     rows = []
     for model in TABLE2:
         for system in SYSTEMS:
-            one = data[model][system] = _distribution(runs[Case(model, system)])
+            numbers = data[model][system] = _distribution(runs[Case(model, system)])
             delayed = _distribution(runs[Case(model, system, delayed=True)])
             note = (
-                f"{one['median_over_batches']:g} if each batch counts once; "
+                f"{numbers['median_over_batches']:g} if each batch counts once; "
                 f"{delayed['median']:g} with the network delays of the authors' code"
             )
             what = f"{model}: median batch, {system}"
-            rows.append(Row(what, one["median"], PAPER[model][system], tolerance=0.15, note=note))
+            rows.append(Row(what, numbers["median"], PAPER[model][system], tolerance=0.15, note=note))
     return Findings(rows, _claims(data), data)
 
 

@@ -13,7 +13,7 @@ from astrarium.serving import zoo
 from astrarium.serving.goodput import ALLOWED_BAD, shares, worst_bad
 from astrarium.serving.scenario import Scenario, build
 from astrarium_papers.findings import Claim, Effort, Findings, Row
-from astrarium_papers.symphony._settings import DELAYS, FAULTY_SHEPHERD, SYSTEMS, WITH_FAULT, each, scenario
+from astrarium_papers.symphony._settings import DELAYS, FAULTY_SHEPHERD, SYSTEMS, WITH_FAULT, scenario
 
 TITLE = "GPUs that 15,000 requests/s need, A100 (Figure 10)"
 ONE = "one ResNet50, 25 ms"
@@ -32,7 +32,7 @@ def run(effort: Effort) -> Findings:
         for system in SYSTEMS
         for delayed in (False, True)
     ]
-    needed = each(lambda case: _needed(*case, effort), cases, effort)
+    needed = effort.map(lambda case: _needed(*case, effort), cases)
     data: dict[str, Any] = {ONE: {}, MIXED: {}, DELAYED: {ONE: {}, MIXED: {}}}
     data[FAULTY] = {workload: _needed(workload, FAULTY, False, effort) for workload in (ONE, MIXED)}
     for (workload, system, delayed), gpus in zip(cases, needed, strict=True):
@@ -135,8 +135,8 @@ def _note(needed: dict[str, Any], delayed: dict[str, Any], system: str) -> str:
 
 
 def _claims(data: dict[str, Any]) -> list[Claim]:
-    one = {system: gpus or math.inf for system, gpus in data[ONE].items()}
-    others = max(gpus for system, gpus in one.items() if system != "Clockwork")
+    with_one = {system: gpus or math.inf for system, gpus in data[ONE].items()}
+    others = max(gpus for system, gpus in with_one.items() if system != "Clockwork")
     return [
         Claim(
             "Symphony needs the fewest GPUs",
@@ -147,7 +147,7 @@ def _claims(data: dict[str, Any]) -> list[Claim]:
         ),
         Claim(
             "with one model, Clockwork needs more than double the GPUs of the other three",
-            one["Clockwork"] > 2 * others,
+            with_one["Clockwork"] > 2 * others,
             f"{_gpus(data[ONE]['Clockwork'])}; the most that another needs is {others:g}",
         ),
         Claim(

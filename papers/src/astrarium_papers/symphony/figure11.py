@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from astrarium_papers.findings import Claim, Effort, Findings, Row
-from astrarium_papers.symphony._settings import RESNET50, SYSTEMS, each, goodput, scenario
+from astrarium_papers.symphony._settings import RESNET50, SYSTEMS, goodput, scenario
 
 TITLE = "Goodput against the SLO, 20 ResNet50-like models, 32 GPUs (Figure 11)"
 GPUS = 32
@@ -32,7 +32,7 @@ def run(effort: Effort) -> Findings:
     slos = effort.pick((20, 100), SLOS_MS)
     settings = effort.pick(("equal, Poisson", "equal, Gamma 0.05"), tuple(SETTINGS))
     cases = [Case(setting, system, slo) for setting in settings for system in SYSTEMS for slo in slos]
-    goodputs = dict(zip(cases, each(lambda case: _goodput(case, effort), cases, effort), strict=True))
+    goodputs = dict(zip(cases, effort.map(lambda case: _goodput(case, effort), cases), strict=True))
     seeds = {
         setting: {system: [goodputs[Case(setting, system, slo)] for slo in slos] for system in SYSTEMS}
         for setting in settings

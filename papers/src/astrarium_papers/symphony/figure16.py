@@ -32,7 +32,7 @@ MACHINE = "by this machine's clock"
 COLORS = {PROGRAM: "#0072B2", CHANCE: "#D55E00"}
 
 
-class Found(NamedTuple):
+class Solution(NamedTuple):
     program: Division
     chance: Division
     cpu_s: float  # of the program
@@ -44,12 +44,12 @@ def run(effort: Effort) -> Findings:
     data: dict[str, Any] = {
         "models": models,
         "parts": parts,
-        "cpu_s": [one.cpu_s for one in solved],
-        "load": {PROGRAM: [one.program.load_imbalance for one in solved]},
-        "memory": {PROGRAM: [one.program.memory_imbalance for one in solved]},
+        "cpu_s": [solution.cpu_s for solution in solved],
+        "load": {PROGRAM: [solution.program.load_imbalance for solution in solved]},
+        "memory": {PROGRAM: [solution.program.memory_imbalance for solution in solved]},
     }
-    data["load"][CHANCE] = [one.chance.load_imbalance for one in solved]
-    data["memory"][CHANCE] = [one.chance.memory_imbalance for one in solved]
+    data["load"][CHANCE] = [solution.chance.load_imbalance for solution in solved]
+    data["memory"][CHANCE] = [solution.chance.memory_imbalance for solution in solved]
     return Findings(_rows(data), _claims(data), data)
 
 
@@ -64,14 +64,14 @@ def task(seed: int, models: int, parts: int) -> Subclusters:
     return Subclusters(tuple(members), parts)
 
 
-def _solved(one: Subclusters, draws: int, seed: int, effort: Effort) -> Found:
+def _solved(problem: Subclusters, draws: int, seed: int, effort: Effort) -> Solution:
     effort.say(f"configuration {seed}")
     began = time.process_time()
-    program = divide(one)
+    program = divide(problem)
     took = time.process_time() - began
-    chance = random_search(one, draws, stream(seed, "random search"))
+    chance = random_search(problem, draws, stream(seed, "random search"))
     assert chance is not None  # nothing is limited
-    return Found(program, chance, took)
+    return Solution(program, chance, took)
 
 
 def _rows(data: dict[str, Any]) -> list[Row]:
@@ -88,16 +88,16 @@ def _rows(data: dict[str, Any]) -> list[Row]:
 def _claims(data: dict[str, Any]) -> list[Claim]:
     worst = {what: max(data[what][PROGRAM]) for what in ("load", "memory")}
     best = {what: min(data[what][CHANCE]) for what in ("load", "memory")}
-    told = "; ".join(
+    note = "; ".join(
         f"{what}: at most {100 * worst[what]:.2f} %, by chance at least {100 * best[what]:.0f} %"
         for what in worst
     )
     return [
-        Claim("the program's partitions are balanced", max(worst.values()) < 0.05, told),
+        Claim("the program's partitions are balanced", max(worst.values()) < 0.05, note),
         Claim(
             "they are significantly better than any that chance finds",
             all(worst[what] < 0.5 * best[what] for what in worst),
-            told,
+            note,
         ),
     ]
 
@@ -108,7 +108,7 @@ def draw(data: dict[str, Any], path: Path) -> None:
     figure, axes = axes_row(2, 4.5)
     for axis, what in zip(axes, ("load", "memory"), strict=True):
         for how, imbalances in data[what].items():
-            ordered = sorted(100 * one for one in imbalances)
+            ordered = sorted(100 * imbalance for imbalance in imbalances)
             shares = [(place + 1) / len(ordered) for place in range(len(ordered))]
             axis.step([ordered[0], *ordered], [0, *shares], where="post", color=COLORS[how], label=how)
         axis.set(xlabel=f"imbalance of {what} (%)", ylabel="share of configurations", xscale="log")

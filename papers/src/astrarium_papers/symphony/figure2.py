@@ -9,7 +9,7 @@ from astrarium.serving.level import run as simulate
 from astrarium.serving.report.summary import summarize
 from astrarium.serving.scenario import build
 from astrarium_papers.findings import Claim, Effort, Findings, Row
-from astrarium_papers.symphony._settings import RESNET50, SYSTEMS, each, scenario
+from astrarium_papers.symphony._settings import RESNET50, SYSTEMS, scenario
 
 TITLE = "Goodput and GPU utilization against offered load, 10 ResNets, 24 GPUs (Figure 2)"
 GPUS = 24
@@ -27,7 +27,7 @@ UNSAID = "Which ResNets the paper ran is not said; network delays, which we leav
 def run(effort: Effort) -> Findings:
     rates = effort.pick([LOW_RATE, 12000, 30000], [1500 * step for step in range(1, 21)])
     cases = [(system, rate) for system in SYSTEMS for rate in rates]
-    points = each(lambda case: _point(MODELS, *case, effort), cases, effort)
+    points = effort.map(lambda case: _point(MODELS, *case, effort), cases)
     slower = [_point(SLOWER, system, LOW_RATE, effort)["busy"] for system in SYSTEMS]
     data: dict[str, Any] = {"rates": rates, "systems": {}, "slower": dict(zip(SYSTEMS, slower, strict=True))}
     for system in SYSTEMS:

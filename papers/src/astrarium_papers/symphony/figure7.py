@@ -86,7 +86,7 @@ def run(effort: Effort) -> Findings:
     phases: dict[str, list[dict[str, Any]]] = {}
     skipped = 0
     for panel, settings in panels(effort).items():
-        ratios = effort.each(lambda setting: _ratio(setting, effort), settings)
+        ratios = effort.map(lambda setting: _ratio(setting, effort), settings)
         kept = [
             (setting, ratio) for setting, ratio in zip(settings, ratios, strict=True) if ratio is not None
         ]
@@ -105,7 +105,7 @@ def _ratio(setting: Setting, effort: Effort) -> float | None:
     except InputError:
         return None
     tolerance = effort.pick(0.03, 0.01)
-    deferred, eager = (search(each, seeds=1, tolerance=tolerance).goodput for each in cases)
+    deferred, eager = (search(case, seeds=1, tolerance=tolerance).goodput for case in cases)
     return deferred / eager if eager > 0 else None
 
 
@@ -219,10 +219,10 @@ def draw(data: dict[str, Any], path: Path) -> None:
 
 def _draw_panel(axis: Any, cases: list[dict[str, Any]]) -> None:
     """Draw one line for each SLO and shape, over the number of GPUs a model."""
-    lines: dict[tuple[int, float], list[tuple[float, float]]] = {}
+    curves: dict[tuple[int, float], list[tuple[float, float]]] = {}
     for case in cases:
-        lines.setdefault((case["slo_ms"], case["shape"]), []).append((case["gpus_per_model"], case["ratio"]))
-    for (slo, shape), points in lines.items():
+        curves.setdefault((case["slo_ms"], case["shape"]), []).append((case["gpus_per_model"], case["ratio"]))
+    for (slo, shape), points in curves.items():
         label = (f"{slo} ms, " if slo else "") + f"gamma {shape}"
         axis.plot(*zip(*sorted(points), strict=True), marker="o", markersize=4, label=label)
     axis.set_xlabel("GPUs a model")

@@ -10,7 +10,7 @@ import msgspec
 
 from astrarium.serving import zoo
 from astrarium_papers.findings import Claim, Effort, Findings, Row
-from astrarium_papers.symphony._settings import FAULTY_SHEPHERD, SYSTEMS, each, goodput, scenario
+from astrarium_papers.symphony._settings import FAULTY_SHEPHERD, SYSTEMS, goodput, scenario
 
 TITLE = "Goodput on the model zoos, 64 GPUs (Figure 9)"
 ZOOS = ("1080Ti", "A100")
@@ -64,7 +64,7 @@ def members(gpu: str, which: str) -> list[str]:
 def run(effort: Effort) -> Findings:
     zoos = effort.pick(("A100",), ZOOS)
     cases = [Case(gpu, models, system) for gpu in zoos for models in SETS for system in COMPARED]
-    goodputs = dict(zip(cases, each(lambda case: _goodput(case, effort), cases, effort), strict=True))
+    goodputs = dict(zip(cases, effort.map(lambda case: _goodput(case, effort), cases), strict=True))
     data: dict[str, Any] = {
         gpu: {models: {system: goodputs[Case(gpu, models, system)] for system in COMPARED} for models in SETS}
         for gpu in zoos

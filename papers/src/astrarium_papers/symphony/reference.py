@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from astrarium_papers.findings import Effort, Findings, Row
-from astrarium_papers.symphony._settings import TABLE2, each, goodput, scenario
+from astrarium_papers.symphony._settings import TABLE2, goodput, scenario
 
 TITLE = "Goodput at zero delay against the authors' code (no figure of the paper)"
 ZOO = "A100 zoo, 64 GPUs"
@@ -50,7 +50,7 @@ NOTES = {
 
 def run(effort: Effort) -> Findings:
     cases = list(AUTHORS) if not effort.quick else [case for case in AUTHORS if case.setting != ZOO]
-    measured = each(lambda case: _measure(case, effort), cases, effort)
+    measured = effort.map(lambda case: _measure(case, effort), cases)
     rows = [_row(case, rate) for case, rate in zip(cases, measured, strict=True)]
     data = {
         f"{case.setting}: {case.policy}, {case.gather}": rate

@@ -74,8 +74,8 @@ class Task(NamedTuple):
     startup: str = STARTUP
 
     def __str__(self) -> str:
-        told = ", ".join(f"{name} {value}" for name, value in self.parameters)
-        policy = self.policy + (f" ({told})" if told else "")
+        parameters = ", ".join(f"{name} {value}" for name, value in self.parameters)
+        policy = self.policy + (f" ({parameters})" if parameters else "")
         return f"{policy}: workload {self.drawing.workload}, seed {self.drawing.seed}, {self.cluster}"
 
 
@@ -136,8 +136,8 @@ def gpus(cluster: Sequence[Machine]) -> int:
 
 
 def record_of(task: Task, apps: Sequence[DrawnApp]) -> ClusterRecord:
-    asked = scenario(task.policy, dict(task.parameters), task.startup)
-    return level.run(asked, built=built(apps, task.cluster, task.drawing.network))
+    posed = scenario(task.policy, dict(task.parameters), task.startup)
+    return level.run(posed, built=built(apps, task.cluster, task.drawing.network))
 
 
 def scenario(policy: str, parameters: Mapping[str, Any], startup: str = STARTUP) -> ClusterScenario:

@@ -35,13 +35,13 @@ def over_shares(effort: Effort) -> dict[str, Any]:
         for name, policy in {THEMIS: "themis", **RIVALS}.items()
         for share in shares
     }
-    runs = measured([task for each in tasks.values() for task in each], effort)
+    runs = measured([task for of_setting in tasks.values() for task in of_setting], effort)
     data: dict[str, Any] = {what: {} for what in (*DEFINITIONS, "hours")}
-    for (definition, name, share), each in tasks.items():
+    for (definition, name, share), of_setting in tasks.items():
         percent = f"{100 * share:g}"
-        data[definition].setdefault(name, {})[percent] = [runs[task].worst(definition) for task in each]
+        data[definition].setdefault(name, {})[percent] = [runs[task].worst(definition) for task in of_setting]
         if definition == "share":
-            data["hours"].setdefault(name, {})[percent] = [runs[task].gpu_hours for task in each]
+            data["hours"].setdefault(name, {})[percent] = [runs[task].gpu_hours for task in of_setting]
     return data
 
 
@@ -54,7 +54,7 @@ def draw_curves(axis: Any, systems: dict[str, Any], what: str) -> None:
     for name, shares in systems.items():
         places = [float(share) for share in shares]
         axis.plot(
-            places, [over(each).median for each in shares.values()], "o-", color=COLORS[name], label=name
+            places, [over(values).median for values in shares.values()], "o-", color=COLORS[name], label=name
         )
     axis.set(xlabel="network-intensive apps (%)", ylabel=what)
 
@@ -67,19 +67,26 @@ def over_settings(
     drawn = Drawing(workload=workload, apps=effort.pick(10, 85))
     drawings = [replace(drawn, seed=seed) for seed in range(1, 1 + effort.pick(1, seeds))]
     where = effort.pick("testbed", "simulator")  # which few apps would not fill
-    asked = [
+    tasks = [
         {
-            name: [Task(each, "themis", _with(name, setting), where) for each in drawings]
+            name: [Task(drawing, "themis", _with(name, setting), where) for drawing in drawings]
             for name in DEFINITIONS
         }
         for setting in settings
     ]
-    runs = measured([task for by in asked for each in by.values() for task in each], effort)
+    runs = measured(
+        [task for by_definition in tasks for seeds_tasks in by_definition.values() for task in seeds_tasks],
+        effort,
+    )
     sweeps = []
-    for by in asked:
-        numbers: dict[str, list[float]] = {"hours": [runs[task].gpu_hours for task in by["share"]]}
+    for by_definition in tasks:
+        numbers: dict[str, list[float]] = {"hours": [runs[task].gpu_hours for task in by_definition["share"]]}
         sweeps.append(
-            numbers | {name: [runs[task].worst(name) for task in each] for name, each in by.items()}
+            numbers
+            | {
+                name: [runs[task].worst(name) for task in seeds_tasks]
+                for name, seeds_tasks in by_definition.items()
+            }
         )
     return sweeps
 

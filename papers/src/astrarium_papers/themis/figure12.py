@@ -33,13 +33,13 @@ def _rows(data: dict[str, Any]) -> list[Row]:
     for name in RIVALS:
         more = more_than_themis(data, name)
         paper = PAPER.get(name)
-        told = "; ".join([f"{more}", *([NOTES[name]] if name in NOTES else [])])
+        note = "; ".join([f"{more}", *([NOTES[name]] if name in NOTES else [])])
         slack = CLOSE / paper if paper else 0.05
-        rows.append(Row(f"{name} takes more than Themis by", more.median, paper, "%", slack, told))
+        rows.append(Row(f"{name} takes more than Themis by", more.median, paper, "%", slack, note))
     return rows
 
 
 def _claims(data: dict[str, Any]) -> list[Claim]:
     medians = {name: more_than_themis(data, name).median for name in RIVALS}
-    told = ", ".join(f"{name} {more:+.1f} %" for name, more in medians.items())
-    return [Claim("Themis takes the least GPU time", min(medians.values()) >= 0, told)]
+    note = ", ".join(f"{name} {more:+.1f} %" for name, more in medians.items())
+    return [Claim("Themis takes the least GPU time", min(medians.values()) >= 0, note)]

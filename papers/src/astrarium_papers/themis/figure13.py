@@ -24,14 +24,14 @@ def run(effort: Effort) -> Findings:
         name: [Task(drawing, policy, BIDS if name == THEMIS else ()) for drawing in drawings]
         for name, policy in {THEMIS: "themis", **RIVALS}.items()
     }
-    runs = measured([task for each in tasks.values() for task in each], effort)
+    runs = measured([task for of_system in tasks.values() for task in of_system], effort)
     data = {
         name: {
-            "mean": [_mean(runs[task]) for task in each],
-            "whole": [_whole(runs[task]) for task in each],
-            "scores": {f"{score:g}": list(ratios) for score, ratios in runs[each[0]].scores.items()},
+            "mean": [_mean(runs[task]) for task in of_system],
+            "whole": [_whole(runs[task]) for task in of_system],
+            "scores": {f"{score:g}": list(ratios) for score, ratios in runs[of_system[0]].scores.items()},
         }
-        for name, each in tasks.items()
+        for name, of_system in tasks.items()
     }
     return Findings(_rows(data), _claims(data), data)
 
@@ -59,12 +59,12 @@ def _rows(data: dict[str, Any]) -> list[Row]:
 
 
 def _claims(data: dict[str, Any]) -> list[Claim]:
-    medians = {name: over(each["mean"]).median for name, each in data.items()}
+    medians = {name: over(numbers["mean"]).median for name, numbers in data.items()}
     order = sorted(medians, key=lambda name: -medians[name])
-    told = ", ".join(f"{name} {medians[name]:.3f}" for name in order)
+    note = ", ".join(f"{name} {medians[name]:.3f}" for name in order)
     return [
-        Claim("Themis's scores are the best", order[0] == THEMIS, told),
-        Claim("Gandiva and Optimus come closest to it", set(order[:3]) == {THEMIS, *CLOSEST}, told),
+        Claim("Themis's scores are the best", order[0] == THEMIS, note),
+        Claim("Gandiva and Optimus come closest to it", set(order[:3]) == {THEMIS, *CLOSEST}, note),
     ]
 
 

@@ -33,10 +33,10 @@ def run(effort: Effort) -> Findings:
         for name, policy in systems.items()
         for size, where in SIZES.items()
     }
-    runs = measured([task for each in tasks.values() for task in each], effort)
+    runs = measured([task for of_case in tasks.values() for task in of_case], effort)
     data: dict[str, Any] = {definition: {name: {} for name in systems} for definition in DEFINITIONS}
-    for (definition, name, size), each in tasks.items():
-        data[definition][name][size] = [runs[task].worst(definition) for task in each]
+    for (definition, name, size), of_case in tasks.items():
+        data[definition][name][size] = [runs[task].worst(definition) for task in of_case]
     return Findings(_rows(data), _claims(data), data)
 
 
@@ -59,14 +59,16 @@ def _rows(data: dict[str, Any]) -> list[Row]:
 def _claims(data: dict[str, Any]) -> list[Claim]:
     claims = []
     for definition, systems in data.items():
-        worst = {name: max(over(each).median for each in sizes.values()) for name, sizes in systems.items()}
+        worst = {
+            name: max(over(values).median for values in sizes.values()) for name, sizes in systems.items()
+        }
         at_most = {name: over(sizes["4x"]).median for name, sizes in systems.items()}
         order = sorted(at_most, key=lambda name: at_most[name])
-        told = ", ".join(f"{name} {at_most[name]:.2f}" for name in order)
+        note = ", ".join(f"{name} {at_most[name]:.2f}" for name in order)
         others = [name for name in RIVALS if worst[name] <= SHARING]
         claims += [
-            Claim(f"{definition}: Themis is nearest to 1 at 4x", order[0] == THEMIS, f"at 4x: {told}"),
-            Claim(f"{definition}: SRSF comes closest to it", order[1] == "SRSF", f"at 4x: {told}"),
+            Claim(f"{definition}: Themis is nearest to 1 at 4x", order[0] == THEMIS, f"at 4x: {note}"),
+            Claim(f"{definition}: SRSF comes closest to it", order[1] == "SRSF", f"at 4x: {note}"),
             Claim(
                 f"{definition}: Themis alone keeps sharing incentive (at most {SHARING})",
                 worst[THEMIS] <= SHARING and not others,
@@ -85,7 +87,7 @@ def draw(data: dict[str, Any], path: Path) -> None:
         for name, sizes in systems.items():
             axis.plot(
                 list(sizes),
-                [over(each).median for each in sizes.values()],
+                [over(values).median for values in sizes.values()],
                 "o-",
                 color=COLORS[name],
                 label=name,

@@ -46,7 +46,8 @@ def _claims(data: dict[str, Any]) -> list[Claim]:
 
 def _of(systems: dict[str, Any], definition: str) -> list[Claim]:
     medians = {
-        name: {share: over(each).median for share, each in shares.items()} for name, shares in systems.items()
+        name: {share: over(values).median for share, values in shares.items()}
+        for name, shares in systems.items()
     }
     shares = list(medians[THEMIS])
     beaten = {share: min(RIVALS, key=lambda name, share=share: medians[name][share]) for share in shares}  # type: ignore[misc]
@@ -55,20 +56,20 @@ def _of(systems: dict[str, Any], definition: str) -> list[Claim]:
         for share, rival in beaten.items()
         if medians[rival][share] < medians[THEMIS][share]
     ]
-    told = ", ".join(f"{share} % {medians[THEMIS][share]:.2f}" for share in shares)
+    note = ", ".join(f"{share} % {medians[THEMIS][share]:.2f}" for share in shares)
     claims = [
         Claim(
             f"{definition}: Themis's largest rho is the smallest at every share",
             not behind,
-            "; ".join(behind) or told,
+            "; ".join(behind) or note,
         )
     ]
     if set(MIXED) <= set(shares):
         worst = {name: max(shares, key=lambda share, name=name: medians[name][share]) for name in medians}  # type: ignore[misc]
         mixed = [name for name, share in worst.items() if share in MIXED]
-        told = ", ".join(f"{name} at {share} %" for name, share in worst.items())
+        note = ", ".join(f"{name} at {share} %" for name, share in worst.items())
         what = f"{definition}: rho is worst where apps are mixed, at 40 or 60 %, under most"
-        claims.append(Claim(what, 2 * len(mixed) > len(worst), f"worst: {told}"))
+        claims.append(Claim(what, 2 * len(mixed) > len(worst), f"worst: {note}"))
     return claims
 
 

@@ -46,11 +46,11 @@ def _claims(hours: dict[str, Any]) -> list[Claim]:
     none = {name: over(_below(hours, name, "0")).median for name in RIVALS}
     far = max(none, key=lambda name: abs(none[name]))
     whole = {name: over(_below(hours, name, "100")).median for name in RIVALS}
-    told = ", ".join(f"{name} {below:+.1f} %" for name, below in whole.items())
+    note = ", ".join(f"{name} {below:+.1f} %" for name, below in whole.items())
     what = f"with none, all take as much GPU time (within {SAME:g} % of Themis)"
     return [
         Claim(what, abs(none[far]) <= SAME, f"farthest: {far}, {none[far]:+.1f} %"),
-        Claim("with all, Themis takes the least", min(whole.values()) >= 0, f"Themis is below: {told}"),
+        Claim("with all, Themis takes the least", min(whole.values()) >= 0, f"Themis is below: {note}"),
     ]
 
 

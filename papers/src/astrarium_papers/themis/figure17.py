@@ -22,7 +22,9 @@ def run(effort: Effort) -> Findings:
     errors = effort.pick((0.0, 0.2), ERRORS)
     sweeps = over_settings([{"error": error} for error in errors], effort, seeds=5)
     data: dict[str, Any] = {
-        definition: {f"{100 * error:g}": each[definition] for error, each in zip(errors, sweeps, strict=True)}
+        definition: {
+            f"{100 * error:g}": sweep[definition] for error, sweep in zip(errors, sweeps, strict=True)
+        }
         for definition in DEFINITIONS
     }
     return Findings(_rows(data), _claims(data), data)
@@ -52,10 +54,10 @@ def _claims(data: dict[str, Any]) -> list[Claim]:
     return [
         Claim(
             f"{name}: errors of 20 % do not matter much (at most {2 * PAPER:.0f} %)",
-            abs(each) <= 2 * PAPER,
-            f"{each:+.1f} %",
+            abs(change) <= 2 * PAPER,
+            f"{change:+.1f} %",
         )
-        for name, each in changes.items()
+        for name, change in changes.items()
     ]
 
 
@@ -64,8 +66,13 @@ def draw(data: dict[str, Any], path: Path) -> None:
 
     figure, axes = axes_row(len(data), 4.0)
     for axis, (definition, numbers) in zip(axes, data.items(), strict=True):
-        spreads = [over(each) for each in numbers.values()]
-        ends = [[each.median - each.least for each in spreads], [each.most - each.median for each in spreads]]
-        axis.bar([f"{error} %" for error in numbers], [each.median for each in spreads], yerr=ends, capsize=3)
+        spreads = [over(values) for values in numbers.values()]
+        ends = [
+            [spread.median - spread.least for spread in spreads],
+            [spread.most - spread.median for spread in spreads],
+        ]
+        axis.bar(
+            [f"{error} %" for error in numbers], [spread.median for spread in spreads], yerr=ends, capsize=3
+        )
         axis.set(xlabel="error in bid valuations", ylabel=f"largest rho ({definition})")
     save(figure, path)

@@ -54,8 +54,8 @@ def run(effort: Effort) -> Findings:
         for way in WAYS:
             pairs = [[took[Lie(kind, way, x, liar)] for liar in liars] for x in lies]
             data[f"{kind}, {way}"] = {
-                "liar": [fmean(mine for mine, _ in each) for each in pairs],
-                "others": [fmean(others for _, others in each) for each in pairs],
+                "liar": [fmean(mine for mine, _ in hours) for hours in pairs],
+                "others": [fmean(others for _, others in hours) for hours in pairs],
             }
     return Findings(_rows(data), _claims(data), data)
 
@@ -73,7 +73,7 @@ def completion(lie: Lie) -> tuple[float, float]:
         }
     )
     took = [(app.took_s or 0.0) / 3600 for app in summarize_apps(level.run(scenario))]
-    return took[lie.liar], fmean(each for number, each in enumerate(took) if number != lie.liar)
+    return took[lie.liar], fmean(hours for number, hours in enumerate(took) if number != lie.liar)
 
 
 def tipping(lies: list[int], liar: list[float]) -> float | None:
@@ -94,11 +94,11 @@ def _rows(data: dict[str, Any]) -> list[Row]:
         best = min(liar) / liar[0]
         worst = max(liar) / liar[0]
         point = tipping(lies, liar)
-        told = f"at best {100 * (best - 1):+.1f} %, at worst {100 * (worst - 1):+.1f} %; {SEARCHED}"
+        note = f"at best {100 * (best - 1):+.1f} %, at worst {100 * (worst - 1):+.1f} %; {SEARCHED}"
         if point is not None:
-            rows.append(Row(f"{name}: from which X on a lie only hurts", point, TIPPING, "%", 0.3, told))
+            rows.append(Row(f"{name}: from which X on a lie only hurts", point, TIPPING, "%", 0.3, note))
         rows.append(
-            Row(f"{name}: the liar's time at 100 %, over none", liar[-1] / liar[0], unit="x", note=told)
+            Row(f"{name}: the liar's time at 100 %, over none", liar[-1] / liar[0], unit="x", note=note)
         )
         rows.append(Row(f"{name}: the others' time at 100 %, over none", others[-1] / others[0], unit="x"))
     return rows
@@ -110,9 +110,9 @@ def _claims(data: dict[str, Any]) -> list[Claim]:
         liar = data[name]["liar"]
         others = data[name]["others"]
         lies = data["lies"]
-        gain = {x: 1 - each / liar[0] for x, each in zip(lies, liar, strict=True)}
+        gain = {x: 1 - hours / liar[0] for x, hours in zip(lies, liar, strict=True)}
         best = max(gain, key=lambda x: gain[x])
-        helped = {x: 1 - each / others[0] for x, each in zip(lies, others, strict=True)}
+        helped = {x: 1 - hours / others[0] for x, hours in zip(lies, others, strict=True)}
         most = max(helped, key=lambda x: helped[x])
         claims += [
             Claim(

@@ -28,9 +28,9 @@ def run(effort: Effort) -> Findings:
     sweeps = over_settings(settings, effort, seeds=5)
     data = {
         what: {
-            "f": {f"{knob:g}": each[what] for knob, each in zip(knobs, sweeps, strict=False)},
+            "f": {f"{knob:g}": sweep[what] for knob, sweep in zip(knobs, sweeps, strict=False)},
             "lease": {
-                f"{lease}": each[what] for lease, each in zip(leases, sweeps[len(knobs) :], strict=True)
+                f"{lease}": sweep[what] for lease, sweep in zip(leases, sweeps[len(knobs) :], strict=True)
             },
         }
         for what in (*DEFINITIONS, "hours")
@@ -51,8 +51,8 @@ def _rows(data: dict[str, Any]) -> list[Row]:
             for value, numbers in values.items():
                 spread = over(numbers)
                 unit = "h" if what == "hours" else ""
-                told = f"f = {value}" if knob == "f" else f"leases of {value} min"
-                rows.append(Row(f"{named}, {told}", spread.median, unit=unit, note=f"{spread}"))
+                setting = f"f = {value}" if knob == "f" else f"leases of {value} min"
+                rows.append(Row(f"{named}, {setting}", spread.median, unit=unit, note=f"{spread}"))
     return rows
 
 
@@ -72,11 +72,11 @@ def _fairness(knobs: dict[str, Any], definition: str) -> list[Claim]:
     by_f = _medians(knobs["f"])
     by_lease = _medians(knobs["lease"])
     short, long = _ends(by_lease)
-    told = ", ".join(f"{knob} {worst:.2f}" for knob, worst in by_f.items())
+    note = ", ".join(f"{knob} {worst:.2f}" for knob, worst in by_f.items())
     leases = ", ".join(f"{lease} min {worst:.2f}" for lease, worst in by_lease.items())
     return [
-        Claim(f"{definition}: f = 0.8 is better than f = 0", by_f["0.8"] < by_f["0"], told),
-        Claim(f"{definition}: f = 1 is worse than f = 0.8", by_f["1"] > by_f["0.8"], told),
+        Claim(f"{definition}: f = 0.8 is better than f = 0", by_f["0.8"] < by_f["0"], note),
+        Claim(f"{definition}: f = 1 is worse than f = 0.8", by_f["1"] > by_f["0.8"], note),
         Claim(f"{definition}: shorter leases are fairer", short < long, leases),
     ]
 

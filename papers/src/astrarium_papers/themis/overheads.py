@@ -54,8 +54,8 @@ def run(effort: Effort) -> Findings:
                 effort.say(f"{where}: {offer} GPUs, {bidders} bidders")
                 rounds += [one_round(state, offer, bidders, seed) for seed in range(repeats)]
         data[where] = {
-            "bids": [ms for each in rounds for ms in each.bids],
-            "auctions": [each.auction for each in rounds],
+            "bids": [ms for timing in rounds for ms in timing.bids],
+            "auctions": [timing.auction for timing in rounds],
         }
     return Findings(_rows(data), data=data)
 
@@ -92,10 +92,10 @@ def _rows(data: dict[str, Any]) -> list[Row]:
     rows = []
     for where, numbers in data.items():
         for what, name, paper in (("one app's bid", "bids", BIDS), ("one auction", "auctions", AUCTION)):
-            for share, told, most in ((50, "median", paper[0]), (95, "95th percentile", paper[1])):
+            for share, called, most in ((50, "median", paper[0]), (95, "95th percentile", paper[1])):
                 ours = float(np.percentile(numbers[name], share))
                 note = f"{CLOCK}; {len(numbers[name])} of them; less is as good"
-                rows.append(Row(f"{where}: {what}, {told}", ours, (0.0, most), "ms", 0.0, note))
+                rows.append(Row(f"{where}: {what}, {called}", ours, (0.0, most), "ms", 0.0, note))
     note = f"measured on their testbed; every run here begins with {STARTUP}, 5 s of which are its checkpoint"
     rows.append(Row("another allocation, median", CHANGE_S[0], CHANGE_S[0], "s", note=note, given=True))
     return rows

@@ -29,8 +29,8 @@ def run(effort: Effort) -> Findings:
     state = ClusterState(Slowdowns(guess=dict.fromkeys(Spread, 1.0)))
     state.apply(0, MachineJoined(Machine(0, GPUS)))
     app = halving()
-    for each in (app, *(single(number, f"other {number}", SECOND) for number in (1, 2, 3))):
-        state.apply(0, AppArrived(each))
+    for app_or_other in (app, *(single(number, f"other {number}", SECOND) for number in (1, 2, 3))):
+        state.apply(0, AppArrived(app_or_other))
     goods = free_machines(state.floor, state.free)
     bid = AppAgent(app, "equation-1").bid(0, state.apps[app.id], state, goods)
     rhos = {option.gpus: option.rho for option in bid.options}

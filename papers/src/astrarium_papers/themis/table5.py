@@ -104,15 +104,15 @@ def _claims(data: dict[str, Any]) -> list[Claim]:
         short = medians["short"]
         long = medians["long"]
         apart = {name: max(short[name], long[name]) for name in SYSTEMS}
-        told = ", ".join(f"{name}: short {short[name]:.2f}, long {long[name]:.2f}" for name in SYSTEMS)
+        note = ", ".join(f"{name}: short {short[name]:.2f}, long {long[name]:.2f}" for name in SYSTEMS)
         claims += [
             Claim(
-                f"{definition}: short apps fare better with Themis", short[THEMIS] < short["Tiresias"], told
+                f"{definition}: short apps fare better with Themis", short[THEMIS] < short["Tiresias"], note
             ),
             Claim(
                 f"{definition}: the worse of both fares better with Themis",
                 apart[THEMIS] < apart["Tiresias"],
-                told,
+                note,
             ),
         ]
     return claims

@@ -96,9 +96,6 @@ def test_who_is_tried_again_and_is_still_gone() -> None:
     assert judge.sickness is not None  # and only once
 
 
-# NVML
-
-
 def test_nvml_is_read() -> None:
     nvml = FakeNvml()
     reader = NvmlReader(nvml)

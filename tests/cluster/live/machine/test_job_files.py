@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
 import random
@@ -13,12 +12,10 @@ import signal
 import socket
 import stat
 import subprocess
-import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -27,9 +24,8 @@ from hypothesis import strategies as st
 
 from astrarium.cluster.live.backend import JobCommand, MachineStatus, RunKey
 from astrarium.cluster.live.backends.local import LocalBackend
-from astrarium.cluster.live.machine.as_owner import Errand, read_logs
+from astrarium.cluster.live.machine.as_owner import read_logs
 from astrarium.cluster.live.machine.folders import JobClaims, read_claims, read_file
-from astrarium.cluster.live.machine.keeping import errands
 from astrarium.cluster.live.machine.keeping.claim_reader import ClaimReader
 from astrarium.cluster.live.machine.keeping.claims import AT_ONCE, LAST_WORDS, MESSAGE, Heard
 from astrarium.cluster.live.machine.keeping.errands import log_pieces
@@ -45,121 +41,26 @@ from astrarium.cluster.live.machine.keeping.job_files import (
     _plain,
     clear_earlier,
 )
-from astrarium.cluster.live.machine.keeping.privileges import become
 from astrarium.cluster.live.machine.keeping.records import OUTCOME, TOLD, write_whole
 from astrarium.cluster.live.machine.outcome import Outcome, ending
-from astrarium.cluster.live.machine.owners import NO_GROUP
 from tests.support.cluster.backend import backend, order, seen
 from tests.support.cluster.jobs import end_keepers
+from tests.support.cluster.strange_files import (
+    SECRET,
+    STRANGE,
+    nested,
+    sparse,
+    untouched,
+)
+from tests.support.cluster.users import MALLORY, needs_root
 
-pytest_plugins = ("tests.support.cluster.fixtures",)
+pytestmark = pytest.mark.usefixtures("nothing_blocks")
+pytest_plugins = ("tests.support.cluster.fixtures", "tests.support.cluster.job_folders")
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 READ = (PROGRESS, CHECKPOINT, READY, USED, RESULT)  # by the runner
-SECRET = b"what only its owner may read"
-HUGE = 3 << 30  # bytes, of a file that takes no room
 ROUNDS = 40
-LONGEST = 60  # seconds, far more than anything here takes
-# numbers that are no accounts
-USER = 61001
-OTHER = 61002
 
 
-@pytest.fixture
-def outside(tmp_path: Path) -> Path:
-    """A folder with a secret to which links of a job lead."""
-    path = tmp_path / "outside"
-    (path / CHECKPOINT).mkdir(parents=True)
-    for each in (path / "secret", path / CHECKPOINT / "weights", path / PROGRESS):
-        each.write_bytes(SECRET)
-    return path
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    path = tmp_path / "app" / "job-0" / "run-1"
-    path.mkdir(parents=True)
-    return path
-
-
-@pytest.fixture(autouse=True)
-def _nothing_blocks() -> Iterator[None]:
-    """End a test that waits for what never comes, such as the other end of a pipe."""
-
-    def late(*_: object) -> None:
-        raise TimeoutError(f"it has not come back for {LONGEST} s")
-
-    before = signal.signal(signal.SIGALRM, late)
-    signal.alarm(LONGEST)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
-
-
-@contextlib.contextmanager
-def untouched(folder: Path) -> Iterator[None]:
-    """Nothing in a folder is changed, removed or added."""
-
-    def state() -> list[Any]:
-        every = sorted([folder, *folder.rglob("*")])
-        return [(str(path), found.st_mtime_ns, found.st_size, found.st_mode)
-                for path in every for found in [path.lstat()]]  # fmt: skip
-
-    before = state()
-    yield
-    assert state() == before
-
-
-# what a job may put in the place of a file
-
-
-def _sparse(path: Path, outside: Path) -> None:
-    with path.open("wb") as file:
-        file.truncate(HUGE)
-
-
-def _socket(path: Path, outside: Path) -> None:
-    here = os.open(path.parent, os.O_PATH)
-    with socket.socket(socket.AF_UNIX) as one:
-        one.bind(f"/proc/self/fd/{here}/{path.name}")
-    os.close(here)
-
-
-def _nested(path: Path, outside: Path, depth: int = DEEPEST + 40) -> None:
-    """Put folders into folders."""
-    path.mkdir()
-    here = os.open(path, os.O_RDONLY)
-    for _ in range(depth):
-        os.mkdir("a", dir_fd=here)
-        inner = os.open("a", os.O_RDONLY, dir_fd=here)
-        os.close(here)
-        here = inner
-    os.close(here)
-
-
-def _folder_of_oddities(path: Path, outside: Path) -> None:
-    path.mkdir()
-    for name, place in STRANGE.items():
-        if place is not _folder_of_oddities:
-            place(path / name, outside)
-
-
-STRANGE: dict[str, Callable[[Path, Path], None]] = {
-    "link to a file": lambda path, outside: path.symlink_to(outside / "secret"),
-    "link to a folder": lambda path, outside: path.symlink_to(outside),
-    "link to a checkpoint": lambda path, outside: path.symlink_to(outside / CHECKPOINT),
-    "link to nothing": lambda path, outside: path.symlink_to(outside / "nothing"),
-    "link to itself": lambda path, outside: path.symlink_to(path.name),
-    "link to a device": lambda path, outside: path.symlink_to("/dev/zero"),
-    "pipe": lambda path, outside: os.mkfifo(path),
-    "socket": _socket,
-    "folder": lambda path, outside: path.mkdir(),
-    "sparse": _sparse,
-    "nested": _nested,
-    "oddities": _folder_of_oddities,
-    "closed": lambda path, outside: path.touch(mode=0),
-    "empty": lambda path, outside: path.touch(),
-}
 WRITTEN = (
     b"[1]", b"{}", b"{", b"\xff\xfe\x00", b"null", b'"' + b"x" * SMALL, b"[" * SMALL, b"9" * SMALL,
     b'{"progress": NaN, "kept": Infinity}', b'{"progress": -1e999, "kept": "1"}',
@@ -235,9 +136,6 @@ def heard_of(*messages: bytes) -> Heard:
     return heard
 
 
-# what a runner reads, and what it tells its keeper
-
-
 @pytest.mark.parametrize("name", READ)
 @pytest.mark.parametrize("kind", STRANGE)
 def test_strange_things_in_the_place_of_a_file_claim_nothing(
@@ -292,7 +190,7 @@ def test_whatever_lies_there_is_read(tmp_path: Path, outside: Path) -> None:
 @pytest.mark.thorough
 def test_whatever_lies_there_is_read_many_times(tmp_path: Path, outside: Path) -> None:
     for seed in range(ROUNDS, 30 * ROUNDS):
-        signal.alarm(LONGEST)
+        signal.alarm(60)  # seconds, far more than it takes
         fuzz(tmp_path, outside, seed)
 
 
@@ -378,7 +276,7 @@ def test_a_checkpoint_may_change_while_it_is_looked_at(run: Path) -> None:
 
 
 def test_a_stamp_goes_as_deep_as_is_said(run: Path) -> None:
-    _nested(run / CHECKPOINT, run, DEEPEST + 20)
+    nested(run / CHECKPOINT, run, DEEPEST + 20)
     with JobFolder.open(run) as folder:
         found = folder.stamp()
     levels = [run.joinpath(CHECKPOINT, *["a"] * depth) for depth in range(DEEPEST + 2)]
@@ -391,7 +289,7 @@ def test_no_more_is_read_than_may_be(run: Path, outside: Path) -> None:
     (run / "part-0").mkdir()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for name in (*READ, "part-0/log-0.txt"):
-        _sparse(run / name, outside)
+        sparse(run / name, outside)
     check_claims(run)
     check_logs(run.parents[1])
     with JobFolder.open(run) as folder:
@@ -416,7 +314,7 @@ def test_descriptors_are_closed_whatever_is_found(run: Path, outside: Path) -> N
 
 def test_folders_that_are_nested_deeper_than_any_stack_are_left(run: Path) -> None:
     """They are their owner's, and in nobody's way: the runner goes on."""
-    _nested(run / CHECKPOINT, run, 1100)
+    nested(run / CHECKPOINT, run, 1100)
     try:
         with JobFolder.open(run) as folder:
             assert folder.stamp() is not None
@@ -462,110 +360,6 @@ def test_a_file_is_written_in_the_place_of_whatever_is_there(run: Path, outside:
             assert folder.read("file") == b"ours"
 
 
-# what errands do
-
-
-def errand(verb: str, app: Path, about: Any, *words: str, given: bytes | None = None) -> tuple[bool, bytes]:
-    with Errand(verb, app, about, *words, stdin=given is not None) as one:
-        if given is not None:
-            with contextlib.suppress(BrokenPipeError):
-                one.write(given)
-        found = b"" if given is not None else b"".join(iter(lambda: one.read(1 << 20), b""))
-        return one.ended_well(), found
-
-
-@pytest.mark.parametrize(
-    "kind", ["link to a file", "link to a checkpoint", "link to a device", "pipe", "socket", "nested"]
-)
-def test_whatever_a_checkpoint_is_it_is_packed_as_that(run: Path, outside: Path, kind: str) -> None:
-    STRANGE[kind](run / CHECKPOINT, outside)
-    (run / RESULT).symlink_to(outside / "secret")
-    with untouched(outside):
-        _, found = errand("pack", run.parents[1], ["job-0", "run-1"])
-    assert json.loads(found.partition(b"\n")[0])
-    assert SECRET not in found
-
-
-def archive(tmp_path: Path, outside: Path) -> bytes:
-    """Return a checkpoint that another machine has sent, with a link that leads out of it."""
-    (tmp_path / "sent" / CHECKPOINT).mkdir(parents=True)
-    (tmp_path / "sent" / CHECKPOINT / "words").write_text("mine")
-    (tmp_path / "sent" / CHECKPOINT / "link").symlink_to(outside)
-    tar = ["tar", "-c", "-C", str(tmp_path / "sent"), CHECKPOINT]
-    return subprocess.run(tar, check=True, capture_output=True).stdout
-
-
-@pytest.mark.parametrize("kind", ["link to a folder", "link to itself", "pipe", "oddities", "sparse"])
-def test_a_checkpoint_that_is_brought_takes_the_place_of_whatever_is_there(
-    tmp_path: Path, run: Path, outside: Path, kind: str
-) -> None:
-    STRANGE[kind](run / CHECKPOINT, outside)
-    with untouched(outside):
-        done, _ = errand("unpack", run.parents[1], ["job-0", "run-1"], given=archive(tmp_path, outside))
-    assert done
-    assert (run / CHECKPOINT / "words").read_text() == "mine"
-    assert (run / CHECKPOINT / "link").is_symlink()
-    assert not list(run.glob(".brought.*"))
-
-
-def test_the_first_pythons_with_tar_archives_unpack_too(
-    tmp_path: Path, run: Path, outside: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delattr("tarfile.tar_filter")
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(archive(tmp_path, outside))))
-    monkeypatch.chdir(tmp_path)
-    assert errands._unpack(run.parents[1], ["job-0", "run-1"]) == 0
-    assert (run / CHECKPOINT / "words").read_text() == "mine"
-
-
-def test_an_errand_tells_why_it_failed(run: Path) -> None:
-    with Errand("unpack", run.parents[1], ["job-0", "run-1"], stdin=True) as one:
-        one.write(b"no archive")
-        assert not one.ended_well()
-        assert one.last_words().startswith("tarfile.ReadError: ")
-
-
-@pytest.mark.parametrize("given", [b"", b"no archive", SECRET * 1000])
-def test_what_is_no_archive_changes_nothing(run: Path, given: bytes) -> None:
-    (run / CHECKPOINT).write_text("mine")
-    assert not errand("unpack", run.parents[1], ["job-0", "run-1"], given=given)[0]
-    assert (run / CHECKPOINT).read_text() == "mine"
-    assert [path.name for path in run.iterdir()] == [CHECKPOINT]
-
-
-@pytest.mark.parametrize("kind", ["link to a folder", "link to nothing", "pipe", "oddities"])
-def test_folders_of_jobs_that_are_something_else_are_not_gone_into(
-    tmp_path: Path, outside: Path, kind: str
-) -> None:
-    app = tmp_path / "app"
-    app.mkdir()
-    STRANGE[kind](app / "job-0", outside)
-    with untouched(outside):
-        for verb, words in (("pack", ()), ("unpack", ()), ("clear", ("9", "0"))):
-            names = ["job-0"] if verb == "clear" else ["job-0", "run-1"]
-            errand(verb, app, names, *words, given=b"" if verb == "unpack" else None)
-        assert list(log_pieces(app, {"job-0/secret": 0, "job-0/run-1/part-0/log-0.txt": 0}, 1 << 20)) == []
-
-
-def test_checkpoints_are_cleared_and_nothing_that_they_link_to(tmp_path: Path, outside: Path) -> None:
-    job = tmp_path / "app" / "job-0"
-    for number, place in enumerate(STRANGE.values(), start=1):
-        (job / f"run-{number}").mkdir(parents=True)
-        place(job / f"run-{number}" / CHECKPOINT, outside)
-        place(job / f"run-{number}" / f".{CHECKPOINT}.7", outside)
-    (job / "run-90").symlink_to(outside)
-    os.mkfifo(job / "run-91")
-    (job / "run-x").mkdir()
-    with untouched(outside):
-        assert errand("clear", job.parent, ["job-0"], "99", "1")[0]
-    left = {path.parent.name for path in job.glob(f"run-*/{CHECKPOINT}")}
-    assert left == {"run-1", "run-90"}
-    assert not list(job.glob(f"run-1/.{CHECKPOINT}.*"))
-
-
-# whole runs
-
-
 def test_a_log_that_is_something_else_keeps_no_job_from_ending(home: Path) -> None:
     """A run makes a pipe of the log of the next one: it would wait for room there for ever."""
     code = 'next="$ASTRARIUM_FOLDER/../run-2/part-0"; mkdir -p "$next"; mkfifo "$next/log-0.txt"; echo words'
@@ -596,8 +390,8 @@ while ! [ -s left-1 -a -s left-2 -a -s left-3 ]; do sleep 0.02; done
 @pytest.mark.parametrize(
     ("owner", "end"),
     [("", "exit 0"), ("", "kill -9 $PPID; sleep 300")]
-    + [pytest.param(str(USER), end, marks=needs_root) for end in ("exit 0", "exit 3", "sleep 300")]
-    + [pytest.param(str(USER), "kill -9 $PPID; sleep 300", marks=needs_root)],
+    + [pytest.param(str(MALLORY), end, marks=needs_root) for end in ("exit 0", "exit 3", "sleep 300")]
+    + [pytest.param(str(MALLORY), "kill -9 $PPID; sleep 300", marks=needs_root)],
 )
 def test_what_has_left_the_session_of_a_job_does_not_outlive_it(
     open_path: Path, owner: str, end: str
@@ -617,83 +411,3 @@ def test_what_has_left_the_session_of_a_job_does_not_outlive_it(
         assert not [number for number in numbers if Path("/proc", number).exists()]
     finally:
         end_keepers(home)
-
-
-@pytest.fixture
-def open_path(tmp_path: Path) -> Path:
-    """Folders of tests are for their user alone; somebody else must be able to pass."""
-    for folder in [tmp_path, *tmp_path.parents]:
-        if folder.stat().st_uid == os.geteuid() and folder != Path("/"):
-            folder.chmod(folder.stat().st_mode | 0o711)
-    return tmp_path
-
-
-# becoming somebody else
-
-
-def in_child(do: Callable[[], Any]) -> Any:
-    """Return what a function returns in a process of its own, or the name of its error."""
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        signal.alarm(LONGEST)
-        try:
-            told = do()
-        except BaseException as error:
-            told = type(error).__name__
-        os.write(writing, json.dumps(told).encode())
-        os._exit(0)
-    os.close(writing)
-    with open(reading, "rb") as file:
-        told = json.loads(file.read())
-    os.waitpid(child, 0)
-    return told
-
-
-def refused(deed: Callable[..., Any], *words: Any) -> bool:
-    try:
-        deed(*words)
-    except PermissionError:
-        return True
-    return False
-
-
-@needs_root
-def test_who_has_become_another_user_is_nothing_else_and_cannot_go_back(tmp_path: Path) -> None:
-    (tmp_path / "closed").touch(mode=0o600)
-
-    def told() -> list[Any]:
-        become({"user": USER, "group": NO_GROUP, "extra_groups": [OTHER]})
-        ids = [list(os.getresuid()), list(os.getresgid()), os.getgroups()]
-        status = Path("/proc/self/status").read_text().splitlines()
-        powers = [line.split()[1] for line in status if line.startswith(("CapPrm", "CapEff"))]
-        back = [refused(os.setuid, 0), refused(os.seteuid, 0), refused(os.setresuid, 0, 0, 0),
-                refused(os.setgid, 0), refused(os.setresgid, 0, 0, 0), refused(os.setgroups, [0]),
-                refused(os.setuid, OTHER), refused(os.kill, os.getppid(), 0),
-                refused((tmp_path / "closed").read_bytes)]  # fmt: skip
-        return [ids, {int(each, 16) for each in powers} == {0}, all(back)]
-
-    assert in_child(told) == [[[USER] * 3, [NO_GROUP] * 3, [OTHER]], True, True]
-
-
-@needs_root
-@pytest.mark.parametrize(
-    ("account", "error"),
-    [
-        ({"user": 0, "group": 0, "extra_groups": []}, "PermissionError"),
-        ({"user": "0", "group": NO_GROUP, "extra_groups": []}, "PermissionError"),
-        ({"user": -1, "group": NO_GROUP, "extra_groups": []}, "PermissionError"),
-        ({"user": USER, "group": -1, "extra_groups": []}, "PermissionError"),
-        ({"user": USER, "group": NO_GROUP}, "KeyError"),
-        ({"user": USER}, "KeyError"),
-        ({"user": 1 << 40, "group": NO_GROUP, "extra_groups": []}, "OverflowError"),
-    ],
-)
-def test_half_of_an_account_is_nobodys(account: dict[str, Any], error: str) -> None:
-    assert in_child(lambda: become(account)) == error
-
-
-def test_an_empty_account_is_our_own() -> None:
-    before = os.getresuid(), os.getresgid(), os.getgroups()
-    become({})
-    assert (os.getresuid(), os.getresgid(), os.getgroups()) == before

@@ -20,8 +20,8 @@ class TritonPythonModel:
 
     def execute(self, requests: list[Any]) -> list[Any]:
         tokens = [triton.get_input_tensor_by_name(request, "TOKENS").as_numpy() for request in requests]
-        found = self._encoder(torch.from_numpy(numpy.concatenate(tokens))).numpy()
+        outputs = self._encoder(torch.from_numpy(numpy.concatenate(tokens))).numpy()
         ends = numpy.cumsum([len(array) for array in tokens])[:-1]
         return [
-            triton.InferenceResponse([triton.Tensor("OUTPUT", part)]) for part in numpy.split(found, ends)
+            triton.InferenceResponse([triton.Tensor("OUTPUT", part)]) for part in numpy.split(outputs, ends)
         ]

@@ -53,7 +53,7 @@ def with_overheads(effort: Effort, scales: tuple[float, ...], seconds: float, se
 def models(alpha: float, scale: float) -> list[PlacedModel]:
     """Return models whose stages each take alpha / n of what the model takes alone."""
     measured = cases.placed_models([MODEL] * COUNT, equally(BUSY_RATE), scale)
-    return [msgspec.structs.replace(one, forms=_forms(one, alpha)) for one in measured]
+    return [msgspec.structs.replace(model, forms=_forms(model, alpha)) for model in measured]
 
 
 def _forms(model: PlacedModel, alpha: float) -> dict[Any, Form]:
@@ -65,7 +65,7 @@ def _forms(model: PlacedModel, alpha: float) -> dict[Any, Form]:
 
 
 def caught_up(scales: list[float], placements: dict[str, Any], name: str = PARALLEL) -> float | None:
-    ours, theirs = (means(placements[one], "attainment") for one in (name, REPLICATION))
+    ours, theirs = (means(placements[system], "attainment") for system in (name, REPLICATION))
     return crossing(scales, [a - b for a, b in zip(ours, theirs, strict=True)])
 
 
@@ -128,9 +128,9 @@ def _falling(values: list[float]) -> bool:
 
 def draw_overheads(axis: Any, data: dict[str, Any]) -> None:
     for place, alpha in enumerate(ALPHAS):
-        curve = [100 * one for one in means(data["overheads"][f"{alpha:g}"], "attainment")]
+        curve = [100 * share for share in means(data["overheads"][f"{alpha:g}"], "attainment")]
         style = {"marker": ".", "color": COLORS[PARALLEL], "alpha": 1 - 0.15 * place}
         axis.plot(data["values"], curve, label=f"alpha {alpha:g}", **style)
-    curve = [100 * one for one in means(data["overheads"][REPLICATION], "attainment")]
+    curve = [100 * share for share in means(data["overheads"][REPLICATION], "attainment")]
     axis.plot(data["values"], curve, marker=".", color=COLORS[REPLICATION], label=REPLICATION)
     axis.legend(fontsize=7)

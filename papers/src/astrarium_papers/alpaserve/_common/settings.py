@@ -128,9 +128,9 @@ class Point(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, statistics: Sequence[Statistics]) -> Point:
         return cls(
-            [round(one.mean / SECOND, 4) for one in statistics],
-            [round(one.p99 / SECOND, 4) for one in statistics],
-            [round(one.attainment, 5) for one in statistics],
+            [round(seed.mean / SECOND, 4) for seed in statistics],
+            [round(seed.p99 / SECOND, 4) for seed in statistics],
+            [round(seed.attainment, 5) for seed in statistics],
         )
 
 
@@ -146,9 +146,9 @@ def sweep(
     def at(value: float) -> dict[str, Point]:
         effort.say(f"{say} {value:g}")
         samples = [measure(value, seed) for seed in range(1, seeds + 1)]
-        return {name: Point.of([one[name] for one in samples]) for name in samples[0]}
+        return {name: Point.of([sample[name] for sample in samples]) for name in samples[0]}
 
-    points = effort.each(at, values)
+    points = effort.map(at, values)
     return {name: [msgspec.to_builtins(point[name]) for point in points] for name in points[0]}
 
 
@@ -169,7 +169,8 @@ def ratio_rows(data: dict[str, Any], form: str) -> list[Row]:
     for place, (value, ratio) in enumerate(zip(data["values"], ratios(data), strict=True)):
         both = {name: points[place] for name, points in data["placements"].items()}
         note = "; ".join(
-            f"{name}: {spread(one['mean'])} s, p99 {mean(one['p99']):.2f} s" for name, one in both.items()
+            f"{name}: {spread(point['mean'])} s, p99 {mean(point['p99']):.2f} s"
+            for name, point in both.items()
         )
         what = f"mean latency of replication over model parallelism {form.format(value)}"
         rows.append(Row(what, ratio, note=note))
@@ -185,7 +186,7 @@ def spread(values: Sequence[float], form: str = ".2f") -> str:
 def crossing(values: Sequence[float], ahead: Sequence[float]) -> float | None:
     """Return where *ahead* falls to zero for good, along a line between two points; the first value if it
     never was above, None if it is so to the end."""
-    last = max((place for place, one in enumerate(ahead) if one > 0), default=None)
+    last = max((place for place, value in enumerate(ahead) if value > 0), default=None)
     if last is None:
         return values[0]
     if last + 1 == len(values):
@@ -197,7 +198,7 @@ def crossing(values: Sequence[float], ahead: Sequence[float]) -> float | None:
 def draw_sweep(axis: Any, data: dict[str, Any], what: str, scale: float = 1.0) -> None:
     """Draw a line for each placement, and what the seeds differ."""
     for name, points in data["placements"].items():
-        at = [scale * one for one in means(points, what)]
+        at = [scale * value for value in means(points, what)]
         low = [scale * min(point[what]) for point in points]
         high = [scale * max(point[what]) for point in points]
         axis.plot(data["values"], at, marker=".", color=COLORS[name], label=name)

@@ -54,8 +54,8 @@ def known(case: Case, ways: str) -> Problem:
 
 def apart(groups: Sequence[Group]) -> bool:
     """Return whether no two groups share a GPU: they are served as if they shared none."""
-    taken = Counter(gpu for group in groups for gpu in group.gpus)
-    return max(taken.values(), default=1) == 1
+    uses = Counter(gpu for group in groups for gpu in group.gpus)
+    return max(uses.values(), default=1) == 1
 
 
 def judged(case: Case, plan: Plan, ways: str, seeds: int) -> list[Outcome]:
@@ -73,15 +73,16 @@ def placing(
     policy: str,
     parameters: Mapping[str, Any] | None = None,
     knows: Known = known,
-    told: Callable[[Problem], Judge] | None = None,
+    judged_by: Callable[[Problem], Judge] | None = None,
 ) -> Placer:
-    """Return a placer of one plan, kept whatever comes. *told*: the search hears what becomes of a plan."""
+    """Return a placer of one plan, kept whatever comes. *judged_by* tells the search what becomes of a
+    plan."""
 
     def outcomes(case: Case, ways: str, seeds: int) -> list[Outcome]:
         factory: Any = placement_policies.get(policy)
         chosen = msgspec.convert({**counted_as(ways), **(parameters or {})}, factory.Parameters)
         problem = knows(case, ways)
-        search = Search(told(problem) if told else None)
+        search = Search(judged_by(problem) if judged_by else None)
         return judged(case, factory(chosen).place(problem, search), ways, seeds)
 
     return outcomes
@@ -129,7 +130,7 @@ SYSTEMS: dict[str, Placer] = {
 def planner(effort: Effort) -> dict[str, Placer]:
     """Return our own planner, which is judged fairly only."""
     millions = effort.pick(1.0, 30.0)  # of requests to simulate in a search
-    return {OURS: placing("planner", {"runtime": {}, "effort": millions}, told=what_runs)}
+    return {OURS: placing("planner", {"runtime": {}, "effort": millions}, judged_by=what_runs)}
 
 
 def what_runs(problem: Problem) -> Judge:
@@ -164,19 +165,19 @@ class Task(NamedTuple):
 
     def __str__(self) -> str:
         case = self.case
-        asked = f"{case.rate:g}/s, CV {case.cv:g}, SLO {case.slo:g}x"
-        return f"{self.system}, {self.ways}: {len(case.models)} models, {case.gpus} GPUs, {asked}"
+        load = f"{case.rate:g}/s, CV {case.cv:g}, SLO {case.slo:g}x"
+        return f"{self.system}, {self.ways}: {len(case.models)} models, {case.gpus} GPUs, {load}"
 
 
 def measured(tasks: Sequence[Task], placers: Mapping[str, Placer], effort: Effort) -> dict[Task, Point]:
-    def one(numbered: tuple[int, Task]) -> Point:
+    def measure(numbered: tuple[int, Task]) -> Point:
         number, task = numbered
         effort.say(f"{number} of {len(tasks)}: {task}")
         outcomes = placers[task.system](task.case, task.ways, task.seeds)
         shapes = Counter(str(group.shape) for group in groups_of(outcomes[0].plan))
         return Point(fmean(outcome.attainment for outcome in outcomes), dict(shapes))
 
-    return dict(zip(tasks, effort.each(one, enumerate(tasks, 1)), strict=True))
+    return dict(zip(tasks, effort.map(measure, enumerate(tasks, 1)), strict=True))
 
 
 def turned(case: Case, knob: str, value: float) -> Case:

@@ -28,7 +28,7 @@ class Architecture(NamedTuple):
     def shares(self) -> list[float]:
         """Return the share of the time of each part."""
         counted = [part.operations for part in self.parts()]
-        return [one / sum(counted) for one in counted]
+        return [count / sum(counted) for count in counted]
 
     @property
     def weights(self) -> int:
@@ -42,5 +42,5 @@ MODELS = {"bert-1.3b": Architecture(24, 2048), "bert-2.6b": Architecture(32, 256
 def by_hand(layers: int, stages: int) -> list[int]:
     """Return where stages begin and end among the parts, if each has as many layers; the head goes with the
     last."""
-    each = 2 * layers // stages
-    return [*range(0, 2 * layers, each), 2 * layers + 1]
+    parts = 2 * layers // stages
+    return [*range(0, 2 * layers, parts), 2 * layers + 1]

@@ -67,7 +67,7 @@ def measured(case: Traffic, effort: Effort) -> dict[str, Any]:
     seconds, seeds = effort.pick((10_000.0, 4), (20_000.0, 40))
     models = placed(case.share)
 
-    def one(seed: int) -> dict[str, dict[str, Any]]:
+    def measure(seed: int) -> dict[str, dict[str, Any]]:
         workload = requests(case, seconds, seed)
         return {
             f"{name}{suffix}": _latencies(models, name, workload, runtime)
@@ -75,8 +75,8 @@ def measured(case: Traffic, effort: Effort) -> dict[str, Any]:
             for suffix, runtime in (("", DEFAULT), (" bare", WITHOUT_OVERHEADS))
         }
 
-    seeds_measured = effort.each(one, range(1, seeds + 1))
-    return {name: _together([each[name] for each in seeds_measured]) for name in seeds_measured[0]}
+    seeds_measured = effort.map(measure, range(1, seeds + 1))
+    return {name: _together([by_name[name] for by_name in seeds_measured]) for name in seeds_measured[0]}
 
 
 def _latencies(
@@ -90,17 +90,17 @@ def _latencies(
     by_model = [latency[workload.models[counted] == model] for model in range(len(models))]
     return {
         "mean": round(float(latency.mean()), 4),
-        "by_model": [round(float(one.mean()), 4) for one in by_model],
-        "percentiles": np.array([np.percentile(one, DRAWN) for one in (latency, *by_model)]),
+        "by_model": [round(float(times.mean()), 4) for times in by_model],
+        "percentiles": np.array([np.percentile(times, DRAWN) for times in (latency, *by_model)]),
     }
 
 
 def _together(seeds: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Return the numbers of all seeds: means stay apart, percentiles are averaged."""
-    percentiles = np.mean([one["percentiles"] for one in seeds], axis=0)
+    percentiles = np.mean([seed["percentiles"] for seed in seeds], axis=0)
     return {
-        "mean": [one["mean"] for one in seeds],
-        "by_model": [one["by_model"] for one in seeds],
+        "mean": [seed["mean"] for seed in seeds],
+        "by_model": [seed["by_model"] for seed in seeds],
         "percentiles": np.round(percentiles, 4).tolist(),
     }
 
@@ -114,7 +114,8 @@ def searched(effort: Effort) -> dict[str, list[str]]:
         policy: groups_of(cases.run(case, policy).plan) for policy in ("selective-replication", "alpaserve")
     }
     return {
-        policy: sorted(f"{len(one.models)}x{one.shape}" for one in plan) for policy, plan in plans.items()
+        policy: sorted(f"{len(group.models)}x{group.shape}" for group in plan)
+        for policy, plan in plans.items()
     }
 
 

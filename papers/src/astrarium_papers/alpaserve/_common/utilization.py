@@ -26,7 +26,7 @@ def of(
     spans = {name: busy(models, groups, workload) for name, groups in placements.items()}
     return {
         "shown": {
-            name: [np.round(one, 4).tolist() for one in levels(busy_spans, shown)]
+            name: [np.round(level, 4).tolist() for level in levels(busy_spans, shown)]
             for name, busy_spans in spans.items()
         },
         "both_busy": {name: _together(busy_spans) for name, busy_spans in spans.items()},
@@ -69,7 +69,7 @@ def _together(spans: Spans) -> float:
 
 def draw(axis: Any, data: dict[str, Any]) -> None:
     for name, (times, count) in data["shown"].items():
-        percent = [50 * one for one in count]
+        percent = [50 * value for value in count]
         axis.fill_between(times, percent, step="post", alpha=0.25, color=COLORS[name])
         axis.step(times, percent, where="post", lw=0.8, color=COLORS[name], label=name)
     axis.set(title="utilization, CV 3", xlabel="time (s)", ylabel="GPUs busy (%)", ylim=(0, 125))

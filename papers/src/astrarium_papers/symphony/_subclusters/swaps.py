@@ -51,7 +51,7 @@ class Swaps:
         self.tried = 1
         parts = figures.parts
         self._best: dict[tuple[int, int], tuple[float, int, int]] = {}
-        self._pairs = [(one, other) for one in range(parts) for other in range(one + 1, parts)]
+        self._pairs = [(first, second) for first in range(parts) for second in range(first + 1, parts)]
 
     def run(self) -> None:
         for pair in self._pairs:
@@ -71,10 +71,10 @@ class Swaps:
         """Make the best exchange that is known; where moves are scarce it may be too much by now."""
         while self._best:
             pair = max(self._best, key=lambda pair: (self._best[pair][0], -pair[0], -pair[1]))
-            gain, one, other = self._best[pair]
+            gain, left, right = self._best[pair]
             if gain <= LEAST_GAIN:
                 return False
-            if not self._exchanged(pair, one, other):
+            if not self._exchanged(pair, left, right):
                 self._look_at(pair)
                 continue
             for stale in self._pairs:
@@ -91,12 +91,12 @@ class Swaps:
             self._look_at(pair)
         return any(gain > LEAST_GAIN for gain, *_ in self._best.values())
 
-    def _exchanged(self, pair: tuple[int, int], one: int, other: int) -> bool:
+    def _exchanged(self, pair: tuple[int, int], left: int, right: int) -> bool:
         changed = self.assignment.copy()
-        if one >= 0:
-            changed[one] = pair[1]
-        if other >= 0:
-            changed[other] = pair[0]
+        if left >= 0:
+            changed[left] = pair[1]
+        if right >= 0:
+            changed[right] = pair[0]
         if not self.figures.few_moves(changed):
             return False
         self.assignment = changed
@@ -136,10 +136,10 @@ class Swaps:
     def _after(
         self, column: Floats, pair: tuple[int, int], left: Places, right: Places
     ) -> tuple[Floats, Floats]:
-        given = _values(column, left)[:, None]
-        taken = _values(column, right)[None, :]
+        leaving = _values(column, left)[:, None]
+        coming = _values(column, right)[None, :]
         sums = self.figures.sums(column, self.assignment)
-        return sums[pair[0]] - given + taken, sums[pair[1]] + given - taken
+        return sums[pair[0]] - leaving + coming, sums[pair[1]] + leaving - coming
 
     def _runtime(self, pair: tuple[int, int], left: Places, right: Places) -> tuple[Floats, Floats]:
         """Return the largest of each part without the one who goes, and with the one who comes."""

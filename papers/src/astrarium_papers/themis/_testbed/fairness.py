@@ -33,24 +33,26 @@ def findings(workload: int, effort: Effort) -> Findings:
     base = Drawing(workload=workload, apps=effort.pick(10, 85))
     drawings = [replace(base, seed=seed) for seed in range(1, 1 + effort.pick(1, 3))]
     plain = effort.pick([], [replace(base, as_drawn=True)])
-    asked = [tasks(drawing) for drawing in drawings]
+    measured_cases = [tasks(drawing) for drawing in drawings]
     besides = [tasks(drawing) for drawing in plain]
-    runs = measured([task for each in (*asked, *besides) for task in each.values()], effort)
+    runs = measured([task for by_case in (*measured_cases, *besides) for task in by_case.values()], effort)
     data = {
         "rho": {
             name: {
-                definition: [runs[each[name, definition]].rho[definition] for each in asked]
+                definition: [runs[by_case[name, definition]].rho[definition] for by_case in measured_cases]
                 for definition in DEFINITIONS
             }
             for name in (THEMIS, *RIVALS)
         },
         "as drawn": {
-            definition: {name: runs[each[name, definition]].worst(definition) for name in (THEMIS, *RIVALS)}
-            for each in besides
+            definition: {
+                name: runs[by_case[name, definition]].worst(definition) for name in (THEMIS, *RIVALS)
+            }
+            for by_case in besides
             for definition in DEFINITIONS
         },
     }
-    facts = [runs[each[THEMIS, "share"]] for each in asked]
+    facts = [runs[by_case[THEMIS, "share"]] for by_case in measured_cases]
     return Findings([*_rows(data), *_facts(facts)], _claims(data), data)
 
 
@@ -90,7 +92,7 @@ def _own(data: dict[str, Any], definition: str) -> Row:
 
 def _distribution(data: dict[str, Any], definition: str) -> list[Row]:
     rhos = data["rho"][THEMIS][definition]
-    fine = over(100 * sum(rho <= EVEN for rho in each) / len(each) for each in rhos)
+    fine = over(100 * sum(rho <= EVEN for rho in of_seed) / len(of_seed) for of_seed in rhos)
     rows = [
         Row(
             f"{definition}: apps with a rho of at most {EVEN} under Themis",
@@ -100,16 +102,16 @@ def _distribution(data: dict[str, Any], definition: str) -> list[Row]:
         )
     ]
     for name in (THEMIS, *RIVALS):
-        even = over(jain(each) for each in data["rho"][name][definition])
+        even = over(jain(of_seed) for of_seed in data["rho"][name][definition])
         rows.append(Row(f"{definition}: Jain's index of rho, {name}", even.median, note=f"{even}"))
     return rows
 
 
 def _as_drawn(definition: str, numbers: dict[str, float]) -> Row:
     """Return the row of the workload with lengths and arrivals as in section 2.2."""
-    told = ", ".join(f"{name} {worst:.1f}" for name, worst in numbers.items())
+    shown = ", ".join(f"{name} {worst:.1f}" for name, worst in numbers.items())
     times = median(numbers[name] for name in RIVALS) / numbers[THEMIS]
-    note = f"lengths and arrivals as in section 2.2, one seed; largest rho: {told}"
+    note = f"lengths and arrivals as in section 2.2, one seed; largest rho: {shown}"
     return Row(
         f"{definition}, as drawn: the median rival's largest rho over Themis's", times, unit="x", note=note
     )
@@ -143,21 +145,22 @@ def _claims(data: dict[str, Any]) -> list[Claim]:
 
 def _smallest(data: dict[str, Any], definition: str) -> Claim:
     medians = {name: over(worsts(data, name, definition)).median for name in (THEMIS, *RIVALS)}
-    told = ", ".join(f"{name} {worst:.2f}" for name, worst in medians.items())
+    shown = ", ".join(f"{name} {worst:.2f}" for name, worst in medians.items())
     return Claim(
-        f"{definition}: Themis's largest rho is the smallest", medians[THEMIS] == min(medians.values()), told
+        f"{definition}: Themis's largest rho is the smallest", medians[THEMIS] == min(medians.values()), shown
     )
 
 
 def _narrow(data: dict[str, Any], definition: str) -> Claim:
     medians = {
-        name: over(jain(each) for each in data["rho"][name][definition]).median for name in (THEMIS, *RIVALS)
+        name: over(jain(of_seed) for of_seed in data["rho"][name][definition]).median
+        for name in (THEMIS, *RIVALS)
     }
-    told = "Jain's index: " + ", ".join(f"{name} {index:.2f}" for name, index in medians.items())
+    shown = "Jain's index: " + ", ".join(f"{name} {index:.2f}" for name, index in medians.items())
     return Claim(
         f"{definition}: Themis's rho vary least from app to app",
         medians[THEMIS] == max(medians.values()),
-        told,
+        shown,
     )
 
 
@@ -167,7 +170,7 @@ def draw(data: dict[str, Any], path: Path) -> None:
     figure, axes = axes_row(len(DEFINITIONS), 5.5)
     for axis, definition in zip(axes, DEFINITIONS, strict=True):
         for name, by_definition in data["rho"].items():
-            ordered = sorted(rho for each in by_definition[definition] for rho in each)
+            ordered = sorted(rho for of_seed in by_definition[definition] for rho in of_seed)
             shares = [(place + 1) / len(ordered) for place in range(len(ordered))]
             axis.step(ordered, shares, where="post", color=COLORS[name], label=name)
         axis.set(xlabel=f"rho ({definition})", xscale="log", ylabel="share of apps")

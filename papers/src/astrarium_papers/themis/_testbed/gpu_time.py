@@ -25,8 +25,8 @@ def hours(workload: int, effort: Effort) -> dict[str, Any]:
         name: [Task(drawing, policy, BIDS if name == THEMIS else ()) for drawing in drawings]
         for name, policy in {THEMIS: "themis", **RIVALS}.items()
     }
-    runs = measured([task for each in tasks.values() for task in each], effort)
-    by_name = {name: [runs[task].gpu_hours for task in each] for name, each in tasks.items()}
+    runs = measured([task for of_system in tasks.values() for task in of_system], effort)
+    by_name = {name: [runs[task].gpu_hours for task in of_system] for name, of_system in tasks.items()}
     return {"hours": by_name, "work": base.gpu_hours}
 
 
@@ -41,10 +41,10 @@ def draw(data: dict[str, Any], path: Path) -> None:
 
     figure, (axis,) = axes_row(1, 6.5)
     spreads = {name: over(hours) for name, hours in data["hours"].items()}
-    heights = [each.median for each in spreads.values()]
+    heights = [spread.median for spread in spreads.values()]
     ends = [
-        [each.median - each.least for each in spreads.values()],
-        [each.most - each.median for each in spreads.values()],
+        [spread.median - spread.least for spread in spreads.values()],
+        [spread.most - spread.median for spread in spreads.values()],
     ]
     axis.bar(list(spreads), heights, yerr=ends, capsize=3, color=[COLORS[name] for name in spreads])
     axis.axhline(data["work"], color="black", linewidth=1, linestyle=":")

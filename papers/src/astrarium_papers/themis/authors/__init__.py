@@ -68,7 +68,7 @@ def _drawn_apart(jobs: Sequence[SpreadJob]) -> OneByOne:
     small, the first numbers that Java's generator draws are nearly equal."""
     factors = stream(1, "themis", "losses").random((len(jobs), 2)).tolist()
     pairs = zip(jobs, factors, strict=True)
-    return OneByOne(rivals.loss([job._replace(curve=LossCurve(*each)) for job, each in pairs]))
+    return OneByOne(rivals.loss([job._replace(curve=LossCurve(*factor)) for job, factor in pairs]))
 
 
 # What is changed, one at a time: the policy with it, and the one without
@@ -110,9 +110,11 @@ def run(effort: Effort) -> Findings:
     for name, jobs in workloads.items():
         effort.say(name)
         by_policy = {policy: outcomes(jobs, make) for policy, make in {**THEIRS, **OURS}.items()}
-        rows += [row for policy, one in by_policy.items() for row in _rows(name, policy, one, recorded)]
+        rows += [
+            row for policy, layouts in by_policy.items() for row in _rows(name, policy, layouts, recorded)
+        ]
         rows += _switched(name, jobs, whole.get(name))
-        data[name] = {policy: _numbers(one) for policy, one in by_policy.items()}
+        data[name] = {policy: _numbers(layouts) for policy, layouts in by_policy.items()}
     return Findings(
         rows, [claim for name, by_policy in data.items() for claim in _claims(name, by_policy)], data
     )
@@ -131,24 +133,26 @@ def _file(folder: Path, workload: str) -> Path:
 
 def _numbers(outcomes: Sequence[Outcome]) -> dict[str, float]:
     """Return the medians over layouts."""
-    numbers = {name: median(getattr(one, name) for one in outcomes) for name in (*RECORDED, "score")}
-    return numbers | {each: median(max(one.rho[each]) for one in outcomes) for each in DEFINITIONS}
+    numbers = {name: median(getattr(outcome, name) for outcome in outcomes) for name in (*RECORDED, "score")}
+    return numbers | {
+        definition: median(max(outcome.rho[definition]) for outcome in outcomes) for definition in DEFINITIONS
+    }
 
 
 def _rows(workload: str, policy: str, outcomes: Sequence[Outcome], recorded: dict[str, Any]) -> list[Row]:
     theirs = recorded.get(f"online_workload_{workload}|64|20|{policy}", {})
     numbers = _numbers(outcomes)
-    told = f"score {numbers['score']:.3f}" + (f", theirs {theirs['placement_score']:.3f}" if theirs else "")
-    told += "; largest rho " + ", ".join(f"{name} {numbers[name]:.2f}" for name in DEFINITIONS)
+    scores = f"score {numbers['score']:.3f}" + (f", theirs {theirs['placement_score']:.3f}" if theirs else "")
+    scores += "; largest rho " + ", ".join(f"{name} {numbers[name]:.2f}" for name in DEFINITIONS)
     return [
         Row(f"{workload}, {policy}: {what}", numbers[name], theirs.get(RECORDED[name]), unit, slack,
-            f"{_range(outcomes, name)}; {told}" + (f"; {LAYOUT}" if theirs else ""))
+            f"{_range(outcomes, name)}; {scores}" + (f"; {LAYOUT}" if theirs else ""))
         for name, what, unit, slack in MEASURES
     ]  # fmt: skip
 
 
 def _range(outcomes: Sequence[Outcome], name: str) -> str:
-    values = [getattr(one, name) for one in outcomes]
+    values = [getattr(outcome, name) for outcome in outcomes]
     return f"{min(values):,.4g} to {max(values):,.4g}"
 
 
@@ -158,7 +162,7 @@ def _switched(workload: str, jobs: list[SpreadJob], whole: list[SpreadJob] | Non
     rows = []
     pairs = {what: [outcome(jobs, make) for make in makes] for what, makes in SWITCHES.items()}
     for name in ("Themis", "Tiresias", "SJF") if whole else ():
-        both = [outcome(each, THEIRS[name]) for each in (jobs, whole or jobs)]
+        both = [outcome(workload_jobs, THEIRS[name]) for workload_jobs in (jobs, whole or jobs)]
         pairs[f"groups are halved, {name}"] = both
     for what, (on, off) in pairs.items():
         note = (
@@ -171,12 +175,12 @@ def _switched(workload: str, jobs: list[SpreadJob], whole: list[SpreadJob] | Non
 
 def _claims(workload: str, numbers: dict[str, Any]) -> list[Claim]:
     worst = {policy: numbers[policy]["worst"] for policy in THEIRS}
-    told = ", ".join(f"{policy} {value:.2f}" for policy, value in worst.items())
+    note = ", ".join(f"{policy} {value:.2f}" for policy, value in worst.items())
     least = min(worst.values())
     mean = {policy: numbers[policy]["completion_min"] for policy in (*THEIRS, "astrarium")}
     ours = numbers["astrarium"]
     return [
-        Claim(f"{workload}: the largest rho is smallest under Themis", worst["Themis"] == least, told),
+        Claim(f"{workload}: the largest rho is smallest under Themis", worst["Themis"] == least, note),
         Claim(f"{workload}: the largest rho of `astrarium` is at most that of Themis",
               ours["worst"] <= worst["Themis"], f"{ours['worst']:.2f} and {worst['Themis']:.2f} (demand)"),
         Claim(f"{workload}: the mean completion of `astrarium` is at most that of the best",
@@ -192,7 +196,7 @@ def draw(data: dict[str, Any], path: Path) -> None:
     for axis, (name, what, unit, _) in zip(axes, MEASURES, strict=True):
         for place, (workload, numbers) in enumerate(data.items()):
             at = [number + 0.25 * place for number in range(len(numbers))]
-            axis.bar(at, [each[name] for each in numbers.values()], 0.25, label=workload)
+            axis.bar(at, [of_policy[name] for of_policy in numbers.values()], 0.25, label=workload)
             axis.set_xticks(at, list(numbers), rotation=60, fontsize=8)
         axis.set_title(f"{what} ({unit})" if unit else f"{what} (demand)")
     axes[0].legend(fontsize=8)

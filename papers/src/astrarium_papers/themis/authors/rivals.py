@@ -74,29 +74,29 @@ class OneByOne:
         self._leases = IterationLeases()
 
     def decide(self, now: Time, events: Sequence[Event], state: ClusterState) -> Allocations:
-        taken = self._dealt(now, state)
-        self._started.update((app, now) for app in taken if not state.apps[app].leases)
+        dealt = self._dealt(now, state)
+        self._started.update((app, now) for app in dealt if not state.apps[app].leases)
         if self._ending != "in time":
-            yield from _leased(now, taken, state, together=self._ending == "together")
+            yield from _leased(now, dealt, state, together=self._ending == "together")
             return
         lost = [event.app for event in events if isinstance(event, LeaseExpired)]
-        for app in dict.fromkeys([*taken, *lost]):
+        for app in dict.fromkeys([*dealt, *lost]):
             row = state.apps.get(app)
-            if row is not None and (app in taken or row.leases):
-                yield from self._leases.grants(now, row, taken.get(app, ()), state)
+            if row is not None and (app in dealt or row.leases):
+                yield from self._leases.grants(now, row, dealt.get(app, ()), state)
 
     def _dealt(self, now: Time, state: ClusterState) -> dict[int, list[int]]:
-        taken = dict[int, list[int]]()
+        dealt = dict[int, list[int]]()
         for gpu in sorted(state.free, key=lambda gpu: (state.floor.place_of(gpu), gpu)):
             offers = [
-                Offer(now, row, [*row.leases, *taken.get(app, ())], gpu, state)
+                Offer(now, row, [*row.leases, *dealt.get(app, ())], gpu, state)
                 for app, row in state.apps.items()
             ]
             wanting = [offer for offer in offers if len(offer.has) < offer.job.most]
             if not wanting:
                 break
-            taken.setdefault(min(wanting, key=self._order).row.app.id, []).append(gpu)
-        return taken
+            dealt.setdefault(min(wanting, key=self._order).row.app.id, []).append(gpu)
+        return dealt
 
     def _order(self, offer: Offer) -> tuple[float, ...]:
         row = offer.row
@@ -105,8 +105,8 @@ class OneByOne:
         return self._rank(offer), *tie, row.app.id
 
 
-def _leased(now: Time, taken: dict[int, list[int]], state: ClusterState, together: bool) -> Allocations:
-    for app, gpus in taken.items():
+def _leased(now: Time, dealt: dict[int, list[int]], state: ClusterState, together: bool) -> Allocations:
+    for app, gpus in dealt.items():
         row = state.apps[app]
         job = row.app.phases[0][0]
         step = iteration(job) / state.pace(job, [*row.leases, *gpus])

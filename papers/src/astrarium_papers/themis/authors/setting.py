@@ -130,8 +130,8 @@ class Outcome(msgspec.Struct, frozen=True):
 
 def read(path: Path, *, halve: bool = True) -> list[SpreadJob]:
     seeds = loss_seeds(path.stem.removeprefix("online_"))
-    with path.open() as lines:
-        jobs = [_job(row, seeds) for row in csv.DictReader(lines)]
+    with path.open() as file:
+        jobs = [_job(row, seeds) for row in csv.DictReader(file)]
     return halved(jobs) if halve else jobs
 
 
@@ -150,15 +150,15 @@ def halved(jobs: Sequence[SpreadJob]) -> list[SpreadJob]:
     """Return jobs that stop where successive halving within their group ends them, the shortest first."""
     half = list(jobs)
     for group in {job.group: None for job in jobs}:
-        line = [place for place, job in enumerate(jobs) if job.group == group]
-        line.sort(key=lambda place: (round(jobs[place].work / jobs[place].iteration), place))
-        longest = jobs[line[-1]]
-        rung = longest.work / longest.iteration // max(1, floor(log2(len(line))))
+        by_length = [place for place, job in enumerate(jobs) if job.group == group]
+        by_length.sort(key=lambda place: (round(jobs[place].work / jobs[place].iteration), place))
+        longest = jobs[by_length[-1]]
+        rung = longest.work / longest.iteration // max(1, floor(log2(len(by_length))))
         first = 0
         count = 1
-        while first < len(line) - 1:
-            last = first + (len(line) - first) // 2
-            for place in line[first:last]:
+        while first < len(by_length) - 1:
+            last = first + (len(by_length) - first) // 2
+            for place in by_length[first:last]:
                 job = jobs[place]
                 half[place] = job._replace(work=min(job.work, round(count * rung * job.iteration)))
             first = last

@@ -1,4 +1,4 @@
-"""More attacks on a shared cluster, most of which have once succeeded: on keepers, errands and folders.
+"""Attacks on the keepers, errands and folders of a shared cluster; most of them have once succeeded.
 
 Users are bare numbers, as in test_attacks; root is needed.
 """
@@ -14,19 +14,19 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from astrarium.cluster.live.backend import JobCommand, Order, RunKey, RunPart
-from astrarium.cluster.live.backends.local import LocalBackend
 from astrarium.cluster.live.machine import as_owner
 from astrarium.cluster.live.machine.as_owner import Errand
 from astrarium.cluster.live.machine.folders import newest_checkpoint
 from astrarium.cluster.live.machine.owners import NO_GROUP, account, check_above
 from astrarium.core.errors import InputError
-from tests.cluster.live.test_attacks import HEAD, machines
+from tests.support.cluster import attacks
+from tests.support.cluster.attacks import machines
 from tests.support.cluster.backend import order, seen
 from tests.support.cluster.hosts import on, two_hosts, waited
 from tests.support.cluster.jobs import end_keepers
@@ -60,19 +60,8 @@ def of_mallory() -> list[int]:
     return found
 
 
-def evil(code: str, **options: Any) -> JobCommand:
-    words = ("/usr/bin/env", "python3", "-c", HEAD + code)
-    return JobCommand(words, owner=str(MALLORY), directory="/", **options)
-
-
-def finished(home: Path, code: str, run: int = 1, **options: Any) -> LocalBackend:
-    one = machines(home)
-    one.start(order(run, evil(code, **options)))
-    found = seen(one, run)
-    assert found.ended == "finished", found
-    return one
-
-
+evil = partial(attacks.evil, user=MALLORY)
+finished = partial(attacks.finished, user=MALLORY)
 HIDE = """
 if os.fork() == 0:
     os.setsid()
