@@ -7,7 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <cstdio>
+#include <atomic>
 #include <cstdlib>
 #include <deque>
 #include <string_view>
@@ -116,6 +116,14 @@ int main(int count, char** words) {
   const Model model{kSlo, {0, 1000, 2000, 3000, 4000, kForever}};
   scheduler.start();
   const Setup setup{std::vector<Model>(kModels, model), kGpus, {}, 0};
+  std::atomic<bool> asks = true;  // as Python does, whatever the scheduler's thread is at
+  std::thread questions([&] {
+    while (asks.load()) {
+      MUST(scheduler.ask([](Scheduler& one) { return one.held(); }) >= 0);
+      MUST(scheduler.ask([](const Scheduler& one) { return one.waiting(); }) >= 0);
+      scheduler.batches();
+    }
+  });
   const MakeDecider deciders[] = {live_twin({"eager", {{"fcfs", 0}}, {}, {}}),
                                   [](const Setup& fresh) { return std::make_unique<InPython>(fresh); }};
   for (const MakeDecider& decider : deciders) {
@@ -128,6 +136,8 @@ int main(int count, char** words) {
     for (std::thread& asker : askers) asker.join();
     askers.clear();
   }
+  asks.store(false);
+  questions.join();
   scheduler.stop();
   for (const int socket : sockets) ::close(socket);
   for (std::thread& worker : workers) worker.join();

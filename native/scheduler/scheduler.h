@@ -32,6 +32,7 @@
 #include "exchange/ticket.h"
 #include "policies/live_policy.h"
 #include "scheduler/batch_books.h"
+#include "scheduler/gpu_table.h"
 #include "scheduler/order.h"
 #include "scheduler/quarantine.h"
 #include "scheduler/waiting_rows.h"
@@ -61,7 +62,7 @@ class Scheduler {
  public:
   // *memory* is where tickets have their inputs.
   Scheduler(int gpus, Admission& admission, const char* memory)
-      : quarantine(memory), admission_(admission), gpus_(static_cast<std::size_t>(gpus)) {}
+      : quarantine(memory), admission_(admission), gpus_(gpus) {}
 
   // Tell policies that listen what this share of the requests would have taken alone.
   void profile(double share, std::uint64_t seed) { profiled_share_ = share, draws_ = Draws(seed); }
@@ -80,44 +81,39 @@ class Scheduler {
     happenings_.clear();
     recoveries_.clear();
     waiting_.identify_by_number(policy_->is_python());
-    for (std::size_t gpu = 0; gpu < gpus_.size(); ++gpu) {
+    for (int gpu = 0; gpu < gpus_.count(); ++gpu) {
       for (Batch& batch : gpus_[gpu].batches) batch.ours = false;
       gpus_[gpu].away = !gpus_[gpu].present || !gpus_[gpu].batches.empty();
-      if (gpus_[gpu].away) happenings_.add(GpuLeft{static_cast<int>(gpu)});
+      if (gpus_[gpu].away) happenings_.add(GpuLeft{gpu});
     }
     for (const std::size_t slot : waiting_.slots()) tell_of(slot);
-    admission_.plan(setup_, present(), now);
+    admission_.plan(setup_, gpus_.present(), now);
   }
 
   // A worker has its models, and can run batches.
   void worker_joined(int worker, Time now) {
-    if (worker >= std::ssize(gpus_)) return join_apart(worker, now);
-    at(worker).present = true;
+    if (!gpus_.is_shared(worker)) return join_apart(worker, now);
+    gpus_[worker].present = true;
     if (!policy_) return;
     wait_again(worker, now);
     let_join(worker, now);
-    admission_.plan(setup_, present(), now);
+    admission_.plan(setup_, gpus_.present(), now);
   }
 
   // A worker is gone, and nobody will write for its batches any more.
   Blame worker_left(int worker, const Loss& loss, Time now) {
-    std::vector<Batch> lost = worker < std::ssize(gpus_) ? lose_shared(worker) : lose_apart(worker, now);
+    std::vector<Batch> lost = gpus_.is_shared(worker) ? lose_shared(worker) : lose_apart(worker, now);
     if (!policy_) return {};
     const Blame blame = judge(lost, loss, worker, now);
-    admission_.plan(setup_, present(), now);
+    admission_.plan(setup_, gpus_.present(), now);
     return blame;
   }
 
   // A model has workers of its own from now on, one on each GPU; without any it is back with the others, and what
   // waited for its worker goes back to the policy. Nothing of it may be with its own workers then.
   void set_apart(int model, const std::vector<int>& workers, Time now) {
-    std::erase_if(apart_, [model](const Apart& apart) { return apart.model == model; });
-    for (std::size_t gpu = 0; gpu < workers.size(); ++gpu)
-      apart_.push_back({workers[gpu], static_cast<int>(gpu), model});
-    for (int gpu = 0; gpu < std::ssize(gpus_); ++gpu)
-      for (Batch& batch : at(gpu).batches)
-        if (!batch.sent && batch.model == model) batch.worker = worker_for(gpu, model);
-    for (int gpu = 0; workers.empty() && gpu < std::ssize(gpus_); ++gpu) wait_again(gpu, now);
+    gpus_.set_apart(model, workers);
+    for (int gpu = 0; workers.empty() && gpu < gpus_.count(); ++gpu) wait_again(gpu, now);
   }
 
   void arrive(Ticket* ticket, Time now) {
@@ -202,15 +198,13 @@ class Scheduler {
   }
 
   // Whether no batch is under way.
-  bool at_rest() const {
-    return std::all_of(gpus_.begin(), gpus_.end(), [](const Gpu& gpu) { return gpu.batches.empty(); });
-  }
+  bool at_rest() const { return gpus_.at_rest(); }
 
   // The oldest batch of a worker, and how long it may take.
   std::optional<std::pair<std::int64_t, Time>> oldest(int worker) const {
-    const int gpu = gpu_of(worker);
+    const int gpu = gpus_.gpu_of(worker);
     if (gpu < 0) return std::nullopt;
-    const auto& batches = gpus_[static_cast<std::size_t>(gpu)].batches;
+    const auto& batches = gpus_[gpu].batches;
     if (batches.empty() || batches.front().worker != worker || !batches.front().sent) return std::nullopt;
     return std::pair(batches.front().tag, batches.front().limit);
   }
@@ -221,32 +215,6 @@ class Scheduler {
   static constexpr Time kShortestApart = 200 * kMillisecond;
   static constexpr int kStuckAfter = 10;                 // times its estimate
   static constexpr Time kLookEvery = 10 * kMillisecond;  // a tenth of what limits are judged over
-
-  struct Batch {
-    std::int64_t tag;
-    int model, worker;
-    bool ours;  // of the policy that decides now
-    std::vector<Row> rows;
-    Time dispatched, planned_end, limit;
-    std::int64_t run;   // as that policy counts them
-    std::string order;  // until it is sent
-    bool sent = false;
-    bool cancelled = false;  // its rows are elsewhere by now; it is sent, and its worker has not confirmed that
-
-    bool is_solo() const { return run < 0 && rows.size() == 1; }  // no policy knows of it
-  };
-
-  struct Gpu {
-    bool present = false;        // its shared worker
-    bool away = true;            // in the policy's books
-    std::vector<Batch> batches;  // a few, of all its workers
-  };
-
-  // A worker with one model.
-  struct Apart {
-    int worker, gpu, model;
-    bool present = false;
-  };
 
   // A row that no policy knows of: it was in a batch that broke its worker, and is to run *alone*; or its model's own
   // worker is away.
@@ -263,38 +231,10 @@ class Scheduler {
     std::int64_t run;
   };
 
-  Gpu& at(int gpu) { return gpus_[static_cast<std::size_t>(gpu)]; }
-  int present() const {
-    return static_cast<int>(std::count_if(gpus_.begin(), gpus_.end(), [](const Gpu& gpu) { return gpu.present; }));
-  }
-
   // workers
 
-  const Apart* apart(int worker) const {
-    const auto match = std::find_if(apart_.begin(), apart_.end(),
-                                    [worker](const Apart& candidate) { return candidate.worker == worker; });
-    return match == apart_.end() ? nullptr : &*match;
-  }
-  Apart* apart(int worker) { return const_cast<Apart*>(std::as_const(*this).apart(worker)); }
-  int gpu_of(int worker) const {
-    if (worker < std::ssize(gpus_)) return worker;
-    const Apart* own_worker = apart(worker);
-    return own_worker == nullptr ? -1 : own_worker->gpu;
-  }
-  // Which worker of a GPU runs a model.
-  int worker_for(int gpu, int model) const {
-    for (const Apart& own_worker : apart_)
-      if (own_worker.gpu == gpu && own_worker.model == model) return own_worker.worker;
-    return gpu;
-  }
-  bool is_present(int worker) {
-    if (worker < std::ssize(gpus_)) return at(worker).present;
-    const Apart* own_worker = apart(worker);
-    return own_worker != nullptr && own_worker->present;
-  }
-
   void join_apart(int worker, Time now) {
-    Apart* own_worker = apart(worker);
+    OwnWorker* own_worker = gpus_.own_worker(worker);
     if (own_worker == nullptr) return;
     own_worker->present = true;
     if (!policy_) return;
@@ -304,7 +244,7 @@ class Scheduler {
 
   // Its batches that have not ended; what another worker of the GPU runs meanwhile goes on, without the policy.
   std::vector<Batch> lose_shared(int gpu) {
-    Gpu& lost = at(gpu);
+    Gpu& lost = gpus_[gpu];
     lost.present = false;
     std::vector<Batch> left, goes_on;
     for (Batch& batch : std::exchange(lost.batches, {})) {
@@ -320,12 +260,12 @@ class Scheduler {
   // The policy hears that each of its batches has failed; its GPU stays.
   std::vector<Batch> lose_apart(int worker, Time now) {
     std::vector<Batch> lost;
-    Apart* own_worker = apart(worker);
+    OwnWorker* own_worker = gpus_.own_worker(worker);
     if (own_worker == nullptr) return lost;
     own_worker->present = false;
-    auto& batches = at(own_worker->gpu).batches;
+    auto& batches = gpus_[own_worker->gpu].batches;
     while (!batches.empty() && batches.front().sent && batches.front().worker == worker)
-      lost.push_back(take_first(own_worker->gpu));
+      lost.push_back(gpus_.take_first(own_worker->gpu));
     for (const Batch& batch : lost) {  // in their order
       if (batch.cancelled) tell_end(batch, preemption(own_worker->gpu, batch, now, now));
       else tell_end(batch, BatchFailed{own_worker->gpu, batch.run, "the model's own worker is gone"});
@@ -342,7 +282,7 @@ class Scheduler {
       else if (&batch == guilty) suspect(batch, loss, now);
       else if (batch.is_solo())
         suspects_.push_back(
-            {batch.rows[0], true, "the worker of GPU " + std::to_string(gpu_of(worker)) + " " + loss.reason});
+            {batch.rows[0], true, "the worker of GPU " + std::to_string(gpus_.gpu_of(worker)) + " " + loss.reason});
       else
         for (const Row& row : batch.rows) retry_row(row, worker, loss.reason, now);
     if (guilty == nullptr && (lost.empty() || !lost.front().sent)) return {};
@@ -364,7 +304,8 @@ class Scheduler {
 
   // Its rows run alone once more; one that was alone will break any worker.
   void suspect(const Batch& batch, const Loss& loss, Time now) {
-    const std::string what_happened = "the worker of GPU " + std::to_string(gpu_of(batch.worker)) + " " + loss.reason;
+    const std::string what_happened =
+        "the worker of GPU " + std::to_string(gpus_.gpu_of(batch.worker)) + " " + loss.reason;
     if (batch.rows.size() == 1) return convict(batch.rows[0], what_happened, now);
     for (const Row& row : batch.rows)
       suspects_.push_back({row, true,
@@ -425,7 +366,7 @@ class Scheduler {
 
   // Runs the next suspect of a worker alone; false where it has none.
   bool try_alone(int worker, Time now) {
-    if (suspects_.empty() || !is_present(worker)) return false;
+    if (suspects_.empty() || !gpus_.is_present(worker)) return false;
     give_up_late(now);
     give_up_held(now);
     const auto next_suspect = std::find_if(suspects_.begin(), suspects_.end(), [&](const Suspect& suspect) {
@@ -435,7 +376,7 @@ class Scheduler {
     const Row row = next_suspect->row;
     suspects_.erase(next_suspect);
     count_retry(*row.ticket);
-    launch(gpu_of(worker), {row}, false, now, -1, now);
+    launch(gpus_.gpu_of(worker), {row}, false, now, -1, now);
     return true;
   }
 
@@ -450,7 +391,9 @@ class Scheduler {
     for (const Row& row : rows) wait(row, now);
   }
 
-  bool runs_on(const Row& row, int worker) const { return worker_for(gpu_of(worker), row.ticket->model) == worker; }
+  bool runs_on(const Row& row, int worker) const {
+    return gpus_.worker_for(gpus_.gpu_of(worker), row.ticket->model) == worker;
+  }
 
   // Follow the rates at which calls are answered.
   void look(Time now) {
@@ -509,7 +452,8 @@ class Scheduler {
     Ticket& ticket = *row.ticket;
     if (now + admission_.needed(ticket.model, now) <= ticket.deadline) return count_retry(ticket), wait(row, now);
     end(row, Outcome::kFailed, Cause::kWorkerLost,
-        "the worker of GPU " + std::to_string(gpu_of(worker)) + " " + reason + ", and it is too late to try again");
+        "the worker of GPU " + std::to_string(gpus_.gpu_of(worker)) + " " + reason +
+            ", and it is too late to try again");
   }
 
   void count_retry(Ticket& ticket) {
@@ -524,23 +468,16 @@ class Scheduler {
   std::optional<Batch> take(int worker, std::int64_t tag) {
     const auto first = oldest(worker);
     if (!first || first->first != tag) return std::nullopt;
-    return take_first(gpu_of(worker));
-  }
-
-  Batch take_first(int gpu) {
-    auto& batches = at(gpu).batches;
-    Batch batch = std::move(batches.front());
-    batches.erase(batches.begin());
-    return batch;
+    return gpus_.take_first(gpus_.gpu_of(worker));
   }
 
   // Sends what can be sent: to one worker of a GPU at a time. A batch for a worker that is away has failed, and so has
   // an empty one; the policy hears of it when its turn has come.
   void advance(int gpu, Time now) {
-    auto& batches = at(gpu).batches;
+    auto& batches = gpus_[gpu].batches;
     while (!batches.empty() && !batches.front().sent &&
-           (batches.front().rows.empty() || !is_present(batches.front().worker))) {
-      const Batch batch = take_first(gpu);
+           (batches.front().rows.empty() || !gpus_.is_present(batches.front().worker))) {
+      const Batch batch = gpus_.take_first(gpu);
       move_elsewhere(gpu, batch, now);
       const char* why = batch.rows.empty() ? "its inputs are refused" : "its model's own worker is away";
       leave_gpu(gpu, batch, BatchFailed{gpu, batch.run, why}, now);
@@ -553,8 +490,8 @@ class Scheduler {
 
   // A batch whose worker is away goes to a GPU where its model has one, or waits.
   void move_elsewhere(int gpu, const Batch& batch, Time now) {
-    for (int other = 0; other < std::ssize(gpus_); ++other)
-      if (is_present(worker_for(other, batch.model)) && !batch.is_solo())
+    for (int other = 0; other < gpus_.count(); ++other)
+      if (gpus_.is_present(gpus_.worker_for(other, batch.model)) && !batch.is_solo())
         return launch(other, batch.rows, false, now, -1, now);
     for (const Row& row : batch.rows)
       suspects_.push_back({row, batch.is_solo(), "the worker of its model on GPU " + std::to_string(gpu) + " is away"});
@@ -569,7 +506,7 @@ class Scheduler {
   void finish_batch(int worker, const protocol::BatchDone& done, Time now) {
     auto batch = take(worker, done.run);
     if (!batch) return;
-    const int gpu = gpu_of(worker);
+    const int gpu = gpus_.gpu_of(worker);
     if (batch->cancelled) return end_cancelled(gpu, *batch, done.started, done.computed, done.finished, now);
     end_rows(gpu, *batch, done);
     const BatchRecord record{batch->tag,        gpu,
@@ -624,16 +561,17 @@ class Scheduler {
     auto batch = take(worker, broken.run);
     if (!batch) return;
     if (batch->cancelled)
-      return end_cancelled(gpu_of(worker), *batch, broken.started, broken.finished, broken.finished, now);
+      return end_cancelled(gpus_.gpu_of(worker), *batch, broken.started, broken.finished, broken.finished, now);
     for (const Row& row : batch->rows) end(row, Outcome::kFailed, Cause::kModelError, broken.error);
-    leave_gpu(gpu_of(worker), *batch, BatchFailed{gpu_of(worker), batch->run, broken.error}, now);
+    leave_gpu(gpus_.gpu_of(worker), *batch, BatchFailed{gpus_.gpu_of(worker), batch->run, broken.error}, now);
   }
 
   void confirm_cancel(int worker, const protocol::BatchCancelled& news, Time now) {
     const auto oldest_batch = oldest(worker);
-    if (!oldest_batch || oldest_batch->first != news.run || !at(gpu_of(worker)).batches.front().cancelled) return;
+    if (!oldest_batch || oldest_batch->first != news.run || !gpus_[gpus_.gpu_of(worker)].batches.front().cancelled)
+      return;
     const Time started = std::clamp<Time>(news.started, 0, now), ended = std::clamp<Time>(news.stopped, 0, now);
-    end_cancelled(gpu_of(worker), take_first(gpu_of(worker)), started, ended, ended, now);
+    end_cancelled(gpus_.gpu_of(worker), gpus_.take_first(gpus_.gpu_of(worker)), started, ended, ended, now);
   }
 
   // A cancelled batch is over; it may have ended before its worker heard that it was cancelled.
@@ -665,7 +603,7 @@ class Scheduler {
 
   // A worker that is back runs the suspects of its predecessor before the policy hears of it.
   void let_join(int gpu, Time now) {
-    Gpu& joining = at(gpu);
+    Gpu& joining = gpus_[gpu];
     if (!joining.away || !joining.present || !joining.batches.empty() || try_alone(gpu, now)) return;
     joining.away = false;
     happenings_.add(GpuJoined{gpu});
@@ -701,15 +639,15 @@ class Scheduler {
     const int model = rows[0].ticket->model;
     if (quarantine.has_any(model)) end_held(rows, now);
     if (!rows.empty()) return launch(dispatch.gpu, std::move(rows), true, base_ + dispatch.start, dispatch.run, now);
-    at(dispatch.gpu)
-        .batches.push_back({++tag_, model, dispatch.gpu, true, {}, now, now, kShortestLimit, dispatch.run, {}});
+    gpus_[dispatch.gpu].batches.push_back(
+        {++tag_, model, dispatch.gpu, true, {}, now, now, kShortestLimit, dispatch.run, {}});
     advance(dispatch.gpu, now);
   }
 
   // The policy's batch on a GPU is cancelled: the policy knows that its rows wait again, and hears when the GPU has
   // recovered.
   void carry_out(const Preempt& preempt, Time now) {
-    auto& batches = at(preempt.gpu).batches;
+    auto& batches = gpus_[preempt.gpu].batches;
     const auto cancelled_batch = std::find_if(batches.begin(), batches.end(), [&](const Batch& batch) {
       return batch.ours && batch.run == preempt.run && !batch.cancelled;
     });
@@ -752,9 +690,9 @@ class Scheduler {
     const Time delay = setup_.network.delay(size), start = std::max(at_earliest, now + delay);
     // The delay is what the way may take; where it takes less, nobody waits for the rest of it.
     std::string order = run_batch(++tag_, model, rows, std::max<Time>(0, start - delay));
-    const int worker = worker_for(gpu, model);
+    const int worker = gpus_.worker_for(gpu, model);
     const Time limit = std::max(worker == gpu ? kShortestLimit : kShortestApart, kStuckAfter * estimate);
-    at(gpu).batches.push_back(
+    gpus_[gpu].batches.push_back(
         {tag_, model, worker, ours, std::move(rows), now, start + estimate, limit, run, std::move(order)});
     advance(gpu, now);
   }
@@ -775,8 +713,7 @@ class Scheduler {
   }
 
   Admission& admission_;
-  std::vector<Gpu> gpus_;
-  std::vector<Apart> apart_;       // few
+  GpuTable gpus_;
   std::vector<Suspect> suspects_;  // in the order in which they came; mostly none
   Setup setup_;
   std::string name_;  // of the policy

@@ -204,7 +204,7 @@ class Http2Connection {
   }
 
   void greet() {
-    append_head(out_, 6 * 3, Frame::kSettings, 0, 0);
+    append_head(out_, std::size_t{6} * 3, Frame::kSettings, 0, 0);
     append_setting(out_, Setting::kStreams, static_cast<std::uint32_t>(limits_.streams));
     append_setting(out_, Setting::kWindow, static_cast<std::uint32_t>(limits_.window));
     append_setting(out_, Setting::kHeaders, static_cast<std::uint32_t>(limits_.head_bytes));

@@ -201,7 +201,7 @@ class Astrarium final : public WindowScheduler<RequestQueue, Astrarium> {
     free_before_.assign(1, {gpu, free_[gpu]});
     free_.set(gpu, kForever);
     others_.clear();
-    while (std::ssize(others_) < kAhead * turn() && free_.least() < kForever) {
+    while (std::ssize(others_) < std::ptrdiff_t{kAhead} * turn() && free_.least() < kForever) {
       const int next = free_.argmin();
       others_.push_back(std::max(now, free_[next]));
       free_before_.emplace_back(next, free_[next]);
@@ -215,7 +215,8 @@ class Astrarium final : public WindowScheduler<RequestQueue, Astrarium> {
   const std::vector<Time>& next_grants(Time end) {
     const auto place = std::upper_bound(others_.begin(), others_.end(), end) - others_.begin();
     grants_.clear();
-    for (std::ptrdiff_t grant = turn() - 1; grant < kAhead * turn() && grant <= std::ssize(others_); grant += turn())
+    for (std::ptrdiff_t grant = turn() - 1; grant < std::ptrdiff_t{kAhead} * turn() && grant <= std::ssize(others_);
+         grant += turn())
       grants_.push_back(grant < place    ? others_[static_cast<std::size_t>(grant)]
                         : grant == place ? end
                                          : others_[static_cast<std::size_t>(grant - 1)]);
