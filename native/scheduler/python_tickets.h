@@ -60,9 +60,8 @@ class PythonTickets {
   std::vector<Ticket*> spare_;
 };
 
-inline void fill(Ticket& ticket, std::int64_t number, int model, int rows, int application,
-                 std::pair<Time, Time> times, std::tuple<std::size_t, std::size_t, std::size_t> blocks,
-                 nb::handle shapes) {
+inline void fill(Ticket& ticket, std::int64_t number, int model, int rows, int application, std::pair<Time, Time> times,
+                 std::tuple<std::size_t, std::size_t, std::size_t> blocks, nb::handle shapes) {
   ticket.number = number;
   ticket.model = model;
   ticket.rows = rows;
