@@ -89,7 +89,7 @@ def test_the_smallest_bound_of_two_alike_on_one_gpu() -> None:
     for number in range(2):
         state.apply(0, AppArrived(single(number, f"{number}", 100 * SECOND)))
     prospects = Prospects("share").of(0, state)
-    assert [each.ideal / SECOND for each in prospects] == pytest.approx([200, 150])
+    assert [prospect.ideal / SECOND for prospect in prospects] == pytest.approx([200, 150])
     assert smallest_bound(0, prospects, 1) == pytest.approx(1, rel=1e-3)
 
 
@@ -149,7 +149,7 @@ def test_the_reason_for_taking_gpus_back_is_true_of_both() -> None:
     state.apply(0, MachineJoined(ONE[0]))
     for number, (name, seconds) in enumerate({"long": 3000, "short": 100}.items()):
         state.apply(0, AppArrived(single(number, name, seconds * SECOND)))
-    long, short = (RankedApp(each, Reason.SHORT, 0.0) for each in Prospects("share").of(0, state))
+    long, short = (RankedApp(prospect, Reason.SHORT, 0.0) for prospect in Prospects("share").of(0, state))
     assert why_taken(long, short).startswith("short has only 100 GPU seconds left, this one 0.8 GPU-hours; ")
     assert why_taken(short, long).startswith("they bring it less than they bring long, which waits; ")
 
@@ -287,7 +287,7 @@ def test_a_gang_moves_where_it_is_closer_if_that_gains_more_than_it_costs() -> N
         for action in policy().decide(10 * MINUTE, [], state):
             state.commit(10 * MINUTE, action)
             found.append(action)
-        return [(type(each), each.gpus) for each in found if isinstance(each, Grant | Revoke)]
+        return [(type(action), action.gpus) for action in found if isinstance(action, Grant | Revoke)]
 
     assert decided(MINUTE) == [(Revoke, (0, 1)), (Grant, (2, 3))]
     assert decided(HOUR) == []

@@ -92,16 +92,16 @@ def test_racks_and_named_machines_count() -> None:
 
 def placed(rng: Random, bid: Bid) -> Bid:
     """Some pieces on a machine or in a rack by name, some options in one rack."""
-    return bid._replace(options=tuple(somewhere(rng, each) for each in bid.options))
+    return bid._replace(options=tuple(somewhere(rng, option) for option in bid.options))
 
 
-def somewhere(rng: Random, each: BidOption) -> BidOption:
+def somewhere(rng: Random, choice: BidOption) -> BidOption:
     kind = rng.choice(["anywhere", "one rack", "named"])
     if kind == "named":
-        first = each.pieces[0]
+        first = choice.pieces[0]
         named = rng.choice([first._replace(machine=rng.randrange(4)), first._replace(rack=rng.randrange(2))])
-        return each._replace(pieces=(named, *each.pieces[1:]))
-    return each._replace(one_rack=kind == "one rack")
+        return choice._replace(pieces=(named, *choice.pieces[1:]))
+    return choice._replace(one_rack=kind == "one rack")
 
 
 def test_searching_with_prices_finds_what_trying_everything_finds(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,17 +135,17 @@ def by_configurations(free: list[int], bids: list[Bid]) -> float:
     optimize = pytest.importorskip("scipy.optimize")
     import numpy as np
 
-    options = [(number, each) for number, bid in enumerate(bids) for each in bid.options]
+    options = [(number, choice) for number, bid in enumerate(bids) for choice in bid.options]
     kinds = [(4, c) for c in [(4,), (2, 2), (2, 1, 1), (1, 1, 1, 1)]] + [(2, c) for c in [(2,), (1, 1)]]
     rows = np.zeros((len(bids) + 2 + 3, len(options) + len(kinds)))
-    for column, (number, each) in enumerate(options):
+    for column, (number, choice) in enumerate(options):
         rows[number, column] = 1
-        rows[len(bids) + 2 :, column] = [sum(p.gpus == size for p in each.pieces) for size in (4, 2, 1)]
+        rows[len(bids) + 2 :, column] = [sum(p.gpus == size for p in choice.pieces) for size in (4, 2, 1)]
     for column, (size, held) in enumerate(kinds, start=len(options)):
         rows[len(bids) + (size == 2), column] = 1
         rows[len(bids) + 2 :, column] = [-held.count(piece) for piece in (4, 2, 1)]
     upper = [1] * len(bids) + [free.count(4), free.count(2)] + [0, 0, 0]
-    gains = [-math.log(bids[number].rho_old / each.rho) for number, each in options] + [0.0] * len(kinds)
+    gains = [-math.log(bids[number].rho_old / choice.rho) for number, choice in options] + [0.0] * len(kinds)
     most = [1] * len(options) + [max(free.count(size), 1) for size, _ in kinds]
     found = optimize.milp(
         gains,
@@ -195,9 +195,9 @@ def test_figure_5_instance_2_who_needs_the_machine_has_it() -> None:
 
 def test_machines_that_are_alike_are_one_class() -> None:
     goods = machines(4, 4, 2, 4, racks=(0, 1, 0, 1))
-    assert [each.members for each in classes(goods, False, ())] == [(0, 1, 3), (2,)]
-    assert [each.members for each in classes(goods, True, ())] == [(0,), (1, 3), (2,)]
-    assert [each.members for each in classes(goods, False, [3])] == [(0, 1), (2,), (3,)]
+    assert [kind.members for kind in classes(goods, False, ())] == [(0, 1, 3), (2,)]
+    assert [kind.members for kind in classes(goods, True, ())] == [(0,), (1, 3), (2,)]
+    assert [kind.members for kind in classes(goods, False, [3])] == [(0, 1), (2,), (3,)]
 
 
 def test_goods_of_a_floor_keep_racks_and_slots() -> None:

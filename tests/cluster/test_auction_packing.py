@@ -38,10 +38,10 @@ def drawn(rng: Random) -> GpuPiece:
 def need(piece: GpuPiece, kinds: list[MachineClass]) -> PieceNeed:
     takes = [
         number
-        for number, each in enumerate(kinds)
-        if each.free >= piece.gpus
-        and piece.machine in (None, each.machine)
-        and piece.rack in (None, each.rack)
+        for number, kind in enumerate(kinds)
+        if kind.free >= piece.gpus
+        and piece.machine in (None, kind.machine)
+        and piece.rack in (None, kind.rack)
     ]
     return PieceNeed(piece.gpus, frozenset(takes))
 
@@ -90,6 +90,6 @@ def bid(rng: Random, bidder: int) -> Bid:
         bidder,
         8.0,
         tuple(
-            BidOption(tuple(map(GpuPiece, each)), 7.0 / sum(each) ** rng.uniform(0.3, 1)) for each in sizes
+            BidOption(tuple(map(GpuPiece, size)), 7.0 / sum(size) ** rng.uniform(0.3, 1)) for size in sizes
         ),
     )

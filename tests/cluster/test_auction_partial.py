@@ -70,7 +70,7 @@ def test_many_alike_keep_1_over_e_each() -> None:
 def test_a_table_times_a_number_is_the_same_table() -> None:
     for seed in SEEDS:
         goods, bids = drawn(seed)
-        louder = tuple(each._replace(rho=each.rho * 3) for each in bids[0].options)
+        louder = tuple(option._replace(rho=option.rho * 3) for option in bids[0].options)
         loud = [bids[0]._replace(rho_old=bids[0].rho_old * 3, options=louder), *bids[1:]]
         before = auction(goods, bids).shares
         after = auction(goods, loud).shares
@@ -151,7 +151,7 @@ class App:
         return self.elapsed + self.work * (1.0 if len(pieces) == 1 else self.slow) / sum(pieces)
 
     def bid(self, bidder: int) -> Bid:
-        return Bid(bidder, self.rho(()), tuple(option(each, self.rho(each)) for each in patterns()))
+        return Bid(bidder, self.rho(()), tuple(option(pattern, self.rho(pattern)) for pattern in patterns()))
 
 
 def shared(seed: int) -> tuple[list[FreeMachine], list[App]]:
@@ -166,7 +166,7 @@ def test_no_two_would_both_like_to_swap() -> None:
     for seed in SEEDS:
         goods, apps = shared(seed)
         _, chosen = solved(goods, [app.bid(number) for number, app in enumerate(apps)])
-        worth = [[log(app.rho(sizes(each))) for each in chosen] for app in apps]
+        worth = [[log(app.rho(sizes(kept))) for kept in chosen] for app in apps]
         for i in range(len(apps)):
             for j in range(i):
                 assert (worth[i][i] - worth[i][j]) + (worth[j][j] - worth[j][i]) <= 1e-7, seed
@@ -188,20 +188,20 @@ def test_goods_that_divide_evenly_leave_no_envy_among_those_alike() -> None:
 
 def lies(bid: Bid) -> dict[str, Bid]:
     def told(as_if: Callable[[BidOption], float], old: float = 1.0) -> Bid:
-        options = tuple(each._replace(rho=each.rho * as_if(each)) for each in bid.options)
+        options = tuple(option._replace(rho=option.rho * as_if(option)) for option in bid.options)
         return bid._replace(rho_old=bid.rho_old * old, options=options)
 
     return {
-        "spread is 20% worse": told(lambda each: 1.2 if len(each.pieces) > 1 else 1.0),
-        "spread is 50% worse": told(lambda each: 1.5 if len(each.pieces) > 1 else 1.0),
-        "dense is 20% better": told(lambda each: 0.8 if len(each.pieces) == 1 else 1.0),
-        "dense is 50% better": told(lambda each: 0.5 if len(each.pieces) == 1 else 1.0),
-        "starving": told(lambda each: 1.0, old=5.0),
-        "content": told(lambda each: 1.0, old=0.7),
-        "more is better than it is": told(lambda each: each.gpus**-0.5),
-        "more is no better": told(lambda each: each.gpus**0.5),
-        "much or nothing": told(lambda each: 1.0 if each.gpus >= 4 else 1e4),
-        "little or nothing": told(lambda each: 1.0 if each.gpus <= 2 else 1e4),
+        "spread is 20% worse": told(lambda option: 1.2 if len(option.pieces) > 1 else 1.0),
+        "spread is 50% worse": told(lambda option: 1.5 if len(option.pieces) > 1 else 1.0),
+        "dense is 20% better": told(lambda option: 0.8 if len(option.pieces) == 1 else 1.0),
+        "dense is 50% better": told(lambda option: 0.5 if len(option.pieces) == 1 else 1.0),
+        "starving": told(lambda option: 1.0, old=5.0),
+        "content": told(lambda option: 1.0, old=0.7),
+        "more is better than it is": told(lambda option: option.gpus**-0.5),
+        "more is no better": told(lambda option: option.gpus**0.5),
+        "much or nothing": told(lambda option: 1.0 if option.gpus >= 4 else 1e4),
+        "little or nothing": told(lambda option: 1.0 if option.gpus <= 2 else 1e4),
     }
 
 
@@ -220,7 +220,7 @@ def test_no_lie_pays_where_parts_are_worth_their_part() -> None:
         goods, bids = drawn(seed)
         honest = divided(goods, bids, bids[0])
         rng = Random(seed)
-        noise = [each._replace(rho=each.rho * exp(rng.gauss(0, 1))) for each in bids[0].options]
+        noise = [option._replace(rho=option.rho * exp(rng.gauss(0, 1))) for option in bids[0].options]
         for lie in [*lies(bids[0]).values(), bids[0]._replace(options=tuple(noise))]:
             lied = divided(goods, [lie, *bids[1:]], bids[0])
             assert lied <= honest * (1 + 1e-7), seed
@@ -264,10 +264,10 @@ def test_in_whole_gpus_lies_about_places_and_modesty_lose_on_average(
     """The paper's lies are those about places. Single auctions can be won by them: the theorem is not about
     whole GPUs."""
     assert fmean(lied[kind]) < 0
-    assert sum(each < -1e-9 for each in lied[kind]) > sum(each > 1e-9 for each in lied[kind])
+    assert sum(gain < -1e-9 for gain in lied[kind]) > sum(gain > 1e-9 for gain in lied[kind])
 
 
 def test_in_whole_gpus_it_can_pay_to_make_too_much_of_many(lied: dict[str, list[float]]) -> None:
     """The limit of what may be said. Over 600 other auctions of this kind it brought 0.045 (standard error
     0.018) on average, with 63 gains and 20 losses."""
-    assert any(each > 1e-9 for each in lied[TOO_MUCH])
+    assert any(gain > 1e-9 for gain in lied[TOO_MUCH])

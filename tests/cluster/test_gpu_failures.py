@@ -116,8 +116,8 @@ def test_what_ran_on_a_gpu_that_fails_goes_on_elsewhere_from_its_checkpoint() ->
     [row] = record.rows
     assert row.outcome is Outcome.FINISHED
     assert row.ended == 2 * HOUR + 5 * 60 * SECOND  # five minutes were in no checkpoint
-    assert [each.gpus for each in record.ran] == [(0, 1), (2, 3)]
-    [lost] = [each for each in record.decisions if each.until < 0 and 1 in each.gpus]
+    assert [run.gpus for run in record.ran] == [(0, 1), (2, 3)]
+    [lost] = [decision for decision in record.decisions if decision.until < 0 and 1 in decision.gpus]
     assert lost.why == "GPU 1 is out of use: it broke"
 
 

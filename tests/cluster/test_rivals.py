@@ -64,7 +64,7 @@ def test_a_lease_is_renewed_where_nobody_else_wants_the_gpu(name: str) -> None:
     played = run(policy(name, lease=10 * SECOND), ONE, (0, single(0, "a", 35 * SECOND)))
     assert ends(played) == {"a": 35}
     grants = [action.until for action in played.actions if isinstance(action, Grant)]
-    assert grants == [each * SECOND for each in (10, 20, 30, 40)]
+    assert grants == [seconds * SECOND for seconds in (10, 20, 30, 40)]
     assert not any(isinstance(action, Stop) for action in played.actions)
 
 

@@ -172,7 +172,7 @@ def trace() -> list[tuple[float, App]]:
     if not (TRACE.exists() and RUNS.exists()):
         pytest.skip("the recorded runs are not here")
     drawn = single_apps(read_trace(TRACE, "shockwave"))
-    return [(each.arrival / SECOND, msgspec.convert(each, App, from_attributes=True)) for each in drawn]
+    return [(app.arrival / SECOND, msgspec.convert(app, App, from_attributes=True)) for app in drawn]
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,11 @@ def scenario(text: str = TEXT, **sections: Any) -> ClusterScenario:
 def test_machines_and_apps_are_numbered_in_order() -> None:
     built = build(scenario(changes=[{"at": "1h", "lose": 1}, {"at": "2h", "join": {"gpus": 2, "rack": 7}}]))
     joined = [event.machine for _, event in built.arrivals if isinstance(event, MachineJoined)]
-    assert [(each.id, each.gpus, each.rack) for each in joined] == [(0, 4, 0), (1, 4, 1), (2, 2, 7)]
+    assert [(machine.id, machine.gpus, machine.rack) for machine in joined] == [
+        (0, 4, 0),
+        (1, 4, 1),
+        (2, 2, 7),
+    ]
     assert [at for at, event in built.arrivals if isinstance(event, MachineLost)] == [HOUR]
     arrived = [
         (at, event.app.id, event.app.name) for at, event in built.arrivals if isinstance(event, AppArrived)
@@ -192,9 +196,9 @@ def test_a_run_says_who_held_what_when() -> None:
     record = run(scenario(slowdowns={"others": {"cluster": 2}}))
     wide, tiny, late = record.rows
     assert (wide.ended, tiny.ended, late.ended) == (2 * HOUR, 130 * MINUTE, 130 * MINUTE)
-    assert sorted(each.gpu for each in record.held if each.app == 0) == list(range(8))
-    assert {(each.start, each.end) for each in record.held if each.app == 0} == {(0, 2 * HOUR)}
-    assert [(each.app, each.score) for each in record.ran] == [(0, 0.5), (1, 1.0), (2, 1.0)]
+    assert sorted(span.gpu for span in record.held if span.app == 0) == list(range(8))
+    assert {(span.start, span.end) for span in record.held if span.app == 0} == {(0, 2 * HOUR)}
+    assert [(app.app, app.score) for app in record.ran] == [(0, 0.5), (1, 1.0), (2, 1.0)]
     assert [level.busy for level in record.levels] == [8, 8, 8, 2, 0]
     assert [level.waiting for level in record.levels] == [0, 1, 2, 0, 0]
 
@@ -203,28 +207,28 @@ def test_time_is_conserved() -> None:
     """What was held is what apps were charged for, and what levels add up to."""
     record = run(load(EXAMPLE, ["policy={name: tiresias, lease: 10min}"]))
     held: dict[int, int] = {}
-    for each in record.held:
-        held[each.app] = held.get(each.app, 0) + each.end - each.start
+    for span in record.held:
+        held[span.app] = held.get(span.app, 0) + span.end - span.start
     assert held == {row.app.id: row.service for row in record.rows}
     ends = [*(level.at for level in record.levels[1:]), record.end]
     areas = [(level, end - level.at) for level, end in zip(record.levels, ends, strict=True)]
     assert sum(level.leased * time for level, time in areas) == sum(held.values())
-    ran = sum(len(each.gpus) * (each.end - each.start) for each in record.ran)
+    ran = sum(len(run.gpus) * (run.end - run.start) for run in record.ran)
     assert sum(level.busy * time for level, time in areas) == ran
 
 
 def test_a_gpu_has_one_holder_at_a_time() -> None:
     record = run(load(EXAMPLE, ["policy={name: gandiva}"]))
     last: dict[int, int] = {}
-    for each in record.held:
-        assert each.start >= last.get(each.gpu, 0)
-        last[each.gpu] = each.end
-    dead = [each for each in record.held if record.machines[each.gpu] == 3]
+    for span in record.held:
+        assert span.start >= last.get(span.gpu, 0)
+        last[span.gpu] = span.end
+    dead = [span for span in record.held if record.machines[span.gpu] == 3]
     assert dead
-    lost = [each for each in record.decisions if each.why == "machine 3 died"]
-    assert {each.at for each in lost} == {2 * HOUR}
-    assert {gpu for each in lost for gpu in each.gpus} == {each.gpu for each in dead if each.end == 2 * HOUR}
-    assert max(each.end for each in dead) == 2 * HOUR
+    lost = [decision for decision in record.decisions if decision.why == "machine 3 died"]
+    assert {run.at for run in lost} == {2 * HOUR}
+    assert {gpu for run in lost for gpu in run.gpus} == {run.gpu for run in dead if run.end == 2 * HOUR}
+    assert max(span.end for span in dead) == 2 * HOUR
 
 
 def test_numbers_of_a_run() -> None:
@@ -272,10 +276,10 @@ def test_the_timeline_has_a_track_for_each_gpu_and_is_cut_when_long() -> None:
     record = run(scenario())
     whole = cluster_timeline(record)
     cut = cluster_timeline(record, most=2)
-    names = [each["args"]["name"] for each in whole["traceEvents"] if each["name"] == "thread_name"]
+    names = [event["args"]["name"] for event in whole["traceEvents"] if event["name"] == "thread_name"]
     assert names == [f"GPU {gpu}" for gpu in range(8)]
-    slices = [each for each in whole["traceEvents"] if each["ph"] == "X" and each["name"] == "wide"]
-    assert {(each["ts"], each["dur"]) for each in slices} == {(0.0, 78 * 60e6)}
+    slices = [event for event in whole["traceEvents"] if event["ph"] == "X" and event["name"] == "wide"]
+    assert {(slice_["ts"], slice_["dur"]) for slice_ in slices} == {(0.0, 78 * 60e6)}
     assert cut["metadata"]["leases_shown"] == 2
 
 

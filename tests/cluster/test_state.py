@@ -39,7 +39,7 @@ def played(apps: list[tuple[int, App]], policy: str = "fifo", later: list[tuple[
     state = ClusterState()
     engine = Engine(state, Arbiter(factory(factory.Parameters())), validate=True)  # type: ignore[attr-defined]
     events = [*MACHINES, *((at, AppArrived(app)) for at, app in apps), *(later or [])]
-    simulate(engine, sorted(events, key=lambda each: each[0]), world or ClusterWorld())
+    simulate(engine, sorted(events, key=lambda timed: timed[0]), world or ClusterWorld())
     return state
 
 

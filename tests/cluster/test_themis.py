@@ -48,7 +48,7 @@ def played(
     engine = Engine(state, Arbiter(Themis(parameters)), validate=True, record=record)
     events: list[Timed] = [(0, MachineJoined(machine)) for machine in machines]
     events += [(at, AppArrived(app)) for at, app in apps] + (later or [])
-    simulate(engine, sorted(events, key=lambda each: each[0]), ClusterWorld(startup=SECOND // 10))
+    simulate(engine, sorted(events, key=lambda timed: timed[0]), ClusterWorld(startup=SECOND // 10))
     return state, steps
 
 
@@ -96,7 +96,7 @@ RARE: list[dict[str, Any]] = [{"f": 0.0}, {"f": 1.0, "grid": 1}, {"leftovers": "
 
 
 @pytest.mark.parametrize(
-    "chosen", [{}, {"grid": 0}, *(pytest.param(each, marks=pytest.mark.thorough) for each in RARE)], ids=str
+    "chosen", [{}, {"grid": 0}, *(pytest.param(case, marks=pytest.mark.thorough) for case in RARE)], ids=str
 )
 def test_on_random_workloads_nothing_is_shared_wasted_or_starved(chosen: dict[str, Any]) -> None:
     """Leases are checked by the books at every step; gangs by the books at every run."""
@@ -194,8 +194,8 @@ def test_what_is_left_over_goes_by_chance_or_to_the_worst_first() -> None:
 
     assert served(leftovers="worst") == {"bid": [0, 1], "left": [2, 3]}
     by_chance = [served(seed=seed) for seed in range(4)]
-    assert all(each["bid"] == [0, 1] for each in by_chance)
-    assert len({tuple(each["left"]) for each in by_chance}) > 1
+    assert all(round_["bid"] == [0, 1] for round_ in by_chance)
+    assert len({tuple(round_["left"]) for round_ in by_chance}) > 1
 
 
 def test_with_enough_for_all_there_is_no_auction() -> None:

@@ -37,7 +37,7 @@ def crowded(rng: Random, most: int) -> list[tuple[int, Any]]:
         found.append((at, AppArrived(single(number, f"app {number}", rng.randint(100, 3000) * SECOND, gpus))))
     jobs = tuple(Job(number, 900 * SECOND, 1, most) for number in range(4))
     found += [(500 * SECOND, AppArrived(App(14, "many", (jobs,)))), (2500 * SECOND, AppWithdrawn(3))]
-    return sorted(found, key=lambda each: each[0])
+    return sorted(found, key=lambda timed: timed[0])
 
 
 @pytest.mark.parametrize("name", ["tiresias", "srsf", "drf", "gandiva", "optimus", "slaq", "srtf"])
@@ -57,7 +57,7 @@ def test_it_is_as_if_all_were_ranked_at_every_step(
         played = play(
             factory(parameters), MACHINES, crowded(Random(seed), 1 if name == "slaq" else 2), world, state
         )
-        return [(each.started, each.ended) for each in played.state.ledger.rows.values()]
+        return [(row.started, row.ended) for row in played.state.ledger.rows.values()]
 
     in_line = [ends(seed) for seed in range(6)]
     monkeypatch.setattr(_leased, "idle", lambda row: False)  # nobody gets into the line
@@ -79,8 +79,8 @@ def test_who_stands_on_a_gpu_does_not_wait() -> None:
 
 def test_the_first_of_each_kind_is_asked_and_others_follow() -> None:
     waiting = WaitingApps()
-    for rank, each in ((3.0, row(1)), (1.0, row(2)), (1.0, row(3)), (2.0, row(4, gpus=2))):
-        waiting.put(rank, each)
+    for rank, app in ((3.0, row(1)), (1.0, row(2)), (1.0, row(3)), (2.0, row(4, gpus=2))):
+        waiting.put(rank, app)
     queue = RankedQueue(waiting, [QueueEntry(1.5, 0, 0, 9)])
     assert len(queue) == 3
     assert queue.pop()[-1] == 2

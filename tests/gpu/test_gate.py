@@ -172,9 +172,9 @@ print(json.dumps(len([step().item() for _ in range(200)])))
 """
     job = gated(training, board, "best-effort", carried=False)
     server = gated(serving, board, "latency", carried=False)
-    for each in (job, server):
-        assert each.stdout is not None
-        assert each.stdout.readline().strip() == "ready"
+    for process in (job, server):
+        assert process.stdout is not None
+        assert process.stdout.readline().strip() == "ready"
     assert job.stdin is not None
     job.stdin.write("go\n")
     job.stdin.flush()

@@ -79,7 +79,7 @@ def nothing_is_left_behind() -> Iterator[None]:
 
 def together(*work: Callable[[], Any]) -> list[Any]:
     with ThreadPoolExecutor(len(work)) as threads:
-        return [done.result(PATIENCE) for done in [threads.submit(each) for each in work]]
+        return [done.result(PATIENCE) for done in [threads.submit(job) for job in work]]
 
 
 def trained(gpu: TorchGpu, loop: Loop, name: str, count: int) -> list[float]:
@@ -138,7 +138,7 @@ def test_a_leak_is_named_with_where_it_was_made() -> None:
             leak()
     finally:
         torch.cuda.memory._record_memory_history(enabled=None)
-    leaks = [str(each.message) for each in told if "outlive" in str(each.message)]
+    leaks = [str(warning.message) for warning in told if "outlive" in str(warning.message)]
     print("\n" + leaks[0])
     assert len(leaks) == 1
     assert "test_lanes.py:" in leaks[0]
@@ -224,9 +224,9 @@ def test_lanes_come_and_go_while_others_are_inside_theirs() -> None:
 
     def short(number: int) -> int:
         done = 0
-        for each in range(rounds):
-            loop = Loop(number, 256 + 64 * ((number + each) % 5))
-            with gpu.attached(f"short {number}.{each}", loop.model, loop.optimizer):
+        for round_ in range(rounds):
+            loop = Loop(number, 256 + 64 * ((number + round_) % 5))
+            with gpu.attached(f"short {number}.{round_}", loop.model, loop.optimizer):
                 for _ in range(MEASURED + 4):
                     loop.step()
                     done += 1
@@ -315,7 +315,7 @@ def test_results_read_after_the_turn_are_not_overwritten_by_another_job() -> Non
                 torch.cuda._sleep(200_000)
                 sums.append(output.mean(dtype=torch.float64))
                 del output
-            found[number] = [each.item() for each in sums]
+            found[number] = [total.item() for total in sums]
 
     together(lambda: serve(1), lambda: serve(2))
     assert found == {1: [1.0] * 200, 2: [2.0] * 200}

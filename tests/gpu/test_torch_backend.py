@@ -175,7 +175,7 @@ def test_an_exported_program_moves_to_the_gpu(home: Path) -> None:
 def test_a_graph_is_launched_where_kernels_were(home: Path) -> None:
     """Launching some eighty kernels one by one cannot be as fast."""
     for size in (1, 4, 16):
-        eager, graphs = (launches_of(load(home, graphs=each), images(size)) for each in (False, True))
+        eager, graphs = (launches_of(load(home, graphs=captured), images(size)) for captured in (False, True))
         assert 10 * graphs < eager
 
 

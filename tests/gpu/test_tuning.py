@@ -59,7 +59,7 @@ def values(folder: Path, policy: str, **how: Any) -> dict[int, float]:
     record = astrarium.tune(f"{path}:build", space, halving, policy, gpus=1, live={"slots": 4, **how}).record
     assert [row.reason for row in record.rows if row.outcome is not Outcome.FINISHED] == []
     assert sum(row.place is not None for row in record.rows) == 0
-    return {each.number: each.history[-1].value for each in record.candidates}
+    return {candidate.number: candidate.history[-1].value for candidate in record.candidates}
 
 
 @pytest.mark.parametrize("gate", [False, True])

@@ -57,9 +57,9 @@ def explain(
     else:
         with read_from(file):
             run = simulate(level, scenario, bar=told_bar(file, level))
-        told = level.report.explain(run, item)
-        facts = {"item": item, "told": told}
-        tables = [Text(line, no_wrap=True) for line in told]
+        sentences = level.report.explain(run, item)
+        facts = {"item": item, "told": sentences}
+        tables = [Text(line, no_wrap=True) for line in sentences]
     emit(json, {"level": level.name, **facts}, tables, None)
 
 
@@ -76,17 +76,17 @@ def _app(scenario: ClusterScenario, app: str, at: Time | None, bar: Bar) -> tupl
     from astrarium.cluster.state import ClusterState
 
     built = build(scenario)
-    found = list[ClusterView]()
+    views = list[ClusterView]()
     if app not in built.apps:
         some = ", ".join(list(built.apps)[:12]) + (", ..." if len(built.apps) > 12 else "")
         raise InputError("ITEM", app, f"an app of the file: {some}{did_you_mean(list(built.apps), app)}")
 
     def look(now: Time, state: ClusterState, allocator: Allocator) -> None:
-        found.append(view(now, state, allocator))
+        views.append(view(now, state, allocator))
 
     with bar(f"simulating {scenario.policy.label}", built.work_ends) as progress:
         record = run(scenario, progress, built, None if at is None else (at, look))
     number = built.apps[app].id
     place = next(place for place, row in enumerate(record.rows) if row.app.id == number)
-    case = Case(record, record.rows[place], summarize_apps(record)[place], found[0] if found else None)
+    case = Case(record, record.rows[place], summarize_apps(record)[place], views[0] if views else None)
     return plain(case), [*(Text(line, no_wrap=True) for line in sentences(case)), *tables(case)]

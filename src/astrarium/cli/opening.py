@@ -48,8 +48,8 @@ def told_bar(file: Path, level: Level[Any, Any]) -> Bar:
     levels = iter([level])
 
     def shown(title: str, length: int) -> AbstractContextManager[Callable[[int], None] | None]:
-        for each in levels:
-            tell(file, each)
+        for first in levels:
+            tell(file, first)
         return bar(title, length)
 
     return shown
@@ -62,16 +62,16 @@ def given(override: Sequence[str] | None, seed: int | None) -> list[str]:
 def variants(level: Level[Any, Any], scenario: Any, specs: Sequence[str]) -> dict[str, Any]:
     """Return a scenario for each policy that `-p` names, all of them checked; `all` stands for every one."""
     names = [name for spec in specs for name in (level.policies.names() if spec == "all" else [spec])]
-    found: dict[str, Any] = {}
+    scenarios: dict[str, Any] = {}
     for spec in names:
-        found |= _checked(level, scenario, spec)
-    return found
+        scenarios |= _checked(level, scenario, spec)
+    return scenarios
 
 
 def variant(level: Level[Any, Any], scenario: Any, spec: str) -> Any:
     """Return the scenario with the one policy that `-p` names."""
-    [found] = _checked(level, scenario, spec).values()
-    return found
+    [changed] = _checked(level, scenario, spec).values()
+    return changed
 
 
 def _checked(level: Level[Any, Any], scenario: Any, spec: str) -> dict[str, Any]:
@@ -89,14 +89,14 @@ def seeded(chosen: Mapping[str, Any], seeds: int) -> Iterator[tuple[str, Any]]:
             yield label, scenario.with_seed(scenario.seed + more) if more else scenario
 
 
-def check_served(file: Path, told: str) -> None:
+def check_served(file: Path, instead: str) -> None:
     """Refuse a file of another level than serving, and say what its own verbs are."""
     from astrarium.core.plain_data import read_yaml
     from astrarium.levels import level, name_of
 
     name = name_of(read_yaml(file))
     if name not in (None, "serving"):
-        raise InputError("FILE", str(file), f"requests to models: {level(str(name)).subject} {told}")
+        raise InputError("FILE", str(file), f"requests to models: {level(str(name)).subject} {instead}")
 
 
 @contextmanager

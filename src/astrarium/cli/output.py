@@ -78,23 +78,23 @@ class Results(NamedTuple):
     draw: Iterable[Any] = ()
 
 
-def finish(context: typer.Context, at: Target, found: Results, as_json: bool, outcomes: bool) -> None:
+def finish(context: typer.Context, at: Target, results: Results, as_json: bool, outcomes: bool) -> None:
     """Write the folder of finished runs, and show their tables."""
     from astrarium.run.folder import write_runs
 
-    runs = found.runs
-    report = found.runs[0].level.report
-    tables = [*report.tables(runs), *found.more]
-    facts = {**report.shown(runs), **found.shown}
+    runs = results.runs
+    report = results.runs[0].level.report
+    tables = [*report.tables(runs), *results.more]
+    facts = {**report.shown(runs), **results.shown}
     if at.path is not None:
         with at.draft() as draft:
-            for name, text in found.files.items():
+            for name, text in results.files.items():
                 (draft / name).write_bytes(text.encode() if isinstance(text, str) else text)
             (draft / "plots").mkdir()
-            for picture in found.draw:
+            for picture in results.draw:
                 picture(draft / "plots")
             command = command_line(context)
-            write_runs(draft, runs, found.title, command, outcomes, tables, facts, found.notes)
+            write_runs(draft, runs, results.title, command, outcomes, tables, facts, results.notes)
     emit(as_json, {"level": runs[0].level.name, **facts}, tables, at.path)
 
 
@@ -109,12 +109,12 @@ def table(*left: str, right: Sequence[str] = (), rows: Iterable[Sequence[Any]] =
     """Return a table without lines; the columns on the *right* hold numbers."""
     from rich.table import Table
 
-    made = Table(*left, box=None, pad_edge=False)
+    shown = Table(*left, box=None, pad_edge=False)
     for title in right:
-        made.add_column(title, justify="right")
+        shown.add_column(title, justify="right")
     for row in rows:
-        made.add_row(*row)
-    return made
+        shown.add_row(*row)
+    return shown
 
 
 def emit(as_json: bool, result: Mapping[str, Any], tables: Iterable[Any], folder: Path | None) -> None:

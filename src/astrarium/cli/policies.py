@@ -40,8 +40,8 @@ def _shelves() -> dict[str, Shelf]:
 
     levels = {name: level(name) for name in SECTIONS}
     shelves = {
-        name: Shelf(f"{name} policy ({each.subject})", each.policies, each.default)
-        for name, each in levels.items()
+        name: Shelf(f"{name} policy ({one_level.subject})", one_level.policies, one_level.default)
+        for name, one_level in levels.items()
     }
     return {
         **shelves,
@@ -71,7 +71,7 @@ def policies(name: Name = None, json: Json = False) -> None:
 
 def _described(shelf: Shelf) -> dict[str, Any]:
     if isinstance(shelf.found, dict):
-        return {name: {"summary": said, "parameters": {}} for name, said in shelf.found.items()}
+        return {name: {"summary": summary, "parameters": {}} for name, summary in shelf.found.items()}
     return {name: _describe(kind) for name, kind in shelf.found}
 
 
@@ -89,7 +89,7 @@ def _place_of(name: str, shelves: dict[str, Shelf]) -> tuple[str, str]:
     for kind, shelf in shelves.items():
         if name in _names(shelf):
             return kind, name
-    names = list(dict.fromkeys(each for shelf in shelves.values() for each in _names(shelf)))
+    names = list(dict.fromkeys(known for shelf in shelves.values() for known in _names(shelf)))
     raise InputError("name", name, f"a policy of any level, or a search: {one_of(names, name)}")
 
 
@@ -161,14 +161,14 @@ def _shown(default: Any) -> str:
     return "none" if default is None or default in ((), []) else str(default)
 
 
-def _list(shelf: Shelf, found: dict[str, Any]) -> Any:
+def _list(shelf: Shelf, policies: dict[str, Any]) -> Any:
     rows = [
         (
             f"{name} (default)" if name == shelf.default else name,
             described["summary"],
             ", ".join(described["parameters"]),
         )
-        for name, described in found.items()
+        for name, described in policies.items()
     ]
     return table(shelf.title, "what it does", "parameters", rows=rows)
 

@@ -62,8 +62,8 @@ def run(
 
     level, scenario = opened(file, override, seed)
     if level.name in ELSEWHERE:
-        told = f"a file with trials of a search, or with apps on a cluster: {ELSEWHERE[level.name]}"
-        raise InputError("FILE", str(file), told)
+        expected = f"a file with trials of a search, or with apps on a cluster: {ELSEWHERE[level.name]}"
+        raise InputError("FILE", str(file), expected)
     refuse(level, "cluster", {"--state": state, "--stay": stay, "--metrics": metrics})
     more = {"--resume": resume, "--no-folder": no_folder, "--overwrite": overwrite, "--out": out}
     refuse(level, "tuning", {**more, "--seeds": seeds > 1})

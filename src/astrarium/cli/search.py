@@ -62,8 +62,8 @@ def search(
     """Run a search live, with each policy that was chosen, and each seed."""
     scenario = next(iter(chosen.values()))
     if scenario.train is None:
-        told = "a train function: this file has a task alone, which `astrarium simulate` runs"
-        raise InputError("train", None, told, scenario.source)
+        expected = "a train function: this file has a task alone, which `astrarium simulate` runs"
+        raise InputError("train", None, expected, scenario.source)
     at = _target(wanted)
     with _told_how_to_go_on(at.path):
         runs = _run_all(level, chosen, wanted, at.path)
@@ -87,17 +87,17 @@ def _run_all(
     folder: Path | None,
 ) -> list[SearchRun]:
     """Run all that is wanted. *folder* keeps checkpoints while trials train; None: they go with the run."""
-    found: list[SearchRun] = []
+    runs: list[SearchRun] = []
     for label, more in product(chosen, range(wanted.seeds)):
         scenario = chosen[label].with_seed(chosen[label].seed + more)
         state = None if folder is None else folder / LIVE_STATE / f"{file_name(label)}-{scenario.seed}"
         with read_from(scenario.source):
             record = _live(label, scenario, state, wanted.resume)
         summary = with_checkpoint(level.summarize(scenario, record), state)
-        found.append(Run(level, scenario, label, record, summary))
+        runs.append(Run(level, scenario, label, record, summary))
         if record.over == CUT_SHORT:
             break
-    return found
+    return runs
 
 
 def _live(label: str, scenario: TuningScenario, state: Path | None, resume: bool) -> TuningRecord:
@@ -133,8 +133,8 @@ def _told_how_to_go_on(folder: Path | None) -> Iterator[None]:
 
 
 def _tell_how_to_go_on(folder: Path) -> None:
-    told = f"add --out {folder} --resume to the command, and it goes on"
-    print(f"interrupted: {told}", file=sys.stderr)
+    advice = f"add --out {folder} --resume to the command, and it goes on"
+    print(f"interrupted: {advice}", file=sys.stderr)
 
 
 def _target(wanted: Wanted) -> output.Target:
@@ -148,18 +148,20 @@ def _target(wanted: Wanted) -> output.Target:
     if chosen is None or wanted.no_folder:
         raise InputError("--resume", None, "--out DIR with it: the folder of the run that goes on")
     if not kept:
-        told = f"the folder of a live run, to go on with: this one has no {LIVE_STATE}"
-        raise InputError("--out", str(chosen), told)
+        expected = f"the folder of a live run, to go on with: this one has no {LIVE_STATE}"
+        raise InputError("--out", str(chosen), expected)
     return output.Target(chosen, False)
 
 
 def _cleared(folder: Path, overwrite: bool) -> None:
     """Of what a live run kept; one that was cut off may have left nothing else."""
     if not overwrite:
-        told = "an empty or new folder: a live run is here, which --resume goes on with (or add --overwrite)"
-        raise InputError("--out", str(folder), told)
+        expected = (
+            "an empty or new folder: a live run is here, which --resume goes on with (or add --overwrite)"
+        )
+        raise InputError("--out", str(folder), expected)
     with ExitStack() as locks:  # all or nothing: of several runs, one may be under way
-        for state in [each for each in (folder / LIVE_STATE).iterdir() if each.is_dir()]:
+        for state in [path for path in (folder / LIVE_STATE).iterdir() if path.is_dir()]:
             locks.enter_context(folder_lock(state))
         shutil.rmtree(folder / LIVE_STATE)
 
@@ -178,8 +180,8 @@ def _filled(at: output.Target) -> Iterator[Path]:
         for part in parts:
             part.replace(at.path / part.name)
     except OSError as error:
-        told = f"a folder that can be written: {error.strerror}"
-        raise InputError("--out", str(at.path), told) from error
+        expected = f"a folder that can be written: {error.strerror}"
+        raise InputError("--out", str(at.path), expected) from error
     finally:
         shutil.rmtree(draft, ignore_errors=True)
 
@@ -191,10 +193,10 @@ def _make_room(folder: Path, names: set[str], overwrite: bool) -> None:
         return
     aside = folder / f"{EARLIER}-{len(list(folder.glob(f'{EARLIER}-*'))) + 1}"
     aside.mkdir()
-    for each in there:
-        each.rename(aside / each.name)
-    for each in folder.glob(f"{EARLIER}-*") if overwrite else ():
-        shutil.rmtree(each)
+    for path in there:
+        path.rename(aside / path.name)
+    for path in folder.glob(f"{EARLIER}-*") if overwrite else ():
+        shutil.rmtree(path)
 
 
 def run_live(
@@ -216,15 +218,15 @@ def run_live(
         progress=progress,
         limits=LiveLimits() if scenario.live.longest is None else LiveLimits(longest=scenario.live.longest),
     )
-    said = scenario.emulated
-    emulated = said is not None and Emulated(packing=said.packing, scaling=said.scaling)
+    options = scenario.emulated
+    emulated = options is not None and Emulated(packing=options.packing, scaling=options.scaling)
     return trained(build, spec, scenario.engine, None, gpus(scenario), emulated, **settings(scenario))
 
 
 def gpus(scenario: TuningScenario) -> int | None:
     """None: all that are there. What a simulation takes unless told is a guess about other machines."""
-    told = scenario.raw.get("gpus") is not None or scenario.emulated is not None
-    return scenario.gpus if told else None
+    chosen = scenario.raw.get("gpus") is not None or scenario.emulated is not None
+    return scenario.gpus if chosen else None
 
 
 def settings(scenario: TuningScenario) -> dict[str, Any]:
@@ -232,5 +234,5 @@ def settings(scenario: TuningScenario) -> dict[str, Any]:
     live = scenario.live
     times = {"checkpoint_seconds": live.checkpoints, "patience": live.patience}
     others = {name: getattr(live, name) for name in ("packing", "gate", "threads", "address")}
-    found = {name: None if value is None else value / SECOND for name, value in times.items()}
-    return {name: value for name, value in {**found, **others}.items() if value is not None}
+    in_seconds = {name: None if value is None else value / SECOND for name, value in times.items()}
+    return {name: value for name, value in {**in_seconds, **others}.items() if value is not None}

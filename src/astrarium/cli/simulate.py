@@ -64,10 +64,10 @@ def simulate(
             raise InputError("--trace", None, "no --plan beside it: its cells have a policy each")
         from astrarium.cli.serving.planned import planned_run
 
-        found = planned_run(asked, policy, plan, interference, stages, router)
+        results = planned_run(asked, policy, plan, interference, stages, router)
     else:
-        found = _simulated(asked, policy, stages, trace)
-    output.finish(context, at, found, json, not no_outcomes)
+        results = _simulated(asked, policy, stages, trace)
+    output.finish(context, at, results, json, not no_outcomes)
 
 
 def _simulated(asked: Asked, policy: str | None, stages: bool, trace: bool) -> output.Results:
@@ -84,13 +84,13 @@ def _simulated(asked: Asked, policy: str | None, stages: bool, trace: bool) -> o
         watching = Watching(steps.append) if trace else None
         run = run_one(level, scenario, engine=engine, bar=told_bar(file, level), watching=watching)
     title = f"{file.name}: {run.label}, {level.title(run)}"
-    found = output.Results([run], title, files={TRACE: as_trace(steps)} if trace else {})
+    results = output.Results([run], title, files={TRACE: as_trace(steps)} if trace else {})
     if not stages:
-        return found
+        return results
     from astrarium.cli.serving.planned import staged
 
-    told = staged(run)
-    return found._replace(more=[told.table], shown={"stages": told.plain})
+    where = staged(run)
+    return results._replace(more=[where.table], shown={"stages": where.plain})
 
 
 def compare(
@@ -115,10 +115,10 @@ def compare(
     if plan is not None or interference != "none":
         from astrarium.cli.serving.planned import compare_planned
 
-        found = compare_planned(asked, policy, plan, interference, seeds)
+        results = compare_planned(asked, policy, plan, interference, seeds)
     else:
-        found = _compared(asked, policy, seeds)
-    output.finish(context, at, found, json, not no_outcomes)
+        results = _compared(asked, policy, seeds)
+    output.finish(context, at, results, json, not no_outcomes)
 
 
 def _compared(asked: Asked, policy: list[str] | None, seeds: int) -> output.Results:
@@ -130,8 +130,8 @@ def _compared(asked: Asked, policy: list[str] | None, seeds: int) -> output.Resu
     shown = told_bar(file, level)
     with read_from(file), engine_option():
         runs = [
-            run_one(level, each, label=label, engine=engine, bar=shown)
-            for label, each in seeded(chosen, seeds)
+            run_one(level, drawn, label=label, engine=engine, bar=shown)
+            for label, drawn in seeded(chosen, seeds)
         ]
     title = f"{file.name}: {level.title(runs[0])}, the same for each policy"
     return output.Results(runs, title, shown=output.by_policy(runs))
@@ -142,14 +142,14 @@ def replay(path: Recorded, policy: options.OnePolicy = None) -> None:
     from astrarium.api.runs import replay_file
 
     try:
-        found = replay_file(path, policy, tell)
+        replayed = replay_file(path, policy, tell)
     except InputError as error:
         field = "PATH" if error.field == "source" else error.field
         of_policy = policy is not None and field.startswith("policy")
         source = error.source or (f"-p {policy}" if of_policy else "")
         raise InputError(field, error.value, error.expected, source) from None
-    print(f"{path}: {found}" + (f" of {found.parts} part(s)" if found else ""))
-    if found.cut:
+    print(f"{path}: {replayed}" + (f" of {replayed.parts} part(s)" if replayed else ""))
+    if replayed.cut:
         print("It was cut off there: its server was killed, or could not write any more.")
-    if not found:
+    if not replayed:
         raise typer.Exit(DIVERGED)

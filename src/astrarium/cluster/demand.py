@@ -107,11 +107,11 @@ class GpuDemand:
         """Return how many of the offered GPUs the app would put to use beyond those that it has."""
         return max(0, self.usable(self._has + offered) - self._has)
 
-    def smallest_step(self, given: int, offered: int) -> int:
+    def smallest_step(self, held: int, offered: int) -> int:
         """Return the fewest GPUs that the app would use beyond those it has and was *given*: one, or a gang.
         0: it would use none of those offered."""
         for step in sorted({1, *(gangs.least for gangs in self._gangs)}):
-            if step <= offered and self.more(given + step) == given + step:
+            if step <= offered and self.more(held + step) == held + step:
                 return step
         return 0
 

@@ -321,10 +321,10 @@ import os, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 below, touched = sys.argv[3], []
-def hook(event, given):
-    paths = [os.fsdecode(each) for each in given if isinstance(each, (str, bytes))]
+def hook(event, arguments):
+    paths = [os.fsdecode(argument) for argument in arguments if isinstance(argument, (str, bytes))]
     if os.geteuid() == 0 and event.split('.')[0] in ('open', 'os', 'shutil'):
-        touched.extend((event, each) for each in paths if each.startswith(below))
+        touched.extend((event, path) for path in paths if path.startswith(below))
 sys.addaudithook(hook)
 from keeping.keeper import Keeper
 Keeper(Path(sys.argv[2])).keep()

@@ -141,7 +141,11 @@ def test_who_traces_the_dead_keeps_no_gpu(home: Path) -> None:
     words = ["/usr/bin/env", "python3", "-c", TRACER]
     tracer = subprocess.Popen(words, cwd="/", user=MALLORY, group=NO_GROUP, extra_groups=[])
     try:
-        [prey] = [each for each in of_mallory() if b"prey = 1" in Path(f"/proc/{each}/cmdline").read_bytes()]
+        [prey] = [
+            process
+            for process in of_mallory()
+            if b"prey = 1" in Path(f"/proc/{process}/cmdline").read_bytes()
+        ]
         waited(lambda: f"TracerPid:\t{tracer.pid}" in Path(f"/proc/{prey}/status").read_text())
         one.stop(RunKey(0, 0, 1))
         assert seen(one, 1).ended == "stopped"
@@ -225,11 +229,11 @@ HALT = """
 import signal
 (at / 'up').touch()
 while True:
-    for each in filter(str.isdecimal, os.listdir('/proc')):
+    for number in filter(str.isdecimal, os.listdir('/proc')):
         try:
-            words = open(f'/proc/{each}/cmdline').read().split(chr(0))
+            words = open(f'/proc/{number}/cmdline').read().split(chr(0))
             if 'clear' in words and TOP in words:
-                os.kill(int(each), signal.SIGSTOP)
+                os.kill(int(number), signal.SIGSTOP)
                 (at / 'halted').touch()
         except OSError: pass
     time.sleep(0.001)
@@ -299,8 +303,8 @@ if libc.ptrace(16, parent, 0, 0) == 0: found.append('ptrace')
 pidfd = os.pidfd_open(parent)
 for number in range(12):
     if libc.syscall(438, pidfd, number, 0) >= 0: found.append(f'descriptor {number}')
-mine = {int(each) for each in os.listdir('/proc/self/fd')}
-found += [each for each in os.environ if 'SECRET' in each]
+mine = {int(name) for name in os.listdir('/proc/self/fd')}
+found += [name for name in os.environ if 'SECRET' in name]
 (at / 'told').write_text(json.dumps([found, os.getuid(), os.getgroups(), os.readlink('/proc/self/fd/0')]))
 """
 

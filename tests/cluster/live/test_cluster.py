@@ -197,7 +197,7 @@ def test_a_command_that_cannot_be_stopped_keeps_its_gpus() -> None:
     assert play.backend.started == [RunKey(0, 0, 1), RunKey(1, 0, 1)]
     assert play.ended(0) == 35.0
     why = [action.why for step in play.notes.steps for action in step.actions if hasattr(action, "why")]
-    assert any("cannot be stopped" in each for each in why)
+    assert any("cannot be stopped" in reason for reason in why)
 
 
 def test_progress_is_told_now_and_then() -> None:

@@ -105,8 +105,8 @@ def test_operators_always_get_in(arbiter: Arbiter) -> None:
     mine = [answered(arbiter.client("alice")) for _ in range(3 * FEW.operators)]
     answered(mine[-1])
     assert len(arbiter.known.operators) == FEW.operators
-    for each in others:
-        answered(each)
+    for other in others:
+        answered(other)
 
 
 def test_agents_are_not_bound_by_the_limit_of_a_user(arbiter: Arbiter) -> None:
@@ -125,8 +125,8 @@ def test_who_has_a_key_is_served_however_many_strangers_there_are(arbiter: Arbit
         answered(arbiter.client(user))
         strangers += [arbiter.stranger() for _ in range(FEW.strangers - 1)]
     assert strangers[0].recv(1) == b""  # the oldest has given way
-    for each in strangers:
-        each.close()
+    for stranger in strangers:
+        stranger.close()
 
 
 def test_who_asks_nothing_is_left(arbiter: Arbiter, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,7 +226,11 @@ def test_a_turn_takes_some_messages_of_everybody(home: Path, monkeypatch: pytest
     for user in ("bob", "bob", "bob", "carol"):
         StateFolder(home, user).send("withdraw", {"app": "a"}, 0.0)
     store = Store(home)
-    assert [(each.id, each.owner) for each in store.inbox()] == [(1, "bob"), (2, "bob"), (4, "carol")]
+    assert [(message.id, message.owner) for message in store.inbox()] == [
+        (1, "bob"),
+        (2, "bob"),
+        (4, "carol"),
+    ]
     store.close()
 
 
@@ -304,10 +308,10 @@ def test_one_question_of_a_user_is_answered_at_a_time(arbiter: Arbiter) -> None:
     arbiter.service._past = slow  # type: ignore[method-assign]
     clients = [arbiter.client(user) for user in ("bob", "bob", "bob", "carol")]
     threads = [threading.Thread(target=answered, args=[client]) for client in clients]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join(60)
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
     assert len(most) == 4
     assert max(most) <= 2  # one of bob's, one of carol's
     waited(lambda: not arbiter.service._turns._asking)

@@ -76,13 +76,13 @@ def asked(folder: Path) -> Iterator[Any]:
         return Client(connected_to(Place("127.0.0.1", listeners[-1].address[1]), user, KEYS[user]))
 
     yield client
-    for each in listeners:
-        each.close()
+    for listener in listeners:
+        listener.close()
 
 
 def inbox(home: Path) -> list[tuple[str, Any, str]]:
     store = Store(home)
-    found = [(each.kind, each.body, each.owner) for each in store.inbox()]
+    found = [(message.kind, message.body, message.owner) for message in store.inbox()]
     store.close()
     return found
 

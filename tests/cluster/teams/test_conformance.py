@@ -41,7 +41,7 @@ def with_teams(case: Case) -> Case:
     later = (
         (at, AppArrived(in_teams(event.app))) for at, event in case.later if isinstance(event, AppArrived)
     )
-    others = (each for each in case.later if not isinstance(each[1], AppArrived))
+    others = (arrival for arrival in case.later if not isinstance(arrival[1], AppArrived))
     return replace(case, later=(*later, *others))
 
 

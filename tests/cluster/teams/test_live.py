@@ -87,7 +87,7 @@ def test_an_arbiter_that_is_killed_goes_on_with_all_that_teams_had(tmp_path: Pat
     assert office.arbiter.epoch == 2
     office.submit("blue", "blue", 2, priority=1)
     office.go(3)
-    assert next(each.why for each in office.decided(Revoke)) == "lent by blue, whose app blue waits"
+    assert next(action.why for action in office.decided(Revoke)) == "lent by blue, whose app blue waits"
     office.kill()
     office.go(2)
     held = {row.app.name: len(row.leases) for row in office.arbiter.state.apps.values()}
@@ -171,4 +171,4 @@ def test_reservations_by_the_calendar_are_in_the_clock_of_the_run(tmp_path: Path
     rules = setup.policy.allocator.rules
     now = time.time_ns() - START
     assert {sum(rules.reserved(now + day * 24 * 3600 * SECOND).values()) for day in range(8)} <= {2}
-    assert all(each.every == 7 * 24 * 3600 * SECOND for each in rules.reservations)
+    assert all(reservation.every == 7 * 24 * 3600 * SECOND for reservation in rules.reservations)

@@ -55,7 +55,7 @@ def arrivals(draw: st.DrawFn) -> Arrivals:
 
 def shared(rule: Rules, apps: Arrivals, name: str) -> Played:
     policy = TeamSharing(chosen(cluster_policies, Choice(name)), rule)
-    later = [(at * MINUTE, AppArrived(each)) for at, each in apps]
+    later = [(at * MINUTE, AppArrived(app)) for at, app in apps]
     return play(policy, [Machine(0, SIZE)], later, ClusterWorld())
 
 

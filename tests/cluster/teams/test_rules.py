@@ -41,7 +41,7 @@ def shared(
     rules: Rules, gpus: int, apps: Iterable[tuple[float, App]], name: str = "tiresias", **parameters: Any
 ) -> Played:
     """Play apps that come after so many minutes on one machine."""
-    arrivals = [(round(at * MINUTE), AppArrived(each)) for at, each in apps]
+    arrivals = [(round(at * MINUTE), AppArrived(app)) for at, app in apps]
     return play(TeamSharing(policy(name, **parameters), rules), [Machine(0, gpus)], arrivals, ClusterWorld())
 
 
@@ -106,13 +106,13 @@ def test_what_is_there_is_divided_by_right_and_then_by_weight(
     assert all(shares[team] <= wants[team] for team in shares)
     assert sum(shares.values()) == min(size, sum(wants.values()))  # nothing is left idle that is wanted
     if sum(claim.entitled for claim in claims) <= size:
-        assert all(shares[each.team] >= min(wants[each.team], each.entitled) for each in claims)
-    for each in claims:  # nobody who could have more has borrowed less, for its weight, than others by a GPU
-        if shares[each.team] < wants[each.team] and sum(claim.entitled for claim in claims) <= size:
-            lent = max(0, shares[each.team] - each.entitled)
+        assert all(shares[claim.team] >= min(wants[claim.team], claim.entitled) for claim in claims)
+    for claim in claims:  # nobody who could have more has borrowed less, for its weight, than others by a GPU
+        if shares[claim.team] < wants[claim.team] and sum(other.entitled for other in claims) <= size:
+            lent = max(0, shares[claim.team] - claim.entitled)
             for other in claims:
                 most = max(0, shares[other.team] - other.entitled - 1)
-                assert most / other.rule.weight <= (lent / each.rule.weight) + 1e-9
+                assert most / other.rule.weight <= (lent / claim.rule.weight) + 1e-9
 
 
 def test_a_team_has_what_it_is_guaranteed_and_others_borrow_the_rest() -> None:
@@ -170,7 +170,7 @@ def test_gangs_that_cannot_share_take_turns() -> None:
     assert (
         abs(
             rows[0].service
-            - sum(min(4, sum(each.values()) - each.get("red", 0)) for each in seen) * 10 * MINUTE
+            - sum(min(4, sum(gpus.values()) - gpus.get("red", 0)) for gpus in seen) * 10 * MINUTE
         )
         < 100 * MINUTE
     )
@@ -312,7 +312,7 @@ def told(rules: Rules, gpus: int, apps: Iterable[tuple[float, App]], at: float) 
     allocator = TeamSharing(policy(), rules)
     state = ClusterState()
     joined = (0, MachineJoined(Machine(0, gpus)))
-    arrivals = [(round(when * MINUTE), AppArrived(each)) for when, each in apps]
+    arrivals = [(round(when * MINUTE), AppArrived(app)) for when, app in apps]
     found: dict[str, str] = {}
 
     class Stopped(Exception):

@@ -125,9 +125,9 @@ def test_a_run_is_told_by_team() -> None:
     scenario = parse(read_yaml(EXAMPLE), EXAMPLE)
     record = run(scenario)
     summary = LEVEL.summarize(scenario, record)
-    by_team = {each.team: each for each in summary.by_team}
+    by_team = {team.team: team for team in summary.by_team}
     assert list(by_team) == ["vision", "speech"]
-    assert sum(each.gpu_hours for each in summary.by_team) == pytest.approx(summary.gpu_hours)
+    assert sum(team.gpu_hours for team in summary.by_team) == pytest.approx(summary.gpu_hours)
     assert by_team["vision"].guaranteed == 8
     assert by_team["speech"].borrowed_gpu_hours > by_team["vision"].lent_gpu_hours > 0
     assert (by_team["vision"].apps, by_team["vision"].finished) == (3, 2)

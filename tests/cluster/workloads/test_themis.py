@@ -27,16 +27,16 @@ SEEDS = range(1, 13)
 
 def test_workload_1_has_the_facts_of_the_paper() -> None:
     drawn = [facts(sweeps.parametric(seed)) for seed in SEEDS]
-    for each in drawn:
-        assert each.apps == 85
-        assert each.single_share == pytest.approx(0.1, abs=0.01)
-        assert each.median_jobs == pytest.approx(75, abs=8)
-        assert 3.75 / 2 < each.median_task_hours < 3.75 * 2
-        assert 11.5 / 2 < each.median_app_gpu_days < 11.5 * 2
-    assert np.mean([each.median_jobs for each in drawn]) == pytest.approx(75, abs=2.5)
-    assert geometric([each.median_task_hours for each in drawn]) == pytest.approx(3.75, rel=0.25)
-    assert geometric([each.median_app_gpu_days for each in drawn]) == pytest.approx(11.5, rel=0.25)
-    assert np.mean([each.span_hours for each in drawn]) == pytest.approx(14 * 24, rel=0.15)
+    for workload in drawn:
+        assert workload.apps == 85
+        assert workload.single_share == pytest.approx(0.1, abs=0.01)
+        assert workload.median_jobs == pytest.approx(75, abs=8)
+        assert 3.75 / 2 < workload.median_task_hours < 3.75 * 2
+        assert 11.5 / 2 < workload.median_app_gpu_days < 11.5 * 2
+    assert np.mean([workload.median_jobs for workload in drawn]) == pytest.approx(75, abs=2.5)
+    assert geometric([workload.median_task_hours for workload in drawn]) == pytest.approx(3.75, rel=0.25)
+    assert geometric([workload.median_app_gpu_days for workload in drawn]) == pytest.approx(11.5, rel=0.25)
+    assert np.mean([workload.span_hours for workload in drawn]) == pytest.approx(14 * 24, rel=0.15)
 
 
 def geometric(values: list[float]) -> float:
@@ -152,7 +152,8 @@ def test_phases_share_the_budget_as_in_the_example() -> None:
     assert successive_halving.iterations_of_phases(4) == [8, 16, 36]
     for jobs in successive_halving.CONFIGURATIONS:
         spent = [
-            each * (jobs >> phase) for phase, each in enumerate(successive_halving.iterations_of_phases(jobs))
+            iterations * (jobs >> phase)
+            for phase, iterations in enumerate(successive_halving.iterations_of_phases(jobs))
         ]
         assert max(spent) < 1.2 * min(spent)
 

@@ -67,15 +67,15 @@ def fits(pieces: Sequence[GpuPiece], goods: Sequence[FreeMachine], room: list[in
 def together(chosen: Sequence[BidOption | None], goods: Sequence[FreeMachine]) -> bool:
     """Whether the options fit side by side, in some choice of racks for those who want one."""
     racks = sorted({machine.rack for machine in goods})
-    for each in product(*(list(racks) if o and o.one_rack else [None] for o in chosen)):
+    for racks_wanted in product(*(list(racks) if o and o.one_rack else [None] for o in chosen)):
         pieces = [
             piece if rack is None else piece._replace(rack=rack)
-            for o, rack in zip(chosen, each, strict=True)
+            for o, rack in zip(chosen, racks_wanted, strict=True)
             for piece in (o.pieces if o else ())
         ]
         clash = any(
             o and rack is not None and any(piece.rack not in (None, rack) for piece in o.pieces)
-            for o, rack in zip(chosen, each, strict=True)
+            for o, rack in zip(chosen, racks_wanted, strict=True)
         )
         largest_first = sorted(pieces, key=lambda piece: -piece.gpus)
         if not clash and fits(largest_first, goods, [machine.free for machine in goods]):
@@ -87,7 +87,7 @@ def assignments(goods: Sequence[FreeMachine], bids: Sequence[Bid]) -> Iterator[t
     """All that fit."""
     free = sum(machine.free for machine in goods)
     for chosen in product(*((None, *bid.options) for bid in bids)):
-        if sum(each.gpus for each in chosen if each) <= free and together(chosen, goods):
+        if sum(choice.gpus for choice in chosen if choice) <= free and together(chosen, goods):
             yield chosen
 
 
@@ -96,8 +96,8 @@ Rank = tuple[int, int, tuple[int, ...]]
 
 def rank(bids: Sequence[Bid], chosen: Sequence[BidOption | None]) -> Rank:
     """The larger, the better: the sum of gains, fewer GPUs, the gains of the first."""
-    gains = tuple(gain(bid, each) for bid, each in zip(bids, chosen, strict=True))
-    return sum(gains), -sum(each.gpus for each in chosen if each), gains
+    gains = tuple(gain(bid, choice) for bid, choice in zip(bids, chosen, strict=True))
+    return sum(gains), -sum(choice.gpus for choice in chosen if choice), gains
 
 
 def best_by_trying(goods: Sequence[FreeMachine], bids: Sequence[Bid]) -> Rank:
@@ -160,5 +160,5 @@ def best_kept(share: Share, goods: Sequence[FreeMachine], rho: Rho) -> tuple[int
         tuple(sorted(gpu for pile, n in zip(piles, counts, strict=True) for gpu in pile[:n]))
         for counts in product(*(range(len(pile) + 1) for pile in piles))
     }
-    fitting = [*(each for each in subsets if len(each) <= count), kept_of(share, goods)]
+    fitting = [*(subset for subset in subsets if len(subset) <= count), kept_of(share, goods)]
     return min(fitting, key=lambda gpus: (rho(gpus), len(gpus), gpus))

@@ -96,5 +96,5 @@ class FileNvml(FakeNvml):
 
     def nvmlDeviceGetTemperature(self, gpu: int, sensor: int) -> int:  # noqa: N802
         told = json.loads(self._file.read_text()) if self._file.exists() else {}
-        self.broken = {int(each): error for each, error in told.get("broken", {}).items()}
+        self.broken = {int(gpu): error for gpu, error in told.get("broken", {}).items()}
         return super().nvmlDeviceGetTemperature(gpu, sensor)

@@ -38,8 +38,8 @@ def outside(tmp_path: Path) -> Path:
     """A folder with a secret to which links of a job lead."""
     path = tmp_path / "outside"
     (path / CHECKPOINT).mkdir(parents=True)
-    for each in (path / "secret", path / CHECKPOINT / "weights", path / PROGRESS):
-        each.write_bytes(SECRET)
+    for file in (path / "secret", path / CHECKPOINT / "weights", path / PROGRESS):
+        file.write_bytes(SECRET)
     return path
 
 

@@ -391,7 +391,7 @@ def build(values, workers):  # of the script itself: travels by value
 
 backend = LocalTrialBackend(build, 1, Emulated())
 backend.start(Work(0, 1, 0, {"pause": 0.1}, Place((0,)), 10_000))
-while not any(isinstance(each, Iterated) for each in backend.hear(1.0)):
+while not any(isinstance(message, Iterated) for message in backend.hear(1.0)):
     pass
 pids = [slot.pid for slot in backend._local._slots.values() if slot.pid]
 print(backend.folder.parent, *pids, backend._local._in_use[0].fork_server._process.pid, flush=True)

@@ -103,9 +103,9 @@ def somewhere(verb: Callable[Concatenate[Where, ...], None]) -> Callable[..., No
     """Give a command the options of `Where` in place of its first parameter."""
 
     @wraps(verb)
-    def command(**given: Any) -> None:
-        where = Where(**{name: given.pop(name) for name in Where._fields})
-        verb(where, **given)
+    def command(**options: Any) -> None:
+        where = Where(**{name: options.pop(name) for name in Where._fields})
+        verb(where, **options)
 
     own = list(signature(verb, eval_str=True).parameters.values())[1:]
     hints = get_type_hints(Where, include_extras=True)
@@ -136,11 +136,11 @@ def disk_errors(home: Path) -> Iterator[None]:
         raise AstrariumError(f"{error.filename or home}: {error.strerror}; {advice}") from error
 
 
-def state_folder(given: Path | None) -> Path:
+def state_folder(option: Path | None) -> Path:
     """One that an arbiter has written."""
     from astrarium.cluster.live.store import FILE
 
-    named = given or (Path(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None)
+    named = option or (Path(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None)
     folders = [named] if named else sorted(path.parent for path in Path().glob(f"*.state/{FILE}"))
     if len(folders) != 1 or not _is_begun(folders[0]):
         expected = f"the state folder of one cluster that `astrarium run` has begun, here or in {VARIABLE}"

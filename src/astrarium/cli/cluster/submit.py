@@ -58,11 +58,11 @@ def submit(
     wait: Wait = 5.0,
 ) -> None:
     """Hand an app to a live cluster."""
-    given = {
+    values = {
         "command": command, "name": name, "gpus": gpus, "most": most, "length": length, "on_stop": on_stop,
         "team": team, "priority": priority,
     }  # fmt: skip
-    options = {field: value for field, value in given.items() if value is not None}
+    options = {field: value for field, value in values.items() if value is not None}
     bodies = [_of_options(options)] if file is None else _of_file(file, options)
     for body in bodies:
         _check(body)

@@ -27,7 +27,7 @@ def mps(action: Action = "status") -> None:
     if action == "stop":
         print("MPS stopped" if daemon.stop(home) else "no MPS that was started by `astrarium gate`")
         return
-    found = daemon.start(home) if action == "start" else daemon.status(home)
-    print(found.description)
-    if not found.running and action == "start":
+    status = daemon.start(home) if action == "start" else daemon.status(home)
+    print(status.description)
+    if not status.running and action == "start":
         raise typer.Exit(1)

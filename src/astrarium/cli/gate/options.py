@@ -27,10 +27,10 @@ Set = Annotated[
 ]
 
 
-def name_of(command: list[str], given: str | None) -> str:
+def name_of(command: list[str], chosen: str | None) -> str:
     """`python -u train.py` is train, `python -m package.tool` is package.tool, `./serve` is serve."""
-    if given:
-        return given
+    if chosen:
+        return chosen
     for before, word in pairwise(command):
         if word.endswith(".py"):
             return Path(word).stem

@@ -52,9 +52,9 @@ def policies(name: Wanted = None, json: Json = False) -> None:
     if name is not None:
         describe(name, json)
         return
-    listed = {each: {"summary": said} for each, said in KERNEL_POLICIES.items()}
+    listed = {policy: {"summary": summary} for policy, summary in KERNEL_POLICIES.items()}
     titles = {DEFAULT: f"{DEFAULT} (default)"}
-    rows = [(titles.get(each, each), said) for each, said in KERNEL_POLICIES.items()]
+    rows = [(titles.get(policy, policy), summary) for policy, summary in KERNEL_POLICIES.items()]
     emit(json, {"policies": listed}, [table("kernel policy", "what it does", rows=rows)], None)
 
 
@@ -74,8 +74,10 @@ def _settings_of(policy: str) -> dict[str, str]:
     from astrarium.gate.board_settings import settings_table
 
     prefix = f"{policy}: "
-    found = {name: setting.about for name, setting in settings_table().items()}
-    return {name: said.removeprefix(prefix) for name, said in found.items() if said.startswith(prefix)}
+    meanings = {name: setting.about for name, setting in settings_table().items()}
+    return {
+        name: meaning.removeprefix(prefix) for name, meaning in meanings.items() if meaning.startswith(prefix)
+    }
 
 
 def _page(view: BoardView) -> list[Any]:
@@ -87,5 +89,5 @@ def _page(view: BoardView) -> list[Any]:
         (name, write_setting(name, view.settings[name]), setting.about)
         for name, setting in settings_table().items()
     ]
-    said = Text(f"{view.policy}: {KERNEL_POLICIES.get(view.policy, '')}", style="bold")
-    return [said, Text(f"board {view.path}\n"), table("setting", "value", "meaning", rows=rows)]
+    title = Text(f"{view.policy}: {KERNEL_POLICIES.get(view.policy, '')}", style="bold")
+    return [title, Text(f"board {view.path}\n"), table("setting", "value", "meaning", rows=rows)]

@@ -47,12 +47,15 @@ def goodput(
     level, scenario = opened(file, override, seed)
     at = output.target("goodput", file.stem, out, overwrite, no_folder)
     tell(file, level)
-    found = _search(scenario, seeds, tolerance, jobs)
-    own = found.per_seed[0]  # the run that is shown keeps what the search found for its seed
+    goodputs = _search(scenario, seeds, tolerance, jobs)
+    own = goodputs.per_seed[0]  # the run that is shown keeps what the search found for its seed
     run = simulate(level, scenario.with_rate(own) if own > 0 else scenario, bar=bar)
     title = f"{file.name}: {run.label} at its goodput, {own:,.0f} requests/s"
-    table, drawn = goodput_table(run.label, found), [lambda plots: draw_probes(found, plots / "goodput.png")]
-    results = output.Results([run], title, [table], struct_as_dict(found), draw=drawn)
+    table, drawn = (
+        goodput_table(run.label, goodputs),
+        [lambda plots: draw_probes(goodputs, plots / "goodput.png")],
+    )
+    results = output.Results([run], title, [table], struct_as_dict(goodputs), draw=drawn)
     output.finish(context, at, results, json, not no_outcomes)
 
 

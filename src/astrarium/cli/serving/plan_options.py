@@ -44,30 +44,30 @@ def chosen(name: str, parameters: list[str], option: str = "-p") -> Choice:
 
 def rivals(texts: list[str]) -> tuple[Choice, ...]:
     """'alpaserve,usher:cluster=open,group=2' are two, the second with parameters."""
-    found: list[tuple[str, list[str]]] = []
+    named: list[tuple[str, list[str]]] = []
     for text in texts:
         for piece in _pieces(text):
             name, colon, first = piece.partition(":")
-            if "=" in name and found:
-                found[-1][1].append(piece)
+            if "=" in name and named:
+                named[-1][1].append(piece)
             elif name.strip():
-                found.append((name.strip(), [first] if colon else []))
+                named.append((name.strip(), [first] if colon else []))
             else:
                 raise InputError("--against", text, "names of placement policies, such as alpaserve,usher")
-    return tuple(chosen(name, parameters, "--against") for name, parameters in found)
+    return tuple(chosen(name, parameters, "--against") for name, parameters in named)
 
 
 def _pieces(text: str) -> list[str]:
     """Between the commas, but for those inside brackets."""
-    found = [""]
+    pieces = [""]
     depth = 0
     for sign in text:
         depth += (sign in "{[") - (sign in "}]")
         if sign == "," and depth == 0:
-            found.append("")
+            pieces.append("")
         else:
-            found[-1] += sign
-    return [piece.strip() for piece in found]
+            pieces[-1] += sign
+    return [piece.strip() for piece in pieces]
 
 
 def check_files(scenario: Path, out: Path | None, plot: Path | None, overwrite: bool) -> None:

@@ -88,13 +88,13 @@ def planned_run(
     placed = taken.summary(done)
     more = [cell_table(placed)]
     shown = {"plan": struct_as_dict(placed)}
-    for name, told in (
+    for name, section in (
         ("stages", staged(run, done) if stages else None),
         ("router", routed(taken.on_path(scenario, max_wait), router or "") if max_wait is not None else None),
     ):
-        if told is not None:
-            more = [*more, told.table]
-            shown = {**shown, name: told.plain}
+        if section is not None:
+            more = [*more, section.table]
+            shown = {**shown, name: section.plain}
     title = f"{asked.file.name}: {run.label}, {run.level.title(run)}"
     return output.Results([run], title, more, shown, *_plan_file(taken))
 
@@ -105,7 +105,7 @@ def compare_planned(
     """Run several policies by the same plan."""
     scenario, taken = _opened(asked, plan, interference)
     chosen = variants(_placed(), scenario, policy or ["all"])
-    runs = [taken.run(each, asked.engine, label)[1] for label, each in seeded(chosen, seeds)]
+    runs = [taken.run(drawn, asked.engine, label)[1] for label, drawn in seeded(chosen, seeds)]
     title = f"{asked.file.name}: {runs[0].level.title(runs[0])}, the same arrivals for each policy"
     return output.Results(runs, title, (), output.by_policy(runs), *_plan_file(taken))
 
@@ -127,7 +127,7 @@ def _opened(asked: Asked, plan: Path | None, interference: str) -> tuple[Scenari
 def _placed() -> Level[Scenario, ServingRecord]:
     """Return the level for models that need not fit all together on every GPU."""
 
-    return replace(LEVEL, told=lambda each: (build.setup(each, placed=True),))
+    return replace(LEVEL, told=lambda scenario: (build.setup(scenario, placed=True),))
 
 
 def staged(run: ServingRun, done: PlannedRun | None = None) -> Told:
@@ -137,14 +137,14 @@ def staged(run: ServingRun, done: PlannedRun | None = None) -> Told:
     return Told(stage_table(lines, attained), plain_lines(lines))
 
 
-def routed(found: Evaluation, wait: str) -> Told:
+def routed(evaluation: Evaluation, wait: str) -> Told:
     """Return where time went by the way of a router, without stages that take no time at all."""
-    lines = [line for line in stage_report(found) if line.part > 0]
-    attained = {model.name: model.attainment for model in found.models}
+    lines = [line for line in stage_report(evaluation) if line.part > 0]
+    attained = {model.name: model.attainment for model in evaluation.models}
     title = f"where time went with a router that waits {wait} at most"
     data = {
         "max_wait": wait,
-        "attainment": found.attainment,
+        "attainment": evaluation.attainment,
         "models": attained,
         "stages": plain_lines(lines),
     }

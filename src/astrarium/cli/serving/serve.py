@@ -39,9 +39,9 @@ def serve(
     log: Log = None,
 ) -> None:
     """Serve a scenario: the policy that was simulated, on real processes and the wall clock."""
-    given = {"http": http, "grpc": grpc, "host": host, "log": log}
-    given["record"] = None if record is None else str(record.absolute())
-    options = [f"server.{name}={value}" for name, value in given.items() if value is not None]
+    server = {"http": http, "grpc": grpc, "host": host, "log": log}
+    server["record"] = None if record is None else str(record.absolute())
+    options = [f"server.{name}={value}" for name, value in server.items() if value is not None]
     from astrarium.serving.scenario import load
 
     check_served(file, "are not served; `astrarium run` runs searches and clusters")

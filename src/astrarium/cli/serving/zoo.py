@@ -46,7 +46,7 @@ def _shown(model: ZooModel) -> dict[str, Any]:
 def _table(shown: dict[str, dict[str, Any]]) -> Any:
     models = [model for kind in shown.values() for model in kind.values()]
     rows = [
-        (each["profile"], f"{each['alpha_ms']:.3f}", f"{each['beta_ms']:.3f}", f"{each['slo_ms']:g}")
-        for each in models
+        (model["profile"], f"{model['alpha_ms']:.3f}", f"{model['beta_ms']:.3f}", f"{model['slo_ms']:g}")
+        for model in models
     ]
     return table("profile", right=("alpha ms", "beta ms", "SLO ms"), rows=rows)

@@ -60,14 +60,14 @@ def sees(access: AccessSection, who: Identity, team: str) -> bool:
     return access.status == "all" or who.among(access.operators) or team in teams_of(access, who)
 
 
-def chosen_team(access: AccessSection, who: Identity, given: str) -> str:
+def chosen_team(access: AccessSection, who: Identity, named: str) -> str:
     """Return the team of an app that is submitted: the only team of its user, where none is named."""
     mine = teams_of(access, who)
     seen = [team for team in access.teams if sees(access, who, team)]
-    if given and given not in seen:
-        raise InputError("team", given, one_of(seen, given) if seen else f"none: {who.user} is in no team")
-    if given or who.among(access.operators):
-        return given
+    if named and named not in seen:
+        raise InputError("team", named, one_of(seen, named) if seen else f"none: {who.user} is in no team")
+    if named or who.among(access.operators):
+        return named
     if len(mine) > 1:
         raise InputError("team", None, f"one of {', '.join(mine)}: {who.user} is in several")
     return mine[0] if mine else ""

@@ -27,14 +27,14 @@ class RunRate:
     reports: int = -1  # after the first progress
     cost: float = 0.0  # GPU time for a unit of work
 
-    def hear(self, told: JobProgress) -> None:
-        if told.done < self.done or self.reports < 0:
-            self.since = told.now
-            self.done = told.done
-            self.reports = 0 if told.came > 0 else -1
-        elif told.came > 0:
+    def hear(self, progress: JobProgress) -> None:
+        if progress.done < self.done or self.reports < 0:
+            self.since = progress.now
+            self.done = progress.done
+            self.reports = 0 if progress.came > 0 else -1
+        elif progress.came > 0:
             self.reports += 1
-            self.cost = told.gpus * (told.now - self.since) / (told.done - self.done)
+            self.cost = progress.gpus * (progress.now - self.since) / (progress.done - self.done)
 
 
 @dataclass
@@ -45,15 +45,15 @@ class RelativeSlowdowns(Slowdowns):
     _runs: dict[tuple[int, int, int], dict[Place, dict[int, RunRate]]] = field(default_factory=dict)
     _seen: dict[tuple[str, Place], dict[tuple[int, int, int], float]] = field(default_factory=dict)
 
-    def hear(self, told: JobProgress) -> None:
-        if told.ended or told.gpus < 2:
+    def hear(self, progress: JobProgress) -> None:
+        if progress.ended or progress.gpus < 2:
             return
-        job = (told.app, told.job, told.gpus)
-        place = (told.network, told.spread)
-        run = self._runs.setdefault(job, {}).setdefault(place, {}).setdefault(told.run, RunRate())
-        run.hear(told)
+        job = (progress.app, progress.job, progress.gpus)
+        place = (progress.network, progress.spread)
+        run = self._runs.setdefault(job, {}).setdefault(place, {}).setdefault(progress.run, RunRate())
+        run.hear(progress)
         if run.reports >= ENOUGH:
-            self._compare(told.model, job)
+            self._compare(progress.model, job)
 
     def _compare(self, model: str, job: tuple[int, int, int]) -> None:
         costs = {place: _cost(runs) for place, runs in self._runs[job].items()}

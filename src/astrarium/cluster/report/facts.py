@@ -116,5 +116,5 @@ def _plain_place(place: history.QueuedApp) -> dict[str, Any]:
     seat = place.app_view
     served = place.served
     facts = {"app": seat.name, "holds": len(seat.holds), "wants": seat.wants, "needs": seat.needs}
-    given = None if served is None else served.at / SECOND
-    return {**facts, "service_s": seat.service / SECOND, "told": place.why, "given_more_s": given}
+    served_at = None if served is None else served.at / SECOND
+    return {**facts, "service_s": seat.service / SECOND, "told": place.why, "given_more_s": served_at}

@@ -56,31 +56,31 @@ def parse(raw: Any, path: Path = Path()) -> ClusterScenario:
     check_keys(raw, list(SECTIONS), "")
     raw = {**raw, "apps": _with_files(raw["apps"], path.parent)}
     decode = Decoder({Address: lambda raw, field: read_address(raw), Moment: read_moment}).decode
-    given = {name: value for name, value in raw.items() if value is not None}
+    fields = {name: value for name, value in raw.items() if value is not None}
     return ClusterScenario(
         machines=_machines(raw.get("machines"), decode),
         apps=_apps(raw["apps"], decode),
         policy=read_policy(raw.get("policy"), cluster_policies, DEFAULT_POLICY),
-        slowdowns=decode(schema.SlowdownSection, given.get("slowdowns", {}), "slowdowns"),
-        costs=decode(schema.Costs, given.get("costs", {}), "costs"),
+        slowdowns=decode(schema.SlowdownSection, fields.get("slowdowns", {}), "slowdowns"),
+        costs=decode(schema.Costs, fields.get("costs", {}), "costs"),
         changes=_changes(raw.get("changes"), decode),
-        teams=decode(dict[str, Team], given.get("teams", {}), "teams"),
+        teams=decode(dict[str, Team], fields.get("teams", {}), "teams"),
         reservations=decode(
-            tuple[schema.ReservationEntry, ...], given.get("reservations", []), "reservations"
+            tuple[schema.ReservationEntry, ...], fields.get("reservations", []), "reservations"
         ),
-        sharing=decode(schema.SharingSection, given["sharing"], "sharing") if "sharing" in given else None,
+        sharing=decode(schema.SharingSection, fields["sharing"], "sharing") if "sharing" in fields else None,
         seed=decode(Seed, raw.get("seed", DEFAULT_SEED), "seed"),
-        live=_live(given, decode),
+        live=_live(fields, decode),
         tasks=_tasks(raw["apps"]),
         raw=raw,
         source=str(path),
     )
 
 
-def _live(given: dict[str, Any], decode: Any) -> LiveSection:
+def _live(fields: dict[str, Any], decode: Any) -> LiveSection:
     """Where teams are listed, users belong to one of those."""
-    section: LiveSection = decode(LiveSection, given.get("live", {}), "live")
-    known = given.get("teams") or {}
+    section: LiveSection = decode(LiveSection, fields.get("live", {}), "live")
+    known = fields.get("teams") or {}
     for team in section.access.teams if section.access is not None and known else ():
         if team not in known:
             raise InputError("live.access.teams", team, f"a team of the file: {one_of(list(known), team)}")

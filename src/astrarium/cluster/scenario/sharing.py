@@ -120,5 +120,5 @@ def check_member(rules: Rules | None, app: App, field: str) -> None:
         raise InputError(f"teams.{team}.budget.gpu_hours", budget.gpu_hours, expected)
 
 
-def _one_of_teams(teams: Iterable[str], given: str) -> str:
-    return f"a team of the file: {one_of(list(teams), given)}"
+def _one_of_teams(teams: Iterable[str], team: str) -> str:
+    return f"a team of the file: {one_of(list(teams), team)}"

@@ -102,7 +102,7 @@ def python(code: str, **options: Any) -> JobCommand:
 
 @every_backend
 def test_machines_are_shown(site: Site, home: Path) -> None:
-    assert [each.gpus for each in site.backend(home).look().machines.values()] == [2, 2]
+    assert [machine.gpus for machine in site.backend(home).look().machines.values()] == [2, 2]
 
 
 @every_backend
@@ -227,14 +227,12 @@ def test_a_gang_knows_its_ranks(site: Site, home: Path, processes: Any, ranks: i
     one.start(order(one, 1, python(TELL, processes=processes, env={"MINE": "yes"}), 0, 1, gpus=2))
     assert seen(one, 1).ended == "finished"
     found = told(home)
-    assert [each["RANK"] for each in found] == [str(rank) for rank in range(ranks)]
-    assert {each["WORLD_SIZE"] for each in found} == {str(ranks)}
-    assert {each["ASTRARIUM_GPUS"] for each in found} == {"4"}
-    assert {each["MINE"] for each in found} == {"yes"}
-    assert len({(each["MASTER_ADDR"], each["MASTER_PORT"]) for each in found}) == 1
-    assert [len(each["CUDA_VISIBLE_DEVICES"].split(",")) for each in found] == [
-        1 if ranks == 4 else 2
-    ] * ranks
+    assert [row["RANK"] for row in found] == [str(rank) for rank in range(ranks)]
+    assert {row["WORLD_SIZE"] for row in found} == {str(ranks)}
+    assert {row["ASTRARIUM_GPUS"] for row in found} == {"4"}
+    assert {row["MINE"] for row in found} == {"yes"}
+    assert len({(row["MASTER_ADDR"], row["MASTER_PORT"]) for row in found}) == 1
+    assert [len(row["CUDA_VISIBLE_DEVICES"].split(",")) for row in found] == [1 if ranks == 4 else 2] * ranks
 
 
 @every_backend

@@ -93,7 +93,7 @@ def test_a_fresh_state_folder_is_another_cluster(tmp_path: Path, script: Path) -
 def test_two_machines_with_one_name_are_told_apart(tmp_path: Path) -> None:
     with two_hosts(tmp_path) as (office, _, _):
         twin = AgentThread(tmp_path / "twin", office.port, "left")
-        waited(lambda: any("another machine here has the name left" in each for each in twin.words))
+        waited(lambda: any("another machine here has the name left" in line for line in twin.words))
         assert office.backend.look().machines.keys() == {"left.1", "right.1"}
         twin.leave()
 

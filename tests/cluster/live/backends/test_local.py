@@ -127,10 +127,10 @@ def test_apps_are_submitted_asked_about_and_withdrawn(
         mine = next(app for app in found["apps"] if app["app"] == "mine")
         assert len(mine["gpus"]) == 3
         story = call("cluster", "status", *state, "--app", "mine", "--json").json
-        assert [(each["what"], each["why"]) for each in story["decisions"]] == [
+        assert [(decision["what"], decision["why"]) for decision in story["decisions"]] == [
             ("grant", "it was the next in line")
         ]
-        assert [each["outcome"] for each in story["runs"]] == ["open"]
+        assert [run["outcome"] for run in story["runs"]] == ["open"]
         assert "it was the next in line" in call("cluster", "status", *state, "--app", "mine").out
         assert "did you mean 'mine'" in call("cluster", "status", *state, "--app", "mone").err
         assert call("cluster", "withdraw", "mine", *state, "--wait", "60").out == "mine: accepted\n"

@@ -61,7 +61,7 @@ def test_a_run_that_was_given_up_is_stopped_and_never_looked_at(tmp_path: Path, 
         left.start()
         office.machines(["left.2", "right.1"])
         waited(lambda: office.backend.look() and not alive(left))
-        assert any("run 1 is stopped: it was given up" in each for each in left.words)
+        assert any("run 1 is stopped: it was given up" in line for line in left.words)
         newest = office.backend._newest("0-app/job-0")
         assert newest is not None
         assert newest.run == 2 or newest.name == given.name

@@ -78,8 +78,8 @@ class Net:
             ip("link", "add", cable, "type", "veth", "peer", "name", end, "netns", host)
             ip("link", "set", cable, "master", self.bridge, "up")
             ip("-n", host, "addr", "add", f"{NETWORK}.{number + 2}/24", "dev", end)
-            for each in ("lo", end):
-                ip("-n", host, "link", "set", each, "up")
+            for device in ("lo", end):
+                ip("-n", host, "link", "set", device, "up")
 
     def plug(self, number: int, how: str) -> None:
         ip("link", "set", f"{self.mark}-c{number}", how)

@@ -91,7 +91,7 @@ def test_that_it_waits_is_an_event_when_that_can_be_written(
             pass
     monkeypatch.setattr(cluster.arbiter.store, "tell", real)
     found = cluster.rows("SELECT at, kind, name, reason FROM events WHERE kind != 'arbiter_started'")
-    assert [(each["at"] - began, each["kind"], each["name"]) for each in found] == [
+    assert [(row["at"] - began, row["kind"], row["name"]) for row in found] == [
         (1 * SECOND, "arbiter_waits", "arbiter 1"),
         (4 * SECOND, "arbiter_goes_on", "arbiter 1"),
     ]

@@ -130,8 +130,8 @@ def heard_of(*messages: bytes) -> Heard:
     (ours, its) = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, its:
         ours.setblocking(False)
-        for each in messages:
-            its.send(each)
+        for message in messages:
+            its.send(message)
         heard.hear(ours)
     return heard
 
@@ -218,7 +218,7 @@ def test_a_keeper_believes_no_message_to_be_of_the_right_kind(message: Any) -> N
 @given(st.lists(st.binary(max_size=200), max_size=5))
 def test_bytes_that_are_no_message_change_nothing(messages: list[bytes]) -> None:
     said = json.dumps({"progress": 0.5, "codes": [3]}).encode()
-    heard = heard_of(said, *(b"\xff" + each for each in messages))
+    heard = heard_of(said, *(b"\xff" + message for message in messages))
     check_heard(heard)
     assert (heard.claims["progress"], heard.codes) == (0.5, [3])
 

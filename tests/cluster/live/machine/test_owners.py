@@ -161,13 +161,13 @@ def test_a_user_of_the_machine_submits_and_reads_and_cannot_do_more(open_path: P
         assert as_user_of_team("send", "app", app, 60.0) == "accepted"
         one.waited(lambda: one.query(FINISHED.format("mine")), "it ends")
         assert one.query("SELECT owner, team FROM apps WHERE name = 'mine'") == [(NOBODY, "vision")]
-        logs = as_nobody(lambda: [each.body.decode() for each in unix_client(home).logs("mine", {})[1]])  # type: ignore[union-attr]
+        logs = as_nobody(lambda: [log.body.decode() for log in unix_client(home).logs("mine", {})[1]])  # type: ignore[union-attr]
         assert logs == [f"{pwd.getpwnam(NOBODY).pw_uid}\n"]
         assert "logs for the team 'speech' needs an operator" in as_user_of_team("logs", "first", {})
         assert "submit for the team 'speech'" in as_user_of_team(
             "send", "app", {**app, "team": "speech"}, 60.0
         )
-        assert [each["owner"] for each in as_user_of_team("status")["status"]["apps"]] == ["", NOBODY]
-        assert [each["app"] for each in as_user_of_team("past", "history", PastQuery())] == ["mine"]
+        assert [app["owner"] for app in as_user_of_team("status")["status"]["apps"]] == ["", NOBODY]
+        assert [app["app"] for app in as_user_of_team("past", "history", PastQuery())] == ["mine"]
         assert "Permission denied" in as_nobody(lambda: (home / "cluster.db").read_bytes().hex())
         assert "Permission denied" in as_nobody(lambda: os.listdir(home))

@@ -56,7 +56,7 @@ def test_who_has_become_another_user_is_nothing_else_and_cannot_go_back(tmp_path
                 refused(os.setgid, 0), refused(os.setresgid, 0, 0, 0), refused(os.setgroups, [0]),
                 refused(os.setuid, VICTIM), refused(os.kill, os.getppid(), 0),
                 refused((tmp_path / "closed").read_bytes)]  # fmt: skip
-        return [ids, {int(each, 16) for each in powers} == {0}, all(back)]
+        return [ids, {int(mask, 16) for mask in powers} == {0}, all(back)]
 
     assert in_child(told) == [[[MALLORY] * 3, [NO_GROUP] * 3, [VICTIM]], True, True]
 

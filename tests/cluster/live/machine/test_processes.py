@@ -202,9 +202,9 @@ def test_a_gang_knows_its_ranks_and_dies_as_one(home: Path, tmp_path: Path) -> N
     found = seen(one, 1)
     assert (found.ended, found.error) == ("failed", "exit code 3")
     told = [json.loads((tmp_path / f"rank-{rank}").read_text()) for rank in range(3)]
-    assert [each["CUDA_VISIBLE_DEVICES"] for each in told] == ["0", "1", "3"]
-    assert [each["LOCAL_RANK"] for each in told] == ["0", "1", "0"]
-    assert {(each["WORLD_SIZE"], each["MASTER_ADDR"], each["MINE"]) for each in told} == {
+    assert [row["CUDA_VISIBLE_DEVICES"] for row in told] == ["0", "1", "3"]
+    assert [row["LOCAL_RANK"] for row in told] == ["0", "1", "0"]
+    assert {(row["WORLD_SIZE"], row["MASTER_ADDR"], row["MINE"]) for row in told} == {
         ("3", "127.0.0.1", "yes")
     }
 

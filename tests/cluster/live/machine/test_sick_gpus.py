@@ -63,7 +63,7 @@ def test_a_sick_gpu_is_drained_shown_and_tried_again(
         assert call("cluster", "gpu", "drain", "machine-0:0", "--why", "fan", *state).code == 0
         one.waited(lambda: "fan" in call("cluster", "status", *state[:2]).out, "it is shown")
         left = call("cluster", "status", *state[:2], "--json").json["failed"]
-        assert [each["why"] for each in left] == ["fan"]
+        assert [gpu["why"] for gpu in left] == ["fan"]
         assert one.send(2) == 0
         check_accounts(one)
     expected = {"sum": sum(n * n for n in range(120)), "count": 120}

@@ -41,7 +41,7 @@ OF_STEPS = ENDS | {"submitted", "started", "resumed", "preempted", "shrunk", "gr
 
 def told(cluster: VirtualCluster, *fields: str, **wanted: Any) -> list[tuple[Any, ...]]:
     with open_database(cluster.home / FILE, read_only=True) as db:
-        return [tuple(each[field] for field in fields) for each in events(db, **wanted)]
+        return [tuple(event[field] for field in fields) for event in events(db, **wanted)]
 
 
 def test_events_tell_of_gpus_that_fail_and_are_used_again(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_events_tell_of_gpus_that_fail_and_are_used_again(tmp_path: Path) -> Non
     cluster.submit("", kind="drain", machine="right", gpu=7)
     cluster.go(1)
     seen = told(cluster, "kind", "name", "cause", "reason")
-    assert [each[1] for each in seen if each[0] == "refused"] == ["right:7"]
+    assert [event[1] for event in seen if event[0] == "refused"] == ["right:7"]
     assert ("gpu_failed", "right:1", "", "Xid 79") in seen
     assert ("preempted", "a", "lost", "GPU 3 is out of use: Xid 79") in seen
     assert ("gpu_repaired", "right:1", "", "") in seen
@@ -84,14 +84,14 @@ def test_events_tell_the_story_of_a_cluster(tmp_path: Path) -> None:
         ("submitted", "a", ""),
         ("started", "a", ""),
     ]
-    assert [each[0] for each in seen if each[1] == "a"] == [
+    assert [event[0] for event in seen if event[1] == "a"] == [
         "submitted", "started", "preempted", "resumed", "finished"
     ]  # fmt: skip
     assert ("preempted", "a", "expired") in seen
     assert ("refused", "huge", "") in seen
-    assert [each[0] for each in seen if each[1] == "bad"][-1] == "failed"
-    assert [each[0] for each in seen if each[1] == "bad"].count("run_failed") == 3
-    assert [each[0] for each in seen if each[1] == "b"][-1] == "withdrawn"
+    assert [event[0] for event in seen if event[1] == "bad"][-1] == "failed"
+    assert [event[0] for event in seen if event[1] == "bad"].count("run_failed") == 3
+    assert [event[0] for event in seen if event[1] == "b"][-1] == "withdrawn"
     assert {("machine_lost", "right", ""), ("machine_joined", "third", "")} <= set(seen)
     assert seen[-1] == ("arbiter_ended", "arbiter 1", "")
     why = next(reason for kind, reason in told(cluster, "kind", "reason") if kind == "preempted")
@@ -202,10 +202,10 @@ GROUPS: list[list[By]] = [["team"], ["app"], ["day"], ["team", "day"], ["day", "
 def test_groups_add_up_to_the_leases(leases: list[Span], anchors: list[tuple[int, int]]) -> None:
     """However they are cut by days, and whatever was done to the clock."""
     named = {0: ("a", "red"), 1: ("b", "red"), 2: ("c", "blue")}
-    whole = sum(each.end - each.start for each in leases)
+    whole = sum(lease.end - lease.start for lease in leases)
     for by in GROUPS:
         found = usage(leases, leases, named, WallClock(anchors), by)
-        assert sum(each.leased for each in found.values()) == whole
+        assert sum(row.leased for row in found.values()) == whole
 
 
 WISHES = st.lists(
@@ -252,7 +252,7 @@ def again(cluster: VirtualCluster) -> Iterator[tuple[str, str]]:
             state.apply(step.now, event)
         for action in step.actions:
             state.commit(step.now, action)
-        yield from ((each.kind, each.name) for each in chronicler.hear(step, state, {}, ()))
+        yield from ((event.kind, event.name) for event in chronicler.hear(step, state, {}, ()))
 
 
 @settings(max_examples=25, deadline=None)
@@ -260,8 +260,8 @@ def again(cluster: VirtualCluster) -> Iterator[tuple[str, str]]:
 def test_whatever_happens_the_accounts_are_whole(wishes: list[tuple[str, Any]], policy: str) -> None:
     with tempfile.TemporaryDirectory() as home:
         cluster = lived(Path(home), wishes, policy)
-        of_apps = [each for each in told(cluster, "kind", "name") if each[0] in OF_STEPS]
-        assert of_apps == [each for each in again(cluster) if each[0] in OF_STEPS]
+        of_apps = [row for row in told(cluster, "kind", "name") if row[0] in OF_STEPS]
+        assert of_apps == [row for row in again(cluster) if row[0] in OF_STEPS]
         for row in cluster.rows("SELECT * FROM apps"):
             check_story([kind for kind, name in of_apps if name == row["name"]], row["outcome"])
         check_accounts(cluster)
@@ -294,11 +294,11 @@ def check_accounts(cluster: VirtualCluster) -> None:
         apps = dict(db.execute("SELECT outcome, count(*) FROM apps GROUP BY 1"))
         for by in GROUPS:
             found = list(accounting(db, by).values())
-            assert sum(each.leased for each in found) == leased
-            assert all(0 <= each.busy <= each.leased for each in found)
+            assert sum(row.leased for row in found) == leased
+            assert all(0 <= row.busy <= row.leased for row in found)
             for outcome in ENDS:
-                assert sum(each.counts[outcome] for each in found) == apps.get(outcome, 0)
-            assert sum(each.counts["submitted"] for each in found) == sum(apps.values())
+                assert sum(row.counts[outcome] for row in found) == apps.get(outcome, 0)
+            assert sum(row.counts["submitted"] for row in found) == sum(apps.values())
         past = history(db)
         assert len(past) == sum(apps.get(outcome, 0) for outcome in ENDS)
         own = {group: used.leased for group, used in accounting(db, ["app"]).items()}

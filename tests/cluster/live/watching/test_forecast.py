@@ -155,4 +155,4 @@ def test_the_status_says_when_apps_start_and_for_whom_gpus_are_held(tmp_path: Pa
     )
     assert wide["why"].startswith("it needs 4 together, 2 of 4 are free; number 1 of 2")
     cluster.go(400)
-    assert {each["starts_s"] for each in cluster.arbiter.status()["apps"]} == {None}
+    assert {app["starts_s"] for app in cluster.arbiter.status()["apps"]} == {None}

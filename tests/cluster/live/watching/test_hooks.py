@@ -89,14 +89,14 @@ def test_a_url_is_told_of_each_event_once(cluster: VirtualCluster, receiver: Rec
     sender = opened(cluster, Hook("0", ("start", "end", "preempt", "fail"), url=receiver.url))
     lived(cluster)
     assert sender.close(cluster.arbiter.now) == 0
-    told = [(each["event"], each["name"]) for each in receiver.heard]
+    told = [(event["event"], event["name"]) for event in receiver.heard]
     kinds = "('started', 'preempted', 'finished')"
     assert told == [
         (row["kind"], row["name"])
         for row in cluster.rows(f"SELECT * FROM events WHERE kind IN {kinds} ORDER BY id")
     ]
     assert ("preempted", "a") in told
-    assert len({each["id"] for each in receiver.heard}) == len(told)
+    assert len({event["id"] for event in receiver.heard}) == len(told)
     [kept] = progress_of(cluster.arbiter.store.get(KEY)).values()
     assert (kept.delivered, kept.failed, kept.dropped) == (len(told), 0, 0)
 
@@ -106,7 +106,7 @@ def test_it_is_told_again_when_that_failed(cluster: VirtualCluster, receiver: Re
     sender = opened(cluster, Hook("0", ("submit",), url=receiver.url, retries=2))
     lived(cluster)
     sender.close(cluster.arbiter.now)
-    assert [each["name"] for each in receiver.heard] == ["a", "b"]
+    assert [event["name"] for event in receiver.heard] == ["a", "b"]
 
 
 def test_who_does_not_answer_is_given_up_and_said(cluster: VirtualCluster, receiver: Receiver) -> None:
@@ -114,7 +114,7 @@ def test_who_does_not_answer_is_given_up_and_said(cluster: VirtualCluster, recei
     sender = opened(cluster, Hook("0 here", ("submit",), url=receiver.url, retries=2))
     lived(cluster)
     sender.close(cluster.arbiter.now)
-    assert [each["name"] for each in receiver.heard] == ["b"]
+    assert [event["name"] for event in receiver.heard] == ["b"]
     [said] = cluster.rows("SELECT * FROM events WHERE kind = 'hook_failed'")
     assert said["name"] == "hook 0 here"
     assert said["reason"] == "event submitted of a: HTTP Error 503: Service Unavailable"
@@ -174,8 +174,8 @@ def test_after_a_death_events_are_told_again_rather_than_not(
     cluster.go(1)  # nobody is told of this one
     cluster.die_and_come_back()
     opened(cluster, hook).close(cluster.arbiter.now)
-    assert [each["name"] for each in receiver.heard] == ["a", "a", "b"]
-    assert len({each["id"] for each in receiver.heard}) == 2
+    assert [event["name"] for event in receiver.heard] == ["a", "a", "b"]
+    assert len({event["id"] for event in receiver.heard}) == 2
     opened(cluster, hook).close(cluster.arbiter.now)
     assert len(receiver.heard) == 3  # what was kept is not told again
 
@@ -196,7 +196,7 @@ def test_a_queue_that_is_too_long_loses_its_oldest(
         cluster.submit(f"app {number}")
     cluster.go(1)
     opened(cluster, hook).close(cluster.arbiter.now)
-    assert [each["name"] for each in receiver.heard] == ["app 3", "app 4"]
+    assert [event["name"] for event in receiver.heard] == ["app 3", "app 4"]
     [said] = cluster.rows("SELECT reason FROM events WHERE kind = 'hook_dropped'")
     assert said["reason"] == "3 events: more than 2 were waiting"
     assert progress_of(cluster.arbiter.store.get(KEY))[hook.id].dropped == 3

@@ -48,13 +48,13 @@ def address(metrics: Metrics) -> Iterator[str]:
 def scraped(address: str) -> dict[str, Metric]:
     with urllib.request.urlopen(address, timeout=60) as answer:
         text = answer.read().decode()
-    return {each.name: each for each in text_string_to_metric_families(text)}
+    return {family.name: family for family in text_string_to_metric_families(text)}
 
 
 def values(found: dict[str, Metric], name: str, *labels: str) -> dict[tuple[str, ...], float]:
     samples = found[f"astrarium_cluster_{name}"].samples
-    wanted = [each for each in samples if not each.name.endswith(("_bucket", "_sum", "_created"))]
-    return {tuple(each.labels[label] for label in labels): each.value for each in wanted}
+    wanted = [sample for sample in samples if not sample.name.endswith(("_bucket", "_sum", "_created"))]
+    return {tuple(sample.labels[label] for label in labels): sample.value for sample in wanted}
 
 
 def lived(cluster: VirtualCluster) -> None:
@@ -165,5 +165,5 @@ def test_idle_connections_give_way_to_who_asks(cluster: VirtualCluster, address:
     assert scraped(address)
     assert threading.active_count() <= before + 20
     assert idle[0].recv(1) == b""
-    for each in idle:
-        each.close()
+    for connection in idle:
+        connection.close()

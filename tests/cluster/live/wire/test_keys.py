@@ -155,10 +155,10 @@ sys.setswitchinterval(1e-6)
 gc.set_threshold(5, 2, 2)
 gate = threading.Barrier(6)
 threads = [threading.Thread(target=hear) for _ in range(6)]
-for each in threads:
-    each.start()
-for each in threads:
-    each.join()
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
 """
 
 

@@ -105,8 +105,8 @@ class Between:
         while head := client.recv(4, socket.MSG_WAITALL):
             frame = head + client.recv(32 + struct.unpack(">I", head)[0], socket.MSG_WAITALL)
             self.seen += frame
-            for each in self._changed(number, frame):
-                server.sendall(each)
+            for changed in self._changed(number, frame):
+                server.sendall(changed)
             number += 1
         server.close()
 

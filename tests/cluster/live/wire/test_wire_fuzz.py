@@ -164,7 +164,7 @@ def odd(chance: random.Random, value: Any) -> Any:
         return chance.choice(ODD)
     if isinstance(value, list):
         at = chance.randrange(len(value))
-        return [odd(chance, each) if place == at else each for place, each in enumerate(value)]
+        return [odd(chance, item) if place == at else item for place, item in enumerate(value)]
     key = chance.choice(list(value))
     if chance.random() < 0.2:
         return {**value, chance.choice(["", "more", key * 2]): chance.choice(ODD)}

@@ -117,7 +117,7 @@ class FakeKubernetes:
             return verb(found[2], found[3], query, body)
 
     def _get(self, kind: str, name: str | None, query: dict[str, str], body: Any) -> tuple[int, Any]:
-        items = [json.loads(json.dumps(each)) for each in self.held[kind].values() if _chosen(each, query)]
+        items = [json.loads(json.dumps(item)) for item in self.held[kind].values() if _chosen(item, query)]
         return 200, {
             "kind": f"{KINDS[kind]}List",
             "apiVersion": "v1",
@@ -138,12 +138,12 @@ class FakeKubernetes:
     def _delete(self, kind: str, name: str | None, query: dict[str, str], body: Any) -> tuple[int, Any]:
         if name is not None and name not in self.held[kind]:
             return _failure(404, f'{kind} "{name}" not found', "NotFound")
-        for each in [one for one in self.held[kind].values() if _chosen(one, query, name)]:
+        for item in [item for item in self.held[kind].values() if _chosen(item, query, name)]:
             how = query.get("propagationPolicy") or query.get("gracePeriodSeconds", "")
             if (kind, how) in (("jobs", "Foreground"), ("pods", "")):
-                each["metadata"]["deletionTimestamp"] = NOW
+                item["metadata"]["deletionTimestamp"] = NOW
             else:
-                del self.held[kind][each["metadata"]["name"]]
+                del self.held[kind][item["metadata"]["name"]]
         return 200, {"kind": "Status", "status": "Success"}
 
     # the controller of Jobs, the scheduler, and the kubelets

@@ -44,14 +44,15 @@ class RaySite:
         return one
 
     def lose(self, machine: str) -> None:
-        node = next(each for each in self._cluster.machines if each.node_id.startswith(_number(machine)))
+        prefix = _number(machine)
+        node = next(node for node in self._cluster.machines if node.node_id.startswith(prefix))
         self._cluster.machines.remove(node)
         self._cluster.remove_node(node, allow_graceful=False)
 
     def occupy(self, machine: str, gpus: int) -> None:
         import ray
 
-        number = next(each["NodeID"] for each in ray.nodes() if each["NodeID"].startswith(_number(machine)))
+        number = next(node["NodeID"] for node in ray.nodes() if node["NodeID"].startswith(_number(machine)))
         group = ray.util.placement_group(
             [{"GPU": gpus}], strategy="PACK", bundle_label_selector=[{"ray.io/node-id": number}]
         )

@@ -74,8 +74,8 @@ def sbatch(words: list[str]) -> None:
             "chdir": read[0]["chdir"],
             "given": {},
             "groups": [
-                {"nodes": each["nodelist"].split(","), "gpus": int(each["gres"].rpartition(":")[2])}
-                for each in read
+                {"nodes": group["nodelist"].split(","), "gpus": int(group["gres"].rpartition(":")[2])}
+                for group in read
             ],
         }
     subprocess.Popen(

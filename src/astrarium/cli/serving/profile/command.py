@@ -97,17 +97,19 @@ def profile(
     care = Care(warm_up, repeats)
     try:
         if getattr(loaded, "applications", None):
-            found, times = measuring.by_application(loaded, care, wanted)
+            profiled, times = measuring.by_application(loaded, care, wanted)
         else:
-            found, times = measuring.by_size(loaded, shaped(loaded, specs), care, wanted)
+            profiled, times = measuring.by_size(loaded, shaped(loaded, specs), care, wanted)
     finally:
         loaded.close()
-    told = f"{quantile} of {repeats} runs" if "table" in found else f"{repeats} requests of each application"
-    about = f"{target.files.backend} model {target.name}: {told}"
-    places = destination.write_profile(target, found, about, out, write)
-    emit(json, {"model": target.name, "profile": found, "written": places}, [times], None)
+    basis = (
+        f"{quantile} of {repeats} runs" if "table" in profiled else f"{repeats} requests of each application"
+    )
+    about = f"{target.files.backend} model {target.name}: {basis}"
+    places = destination.write_profile(target, profiled, about, out, write)
+    emit(json, {"model": target.name, "profile": profiled, "written": places}, [times], None)
     if not json:
-        destination.show(found, places)
+        destination.show(profiled, places)
 
 
 def _chance(quantile: str) -> float:

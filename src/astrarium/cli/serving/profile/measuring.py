@@ -48,12 +48,12 @@ def by_size(model: LoadedModel, specs: Sequence[TensorSpec], care: Care, wanted:
     measure = profiling.measuring(model, specs, care, data)
     measured = list[MeasuredTimes]()
 
-    def enough(found: MeasuredTimes) -> bool:
-        return wanted.limit is not None and found.quantile(wanted.chance) > wanted.limit
+    def enough(times_of_size: MeasuredTimes) -> bool:
+        return wanted.limit is not None and times_of_size.quantile(wanted.chance) > wanted.limit
 
     with bar(f"profiling {wanted.name}", len(sizes)) as progress:
-        for found in profiling.by_size(measure, sizes, enough):
-            measured.append(found)
+        for times_of_size in profiling.by_size(measure, sizes, enough):
+            measured.append(times_of_size)
             if progress is not None:
                 progress(len(measured))
     measured = profiling.in_order(measure, measured, wanted.chance)
@@ -84,17 +84,17 @@ def by_application(model: LoadedModel, care: Care, wanted: Wanted) -> Outcome:
         name: {"time": {"samples": [write_duration(time) for time in times]}}
         for name, times in fit.alone.items()
     }
-    found = {"applications": applications, "c0": write_duration(fit.c0), "c1": round(fit.c1, 6)}
-    return Outcome({"dynamic": found}, _application_table(fit))
+    section = {"applications": applications, "c0": write_duration(fit.c0), "c1": round(fit.c1, 6)}
+    return Outcome({"dynamic": section}, _application_table(fit))
 
 
 def _size_table(measured: list[MeasuredTimes], table: dict[int, int]) -> Any:
     titles = ("batch", "p50 ms", "p95 ms", "p99 ms", "max ms", "profile ms", "items/s at p50")
     rows = []
-    for found in measured:
-        spread = [f"{found.quantile(chance) / 1e6:.3f}" for chance in (0.5, 0.95, 0.99, 1.0)]
-        rate = f"{found.size * 1e9 / found.quantile(0.5):,.0f}"
-        rows.append((str(found.size), *spread, f"{table[found.size] / 1e6:.3f}", rate))
+    for times in measured:
+        spread = [f"{times.quantile(chance) / 1e6:.3f}" for chance in (0.5, 0.95, 0.99, 1.0)]
+        rate = f"{times.size * 1e9 / times.quantile(0.5):,.0f}"
+        rows.append((str(times.size), *spread, f"{table[times.size] / 1e6:.3f}", rate))
     return output.table(right=titles, rows=rows)
 
 

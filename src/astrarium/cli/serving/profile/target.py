@@ -75,8 +75,8 @@ def _by_itself(text: str, backend: str, inputs: Sequence[TensorSpec], options: M
     with written_in("--backend", backend):
         backends.get(backend)
     name = Path(text.rpartition(":")[0] or text).stem
-    given = {"model": text, **options}
-    return Target(name, ModelFiles(name, backend, given, tuple(inputs), base=Path.cwd()))
+    section = {"model": text, **options}
+    return Target(name, ModelFiles(name, backend, section, tuple(inputs), base=Path.cwd()))
 
 
 def _of_scenario(path: Path, wanted: str | None) -> Target:
@@ -127,16 +127,16 @@ def _device(wanted: str, backend: str) -> str:
     return wanted
 
 
-def shaped(loaded: LoadedModel, given: list[TensorSpec]) -> list[TensorSpec]:
+def shaped(loaded: LoadedModel, specs: list[TensorSpec]) -> list[TensorSpec]:
     """The model's inputs, with the sizes that were given on the command line."""
     known = {spec.name: spec for spec in examples.inputs_of(loaded)}
-    for spec in given:
+    for spec in specs:
         if spec.name not in known:
             raise InputError("--input", spec.name, one_of(list(known), spec.name))
         if spec.datatype != known[spec.name].datatype or not known[spec.name].admits(spec.shape):
             expected = f"{known[spec.name].datatype} with the shape {list(known[spec.name].shape)}"
             raise InputError("--input", f"{spec.datatype} {list(spec.shape)}", expected)
-    chosen = {**known, **{spec.name: replace(known[spec.name], shape=spec.shape) for spec in given}}
+    chosen = {**known, **{spec.name: replace(known[spec.name], shape=spec.shape) for spec in specs}}
     if not chosen:
         raise InputError("--input", None, "the inputs: this model cannot tell them")
     return list(chosen.values())

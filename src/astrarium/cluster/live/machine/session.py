@@ -156,9 +156,9 @@ class Session:
             _say(f"{problem}; {needs}; the job goes on, with {self._kept} of {self._total} steps kept")
 
     def _resume(self) -> None:
-        given = os.environ.get("ASTRARIUM_RESUME", "")
+        resumed = os.environ.get("ASTRARIUM_RESUME", "")
         own = self.folder / CHECKPOINT
-        path = Path(given) if given else own
+        path = Path(resumed) if resumed else own
         if path.exists():
             checkpoint = read_checkpoint(path)
             self._first = self._done = int(checkpoint["done"])

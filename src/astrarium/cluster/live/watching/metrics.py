@@ -111,10 +111,10 @@ class _Server(ThreadingMixIn, WSGIServer):
     daemon_threads = True
     MOST = 16
 
-    def __init__(self, *given: Any, **named: Any) -> None:
+    def __init__(self, *arguments: Any, **named: Any) -> None:
         self._pool = Pool("metrics", self.MOST, yields=True)
         self._slots = dict[Any, Slot]()
-        super().__init__(*given, **named)
+        super().__init__(*arguments, **named)
 
     def process_request(self, request: Any, client_address: Any) -> None:
         self._slots[request] = self._pool.enter(str(client_address[0]), partial(end, request))

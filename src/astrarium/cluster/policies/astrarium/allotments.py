@@ -102,8 +102,10 @@ def allotment(
     """Return what an app has and how much of it is promised, before it is known how many it gets. *since*: of
     each GPU, who has it from when. Those given after *oldest* are promised."""
     has = [*row.leases, *(gpu for gpu in just_expired(row) if gpu in state.free)]
-    given = {gpu: since.get(gpu, (row.app.id, -1)) for gpu in has}
-    return Allotment(row, has, [g for g, (app, at) in given.items() if app == row.app.id and at > oldest])
+    since_of_gpu = {gpu: since.get(gpu, (row.app.id, -1)) for gpu in has}
+    return Allotment(
+        row, has, [g for g, (app, at) in since_of_gpu.items() if app == row.app.id and at > oldest]
+    )
 
 
 def set_counts(

@@ -163,17 +163,17 @@ class Round:
         """Return GPUs for each app: one step each, again and again, while somebody can use some."""
         free = len(self._state.free)
         asking = list(participants)
-        given = {participant.app: 0 for participant in participants}
+        dealt = {participant.app: 0 for participant in participants}
         while free and asking:
             still = []
             for participant in asking:
-                step = participant.demand.smallest_step(given[participant.app], free)
+                step = participant.demand.smallest_step(dealt[participant.app], free)
                 if step:
-                    given[participant.app] += step
+                    dealt[participant.app] += step
                     free -= step
                     still.append(participant)
             asking = still
-        return given
+        return dealt
 
     # who has waited too long
 

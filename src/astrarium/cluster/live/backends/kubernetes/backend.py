@@ -58,14 +58,14 @@ class KubernetesBackend(SiteBackend):
     def submit(self, order: Order) -> None:
         name = self.run_name(order.key)
         labels = self._labels(order.key)
-        made = {"metadata": {"name": name, "labels": labels}}
+        body = {"metadata": {"name": name, "labels": labels}}
         if len(order.active) > 1:
             spec = {"clusterIP": "None", "selector": labels, "publishNotReadyAddresses": True}
-            self._make(SERVICES, {"apiVersion": "v1", "kind": "Service", **made, "spec": spec})
+            self._make(SERVICES, {"apiVersion": "v1", "kind": "Service", **body, "spec": spec})
         if self._options.gang == "volcano":
             queue = {"queue": self._options.queue} if self._options.queue else {}
             kind = {"apiVersion": "scheduling.volcano.sh/v1beta1", "kind": "PodGroup"}
-            self._make(GROUPS, {**kind, **made, "spec": {"minMember": len(order.parts), **queue}})
+            self._make(GROUPS, {**kind, **body, "spec": {"minMember": len(order.parts), **queue}})
         for job in self._made(order):
             self._make(JOBS, job)
 

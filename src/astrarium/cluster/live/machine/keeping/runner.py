@@ -80,10 +80,10 @@ class Runner:
         if not message:
             self._kill()
             os._exit(1)
-        said = json.loads(message)
-        if said.get("stop"):
+        wishes = json.loads(message)
+        if wishes.get("stop"):
             self._asked_at = self._asked_at or time.monotonic()
-        self._gpus = said.get("gpus", self._gpus)
+        self._gpus = wishes.get("gpus", self._gpus)
 
     def _hand_on(self, folder: JobFolder) -> None:
         """Tell an elastic job its GPUs, as soon as there is room for that."""
@@ -195,12 +195,12 @@ class Runner:
         """Return the environment of a process. Where another scheduler has chosen the GPUs, ours are counted
         among those. Jobs of another user are not handed ours."""
         account = self._order["account"]
-        given = os.environ.get(VISIBLE, "")
+        visible = os.environ.get(VISIBLE, "")
         ours_alone = "user" not in account
         around = {name: value for name, value in os.environ.items() if ours_alone or name in PASSED_ON}
         env = {**around, **account.get("env", {}), **ours}
-        if self._order["site"] and given:
-            env[VISIBLE] = ",".join(given.split(",")[int(place)] for place in ours[VISIBLE].split(","))
+        if self._order["site"] and visible:
+            env[VISIBLE] = ",".join(visible.split(",")[int(place)] for place in ours[VISIBLE].split(","))
         return env
 
     def _lives(self) -> bool:
