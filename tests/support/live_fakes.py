@@ -385,8 +385,8 @@ class Stage:
         self.scheduler = VirtualScheduler(self.loop, models, gpus, view)
         scheduler = cast(Any, self.scheduler)
         self.open_calls = OpenCalls(scheduler, self.tensor_store, self._ticket_ended)
-        given = self.plan, scheduler, self.open_calls, self.loop.clock
-        self.coordinator = Coordinator(*given, lambda setup: note)
+        clock = self.loop.clock
+        self.coordinator = Coordinator(self.plan, scheduler, self.open_calls, clock, lambda setup: note)
         self.fleet = self.coordinator.fleet = Fleet(
             self.plan.workers, self.coordinator, self.loop.clock, self.loop.later
         )
