@@ -270,9 +270,10 @@ def test_a_checkpoint_may_change_while_it_is_looked_at(run: Path) -> None:
     writer.start()
     with JobFolder.open(run) as folder:
         stamps = {folder.stamp() for _ in range(2000)}
+        while len(stamps) <= 2:  # where the writer gets little of the processor
+            stamps.add(folder.stamp())
     over.set()
     writer.join()
-    assert len(stamps) > 2
 
 
 def test_a_stamp_goes_as_deep_as_is_said(run: Path) -> None:
