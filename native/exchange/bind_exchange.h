@@ -62,10 +62,10 @@ struct Totals {
     }
     latency_sum += tally.latency.sum.get();
     queueing_sum += tally.queueing.sum.get();
-    for (const auto& [sum, one] :
+    for (const auto& [sum, counted] :
          {std::pair(success, &tally.success), std::pair(fail, &tally.fail), std::pair(queue, &tally.queue)}) {
-      sum[0] += one->count.get();
-      sum[1] += one->ns.get();
+      sum[0] += counted->count.get();
+      sum[1] += counted->ns.get();
     }
   }
 };

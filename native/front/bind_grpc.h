@@ -40,10 +40,11 @@ inline nb::list passed_calls(BoundGrpc& self) {
   auto [all, stalled] = self.shared->long_way.take(kAtOnce);
   if (stalled) self.read_on();
   nb::list rows;
-  for (const PassedCall& one : all)
-    rows.append(nb::make_tuple(static_cast<int>(one.kind), nb::make_tuple(one.connection, one.stream),
-                               nb::make_tuple(as_bytes(one.bytes), one.compressed), one.streams,
-                               nb::make_tuple(as_bytes(one.metadata), one.peer, one.why, one.received, one.patience)));
+  for (const PassedCall& call : all)
+    rows.append(
+        nb::make_tuple(static_cast<int>(call.kind), nb::make_tuple(call.connection, call.stream),
+                       nb::make_tuple(as_bytes(call.bytes), call.compressed), call.streams,
+                       nb::make_tuple(as_bytes(call.metadata), call.peer, call.why, call.received, call.patience)));
   return rows;
 }
 

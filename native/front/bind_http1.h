@@ -36,9 +36,9 @@ inline nb::list passed(BoundHttp1& self) {
   auto [all, stalled] = self.shared->long_way.take();
   if (stalled) self.read_on();
   nb::list rows;
-  for (const Passed& one : all)
-    rows.append(nb::make_tuple(static_cast<int>(one.kind), one.connection, as_bytes(one.bytes), one.why, one.received,
-                               one.error, nb::make_tuple(one.peer.host, one.peer.port)));
+  for (const Passed& item : all)
+    rows.append(nb::make_tuple(static_cast<int>(item.kind), item.connection, as_bytes(item.bytes), item.why,
+                               item.received, item.error, nb::make_tuple(item.peer.host, item.peer.port)));
   return rows;
 }
 

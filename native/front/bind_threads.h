@@ -54,10 +54,10 @@ struct BoundThreads {
     for (const auto& thread : threads) thread->stop();
   }
   void drain() {
-    for (const auto& thread : threads) thread->post([one = thread.get()] { one->drain(); });
+    for (const auto& thread : threads) thread->post([thread = thread.get()] { thread->drain(); });
   }
 
-  // Until every thread has done what it was told before.
+  // Until every thread has done what it was asked before.
   void synchronize() {
     nb::gil_scoped_release release;
     std::vector<std::future<void>> done;
@@ -70,13 +70,14 @@ struct BoundThreads {
   }
 
   void serve(const ServedModel& model) {
-    for (const auto& thread : threads) thread->post([one = thread.get(), model] { one->serve(model); });
+    for (const auto& thread : threads) thread->post([thread = thread.get(), model] { thread->serve(model); });
   }
   void withhold(const std::string& name, const std::string& why) {
-    for (const auto& thread : threads) thread->post([one = thread.get(), name, why] { one->withhold(name, why); });
+    for (const auto& thread : threads)
+      thread->post([thread = thread.get(), name, why] { thread->withhold(name, why); });
   }
   void read_on() {
-    for (const auto& thread : threads) thread->post([one = thread.get()] { one->read_on(); });
+    for (const auto& thread : threads) thread->post([thread = thread.get()] { thread->read_on(); });
   }
 
   Thread& of(ConnectionNumber number) { return *threads.at((number >> 48) - first); }

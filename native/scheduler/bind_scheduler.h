@@ -89,7 +89,8 @@ inline void bind_questions(nb::class_<BoundScheduler>& bound) {
           "quarantined",
           [](BoundScheduler& self) {
             return told(unlocked([&] {
-              return self.thread.ask([](const Scheduler& one) { return one.quarantine.all(monotonic_ns()); });
+              return self.thread.ask(
+                  [](const Scheduler& scheduler) { return scheduler.quarantine.all(monotonic_ns()); });
             }));
           },
           nb::sig("def quarantined(self) -> list[QuarantinedInput]"), "Return the inputs that are refused.")
@@ -98,31 +99,35 @@ inline void bind_questions(nb::class_<BoundScheduler>& bound) {
           nb::sig("def batches(self) -> Batches"), "Return what became of batches since the last time.")
       .def(
           "waiting",
-          [](BoundScheduler& self) { return self.thread.ask([](const Scheduler& one) { return one.waiting(); }); },
+          [](BoundScheduler& self) {
+            return self.thread.ask([](const Scheduler& scheduler) { return scheduler.waiting(); });
+          },
           Without(), "Return how many requests wait for the policy.")
       .def(
           "retried",
           [](BoundScheduler& self, int model) {
-            return self.thread.ask([model](const Scheduler& one) { return one.retried(model); });
+            return self.thread.ask([model](const Scheduler& scheduler) { return scheduler.retried(model); });
           },
           "model"_a, Without(), "Return how many calls of a model were tried again after a worker was lost.")
       .def(
           "astray",
           [](BoundScheduler& self, std::int64_t open_in_python) {
-            return self.thread.ask([&](Scheduler& one) { return astray(self.exchange, one.held(), open_in_python); });
+            return self.thread.ask(
+                [&](Scheduler& scheduler) { return astray(self.exchange, scheduler.held(), open_in_python); });
           },
           "open_in_python"_a, Without(), "Return how many calls are not where the books say.")
       .def(
           "policy_errors",
           [](BoundScheduler& self) {
-            return self.thread.ask(
-                [](const Scheduler& one) { return std::pair(one.policy_errors(), one.last_policy_error()); });
+            return self.thread.ask([](const Scheduler& scheduler) {
+              return std::pair(scheduler.policy_errors(), scheduler.last_policy_error());
+            });
           },
           Without(), "Return how often the policy has failed, and the last error.")
       .def(
           "oldest",
           [](BoundScheduler& self, int worker) {
-            return self.thread.ask([worker](const Scheduler& one) { return one.oldest(worker); });
+            return self.thread.ask([worker](const Scheduler& scheduler) { return scheduler.oldest(worker); });
           },
           "worker"_a, Without(), "Return the tag of a worker's oldest batch and how long it may take, or None.")
       .def(
@@ -188,7 +193,7 @@ inline void bind_policy(nb::class_<BoundScheduler>& bound) {
       .def(
           "release",
           [](BoundScheduler& self, int model) {
-            return self.thread.ask([model](Scheduler& one) { return one.quarantine.release(model); });
+            return self.thread.ask([model](Scheduler& scheduler) { return scheduler.quarantine.release(model); });
           },
           "model"_a, Without(), "Let a model's refused inputs in again, and return how many there were.")
       .def("arrive", &BoundScheduler::arrive, "number"_a, "model"_a, "rows"_a, "application"_a, "times"_a, "blocks"_a,

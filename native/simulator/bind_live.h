@@ -13,22 +13,22 @@ namespace astrarium {
 inline nanobind::tuple as_tuple(const Action& action) {
   namespace nb = nanobind;
   return std::visit(
-      Overloaded{[](const Dispatch& one) {
+      Overloaded{[](const Dispatch& dispatch) {
                    nb::list ids;
-                   for (const std::int64_t id : one.requests) ids.append(id);
-                   return nb::make_tuple(0, one.gpu, nb::tuple(ids), one.start);
+                   for (const std::int64_t id : dispatch.requests) ids.append(id);
+                   return nb::make_tuple(0, dispatch.gpu, nb::tuple(ids), dispatch.start);
                  },
-                 [](const Drop& one) { return nb::make_tuple(1, one.request, static_cast<int>(one.reason), 0); },
-                 [](const SetTimer& one) { return nb::make_tuple(2, one.at, 0, 0); },
-                 [](const Preempt& one) { return nb::make_tuple(3, one.gpu, one.run, 0); }},
+                 [](const Drop& drop) { return nb::make_tuple(1, drop.request, static_cast<int>(drop.reason), 0); },
+                 [](const SetTimer& timer) { return nb::make_tuple(2, timer.at, 0, 0); },
+                 [](const Preempt& preempt) { return nb::make_tuple(3, preempt.gpu, preempt.run, 0); }},
       action);
 }
 
 // (Which of `Event`, GPU, run, when it began and ended), or of a profiled request (which, model, application, what it
 // took alone, 0).
-inline Event event_of(nanobind::handle one) {
+inline Event event_of(nanobind::handle row) {
   namespace nb = nanobind;
-  const auto number = [&](int place) { return nb::cast<std::int64_t>(one[place]); };
+  const auto number = [&](int place) { return nb::cast<std::int64_t>(row[place]); };
   const int first = static_cast<int>(number(1));
   switch (number(0)) {
     case 0: return BatchFinished{first, number(2), number(3), number(4)};
@@ -45,11 +45,11 @@ inline Event event_of(nanobind::handle one) {
 inline nanobind::list decide(LivePolicy& self, Time now, nanobind::list arrivals, nanobind::list events) {
   namespace nb = nanobind;
   std::vector<Arrival> arrived;
-  for (nb::handle one : arrivals)
-    arrived.push_back({nb::cast<std::int64_t>(one[0]), nb::cast<int>(one[1]), nb::cast<Time>(one[2]),
-                       nb::cast<Time>(one[3]), nb::cast<int>(one[4])});
+  for (nb::handle row : arrivals)
+    arrived.push_back({nb::cast<std::int64_t>(row[0]), nb::cast<int>(row[1]), nb::cast<Time>(row[2]),
+                       nb::cast<Time>(row[3]), nb::cast<int>(row[4])});
   std::vector<Event> happened;
-  for (nb::handle one : events) happened.push_back(event_of(one));
+  for (nb::handle row : events) happened.push_back(event_of(row));
   nb::list actions;
   for (const Action& action : self.decide(now, arrived, happened)) actions.append(as_tuple(action));
   return actions;

@@ -64,7 +64,6 @@ inline std::pair<std::size_t, std::size_t> count_elements(nb::handle data, std::
   return bytes_elements(bytes.view(), most);
 }
 
-// The elements as objects of their own, or None where the lengths do not add up.
 inline nb::object unpack_bytes(nb::handle data) {
   const Bytes bytes(data);
   const std::string_view all = bytes.view();
@@ -84,25 +83,23 @@ inline nb::object unpack_bytes(nb::handle data) {
   return made;
 }
 
-// The binary layout of a list of bytes, or None where something else is among them.
 inline nb::object pack_bytes(nb::list elements) {
   std::size_t size = 0;
-  for (nb::handle one : elements) {
-    if (!PyBytes_Check(one.ptr())) return nb::none();
-    size += sizeof(std::uint32_t) + static_cast<std::size_t>(PyBytes_GET_SIZE(one.ptr()));
+  for (nb::handle element : elements) {
+    if (!PyBytes_Check(element.ptr())) return nb::none();
+    size += sizeof(std::uint32_t) + static_cast<std::size_t>(PyBytes_GET_SIZE(element.ptr()));
   }
   nb::object made = new_bytes(size);
   char* out = PyBytes_AS_STRING(made.ptr());
-  for (nb::handle one : elements) {
-    const auto length = static_cast<std::uint32_t>(PyBytes_GET_SIZE(one.ptr()));
+  for (nb::handle element : elements) {
+    const auto length = static_cast<std::uint32_t>(PyBytes_GET_SIZE(element.ptr()));
     std::memcpy(out, &length, sizeof length);
-    std::memcpy(out + sizeof length, PyBytes_AS_STRING(one.ptr()), length);
+    std::memcpy(out + sizeof length, PyBytes_AS_STRING(element.ptr()), length);
     out += sizeof length + length;
   }
   return made;
 }
 
-// The outline and where the pieces lie; or the byte at which it stopped making sense.
 inline nb::object outline(nb::handle json) {
   const Bytes bytes(json);
   JsonOutline outline(bytes.view());
@@ -117,7 +114,6 @@ inline nb::object outline(nb::handle json) {
   return nb::make_tuple(copied(outline.text), pieces);
 }
 
-// The binary layout; or how many elements were right, and the byte at which the next one is not.
 inline nb::object from_json(nb::handle json, const std::string& type, const Shape& shape) {
   const Datatype* known = datatype(type);
   if (known == nullptr || known->kind == Kind::kF16) throw std::invalid_argument("no datatype " + type);
@@ -135,7 +131,6 @@ inline nb::object from_json(nb::handle json, const std::string& type, const Shap
   return known->kind == Kind::kBytes ? copied(tensor.made) : made;
 }
 
-// A JSON list of the elements; or which of them is no text in UTF-8.
 inline nb::object to_json(nb::handle data, const std::string& type) {
   const Datatype* known = datatype(type);
   if (known == nullptr || known->kind == Kind::kF16) throw std::invalid_argument("no datatype " + type);
@@ -150,8 +145,6 @@ inline nb::object to_json(nb::handle data, const std::string& type) {
   return copied(writer.json);
 }
 
-// Of a ModelInferRequest: the outline, where the raw contents lie, and the typed ones by input. False where more than
-// *most* bytes would be left, None where it is no message.
 inline nb::object message_outline(nb::handle message, std::size_t most) {
   const Bytes bytes(message);
   ProtoOutline outline(bytes.view(), most);
@@ -159,16 +152,15 @@ inline nb::object message_outline(nb::handle message, std::size_t most) {
   if (outline.too_large()) return nb::bool_(false);
   if (!whole) return nb::none();
   const auto places = [](const std::vector<Range>& ranges) {
-    nb::list found;
-    for (const auto& [begin, end] : ranges) found.append(nb::make_tuple(begin, end));
-    return found;
+    nb::list rows;
+    for (const auto& [begin, end] : ranges) rows.append(nb::make_tuple(begin, end));
+    return rows;
   };
   nb::list contents;
   for (const auto& ranges : outline.contents) contents.append(places(ranges));
   return nb::make_tuple(copied(outline.text), places(outline.raw), contents);
 }
 
-// The binary layout of typed contents; or how many elements were right.
 inline nb::object from_contents(nb::handle contents, const std::string& type, std::size_t elements) {
   const Datatype* known = datatype(type);
   if (known == nullptr || known->kind == Kind::kF16) throw std::invalid_argument("no datatype " + type);
@@ -184,17 +176,16 @@ inline nb::object from_contents(nb::handle contents, const std::string& type, st
   return known->kind == Kind::kBytes ? copied(tensor.made) : made;
 }
 
-// The first element beyond the limits, which are as native_bounds in Python makes them; or None.
 inline nb::object first_outside_of(nb::handle data, const std::string& type, std::int64_t low, std::int64_t high) {
   const Datatype* known = datatype(type);
   if (known == nullptr) throw std::invalid_argument("no datatype " + type);
   const Bytes bytes(data);
-  std::size_t found = kAllInside;
+  std::size_t first = kAllInside;
   {
     nb::gil_scoped_release release;
-    found = first_outside(bytes.view(), known->kind, {low, high, {}});
+    first = first_outside(bytes.view(), known->kind, {low, high, {}});
   }
-  return found == kAllInside ? nb::none() : nb::object(nb::int_(found));
+  return first == kAllInside ? nb::none() : nb::object(nb::int_(first));
 }
 
 // The arrays that a batch's items go to or come from: one for each input or output.
@@ -205,10 +196,10 @@ struct Arrays {
 
   Arrays(nb::list given, int flags) {
     bytes.reserve(given.size());
-    for (nb::handle one : given) {
-      const Bytes& each = bytes.emplace_back(one, flags);
-      sizes.push_back(each.view().size());
-      data.push_back(each.data());
+    for (nb::handle array : given) {
+      const Bytes& added = bytes.emplace_back(array, flags);
+      sizes.push_back(added.view().size());
+      data.push_back(added.data());
     }
   }
 };

@@ -44,15 +44,16 @@ struct BoundLoopback {
   // Each is a `PoppedTicket`, as aliases.nb has it.
   nb::list pop() {
     nb::list rows;
-    for (ClientTicket* one : loopback.pop()) {
-      open[++numbers] = one;
+    for (ClientTicket* ticket : loopback.pop()) {
+      open[++numbers] = ticket;
       nb::list inputs;
-      for (std::size_t at = 0; at < one->call.inputs.size(); ++at) {
-        inputs.append(nb::make_tuple(one->call.inputs[at].shape, one->input_bytes(at, exchange.size)));
+      for (std::size_t at = 0; at < ticket->call.inputs.size(); ++at) {
+        inputs.append(nb::make_tuple(ticket->call.inputs[at].shape, ticket->input_bytes(at, exchange.size)));
       }
-      rows.append(nb::make_tuple(numbers, one->model, one->rows, one->application, one->received, one->deadline,
-                                 one->block, one->replies, one->reply_bytes, inputs, one->call.timeout_us,
-                                 one->call.priority, one->call.application, one->call.patience));
+      rows.append(nb::make_tuple(numbers, ticket->model, ticket->rows, ticket->application, ticket->received,
+                                 ticket->deadline, ticket->block, ticket->replies, ticket->reply_bytes, inputs,
+                                 ticket->call.timeout_us, ticket->call.priority, ticket->call.application,
+                                 ticket->call.patience));
     }
     return rows;
   }
