@@ -17,8 +17,8 @@ TRAINS = "data_scientist"  # in processes that import PyTorch, which takes long
 
 
 def test_the_page_is_what_the_docstrings_say() -> None:
-    told = "python -m tests.support.api_page docs/api.md makes it again"
-    assert (ROOT / "docs" / "api.md").read_text(encoding="utf-8") == page(), told
+    advice = "python -m tests.support.api_page docs/api.md makes it again"
+    assert (ROOT / "docs" / "api.md").read_text(encoding="utf-8") == page(), advice
 
 
 def test_the_page_has_every_name() -> None:
@@ -36,8 +36,8 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_scripts_run(script: Path, elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip(NEEDS.get(script.stem, "numpy"))
     runpy.run_path(str(script), run_name="simulated" if script.stem == TRAINS else "__main__")
-    said = capsys.readouterr().out
-    assert said.strip()
+    output = capsys.readouterr().out
+    assert output.strip()
     assert script.read_text().count("# %%") >= 4
 
 

@@ -20,15 +20,15 @@ SERVING: dict[str, Any] = {
 
 
 def test_a_goodput_is_found_shown_and_run(tmp_path: Path) -> None:
-    found = astrarium.goodput(SERVING, "eager", seeds=1, tolerance=0.1)
+    result = astrarium.goodput(SERVING, "eager", seeds=1, tolerance=0.1)
     expected = search(parse(SERVING).with_policy("eager"), 1, 0.1)
-    assert found.rate == expected.goodput
-    assert found.per_seed == {0: expected.per_seed[0]}
-    assert found.interval[0] <= found.rate <= found.capacity
-    assert len(found.probes) == len(expected.probes)
-    assert "eager" in str(found)
-    assert found.run.policy == "eager"
-    assert found.plot(tmp_path / "goodput.png").is_file()
+    assert result.rate == expected.goodput
+    assert result.per_seed == {0: expected.per_seed[0]}
+    assert result.interval[0] <= result.rate <= result.capacity
+    assert len(result.probes) == len(expected.probes)
+    assert "eager" in str(result)
+    assert result.run.policy == "eager"
+    assert result.plot(tmp_path / "goodput.png").is_file()
 
 
 def test_a_goodput_needs_models_and_a_registered_policy() -> None:
@@ -64,7 +64,7 @@ def test_a_plan_is_made_shown_saved_and_drawn(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "message"),
     [
         ({"target": 2.0}, "^target"),
         ({"gpus": 0}, "^gpus"),
@@ -73,6 +73,6 @@ def test_a_plan_is_made_shown_saved_and_drawn(tmp_path: Path) -> None:
         ({"against": ["x"]}, "^against"),
     ],
 )
-def test_what_cannot_be_planned_is_named(wrong: dict[str, Any], told: str) -> None:
-    with pytest.raises(astrarium.InputError, match=told):
+def test_what_cannot_be_planned_is_named(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(astrarium.InputError, match=message):
         astrarium.plan(SERVING, **wrong)

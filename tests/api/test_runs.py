@@ -120,7 +120,7 @@ class NoPolicy:
 
 
 @pytest.mark.parametrize(
-    ("policy", "told"),
+    ("policy", "message"),
     [
         ("eagre", "policy.name: expected a serving policy: .*did you mean 'eager'"),
         ("timeout:timeuot=3", "policy.timeuot"),
@@ -130,10 +130,10 @@ class NoPolicy:
         (3, "policy: expected a name, name:key=value"),
     ],
 )
-def test_a_wrong_policy_is_named_before_anything_runs(policy: Any, told: str) -> None:
-    with pytest.raises(astrarium.InputError, match=told):
+def test_a_wrong_policy_is_named_before_anything_runs(policy: Any, message: str) -> None:
+    with pytest.raises(astrarium.InputError, match=message):
         astrarium.simulate(SERVING, policy)
-    with pytest.raises(astrarium.InputError, match=told):
+    with pytest.raises(astrarium.InputError, match=message):
         astrarium.compare(SERVING, ["eager", policy])
 
 
@@ -186,12 +186,12 @@ def test_a_comparison_has_a_row_for_each_policy_and_seed(name: str) -> None:
     comparison = astrarium.compare(LEVELS[name], seeds=[2, 3])
     names = levels.level(name).policies.names()
     assert [(run.policy, run.seed) for run in comparison] == [
-        (each, seed) for seed in (2, 3) for each in names
+        (name, seed) for seed in (2, 3) for name in names
     ]
     assert len(comparison) == len(comparison.summary) == 2 * len(names)
     assert comparison.summary["policy"].tolist() == [run.policy for run in comparison]
     assert comparison.summary["makespan_s"].dtype == float
-    assert all(each in str(comparison) for each in names)
+    assert all(name in str(comparison) for name in names)
     assert comparison[:1] == [comparison[0]]
 
 
@@ -235,20 +235,20 @@ def test_several_runs_have_a_folder_each(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", LEVELS)
 def test_a_run_of_any_level_is_replayed(name: str) -> None:
     run = astrarium.simulate(LEVELS[name], trace=True)
-    found = astrarium.replay(run)
-    assert found.same
-    assert found
-    assert found.steps == len(run.trace) > 0
-    assert str(found) == f"the same decisions in all {found.steps:,} steps"
+    replay = astrarium.replay(run)
+    assert replay.same
+    assert replay
+    assert replay.steps == len(run.trace) > 0
+    assert str(replay) == f"the same decisions in all {replay.steps:,} steps"
 
 
 def test_another_policy_decides_otherwise_and_that_is_shown() -> None:
     run = astrarium.simulate(SERVING, Mine, trace=True)
     assert astrarium.replay(run).same  # a fresh one of its class
-    found = astrarium.replay(run, "astrarium")
-    assert not found
-    assert found.divergence is not None
-    assert "recorded" in str(found)
+    replay = astrarium.replay(run, "astrarium")
+    assert not replay
+    assert replay.divergence is not None
+    assert "recorded" in str(replay)
     with pytest.raises(astrarium.InputError, match="trace=True"):
         astrarium.replay(astrarium.simulate(SERVING))
     with pytest.raises(astrarium.InputError, match="there is no such file"):

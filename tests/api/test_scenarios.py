@@ -27,25 +27,25 @@ SERVING: dict[str, Any] = {
 @pytest.mark.parametrize("file", FILES)
 def test_keywords_and_names_change_what_the_command_line_would(file: str) -> None:
     name = levels.level_of(levels.load(EXAMPLES / file)).policies.names()[-1]
-    found = astrarium.load(EXAMPLES / file, {"policy": name}, seed=7)
-    assert found == levels.load(EXAMPLES / file, [f"policy={name}", "seed=7"])
-    assert found.seed == 7
+    scenario = astrarium.load(EXAMPLES / file, {"policy": name}, seed=7)
+    assert scenario == levels.load(EXAMPLES / file, [f"policy={name}", "seed=7"])
+    assert scenario.seed == 7
 
 
 @pytest.mark.parametrize("file", FILES)
 def test_a_scenario_is_the_same_from_its_own_text(file: str) -> None:
     import yaml
 
-    found = astrarium.load(EXAMPLES / file)
-    again = astrarium.load(yaml.safe_load(found.to_yaml()))
-    assert again.to_yaml() == found.to_yaml()
+    scenario = astrarium.load(EXAMPLES / file)
+    again = astrarium.load(yaml.safe_load(scenario.to_yaml()))
+    assert again.to_yaml() == scenario.to_yaml()
 
 
 def test_plain_data_may_hold_what_python_has() -> None:
-    given = {**SERVING, "seed": np.int64(3), "policy": Choice("timeout", {"timeout": "10%"})}
-    found = astrarium.load(given, {"workload.rate": "80/s"})
-    assert (found.seed, found.policy) == (3, Choice("timeout", {"timeout": "10%"}))
-    assert "80" in found.to_yaml()
+    data = {**SERVING, "seed": np.int64(3), "policy": Choice("timeout", {"timeout": "10%"})}
+    served = astrarium.load(data, {"workload.rate": "80/s"})
+    assert (served.seed, served.policy) == (3, Choice("timeout", {"timeout": "10%"}))
+    assert "80" in served.to_yaml()
 
 
 @pytest.mark.parametrize(
@@ -74,15 +74,15 @@ def test_errors_are_those_of_the_command_line(
 
 
 @pytest.mark.parametrize(
-    ("source", "told"),
+    ("source", "message"),
     [
         ({"gpus": 3}, "a scenario: cluster, models and workload"),
         (3, "a file, a mapping such as a file holds, or a scenario"),
         ("nowhere.yaml", "a scenario file that can be read"),
     ],
 )
-def test_what_is_no_scenario_is_said(source: Any, told: str) -> None:
-    with pytest.raises(astrarium.InputError, match=told):
+def test_what_is_no_scenario_is_said(source: Any, message: str) -> None:
+    with pytest.raises(astrarium.InputError, match=message):
         astrarium.load(source)
     with pytest.raises(astrarium.InputError):
         astrarium.simulate(source)

@@ -80,8 +80,8 @@ def test_a_server_that_does_not_come_up_says_why(tmp_path: Path, monkeypatch: py
 def test_a_server_ends_with_the_script_that_forgot_it(tmp_path: Path) -> None:
     scenario = {"cluster": {"gpus": 1}, "models": {"echo": ECHO}}
     script = f"import astrarium; print(astrarium.serve({scenario})._process.pid)"
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True
     )
     with pytest.raises(ProcessLookupError):
-        os.kill(int(told.stdout), 0)
+        os.kill(int(done.stdout), 0)

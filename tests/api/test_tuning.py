@@ -24,13 +24,15 @@ def spec(search: Any = "random", policy: Any = "fifo") -> SearchSpec:
 
 
 def test_every_search_and_policy_of_ours_can_be_configured_by_keywords() -> None:
-    found = {name: thing for name in tuning.__all__ if isinstance(thing := getattr(tuning, name), Registered)}
+    registered = {
+        name: thing for name in tuning.__all__ if isinstance(thing := getattr(tuning, name), Registered)
+    }
     for registry in (searches, tuning_policies):
         known = {kind.__name__: name for name, kind in registry}
-        assert {name: each.name for name, each in found.items() if each.registry is registry} == known
-    for each in found.values():
-        assert each() == Choice(each.name)
-        assert list(inspect.signature(each).parameters) == list(each.parameters.__struct_fields__)
+        assert {name: thing.name for name, thing in registered.items() if thing.registry is registry} == known
+    for thing in registered.values():
+        assert thing() == Choice(thing.name)
+        assert list(inspect.signature(thing).parameters) == list(thing.parameters.__struct_fields__)
 
 
 def test_keywords_are_checked_as_a_file_is() -> None:
@@ -64,7 +66,7 @@ def test_classes_and_objects_are_taken_as_they_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "message"),
     [
         ({"search": "hyperbnd"}, r"search\.name: .*did you mean 'hyperband'"),
         ({"search": "hyperband:iterations=2"}, r"search\.iterations: expected at least eta"),
@@ -80,6 +82,6 @@ def test_classes_and_objects_are_taken_as_they_are() -> None:
         ({"longest": "0s"}, "longest"),
     ],
 )
-def test_what_cannot_be_used_is_named_before_anything_is_started(wrong: dict[str, Any], told: str) -> None:
-    with pytest.raises(astrarium.InputError, match=told):
+def test_what_cannot_be_used_is_named_before_anything_is_started(wrong: dict[str, Any], message: str) -> None:
+    with pytest.raises(astrarium.InputError, match=message):
         astrarium.tune("nowhere.py:build", SPACE, **{"gpus": 1, "emulated": True, **wrong})

@@ -50,9 +50,9 @@ def test_a_run_leaves_a_folder(call: Any, file: Path) -> None:
     assert hours == pytest.approx(json.loads((folder / "summary.json").read_text())["gpu_hours"])
     assert {row["what"] for row in rows(folder / "decisions.csv")} >= {"granted"}
     assert "traceEvents" in json.loads((folder / "timeline.json").read_text())
-    told = (folder / "README.txt").read_text()
-    assert "astrarium simulate" in told
-    assert all(name in told for name in names[1:])
+    readme = (folder / "README.txt").read_text()
+    assert "astrarium simulate" in readme
+    assert all(name in readme for name in names[1:])
 
 
 def test_a_folder_can_be_run_again(call: Any, file: Path) -> None:
@@ -63,11 +63,11 @@ def test_a_folder_can_be_run_again(call: Any, file: Path) -> None:
 
 def test_several_policies_are_run_side_by_side(call: Any, file: Path) -> None:
     specs = ["-p", "fifo", "-p", "tiresias:lease=5min", "-p", "tiresias"]
-    found = call("compare", str(file), *specs, "--out", "both", "--json").json["policies"]
-    assert list(found) == ["fifo", "tiresias (lease=5min)", "tiresias"]
+    answer = call("compare", str(file), *specs, "--out", "both", "--json").json["policies"]
+    assert list(answer) == ["fifo", "tiresias (lease=5min)", "tiresias"]
     own = call("simulate", str(file), "--no-folder", "--json").json
-    assert found["tiresias"] == {name: own[name] for name in found["tiresias"]}  # the file's own parameters
-    assert found["tiresias (lease=5min)"]["waited_s"] != found["tiresias"]["waited_s"]
+    assert answer["tiresias"] == {name: own[name] for name in answer["tiresias"]}  # the file's own parameters
+    assert answer["tiresias (lease=5min)"]["waited_s"] != answer["tiresias"]["waited_s"]
     assert (Path("both") / "fifo" / "apps.csv").is_file()
     assert "the run of fifo" in (Path("both") / "README.txt").read_text()
 
@@ -83,15 +83,15 @@ def test_a_picture_of_all_policies_has_names_and_colors_for_all_apps(call: Any, 
     picture = imread("all/plots/holders.png")
     height, width = picture.shape[:2]
     assert 0.5 < width / height < 2
-    legend = {to_hex(tuple(each)) for each in picture[-70:].reshape(-1, 4).tolist()}  # below the panels
+    legend = {to_hex(tuple(pixel)) for pixel in picture[-70:].reshape(-1, 4).tolist()}  # below the panels
     assert legend >= {color_of(app).lower() for app in range(14)}
     assert len({color_of(app) for app in range(14)}) == 14
 
 
 def test_every_policy_runs_every_app(call: Any, file: Path) -> None:
-    found = call("compare", str(file), "-p", "all", "--no-folder", "--json").json["policies"]
-    assert list(found) == cluster_policies.names()
-    assert all(each["outcomes"] == {"finished": 3} for each in found.values())
+    answer = call("compare", str(file), "-p", "all", "--no-folder", "--json").json["policies"]
+    assert list(answer) == cluster_policies.names()
+    assert all(entry["outcomes"] == {"finished": 3} for entry in answer.values())
 
 
 def test_an_app_learns_why_it_waits_behind_whom_and_until_when(call: Any, file: Path) -> None:
@@ -102,17 +102,17 @@ def test_an_app_learns_why_it_waits_behind_whom_and_until_when(call: Any, file: 
     assert "GPUs are held by wide (8, to its end)." in shown
     assert "simulated: it knows who comes later" in shown
     assert "at 78min it is given 1 GPU" in shown
-    told = call("explain", str(file), "[odd] $name$-1", "--at", "20min", "--json").json
-    assert [each["app"] for each in told["line"]] == ["[odd] $name$-0", "[odd] $name$-1"]
-    assert told["line"][1]["given_more_s"] == 78 * 60
+    answer = call("explain", str(file), "[odd] $name$-1", "--at", "20min", "--json").json
+    assert [app["app"] for app in answer["line"]] == ["[odd] $name$-0", "[odd] $name$-1"]
+    assert answer["line"][1]["given_more_s"] == 78 * 60
 
 
 def test_an_app_learns_why_it_has_what_it_has(call: Any, file: Path) -> None:
-    told = call("explain", str(file), "wide", "--at", "10min", "--json").json
-    [first, *_] = told["decisions"]
-    assert told["holds"] == list(range(8))
+    answer = call("explain", str(file), "wide", "--at", "10min", "--json").json
+    [first, *_] = answer["decisions"]
+    assert answer["holds"] == list(range(8))
     assert first["why"]
-    assert any(first["why"] in line for line in told["told"])
+    assert any(first["why"] in line for line in answer["told"])
 
 
 def test_the_whole_life_of_an_app(call: Any, file: Path) -> None:
@@ -122,13 +122,13 @@ def test_the_whole_life_of_an_app(call: Any, file: Path) -> None:
     assert "rho" in shown
 
 
-@pytest.mark.parametrize(("at", "told"), [("0s", "has not come yet"), ("90h", "it has ended")])
-def test_before_and_after_its_life(call: Any, file: Path, at: str, told: str) -> None:
-    assert told in call("explain", str(file), "[odd] $name$-1", "--at", at).out
+@pytest.mark.parametrize(("at", "message"), [("0s", "has not come yet"), ("90h", "it has ended")])
+def test_before_and_after_its_life(call: Any, file: Path, at: str, message: str) -> None:
+    assert message in call("explain", str(file), "[odd] $name$-1", "--at", at).out
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["simulate", "small.yaml", "-p", "tiresia"], "-p tiresia: policy.name: expected a cluster policy"),
         (
@@ -142,8 +142,8 @@ def test_before_and_after_its_life(call: Any, file: Path, at: str, told: str) ->
         (["explain", "small.yaml", "wide", "--at", "9"], "--at: expected a duration with its unit"),
     ],
 )
-def test_what_is_wrong_is_one_line(call: Any, file: Path, arguments: list[str], told: str) -> None:
-    assert told in call(*arguments).error
+def test_what_is_wrong_is_one_line(call: Any, file: Path, arguments: list[str], message: str) -> None:
+    assert message in call(*arguments).error
 
 
 def test_cluster_policies_are_listed_and_described(call: Any) -> None:

@@ -61,11 +61,11 @@ def test_a_refused_app_of_a_file_does_not_keep_the_others(
     monkeypatch.setattr(StateFolder, "send", lambda self, kind, body, wait: answers[body["name"]])
     apps = [{"name": name, "length": "1s", "command": "true"} for name in answers]
     (tmp_path / "apps.yaml").write_text(json.dumps({"apps": apps}))
-    found = call("cluster", "submit", str(tmp_path / "apps.yaml"), "--state", state)
-    assert (found.code, found.out) == (2, "x: accepted\n")
-    assert "z: left for the arbiter" in found.err
-    assert "error: y: refused: gpus\nerror: last: refused: name\n" in found.err
-    assert found.err.endswith("error: 2 of 4 apps were refused; the others were handed in\n")
+    answer = call("cluster", "submit", str(tmp_path / "apps.yaml"), "--state", state)
+    assert (answer.code, answer.out) == (2, "x: accepted\n")
+    assert "z: left for the arbiter" in answer.err
+    assert "error: y: refused: gpus\nerror: last: refused: name\n" in answer.err
+    assert answer.err.endswith("error: 2 of 4 apps were refused; the others were handed in\n")
 
 
 def test_a_priority_is_submitted(call: Any, cluster: VirtualCluster, state: str) -> None:
@@ -80,12 +80,12 @@ def test_events_are_lines_or_objects(call: Any, state: str) -> None:
     lines = call("cluster", "events", "--state", state).lines
     assert any("started a [red] GPUs 0-1: it was the next in line" in line for line in lines)
     assert any("refused huge: gpus: expected at most 4 (got 9)" in line for line in lines)
-    told = [
+    events = [
         json.loads(line) for line in call("cluster", "events", "--state", state, "--json").out.splitlines()
     ]
-    assert len(told) == len(lines)
-    assert [each["id"] for each in told] == sorted(each["id"] for each in told)
-    assert [each["kind"] for each in told if each["name"] == "a"] == ["submitted", "started", "finished"]
+    assert len(events) == len(lines)
+    assert [event["id"] for event in events] == sorted(event["id"] for event in events)
+    assert [event["kind"] for event in events if event["name"] == "a"] == ["submitted", "started", "finished"]
     of_team = call("cluster", "events", "--state", state, "--team", "blue").lines
     assert [line.split()[2:4] for line in of_team] == [["submitted", "b"], ["started", "b"]]
 
@@ -116,8 +116,8 @@ def test_accounting_as_csv(call: Any, state: str, tmp_path: Path) -> None:
     header, *days = (tmp_path / "all.csv").read_text().splitlines()
     assert header.startswith("team,day,leased_gpu_hours,busy_gpu_hours,idle_gpu_hours,submitted,finished")
     assert len(days) >= 3
-    told = call("cluster", "accounting", "--state", state, "--json").json["accounting"]
-    assert sum(each["submitted"] for each in told) == 4
+    answer = call("cluster", "accounting", "--state", state, "--json").json["accounting"]
+    assert sum(each["submitted"] for each in answer) == 4
 
 
 KEYS = {"alice": b"a" * 32, "bob": b"b" * 32, "eve": b"e" * 32}
@@ -140,8 +140,8 @@ def over_network(call: Any, state: str, tmp_path: Path) -> Iterator[Any]:
         return call("cluster", *words, *where, "--key-file", str(key))
 
     yield calling
-    for each in listeners:
-        each.close()
+    for listener in listeners:
+        listener.close()
 
 
 def test_users_are_told_the_past_of_their_teams_and_operators_all(
@@ -163,8 +163,8 @@ def test_users_are_told_the_past_of_their_teams_and_operators_all(
 
 @pytest.mark.parametrize("verb", ["events", "history"])
 def test_the_past_of_others_is_refused(over_network: Any, verb: str) -> None:
-    told = over_network("bob", verb, "--team", "blue").err
-    assert f"{verb} for the team 'blue' needs an operator or a user of it: bob is in red" in told
+    text = over_network("bob", verb, "--team", "blue").err
+    assert f"{verb} for the team 'blue' needs an operator or a user of it: bob is in red" in text
     assert "eve is in no team" in over_network("eve", verb).err
 
 
@@ -174,21 +174,21 @@ def test_who_was_given_gpus_is_hidden_with_the_status(cluster: VirtualCluster, o
     )
     cluster.arbiter.store.tell(taken)
     assert "taken back; given to b (why)" in over_network("bob", "events").out
-    told = over_network("bob", "events", status="team").out
-    assert "taken back\n" in told
-    assert "given to" not in told
+    text = over_network("bob", "events", status="team").out
+    assert "taken back\n" in text
+    assert "given to" not in text
 
 
 def test_the_arbiter_is_asked_by_its_socket_while_it_runs(
     call: Any, state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = [call("cluster", verb, "--state", state).out for verb in ("events", "history", "accounting")]
-    asked = list[str]()
+    kinds = list[str]()
     service = Service(Path(state))
     answer = service._answer
 
     def noted(channel: Any, who: Any, ask: Any) -> None:
-        asked.append(ask.kind)
+        kinds.append(ask.kind)
         answer(channel, who, ask)
 
     monkeypatch.setattr(service, "_answer", noted)
@@ -198,7 +198,7 @@ def test_the_arbiter_is_asked_by_its_socket_while_it_runs(
     finally:
         listener.close()
     assert after == before
-    assert asked == ["events", "events", "history", "accounting"]
+    assert kinds == ["events", "events", "history", "accounting"]
 
 
 def test_many_events_come_in_parts(call: Any, state: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,8 +211,8 @@ def test_who_may_not_read_the_store_is_told_so(
     call: Any, state: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)
-    told = call("cluster", "history", "--state", state).error
-    assert "no arbiter answers here, and only its user and root may read the store" in told
+    errors = call("cluster", "history", "--state", state).error
+    assert "no arbiter answers here, and only its user and root may read the store" in errors
 
 
 @pytest.mark.parametrize(
@@ -233,9 +233,9 @@ def test_wrong_words(call: Any, state: str, words: list[str], error: str) -> Non
 def test_the_status_shows_when_apps_start_and_why_not_now(call: Any, state: str) -> None:
     lines = call("cluster", "status", "--state", state).lines
     assert next(line for line in lines if line.startswith("wide waiting in ")).split()[2:4] == ["in", "19s"]
-    found = {app["app"]: app for app in call("cluster", "status", "--state", state, "--json").json["apps"]}
-    assert found["c"]["starts_how"] == "simulated"
-    assert "2 of 4 are free, and held for wide, which needs 4 together; number 2" in found["c"]["why"]
+    apps = {app["app"]: app for app in call("cluster", "status", "--state", state, "--json").json["apps"]}
+    assert apps["c"]["starts_how"] == "simulated"
+    assert "2 of 4 are free, and held for wide, which needs 4 together; number 2" in apps["c"]["why"]
 
 
 def test_of_many_apps_that_have_ended_only_the_last_are_shown(
@@ -264,9 +264,9 @@ def test_watching_without_a_terminal_prints_again_and_again(
             raise KeyboardInterrupt
 
     monkeypatch.setattr(time, "sleep", sleep)
-    told = call("cluster", "status", "--state", state, "--watch")
-    assert told.out.count("arbiter 2 is not running; 2 of 4 GPUs are free") == 3
-    assert told.code == 130
+    answer = call("cluster", "status", "--state", state, "--watch")
+    assert answer.out.count("arbiter 2 is not running; 2 of 4 GPUs are free") == 3
+    assert answer.code == 130
 
 
 def test_a_hook_whose_program_is_not_there_is_refused(tmp_path: Path) -> None:

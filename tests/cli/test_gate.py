@@ -101,7 +101,7 @@ def test_the_program_is_the_process_that_signals_reach() -> None:
 
 @pytest.mark.usefixtures("no_driver")
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--class", "fast", "--", "true"], "--class: expected latency or best-effort (got 'fast')"),
         (["--class", "latency", "--", "no-such-program"], "COMMAND: expected a program"),
@@ -110,10 +110,10 @@ def test_the_program_is_the_process_that_signals_reach() -> None:
         (["--class", "latency", "--policy", "mps", "--no-mps", "--", "true"], "--policy: expected another"),
     ],
 )
-def test_bad_input_is_refused_even_if_no_gpu_is_needed(call: Call, options: list[str], said: str) -> None:
+def test_bad_input_is_refused_even_if_no_gpu_is_needed(call: Call, options: list[str], message: str) -> None:
     code, _, err = call("run", "--allow-no-gpu", *options)
     assert code == 2
-    assert said in err
+    assert message in err
     assert err.count("\n") == 1
 
 
@@ -124,9 +124,9 @@ def running(*options: str, code: int = 0) -> Iterator[subprocess.Popen[str]]:
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen([*command, str(code)], text=True, **pipes) as program:  # type: ignore[call-overload]
         assert program.stdout is not None
-        said = program.stdout.readline()
-        if said != "ready\n":
-            raise AssertionError(said + program.communicate()[1])
+        word = program.stdout.readline()
+        if word != "ready\n":
+            raise AssertionError(word + program.communicate()[1])
         yield program
         program.communicate("\n", timeout=PATIENCE)
         assert program.returncode == code
@@ -188,10 +188,10 @@ def test_a_program_that_is_killed_leaves_nothing_behind(call: Call) -> None:
 def test_programs_are_told_where_mps_is(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_control(place, monkeypatch)
     script = 'echo "$CUDA_MPS_PIPE_DIRECTORY"'
-    for said in ("MPS, started now", "MPS"):
+    for where in ("MPS, started now", "MPS"):
         done = shell("run", "--class", "latency", "--policy", "mps", "--", "sh", "-c", script)
         assert done.stdout == f"{place}/cache/astrarium/gate/mps/pipe\n"
-        assert done.stderr.endswith(f", {said}\n")
+        assert done.stderr.endswith(f", {where}\n")
     done = shell("run", "--class", "latency", "--no-mps", "--", "sh", "-c", script)
     nowhere = f"{place}/cache/astrarium/gate/no-mps\n"  # also where the machine has a daemon
     assert (done.stdout, done.stderr.endswith("no MPS: not wanted\n")) == (nowhere, True)

@@ -76,9 +76,9 @@ def test_version_and_verbs(call: Any) -> None:
 
 
 def test_simulate_prints_one_object(call: Any, scenario: Path) -> None:
-    told = call("simulate", str(scenario), "--json", "--out", "run")
-    assert told.code == 0
-    shown = told.json
+    answer = call("simulate", str(scenario), "--json", "--out", "run")
+    assert answer.code == 0
+    shown = answer.json
     assert (shown["policy"], shown["seed"], shown["folder"]) == ("deferred", 1, "run")
     assert shown["offered_rate"] == pytest.approx(1200, rel=0.1)
     assert sum(shown["outcomes"].values()) == shown["requests"]
@@ -105,20 +105,20 @@ def test_the_scenario_of_the_folder_makes_the_same_run(call: Any, scenario: Path
 
 def test_the_default_folder_is_named_by_date_and_verb(call: Any, scenario: Path) -> None:
     for number in (1, 2):
-        told = call("simulate", "small.yaml", "--no-outcomes")
-        assert "deferred" in told.out
+        answer = call("simulate", "small.yaml", "--no-outcomes")
+        assert "deferred" in answer.out
         assert len(list(Path("runs").glob("*-simulate-small*"))) == number
-    for made in Path("runs").iterdir():
-        assert not (made / "requests.npz").exists()
-        assert (made / "batches.npz").exists()
+    for run_folder in Path("runs").iterdir():
+        assert not (run_folder / "requests.npz").exists()
+        assert (run_folder / "batches.npz").exists()
 
 
 def test_compare_uses_the_same_arrivals(call: Any, scenario: Path) -> None:
-    told = call("compare", "small.yaml", "-p", "deferred", "-p", "timeout:timeout=10%,gather=fcfs", "--json",
-                "--out", "both")  # fmt: skip
-    shown = told.json["policies"]
+    policies = "-p", "deferred", "-p", "timeout:timeout=10%,gather=fcfs"
+    answer = call("compare", "small.yaml", *policies, "--json", "--out", "both")
+    shown = answer.json["policies"]
     assert list(shown) == ["deferred", "timeout (timeout=10%,gather=fcfs)"]
-    assert len({each["requests"] for each in shown.values()}) == 1
+    assert len({entry["requests"] for entry in shown.values()}) == 1
     assert (Path("both") / "deferred" / "timeline.json").is_file()
     assert (Path("both") / "timeout-timeout=10%-gather=fcfs" / "requests.npz").is_file()
     assert (Path("both") / "plots" / "overview.png").is_file()
@@ -127,8 +127,8 @@ def test_compare_uses_the_same_arrivals(call: Any, scenario: Path) -> None:
 def test_compare_takes_every_policy_unless_told(call: Any, scenario: Path) -> None:
     from astrarium.serving.policies import serving_policies
 
-    told = call("compare", "small.yaml", "-o", "workload.duration=1s", "--json", "--no-folder")
-    assert list(told.json["policies"]) == serving_policies.names()
+    answer = call("compare", "small.yaml", "-o", "workload.duration=1s", "--json", "--no-folder")
+    assert list(answer.json["policies"]) == serving_policies.names()
     assert not Path("runs").exists()
 
 
@@ -141,9 +141,9 @@ def test_compare_keeps_the_parameters_of_the_file(call: Any, scenario: Path) -> 
 
 
 def test_goodput_adds_its_names(call: Any, scenario: Path) -> None:
-    told = call("goodput", "small.yaml", "-o", "workload.duration=1s", "--seeds", "2", "--tolerance", "0.1",
+    answer = call("goodput", "small.yaml", "-o", "workload.duration=1s", "--seeds", "2", "--tolerance", "0.1",
                 "--json", "--out", "good")  # fmt: skip
-    shown = told.json
+    shown = answer.json
     low, high = shown["interval"]
     assert 0 < low <= shown["goodput"] <= high
     assert shown["seeds"] == [1, 2]
@@ -153,11 +153,11 @@ def test_goodput_adds_its_names(call: Any, scenario: Path) -> None:
 
 
 def test_tables_for_people(call: Any, scenario: Path) -> None:
-    told = call("simulate", "small.yaml", "--out", "run")
-    assert "resnet50" in told.out
-    assert "p99 ms" in told.out
-    assert "written to run" in told.out
-    assert told.out.startswith(Path("run/tables.txt").read_text()[:200])
+    answer = call("simulate", "small.yaml", "--out", "run")
+    assert "resnet50" in answer.out
+    assert "p99 ms" in answer.out
+    assert "written to run" in answer.out
+    assert answer.out.startswith(Path("run/tables.txt").read_text()[:200])
 
 
 WRONG = {
@@ -175,9 +175,9 @@ WRONG = {
 @pytest.mark.parametrize("name", WRONG)
 def test_bad_input_is_one_line_and_leaves_nothing(call: Any, scenario: Path, name: str) -> None:
     arguments, parts = WRONG[name]
-    told = call("simulate", "small.yaml", *arguments, "--out", "run")
+    answer = call("simulate", "small.yaml", *arguments, "--out", "run")
     for part in parts:
-        assert part in told.error
+        assert part in answer.error
     assert [path.name for path in Path().iterdir()] == ["small.yaml"]
 
 
@@ -204,9 +204,9 @@ def test_a_folder_that_is_there_is_refused_before_the_run(
     call("simulate", "small.yaml", "--out", "run")
     with monkeypatch.context() as stopped:
         stopped.setattr("astrarium.cli.simulate._simulated", lambda *_: pytest.fail("it ran"))
-        told = call("simulate", "small.yaml", "-o", "workload.duration=1h", "--out", "run")
-    assert told.code == 2
-    assert "--overwrite" in told.err
+        answer = call("simulate", "small.yaml", "-o", "workload.duration=1h", "--out", "run")
+    assert answer.code == 2
+    assert "--overwrite" in answer.err
     assert (
         call("simulate", "small.yaml", "--seed", "9", "--out", "run", "--overwrite", "--json").json["seed"]
         == 9
@@ -223,15 +223,15 @@ def test_an_interrupt_leaves_nothing(
         raise raised
 
     monkeypatch.setattr(folder, "write_readme", interrupted)
-    told = call("simulate", "small.yaml", "--out", "run")
-    assert (told.code, told.out) == (code, "")
+    answer = call("simulate", "small.yaml", "--out", "run")
+    assert (answer.code, answer.out) == (code, "")
     assert [path.name for path in Path().iterdir()] == ["small.yaml"]
 
 
 def test_policies(call: Any) -> None:
     listed = call("policies", "--json").json["policies"]["serving"]
     assert {"deferred", "eager", "timeout"} <= listed.keys()
-    assert all(each["summary"] and each["about"] for each in listed.values())
+    assert all(entry["summary"] and entry["about"] for entry in listed.values())
     timeout = call("policies", "timeout", "--json").json
     assert timeout["parameters"]["timeout"]["default"] == "12.5%"
     assert "oldest request" in timeout["parameters"]["timeout"]["description"]
@@ -254,8 +254,8 @@ def test_zoo(call: Any) -> None:
 
 def test_reproduce_alone_lists(call: Any) -> None:
     listed = call("reproduce", "--json").json["reproductions"]
-    assert "symphony/table2" in [each["name"] for each in listed]
-    assert all(each["title"] for each in listed)
+    assert "symphony/table2" in [entry["name"] for entry in listed]
+    assert all(entry["title"] for entry in listed)
     assert "symphony/table2" in call("reproduce").out
 
 

@@ -38,14 +38,14 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_answer_in_words_and_tables(call: Any, file: Path) -> None:
-    told = call("plan", "small.yaml", "--policy", "selective-replication")
-    assert told.code == 0, told.err
+    answer = call("plan", "small.yaml", "--policy", "selective-replication")
+    assert answer.code == 0, answer.err
     goal = "enough for every model to have 99 % of its requests in time, and fewer cannot carry the load"
-    assert told.lines[0] == f"selective-replication: 2 GPUs are {goal}"
-    assert told.lines[1] == "the scenario's cluster has 3 GPUs: 1 of them would stay free"
-    assert any(line.startswith("what breaks first: the plan carries ") for line in told.lines)
-    assert any(line.startswith("slow 50 40.0 1 100.00% 100.00% 100.00%") for line in told.lines)
-    assert any("3.00 GiB of 8.00 GiB" in line and "quick" in line for line in told.lines)
+    assert answer.lines[0] == f"selective-replication: 2 GPUs are {goal}"
+    assert answer.lines[1] == "the scenario's cluster has 3 GPUs: 1 of them would stay free"
+    assert any(line.startswith("what breaks first: the plan carries ") for line in answer.lines)
+    assert any(line.startswith("slow 50 40.0 1 100.00% 100.00% 100.00%") for line in answer.lines)
+    assert any("3.00 GiB of 8.00 GiB" in line and "quick" in line for line in answer.lines)
 
 
 def test_a_saved_plan_is_read_back_and_runs(call: Any, file: Path) -> None:
@@ -54,14 +54,14 @@ def test_a_saved_plan_is_read_back_and_runs(call: Any, file: Path) -> None:
         problem = plans.problem(load(file, planning=True))
         assert plans.plain(plans.load(name, problem), problem) == shown["plan"]
         assert (shown["gpus"], shown["fewest"], shown["met"], shown["out"]) == (2, 2, True, name)
-    told = call("simulate", "small.yaml", "--plan", "plan.yaml", "--no-folder", "--json").json
-    assert told["attainment"] == 1
+    answer = call("simulate", "small.yaml", "--plan", "plan.yaml", "--no-folder", "--json").json
+    assert answer["attainment"] == 1
 
 
 def test_a_cluster_that_is_too_small_is_told_how_many_it_takes(call: Any, file: Path) -> None:
-    told = call("plan", "small.yaml", *QUICK, "-o", "cluster.gpus=1", "--out", "plan.yaml")
+    answer = call("plan", "small.yaml", *QUICK, "-o", "cluster.gpus=1", "--out", "plan.yaml")
     expected = "the scenario's cluster has 1 GPU: the plan asks for 1 more like it (-o cluster.gpus=2)"
-    assert expected in told.lines
+    assert expected in answer.lines
     again = call(
         "simulate", "small.yaml", "-o", "cluster.gpus=2", "--plan", "plan.yaml", "--no-folder", "--json"
     )
@@ -69,36 +69,38 @@ def test_a_cluster_that_is_too_small_is_told_how_many_it_takes(call: Any, file: 
 
 
 def test_a_given_number_of_gpus_and_what_is_missing(call: Any, file: Path) -> None:
-    told = call("plan", "small.yaml", *QUICK, "--gpus", "1")
-    assert any(line.endswith("of all requests are in time on 1 GPU; below 99 %: slow") for line in told.lines)
-    assert any(line.startswith("slow has no replica. It would take: ") for line in told.lines)
+    answer = call("plan", "small.yaml", *QUICK, "--gpus", "1")
+    assert any(
+        line.endswith("of all requests are in time on 1 GPU; below 99 %: slow") for line in answer.lines
+    )
+    assert any(line.startswith("slow has no replica. It would take: ") for line in answer.lines)
     shown = call("plan", "small.yaml", *QUICK, "--gpus", "1", "--json").json
     assert (shown["met"], shown["fewest"], list(shown["plan"]["missing"])) == (False, None, ["slow"])
 
 
 def test_a_model_nobody_asks_for_is_said_to_be_one(call: Any, file: Path) -> None:
-    told = call("plan", "small.yaml", "--policy", "planner", "-o", "workload.rate.quick=0/s")
-    assert any(line.startswith("quick 25 0.0 none nobody asks") for line in told.lines)
-    assert "quick has no replica. Nobody asks for it." in told.lines
+    answer = call("plan", "small.yaml", "--policy", "planner", "-o", "workload.rate.quick=0/s")
+    assert any(line.startswith("quick 25 0.0 none nobody asks") for line in answer.lines)
+    assert "quick has no replica. Nobody asks for it." in answer.lines
 
 
 def test_a_model_without_a_replica_breaks_at_any_load(call: Any, file: Path) -> None:
-    told = call("plan", "small.yaml", "--policy", "selective-replication", "--gpus", "1", "--no-each")
-    assert "what breaks first: slow, at any load: without a replica nobody answers" in told.lines
+    answer = call("plan", "small.yaml", "--policy", "selective-replication", "--gpus", "1", "--no-each")
+    assert "what breaks first: slow, at any load: without a replica nobody answers" in answer.lines
 
 
 def test_policies_side_by_side(call: Any, file: Path) -> None:
     rivals = "alpaserve:runtime={dispatch: queue, fixed_overhead: 0},round-robin:stages=1,operators=1"
-    told = call("plan", "small.yaml", *QUICK, "--gpus", "1", "--against", rivals)
+    answer = call("plan", "small.yaml", *QUICK, "--gpus", "1", "--against", rivals)
     header = "policy in time, on 1 GPU lowest highest worst model fewest GPUs"
-    rows = told.lines[told.lines.index(header) + 2 :]
-    found = [row.rsplit(" ", 1) for row in rows[:3]]
-    assert [re.split(r" [\d.]+%", row)[0] for row, _ in found] == [
+    rows = answer.lines[answer.lines.index(header) + 2 :]
+    rows_of_policies = [row.rsplit(" ", 1) for row in rows[:3]]
+    assert [re.split(r" [\d.]+%", row)[0] for row, _ in rows_of_policies] == [
         "selective-replication",
         "alpaserve (runtime={dispatch: queue, fixed_overhead: 0})",
         "round-robin (stages=1,operators=1)",
     ]
-    assert [fewest for _, fewest in found] == ["2", "2", "2"]
+    assert [fewest for _, fewest in rows_of_policies] == ["2", "2", "2"]
     assert any("places no slow. slow would take: " in row for row in rows)
 
 
@@ -112,21 +114,21 @@ def test_an_interrupt_shows_and_writes_the_best_so_far(
     def make(*arguments: Any) -> Any:
         judge = real(*arguments)
 
-        def interrupted(*given: Any) -> Any:
+        def interrupted(*options: Any) -> Any:
             calls[0] += 1
             if calls[0] > left:
                 raise KeyboardInterrupt
-            return judge(*given)
+            return judge(*options)
 
         return interrupted
 
     monkeypatch.setattr(judging, "PlanJudge", make)
-    told = call("plan", "small.yaml", "--policy", "selective-replication", "--out", "best.yaml")
-    assert (told.code, told.err) == (INTERRUPTED, "interrupted\n")
-    assert told.lines[0] == "selective-replication: interrupted; this is the best plan so far, for 2 GPUs"
-    assert any("not judged" in line for line in told.lines) is not judged
-    found = plans.load("best.yaml", plans.problem(load(file, planning=True)))
-    assert found.replicas
+    answer = call("plan", "small.yaml", "--policy", "selective-replication", "--out", "best.yaml")
+    assert (answer.code, answer.err) == (INTERRUPTED, "interrupted\n")
+    assert answer.lines[0] == "selective-replication: interrupted; this is the best plan so far, for 2 GPUs"
+    assert any("not judged" in line for line in answer.lines) is not judged
+    problem = plans.load("best.yaml", plans.problem(load(file, planning=True)))
+    assert problem.replicas
 
 
 def test_pictures_are_drawn(call: Any, file: Path) -> None:
@@ -158,18 +160,18 @@ def test_pictures_are_drawn(call: Any, file: Path) -> None:
 def test_what_is_wrong_is_named(
     call: Any, file: Path, arguments: list[str], field: str, expected: str
 ) -> None:
-    told = call("plan", "small.yaml", *arguments)
-    assert (told.code, told.out) == (2, "")
-    assert f"error: {field}: expected" in told.err.replace("planner: -p", "-p")
-    assert expected in told.err
+    answer = call("plan", "small.yaml", *arguments)
+    assert (answer.code, answer.out) == (2, "")
+    assert f"error: {field}: expected" in answer.err.replace("planner: -p", "-p")
+    assert expected in answer.err
 
 
 def test_placement_policies_are_listed_and_described(call: Any) -> None:
     listed = call("policies").out
     assert "planner (default)" in listed
     assert "placement policy (astrarium plan)" in listed
-    found = call("policies", "--json").json["policies"]["placement"]
-    assert {"alpaserve", "igniter", "planner", "usher"} <= found.keys()
+    answer = call("policies", "--json").json["policies"]["placement"]
+    assert {"alpaserve", "igniter", "planner", "usher"} <= answer.keys()
     described = call("policies", "usher", "--json").json
     assert described["parameters"]["cluster"]["default"] == "fixed"
     assert "a policy of any level" in call("policies", "ushr").err

@@ -48,9 +48,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_simulate_runs_a_plan(call: Any, folder: Path) -> None:
-    told = call("simulate", "small.yaml", "--plan", "plan.yaml", "-p", "eager", "--json", "--out", "run")
-    assert (told.code, told.err.splitlines()[0]) == (0, "small.yaml: requests to models (serving)")
-    shown = told.json
+    answer = call("simulate", "small.yaml", "--plan", "plan.yaml", "-p", "eager", "--json", "--out", "run")
+    assert (answer.code, answer.err.splitlines()[0]) == (0, "small.yaml: requests to models (serving)")
+    shown = answer.json
     assert sum(shown["outcomes"].values()) == shown["requests"]
     assert shown["dropped_reasons"]["no replica"] == shown["models"]["alex"]["requests"]
     plan = shown["plan"]
@@ -79,32 +79,32 @@ def test_every_model_everywhere_changes_nothing(call: Any, folder: Path) -> None
 
 
 def test_compare_runs_a_plan_with_each_policy(call: Any, folder: Path) -> None:
-    told = call("compare", "small.yaml", "--plan", "plan.yaml", "-p", "deferred", "-p", "eager", "--json",
+    answer = call("compare", "small.yaml", "--plan", "plan.yaml", "-p", "deferred", "-p", "eager", "--json",
                 "--out", "both")  # fmt: skip
-    found = told.json["policies"]
-    assert list(found) == ["deferred", "eager"]
+    policies = answer.json["policies"]
+    assert list(policies) == ["deferred", "eager"]
     assert (
-        found["deferred"]["models"]["alex"]["attainment"]
-        == found["eager"]["models"]["alex"]["attainment"]
+        policies["deferred"]["models"]["alex"]["attainment"]
+        == policies["eager"]["models"]["alex"]["attainment"]
         == 0
     )
-    assert found["deferred"] != found["eager"]
+    assert policies["deferred"] != policies["eager"]
     assert Path("both/plan.yaml").is_file()
 
 
 def test_tables_for_people(call: Any, folder: Path) -> None:
-    told = call("simulate", "small.yaml", "--plan", "plan.yaml", "--no-folder")
-    rows = {line.split()[0]: line for line in told.out.splitlines() if line.strip()}
+    answer = call("simulate", "small.yaml", "--plan", "plan.yaml", "--no-folder")
+    rows = {line.split()[0]: line for line in answer.out.splitlines() if line.strip()}
     assert "vgg 4" in rows["1-2"]
     assert "deferred" in rows["1-2"]
     assert "alex: room for 1GiB" in rows["none"]
 
 
 def test_models_that_do_not_fit_together_are_pointed_to_planning(call: Any, folder: Path) -> None:
-    told = call("simulate", "small.yaml", "--no-folder")
-    assert told.code == 2
-    assert "models.vgg.memory" in told.err
-    assert "astrarium plan" in told.err
+    answer = call("simulate", "small.yaml", "--no-folder")
+    assert answer.code == 2
+    assert "models.vgg.memory" in answer.err
+    assert "astrarium plan" in answer.err
 
 
 @pytest.mark.parametrize(
@@ -123,11 +123,11 @@ def test_a_plan_for_another_scenario(
 ) -> None:
     Path("plan.yaml").write_text(PLAN.replace(before, after, 1))
     for verb in ("simulate", "compare"):
-        told = call(verb, "small.yaml", "--plan", "plan.yaml")
-        assert (told.code, told.out) == (2, "")
-        assert told.err.startswith("error: plan.yaml: ")
+        answer = call(verb, "small.yaml", "--plan", "plan.yaml")
+        assert (answer.code, answer.out) == (2, "")
+        assert answer.err.startswith("error: plan.yaml: ")
         for word in words:
-            assert word in told.err
+            assert word in answer.err
     assert sorted(path.name for path in folder.iterdir()) == ["plan.yaml", "small.yaml"]
 
 
@@ -135,9 +135,9 @@ def test_what_does_not_go_together(call: Any, folder: Path) -> None:
     Path("jobs.yaml").write_text(JOBS)
     assert "--plan" in call("simulate", "jobs.yaml", "--plan", "plan.yaml").err
     assert "plan that can be read" in call("simulate", "small.yaml", "--plan", "none.yaml").err
-    told = call("simulate", "small.yaml", "-o", "cluster.memory=99GiB", "--interference", "igniter")
-    assert "--interference" in told.err
-    assert "--plan" in told.err
+    answer = call("simulate", "small.yaml", "-o", "cluster.memory=99GiB", "--interference", "igniter")
+    assert "--interference" in answer.err
+    assert "--plan" in answer.err
     bare = "".join(line for line in SCENARIO.replace(", memory: 8GiB", "").splitlines(True))
     Path("small.yaml").write_text(bare)
     assert "cluster.memory" in call("simulate", "small.yaml", "--plan", "plan.yaml").err
@@ -172,17 +172,17 @@ replicas:
 def test_stages_tell_where_time_went(call: Any, folder: Path) -> None:
     """bert's cell gathers batches and then sends them; vgg's requests travel to a worker queue one by one."""
     Path("plan.yaml").write_text(SIDE_BY_SIDE)
-    told = call(
+    answer = call(
         "simulate", "small.yaml", "--plan", "plan.yaml", *NETWORK, "--stages", "--json", "--no-folder"
     ).json
-    found = {(line["model"], line["stage"]): line for line in told["stages"]}
+    stages = {(line["model"], line["stage"]): line for line in answer["stages"]}
     for name in ("bert", "vgg", "alex"):
-        assert sum(line["part"] for (model, _), line in found.items() if model == name) == pytest.approx(1)
-        assert found[name, "reply"]["p50_ms"] == found[name, "reply"]["p99_ms"] == 1
-    assert ("vgg", "gather") not in found
-    assert found["vgg", "transfer"]["p99_ms"] == pytest.approx(0.15)
-    assert found["bert", "transfer"]["p99_ms"] <= 0.1 + 8 * 0.05
-    assert found["bert", "gather"]["p99_ms"] > 0
+        assert sum(line["part"] for (model, _), line in stages.items() if model == name) == pytest.approx(1)
+        assert stages[name, "reply"]["p50_ms"] == stages[name, "reply"]["p99_ms"] == 1
+    assert ("vgg", "gather") not in stages
+    assert stages["vgg", "transfer"]["p99_ms"] == pytest.approx(0.15)
+    assert stages["bert", "transfer"]["p99_ms"] <= 0.1 + 8 * 0.05
+    assert stages["bert", "gather"]["p99_ms"] > 0
     shown = call("simulate", "small.yaml", "--plan", "plan.yaml", "--stages", "--no-folder").out
     assert "where time went" in shown
     assert "p95 ms" in shown
@@ -192,13 +192,13 @@ def test_the_way_of_the_thesis_is_followed_beside_the_run(call: Any, folder: Pat
     Path("plan.yaml").write_text(SIDE_BY_SIDE)
     options = ("simulate", "small.yaml", "--plan", "plan.yaml", *NETWORK, "--no-folder")
     plain = call(*options, "--json").json
-    told = call(*options, "--json", "--router-wait", "20ms").json
-    assert told["outcomes"] == plain["outcomes"]  # the run itself is what it was
-    lines = {(line["model"], line["stage"]): line for line in told["router"]["stages"]}
-    assert told["router"]["max_wait"] == "20ms"
+    answer = call(*options, "--json", "--router-wait", "20ms").json
+    assert answer["outcomes"] == plain["outcomes"]  # the run itself is what it was
+    lines = {(line["model"], line["stage"]): line for line in answer["router"]["stages"]}
+    assert answer["router"]["max_wait"] == "20ms"
     assert all(line["p99_ms"] <= 20 for (_, stage), line in lines.items() if stage == "gather")
     assert lines["bert", "transfer"]["p99_ms"] <= 0.1 + 8 * 0.05
-    assert told["router"]["models"].keys() == plain["models"].keys()
+    assert answer["router"]["models"].keys() == plain["models"].keys()
     shown = call(*options, "--router-wait", "20ms").out
     assert "where time went with a router that waits 20ms at most" in shown
 
@@ -213,13 +213,13 @@ def test_the_way_of_the_thesis_is_followed_beside_the_run(call: Any, folder: Pat
 )
 def test_stages_that_cannot_be_told(call: Any, folder: Path, arguments: list[str], words: str) -> None:
     Path("jobs.yaml").write_text(JOBS)
-    told = call("simulate", *arguments)
-    assert (told.code, told.out) == (2, "")
-    assert words in told.err
+    answer = call("simulate", *arguments)
+    assert (answer.code, answer.out) == (2, "")
+    assert words in answer.err
 
 
 def test_a_plan_is_compared_with_several_seeds(call: Any, folder: Path) -> None:
-    told = call("compare", "small.yaml", "--plan", "plan.yaml", "-p", "eager", "--seeds", "2", "--json",
+    answer = call("compare", "small.yaml", "--plan", "plan.yaml", "-p", "eager", "--seeds", "2", "--json",
                 "--no-folder")  # fmt: skip
-    assert told.err.splitlines()[0] == "small.yaml: requests to models (serving)"
-    assert list(told.json["policies"]) == ["eager, seed 1", "eager, seed 2"]
+    assert answer.err.splitlines()[0] == "small.yaml: requests to models (serving)"
+    assert list(answer.json["policies"]) == ["eager, seed 1", "eager, seed 2"]

@@ -85,7 +85,7 @@ def stepping(monkeypatch: pytest.MonkeyPatch) -> Any:
     return make
 
 
-def never(found: MeasuredTimes) -> bool:
+def never(times: MeasuredTimes) -> bool:
     return False
 
 
@@ -99,33 +99,36 @@ def test_sizes_at_most_double_and_end_at_the_largest() -> None:
 
 
 def test_a_quantile_is_a_time_that_was_measured() -> None:
-    found = MeasuredTimes(1, tuple(range(1, 101)))
-    assert [found.quantile(chance) for chance in (0, 0.5, 0.95, 0.99, 1)] == [1, 50, 95, 99, 100]
+    times = MeasuredTimes(1, tuple(range(1, 101)))
+    assert [times.quantile(chance) for chance in (0, 0.5, 0.95, 0.99, 1)] == [1, 50, 95, 99, 100]
     assert MeasuredTimes(1, (7,)).quantile(0.99) == 7
 
 
 def test_every_size_is_run_and_the_first_runs_do_not_count(stepping: Any) -> None:
     model: Stepping = stepping(lambda batch: batch.size * MS * (100 if len(model.sizes) % 10 <= 3 else 1))
-    found = list(profiling.by_size(measuring(model, (X,), Care(warm_up=3, repeats=7)), [1, 2], never))
+    times = list(profiling.by_size(measuring(model, (X,), Care(warm_up=3, repeats=7)), [1, 2], never))
     assert model.sizes == [1] * 10 + [2] * 10
-    assert [(each.size, set(each.times)) for each in found] == [(1, {MS, 100 * MS}), (2, {2 * MS, 200 * MS})]
-    assert [each.times.count(each.size * 100 * MS) for each in found] == [1, 1]
+    assert [(size_times.size, set(size_times.times)) for size_times in times] == [
+        (1, {MS, 100 * MS}),
+        (2, {2 * MS, 200 * MS}),
+    ]
+    assert [size_times.times.count(size_times.size * 100 * MS) for size_times in times] == [1, 1]
 
 
 def test_the_first_size_that_is_enough_is_the_last(stepping: Any) -> None:
     model = stepping(lambda batch: batch.size * MS)
-    found = list(
+    times = list(
         profiling.by_size(
             measuring(model, (X,), Care(0, 5)), [1, 2, 4, 8, 16], lambda each: each.times[0] > 3 * MS
         )
     )
-    assert [each.size for each in found] == [1, 2, 4]
+    assert [size_times.size for size_times in times] == [1, 2, 4]
 
 
 def test_slow_sizes_are_measured_less_often(stepping: Any) -> None:
     model = stepping(lambda batch: 1000 * MS)
-    (found,) = profiling.by_size(measuring(model, (X,), Care(0, 1000, patience=8000 * MS)), [1], never)
-    assert len(found.times) == 8
+    (measured,) = profiling.by_size(measuring(model, (X,), Care(0, 1000, patience=8000 * MS)), [1], never)
+    assert len(measured.times) == 8
 
 
 def test_a_profile_never_falls_and_has_slack() -> None:
@@ -140,10 +143,10 @@ def test_one_hiccup_lifts_no_larger_size(stepping: Any) -> None:
         lambda batch: (32 if len(model.sizes) in {6, 7, 8, 9, 10, 13} else batch.size) * MS
     )
     care = Care(warm_up=0, repeats=5)
-    found = list(profiling.by_size(measuring(model, (X,), care), [1, 2, 4, 8], never))
-    assert profiling.rising(found, 0.95) == {1: MS, 2: 32 * MS, 4: 32 * MS, 8: 32 * MS}
-    found = profiling.in_order(measuring(model, (X,), care), found, 0.95)
-    assert profiling.rising(found, 0.95) == {1: MS, 2: 2 * MS, 4: 4 * MS, 8: 8 * MS}
+    times = list(profiling.by_size(measuring(model, (X,), care), [1, 2, 4, 8], never))
+    assert profiling.rising(times, 0.95) == {1: MS, 2: 32 * MS, 4: 32 * MS, 8: 32 * MS}
+    times = profiling.in_order(measuring(model, (X,), care), times, 0.95)
+    assert profiling.rising(times, 0.95) == {1: MS, 2: 2 * MS, 4: 4 * MS, 8: 8 * MS}
     assert len(model.sizes) == 6 * 5  # two sizes were measured once more, the others not
 
 
@@ -151,15 +154,15 @@ def test_a_size_that_is_slower_than_a_larger_one_stays_so(stepping: Any) -> None
     model = stepping(lambda batch: {1: 1, 3: 9, 4: 4}[batch.size] * MS)
     care = Care(0, 5)
     measure = measuring(model, (X,), care)
-    found = profiling.in_order(measure, list(profiling.by_size(measure, [1, 3, 4], never)), 0.95)
-    assert profiling.rising(found, 0.95) == {1: MS, 3: 9 * MS, 4: 9 * MS}
+    times = profiling.in_order(measure, list(profiling.by_size(measure, [1, 3, 4], never)), 0.95)
+    assert profiling.rising(times, 0.95) == {1: MS, 3: 9 * MS, 4: 9 * MS}
 
 
 def test_one_hiccup_is_not_enough(stepping: Any) -> None:
     model: Stepping = stepping(lambda batch: (32 if len(model.sizes) == 3 else batch.size) * MS)
     measure = measuring(model, (X,), Care(0, 5))
-    found = list(profiling.by_size(measure, [1, 2], lambda each: each.times[-1] > 20 * MS))
-    assert [each.times[-1] for each in found] == [MS, 2 * MS]
+    times = list(profiling.by_size(measure, [1, 2], lambda each: each.times[-1] > 20 * MS))
+    assert [size_times.times[-1] for size_times in times] == [MS, 2 * MS]
 
 
 def test_the_times_of_applications_are_found_again(stepping: Any) -> None:
@@ -174,14 +177,14 @@ def test_the_times_of_applications_are_found_again(stepping: Any) -> None:
 
     model = stepping(takes)
     generators = {"short": items(4, 5), "long": items(10, 20)}
-    heard: list[int] = []
-    fit = profiling.by_application(model, generators, [2, 4, 8], Care(0, 40), heard.append)
+    progress: list[int] = []
+    fit = profiling.by_application(model, generators, [2, 4, 8], Care(0, 40), progress.append)
     assert set(fit.alone["short"]) == {4 * MS}
     assert {low // MS for low in fit.alone["long"]} <= set(range(10, 20))
     assert fit.c0 == pytest.approx(MS, rel=1e-3)
     assert fit.c1 == pytest.approx(0.5)
     assert fit.error == pytest.approx(0, abs=1e-6)
-    assert heard == list(range(1, 81))
+    assert progress == list(range(1, 81))
 
 
 @pytest.fixture
@@ -230,8 +233,8 @@ def test_a_model_without_a_profile_is_measured_and_written_into_its_scenario(cal
     assert text.startswith(SCENARIO.split("    backend")[0] + "    profile: {table: {1: ")
     assert "# doubles" in text
     assert list(home.glob(".*")) == []
-    found = scenario.load("scenario.yaml", serving=True)
-    assert scenario.build.setup(found).models[1].max_batch == 4
+    served = scenario.load("scenario.yaml", serving=True)
+    assert scenario.build.setup(served).models[1].max_batch == 4
 
 
 def test_the_only_real_model_needs_no_name(call: Any, home: Path) -> None:
@@ -246,8 +249,8 @@ def test_a_profile_in_a_file_of_its_own(call: Any, home: Path) -> None:
     assert code == 0
     assert (home / "real.yaml").read_text().startswith("# python model real: p95 of 5 runs\ntable:")
     assert (home / "scenario.yaml").read_text() == SCENARIO
-    found = scenario.load("scenario.yaml", ["models.real.profile=real.yaml"], serving=True)
-    assert found.models["real"].profile.points.keys() == {1, 2, 3, 4}  # type: ignore[attr-defined]
+    served = scenario.load("scenario.yaml", ["models.real.profile=real.yaml"], serving=True)
+    assert served.models["real"].profile.points.keys() == {1, 2, 3, 4}  # type: ignore[attr-defined]
 
 
 def test_applications_are_measured_apart(call: Any, home: Path) -> None:
@@ -304,11 +307,11 @@ def test_a_model_is_measured_with_the_inputs_that_are_given(stepping: Any) -> No
 
 def test_tokens_that_were_made_up_are_told(call: Any, home: Path) -> None:
     np.savez("mine.npz", X=np.arange(6).reshape(3, 2))
-    asked = ["code.py:double", "--input", "X:INT64:2", "--max-batch", "2"]
-    _, made_up, _ = call(*asked)
-    _, given, _ = call(*asked, "--data", "mine.npz")
+    arguments = ["code.py:double", "--input", "X:INT64:2", "--max-batch", "2"]
+    _, made_up, _ = call(*arguments)
+    _, with_data, _ = call(*arguments, "--data", "mine.npz")
     assert "measured with zeros and ones" in " ".join(made_up.split())
-    assert "zeros and ones" not in " ".join(given.split())
+    assert "zeros and ones" not in " ".join(with_data.split())
 
 
 WRONG_DATA: list[tuple[dict[str, Any], str]] = [
@@ -321,12 +324,14 @@ WRONG_DATA: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("arrays", "told"), WRONG_DATA, ids=[told for _, told in WRONG_DATA])
-def test_inputs_that_do_not_fit_are_refused(call: Any, home: Path, arrays: dict[str, Any], told: str) -> None:
+@pytest.mark.parametrize(("arrays", "message"), WRONG_DATA, ids=[message for _, message in WRONG_DATA])
+def test_inputs_that_do_not_fit_are_refused(
+    call: Any, home: Path, arrays: dict[str, Any], message: str
+) -> None:
     np.savez("mine.npz", **arrays)
     code, out, err = call("code.py:double", "--input", "X:FP32:2", "--data", "mine.npz")
     assert (code, out) == (2, "")
-    assert told in err
+    assert message in err
     assert "mine.npz" in err
 
 
@@ -375,11 +380,11 @@ BAD: list[tuple[list[str], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("arguments", "told"), BAD, ids=[" ".join(bad[0]) for bad in BAD])
-def test_nonsense_is_refused_by_name(call: Any, home: Path, arguments: list[str], told: str) -> None:
+@pytest.mark.parametrize(("arguments", "message"), BAD, ids=[" ".join(bad[0]) for bad in BAD])
+def test_nonsense_is_refused_by_name(call: Any, home: Path, arguments: list[str], message: str) -> None:
     code, out, err = call(*arguments)
     assert (code, out) == (2, "")
-    assert told in err
+    assert message in err
     assert err.count("\n") == 1
     assert (home / "scenario.yaml").read_text() == SCENARIO
 

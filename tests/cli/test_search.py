@@ -67,12 +67,12 @@ def fork_server() -> Iterator[None]:
 
 
 def test_a_run_shows_the_best_its_gpus_and_its_candidates(simulate: Any) -> None:
-    told = simulate("--no-folder")
-    assert told.code == 0
-    assert told.lines[0].startswith("best: ")
-    assert "learning_rate=" in told.lines[0]
-    assert sum(line.startswith("GPU ") and "█" in line for line in told.lines) == 4
-    assert sum("complete" in line for line in told.lines) == 1
+    answer = simulate("--no-folder")
+    assert answer.code == 0
+    assert answer.lines[0].startswith("best: ")
+    assert "learning_rate=" in answer.lines[0]
+    assert sum(line.startswith("GPU ") and "█" in line for line in answer.lines) == 4
+    assert sum("complete" in line for line in answer.lines) == 1
     assert not list(Path().glob("runs/*"))
 
 
@@ -100,11 +100,11 @@ def test_a_folder_can_be_run_again(simulate: Any, call: Any) -> None:
 
 
 def test_the_same_search_is_compared_with_fifo(compare: Any) -> None:
-    found = compare("--out", "both", "--json").json
-    assert list(found["policies"]) == ["fifo", "dynamic-fluid"]
-    fifo, fluid = found["policies"].values()
+    answer = compare("--out", "both", "--json").json
+    assert list(answer["policies"]) == ["fifo", "dynamic-fluid"]
+    fifo, fluid = answer["policies"].values()
     assert fifo["best"]["configuration"] == fluid["best"]["configuration"]
-    sooner = found["sooner"]["dynamic-fluid"]["makespan"]
+    sooner = answer["sooner"]["dynamic-fluid"]["makespan"]
     assert sooner == [pytest.approx(fifo["makespan_s"] / fluid["makespan_s"])]
     assert sooner[0] > 1
     assert fluid["utilization"] > fifo["utilization"]
@@ -129,9 +129,9 @@ def test_the_files_own_settings_are_kept(compare: Any, simulate: Any) -> None:
 
 
 def test_several_seeds(compare: Any, simulate: Any) -> None:
-    found = compare("--seeds", "3", "--seed", "5", "--out", "three", "--json").json
-    assert list(found["by_seed"]) == ["5", "6", "7"]
-    assert len(found["sooner"]["dynamic-fluid"]["makespan"]) == 3
+    answer = compare("--seeds", "3", "--seed", "5", "--out", "three", "--json").json
+    assert list(answer["by_seed"]) == ["5", "6", "7"]
+    assert len(answer["sooner"]["dynamic-fluid"]["makespan"]) == 3
     assert Path("three/fifo-seed-6/summary.json").is_file()
     assert "means over 3 seeds" in compare("--seeds", "3", "--no-folder").out
     alone = compare("-p", "dynamic-fluid", "--seeds", "2", "--no-folder")
@@ -139,13 +139,13 @@ def test_several_seeds(compare: Any, simulate: Any) -> None:
 
 
 def test_one_run_as_json_has_candidates_and_a_heat_map(simulate: Any) -> None:
-    found = simulate("--no-folder", "--json").json
-    assert (found["live"], found["search"], found["gpus"]) == (False, "successive-halving", 4)
-    values = [each["value"] for each in found["by_candidate"]]
+    answer = simulate("--no-folder", "--json").json
+    assert (answer["live"], answer["search"], answer["gpus"]) == (False, "successive-halving", 4)
+    values = [candidate["value"] for candidate in answer["by_candidate"]]
     assert values == sorted(values, reverse=True)
-    assert values[0] == found["best"]["value"]
-    held = [part for parts in found["heat_map"].values() for part in parts]
-    assert sum(held) / len(held) == pytest.approx(found["utilization"])
+    assert values[0] == answer["best"]["value"]
+    held = [part for parts in answer["heat_map"].values() for part in parts]
+    assert sum(held) / len(held) == pytest.approx(answer["utilization"])
 
 
 def test_same_seed_same_run(simulate: Any) -> None:
@@ -156,13 +156,13 @@ def test_same_seed_same_run(simulate: Any) -> None:
 @pytest.mark.parametrize("policy", tuning_policies.names())
 def test_every_search_runs_under_every_policy(simulate: Any, search: str, policy: str) -> None:
     changes = ["-o", f"search={{name: {search}, iterations: 9}}", "-p", policy]
-    found = simulate(*changes, "--no-folder", "--json").json
-    assert found["over"] == "the search is done"
-    assert found["best"]["value"] > 1
+    answer = simulate(*changes, "--no-folder", "--json").json
+    assert answer["over"] == "the search is done"
+    assert answer["best"]["value"] > 1
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["-p", "fluid"], "-p fluid: policy.name: expected a tuning policy"),
         (["-p", "static-fluid:packd=2"], "did you mean 'packed'"),
@@ -175,10 +175,10 @@ def test_every_search_runs_under_every_policy(simulate: Any, search: str, policy
         (["-o", "train=no.py:build"], "there is no"),
     ],
 )
-def test_mistakes_are_told_in_a_line(simulate: Any, arguments: list[str], told: str) -> None:
+def test_mistakes_are_told_in_a_line(simulate: Any, arguments: list[str], message: str) -> None:
     answer = simulate(*arguments, "--no-folder")
     assert answer.code == BAD_INPUT
-    assert told in answer.err
+    assert message in answer.err
     assert answer.err.count("\n") == 1
     assert not answer.out
 
@@ -199,8 +199,8 @@ def test_a_folder_that_is_taken_is_not_replaced(simulate: Any) -> None:
 
 @pytest.mark.parametrize("name", ["hyperband", "pbt"])
 def test_the_examples_run_sooner_with_fluid(call: Any, name: str) -> None:
-    found = call("compare", str(EXAMPLES / f"{name}.yaml"), *BOTH, "--no-folder", "--json").json
-    assert found["sooner"]["dynamic-fluid"]["time_to_target"][0] > 1.1
+    answer = call("compare", str(EXAMPLES / f"{name}.yaml"), *BOTH, "--no-folder", "--json").json
+    assert answer["sooner"]["dynamic-fluid"]["time_to_target"][0] > 1.1
 
 
 def test_policies_lists_those_of_tuning_and_searches(call: Any) -> None:
@@ -262,24 +262,24 @@ def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.thorough
 def test_a_live_run_trains_reports_and_goes_on(call: Any, live: Path) -> None:
-    told = call("run", str(live), "--out", "first", "--json")
-    found = told.json
-    assert (found["live"], found["over"], found["gpus"]) == (True, "the search is done", 2)
-    assert found["best"]["configuration"] == {"rate": 0.5}
-    assert found["best"]["value"] == pytest.approx(0.9)  # after 9 iterations, whoever trained them where
-    failed = [each for each in found["by_candidate"] if each["standing"] == "failed"]
-    assert [each["configuration"]["rate"] for each in failed] == [1.0]
+    answer = call("run", str(live), "--out", "first", "--json")
+    answer = answer.json
+    assert (answer["live"], answer["over"], answer["gpus"]) == (True, "the search is done", 2)
+    assert answer["best"]["configuration"] == {"rate": 0.5}
+    assert answer["best"]["value"] == pytest.approx(0.9)  # after 9 iterations, whoever trained them where
+    failed = [candidate for candidate in answer["by_candidate"] if candidate["standing"] == "failed"]
+    assert [candidate["configuration"]["rate"] for candidate in failed] == [1.0]
     assert "too fast" in failed[0]["reason"]
-    assert "live on 2 emulated GPUs" in told.err
-    assert "candidate 4 failed: ValueError: too fast" in told.err
-    kept = Path(found["best"]["checkpoint"])
+    assert "live on 2 emulated GPUs" in answer.err
+    assert "candidate 4 failed: ValueError: too fast" in answer.err
+    kept = Path(answer["best"]["checkpoint"])
     assert kept == Path("first/live/dynamic-fluid-0/checkpoints/2/9.pt")
     assert f"its checkpoint: {kept}" in Path("first/tables.txt").read_text()
     assert "1 of 5 candidates failed; the first, candidate 4: ValueError: too fast" in " ".join(
         Path("first/tables.txt").read_text().split()
     )
-    assert "trials 0 done" in told.err
-    assert "best 0.9, candidate 2: rate=0.5" in told.err
+    assert "trials 0 done" in answer.err
+    assert "best 0.9, candidate 2: rate=0.5" in answer.err
     assert Path("first/live/dynamic-fluid-0/journal.jsonl").is_file()
     assert Path("first/plots/trials.png").is_file()
     assert "--resume" in Path("first/README.txt").read_text()
@@ -290,12 +290,12 @@ def test_a_live_run_trains_reports_and_goes_on(call: Any, live: Path) -> None:
     assert taken.code == BAD_INPUT
     assert "--resume goes on with" in taken.err
     again = call("run", str(live), "--out", "first", "--resume", "--json").json
-    assert again["best"] == {**found["best"], "at_s": again["best"]["at_s"]}
-    assert again["remembered"] == again["trials"] == found["trials"]
-    assert again["standings"] == found["standings"]  # who failed is not tried again
+    assert again["best"] == {**answer["best"], "at_s": again["best"]["at_s"]}
+    assert again["remembered"] == again["trials"] == answer["trials"]
+    assert again["standings"] == answer["standings"]  # who failed is not tried again
     assert Path("first/live/dynamic-fluid-0/trace.1.jsonl").is_file()
     earlier = json.loads(Path("first/earlier-1/summary.json").read_text())
-    assert earlier["makespan_s"] == found["makespan_s"]
+    assert earlier["makespan_s"] == answer["makespan_s"]
     assert Path("train.py.steps").read_text() == steps  # all of it was in the journal
     shown = call("run", str(live), "--out", "first", "--overwrite").out
     assert "failed: ValueError: too fast" in " ".join(shown.split())
@@ -305,41 +305,41 @@ def test_a_live_run_trains_reports_and_goes_on(call: Any, live: Path) -> None:
 def test_a_search_that_is_running_is_left_alone(call: Any, live: Path) -> None:
     state = live.parent / "running" / "live" / "dynamic-fluid-0"
     over = [state.with_name(name) for name in ("astrarium-0", "fifo-0")]  # of a comparison that is under way
-    for each in over:
-        each.mkdir(parents=True)
-        (each / "journal.jsonl").touch()
+    for folder in over:
+        folder.mkdir(parents=True)
+        (folder / "journal.jsonl").touch()
     with folder_lock(state):
         for option in ("--resume", "--overwrite"):
             refused = call("run", str(live), "--out", "running", option)
             assert refused.code == BAD_INPUT
             assert "one in which no other search is running" in refused.err
     assert [file.name for file in state.iterdir()] == ["search.lock"]
-    assert all((each / "journal.jsonl").exists() for each in over)
+    assert all((folder / "journal.jsonl").exists() for folder in over)
 
 
 def test_the_state_of_a_search_is_found_by_the_name_of_its_policy(call: Any, live: Path) -> None:
     live.write_text(LIVE + "policy: {name: static-fluid, packed: 2}\n")
     assert call("run", str(live), "--out", "first", "--json").json["folder"] == "first"
     assert [path.name for path in Path("first/live").iterdir()] == ["static-fluid-0"]  # as 0.1 called it
-    told = call("replay", "first")
-    assert (told.code, told.out.partition(" in all")[0]) == (0, "first: the same decisions")
+    answer = call("replay", "first")
+    assert (answer.code, answer.out.partition(" in all")[0]) == (0, "first: the same decisions")
 
 
 def test_a_live_search_is_compared_and_simulated_from_the_same_file(call: Any, live: Path) -> None:
-    found = call("run", str(live), *BOTH, "--no-folder", "--json").json
-    assert found["live"]
-    assert [each["best"]["value"] for each in found["policies"].values()] == [pytest.approx(0.9)] * 2
+    answer = call("run", str(live), *BOTH, "--no-folder", "--json").json
+    assert answer["live"]
+    assert [entry["best"]["value"] for entry in answer["policies"].values()] == [pytest.approx(0.9)] * 2
     simulated = call("simulate", str(live), "--no-folder", "--json").json
     assert not simulated["live"]
     assert simulated["best"]["configuration"] == {"rate": 0.5}
 
 
 def test_a_search_in_which_all_fail_does_not_end_well(call: Any, live: Path) -> None:
-    told = call(
+    answer = call(
         "run", str(live), "-o", "space={rate: {options: [0.95, 0.96]}}", "-o", "task=null", "--no-folder"
     )
-    assert told.code == 1
-    assert "no candidate has a value" in told.out
+    assert answer.code == 1
+    assert "no candidate has a value" in answer.out
 
 
 @pytest.mark.thorough
@@ -360,13 +360,13 @@ def test_an_interrupted_run_goes_on(live: Path, call: Any) -> None:
     assert process.returncode == 130
     assert "--out cut --resume" in rest
     assert json.loads(Path("cut/summary.json").read_text())["over"] == "it was interrupted"
-    found = call("run", str(live), "--out", "cut", "--resume", "--json").json
-    assert found["over"] == "the search is done"
-    assert found["best"]["iterations"] == 45
+    answer = call("run", str(live), "--out", "cut", "--resume", "--json").json
+    assert answer["over"] == "the search is done"
+    assert answer["best"]["iterations"] == 45
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--resume"], "--resume: expected --out DIR with it"),
         (["--resume", "--out", "nothing"], "the folder of a live run, to go on with"),
@@ -374,10 +374,10 @@ def test_an_interrupted_run_goes_on(live: Path, call: Any) -> None:
         (["-o", "live.packing=lanes"], "live.packing: expected processes: emulated GPUs have no lanes"),
     ],
 )
-def test_mistakes_about_live_runs(call: Any, live: Path, arguments: list[str], told: str) -> None:
+def test_mistakes_about_live_runs(call: Any, live: Path, arguments: list[str], message: str) -> None:
     answer = call("run", str(live), *arguments)
     assert answer.code == BAD_INPUT
-    assert told in answer.err
+    assert message in answer.err
 
 
 @pytest.mark.thorough
@@ -385,11 +385,11 @@ def test_a_training_that_hangs_fails_alone(call: Any, live: Path) -> None:
     hangs = TRAIN.replace('raise ValueError("too fast")', "__import__('time').sleep(1000)")
     (live.parent / "train.py").write_text(hangs)
     live.write_text(LIVE.replace("live: {", "live: {longest: 10s, "))
-    found = call("run", str(live), "--no-folder", "--json").json
-    [failed] = [each for each in found["by_candidate"] if each["standing"] == "failed"]
+    answer = call("run", str(live), "--no-folder", "--json").json
+    [failed] = [candidate for candidate in answer["by_candidate"] if candidate["standing"] == "failed"]
     assert failed["configuration"] == {"rate": 1.0}
     assert failed["reason"] == "no iteration ended within 10 s, the longest it may take"
-    assert found["best"]["configuration"] == {"rate": 0.5}
+    assert answer["best"]["configuration"] == {"rate": 0.5}
 
 
 def test_real_gpus_are_all_that_there_are_unless_told(live: Path) -> None:
@@ -402,9 +402,12 @@ def test_real_gpus_are_all_that_there_are_unless_told(live: Path) -> None:
 
 def test_the_settings_of_a_live_run_reach_its_backend(live: Path) -> None:
     scenario = load(live, ["emulated=null", "live.packing=lanes", "live.patience=5s"])
-    found = settings(scenario)
-    assert found == {"checkpoint_seconds": 10.0, "patience": 5.0, "packing": "lanes", "threads": 1}
-    for kind, names in ((LocalTrialBackend, found), (RayTrialBackend, found.keys() | {"address", "gate"})):
+    reached = settings(scenario)
+    assert reached == {"checkpoint_seconds": 10.0, "patience": 5.0, "packing": "lanes", "threads": 1}
+    for kind, names in (
+        (LocalTrialBackend, reached),
+        (RayTrialBackend, reached.keys() | {"address", "gate"}),
+    ):
         assert set(names) <= inspect.signature(kind).parameters.keys()
 
 
@@ -413,11 +416,11 @@ def test_the_live_example_trains_and_can_be_simulated(call: Any) -> None:
     simulated = call("compare", file, *BOTH, "--no-folder", "--json").json
     assert simulated["sooner"]["dynamic-fluid"]["makespan"][0] > 1.3
     small = ["-o", "search.candidates=4", "-o", "search.iterations=4", "-o", "gpus=2"]
-    found = call("run", file, *small, "--no-folder", "--json").json
-    assert (found["live"], found["over"], found["standings"].get("failed")) == (
+    answer = call("run", file, *small, "--no-folder", "--json").json
+    assert (answer["live"], answer["over"], answer["standings"].get("failed")) == (
         True,
         "the search is done",
         None,
     )
-    assert 0 < found["best"]["value"] <= 1
-    assert found["best"]["configuration"].keys() == {"rate", "momentum", "channels"}
+    assert 0 < answer["best"]["value"] <= 1
+    assert answer["best"]["configuration"].keys() == {"rate", "momentum", "channels"}

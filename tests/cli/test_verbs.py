@@ -69,15 +69,15 @@ def own_policy(level: str) -> str:
 
 @every_level
 def test_simulate_says_the_level_and_leaves_the_same_folder(call: Any, level: str) -> None:
-    told = call("simulate", f"{level}.yaml", "--json", "--out", "run")
-    assert told.err.splitlines()[0] == said_of(level)
-    assert (told.json["level"], told.json["folder"]) == (level, "run")
+    answer = call("simulate", f"{level}.yaml", "--json", "--out", "run")
+    assert answer.err.splitlines()[0] == said_of(level)
+    assert (answer.json["level"], answer.json["folder"]) == (level, "run")
     assert {path.name for path in Path("run").iterdir()} >= COMMON
     assert json.loads(Path("run/summary.json").read_text())["level"] == level
     assert json.loads(Path("run/timeline.json").read_text())["traceEvents"]
     assert f"astrarium simulate {level}.yaml" in Path("run/README.txt").read_text()
     again = call("simulate", "run/scenario.yaml", "--json", "--no-folder").json
-    assert without_times(again) == without_times(told.json)
+    assert without_times(again) == without_times(answer.json)
 
 
 def without_times(shown: dict[str, Any]) -> dict[str, Any]:
@@ -95,12 +95,12 @@ def test_one_policy_instead_of_the_files(call: Any, level: str) -> None:
 
 @every_level
 def test_compare_says_the_level_and_names_policies(call: Any, level: str) -> None:
-    told = call("compare", f"{level}.yaml", "-p", own_policy(level), "-p", OTHERS[level], "--json",
+    answer = call("compare", f"{level}.yaml", "-p", own_policy(level), "-p", OTHERS[level], "--json",
                 "--out", "both")  # fmt: skip
-    assert told.err.splitlines()[0] == said_of(level)
-    assert sum(line == said_of(level) for line in told.err.splitlines()) == 1
-    assert told.json["level"] == level
-    assert list(told.json["policies"]) == [own_policy(level), OTHERS[level]]
+    assert answer.err.splitlines()[0] == said_of(level)
+    assert sum(line == said_of(level) for line in answer.err.splitlines()) == 1
+    assert answer.json["level"] == level
+    assert list(answer.json["policies"]) == [own_policy(level), OTHERS[level]]
     assert {path.name for path in Path("both", OTHERS[level]).iterdir()} >= {"scenario.yaml", "summary.json"}
     alone = call("compare", f"{level}.yaml", "-p", OTHERS[level], "--json", "--no-folder").json
     assert list(alone["policies"]) == [OTHERS[level]]
@@ -126,10 +126,10 @@ EXPLAINED = {
 @every_level
 def test_explain_tells_what_became_of_one(call: Any, level: str) -> None:
     item, first, part = EXPLAINED[level]
-    told = call("explain", f"{level}.yaml", item)
-    assert told.err.splitlines() == [said_of(level)]
-    assert told.out.splitlines()[0] == first
-    assert part in told.out
+    answer = call("explain", f"{level}.yaml", item)
+    assert answer.err.splitlines() == [said_of(level)]
+    assert answer.out.splitlines()[0] == first
+    assert part in answer.out
     shown = call("explain", f"{level}.yaml", item, "-p", OTHERS[level], "--json").json
     assert shown["level"] == level
     assert any(part in line for line in shown["told"])
@@ -181,7 +181,7 @@ def traced(call: Any, *options: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("level", "told"),
+    ("level", "message"),
     [
         ("serving", "requests to models are answered by `astrarium serve`"),
         ("device", "jobs on one GPU run in your own program (docs/device/lanes.md)"),
@@ -192,9 +192,9 @@ def traced(call: Any, *options: str) -> Any:
         ("cluster", "apps[0].command: expected a command"),
     ],
 )
-def test_run_says_what_a_file_lacks_or_where_it_belongs(call: Any, level: str, told: str) -> None:
-    assert told in call("run", f"{level}.yaml").error
-    assert sorted(path.name for path in Path().iterdir()) == sorted(f"{each}.yaml" for each in LEVELS)
+def test_run_says_what_a_file_lacks_or_where_it_belongs(call: Any, level: str, message: str) -> None:
+    assert message in call("run", f"{level}.yaml").error
+    assert sorted(path.name for path in Path().iterdir()) == sorted(f"{level}.yaml" for level in LEVELS)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ WIDE = "9" * 131_073  # one more than a cell of CSV may have
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         (f"a:\n  b: {'9' * 5000}", r"file: line 2: expected a whole number of at most 300 digits \(got '999"),
         (f"a: 0x{'f' * 5000}", r"line 1: expected a whole number of at most 300 digits \(got '0xfff"),
@@ -37,8 +37,8 @@ WIDE = "9" * 131_073  # one more than a cell of CSV may have
     ],
     ids=lambda text: text[:20].strip(),
 )
-def test_yaml_that_no_reader_could_hold_is_refused(text: str, told: str) -> None:
-    with pytest.raises(InputError, match=told):
+def test_yaml_that_no_reader_could_hold_is_refused(text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
         parse_yaml(text, "file")
 
 
@@ -72,7 +72,7 @@ def test_a_cell_that_is_too_long_is_named_by_its_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("[" * 100_000, "not nested so deeply"),
         (f'{{"arrivals_ms": {{"m": [{"9" * 5000}]}}}}', "arrivals_ms: expected"),
@@ -80,10 +80,10 @@ def test_a_cell_that_is_too_long_is_named_by_its_line(tmp_path: Path) -> None:
     ],
     ids=["deep", "long", "infinite"],
 )
-def test_json_that_no_reader_could_hold_is_refused(tmp_path: Path, text: str, told: str) -> None:
+def test_json_that_no_reader_could_hold_is_refused(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "trace.json"
     path.write_text(text)
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=message):
         traces.read_trace(str(path))
 
 

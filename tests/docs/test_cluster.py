@@ -19,19 +19,12 @@ from astrarium.cli.main import main
 from astrarium.cluster.policies import cluster_policies
 from astrarium.cluster.scenario import schema
 from astrarium.cluster.workloads.themis.clusters import MACHINES
+from tests.support.pages import BLOCK, FILE_NAME, words
 from tests.support.paths import ROOT
 
 PAGE = ROOT / "docs" / "cluster" / "index.md"
 TEXT = PAGE.read_text()
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-FILE_NAME = re.compile(r"# (\w+\.yaml)\n")
 NUMBER = re.compile(r"-?\d[\d,.]*(h|min|s|%)?(?![\w/-])")
-
-
-def words(text: str) -> list[str]:
-    """Lines with something in them, spaces as one, numbers as such."""
-    lines = (re.sub(r"\s+", " ", line).strip() for line in text.splitlines() if re.search(r"\w", line))
-    return [NUMBER.sub("#", line) for line in lines]
 
 
 @pytest.fixture
@@ -44,25 +37,27 @@ def answer(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, 
         assert program == "astrarium"
         with pytest.raises(SystemExit) as ending:
             main(arguments)
-        told = capsys.readouterr()
-        assert not ending.value.code, told.err
-        return told.out
+        output = capsys.readouterr()
+        assert not ending.value.code, output.err
+        return output.out
 
     return said
 
 
 def test_the_page_can_be_followed(answer: Any, tmp_path: Path) -> None:
-    told = ""
+    printed = ""
     for language, body in BLOCK.findall(TEXT):
         name = FILE_NAME.match(body)
         if name is not None:
             (tmp_path / name[1]).write_text(body)
         elif language == "sh":
-            told = answer(body)
+            printed = answer(body)
         else:
             assert language == "text"
-            missing = [line for line in words(body) if line not in words(told) and line != "..."]
-            assert not missing, told
+            missing = [
+                line for line in words(body, NUMBER) if line not in words(printed, NUMBER) and line != "..."
+            ]
+            assert not missing, printed
     listed = re.findall(r"^\| `([\w./]+)` \|", TEXT.split("## Several policies")[0], re.MULTILINE)
     assert len(listed) == 8
     assert all((tmp_path / "first" / name).is_file() for name in listed)

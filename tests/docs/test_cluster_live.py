@@ -15,6 +15,7 @@ import pytest
 from astrarium.cluster.scenario.live import LiveSection
 from astrarium.cluster.scenario.tasks import TaskEntry
 from tests.support.cluster.jobs import end_keepers
+from tests.support.pages import BLOCK
 from tests.support.paths import ROOT
 
 pytest_plugins = ("tests.support.cli_fixtures",)
@@ -22,7 +23,6 @@ pytest_plugins = ("tests.support.cli_fixtures",)
 NAMES = {"operators": "live", "owners": "apps", "seeing": "seeing", "hosts": "hosts", "access": "access"}
 LIVE, APPS, *OTHERS = (ROOT / "docs" / "cluster" / f"{name}.md" for name in NAMES.values())
 PAGES = pytest.mark.parametrize("page", [LIVE, APPS, *OTHERS], ids=list(NAMES))
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE_NAME = re.compile(r"# (\w+\.\w+)\n")
 NUMBER = re.compile(r"\d[\d.]*%?")
 
@@ -49,14 +49,14 @@ def followed(page: Path, place: Path) -> str:
 @PAGES
 def test_the_page_can_be_followed(page: Path, tmp_path: Path) -> None:
     try:
-        told = words(followed(page, tmp_path))
+        output = words(followed(page, tmp_path))
     finally:
         end_keepers(tmp_path)
     for language, body in BLOCK.findall(page.read_text()):
         if language == "text" and not body.startswith("astrarium"):
-            assert not [line for line in words(body) if line not in told]
+            assert not [line for line in words(body) if line not in output]
     if page == APPS:
-        accepted = [line.removesuffix(": accepted") for line in told if line.endswith(": accepted")]
+        accepted = [line.removesuffix(": accepted") for line in output if line.endswith(": accepted")]
         assert accepted[:5] == ["mine", "other", "sweep", "mine", "other"]
         assert accepted[5:].count("#:#") == 2  # a GPU, drained and used again
 

@@ -21,17 +21,17 @@ COMMANDS = [
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("command", [each for each in COMMANDS if each.startswith("astrarium ")])
+@pytest.mark.parametrize("command", [command for command in COMMANDS if command.startswith("astrarium ")])
 def test_every_reproduction_runs_in_its_quick_form(command: str) -> None:
     _, *arguments = shlex.split(command)
     small = [sys.executable, "-m", "astrarium", *arguments, "--quick", "--no-folder", "--json"]
     done = subprocess.run(small, cwd=ROOT, capture_output=True, text=True, check=True)
-    names = [each for each in arguments if each.startswith("themis/")]
-    assert [each["name"] for each in json.loads(done.stdout)["reproductions"]] == names
+    names = [argument for argument in arguments if argument.startswith("themis/")]
+    assert [reproduction["name"] for reproduction in json.loads(done.stdout)["reproductions"]] == names
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("command", [each for each in COMMANDS if not each.startswith("astrarium ")])
+@pytest.mark.parametrize("command", [command for command in COMMANDS if not command.startswith("astrarium ")])
 def test_every_command_runs_on_a_few_apps(command: str) -> None:
     program, *arguments = shlex.split(command)
     assert program == "python"

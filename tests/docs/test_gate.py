@@ -26,7 +26,7 @@ BLOCKS = BLOCK.findall(TEXT)
 
 
 def lines(kind: str) -> list[str]:
-    return [line for found, body in BLOCKS if found == kind for line in body.splitlines()]
+    return [line for language, body in BLOCKS if language == kind for line in body.splitlines()]
 
 
 def table_under(header: str) -> list[str]:
@@ -97,13 +97,13 @@ def test_messages_of_the_page_are_ours() -> None:
     root = PAGE.parent.parent.parent
     places = [root / "src" / "astrarium" / "gate", root / "native" / "gate"]
     sources = [path for place in places for path in place.rglob("*") if path.suffix in (".py", ".c")]
-    said = "".join(path.read_text() for path in sources)
+    sources_text = "".join(path.read_text() for path in sources)
     for message in (
         "no board of this version", "the GPU cannot write to shared memory", "this installation has no gate",
         "no CUDA driver",
     ):  # fmt: skip
         assert f"| `{message}` |" in TEXT
-        assert message in said
+        assert message in sources_text
 
 
 def test_links_lead_somewhere() -> None:

@@ -15,12 +15,11 @@ import pytest
 from astrarium.cli.main import BAD_INPUT
 from astrarium.device.policies import iteration_policies
 from astrarium.device.scenario.schema import Gpu, JobEntry, Mix
+from tests.support.pages import BLOCK, FILE_NAME, plain, shown
 from tests.support.paths import ROOT
 
 PAGE = ROOT / "docs" / "device" / "jobs.md"
 TEXT = PAGE.read_text()
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-FILE_NAME = re.compile(r"# (\w+\.yaml)\n")
 
 
 def said(command: str, folder: Path) -> str:
@@ -30,18 +29,6 @@ def said(command: str, folder: Path) -> str:
     explained = done.returncode == BAD_INPUT and done.stderr.startswith("error: ")
     assert done.returncode == 0 or explained, f"{command}\n{done.stdout}{done.stderr}"
     return done.stdout + done.stderr
-
-
-def plain(text: str) -> list[str]:
-    """Lines with something in them, spaces as one."""
-    return [re.sub(r"\s+", " ", line).strip() for line in text.splitlines() if re.search(r"\w", line)]
-
-
-def shown(line: str, answer: list[str]) -> bool:
-    """A line that ends with dots goes on."""
-    if line.endswith("..."):
-        return any(each.startswith(line.removesuffix("...")) for each in answer)
-    return line in answer
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from contextlib import redirect_stdout
 
 import pytest
 
+from tests.support.pages import BLOCK
 from tests.support.paths import ROOT
 
 torch = pytest.importorskip("torch")
@@ -20,21 +21,20 @@ from astrarium.device.policies.turns import GRACE  # noqa: E402
 from astrarium.testing.plain_backend import PlainLaneBackend  # noqa: E402
 
 PAGE = (ROOT / "docs" / "device" / "lanes.md").read_text()
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def test_the_code_of_the_page_says_what_the_page_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_backend, "TorchLaneBackend", lambda: PlainLaneBackend(2 << 30))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     names: dict[str, object] = {"__name__": "guide"}
-    said = ""
+    printed = ""
     for language, body in BLOCK.findall(PAGE):
         if language == "python":
-            with redirect_stdout(io.StringIO()) as told:
+            with redirect_stdout(io.StringIO()) as output:
                 exec(compile(body, "lanes.md", "exec"), names)
-            said = told.getvalue()
+            printed = output.getvalue()
         elif language == "text":
-            assert said == body
+            assert printed == body
 
 
 def test_the_command_of_the_page_exists() -> None:

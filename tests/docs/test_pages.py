@@ -17,16 +17,16 @@ from astrarium.serving import contract
 from astrarium.serving.ledger import Fate, Outcome
 from astrarium.serving.policies import serving_policies
 from astrarium.testing.serving import ServingPolicyConformance
+from tests.support.pages import BLOCK
 from tests.support.paths import ROOT
 
 DOCS = ROOT / "docs"
 PAGES = ["architecture.md", "adding-a-policy.md", "astrarium.md", "contract.md"]
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND_LINE = "from astrarium.cli.main import main; main()"
 
 
 def blocks(page: str, language: str) -> list[str]:
-    return [body for found, body in BLOCK.findall((DOCS / page).read_text()) if found == language]
+    return [body for kind, body in BLOCK.findall((DOCS / page).read_text()) if kind == language]
 
 
 def call(folder: Path, *command: str) -> subprocess.CompletedProcess[str]:

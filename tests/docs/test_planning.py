@@ -14,14 +14,13 @@ import pytest
 from astrarium.cli.main import main
 from astrarium.placement.plan_file import PlanEntry, ReplicaEntry
 from astrarium.placement.policies import placement_policies
+from tests.support.pages import BLOCK, FILE_NAME, plain, shown
 from tests.support.paths import ROOT
 
 pytestmark = [pytest.mark.long, pytest.mark.thorough]
 
 PAGE = ROOT / "docs" / "planning.md"
 TEXT = PAGE.read_text()
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-FILE_NAME = re.compile(r"# (\w+\.yaml)\n")
 
 
 def said(command: str, capsys: pytest.CaptureFixture[str]) -> str:
@@ -30,23 +29,11 @@ def said(command: str, capsys: pytest.CaptureFixture[str]) -> str:
         verb, _, file = line.partition(" > ")
         with pytest.raises(SystemExit) as ending:
             main(shlex.split(verb)[1:])
-        found = capsys.readouterr()
-        assert not ending.value.code, f"{command}\n{found.out}{found.err}"
+        output = capsys.readouterr()
+        assert not ending.value.code, f"{command}\n{output.out}{output.err}"
         if file:
-            Path(file).write_text(found.out)
-    return found.out + found.err
-
-
-def plain(text: str) -> list[str]:
-    """Lines with something in them, spaces as one."""
-    return [re.sub(r"\s+", " ", line).strip() for line in text.splitlines() if re.search(r"\w", line)]
-
-
-def shown(line: str, answer: list[str]) -> bool:
-    """A line that ends with dots goes on."""
-    if line.endswith("..."):
-        return any(each.startswith(line.removesuffix("...")) for each in answer)
-    return line in answer
+            Path(file).write_text(output.out)
+    return output.out + output.err
 
 
 def test_the_page_can_be_followed(
@@ -69,8 +56,8 @@ def test_the_page_can_be_followed(
     assert len(pictures) == 3
     assert all(Path(name).is_file() for name in pictures)  # drawn by the commands of the page
     listed = set(re.findall(r"`(\w+)`", TEXT.split("`--json` prints one object:")[1].split("\n\n")[0]))
-    told = json.loads(Path("answer.json").read_text())
-    assert listed <= told.keys() | told["attainment"]["overall"].keys()
+    content = json.loads(Path("answer.json").read_text())
+    assert listed <= content.keys() | content["attainment"]["overall"].keys()
 
 
 def test_the_first_file_is_the_example() -> None:

@@ -27,6 +27,7 @@ from astrarium.server.service import LiveService
 from astrarium.serving.live.workers import LocalWorkers
 from astrarium.serving.scenario import load
 from astrarium.serving.scenario.server_options import ServerOptions
+from tests.support.pages import BLOCK
 from tests.support.paths import ROOT
 from tests.support.server.live_server import PATIENCE, Server, serving
 
@@ -35,7 +36,6 @@ pytestmark = pytest.mark.long
 GUIDES = ROOT / "docs" / "serving"
 EXAMPLE = ROOT / "examples" / "serve.yaml"
 PAGES = sorted(path.name for path in GUIDES.glob("*.md"))
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE_NAME = re.compile(r"# (\w+\.(?:py|yaml))\n")
 SHOWN = ("http", "json", "text")
 # The example's objectives are those of a GPU's machine; a busy one may miss them now and then.
@@ -199,6 +199,8 @@ def test_the_first_guide_serves_the_example_that_make_serves() -> None:
 
 
 def test_the_readme_asks_what_the_first_guide_asks() -> None:
-    asked = [body for _, body in BLOCK.findall((ROOT / "README.md").read_text()) if body.startswith("curl ")]
-    assert len(asked) == 1
-    assert asked[0] in (GUIDES / "first-model.md").read_text()
+    commands_of_readme = [
+        body for _, body in BLOCK.findall((ROOT / "README.md").read_text()) if body.startswith("curl ")
+    ]
+    assert len(commands_of_readme) == 1
+    assert commands_of_readme[0] in (GUIDES / "first-model.md").read_text()

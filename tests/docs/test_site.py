@@ -94,7 +94,7 @@ def names(part: Any) -> list[str]:
     """List the pages that a part of the navigation names."""
     if isinstance(part, str):
         return [part]
-    return [name for each in (part.values() if isinstance(part, dict) else part) for name in names(each)]
+    return [name for inner in (part.values() if isinstance(part, dict) else part) for name in names(inner)]
 
 
 def test_every_page_is_in_the_navigation_once() -> None:
@@ -108,9 +108,9 @@ def test_the_site_builds_and_needs_nothing_from_elsewhere(tmp_path: Path) -> Non
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    made = {path.relative_to(tmp_path).as_posix(): path.read_text() for path in tmp_path.rglob("*.html")}
-    assert len(made) == len(READ) + 1  # the page for addresses that lead nowhere
-    for name, text in made.items():
+    pages = {path.relative_to(tmp_path).as_posix(): path.read_text() for path in tmp_path.rglob("*.html")}
+    assert len(pages) == len(READ) + 1  # the page for addresses that lead nowhere
+    for name, text in pages.items():
         assert not re.findall(r"<(?:script|img|iframe)[^>]* src=\"?\w*:?//", text), name
         assert not re.findall(r"<link rel=\"?(?:stylesheet|preconnect)[^>]* href=\"?\w*:?//", text), name
         assert "```" not in text, f"{name}: a block that was not understood"

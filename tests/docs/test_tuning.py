@@ -15,6 +15,7 @@ from astrarium.tuning.policies import tuning_policies
 from astrarium.tuning.scenario import schema
 from astrarium.tuning.scenario.read import SECTIONS
 from astrarium.tuning.scenario.tasks import TASKS
+from tests.support.pages import BLOCK, words
 from tests.support.paths import ROOT
 
 pytestmark = [pytest.mark.long, pytest.mark.thorough]
@@ -22,20 +23,13 @@ pytest_plugins = ("tests.support.cli_fixtures",)
 
 PAGE = ROOT / "docs" / "tuning" / "index.md"
 TEXT = PAGE.read_text()
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE_NAME = re.compile(r"# (\w+\.\w+)\n")
 NUMBER = re.compile(r"-?\d[\d,.]*(%)?(?![\w/-])")
 
 
-def words(text: str) -> list[str]:
-    """Lines with something in them, spaces as one, numbers as such."""
-    lines = (re.sub(r"\s+", " ", line).strip() for line in text.splitlines() if re.search(r"\w", line))
-    return [NUMBER.sub("#", line) for line in lines]
-
-
 def test_the_page_can_be_followed(call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    told = ""
+    printed = ""
     for language, body in BLOCK.findall(TEXT):
         name = FILE_NAME.match(body)
         if name is not None:
@@ -43,10 +37,10 @@ def test_the_page_can_be_followed(call: Any, tmp_path: Path, monkeypatch: pytest
         elif language == "sh":
             answer = call(*shlex.split(body)[1:])
             assert answer.code == 0, answer.err
-            told = answer.out
+            printed = answer.out
         else:
             assert language == "text"
-            assert not [line for line in words(body) if line not in words(told)], told
+            assert not [line for line in words(body, NUMBER) if line not in words(printed, NUMBER)], printed
     listed = dict.fromkeys(re.findall(r"^\| `([\w./]+)` \|", TEXT.split("## Live")[0], re.MULTILINE))
     assert len(listed) == 12
     for folder, prefix in ((tmp_path / "first", "fifo"), (tmp_path / "live", "")):

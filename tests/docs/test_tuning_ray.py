@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.pages import BLOCK
 from tests.support.paths import ROOT
 from tests.support.tuning.ray_cluster import QUIET
 
@@ -17,7 +18,6 @@ pytestmark = [pytest.mark.long, pytest.mark.thorough]
 
 PAGE = ROOT / "docs" / "tuning" / "ray_tune.md"
 EXAMPLE = ROOT / "examples" / "tuning" / "ray_trainable.py"
-BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE_NAME = re.compile(r"# (\w+\.py)\n")
 LONGEST = 240
 
@@ -37,16 +37,16 @@ def commands(body: str) -> list[str]:
 
 
 def test_the_page_can_be_followed(tmp_path: Path) -> None:
-    told = ""
+    printed = ""
     checked = 0
     for language, body in BLOCK.findall(PAGE.read_text()):
         name = FILE_NAME.match(body)
         if name is not None:
             (tmp_path / name[1]).write_text(body)
         elif language == "sh":
-            told = "".join(called(tmp_path, sys.executable, *line.split()) for line in commands(body))
+            printed = "".join(called(tmp_path, sys.executable, *line.split()) for line in commands(body))
         elif language == "text":
-            assert not [line for line in body.splitlines() if line not in told.splitlines()], told
+            assert not [line for line in body.splitlines() if line not in printed.splitlines()], printed
             checked += 1
     assert checked == 3
 

@@ -47,8 +47,8 @@ def test_the_whole_algorithm_with_a_wide_beam_finds_the_best_selection() -> None
         for a, b in product(subsets, subsets)
     )
     assignment = GroupAssignment(context, [Group((0,), ALONE), Group((1,), ALONE)], np.ones(3, bool))
-    found = whole(assignment, context.workload, Search(), beam=50)
-    assert found.served == best
+    best_found = whole(assignment, context.workload, Search(), beam=50)
+    assert best_found.served == best
     narrow = GroupAssignment(context, [Group((0,), ALONE), Group((1,), ALONE)], np.ones(3, bool))
     assert whole(narrow, context.workload, Search(), beam=1).served <= best
 

@@ -34,8 +34,8 @@ def whole(index: int, *gpus: int, batch: int = 8) -> tuple[Replica, ...]:
 
 def test_gpus_with_the_same_models_form_a_cell() -> None:
     plan = Plan("", (*whole(1, 0, 2), *whole(0, 2, 1, 0), *whole(2, 3)))
-    found = cells(plan, problem(5))
-    assert found == Cells((Cell((0, 2), ((0, 8), (1, 8))), Cell((1,), ((0, 8),)), Cell((3,), ((2, 8),))))
+    parts = cells(plan, problem(5))
+    assert parts == Cells((Cell((0, 2), ((0, 8), (1, 8))), Cell((1,), ((0, 8),)), Cell((3,), ((2, 8),))))
 
 
 def test_other_limits_make_another_cell() -> None:
@@ -46,8 +46,8 @@ def test_other_limits_make_another_cell() -> None:
 def test_a_part_of_a_gpu_or_several_gpus_are_for_worker_queues() -> None:
     beside = (Replica(0, (0,), share=0.5), Replica(1, (0,), share=0.5))
     over_two = (Replica(2, (1, 2), HALVES), *whole(0, 2))  # whoever shares a GPU with those goes along
-    found = cells(Plan("", (*beside, *whole(1, 3), *over_two)), problem(4))
-    assert found == Cells((Cell((3,), ((1, 8),)),), (*beside, *over_two))
+    parts = cells(Plan("", (*beside, *whole(1, 3), *over_two)), problem(4))
+    assert parts == Cells((Cell((3,), ((1, 8),)),), (*beside, *over_two))
 
 
 def test_what_a_request_costs() -> None:

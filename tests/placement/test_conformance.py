@@ -118,12 +118,12 @@ class FirstFit:
     """Everything on the first GPU, whether there is room or not."""
 
     def place(self, problem: Problem, search: Search) -> Plan:
-        return Plan("first", tuple(Replica(each.index, (problem.gpus[0].id,)) for each in problem.models))
+        return Plan("first", tuple(Replica(spec.index, (problem.gpus[0].id,)) for spec in problem.models))
 
 
 class Idle:
     def place(self, problem: Problem, search: Search) -> Plan:
-        return Plan("idle", (), {each.index: "work" for each in problem.models})
+        return Plan("idle", (), {spec.index: "work" for spec in problem.models})
 
 
 class Fickle:
@@ -133,7 +133,7 @@ class Fickle:
 
     def place(self, problem: Problem, search: Search) -> Plan:
         Fickle.asked += 1
-        return Plan("fickle", (), {each.index: f"{Fickle.asked} things" for each in problem.models})
+        return Plan("fickle", (), {spec.index: f"{Fickle.asked} things" for spec in problem.models})
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,8 @@ def test_words_for_every_shape_and_for_what_answers_nothing() -> None:
         Group((3,), ALONE, (2,)),
     )
     whys = [
-        each.why for each in plan_of("x", SearchContext.of(problem, GroupRuntime()), groups, None).replicas
+        replica.why
+        for replica in plan_of("x", SearchContext.of(problem, GroupRuntime()), groups, None).replicas
     ]
     assert whys[0].startswith("group 0 of 1 GPU, for it alone: answers ")
     assert ", its 2 replicas all; " in whys[0]

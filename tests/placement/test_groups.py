@@ -39,30 +39,30 @@ def served(
     tables = Tables.of(models, runtime)
     times, of = zip(*requests, strict=True)
     workload = SimulatedRequests.of(tables, PlacementRequests(times, of))
-    found = [simulate_groups(GroupLayout.of(tables, groups), workload, engine=engine) for engine in ENGINES]
-    assert found[0].finish.tolist() == found[1].finish.tolist()
-    assert found[0].group.tolist() == found[1].group.tolist()
-    return found[0]
+    results = [simulate_groups(GroupLayout.of(tables, groups), workload, engine=engine) for engine in ENGINES]
+    assert results[0].finish.tolist() == results[1].finish.tolist()
+    assert results[0].group.tolist() == results[1].group.tolist()
+    return results[0]
 
 
 def test_stages_of_a_pipeline_work_at_the_same_time() -> None:
     one = [model(0, 100, two=(4, 6))]
-    found = served(one, [Group((0, 1), TWO, (0,))], [(0, 0), (0, 0), (1, 0)], PLAIN)
-    assert found.finish.tolist() == [10, 16, 22]
-    assert found.work.tolist() == [18]
+    result = served(one, [Group((0, 1), TWO, (0,))], [(0, 0), (0, 0), (1, 0)], PLAIN)
+    assert result.finish.tolist() == [10, 16, 22]
+    assert result.work.tolist() == [18]
 
 
 def test_who_would_be_late_is_rejected_and_leaves_no_trace() -> None:
     one = [model(0, 15, one=(10,))]
-    found = served(one, [Group((0,), ALONE, (0,))], [(0, 0), (1, 0), (6, 0)], PLAIN)
-    assert found.finish.tolist() == [10, REJECTED, 20]
+    result = served(one, [Group((0,), ALONE, (0,))], [(0, 0), (1, 0), (6, 0)], PLAIN)
+    assert result.finish.tolist() == [10, REJECTED, 20]
 
 
 def test_overheads_count_against_the_objective() -> None:
     one = [model(0, 1000, two=(400, 400))]
     runtime = GroupRuntime(stage_overhead=0.05, fixed_overhead=120)
-    found = served(one, [Group((0, 1), TWO, (0,))], [(0, 0), (0, 0)], runtime)
-    assert found.finish.tolist() == [2 * 440 + 120, REJECTED]
+    result = served(one, [Group((0, 1), TWO, (0,))], [(0, 0), (0, 0)], runtime)
+    assert result.finish.tolist() == [2 * 440 + 120, REJECTED]
     assert (
         served(one, [Group((0, 1), TWO, (0,))], [(0, 0)], GroupRuntime(fixed_overhead=220)).finish[0]
         == REJECTED
@@ -97,8 +97,8 @@ def test_another_group_is_tried_before_a_request_is_rejected() -> None:
 
 def test_a_model_without_a_group_is_rejected() -> None:
     models = [model(0, 100, one=(30,)), model(1, 20, one=(5,))]
-    found = served(models, [Group((0,), ALONE, (1,))], [(0, 0), (0, 1)], PLAIN)
-    assert (found.finish.tolist(), found.group.tolist()) == ([REJECTED, 5], [-1, 0])
+    result = served(models, [Group((0,), ALONE, (1,))], [(0, 0), (0, 1)], PLAIN)
+    assert (result.finish.tolist(), result.group.tolist()) == ([REJECTED, 5], [-1, 0])
 
 
 def test_the_earliest_deadline_goes_first() -> None:
@@ -115,9 +115,9 @@ def test_batches_are_as_large_as_deadlines_allow() -> None:
     one = [PlacedModel(0, "m", 40, 1.0, {ALONE: Form(ALONE, times, (1,))})]
     group = [Group((0,), ALONE, (0,))]
     requests = [(0, 0), (1, 0), (2, 0), (3, 0)]
-    found = served(one, group, requests, replaced(QUEUES, max_batch=3))
+    result = served(one, group, requests, replaced(QUEUES, max_batch=3))
     # The first starts alone, for nobody else is there. Three at once from 10 end at 40, in time for all.
-    assert found.finish.tolist() == [10, 40, 40, 40]
+    assert result.finish.tolist() == [10, 40, 40, 40]
     tighter = [PlacedModel(0, "m", 38, 1.0, {ALONE: Form(ALONE, times, (1,))})]
     assert served(tighter, group, requests, replaced(QUEUES, max_batch=3)).finish.tolist() == [10, 24, 24, 34]
 
@@ -205,7 +205,7 @@ def scenes(draw: st.DrawFn) -> tuple[GroupLayout, SimulatedRequests]:
             for shape in shapes
         }
         models.append(PlacedModel(index, f"m{index}", draw(st.integers(5, 80)), 1.0, forms))
-    some = st.sets(st.sampled_from(range(len(models)))).map(lambda found: tuple(sorted(found)))
+    some = st.sets(st.sampled_from(range(len(models)))).map(lambda numbers: tuple(sorted(numbers)))
     groups = [Group((), draw(st.sampled_from(shapes)), draw(some)) for _ in range(draw(st.integers(1, 4)))]
     gaps = draw(st.lists(st.integers(0, 6), max_size=60))
     of = draw(st.lists(st.sampled_from(range(len(models))), min_size=len(gaps), max_size=len(gaps)))
@@ -242,11 +242,11 @@ def test_native_takes_and_leaves_the_same_clocks(
         axis=1,
     )
     clocks = [before.copy(), before.copy()]
-    found = [
+    results = [
         simulate_groups(layout, workload, clock, engine)
         for clock, engine in zip(clocks, ENGINES, strict=True)
     ]
-    assert found[0].finish.tolist() == found[1].finish.tolist()
+    assert results[0].finish.tolist() == results[1].finish.tolist()
     assert clocks[0].tolist() == clocks[1].tolist()
 
 
@@ -255,11 +255,11 @@ def test_answers_keep_their_objectives_and_nobody_is_served_where_the_model_is_n
     scene: tuple[GroupLayout, SimulatedRequests],
 ) -> None:
     layout, workload = scene
-    found = simulate_groups(layout, workload)
-    answered = found.finish != REJECTED
-    took = (found.finish - workload.arrivals)[answered]
+    result = simulate_groups(layout, workload)
+    answered = result.finish != REJECTED
+    took = (result.finish - workload.arrivals)[answered]
     of = workload.models[answered]
-    where = found.group[answered]
+    where = result.group[answered]
     assert (took <= layout.tables.slo[of] + 1e-9).all()
     assert layout.hosts[where, of].all()
     least = layout.tables.times[layout.kind[where], of, 0].sum(1) + layout.tables.runtime.fixed

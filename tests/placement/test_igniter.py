@@ -30,8 +30,8 @@ def test_the_published_case_comes_out() -> None:
     problem = problem_of(NOTES, gpus=3)
     plan = placed(problem)
     check(plan, problem)
-    found = {problem.models[r.model].name: (r.gpus, r.batch, r.share) for r in plan.replicas}
-    assert found == {"vgg19": ((0,), 6, 0.375), "resnet50": ((0,), 8, 0.3), "alexnet": ((0,), 4, 0.1)}
+    replicas = {problem.models[r.model].name: (r.gpus, r.batch, r.share) for r in plan.replicas}
+    assert replicas == {"vgg19": ((0,), 6, 0.375), "resnet50": ((0,), 8, 0.3), "alexnet": ((0,), 4, 0.1)}
     assert plan.missing == {}
     assert plan.attainment == 1
 
@@ -52,8 +52,8 @@ def test_a_model_too_large_for_one_gpu_fills_whole_ones_first() -> None:
     assert [replica.share for replica in plan.replicas[:2]] == [1.0, 1.0]
     assert plan.replicas[2].share < 1
     assert len(plan.replicas) == 3
-    given = sum(e.throughput * (0.9 if r.share == 1 else 1) for r, _, e in predictions(plan, problem))
-    assert given >= 1200
+    throughput = sum(e.throughput * (0.9 if r.share == 1 else 1) for r, _, e in predictions(plan, problem))
+    assert throughput >= 1200
 
 
 def test_memory_bounds_batches_and_company() -> None:
@@ -116,8 +116,8 @@ def test_with_as_many_gpus_as_it_asked_for_nothing_is_missing() -> None:
 def test_an_objective_below_what_one_request_takes_is_named() -> None:
     plan = placed(problem_of([("ssd", 5, 10), ("alexnet", 20, 10)], gpus=1))
     assert [replica.model for replica in plan.replicas] == [1]
-    told = plan.missing[0]
-    assert told.startswith("an objective of 12.31 ms")
+    reason = plan.missing[0]
+    assert reason.startswith("an objective of 12.31 ms")
     assert placed(problem_of([("ssd", 12.32, 10)], gpus=1)).missing == {}
 
 
@@ -192,7 +192,7 @@ def test_only_the_order_of_equals_depends_on_how_models_are_numbered(drawn: list
 def test_more_load_of_one_model_never_needs_fewer_gpus(
     name: str, slo: float, rate: float, more: float
 ) -> None:
-    few, many = (placed(problem_of([(name, slo, each)], gpus=40)) for each in (rate, rate + more))
+    few, many = (placed(problem_of([(name, slo, tried_rate)], gpus=40)) for tried_rate in (rate, rate + more))
     assert len(few.gpus()) <= len(many.gpus())
 
 

@@ -31,9 +31,9 @@ def test_a_curve_is_found_again_from_its_points(k4: float) -> None:
     truth = KernelCurve(0.02, 58.0, 12.0, k4, 1.5)
     batches, shares = grid()
     times = np.array([truth.time(b, r) for b, r in zip(batches, shares, strict=True)])
-    found = fit_curve(batches, shares, times)
+    curve = fit_curve(batches, shares, times)
     expected = (truth.k1, truth.k2, truth.k3, truth.k4, truth.k5)
-    assert (found.k1, found.k2, found.k3, found.k4, found.k5) == pytest.approx(expected, rel=1e-3, abs=1e-4)
+    assert (curve.k1, curve.k2, curve.k3, curve.k4, curve.k5) == pytest.approx(expected, rel=1e-3, abs=1e-4)
 
 
 @pytest.mark.parametrize("name", NAMES)

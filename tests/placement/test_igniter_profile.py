@@ -34,7 +34,7 @@ def test_a_profile_of_ones_own_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"shares": [10, 50]}, "batches: expected three batch sizes and three shares"),
         ({"batches": [1, 8, 16, 32]}, r"models\.alexnet\.latency: expected 4 rows .* of 3 numbers"),
@@ -43,8 +43,8 @@ def test_a_profile_of_ones_own_is_read(tmp_path: Path) -> None:
         ({"wattage": 1}, "wattage: expected one of source, batches"),
     ],
 )
-def test_a_profile_that_cannot_be_used_says_where(tmp_path: Path, changes: Any, told: str) -> None:
-    with pytest.raises(InputError, match=rf"profile\.json: {told}"):
+def test_a_profile_that_cannot_be_used_says_where(tmp_path: Path, changes: Any, message: str) -> None:
+    with pytest.raises(InputError, match=rf"profile\.json: {message}"):
         read_igniter(written(tmp_path, **changes))
 
 

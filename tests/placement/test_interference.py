@@ -158,8 +158,10 @@ def test_company_never_speeds_anybody_up(company: list[Tenant]) -> None:
     problem = problem_of(NOTES, gpus=1)
     slowed = IgniterInterference(problem).slowdowns(problem.gpus[0], company)
     assert all(slowdown >= 1 for slowdown in slowed)
-    assert all(slowdown == 1 for slowdown, each in zip(slowed, company, strict=True) if not each.busy)
-    if sum(each.busy for each in company) == 1:
+    assert all(
+        slowdown == 1 for slowdown, neighbour in zip(slowed, company, strict=True) if not neighbour.busy
+    )
+    if sum(neighbour.busy for neighbour in company) == 1:
         assert set(slowed) == {1.0}
 
 
@@ -177,7 +179,7 @@ def test_a_table_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("{}", r"pairs: expected pairs or sums"),
         ("pairs: [{model: a, beside: b}]", r"pairs\[0\]\.slowdown: expected a value"),
@@ -198,10 +200,10 @@ def test_a_table_is_read(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_table_that_cannot_be_used_says_where(tmp_path: Path, text: str, told: str) -> None:
+def test_a_table_that_cannot_be_used_says_where(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "slow.yaml"
     path.write_text(text)
-    with pytest.raises(InputError, match=rf"slow\.yaml: .*{told}|{told}") as caught:
+    with pytest.raises(InputError, match=rf"slow\.yaml: .*{message}|{message}") as caught:
         interference_named(str(path))
     assert str(caught.value).startswith(str(path))
 
@@ -228,27 +230,29 @@ def test_time_is_told_apart_to_the_nanosecond() -> None:
     second, and leaves half an objective later."""
     problem, plan = alone((6 * MS, 10 * MS), batch=2, slo=40 * MS)
     arrivals = requests(*((at * MS, 0) for at in (0, 3, 4, 5, 6)))
-    found = evaluate(problem, plan, arrivals).of("a")
+    result = evaluate(problem, plan, arrivals).of("a")
     # latencies: 13, 10 | 19, 18 | from 6 until 26, then 6 ms
-    assert found.latency == TimeSpread.of([13 * MS, 10 * MS, 19 * MS, 18 * MS, 26 * MS])
-    assert found.stages["gather"] == TimeSpread.of([3 * MS, 0, 1 * MS, 0, 20 * MS])
-    assert found.stages["queue"] == TimeSpread.of([0, 0, 8 * MS, 8 * MS, 0])
-    assert found.stages["execution"] == TimeSpread.of([10 * MS] * 4 + [6 * MS])
-    assert found.mean_batch == pytest.approx(9 / 5)
-    assert found.attainment == 1
+    assert result.latency == TimeSpread.of([13 * MS, 10 * MS, 19 * MS, 18 * MS, 26 * MS])
+    assert result.stages["gather"] == TimeSpread.of([3 * MS, 0, 1 * MS, 0, 20 * MS])
+    assert result.stages["queue"] == TimeSpread.of([0, 0, 8 * MS, 8 * MS, 0])
+    assert result.stages["execution"] == TimeSpread.of([10 * MS] * 4 + [6 * MS])
+    assert result.mean_batch == pytest.approx(9 / 5)
+    assert result.attainment == 1
 
 
 def test_without_waiting_whatever_is_there_leaves() -> None:
     problem, plan = alone((6 * MS, 10 * MS), batch=2)
-    found = evaluate(problem, plan, requests((0, 0), (3 * MS, 0)), batching=Batching(max_wait=0)).of("a")
-    assert found.latency == TimeSpread.of([6 * MS, 9 * MS])
-    assert found.mean_batch == 1
+    result = evaluate(problem, plan, requests((0, 0), (3 * MS, 0)), batching=Batching(max_wait=0)).of("a")
+    assert result.latency == TimeSpread.of([6 * MS, 9 * MS])
+    assert result.mean_batch == 1
 
 
 def test_who_comes_in_the_last_instant_of_a_wait_still_joins() -> None:
     problem, plan = alone((6 * MS, 10 * MS, 14 * MS), batch=3)
-    found = evaluate(problem, plan, requests((0, 0), (3 * MS, 0)), batching=Batching(max_wait=3 * MS)).of("a")
-    assert found.latency == TimeSpread.of([13 * MS, 10 * MS])
+    result = evaluate(problem, plan, requests((0, 0), (3 * MS, 0)), batching=Batching(max_wait=3 * MS)).of(
+        "a"
+    )
+    assert result.latency == TimeSpread.of([13 * MS, 10 * MS])
 
 
 def test_who_is_late_is_answered_late_or_dropped() -> None:
@@ -262,17 +266,17 @@ def test_who_is_late_is_answered_late_or_dropped() -> None:
 
 def test_a_model_without_a_replica_loses_every_request() -> None:
     problem = Problem((model(0, "a", (MS,)),), (GPU,))
-    found = evaluate(problem, Plan("hand", (), {0: "room"}), requests((0, 0))).of("a")
-    assert (found.requests, found.dropped, found.attainment, found.latency) == (1, 1, 0, None)
+    result = evaluate(problem, Plan("hand", (), {0: "room"}), requests((0, 0))).of("a")
+    assert (result.requests, result.dropped, result.attainment, result.latency) == (1, 1, 0, None)
 
 
 def test_requests_go_where_least_is_to_be_done_for_the_speed() -> None:
     """The second GPU has twice the share: it gets two of three."""
     problem = Problem((model(0, "a", (MS,), slo=FOREVER // 4),), (GPU, PlacementGpu(1, 1000)))
     plan = Plan("hand", (Replica(0, (0,), share=0.5), Replica(0, (1,), share=1.0)))
-    found = evaluate(problem, plan, requests(*((0, 0) for _ in range(300)))).of("a")
-    assert found.latency is not None
-    assert found.latency.mean == pytest.approx(100.5 * MS, rel=0.01)  # both end after 200 ms
+    result = evaluate(problem, plan, requests(*((0, 0) for _ in range(300)))).of("a")
+    assert result.latency is not None
+    assert result.latency.mean == pytest.approx(100.5 * MS, rel=0.01)  # both end after 200 ms
 
 
 class Halved:
@@ -288,8 +292,8 @@ def test_the_pace_changes_when_company_comes_and_goes() -> None:
     its 10 by then, and ends 4 ms later."""
     problem = Problem((model(0, "a", (10 * MS,)), model(1, "b", (10 * MS,))), (GPU,))
     plan = Plan("hand", (Replica(0, (0,)), Replica(1, (0,))))
-    found = evaluate(problem, plan, requests((0, 0), (4 * MS, 1)), Halved(), Batching(max_wait=0))
-    first, second = (found.of(name).stages["execution"] for name in ("a", "b"))
+    report = evaluate(problem, plan, requests((0, 0), (4 * MS, 1)), Halved(), Batching(max_wait=0))
+    first, second = (report.of(name).stages["execution"] for name in ("a", "b"))
     assert (first.mean, second.mean) == (16 * MS, 16 * MS)
 
 
@@ -303,8 +307,8 @@ def test_requests_that_are_not_in_order_or_of_no_model_are_refused() -> None:
 
 def test_what_arrives_before_the_end_of_the_warmup_is_not_counted() -> None:
     problem, plan = alone((10 * MS,), batch=1, slo=15 * MS)
-    found = evaluate(problem, plan, requests((0, 0), (MS, 0), (2 * MS, 0)), warmup=MS).of("a")
-    assert (found.requests, found.in_time, found.late) == (2, 0, 2)  # behind the first, all the same
+    result = evaluate(problem, plan, requests((0, 0), (MS, 0), (2 * MS, 0)), warmup=MS).of("a")
+    assert (result.requests, result.in_time, result.late) == (2, 0, 2)  # behind the first, all the same
 
 
 @pytest.mark.parametrize(("utilization", "tolerance"), [(0.5, 0.02), (0.8, 0.04)])
@@ -314,18 +318,18 @@ def test_one_replica_is_md1(utilization: float, tolerance: float) -> None:
     rate = utilization / 0.01
     problem, plan = alone((10 * MS,), batch=1, rate=rate, slo=FOREVER // 4)
     arrivals = poisson(problem, round(40_000 / rate * SECOND), stream(3, "arrivals").random)
-    found = evaluate(problem, plan, arrivals, batching=Batching(max_wait=0), warmup=10 * SECOND).of("a")
-    assert found.latency is not None
+    result = evaluate(problem, plan, arrivals, batching=Batching(max_wait=0), warmup=10 * SECOND).of("a")
+    assert result.latency is not None
     expected = service + rate * service**2 / (2 * (1 - utilization))
-    assert found.latency.mean / SECOND == pytest.approx(expected, rel=tolerance)
+    assert result.latency.mean / SECOND == pytest.approx(expected, rel=tolerance)
 
 
 def test_poisson_requests_come_at_their_rates() -> None:
     problem = problem_of(NOTES, gpus=1)
-    found = poisson(problem, 40 * SECOND, stream(1, "arrivals").random)
-    assert list(found.times) == sorted(found.times)
-    for each in problem.models:
-        assert found.models.count(each.index) / 40 == pytest.approx(each.rate, rel=0.05)
+    arrivals = poisson(problem, 40 * SECOND, stream(1, "arrivals").random)
+    assert list(arrivals.times) == sorted(arrivals.times)
+    for spec in problem.models:
+        assert arrivals.models.count(spec.index) / 40 == pytest.approx(spec.rate, rel=0.05)
 
 
 @settings(max_examples=40)
@@ -342,14 +346,20 @@ def test_every_request_ends_once_and_its_time_adds_up(
     problem = Problem(models, (GPU,))
     plan = Plan("hand", (Replica(0, (0,), batch=batch), Replica(1, (0,), batch=batch)))
     arrivals = requests(*sorted((at * MS, index) for at, index in drawn))
-    found = evaluate(problem, plan, arrivals, Halved(), Batching(wait * MS, drop))
-    assert found == evaluate(problem, plan, arrivals, Halved(), Batching(wait * MS, drop))
-    for each in found.models:
-        assert each.in_time + each.late + each.dropped == each.requests == arrivals.models.count(each.model)
-        assert drop or each.dropped == 0
-        if each.latency:
-            assert each.latency.mean == pytest.approx(sum(spread.mean for spread in each.stages.values()))
-            execution = each.stages["execution"]
+    report = evaluate(problem, plan, arrivals, Halved(), Batching(wait * MS, drop))
+    assert report == evaluate(problem, plan, arrivals, Halved(), Batching(wait * MS, drop))
+    for model_report in report.models:
+        assert (
+            model_report.in_time + model_report.late + model_report.dropped
+            == model_report.requests
+            == arrivals.models.count(model_report.model)
+        )
+        assert drop or model_report.dropped == 0
+        if model_report.latency:
+            assert model_report.latency.mean == pytest.approx(
+                sum(spread.mean for spread in model_report.stages.values())
+            )
+            execution = model_report.stages["execution"]
             assert 5 * MS <= execution.p50 <= execution.p99 <= 2 * 8 * MS
 
 
@@ -357,11 +367,11 @@ def packed_by_memory(problem: Problem) -> Plan:
     """First fit by memory, half of a GPU for each: that keeps up, if nobody disturbs it."""
     room = {gpu.id: gpu.memory for gpu in problem.gpus}
     replicas = []
-    for each in problem.models:
-        size = each.forms[ALONE].memory(0, 6)
+    for spec in problem.models:
+        size = spec.forms[ALONE].memory(0, 6)
         gpu = next(id_ for id_, free in room.items() if free >= size)
         room[gpu] -= size
-        replicas.append(Replica(each.index, (gpu,), batch=6, share=0.5))
+        replicas.append(Replica(spec.index, (gpu,), batch=6, share=0.5))
     return Plan("by memory", tuple(replicas))
 
 
@@ -393,9 +403,9 @@ def test_models_that_fit_by_memory_slow_each_other_and_a_policy_that_knows_keeps
 
     def attained(plan: Plan, interference: Interference) -> float:
         check(plan, problem)
-        found = evaluate(problem, plan, arrivals, interference).attainment
-        assert found is not None
-        return found
+        report = evaluate(problem, plan, arrivals, interference).attainment
+        assert report is not None
+        return report
 
     assert packed.gpus() == {0}
     assert knowing.gpus() == {0, 1}
@@ -418,18 +428,18 @@ def test_lower_bounds_that_ignore_company_fall_behind_on_the_published_case() ->
     )
     assert evaluate(problem, plan, arrivals, world).attainment == 1
     assert evaluate(problem, Plan("alone", shrunk), arrivals).attainment == 1  # were there no interference
-    found = evaluate(problem, Plan("alone", shrunk), arrivals, world)
-    assert found.of("alexnet").attainment == 1
-    assert max(found.of(name).attainment or 0 for name in ("resnet50", "vgg19")) < 0.2
+    report = evaluate(problem, Plan("alone", shrunk), arrivals, world)
+    assert report.of("alexnet").attainment == 1
+    assert max(report.of(name).attainment or 0 for name in ("resnet50", "vgg19")) < 0.2
 
 
 def test_batches_of_the_published_plan_take_hardly_less_than_predicted() -> None:
     """The model takes everybody to be busy all the time; here each is idle now and then."""
     problem = problem_of(NOTES, gpus=1)
     plan = placed(problem)
-    found = evaluate(problem, plan, uniform(problem, 5 * SECOND), IgniterInterference(problem))
-    for _, each, expected in predictions(plan, problem):
-        execution = found.of(each.name).stages["execution"]
+    report = evaluate(problem, plan, uniform(problem, 5 * SECOND), IgniterInterference(problem))
+    for _, prediction, expected in predictions(plan, problem):
+        execution = report.of(prediction.name).stages["execution"]
         assert 0.99 * expected.latency < execution.p99 / MS < expected.latency * (1 + 1e-6)
 
 

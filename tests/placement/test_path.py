@@ -64,21 +64,21 @@ class Halved:
 
 
 def sent(path: Path, instants: list[Time], sizes: list[int]) -> list[tuple[int, list[int], Time]]:
-    found = routed(path, "a", range(len(instants)), instants, sizes)
-    return [(place, batch.members, batch.complete) for place, batch in found]
+    batches = routed(path, "a", range(len(instants)), instants, sizes)
+    return [(place, batch.members, batch.complete) for place, batch in batches]
 
 
 def test_a_batch_leaves_when_it_is_full_or_its_first_has_waited_enough() -> None:
     """0, 1, 2 fill a batch; 3 waits until 13, when 13 itself still joins; 14 and 30 stay alone."""
-    found = sent(Path(max_wait=10), [0, 1, 2, 3, 13, 14, 30], [3])
-    assert found == [(0, [0, 1, 2], 2), (0, [3, 4], 13), (0, [5], 24), (0, [6], 40)]
+    batches = sent(Path(max_wait=10), [0, 1, 2, 3, 13, 14, 30], [3])
+    assert batches == [(0, [0, 1, 2], 2), (0, [3, 4], 13), (0, [5], 24), (0, [6], 40)]
 
 
 def test_replicas_take_turns_and_get_load_by_their_batches() -> None:
     """As in section 6.2.1 of the thesis: of batches of 9, 5, 5 and 5, the first replica gets 9 of 24."""
-    found = sent(Path(), list(range(240)), [9, 5, 5, 5])
-    assert [place for place, _, _ in found[:5]] == [0, 1, 2, 3, 0]
-    assert sum(len(members) for place, members, _ in found if place == 0) == 90
+    batches = sent(Path(), list(range(240)), [9, 5, 5, 5])
+    assert [place for place, _, _ in batches[:5]] == [0, 1, 2, 3, 0]
+    assert sum(len(members) for place, members, _ in batches if place == 0) == 90
 
 
 LONG = Path(
@@ -97,31 +97,31 @@ def test_every_leg_takes_what_was_said() -> None:
     13, moves until 16, is queued at 16.5 and waits until 19, and is back at 28."""
     problem = Problem((model(0, "a", (6 * MS, 10 * MS)),), gpus(1))
     plan = Plan("hand", (Replica(0, (0,), batch=2),))
-    found = evaluate(problem, plan, requests((0, 0), (3 * MS, 0), (4 * MS, 0)), path=LONG).of("a")
-    assert found.stages["client"] == TimeSpread.of([MS] * 3)
-    assert found.stages["gather"] == TimeSpread.of([3 * MS, 0, 8 * MS])
-    assert found.stages["transfer"] == TimeSpread.of([4 * MS, 4 * MS, 3 * MS])
-    assert found.stages["node"] == TimeSpread.of([MS, MS, MS // 2])
-    assert found.stages["queue"] == TimeSpread.of([0, 0, 5 * MS // 2])
-    assert found.stages["execution"] == TimeSpread.of([10 * MS, 10 * MS, 6 * MS])
-    assert found.stages["reply"] == TimeSpread.of([6 * MS, 6 * MS, 3 * MS])
-    assert found.latency == TimeSpread.of([25 * MS, 22 * MS, 24 * MS])
+    result = evaluate(problem, plan, requests((0, 0), (3 * MS, 0), (4 * MS, 0)), path=LONG).of("a")
+    assert result.stages["client"] == TimeSpread.of([MS] * 3)
+    assert result.stages["gather"] == TimeSpread.of([3 * MS, 0, 8 * MS])
+    assert result.stages["transfer"] == TimeSpread.of([4 * MS, 4 * MS, 3 * MS])
+    assert result.stages["node"] == TimeSpread.of([MS, MS, MS // 2])
+    assert result.stages["queue"] == TimeSpread.of([0, 0, 5 * MS // 2])
+    assert result.stages["execution"] == TimeSpread.of([10 * MS, 10 * MS, 6 * MS])
+    assert result.stages["reply"] == TimeSpread.of([6 * MS, 6 * MS, 3 * MS])
+    assert result.latency == TimeSpread.of([25 * MS, 22 * MS, 24 * MS])
 
 
 def test_a_worker_never_makes_larger_batches_of_those_that_wait() -> None:
     problem = Problem((model(0, "a", (6 * MS, 10 * MS)),), gpus(1))
     plan = Plan("hand", (Replica(0, (0,), batch=2),))
-    found = evaluate(problem, plan, requests((0, 0), (MS, 0), (2 * MS, 0)), path=Path(max_wait=0)).of("a")
-    assert found.mean_batch == 1
-    assert found.latency == TimeSpread.of([6 * MS, 11 * MS, 16 * MS])
+    result = evaluate(problem, plan, requests((0, 0), (MS, 0), (2 * MS, 0)), path=Path(max_wait=0)).of("a")
+    assert result.mean_batch == 1
+    assert result.latency == TimeSpread.of([6 * MS, 11 * MS, 16 * MS])
 
 
 def test_a_short_message_may_overtake_a_long_one() -> None:
     problem = Problem((model(0, "a", (6 * MS, 10 * MS)),), gpus(1))
     path = Path(max_wait=MS, transfer=Delay(per_request=5 * MS))
     plan = Plan("hand", (Replica(0, (0,), batch=2),))
-    found = walked(problem, plan, requests((0, 0), (0, 0), (MS, 0)), path=path)
-    assert found.start.tolist() == [13 * MS, 13 * MS, 7 * MS]
+    walk = walked(problem, plan, requests((0, 0), (0, 0), (MS, 0)), path=path)
+    assert walk.start.tolist() == [13 * MS, 13 * MS, 7 * MS]
 
 
 def test_the_report_tells_stages_in_the_order_of_the_way() -> None:
@@ -163,13 +163,19 @@ def test_every_request_ends_once_and_its_stages_add_up(
     )
     arrivals = requests(*sorted((at * MS, index) for at, index in drawn))
     way = msgspec.structs.replace(LONG, max_wait=wait * MS) if path else None
-    found = evaluate(problem, plan, arrivals, Halved(), Batching(wait * MS, drop), path=way)
-    assert found == evaluate(problem, plan, arrivals, Halved(), Batching(wait * MS, drop), path=way)
-    for each in found.models:
-        assert each.in_time + each.late + each.dropped == each.requests == arrivals.models.count(each.model)
-        assert drop or each.dropped == 0
-        if each.latency:
-            assert each.latency.mean == pytest.approx(sum(spread.mean for spread in each.stages.values()))
+    report = evaluate(problem, plan, arrivals, Halved(), Batching(wait * MS, drop), path=way)
+    assert report == evaluate(problem, plan, arrivals, Halved(), Batching(wait * MS, drop), path=way)
+    for model_report in report.models:
+        assert (
+            model_report.in_time + model_report.late + model_report.dropped
+            == model_report.requests
+            == arrivals.models.count(model_report.model)
+        )
+        assert drop or model_report.dropped == 0
+        if model_report.latency:
+            assert model_report.latency.mean == pytest.approx(
+                sum(spread.mean for spread in model_report.stages.values())
+            )
     way_of = walked(problem, plan, arrivals, Halved(), Batching(wait * MS, drop), way)
     legs = np.stack([way_of.asked, way_of.routed, way_of.ready, way_of.moved, way_of.here, way_of.start])
     assert np.all(np.diff(legs[:, way_of.answered >= 0], axis=0) >= 0)
@@ -179,15 +185,15 @@ def test_batches_move_through_a_pipeline() -> None:
     """Stages of 10 and 4 ms: three at once end 14, 24 and 34 ms later."""
     problem = Problem((model(0, "a", (10 * MS,), (4 * MS,), shape=PIPELINE),), gpus(2))
     plan = Plan("hand", (Replica(0, (0, 1), PIPELINE),))
-    found = evaluate(problem, plan, requests((0, 0), (0, 0), (0, 0)), batching=AT_ONCE).of("a")
-    assert found.latency == TimeSpread.of([14 * MS, 24 * MS, 34 * MS])
+    result = evaluate(problem, plan, requests((0, 0), (0, 0), (0, 0)), batching=AT_ONCE).of("a")
+    assert result.latency == TimeSpread.of([14 * MS, 24 * MS, 34 * MS])
 
 
 def test_batches_wait_before_a_slower_second_stage() -> None:
     problem = Problem((model(0, "a", (4 * MS,), (10 * MS,), shape=PIPELINE),), gpus(2))
     plan = Plan("hand", (Replica(0, (0, 1), PIPELINE),))
-    found = evaluate(problem, plan, requests((0, 0), (0, 0)), batching=AT_ONCE).of("a")
-    assert found.latency == TimeSpread.of([14 * MS, 24 * MS])
+    result = evaluate(problem, plan, requests((0, 0), (0, 0)), batching=AT_ONCE).of("a")
+    assert result.latency == TimeSpread.of([14 * MS, 24 * MS])
 
 
 def test_a_pipeline_is_md1_and_one_stage_more() -> None:
@@ -198,16 +204,16 @@ def test_a_pipeline_is_md1_and_one_stage_more() -> None:
     problem = Problem((a,), gpus(2))
     plan = Plan("hand", (Replica(0, (0, 1), PIPELINE),))
     arrivals = poisson(problem, 40_000 * SECOND // 3, stream(5, "arrivals").random)
-    found = evaluate(problem, plan, arrivals, batching=AT_ONCE, warmup=100 * SECOND).of("a")
-    assert found.latency is not None
-    assert found.latency.mean / SECOND == pytest.approx(0.55, rel=0.02)
+    result = evaluate(problem, plan, arrivals, batching=AT_ONCE, warmup=100 * SECOND).of("a")
+    assert result.latency is not None
+    assert result.latency.mean / SECOND == pytest.approx(0.55, rel=0.02)
 
 
 def test_a_model_split_over_gpus_is_one_server() -> None:
     problem = Problem((model(0, "a", (6 * MS,), shape=SPLIT),), gpus(2))
     plan = Plan("hand", (Replica(0, (0, 1), SPLIT),))
-    found = evaluate(problem, plan, requests((0, 0), (0, 0)), batching=AT_ONCE).of("a")
-    assert found.latency == TimeSpread.of([6 * MS, 12 * MS])
+    result = evaluate(problem, plan, requests((0, 0), (0, 0)), batching=AT_ONCE).of("a")
+    assert result.latency == TimeSpread.of([6 * MS, 12 * MS])
 
 
 def test_only_those_that_share_a_gpu_slow_each_other() -> None:
@@ -215,20 +221,20 @@ def test_only_those_that_share_a_gpu_slow_each_other() -> None:
     a = model(0, "a", (10 * MS,), (10 * MS,), shape=PIPELINE)
     problem = Problem((a, model(1, "b", (14 * MS,)), model(2, "c", (10 * MS,))), gpus(3))
     plan = Plan("hand", (Replica(0, (0, 1), PIPELINE), Replica(1, (1,)), Replica(2, (2,))))
-    found = evaluate(problem, plan, requests((0, 0), (0, 1), (0, 2)), Halved(), AT_ONCE)
-    assert found.of("a").latency == TimeSpread.of(
+    report = evaluate(problem, plan, requests((0, 0), (0, 1), (0, 2)), Halved(), AT_ONCE)
+    assert report.of("a").latency == TimeSpread.of(
         [24 * MS]
     )  # alone until 10, half pace until 18, alone again
-    assert found.of("b").latency == TimeSpread.of([18 * MS])
-    assert found.of("c").latency == TimeSpread.of([10 * MS])
+    assert report.of("b").latency == TimeSpread.of([18 * MS])
+    assert report.of("c").latency == TimeSpread.of([10 * MS])
 
 
 def test_a_split_model_is_as_fast_as_on_its_slowest_gpu() -> None:
     problem = Problem((model(0, "a", (10 * MS,), shape=SPLIT), model(1, "b", (3 * MS,))), gpus(2))
     plan = Plan("hand", (Replica(0, (0, 1), SPLIT), Replica(1, (1,))))
-    found = evaluate(problem, plan, requests((0, 0), (0, 1)), Halved(), AT_ONCE)
-    assert found.of("b").latency == TimeSpread.of([6 * MS])
-    assert found.of("a").latency == TimeSpread.of([13 * MS])
+    report = evaluate(problem, plan, requests((0, 0), (0, 1)), Halved(), AT_ONCE)
+    assert report.of("b").latency == TimeSpread.of([6 * MS])
+    assert report.of("a").latency == TimeSpread.of([13 * MS])
 
 
 def test_load_goes_by_the_slowest_stage_of_a_replica() -> None:
@@ -239,16 +245,16 @@ def test_load_goes_by_the_slowest_stage_of_a_replica() -> None:
     }
     problem = Problem((PlacedModel(0, "a", FOREVER // 4, 1.0, forms),), gpus(3))
     plan = Plan("hand", (Replica(0, (0,)), Replica(0, (1, 2), PIPELINE)))
-    found = walked(problem, plan, requests(*((0, 0) for _ in range(300))), batching=AT_ONCE)
-    assert found.answered.max() == pytest.approx(2 * SECOND, rel=0.01)
+    walk = walked(problem, plan, requests(*((0, 0) for _ in range(300))), batching=AT_ONCE)
+    assert walk.answered.max() == pytest.approx(2 * SECOND, rel=0.01)
 
 
 def test_the_table_names_a_model_once_and_tells_each_stage() -> None:
     problem = Problem((model(0, "a", (6 * MS,)), model(1, "b", (6 * MS,))), gpus(1))
     plan = Plan("hand", (Replica(0, (0,)), Replica(1, (0,))))
-    found = evaluate(problem, plan, requests((0, 0), (0, 1)), path=LONG)
-    attained = {model.name: model.attainment for model in found.models}
-    columns = [list(column.cells) for column in stage_table(stage_report(found), attained).columns]
+    report = evaluate(problem, plan, requests((0, 0), (0, 1)), path=LONG)
+    attained = {model.name: model.attainment for model in report.models}
+    columns = [list(column.cells) for column in stage_table(stage_report(report), attained).columns]
     assert [str(cell) for cell in columns[0] if str(cell)] == ["a", "b"]
     assert [cell for cell in columns[1] if cell] == ["100.00%", "100.00%"]
     assert columns[2] == [*STAGES, *STAGES]

@@ -32,13 +32,13 @@ def fresh(
     problem: Problem, plan: Plan, interference: Callable[[Problem], Interference], seeds: int = 2
 ) -> list[float]:
     """Attainment on Poisson requests that nobody planned with."""
-    found = []
+    attainments = []
     for seed in range(seeds):
         requests = poisson(problem, 3 * SECOND, stream(seed, "fresh").random)
         seen = evaluate(problem, plan, requests, interference(problem), warmup=SECOND // 2)
         assert seen.attainment is not None
-        found.append(seen.attainment)
-    return found
+        attainments.append(seen.attainment)
+    return attainments
 
 
 def bare(known: PlacedModel) -> PlacedModel:
@@ -69,7 +69,7 @@ def test_the_judge_that_is_brought_decides() -> None:
         return [float(any(replica.share < 1 for replica in plan.of_model(index))) for index in range(3)]
 
     def turns(plan: Plan, requests: PlacementRequests) -> Sequence[float]:
-        return [1 - each for each in sides(plan, requests)]
+        return [1 - side for side in sides(plan, requests)]
 
     assert all(replica.share < 1 for replica in placed(problem, sides).replicas)
     assert all(replica.share == 1 for replica in placed(problem, turns).replicas)
@@ -92,16 +92,16 @@ def test_what_was_confirmed_is_expected() -> None:
 
 
 def test_it_is_confirmed_with_requests_that_it_was_not_chosen_with() -> None:
-    heard: list[PlacementRequests] = []
+    judged: list[PlacementRequests] = []
 
     def judge(plan: Plan, requests: PlacementRequests) -> Sequence[float]:
-        heard.append(requests)
+        judged.append(requests)
         return [0.9] * 3
 
     problem = problem_of(NOTES, gpus=1)
     requests = poisson(problem, 2 * SECOND, stream(7, "own").random)
     placed(msgspec.structs.replace(problem, requests=requests), judge, judged=8)
-    distinct = {each.times for each in heard}
+    distinct = {sample.times for sample in judged}
     assert len(distinct) == 2
     assert requests.times not in distinct
 
@@ -173,10 +173,10 @@ def test_a_model_that_makes_all_others_late_is_given_up() -> None:
 def test_reports_only_get_better() -> None:
     search = Watched()
     Planner(Planner.Parameters()).place(problem_of(NOTES, gpus=2), search)
-    told = [plan.attainment or 0.0 for plan in search.plans]
-    assert told
-    assert told[-1] == max(told)
-    assert len({plan.replicas for plan in search.plans}) == len(told)
+    attainments = [plan.attainment or 0.0 for plan in search.plans]
+    assert attainments
+    assert attainments[-1] == max(attainments)
+    assert len({plan.replicas for plan in search.plans}) == len(attainments)
 
 
 @pytest.mark.parametrize("looks", [0, 5, 40, 200])
@@ -185,7 +185,7 @@ def test_an_ended_search_answers_with_the_best_so_far(looks: int) -> None:
     search = Watched(looks)
     plan = Planner(Planner.Parameters()).place(problem, search)
     check(plan, problem)
-    best = max((each.attainment or 0.0 for each in search.plans), default=0.0)
+    best = max((plan.attainment or 0.0 for plan in search.plans), default=0.0)
     if looks >= 40:
         assert best > 0.5
         assert (plan.attainment or 0.0) > 0.5
@@ -195,7 +195,7 @@ def test_models_go_by_their_index_not_their_place() -> None:
     problem = problem_of(NOTES, gpus=2)
     other = msgspec.structs.replace(
         problem,
-        models=tuple(msgspec.structs.replace(each, index=90 - each.index) for each in problem.models),
+        models=tuple(msgspec.structs.replace(spec, index=90 - spec.index) for spec in problem.models),
     )
     forth = placed(problem)
     back = placed(other)

@@ -65,10 +65,10 @@ def test_code_of_others_is_not_run(tmp_path: Path, write: Callable[[Path, Any], 
     with pytest.raises(UntrustedFile) as refused:
         loaded(path)
     assert not (tmp_path / "ran").exists()
-    said = str(refused.value)
-    assert said.startswith("checkpoint: expected a file that only you can have written")
-    assert f"it belongs to user {STRANGER}, and you are root (user 0); copy it if you trust it" in said
-    assert str(path)[:20] in said
+    message = str(refused.value)
+    assert message.startswith("checkpoint: expected a file that only you can have written")
+    assert f"it belongs to user {STRANGER}, and you are root (user 0); copy it if you trust it" in message
+    assert str(path)[:20] in message
 
 
 @pytest.mark.parametrize("mode", [0o620, 0o602])
@@ -99,9 +99,9 @@ def test_a_group_that_is_the_users_alone_is_nobody_else(tmp_path: Path) -> None:
 @as_root
 def test_tensors_of_others_are_loaded(tmp_path: Path) -> None:
     content = {"weights": torch.arange(3), "done": 3, "names": ["a"], "pair": (1.5, None)}
-    found = loaded(of_stranger(saved(tmp_path / "file", content)))
-    assert torch.equal(found.pop("weights"), torch.arange(3))
-    assert found == {"done": 3, "names": ["a"], "pair": (1.5, None)}
+    tensors = loaded(of_stranger(saved(tmp_path / "file", content)))
+    assert torch.equal(tensors.pop("weights"), torch.arange(3))
+    assert tensors == {"done": 3, "names": ["a"], "pair": (1.5, None)}
 
 
 def test_roots_files_are_as_good_as_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,9 +39,9 @@ def test_both_protocols_speak_tls(certificate: tuple[Path, Path]) -> None:
         with triton_http.InferenceServerClient(
             f"localhost:{running.http}", ssl=True, ssl_context_factory=lambda: trust
         ) as client:
-            given = triton_http.InferInput("IN", [1, 2], "FP32")
-            given.set_data_from_numpy(array)
-            assert np.array_equal(client.infer("echo", [given]).as_numpy("OUT_IN"), array)
+            tensor = triton_http.InferInput("IN", [1, 2], "FP32")
+            tensor.set_data_from_numpy(array)
+            assert np.array_equal(client.infer("echo", [tensor]).as_numpy("OUT_IN"), array)
         with triton_grpc.InferenceServerClient(
             f"localhost:{running.grpc}", ssl=True, root_certificates=str(certificate[0])
         ) as secure:

@@ -38,15 +38,15 @@ A = Given()
 B = Given("B", "FP64", [2, 5, 2])
 
 
-def refused(*given: Given) -> Refused:
+def refused(*inputs: Given) -> Refused:
     with pytest.raises(Refused) as caught:
-        placed_inputs(PAIR, given, LIMIT)
+        placed_inputs(PAIR, inputs, LIMIT)
     return caught.value
 
 
 def test_a_right_request_is_placed_in_the_order_given() -> None:
     placed = placed_inputs(PAIR, [B, A], LIMIT)
-    assert [(each.spec.name, each.shape, each.elements) for each in placed] == [
+    assert [(tensor.spec.name, tensor.shape, tensor.elements) for tensor in placed] == [
         ("B", (2, 5, 2), 20),
         ("A", (2, 3), 6),
     ]
@@ -76,9 +76,9 @@ WRONG: list[tuple[list[Given], str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("given", "where", "what"), WRONG)
-def test_each_wrong_request_is_refused_with_its_reason(given: list[Given], where: str, what: str) -> None:
-    refusal = refused(*given)
+@pytest.mark.parametrize(("inputs", "where", "what"), WRONG)
+def test_each_wrong_request_is_refused_with_its_reason(inputs: list[Given], where: str, what: str) -> None:
+    refusal = refused(*inputs)
     assert refusal.kind is Kind.BAD_REQUEST
     assert refusal.reason.startswith(f"model pair: {where}: expected ")
     assert what in refusal.reason

@@ -55,18 +55,18 @@ def stub(server: Served) -> Iterator[Any]:
 
 
 def tensor(array: Array, datatype: str = "FP32", name: str = "IN") -> Any:
-    given = triton.InferInput(name, list(array.shape), datatype)
-    given.set_data_from_numpy(array)
-    return given
+    infer_input = triton.InferInput(name, list(array.shape), datatype)
+    infer_input.set_data_from_numpy(array)
+    return infer_input
 
 
 def test_the_compiled_description_is_that_of_the_proto_file(tmp_path: Path) -> None:
     folder = COMPILED.parent
-    made = tmp_path / "made.binpb"
+    description = tmp_path / "made.binpb"
     proto = str(folder / "inference.proto")
-    assert protoc.main(["protoc", f"-I{folder}", f"--descriptor_set_out={made}", proto]) == 0
+    assert protoc.main(["protoc", f"-I{folder}", f"--descriptor_set_out={description}", proto]) == 0
     compiled, shipped = (
-        descriptor_pb2.FileDescriptorSet.FromString(path.read_bytes()) for path in (made, COMPILED)
+        descriptor_pb2.FileDescriptorSet.FromString(path.read_bytes()) for path in (description, COMPILED)
     )
     assert compiled == shipped
 
@@ -89,14 +89,18 @@ def test_every_field_is_the_one_that_clients_know() -> None:
         **service_pb2.DESCRIPTOR.message_types_by_name,
         **model_config_pb2.DESCRIPTOR.message_types_by_name,
     }
-    names = [each.name for each in ours.message_type]
-    names += [f"{each.name}.{inner.name}" for each in ours.message_type for inner in each.nested_type]
+    names = [message_type.name for message_type in ours.message_type]
+    names += [
+        f"{message_type.name}.{inner.name}"
+        for message_type in ours.message_type
+        for inner in message_type.nested_type
+    ]
     for name in names:
         known = theirs[name.partition(".")[0]]
         for part in name.split(".")[1:]:
             known = known.nested_types_by_name[part]
-        found = fields_of(pool().FindMessageTypeByName(f"inference.{name}"))
-        assert found.items() <= fields_of(known).items(), name
+        fields = fields_of(pool().FindMessageTypeByName(f"inference.{name}"))
+        assert fields.items() <= fields_of(known).items(), name
 
 
 def test_health_and_metadata(client: Any) -> None:
@@ -125,8 +129,11 @@ def test_a_model_that_refuses_everybody_is_not_ready_and_says_why(server: Served
     server.service.models["echo"] = replace(card, refusing="it has turned away all of the last 33 calls")
     try:
         assert not client.is_model_ready("echo")
-        told = {entry.name: entry for entry in client.get_model_repository_index().models}["echo"]
-        assert (told.state, told.reason) == ("UNAVAILABLE", "it has turned away all of the last 33 calls")
+        entry_of_echo = {entry.name: entry for entry in client.get_model_repository_index().models}["echo"]
+        assert (entry_of_echo.state, entry_of_echo.reason) == (
+            "UNAVAILABLE",
+            "it has turned away all of the last 33 calls",
+        )
     finally:
         server.service.models["echo"] = card
 
@@ -170,17 +177,17 @@ CONTENTS: dict[str, tuple[str, list[Any]]] = {
 
 
 def typed(model: str, datatype: str, field: str, values: list[Any], shape: list[int]) -> Any:
-    given = service_pb2.ModelInferRequest.InferInputTensor(name="IN", datatype=datatype, shape=shape)
-    getattr(given.contents, field).extend(values)
-    return service_pb2.ModelInferRequest(model_name=model, inputs=[given])
+    infer_input = service_pb2.ModelInferRequest.InferInputTensor(name="IN", datatype=datatype, shape=shape)
+    getattr(infer_input.contents, field).extend(values)
+    return service_pb2.ModelInferRequest(model_name=model, inputs=[infer_input])
 
 
 @pytest.mark.parametrize("datatype", CONTENTS)
 def test_typed_contents(stub: Any, datatype: str) -> None:
     field, values = CONTENTS[datatype]
     answer = stub.ModelInfer(typed(f"all_{datatype.lower()}", datatype, field, values, [1, 2]))
-    found = triton.InferResult(answer).as_numpy("OUT_IN").ravel().tolist()
-    assert found == np.array(values, DATATYPES[datatype]).tolist()
+    elements = triton.InferResult(answer).as_numpy("OUT_IN").ravel().tolist()
+    assert elements == np.array(values, DATATYPES[datatype]).tolist()
 
 
 def test_text_several_inputs_and_a_choice_of_outputs(server: Served, client: Any) -> None:
@@ -188,9 +195,9 @@ def test_text_several_inputs_and_a_choice_of_outputs(server: Served, client: Any
     assert client.infer("text", [tensor(words, BYTES)]).as_numpy("OUT_IN").tolist() == words.tolist()
     one = np.array([[1, 2, 3]], np.int32)
     two = np.array([[4, 5, 6]], np.int32)
-    given = [tensor(two, "INT32", "B"), tensor(one, "INT32", "A")]
-    answer = client.infer("pair", given, outputs=[triton.InferRequestedOutput("OUT_B")])
-    assert [each.name for each in server.service.calls[-1].inputs] == ["A", "B"]
+    inputs = [tensor(two, "INT32", "B"), tensor(one, "INT32", "A")]
+    answer = client.infer("pair", inputs, outputs=[triton.InferRequestedOutput("OUT_B")])
+    assert [infer_input.name for infer_input in server.service.calls[-1].inputs] == ["A", "B"]
     assert np.array_equal(answer.as_numpy("OUT_B"), two)
     assert answer.as_numpy("OUT_A") is None
 
@@ -465,7 +472,9 @@ def test_the_client_in_an_event_loop() -> None:
         async with serving(service) as running, triton_aio.InferenceServerClient(running.grpc_url) as client:
             assert await client.is_server_ready()
             answers = await asyncio.gather(*(client.infer("echo", [tensor(ROWS + at)]) for at in range(10)))
-            assert all(np.array_equal(each.as_numpy("OUT_IN"), ROWS + at) for at, each in enumerate(answers))
+            assert all(
+                np.array_equal(answer.as_numpy("OUT_IN"), ROWS + at) for at, answer in enumerate(answers)
+            )
             with pytest.raises(InferenceServerException, match="9 requests wait already"):
                 await client.infer("overloaded", [tensor(ROWS)])
             assert service.held == 0

@@ -107,9 +107,9 @@ def test_a_file_without_keys_is_refused(tmp_path: Path, text: str) -> None:
     file.write_text(text)
     with pytest.raises(
         InputError, match="one key on each line; blank lines and lines that begin with #"
-    ) as found:
+    ) as caught:
         read_keys(file)
-    assert found.value.field == "server.api_keys"
+    assert caught.value.field == "server.api_keys"
 
 
 def test_a_file_of_keys_that_cannot_be_read_is_refused(tmp_path: Path) -> None:

@@ -28,18 +28,18 @@ def placed(datatype: str, shape: tuple[int, ...]) -> CheckedTensor:
 
 
 def both_ways(text: str, datatype: str, shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    found: list[Any] = []
+    answers: list[Any] = []
     for bound in (1 << 30, 0):  # small is Python's, large is native
         monkeypatch.setattr(json_tensors, "LARGE", bound)
         try:
-            found.append(
+            answers.append(
                 json_tensors.from_json(
                     msgspec.Raw(text.encode("utf-8", "surrogatepass")), placed(datatype, shape), "m"
                 )
             )
         except Refused:
-            found.append(Refused)
-    return found
+            answers.append(Refused)
+    return answers
 
 
 NUMBER_TEXTS = (
@@ -89,11 +89,11 @@ def test_answers_mean_the_same_small_and_large(datatype: str, monkeypatch: pytes
     if datatype[:2] == "FP":
         array[:3] = [np.nan, np.inf, 0]
     tensor = Tensor("OUT", datatype, array.shape, to_bytes(array))
-    found = []
+    answers = []
     for bound in (1 << 30, -1):
         monkeypatch.setattr(json_tensors, "LARGE", bound)
-        found.append(msgspec.json.decode(msgspec.json.encode(json_tensors.to_json(tensor))))
-    assert found[0] == found[1]
+        answers.append(msgspec.json.decode(msgspec.json.encode(json_tensors.to_json(tensor))))
+    assert answers[0] == answers[1]
 
 
 def test_a_large_answer_that_is_no_text_is_refused_like_a_small_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,8 +113,8 @@ def test_a_large_answer_that_is_no_text_is_refused_like_a_small_one(monkeypatch:
     ],
 )  # fmt: skip
 def test_an_outline_has_all_but_the_elements(text: bytes, outline: bytes, pieces: list[bytes]) -> None:
-    found = json_outline.outline(text)
-    assert (found.text, [bytes(piece) for piece in found.pieces or ()]) == (outline, pieces)
+    read = json_outline.outline(text)
+    assert (read.text, [bytes(piece) for piece in read.pieces or ()]) == (outline, pieces)
 
 
 @pytest.mark.parametrize(

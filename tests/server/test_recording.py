@@ -69,8 +69,8 @@ def test_a_recording_that_was_cut_off_is_read_as_far_as_it_goes(tmp_path: Path) 
     ):
         file.write_bytes(b"".join(left))
         reader = RecordingReader(file)
-        found = [list(steps) for _, steps in reader.sections()]
-        assert (found, reader.cut) == ([] if steps_left is None else [steps_left], cut)
+        sections = [list(steps) for _, steps in reader.sections()]
+        assert (sections, reader.cut) == ([] if steps_left is None else [steps_left], cut)
 
 
 def test_a_recording_ends_at_its_limit_and_the_server_goes_on(tmp_path: Path) -> None:
@@ -124,8 +124,8 @@ def test_a_full_disk_ends_the_recording_with_one_line_and_nothing_else(
     assert reader.cut
     assert file.stat().st_size == 700
     assert recording.lost == 50 - len(kept) + 2  # and the section that came later, with its step
-    said = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert said == [f"the recording {file} ends here, and the server goes on: No space left on device"]
+    messages = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert messages == [f"the recording {file} ends here, and the server goes on: No space left on device"]
 
 
 def test_a_disk_that_is_slower_than_the_policy_ends_the_recording_and_holds_no_memory(
@@ -256,6 +256,6 @@ def test_a_server_that_is_killed_leaves_all_but_the_last_second(scenario: Path, 
         eventually(lambda: file.read_text().count("RequestArrived") >= 10, "all of them are in the file")
         server.process.kill()
         server.process.wait(PATIENCE)
-    told = replayed(file)
-    assert "the same decisions in all" in told
-    assert "was cut off" in told
+    replay = replayed(file)
+    assert "the same decisions in all" in replay
+    assert "was cut off" in replay

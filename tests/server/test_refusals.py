@@ -161,12 +161,12 @@ def test_more_calls_than_can_be_answered_in_time_are_refused() -> None:
 
 def test_a_service_says_so_and_gives_a_fresh_policy_a_chance(caplog: pytest.LogCaptureFixture) -> None:
     async def refuse_everybody() -> None:
-        made = make_plan(1, 2, "eager", 25 * MILLISECOND, 1 << 20)
+        live_plan = make_plan(1, 2, "eager", 25 * MILLISECOND, 1 << 20)
         policies: list[Any] = []
-        made = replace(made, new_policy=noting(made.new_policy, policies))
+        live_plan = replace(live_plan, new_policy=noting(live_plan.new_policy, policies))
         loop = FakeLoop()
-        service = service_of(made, loop)
-        service.coordinator.begin(made.setup)
+        service = service_of(live_plan, loop)
+        service.coordinator.begin(live_plan.setup)
         service.coordinator.present.add(0)
         states = {entry.plan.name: "READY" for entry in service.repository.entries}
         for entry in service.repository.entries:
@@ -193,18 +193,18 @@ def test_a_service_says_so_and_gives_a_fresh_policy_a_chance(caplog: pytest.LogC
 
     with caplog.at_level(logging.INFO):
         asyncio.run(refuse_everybody())
-    said = [record.getMessage() for record in caplog.records]
-    assert len([line for line in said if "model m0 is not ready" in line and "too slow" in line]) == 1
-    assert len([line for line in said if "no longer turns away all calls" in line]) == 1
+    messages = [record.getMessage() for record in caplog.records]
+    assert len([line for line in messages if "model m0 is not ready" in line and "too slow" in line]) == 1
+    assert len([line for line in messages if "no longer turns away all calls" in line]) == 1
 
 
 def test_a_service_goes_on_measuring_delays_and_says_where_they_do_not_fit(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     async def ping() -> None:
-        made = replace(make_plan(1, 1, "eager", 25 * MILLISECOND, 1 << 20), measured_delays=True)
+        live_plan = replace(make_plan(1, 1, "eager", 25 * MILLISECOND, 1 << 20), measured_delays=True)
         loop = FakeLoop()
-        service = service_of(made, loop)
+        service = service_of(live_plan, loop)
         workers = cast(FakeWorkers, service.workers)
 
         async def measured(workers: Sequence[int]) -> None:

@@ -119,8 +119,8 @@ def test_a_deadline_that_cannot_be_met_is_refused_at_once(client: over_http.Infe
 
 
 def test_a_broken_model_says_what_broke_and_where(client: over_http.InferenceServerClient) -> None:
-    told = r"broken\.py:6: ValueError: this model has a bug"
-    with pytest.raises(InferenceServerException, match=told) as failed:
+    reason = r"broken\.py:6: ValueError: this model has a bug"
+    with pytest.raises(InferenceServerException, match=reason) as failed:
         client.infer("broken", values([-666.0], name="X"))
     assert "500" in str(failed.value.status())
 
@@ -179,8 +179,8 @@ def test_a_worker_killed_in_the_middle_of_a_batch_loses_nothing(server: Server) 
         async with GrpcClient(server.grpc) as client:
             calls = []
             for n in range(2):  # one by one: together they would be one batch, and a GPU idle
-                asked = client.infer("slow", values([float(n)], module=over_grpc))
-                calls.append(asyncio.create_task(asked))
+                answers = client.infer("slow", values([float(n)], module=over_grpc))
+                calls.append(asyncio.create_task(answers))
                 await asyncio.to_thread(eventually, partial(in_batches, n + 1), "all are in batches")
             for worker in before:
                 os.kill(worker, signal.SIGKILL)
@@ -215,8 +215,8 @@ def test_a_frontend_that_was_stopped_kills_no_worker(server: Server) -> None:
 
     async def stop_and_go() -> list[float]:
         async with GrpcClient(server.grpc) as client:
-            asked = (client.infer("steady", values([float(n)], module=over_grpc)) for n in range(64))
-            calls = [asyncio.create_task(call) for call in asked]
+            answers = (client.infer("steady", values([float(n)], module=over_grpc)) for n in range(64))
+            calls = [asyncio.create_task(call) for call in answers]
             await asyncio.to_thread(eventually, in_batches, "a batch is under way")
             for _ in range(2):
                 server.process.send_signal(signal.SIGSTOP)

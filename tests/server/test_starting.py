@@ -71,19 +71,21 @@ def test_a_server_that_does_not_start_leaves_an_older_recording_alone(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["-o", "server.memory=900TiB"], "server.memory: expected at most "),
         (["--record", "no/such/folder/run.jsonl"], "server.record: expected the name of a file in a folder"),
     ],
 )
-def test_the_command_says_file_and_field_in_one_line(tmp_path: Path, options: list[str], said: str) -> None:
+def test_the_command_says_file_and_field_in_one_line(
+    tmp_path: Path, options: list[str], message: str
+) -> None:
     file = tmp_path / "scenario.yaml"
     file.write_text(SCENARIO)
     command = [sys.executable, "-m", "astrarium", "serve", str(file), "--http", "0", "--grpc", "0", *options]
     left = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     (line,) = left.stderr.strip().splitlines()
-    assert (left.returncode, line.startswith(f"error: {file}: {said}")) == (2, True), line
+    assert (left.returncode, line.startswith(f"error: {file}: {message}")) == (2, True), line
 
 
 def test_workers_that_are_late_and_what_they_load() -> None:
@@ -94,7 +96,7 @@ def test_workers_that_are_late_and_what_they_load() -> None:
 
 
 @pytest.mark.parametrize(
-    ("time", "said"),
+    ("time", "message"),
     [
         (0, "0 ms"),
         (150, "150 ns"),
@@ -107,8 +109,8 @@ def test_workers_that_are_late_and_what_they_load() -> None:
         (10**7 * SECOND, "10000000 s"),
     ],
 )
-def test_durations_are_said_without_powers_of_ten(time: int, said: str) -> None:
-    assert rounded_duration(time) == said
+def test_durations_are_said_without_powers_of_ten(time: int, message: str) -> None:
+    assert rounded_duration(time) == message
 
 
 @pytest.mark.parametrize(
@@ -125,10 +127,10 @@ def test_durations_are_said_without_powers_of_ten(time: int, said: str) -> None:
 )
 def test_calls_go_as_natively_as_they_can(tmp_path: Path, more: str, uvicorn: str, python: str) -> None:
     scenario = written(tmp_path, more)
-    made = plan(scenario)
-    assert (made.uvicorn, made.python_policy) == (uvicorn, python)
-    assert ("uvicorn" in made.told_path) is bool(uvicorn)
-    assert made.told_path.endswith(
+    live_plan = plan(scenario)
+    assert (live_plan.uvicorn, live_plan.python_policy) == (uvicorn, python)
+    assert ("uvicorn" in live_plan.told_path) is bool(uvicorn)
+    assert live_plan.told_path.endswith(
         f"scheduled by a policy in Python ({python})" if python else "scheduled natively"
     )
 

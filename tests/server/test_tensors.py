@@ -252,9 +252,9 @@ def test_outputs_come_in_the_form_and_order_asked_for(
     card = service.card("pair")
     inputs = [{"name": name, "shape": [1, 3], "datatype": "INT32", "data": [1, 2, 3]} for name in "BA"]
     body = json.dumps({"id": "x", "inputs": inputs, "parameters": parameters, "outputs": outputs})
-    asked = read_call(card, body.encode(), {}, 0, LIMIT)
-    assert asked.outputs == wanted
-    headers, answer = written_answer(card, asked, service._echoed(asked.call))
+    http_call = read_call(card, body.encode(), {}, 0, LIMIT)
+    assert http_call.outputs == wanted
+    headers, answer = written_answer(card, http_call, service._echoed(http_call.call))
     size = dict(headers).get(b"inference-header-content-length", b"%d" % len(answer))
     content = json.loads(answer[: int(size)])
     assert content["id"] == "x"

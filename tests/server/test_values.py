@@ -51,16 +51,16 @@ def told(kind: str, array: Array) -> Array:
 
 def by_http(server: Served, model: str, kind: str, array: Array, in_binary: bool) -> tuple[str, str]:
     with triton_http.InferenceServerClient(server.http_url) as client:
-        given = triton_http.InferInput("IN", list(array.shape), kind)
+        tensor = triton_http.InferInput("IN", list(array.shape), kind)
         if kind == BF16:
-            given._raw_data = bytes(to_bytes(told(kind, array)))
-            given._data = None
-            given._parameters["binary_data_size"] = len(given._raw_data)
+            tensor._raw_data = bytes(to_bytes(told(kind, array)))
+            tensor._data = None
+            tensor._parameters["binary_data_size"] = len(tensor._raw_data)
         else:
-            given.set_data_from_numpy(told(kind, array), binary_data=in_binary)
+            tensor.set_data_from_numpy(told(kind, array), binary_data=in_binary)
         try:
             outputs = [triton_http.InferRequestedOutput("OUT_IN", binary_data=True)]
-            client.infer(model, [given], outputs=outputs)
+            client.infer(model, [tensor], outputs=outputs)
         except InferenceServerException as error:
             return error.status() or "", error.message() or ""
     return "", ""
@@ -79,8 +79,8 @@ def by_grpc(server: Served, request: Any) -> tuple[str, str]:
         try:
             service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelInfer(request)
         except grpc.RpcError as error:
-            found: Any = error
-            return found.code().name, found.details()
+            status: Any = error
+            return status.code().name, status.details()
     return "", ""
 
 
@@ -169,8 +169,8 @@ def test_a_request_of_a_stream_is_refused_alone(server: Served) -> None:
     with triton.InferenceServerClient(server.grpc_url) as client:
         client.start_stream(lambda result, error: answers.append(error or result))
         for value in (5, 6, 0):
-            given = triton.InferInput("IN", [1, 1], "INT64")
-            client.async_stream_infer("few_int64", [given.set_data_from_numpy(np.array([[value]]))])
+            tensor = triton.InferInput("IN", [1, 1], "INT64")
+            client.async_stream_infer("few_int64", [tensor.set_data_from_numpy(np.array([[value]]))])
         client.stop_stream()
     assert [isinstance(one, InferenceServerException) for one in answers] == [False, True, False]
     assert "input IN[0, 0]: expected values from 0 to 5 (got 6)" in str(answers[1])
@@ -226,8 +226,13 @@ def test_native_code_finds_the_same_element(case: tuple[TensorSpec, bytes]) -> N
 def test_native_code_shows_numbers_as_python_does(cases: list[tuple[str, bytes]]) -> None:
     def sent(kind: str, bits: bytes) -> bytes:
         size = DATATYPES[kind].itemsize
-        given = {"name": "IN", "shape": [1, 1], "datatype": kind, "parameters": {"binary_data_size": size}}
-        text = json.dumps({"inputs": [given]}).encode()
+        infer_input = {
+            "name": "IN",
+            "shape": [1, 1],
+            "datatype": kind,
+            "parameters": {"binary_data_size": size},
+        }
+        text = json.dumps({"inputs": [infer_input]}).encode()
         lines = f"Inference-Header-Content-Length: {len(text)}\r\nContent-Length: {len(text) + size}"
         head = f"POST /v2/models/{kind}/infer HTTP/1.1\r\nHost: x\r\n{lines}\r\n\r\n"
         return head.encode() + text + bits[:size]
@@ -240,9 +245,9 @@ def test_native_code_shows_numbers_as_python_does(cases: list[tuple[str, bytes]]
             for kind, bits in cases:
                 data = bits[: DATATYPES[kind].itemsize]
                 status, _, answer = await connection.ask(sent(kind, bits))
-                found = limits.violation(none[kind], (1, 1), data)
-                assert status == (200 if found is None else 400)
-                assert found is None or answer == {"error": f"model {kind}: {found}"}
+                violation = limits.violation(none[kind], (1, 1), data)
+                assert status == (200 if violation is None else 400)
+                assert violation is None or answer == {"error": f"model {kind}: {violation}"}
 
     asyncio.run(run())
 

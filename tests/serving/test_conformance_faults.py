@@ -110,8 +110,8 @@ class PlainSuite(ServingPolicyConformance):
     policy: ClassVar[type] = Plain
     pure_module = False  # this file imports random, for a policy that should not
 
-    def make(self, *told: Any) -> Any:
-        return self.policy(*told)
+    def make(self, *parameters: Any) -> Any:
+        return self.policy(*parameters)
 
 
 class TestPlain(PlainSuite):

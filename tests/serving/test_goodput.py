@@ -52,14 +52,14 @@ def test_a_policy_that_always_passes_ends_the_search() -> None:
 
 
 def test_a_policy_that_never_passes_has_no_goodput() -> None:
-    asked: list[float] = []
+    rates: list[float] = []
 
     def passes(rate: float) -> bool:
-        asked.append(rate)
+        rates.append(rate)
         return False
 
     assert bisect(passes, *scan(passes, 100.0), tolerance=0.01) == 0.0
-    assert len(asked) < 20
+    assert len(rates) < 20
 
 
 def test_capacity_is_what_full_gpus_do() -> None:
@@ -97,18 +97,18 @@ def test_shares_follow_the_rates() -> None:
     ids=["ResNet50-deferred", "InceptionResNetV2-deferred", "ResNet50-eager", "InceptionResNetV2-eager"],
 )
 def test_goodput_of_table_2(model: object, policy: dict[str, str], expected: float, tolerance: float) -> None:
-    found = search(scenario(model, "62s" if model is RESNET50 else "242s", **policy), seeds=3)
-    assert found.goodput == pytest.approx(expected, rel=tolerance)
-    assert found.interval[0] <= found.goodput <= found.interval[1]
-    assert found.seeds == [1, 2, 3]
-    assert len(found.per_seed) == 3
-    assert all(probe.passed == (probe.worst_bad <= 0.01) for probe in found.probes)
+    goodput = search(scenario(model, "62s" if model is RESNET50 else "242s", **policy), seeds=3)
+    assert goodput.goodput == pytest.approx(expected, rel=tolerance)
+    assert goodput.interval[0] <= goodput.goodput <= goodput.interval[1]
+    assert goodput.seeds == [1, 2, 3]
+    assert len(goodput.per_seed) == 3
+    assert all(probe.passed == (probe.worst_bad <= 0.01) for probe in goodput.probes)
 
 
 @pytest.mark.thorough
 def test_the_a100_zoo() -> None:
     """37 models on 64 GPUs: an earlier simulator of ours gave 17 057 and 11 056."""
-    found = {}
+    rates = {}
     for policy in ("deferred", "eager"):
         case = parse(
             {
@@ -119,9 +119,9 @@ def test_the_a100_zoo() -> None:
                 "seed": 1,
             }
         )
-        found[policy] = search(case, seeds=1, tolerance=0.005).goodput
-    assert found["deferred"] == pytest.approx(17_060, rel=0.015)
-    assert found["eager"] == pytest.approx(11_060, rel=0.025)
+        rates[policy] = search(case, seeds=1, tolerance=0.005).goodput
+    assert rates["deferred"] == pytest.approx(17_060, rel=0.015)
+    assert rates["eager"] == pytest.approx(11_060, rel=0.025)
 
 
 def test_gpus_that_are_faster_than_the_slowest_count() -> None:
@@ -134,9 +134,9 @@ def test_gpus_that_are_faster_than_the_slowest_count() -> None:
             "workload": {"arrivals": "poisson", "rate": "100/s", "duration": "4s", "warmup": "1s"},
         }
     )
-    found = search(case, seeds=1, tolerance=0.02)
-    assert not all(probe.passed for probe in found.probes)
-    assert found.goodput > 4000
+    goodput = search(case, seeds=1, tolerance=0.02)
+    assert not all(probe.passed for probe in goodput.probes)
+    assert goodput.goodput > 4000
 
 
 def test_what_cannot_be_served_has_no_goodput() -> None:

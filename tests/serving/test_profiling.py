@@ -193,22 +193,22 @@ class Curious(Eager):
         return super().decide(now, events, state)
 
 
-def ran(kind: type[Eager], found: Scenario) -> tuple[Any, ServingState, list[Step]]:
-    setup = build.setup(found)
-    arrivals = build.arrivals(found)
+def ran(kind: type[Eager], case: Scenario) -> tuple[Any, ServingState, list[Step]]:
+    setup = build.setup(case)
+    arrivals = build.arrivals(case)
     steps = list[Step]()
     policy: Any = kind(setup, kind.Parameters())
     state = ServingState(setup)
-    world = ServingWorld(setup, build.truth(found, setup, arrivals), build.profiler(found, arrivals, policy))
+    world = ServingWorld(setup, build.truth(case, setup, arrivals), build.profiler(case, arrivals, policy))
     engine: Engine[Any, Any, Any] = Engine(state, policy, validate=True, record=steps.append)
     simulate(engine, events(arrivals, build.deadlines(arrivals, setup)), world)
     return policy, state, steps
 
 
 def test_a_policy_that_listens_hears_of_every_chosen_request_that_finished() -> None:
-    found = scenario(profiling={"share": 0.2, "delay": "30ms"})
-    arrivals = build.arrivals(found)
-    policy, state, _ = ran(Curious, found)
+    case = scenario(profiling={"share": 0.2, "delay": "30ms"})
+    arrivals = build.arrivals(case)
+    policy, state, _ = ran(Curious, case)
     ledger = state.ledger
     finished = [
         id_

@@ -165,8 +165,8 @@ def test_whatever_happens_the_books_stay_in_order(moves: list[tuple[bool, int, i
     models = [linear_model(1, 5, slo=40, max_batch=4), linear_model(2, 3, slo=40, max_batch=4)]
     state = ServingState(cluster(models, gpus=2))
     arrived = 0
-    for now, (asked, kind, gpu, run_) in enumerate(moves):
-        action = allowed(kind % 3, gpu, state) if asked else None
+    for now, (request, kind, gpu, run_) in enumerate(moves):
+        action = allowed(kind % 3, gpu, state) if request else None
         if action is not None:
             state.commit(now, action)
         else:

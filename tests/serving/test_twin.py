@@ -127,18 +127,18 @@ def test_a_lost_run_stops_early_but_not_before_it_is_lost() -> None:
     arrivals = build.arrivals(scenario)
     exact = simulation.worst_bad(scenario, setup, policy, arrivals, allowed=1.0)
     for allowed in (0.0, exact / 2, exact):
-        found = simulation.worst_bad(scenario, setup, policy, arrivals, allowed)
-        assert (found > allowed) == (exact > allowed)
-        assert found <= exact
+        bad = simulation.worst_bad(scenario, setup, policy, arrivals, allowed)
+        assert (bad > allowed) == (exact > allowed)
+        assert bad <= exact
 
 
 def test_progress_moves_forward_and_may_stop_the_run() -> None:
     scenario = load(EXAMPLES[0]).with_policy("deferred")
-    heard: list[int] = []
-    run(scenario, "native", progress=heard.append)
-    assert heard
-    assert heard == sorted(heard)
-    assert 0 < heard[0] <= heard[-1] <= scenario.duration
+    instants: list[int] = []
+    run(scenario, "native", progress=instants.append)
+    assert instants
+    assert instants == sorted(instants)
+    assert 0 < instants[0] <= instants[-1] <= scenario.duration
 
     def stop(now: int) -> None:
         raise KeyboardInterrupt

@@ -197,5 +197,5 @@ def test_lines_are_formed_anew_in_both(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_example_of_dynamic_models_runs_on_the_twin() -> None:
-    found = load(EXAMPLES / "dynamic.yaml").with_policy("astrarium")
-    assert run(found).engine == "native"
+    served = load(EXAMPLES / "dynamic.yaml").with_policy("astrarium")
+    assert run(served).engine == "native"

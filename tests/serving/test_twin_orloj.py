@@ -135,7 +135,7 @@ def test_the_twin_agrees_on_arrivals_at_one_instant(tmp_path: Path) -> None:
     rows = [f"{10 * (i // 40)},{'ab'[i % 3 % 2]}" for i in range(400)]
     trace.write_text("\n".join(["time_ms,model", *rows]) + "\n")
     dynamic = {"applications": applications(drift=False), "c1": 0.2}
-    found = parse(
+    case = parse(
         {
             "cluster": {"gpus": 3},
             "models": {
@@ -147,7 +147,7 @@ def test_the_twin_agrees_on_arrivals_at_one_instant(tmp_path: Path) -> None:
             "profiling": {"delay": "3ms", "history": 20},
         }
     )
-    assert len(set(both(found).batches.size.tolist())) > 2
+    assert len(set(both(case).batches.size.tolist())) > 2
 
 
 def test_decisions_can_be_timed() -> None:

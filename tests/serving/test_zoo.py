@@ -14,16 +14,16 @@ def test_two_gpus_with_the_papers_number_of_models() -> None:
 
 
 def test_numbers_are_exact() -> None:
-    found = zoo.lookup("1080Ti", "ResNet50")
-    assert (found.alpha, found.beta, found.slo) == (2_050_000, 5_378_000, 27_000_000)
-    assert found.profile == Linear(found.alpha, found.beta)
+    profile = zoo.lookup("1080Ti", "ResNet50")
+    assert (profile.alpha, profile.beta, profile.slo) == (2_050_000, 5_378_000, 27_000_000)
+    assert profile.profile == Linear(profile.alpha, profile.beta)
 
 
 def test_every_model_can_batch_within_its_objective() -> None:
     for gpu in zoo.gpus():
         for name in zoo.models(gpu):
-            found = zoo.lookup(gpu, name)
-            assert 2 * found.alpha + found.beta <= found.slo, (gpu, name)
+            profile = zoo.lookup(gpu, name)
+            assert 2 * profile.alpha + profile.beta <= profile.slo, (gpu, name)
 
 
 def test_unknown_names_get_a_hint() -> None:

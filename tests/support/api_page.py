@@ -73,8 +73,8 @@ def _entry(name: str, thing: Any) -> str:
     head = f"### {name}\n"
     if not inspect.isclass(thing):
         return "\n".join([head, _code(name, thing), _text(thing), ""])
-    made = [_code(name, thing)] if issubclass(thing, msgspec.Struct) else []
-    return "\n".join([head, *made, _text(thing), "", *_members(thing)])
+    lines = [_code(name, thing)] if issubclass(thing, msgspec.Struct) else []
+    return "\n".join([head, *lines, _text(thing), "", *_members(thing)])
 
 
 def _members(kind: type) -> Iterator[str]:
@@ -132,10 +132,10 @@ def _parameters(signature: inspect.Signature) -> Iterator[str]:
             marked = True
             yield "*"
         stars = "**" if parameter.kind is parameter.VAR_KEYWORD else ""
-        told = f"{stars}{parameter.name}"
-        told += "" if parameter.annotation is parameter.empty else f": {_type(parameter.annotation)}"
+        shown = f"{stars}{parameter.name}"
+        shown += "" if parameter.annotation is parameter.empty else f": {_type(parameter.annotation)}"
         default = repr(parameter.default).replace("<factory>", "{}")
-        yield told if parameter.default is parameter.empty else f"{told} = {default}"
+        yield shown if parameter.default is parameter.empty else f"{shown} = {default}"
 
 
 def _type(annotation: Any) -> str:
@@ -152,19 +152,23 @@ def _first(thing: Any) -> str:
 
 def _searches_and_policies() -> str:
     tuning = import_module("astrarium.tuning")
-    found = {name: thing for name in tuning.__all__ if isinstance(thing := getattr(tuning, name), Registered)}
+    registered = {
+        name: thing for name in tuning.__all__ if isinstance(thing := getattr(tuning, name), Registered)
+    }
     text = (
         "### Searches and policies\n\n"
         "Each stands in `astrarium.tuning`, and is configured by keywords, checked as in a file: "
         '`search=Hyperband(iterations=81)` is `search="hyperband:iterations=81"`.\n'
     )
-    rows = [f"| `{name}` | {thing.registry.kind} | {_keywords(thing)} |" for name, thing in found.items()]
+    rows = [
+        f"| `{name}` | {thing.registry.kind} | {_keywords(thing)} |" for name, thing in registered.items()
+    ]
     return "\n".join([text, "| name | what it is | keywords |", "| --- | --- | --- |", *rows, ""])
 
 
 def _keywords(thing: Registered) -> str:
-    given = thing.__signature__.parameters.values()
-    return ", ".join(f"`{each.name}={each.default!r}`" for each in given) or "none"
+    parameters = thing.__signature__.parameters.values()
+    return ", ".join(f"`{parameter.name}={parameter.default!r}`" for parameter in parameters) or "none"
 
 
 def main(arguments: Iterable[str]) -> None:

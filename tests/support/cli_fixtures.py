@@ -38,8 +38,8 @@ class Told:
     @property
     def json(self) -> dict[str, Any]:
         assert self.out.count("\n") == 1, "one object on one line and nothing else"
-        found: dict[str, Any] = json.loads(self.out)
-        return found
+        answer: dict[str, Any] = json.loads(self.out)
+        return answer
 
 
 @pytest.fixture

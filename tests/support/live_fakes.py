@@ -385,8 +385,8 @@ class Stage:
         self.scheduler = VirtualScheduler(self.loop, models, gpus, view)
         scheduler = cast(Any, self.scheduler)
         self.open_calls = OpenCalls(scheduler, self.tensor_store, self._ticket_ended)
-        given = self.plan, scheduler, self.open_calls, self.loop.clock
-        self.coordinator = Coordinator(*given, lambda setup: note)
+        parts = self.plan, scheduler, self.open_calls, self.loop.clock
+        self.coordinator = Coordinator(*parts, lambda setup: note)
         self.fleet = self.coordinator.fleet = Fleet(
             self.plan.workers, self.coordinator, self.loop.clock, self.loop.later
         )
@@ -432,9 +432,9 @@ class Stage:
         *data* begins them; without any, no two calls have the same.
         """
         data = next(self._calls).to_bytes(8) if data is None else data
-        given = Tensor("INPUT", "FP32", (rows, 2), data + bytes(8 * rows - len(data)))
+        tensor = Tensor("INPUT", "FP32", (rows, 2), data + bytes(8 * rows - len(data)))
         name = self.plan.models[model].name
-        call = InferCall(name, [given], rows, self.loop.now if received is None else received)
+        call = InferCall(name, [tensor], rows, self.loop.now if received is None else received)
         slo = self.plan.models[model].slo if timeout_ms is None else round(timeout_ms * MILLISECOND)
         tensors = self.repository.entries[model].tensors
         ticket = Ticket(call, model, tensors, application, call.received + slo, FakeAnswer())
@@ -517,13 +517,13 @@ def make_plan(
     specs = tuple(ModelSpec(index, f"m{index}", slo, table, kind) for index, kind in enumerate(kinds))
     setup = Setup(specs, tuple(GpuSpec(gpu) for gpu in range(gpus)), Network())
     factory = serving_policies.get(policy)
-    made = (lambda new, chosen: faster(chosen, new)) if Stage.natively else (lambda new, chosen: chosen)
+    combine = (lambda new, chosen: faster(chosen, new)) if Stage.natively else (lambda new, chosen: chosen)
     return ServingPlan(
         setup=setup,
         models=tuple(_model(index, slo) for index in range(models)),
         workers=tuple(WorkerSpec(gpu, Place(gpu)) for gpu in range(gpus)),
         policy_name=policy,
-        new_policy=lambda new: made(new, factory(new, parameters_of(factory)())),
+        new_policy=lambda new: combine(new, factory(new, parameters_of(factory)())),
         profiled_share=1.0,
         python_policy="" if Stage.natively else "a test says so",
         queue=1000,

@@ -40,15 +40,15 @@ def scenario(seed: int = 1, rate: float = 90, slo: float = 150, **changed: Any) 
     )
 
 
-def played(found: Scenario, kind: type[Orloj] = Orloj) -> tuple[Any, ServingState, list[Step]]:
+def played(case: Scenario, kind: type[Orloj] = Orloj) -> tuple[Any, ServingState, list[Step]]:
     """A run with a variant of the policy, every step of it kept."""
-    setup = build.setup(found)
-    arrivals = build.arrivals(found)
+    setup = build.setup(case)
+    arrivals = build.arrivals(case)
     steps = list[Step]()
-    chosen: Any = build.policy(found, setup)
+    chosen: Any = build.policy(case, setup)
     policy = kind(setup, chosen.parameters)
-    truth = build.truth(found, setup, arrivals)
-    profiler = build.profiler(found, arrivals, policy)
+    truth = build.truth(case, setup, arrivals)
+    profiler = build.profiler(case, arrivals, policy)
     state = ServingState(setup)
     engine: Engine[Any, Any, Any] = Engine(state, policy, validate=True, record=steps.append)
     simulate(engine, events(arrivals, build.deadlines(arrivals, setup)), ServingWorld(setup, truth, profiler))

@@ -50,7 +50,7 @@ def simulated(
     parameters: dict[str, Any] | None = None,
 ) -> ServingRecord:
     """*slower* than estimated makes late answers; a GPU that leaves makes failed ones."""
-    made = setup(idle_model=idle_model)
+    setting = setup(idle_model=idle_model)
     factory = serving_policies.get(policy)
     chance = stream(7, "test")
     duration = round(seconds * SECOND)
@@ -64,14 +64,14 @@ def simulated(
     ]
     if gpu_leaves is not None:
         events = sorted([*events, (gpu_leaves, GpuLeft(0))], key=lambda pair: pair[0])
-    state = ServingState(made)
-    truth = TableTruth([0] * 3, [[[round(t * slower) for t in m.latency[:-1]] for m in made.models]])
-    decider = factory(made, msgspec.convert(parameters or {}, parameters_of(factory)))
-    simulate(Engine(state, decider, validate=True), events, ServingWorld(made, truth))
+    state = ServingState(setting)
+    truth = TableTruth([0] * 3, [[[round(t * slower) for t in m.latency[:-1]] for m in setting.models]])
+    decider = factory(setting, msgspec.convert(parameters or {}, parameters_of(factory)))
+    simulate(Engine(state, decider, validate=True), events, ServingWorld(setting, truth))
     application = np.zeros(len(times), np.int32)
     return ServingRecord(
         policy=policy,
-        setup=made,
+        setup=setting,
         seed=7,
         requests=requests_of(state.ledger, times, deadline, model, application),
         batches=batches_of(state.ledger),

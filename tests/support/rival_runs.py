@@ -36,8 +36,8 @@ def inception_resnet() -> ModelSpec:
     return linear_model(5_090_000, 18_368_000, 70 * MS, max_batch=10, name="inception_resnet")
 
 
-class Desk:
-    """A policy with its books, told what happens; answers with the actions other than timers."""
+class SteppedPolicy:
+    """A policy with its books, stepped by hand: events go in, and its actions other than timers come out."""
 
     def __init__(self, name: str, setup: Setup, **parameters: Any) -> None:
         factory = serving_policies.get(name)

@@ -11,12 +11,12 @@ from astrarium.tuning.scenario.read import TuningScenario
 
 
 def load_cluster(path: str | Path, overrides: Sequence[str] = ()) -> ClusterScenario:
-    found = load(path, overrides)
-    assert isinstance(found, ClusterScenario)
-    return found
+    loaded = load(path, overrides)
+    assert isinstance(loaded, ClusterScenario)
+    return loaded
 
 
 def load_tuning(path: str | Path, overrides: Sequence[str] = ()) -> TuningScenario:
-    found = load(path, overrides)
-    assert isinstance(found, TuningScenario)
-    return found
+    loaded = load(path, overrides)
+    assert isinstance(loaded, TuningScenario)
+    return loaded

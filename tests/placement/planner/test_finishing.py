@@ -29,7 +29,7 @@ def benched(simulation: QuickSimulation, worth: Callable[[Draft], float]) -> Dra
 
 def looking(problem: Problem) -> Climb:
     options = ModelOptions(problem)
-    weights = worths([each.rate for each in problem.models], 0.1)
+    weights = worths([spec.rate for spec in problem.models], 0.1)
     simulation = QuickSimulation(
         options, samples(problem, 2, 500), GREEDY, CautiousInterference(problem), weights
     )

@@ -22,15 +22,15 @@ from tests.support.placement.planner_cases import five_models
 
 def test_made_up_requests_are_poisson_at_the_rates() -> None:
     models = five_models(1).models
-    found = made_up(models, 0, 50_000)
-    span = found.times[-1] / SECOND
-    assert list(found.times) == sorted(found.times)
-    for each in models:
+    requests = made_up(models, 0, 50_000)
+    span = requests.times[-1] / SECOND
+    assert list(requests.times) == sorted(requests.times)
+    for spec in models:
         own = np.array(
-            [at for at, index in zip(found.times, found.models, strict=True) if index == each.index]
+            [at for at, index in zip(requests.times, requests.models, strict=True) if index == spec.index]
         )
         gaps = np.diff(own) / SECOND
-        assert len(own) == pytest.approx(each.rate * span, rel=0.05)
+        assert len(own) == pytest.approx(spec.rate * span, rel=0.05)
         assert gaps.std() / gaps.mean() == pytest.approx(1, abs=0.05)
 
 
@@ -38,7 +38,7 @@ def test_samples_differ_and_stay_the_same() -> None:
     problem = five_models(1)
     first, second = (samples(problem, 3, 1000) for _ in range(2))
     assert first == second
-    assert len({each.times for each in first}) == 3
+    assert len({requests.times for requests in first}) == 3
 
 
 def test_rearranged_requests_keep_the_rate_and_the_bursts_of_each_model() -> None:
@@ -63,8 +63,8 @@ def test_a_sample_of_another_load_is_not_stretched() -> None:
 
 def test_judges_hear_long_enough_to_see_a_queue_grow() -> None:
     problem = five_models(1)
-    heard = long_enough(problem, made_up(problem.models, 0, 30_000), 100)
-    assert heard.times[-1] == pytest.approx(25 * problem.models[0].slo, rel=0.01)
+    requests = long_enough(problem, made_up(problem.models, 0, 30_000), 100)
+    assert requests.times[-1] == pytest.approx(25 * problem.models[0].slo, rel=0.01)
 
 
 def test_models_with_coefficients_are_slowed_as_igniter_says() -> None:

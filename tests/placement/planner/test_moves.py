@@ -27,14 +27,14 @@ def test_every_change_is_possible() -> None:
     """All that is proposed for a crowded draft fits and is in time, alone."""
     problem = five_models(3)
     options = ModelOptions(problem)
-    weights = worths([each.rate for each in problem.models], 0.0)
+    weights = worths([spec.rate for spec in problem.models], 0.0)
     simulation = QuickSimulation(
         options, [made_up(problem.models, 0, 500)], GREEDY, CautiousInterference(problem), weights
     )
     moves = Moves(options)
     beside = Site((0,), ALONE, (SiteMember(0, 4, 0.2), SiteMember(1, 8, 0.3), SiteMember(3, 4, 0.4)))
     draft = (beside, Site((1,), ALONE, (SiteMember(2, 8), SiteMember(4, 8))), Site((2,)))
-    proposed = [each for place in range(5) for each in moves.all_for(draft, place, simulation(draft))]
+    proposed = [move for place in range(5) for move in moves.all_for(draft, place, simulation(draft))]
     assert len(proposed) > 50
     assert draft not in proposed
     for change in proposed:
@@ -50,15 +50,15 @@ def test_sites_are_cut_joined_and_turned() -> None:
         Site((2,)),
         Site((3,), ALONE, (SiteMember(1, 4),)),
     )
-    found = list(Reshaping(ModelOptions(problem))(draft, [0, 1]))
-    shapes = {tuple(sorted((site.shape, len(site.members)) for site in each)) for each in found}
+    layouts = list(Reshaping(ModelOptions(problem))(draft, [0, 1]))
+    shapes = {tuple(sorted((site.shape, len(site.members)) for site in layout)) for layout in layouts}
     kept = [(ALONE, 0), (ALONE, 1)]
     assert tuple(sorted([*kept, (Shape(1, 2), 2)])) in shapes  # turned
     assert tuple(sorted([*kept, (ALONE, 2), (ALONE, 2)])) in shapes  # cut
     assert tuple(sorted([(Shape(2, 1), 2), (Shape(2, 1), 1)])) in shapes  # joined
-    for each in found:
-        assert sorted(gpu for site in each for gpu in site.gpus) == [0, 1, 2, 3]
-        assert all(FitCheck(problem).holds(site) for site in each)
+    for layout in layouts:
+        assert sorted(gpu for site in layout for gpu in site.gpus) == [0, 1, 2, 3]
+        assert all(FitCheck(problem).holds(site) for site in layout)
 
 
 def test_batches_need_a_runtime_that_waits() -> None:

@@ -10,10 +10,10 @@ from tests.support.placement.igniter_cases import NOTES, problem_of
 def test_a_share_carries_its_part_of_the_load_with_room_for_queues() -> None:
     problem = problem_of(NOTES, gpus=1)
     options = ModelOptions(problem)
-    for place, each in enumerate(problem.models):
+    for place, model in enumerate(problem.models):
         for part in options.parts(place, 0):
             took = options.time(place, 0, part.batch, part.share)
-            assert 2 * took <= each.slo
+            assert 2 * took <= model.slo
             assert part.rate * took / SECOND <= BUSY * part.batch
             assert (
                 options.time(place, 0, part.batch, round(part.share - 0.05, 9)) > took or part.share <= 0.05

@@ -21,7 +21,7 @@ from tests.support.placement.igniter_cases import NOTES, problem_of
 
 
 def seen_by_glance(problem: Problem, site: Site, requests: PlacementRequests) -> list[float]:
-    weights = worths([each.rate for each in problem.models], 0.0)
+    weights = worths([model.rate for model in problem.models], 0.0)
     simulation = QuickSimulation(
         ModelOptions(problem), [requests], GREEDY, CautiousInterference(problem), weights
     )

@@ -73,10 +73,10 @@ def metrics_of(source: Source) -> Metrics:
 def shown(source: Source) -> dict[str, dict[tuple[str, ...], float]]:
     families = text_string_to_metric_families(metrics_of(source).text().decode())
     samples = [sample for family in families for sample in family.samples]
-    found: dict[str, dict[tuple[str, ...], float]] = {}
+    metrics: dict[str, dict[tuple[str, ...], float]] = {}
     for sample in samples:
-        found.setdefault(sample.name, {})[tuple(sorted(sample.labels.values()))] = sample.value
-    return found
+        metrics.setdefault(sample.name, {})[tuple(sorted(sample.labels.values()))] = sample.value
+    return metrics
 
 
 def test_metrics_show_what_the_accounts_hold() -> None:
@@ -96,21 +96,21 @@ def test_metrics_show_what_the_accounts_hold() -> None:
     accounts.batches_done(BatchesDone(took, 1, 1, {3: (1, 5 * MILLISECOND)}), 0)
     accounts.refused["overloaded"] += 2
     accounts.refusing = "it has turned away all of the last 33 calls"
-    found = shown(source)
-    assert found["astrarium_accepted_total"] == {("a",): 5, ("b",): 0}
-    assert found["astrarium_open"] == {("a",): 1, ("b",): 0}
-    assert found["astrarium_ended_total"]["a", "dropped", "expired"] == 1
-    assert found["astrarium_ended_total"]["a", "failed", "worker_lost"] == 1
-    assert found["astrarium_refused_total"]["a", "overloaded"] == 2
-    assert found["astrarium_long_way_total"] == {("grpc",): 4, ("text",): 1}
-    assert found["astrarium_refuses_all"] == {("a",): 1, ("b",): 0}
-    assert found["astrarium_latency_seconds_bucket"]["0.01", "a"] == 1
-    assert found["astrarium_latency_seconds_bucket"]["0.005", "a"] == 0
-    assert found["astrarium_batch_size_bucket"]["4", "a"] == 1
-    assert found["astrarium_gpu_busy_seconds_total"] == {("0",): 3, ("1",): 0}
-    assert found["astrarium_workers"] == {(): 2}
-    assert found["astrarium_policy_errors_total"] == {(): 3}
-    assert found["astrarium_path"] == {("native", "python"): 1}
+    metrics = shown(source)
+    assert metrics["astrarium_accepted_total"] == {("a",): 5, ("b",): 0}
+    assert metrics["astrarium_open"] == {("a",): 1, ("b",): 0}
+    assert metrics["astrarium_ended_total"]["a", "dropped", "expired"] == 1
+    assert metrics["astrarium_ended_total"]["a", "failed", "worker_lost"] == 1
+    assert metrics["astrarium_refused_total"]["a", "overloaded"] == 2
+    assert metrics["astrarium_long_way_total"] == {("grpc",): 4, ("text",): 1}
+    assert metrics["astrarium_refuses_all"] == {("a",): 1, ("b",): 0}
+    assert metrics["astrarium_latency_seconds_bucket"]["0.01", "a"] == 1
+    assert metrics["astrarium_latency_seconds_bucket"]["0.005", "a"] == 0
+    assert metrics["astrarium_batch_size_bucket"]["4", "a"] == 1
+    assert metrics["astrarium_gpu_busy_seconds_total"] == {("0",): 3, ("1",): 0}
+    assert metrics["astrarium_workers"] == {(): 2}
+    assert metrics["astrarium_policy_errors_total"] == {(): 3}
+    assert metrics["astrarium_path"] == {("native", "python"): 1}
 
 
 def test_advice_follows_the_last_minute() -> None:

@@ -49,25 +49,25 @@ def test_every_scrape_under_load_balances(tmp_path: Path, policy: str, options: 
     assert scrapes[-1]["astrarium_accepted_total", "a"] > scrapes[0]["astrarium_accepted_total", "a"]
 
 
-def balances(found: dict[tuple[str, str], float], model: str) -> None:
-    ended = found["astrarium_ended_total", model]
-    assert found["astrarium_accepted_total", model] == ended + found["astrarium_open", model]
-    answered = found["astrarium_ended_total in_time", model] + found["astrarium_ended_total late", model]
-    assert found["astrarium_latency_seconds_count", model] == answered
-    assert found["astrarium_queueing_seconds_count", model] == answered
-    batches = found["astrarium_batch_size_count", model]
-    assert found["astrarium_execution_seconds_count", model] == batches
+def balances(metrics: dict[tuple[str, str], float], model: str) -> None:
+    ended = metrics["astrarium_ended_total", model]
+    assert metrics["astrarium_accepted_total", model] == ended + metrics["astrarium_open", model]
+    answered = metrics["astrarium_ended_total in_time", model] + metrics["astrarium_ended_total late", model]
+    assert metrics["astrarium_latency_seconds_count", model] == answered
+    assert metrics["astrarium_queueing_seconds_count", model] == answered
+    batches = metrics["astrarium_batch_size_count", model]
+    assert metrics["astrarium_execution_seconds_count", model] == batches
 
 
 def numbers(text: str) -> dict[tuple[str, str], float]:
     """By name and model, and of `astrarium_ended_total` by outcome too."""
-    found: dict[tuple[str, str], float] = defaultdict(float)
+    metrics: dict[tuple[str, str], float] = defaultdict(float)
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             model = sample.labels.get("model", "")
-            found[sample.name, model] += sample.value
-            found[f"{sample.name} {sample.labels.get('outcome', '')}", model] += sample.value
-    return found
+            metrics[sample.name, model] += sample.value
+            metrics[f"{sample.name} {sample.labels.get('outcome', '')}", model] += sample.value
+    return metrics
 
 
 @contextmanager
@@ -111,28 +111,28 @@ def read_answer(answers: BufferedReader) -> None:
 
 def test_a_call_that_who_decides_has_lost_is_found() -> None:
     async def lose_one() -> None:
-        async with running(by_hand=True) as found:
-            connection = await found.connect()
-            exchange = found.front.exchange
+        async with running(by_hand=True) as server:
+            connection = await server.connect()
+            exchange = server.front.exchange
             assert exchange.astray(0, 0) == 0
             connection.writer.write(asking([1, 2]) * 3)
-            while not (popped := found.loopback.pop()):
+            while not (popped := server.loopback.pop()):
                 await asyncio.sleep(0.01)
             assert exchange.astray(1, 0) == 0
             assert exchange.astray(0, 0) == 1
-            found.loopback.end(popped[0][0])
-            while not (popped := found.loopback.pop()):
+            server.loopback.end(popped[0][0])
+            while not (popped := server.loopback.pop()):
                 await asyncio.sleep(0.01)
             assert exchange.astray(1, 0) == 0
-            found.loopback.end(popped[0][0])
+            server.loopback.end(popped[0][0])
 
     asyncio.run(lose_one())
 
 
 def test_a_call_that_was_let_in_and_never_let_out_is_found() -> None:
     async def let_one_in() -> None:
-        async with running() as found:
-            exchange = found.front.exchange
+        async with running() as server:
+            exchange = server.front.exchange
             now = monotonic_ns()
             exchange.admission.admit(0, 3600 * SECOND, now, now)
             assert exchange.astray(0, 0) == 1

@@ -201,8 +201,10 @@ def test_a_worker_that_was_broken_is_back_at_once_and_the_log_names_the_model(
     with caplog.at_level(logging.WARNING):
         stage.wait(7)
     assert stage.workers.alive[0]
-    (told,) = [record.getMessage() for record in caplog.records]
-    assert told == "worker 0 exited with status 1 while it ran 1 call of model m0; it starts again at once"
+    (messages,) = [record.getMessage() for record in caplog.records]
+    assert (
+        messages == "worker 0 exited with status 1 while it ran 1 call of model m0; it starts again at once"
+    )
 
 
 def test_only_time_with_a_batch_counts_against_a_worker() -> None:

@@ -181,7 +181,7 @@ def test_large_messages_keep_nobody_waiting(
 
 @pytest.mark.parametrize("is_native", [True, False])
 @pytest.mark.parametrize(
-    ("data", "most", "found"),
+    ("data", "most", "counts"),
     [
         (b"", 3, (0, 0)),
         (pack_bytes([b"a", b"", b"bc"]), 3, (3, 15)),
@@ -191,11 +191,11 @@ def test_large_messages_keep_nobody_waiting(
     ],
 )
 def test_elements_are_counted_no_further_than_the_shape(
-    data: bytes, most: int, found: tuple[int, int], is_native: bool, monkeypatch: pytest.MonkeyPatch
+    data: bytes, most: int, counts: tuple[int, int], is_native: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not is_native:
         monkeypatch.setattr(checking, "extension", lambda name: None)
-    assert bytes_elements(data, most) == found
+    assert bytes_elements(data, most) == counts
 
 
 @needs_native
@@ -234,9 +234,9 @@ def test_the_number_of_inputs_is_looked_at_before_any_of_them() -> None:
         def shape(self) -> tuple[int, ...]:
             raise AssertionError("an input was looked at")
 
-    given: Any = [Untouchable()] * 50_000
+    inputs: Any = [Untouchable()] * 50_000
     with pytest.raises(Refused, match="exactly once"):
-        checking.placed_inputs(FakeService().models["echo"], given, 1 << 20)
+        checking.placed_inputs(FakeService().models["echo"], inputs, 1 << 20)
 
 
 def test_a_long_name_is_compared_with_nothing() -> None:

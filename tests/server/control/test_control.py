@@ -553,8 +553,8 @@ def test_a_batch_that_ended_before_the_order_to_stop_it_came_frees_its_gpu() -> 
     later = stage.call()
     stage.wait(100)
     assert later.outcome is Outcome.IN_TIME
-    heard = [event for step in stage.steps for event in step.events]
-    assert [event.run for event in heard if type(event) is BatchPreempted] == [0]
+    events = [event for step in stage.steps for event in step.events]
+    assert [event.run for event in events if type(event) is BatchPreempted] == [0]
     stage.coordinator.close()
     stage.check_the_accounts()
 
@@ -664,6 +664,6 @@ def test_what_a_backend_found_out_is_logged_once(caplog: pytest.LogCaptureFixtur
     with caplog.at_level("INFO"):
         stage.repository.heard(0, news)
         stage.repository.heard(1, news)
-    told = [(record.levelname, record.getMessage()) for record in caplog.records]
-    assert told == [("INFO", "model m0: input TOKENS takes few"), ("WARNING", "model m0: too many")]
+    messages = [(record.levelname, record.getMessage()) for record in caplog.records]
+    assert messages == [("INFO", "model m0: input TOKENS takes few"), ("WARNING", "model m0: too many")]
     assert stage.repository.card("m0").inputs == (limited,), "network threads are told of this"

@@ -183,7 +183,7 @@ def test_a_profile_that_leaves_little_of_its_objective_leaves_others_their_delay
     """Half of the rest is for the delays, half for reading the request."""
     tight = ModelSpec(0, "tight", 25 * MILLISECOND, latency_table([24 * MILLISECOND]))
     stated = Setup((tight,), (GpuSpec(0),))
-    found = bounded(replace(stated, network=Network(MILLISECOND, 0, MILLISECOND)), stated)
-    assert found.models == stated.models
-    assert found.network == Network(MILLISECOND // 2, 0, 0)
-    assert bounded(found, stated) == found
+    delays = bounded(replace(stated, network=Network(MILLISECOND, 0, MILLISECOND)), stated)
+    assert delays.models == stated.models
+    assert delays.network == Network(MILLISECOND // 2, 0, 0)
+    assert bounded(delays, stated) == delays

@@ -81,8 +81,8 @@ def test_a_model_that_fails_every_call_for_a_while_is_said_to_and_why() -> None:
     looks = Looks()
     assert looks.pass_time(5, looks.fails(0, 3)) == []
     assert looks.pass_time(1, looks.fails(0, 3)) == [0]
-    told = "all of the last 18 calls failed, and so did a trial: ValueError: no"
-    assert looks.accounts[0].failing == told
+    reason = "all of the last 18 calls failed, and so did a trial: ValueError: no"
+    assert looks.accounts[0].failing == reason
     assert not looks.accounts[1].failing
 
 
@@ -257,16 +257,16 @@ def test_a_model_that_fails_takes_one_call_and_refuses_the_others(path: str) -> 
 @pytest.mark.parametrize("datatype", [*DATATYPES, "BYTES", "BF16"])
 def test_a_trial_can_be_made_of_every_datatype(datatype: str) -> None:
     spec = TensorSpec("X", datatype, (3, -1))
-    made = examples.batch([spec], 1, np.random.default_rng(0)).inputs
-    assert made_tensor(spec, made, 1).shape == (1, 3, 1)
+    inputs = examples.batch([spec], 1, np.random.default_rng(0)).inputs
+    assert made_tensor(spec, inputs, 1).shape == (1, 3, 1)
 
 
 def test_a_service_says_so_once_and_once_that_it_is_over(caplog: pytest.LogCaptureFixture) -> None:
     async def fail_everybody() -> None:
-        made = make_plan(1, 2, "eager", 25 * MILLISECOND, 1 << 20)
+        plan = make_plan(1, 2, "eager", 25 * MILLISECOND, 1 << 20)
         loop = FakeLoop()
-        service = service_of(made, loop)
-        service.coordinator.begin(made.setup)
+        service = service_of(plan, loop)
+        service.coordinator.begin(plan.setup)
         service.coordinator.present.add(0)
         for entry in service.repository.entries:
             entry.state = "READY"
@@ -298,11 +298,14 @@ def test_a_service_says_so_once_and_once_that_it_is_over(caplog: pytest.LogCaptu
 
     with caplog.at_level(logging.INFO):
         asyncio.run(fail_everybody())
-    said = [record.getMessage() for record in caplog.records]
+    messages = [record.getMessage() for record in caplog.records]
     assert (
-        len([line for line in said if "model m0 is not ready: all of the last 18 calls failed" in line]) == 1
+        len([line for line in messages if "model m0 is not ready: all of the last 18 calls failed" in line])
+        == 1
     )
-    assert len([line for line in said if "model m0 is ready again: a trial call was answered" in line]) == 1
+    assert (
+        len([line for line in messages if "model m0 is ready again: a trial call was answered" in line]) == 1
+    )
 
 
 SCENARIO = """
@@ -332,14 +335,14 @@ def test_a_model_whose_every_batch_fails_is_not_ready_until_it_works(tmp_path: P
     with serving(scenario, "-o", f"server.path={way}") as server:
         assert status(server) == 200
         flag.touch()
-        told: set[int] = set()
+        statuses: set[int] = set()
 
         def is_away() -> bool:
-            told.add(status(server))
-            return 503 in told
+            statuses.add(status(server))
+            return 503 in statuses
 
         eventually(is_away, "its calls are refused")
-        assert told == {500, 503}
+        assert statuses == {500, 503}
         assert "model broken is not ready" in said(server)
         index = {row["name"]: row for row in json.loads(server.post("/v2/repository/index", b"{}"))}
         assert index["whole"]["state"] == "READY"

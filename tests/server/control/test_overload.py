@@ -38,8 +38,8 @@ def margin(stage: Stage, spare_ms: float = 1000.0) -> float:
     ticket = stage.call(timeout_ms=spare_ms)
     base = stage.began
     stage.wait(0)
-    told = [event.request for event in stage.steps[-1].events if type(event) is RequestArrived]
-    return float((ticket.deadline - base - told[-1].deadline) / MILLISECOND)
+    arrived = [event.request for event in stage.steps[-1].events if type(event) is RequestArrived]
+    return float((ticket.deadline - base - arrived[-1].deadline) / MILLISECOND)
 
 
 def test_a_margin_is_what_nine_of_ten_answers_keep() -> None:

@@ -70,13 +70,13 @@ def test_events_are_made_of_what_the_native_scheduler_tells_and_actions_of_what_
     policy = Scripted(
         [Dispatch(0, (4, 5), 9), Drop(6, "bored"), SetTimer(50, "a"), SetTimer(40, "b")], [Preempt(0)]
     )
-    asked = PythonPolicy("scripted", policy, SETUP)
+    native_policy = PythonPolicy("scripted", policy, SETUP)
     arrived = [(6, (number, 0, 1, 26, 0)) for number in (4, 5, 6)]
-    assert asked.decide(2, arrived) == ([(0, 0, (4, 5), 9), (1, 6, "bored", 0)], 40)
-    assert asked.decide(3, []) == ([], 40)
-    assert asked.decide(40, [(5, (1,)), (2, (4, 0, 0, 7)), (4, (1,))]) == ([(2, 0, 0, 0)], 50)
-    assert asked.decide(45, [(1, (0, 0, 41, 42)), (3, (1, 9, "no")), (0, (1, 8, 1, 2))]) == ([], 50)
-    assert asked.decide(50, []) == ([], FOREVER)
+    assert native_policy.decide(2, arrived) == ([(0, 0, (4, 5), 9), (1, 6, "bored", 0)], 40)
+    assert native_policy.decide(3, []) == ([], 40)
+    assert native_policy.decide(40, [(5, (1,)), (2, (4, 0, 0, 7)), (4, (1,))]) == ([(2, 0, 0, 0)], 50)
+    assert native_policy.decide(45, [(1, (0, 0, 41, 42)), (3, (1, 9, "no")), (0, (1, 8, 1, 2))]) == ([], 50)
+    assert native_policy.decide(50, []) == ([], FOREVER)
     assert policy.heard == [
         (2, [RequestArrived(Request(number, 0, 1, 26)) for number in (4, 5, 6)]),
         (40, [GpuLeft(1), RequestProfiled(4, 0, 0, 7), GpuJoined(1), TimerFired("b")]),
@@ -89,7 +89,7 @@ HALF: Any = 9.5
 
 
 @pytest.mark.parametrize(
-    ("action", "told"),
+    ("action", "message"),
     [
         (
             Dispatch(0, (4,), HALF),
@@ -103,7 +103,7 @@ HALF: Any = 9.5
     ids=["start", "timer", "reason", "exit", "half of a character"],
 )
 def test_what_native_code_cannot_read_is_told_in_words(
-    action: Any, told: str, monkeypatch: pytest.MonkeyPatch
+    action: Any, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A time that comes of a division was once told as std::bad_cast."""
     monkeypatch.setattr("astrarium.server.control.python_policy.log.disabled", True)  # no text for a report
@@ -114,25 +114,25 @@ def test_what_native_code_cannot_read_is_told_in_words(
                 raise action
             return [action]
 
-    asked = PythonPolicy("wrong", Wrong(), SETUP)
+    native_policy = PythonPolicy("wrong", Wrong(), SETUP)
     with pytest.raises(RuntimeError) as error:
-        asked.decide(2, [(6, (4, 0, 1, 26, 0))])
-    assert str(error.value).startswith(told)
+        native_policy.decide(2, [(6, (4, 0, 1, 26, 0))])
+    assert str(error.value).startswith(message)
 
 
 def test_times_beyond_all_are_bounded() -> None:
     policy = Scripted([Dispatch(0, (4,), 1 << 80), SetTimer(-(10**30), "a")])
-    asked = PythonPolicy("scripted", policy, SETUP)
-    assert asked.decide(2, [(6, (4, 0, 1, 26, 0))]) == ([(0, 0, (4,), FOREVER)], -FOREVER)
+    native_policy = PythonPolicy("scripted", policy, SETUP)
+    assert native_policy.decide(2, [(6, (4, 0, 1, 26, 0))]) == ([(0, 0, (4,), FOREVER)], -FOREVER)
 
 
 def test_its_books_forget_what_has_ended() -> None:
-    asked = PythonPolicy("eager", Eager(SETUP, Eager.Parameters()), SETUP)
+    native_policy = PythonPolicy("eager", Eager(SETUP, Eager.Parameters()), SETUP)
     for number in range(1000):
-        _, _ = asked.decide(20 * number, [(6, (number, 0, 20 * number, 20 * number + 25, 0))])
-        asked.decide(20 * number + 10, [(0, (0, number, 20 * number, 20 * number + 5))])
-    ledger = asked._state.ledger
-    assert not asked._state.waiting
+        _, _ = native_policy.decide(20 * number, [(6, (number, 0, 20 * number, 20 * number + 25, 0))])
+        native_policy.decide(20 * number + 10, [(0, (0, number, 20 * number, 20 * number + 5))])
+    ledger = native_policy._state.ledger
+    assert not native_policy._state.waiting
     assert not ledger.batch_dispatched
     assert not ledger.outcome
 

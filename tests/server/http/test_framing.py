@@ -196,7 +196,7 @@ def statuses(server: Served, sent: bytes, *, ends: bool = False) -> list[int]:
                 line.shutdown(socket.SHUT_WR)
             while part := line.recv(1 << 16):
                 answer += part
-    return [int(found) for found in re.findall(rb"HTTP/1\.1 (\d+) ", answer) if found != b"100"]
+    return [int(status) for status in re.findall(rb"HTTP/1\.1 (\d+) ", answer) if status != b"100"]
 
 
 @pytest.mark.parametrize("case", RIGHT)
@@ -260,13 +260,13 @@ def test_the_client_is_told_what_a_path_can_do(way: Way) -> None:
 
 def pieces(data: bytes, size: int) -> bytes:
     framing = RequestFraming(HttpLimits())
-    found = b""
+    chunked = b""
     for at in range(0, len(data), size):
         framing.feed(data[at : at + size])
         while (piece := framing.piece()) is not None:
-            found += piece
+            chunked += piece
     assert not framing.arriving
-    return found
+    return chunked
 
 
 @pytest.mark.parametrize("case", RIGHT)

@@ -42,9 +42,9 @@ def client(server: Served) -> Iterator[Any]:
 
 
 def tensor(array: Array, datatype: str = "FP32", name: str = "IN", binary: bool = True) -> Any:
-    given = http.InferInput(name, list(array.shape), datatype)
-    given.set_data_from_numpy(array, binary_data=binary)
-    return given
+    infer_input = http.InferInput(name, list(array.shape), datatype)
+    infer_input.set_data_from_numpy(array, binary_data=binary)
+    return infer_input
 
 
 BODY = json.dumps({"inputs": [{"name": "IN", "shape": [1, 2], "datatype": "FP32", "data": [1, 2]}]})
@@ -78,11 +78,11 @@ def test_a_model_that_refuses_everybody_is_not_ready_and_says_why(server: Served
     server.service.models["echo"] = replace(card, refusing="it has turned away all of the last 33 calls")
     try:
         assert not client.is_model_ready("echo")
-        answer, said = server.ask("GET", "/v2/models/echo/ready")
+        answer, content = server.ask("GET", "/v2/models/echo/ready")
         assert answer.status == 503
-        assert b"it is UNAVAILABLE: it has turned away all of the last 33 calls" in said
-        told = {entry["name"]: entry for entry in client.get_model_repository_index()}["echo"]
-        assert (told["state"], told["reason"]) == (
+        assert b"it is UNAVAILABLE: it has turned away all of the last 33 calls" in content
+        entry_of_echo = {entry["name"]: entry for entry in client.get_model_repository_index()}["echo"]
+        assert (entry_of_echo["state"], entry_of_echo["reason"]) == (
             "UNAVAILABLE",
             "it has turned away all of the last 33 calls",
         )
@@ -136,8 +136,8 @@ NUMBERS = sorted(DATATYPES.keys() - {BF16, BYTES})
 def test_every_datatype_both_ways(client: Any, datatype: str, binary_in: bool, binary_out: bool) -> None:
     array = np.array([[0, 1, 1], [1, 0, 1]]).astype(DATATYPES[datatype])
     wanted = [http.InferRequestedOutput("OUT_IN", binary_data=binary_out)]
-    given = [tensor(array, datatype, binary=binary_in)]
-    answer = client.infer(f"all_{datatype.lower()}", given, outputs=wanted, request_id="r-7")
+    inputs = [tensor(array, datatype, binary=binary_in)]
+    answer = client.infer(f"all_{datatype.lower()}", inputs, outputs=wanted, request_id="r-7")
     assert np.array_equal(answer.as_numpy("OUT_IN"), array)
     assert answer.get_response()["id"] == "r-7"
     assert ("data" in answer.get_output("OUT_IN")) is not binary_out
@@ -145,11 +145,11 @@ def test_every_datatype_both_ways(client: Any, datatype: str, binary_in: bool, b
 
 def test_bf16_is_binary(client: Any) -> None:
     array = np.array([[0.5, -3.0, 1e30]], pytest.importorskip("ml_dtypes").bfloat16)
-    given = [tensor(array, BF16)]
-    answer = client.infer("all_bf16", given, outputs=[http.InferRequestedOutput("OUT_IN", binary_data=True)])
+    inputs = [tensor(array, BF16)]
+    answer = client.infer("all_bf16", inputs, outputs=[http.InferRequestedOutput("OUT_IN", binary_data=True)])
     assert np.array_equal(answer.as_numpy("OUT_IN"), array)
     with pytest.raises(InferenceServerException, match="binary_data: true: BF16 has no form in JSON"):
-        client.infer("all_bf16", given, outputs=[http.InferRequestedOutput("OUT_IN", binary_data=False)])
+        client.infer("all_bf16", inputs, outputs=[http.InferRequestedOutput("OUT_IN", binary_data=False)])
 
 
 @pytest.mark.parametrize("binary", [True, False])
@@ -157,18 +157,19 @@ def test_text(client: Any, binary: bool) -> None:
     array = np.array([["", "naïve"], ["x" * 3000, "\n"]], object)
     wanted = [http.InferRequestedOutput("OUT_IN", binary_data=binary)]
     answer = client.infer("text", [tensor(array, BYTES, binary=binary)], outputs=wanted)
-    found = [
-        str(each, "utf-8") if isinstance(each, bytes) else each for each in answer.as_numpy("OUT_IN").ravel()
+    texts = [
+        str(element, "utf-8") if isinstance(element, bytes) else element
+        for element in answer.as_numpy("OUT_IN").ravel()
     ]
-    assert found == array.ravel().tolist()
+    assert texts == array.ravel().tolist()
 
 
 def test_several_inputs_in_any_order_and_a_choice_of_outputs(server: Served, client: Any) -> None:
     one = np.array([[1, 2, 3]], np.int32)
     two = np.array([[4, 5, 6]], np.int32)
-    given = [tensor(two, "INT32", "B", binary=False), tensor(one, "INT32", "A")]
-    answer = client.infer("pair", given, outputs=[http.InferRequestedOutput("OUT_B")])
-    assert [each.name for each in server.service.calls[-1].inputs] == ["A", "B"]
+    inputs = [tensor(two, "INT32", "B", binary=False), tensor(one, "INT32", "A")]
+    answer = client.infer("pair", inputs, outputs=[http.InferRequestedOutput("OUT_B")])
+    assert [infer_input.name for infer_input in server.service.calls[-1].inputs] == ["A", "B"]
     assert np.array_equal(answer.as_numpy("OUT_B"), two)
     assert answer.as_numpy("OUT_A") is None
 
@@ -185,8 +186,8 @@ def test_a_request_carries_its_deadline_priority_and_application(server: Served,
 def test_many_requests_at_once(client: Any) -> None:
     arrays = [np.full((1, 4), at, np.float32) for at in range(20)]
     waiting = [client.async_infer("echo", [tensor(array)]) for array in arrays]
-    for array, each in zip(arrays, waiting, strict=True):
-        assert np.array_equal(each.get_result().as_numpy("OUT_IN"), array)
+    for array, pending in zip(arrays, waiting, strict=True):
+        assert np.array_equal(pending.get_result().as_numpy("OUT_IN"), array)
 
 
 @pytest.mark.parametrize("sent", [None, "gzip", "deflate"])
@@ -321,7 +322,7 @@ def by_socket(server: Served, sent: bytes) -> tuple[list[int], str]:
         with contextlib.suppress(ConnectionResetError):  # closed before all of it was read
             while part := connection.recv(1 << 16):
                 answered += part
-    statuses = [int(found) for found in re.findall(rb"HTTP/1.1 (\d+) ", answered)]
+    statuses = [int(status) for status in re.findall(rb"HTTP/1.1 (\d+) ", answered)]
     return statuses, json.loads(answered.rpartition(b"\r\n\r\n")[2])["error"]
 
 
@@ -347,8 +348,8 @@ LIVE = b"GET /v2/health/live HTTP/1.1\r\nhost: x\r\n\r\n"
     ],
 )
 def test_requests_before_garbage_are_answered(server: Served, sent: bytes, statuses: list[int]) -> None:
-    found, reason = by_socket(server, sent)
-    assert found == statuses
+    codes, reason = by_socket(server, sent)
+    assert codes == statuses
     assert reason.startswith(("request: expected", "body: expected chunks"))
 
 
@@ -362,9 +363,9 @@ def test_requests_before_garbage_are_answered(server: Served, sent: bytes, statu
     ],
 )
 def test_a_head_in_one_piece_has_its_limits_too(server: Served, head: bytes) -> None:
-    said = "head: expected at most 65536 bytes and 256 headers"
-    assert by_socket(server, head) == ([431], said)
-    assert by_socket(server, whole() + head) == ([200, 431], said)
+    reason = "head: expected at most 65536 bytes and 256 headers"
+    assert by_socket(server, head) == ([431], reason)
+    assert by_socket(server, whole() + head) == ([200, 431], reason)
 
 
 def test_a_body_that_breaks_after_its_answer_closes_the_connection(server: Served) -> None:
@@ -420,7 +421,9 @@ def test_the_client_in_an_event_loop() -> None:
             assert await client.is_server_ready()
             assert (await client.get_model_metadata("echo"))["name"] == "echo"
             answers = await asyncio.gather(*(client.infer("echo", [tensor(ROWS + at)]) for at in range(10)))
-            assert all(np.array_equal(each.as_numpy("OUT_IN"), ROWS + at) for at, each in enumerate(answers))
+            assert all(
+                np.array_equal(answer.as_numpy("OUT_IN"), ROWS + at) for at, answer in enumerate(answers)
+            )
             with pytest.raises(InferenceServerException, match="9 requests wait already"):
                 await client.infer("overloaded", [tensor(ROWS)])
 

@@ -135,7 +135,7 @@ def test_answers_of_unequal_shapes_and_answers_that_are_not_there_are_failures()
     async def run() -> None:
         async with running(OPEN, by_hand=True) as server:
             connection = await server.connect()
-            for shapes, said in [
+            for shapes, reason in [
                 ([[([1, 1], 4)], [([1, 2], 8)]], "model echo: the rows of one call have answers of unequal"),
                 ([[([1, 1], 1 << 62)]] * 2, "the worker's answer is not what it said it is"),
                 ([[]] * 2, "the worker's answer is not what it said it is"),
@@ -145,7 +145,7 @@ def test_answers_of_unequal_shapes_and_answers_that_are_not_there_are_failures()
                 [(number, *_)] = await server.front.popped()
                 server.loopback.end(number, shapes=shapes)
                 status, _, answer = await connection.answer()
-                assert (status, said in answer["error"]) == (500, True)
+                assert (status, reason in answer["error"]) == (500, True)
 
     asyncio.run(run())
 

@@ -83,13 +83,13 @@ def test_every_half_precision_number_is_written_and_read_as_numpy_does(thread: N
     thread.serve(50, "halves", [("A", "FP16", [-1], None)], [("X", "FP16", [-1], None)], 1)
     for part in np.array_split(every, 16):
         finite = np.where(np.isfinite(part), part, np.float16(0))
-        asked = {"inputs": [tensor("A", "FP16", finite[None].astype(float))]}
-        call = taken(thread.read(request(json.dumps(asked).encode(), "halves")))
+        body = {"inputs": [tensor("A", "FP16", finite[None].astype(float))]}
+        call = taken(thread.read(request(json.dumps(body).encode(), "halves")))
         assert thread.tensors(call) == [((1, len(part)), finite.tobytes())]
         thread.memory[call.replies : call.replies + part.nbytes] = part.tobytes()
         sent = thread.answer(call, [((1, len(part)), part.nbytes)])
-        told = json.loads(sent.partition(b"\r\n\r\n")[2])["outputs"][0]["data"]
-        assert told == [float(x) if np.isfinite(x) else None for x in part]
+        elements = json.loads(sent.partition(b"\r\n\r\n")[2])["outputs"][0]["data"]
+        assert elements == [float(x) if np.isfinite(x) else None for x in part]
 
 
 @given(st.floats(-70000, 70000) | st.floats(-1e-4, 1e-4))
@@ -97,11 +97,11 @@ def test_every_half_precision_number_is_written_and_read_as_numpy_does(thread: N
 def test_a_number_becomes_the_nearest_half(value: float) -> None:
     thread = the_thread()
     thread.serve(51, "half", [("A", "FP16", [1], None)], [("X", "FP16", [1], None)], 1)
-    found = thread.read(request(json.dumps({"inputs": [tensor("A", "FP16", [[value]])]}).encode(), "half"))
+    call = thread.read(request(json.dumps({"inputs": [tensor("A", "FP16", [[value]])]}).encode(), "half"))
     try:
         expected = struct.pack("<e", value)
     except OverflowError:
-        assert found == "body"  # the long way says that it is too large
+        assert call == "body"  # the long way says that it is too large
     else:
-        assert thread.tensors(taken(found)) == [((1, 1), expected)]
-        thread.drop(taken(found))
+        assert thread.tensors(taken(call)) == [((1, 1), expected)]
+        thread.drop(taken(call))

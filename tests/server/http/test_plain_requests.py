@@ -55,14 +55,14 @@ def requests(draw: st.DrawFn) -> bytes:
     binary = b""
     for name, kind, shape in draw(st.permutations(sides)):
         array = draw(values(kind, shape))
-        given: dict[str, Any] = {"name": name, "shape": list(shape), "datatype": kind}
+        infer_input: dict[str, Any] = {"name": name, "shape": list(shape), "datatype": kind}
         if kind == "BF16" or draw(st.booleans()):
             content = bytes(to_bytes(array))
-            given["parameters"] = {"binary_data_size": len(content)} | draw(extras)
+            infer_input["parameters"] = {"binary_data_size": len(content)} | draw(extras)
             binary += content
         else:
-            given["data"] = (array if draw(st.booleans()) else array.ravel()).tolist()
-        inputs.append(dict(draw(st.permutations(list((given | draw(extras)).items())))))
+            infer_input["data"] = (array if draw(st.booleans()) else array.ravel()).tolist()
+        inputs.append(dict(draw(st.permutations(list((infer_input | draw(extras)).items())))))
     body: dict[str, Any] = {"inputs": inputs}
     request_options = {
         "timeout": st.integers(10**8, 10**9),  # long enough to be taken

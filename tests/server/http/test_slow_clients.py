@@ -75,8 +75,8 @@ def test_a_client_that_does_not_read_gets_all_of_it_later() -> None:
             await until(lambda: server.tally()[1] >= 1)  # more than most sockets take at once
             head = await connection.reader.readuntil(b"\r\n\r\n")
             size = int(head.lower().partition(b"inference-header-content-length: ")[2].split(b"\r\n")[0])
-            told = json.loads(await connection.reader.readexactly(size))
-            assert told["outputs"][0]["shape"] == [1, 1_000_000]
+            answer = json.loads(await connection.reader.readexactly(size))
+            assert answer["outputs"][0]["shape"] == [1, 1_000_000]
             assert await connection.reader.readexactly(array.nbytes) == array.tobytes()
             assert (await connection.answer())[0] == 200
             assert server.front.exchange.arena.used == 0
@@ -138,12 +138,12 @@ def test_models_come_and_go_under_load() -> None:
 
             async def ask(at: int) -> int:
                 connection = await server.connect()
-                asked = 0
+                turn = 0
                 while going:
-                    status, _, answer = await connection.ask(asking([at, asked]))
-                    assert (status, answer["outputs"][0]["data"]) == (200, [at, asked])
-                    asked += 1
-                return asked
+                    status, _, answer = await connection.ask(asking([at, turn]))
+                    assert (status, answer["outputs"][0]["data"]) == (200, [at, turn])
+                    turn += 1
+                return turn
 
             clients = [asyncio.create_task(ask(at)) for at in range(16)]
             for _ in range(50):

@@ -111,16 +111,16 @@ RAPID: dict[str, bytes] = {
 
 def renumbered(frames: bytes, stream: int) -> bytes:
     """The same frames, all of them on *stream*."""
-    found = b""
+    copy = b""
     at = 0
     while at < len(frames):
         size = 9 + int.from_bytes(frames[at : at + 3], "big")
         body = frames[at + 9 : at + size]
         if frames[at + 3] == PRIORITY:
             body = error(stream) + body[4:]
-        found += frames[at : at + 5] + error(stream) + body
+        copy += frames[at : at + 5] + error(stream) + body
         at += size
-    return found
+    return copy
 
 
 @pytest.mark.parametrize("what", RAPID)
@@ -151,9 +151,9 @@ def test_calls_that_are_reset_before_python_has_them_never_reach_it(monkeypatch:
             served: list[object] = []
             begin = server.grpc._begin
 
-            def count(number: tuple[int, int], about: Any, given: Any) -> None:
+            def count(number: tuple[int, int], about: Any, calls: Any) -> None:
                 served.append(number)
-                begin(number, about, given)
+                begin(number, about, calls)
 
             monkeypatch.setattr(server.grpc, "_begin", count)
             connection = await server.connect()

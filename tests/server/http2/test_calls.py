@@ -123,10 +123,10 @@ SAME: dict[str, Any] = {
 
 @pytest.mark.parametrize("what", SAME)
 def test_network_threads_and_grpc_aio_say_the_same(what: str) -> None:
-    given = SAME[what]
+    case = SAME[what]
 
     async def compare() -> None:
-        data = given if isinstance(given, bytes) else given.SerializeToString()
+        data = case if isinstance(case, bytes) else case.SerializeToString()
         natively, by_python = await answers_of_both_ways(INFER, data)
         assert natively == by_python
 

@@ -97,8 +97,8 @@ EXAMPLES: dict[str, tuple[int, list[tuple[str, list[tuple[bytes, bytes]], int]]]
 @pytest.mark.parametrize("section", EXAMPLES)
 def test_header_blocks_are_read_as_the_standard_reads_them(section: str) -> None:
     table, blocks = EXAMPLES[section]
-    found = testing.read_blocks([bytes.fromhex(block) for block, _, _ in blocks], table)
-    assert found == [(list(map(tuple, wanted)), size) for _, wanted, size in blocks]
+    decoded = testing.read_blocks([bytes.fromhex(block) for block, _, _ in blocks], table)
+    assert decoded == [(list(map(tuple, wanted)), size) for _, wanted, size in blocks]
 
 
 BROKEN = {

@@ -262,8 +262,8 @@ def test_calls_of_a_real_client_that_gives_up_on_some_are_all_accounted_for() ->
     async def ask() -> None:
         async with network() as server:
             async with grpc.aio.insecure_channel(f"127.0.0.1:{server.grpc.port}") as channel:
-                asked = channel.unary_unary(INFER)
-                calls = [asked(message(size=1 + at * 997 % 40_000).SerializeToString()) for at in range(300)]
+                infer = channel.unary_unary(INFER)
+                calls = [infer(message(size=1 + at * 997 % 40_000).SerializeToString()) for at in range(300)]
                 for at, one in enumerate(calls):
                     if at % 3 == 0:
                         await asyncio.sleep(0)

@@ -36,8 +36,8 @@ _tensors: Any = import_module("astrarium._tensors")
 @pytest.fixture(params=["native", "python"], autouse=True)
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both ways hold the same promises."""
-    found = _tensors if request.param == "native" else None
-    monkeypatch.setattr(items, "extension", lambda name: found)
+    natively = _tensors if request.param == "native" else None
+    monkeypatch.setattr(items, "extension", lambda name: natively)
 
 
 class Written(NamedTuple):
@@ -52,8 +52,8 @@ class Written(NamedTuple):
 
 
 def batch_of(memory: SharedMemory, specs: Sequence[TensorSpec], calls: Any, staging: Any = None) -> Batch:
-    found = written(memory, specs, calls)
-    return gathered(memory.view, specs, found.packed, found.shapes, staging or {})
+    members = written(memory, specs, calls)
+    return gathered(memory.view, specs, members.packed, members.shapes, staging or {})
 
 
 def written(memory: SharedMemory, specs: Sequence[TensorSpec], calls: list[list[np.ndarray]]) -> Written:
@@ -141,12 +141,12 @@ def test_stacked_answers_are_cut_and_laid_side_by_side() -> None:
     memory = SharedMemory.create(1 << 17)
     specs = [TensorSpec("y", "FP32", (-1,)), TensorSpec("z", "INT64", ())]
     members = written(memory, [TensorSpec("x", "FP32", (1,))], [[np.zeros((2, 1), np.float32)]])
-    given = {"y": np.array([[1, 3], [2, 4]], np.float32).T, "z": np.array([5, 6])}  # not contiguous
-    shapes = write_replies(memory.view, specs, members.packed, given)
+    outputs = {"y": np.array([[1, 3], [2, 4]], np.float32).T, "z": np.array([5, 6])}  # not contiguous
+    shapes = write_replies(memory.view, specs, members.packed, outputs)
     assert shapes == [[((1, 2), 8), ((1,), 8)]] * 2
     for row, member in enumerate(members.members):
         y, z = tensors_at(memory.view, member.reply, specs, shapes[row])
-        assert to_array(y).tolist() == [given["y"][row].tolist()]
+        assert to_array(y).tolist() == [outputs["y"][row].tolist()]
         assert to_array(z).tolist() == [5 + row]
 
 

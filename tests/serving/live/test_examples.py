@@ -27,9 +27,9 @@ def limited(draw: st.DrawFn) -> TensorSpec:
 
 @given(limited(), st.integers(0, 5))
 def test_made_up_inputs_are_within_their_limits(spec: TensorSpec, seed: int) -> None:
-    made = examples.tensor(spec, 4, np.random.default_rng(seed))
-    assert made.shape == (4, 1, 3)
-    assert limits.violation(spec, made.shape, to_bytes(made)) is None
+    batch = examples.tensor(spec, 4, np.random.default_rng(seed))
+    assert batch.shape == (4, 1, 3)
+    assert limits.violation(spec, batch.shape, to_bytes(batch)) is None
 
 
 def test_made_up_tokens_are_of_the_whole_range_and_numbers_near_zero() -> None:

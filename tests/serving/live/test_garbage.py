@@ -151,14 +151,14 @@ async def ask(server: Server, times: int, *lines: str) -> list[int]:
         "",
         "",
     ]
-    found = []
+    answers = []
     for _ in range(times):
         writer.write(("\r\n".join(head) + body).encode())
         answer = (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), PATIENCE)).decode()
         length = int(answer.lower().split("content-length: ")[1].split("\r\n")[0])
-        found += json.loads(await reader.readexactly(length))["outputs"][0]["data"]
+        answers += json.loads(await reader.readexactly(length))["outputs"][0]["data"]
     writer.close()
-    return found
+    return answers
 
 
 def test_nobody_collects_under_load(server: Server) -> None:

@@ -60,10 +60,10 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
     if compiler is None or extension("_worker") is None:
         pytest.skip("no C compiler, or no native code: nothing to run a fake driver with")
-    made = tmp_path_factory.mktemp("cuda") / "libfake_cuda.so"
+    file = tmp_path_factory.mktemp("cuda") / "libfake_cuda.so"
     source = Path(__file__).with_name("fake_cuda_driver.c")
-    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-Wall", str(source), "-o", str(made)], check=True)
-    return made
+    subprocess.run([compiler, "-shared", "-fPIC", "-O1", "-Wall", str(source), "-o", str(file)], check=True)
+    return file
 
 
 class Gpu:
@@ -91,15 +91,15 @@ class Gpu:
                 runner.add(room, ctypes.addressof(graph), [self.left])
 
     def log(self) -> list[str]:
-        told: bytes = self.driver.fake_log()
-        return told.decode().splitlines()
+        log: bytes = self.driver.fake_log()
+        return log.decode().splitlines()
 
     def _memory(self) -> int:
         return int(self._keep(np.full(LARGEST * ITEM, 77, np.int8)).ctypes.data)
 
-    def _keep(self, made: Any) -> Any:
-        self._kept.append(made)
-        return made
+    def _keep(self, handle: Any) -> Any:
+        self._kept.append(handle)
+        return handle
 
 
 class GpuWorld(World):
@@ -292,8 +292,8 @@ class FakeTorch:
     """PyTorch without CUDA: memory is the host's, and graphs are those of the fake driver."""
 
     def __init__(self, torch: Any, offsets: Sequence[int] = (0, 0)) -> None:
-        told = iter(offsets)
-        generator = SimpleNamespace(get_offset=lambda: next(told))
+        next_offset = iter(offsets)
+        generator = SimpleNamespace(get_offset=lambda: next(next_offset))
         self.cuda = SimpleNamespace(default_generators=[generator], synchronize=lambda device: None)
         self._torch = torch
         self.from_numpy = torch.from_numpy
@@ -335,11 +335,11 @@ def test_graphs_that_were_handed_over_run_without_python(library: Path) -> None:
     assert graphs.needs_python() == ""
     handed = graphs.handed_over(extension("_worker"), gpu.streams, LARGEST)
     model = SimpleNamespace(inputs=[INPUT], outputs=[OUTPUT], graphs=handed.runner)
-    given = np.arange(2 * ITEM, dtype=np.int8).reshape(2, ITEM)
-    order = RepeatedOrder(model, Batch(2, {"INPUT": given}))
+    values = np.arange(2 * ITEM, dtype=np.int8).reshape(2, ITEM)
+    order = RepeatedOrder(model, Batch(2, {"INPUT": values}))
     assert len(order.carried_out(4)) == 4
     answers = np.frombuffer(order.memory, np.int8, 2 * ITEM, 2 * ITEM)
-    assert (answers.reshape(2, ITEM) == -given).all()
+    assert (answers.reshape(2, ITEM) == -values).all()
     handed.runner.finish()
 
 

@@ -137,13 +137,13 @@ def run(test: Callable[[Setting], Coroutine[Any, Any, None]], home: Path, **rese
 
 
 def test_the_successor_of_a_killed_worker_is_the_reserve(home: Path) -> None:
-    told = trouble(home, "pass")
+    log = trouble(home, "pass")
 
     async def test(setting: Setting) -> None:
         await setting.begin()
         for _ in range(2):
             pid = await setting.until_ready()
-            assert told.exists(), "it has imported what the model imports"
+            assert log.exists(), "it has imported what the model imports"
             assert pid not in setting.workers.pids().values()
             await setting.kill()
             await setting.begin()
@@ -157,13 +157,13 @@ def test_the_successor_of_a_killed_worker_is_the_reserve(home: Path) -> None:
 
 def test_one_that_is_taken_leaves_an_heir_that_imports_nothing_again(home: Path) -> None:
     """Workers may die one after the other; how each ended is known, though none but the first was started."""
-    told = trouble(home, "time.sleep(0.5)")
+    log = trouble(home, "time.sleep(0.5)")
     ended = [signal.SIGSEGV, signal.SIGKILL, signal.SIGABRT]
 
     async def test(setting: Setting) -> None:
         await setting.begin()
         pids = [await setting.until_ready()]
-        told.unlink()
+        log.unlink()
         for number in ended:
             deaths = len(setting.heard.deaths)
             os.kill(setting.workers.pids()[0], number)
@@ -171,7 +171,7 @@ def test_one_that_is_taken_leaves_an_heir_that_imports_nothing_again(home: Path)
             await setting.begin()
             assert setting.workers.pids() == {0: pids[-1]}
             pids.append(await setting.until_ready())
-        assert not told.exists(), "an heir has imported what it needs"
+        assert not log.exists(), "an heir has imported what it needs"
         assert len(set(pids)) == len(pids)
         assert setting.heard.deaths == [f"was killed by {number.name}" for number in ended]
         assert Path(f"/proc/{pids[-1]}/comm").read_text() == "astra-reserve\n"
@@ -183,18 +183,18 @@ def test_one_that_is_taken_leaves_an_heir_that_imports_nothing_again(home: Path)
 
 def test_workers_that_die_together_all_have_successors_out_of_the_reserve(home: Path) -> None:
     """The second one waits for the heir, which is sooner than a start from nothing."""
-    told = trouble(home, "pass")
+    log = trouble(home, "pass")
 
     async def test(setting: Setting) -> None:
         await setting.begin()
         await setting.until_ready()
-        told.unlink()
+        log.unlink()
         await setting.kill()
         for worker in range(3):
             setting.workers.start(WorkerSpec(worker, Place(worker)))
         await until(lambda: len(setting.workers.pids()) == 3)
         assert all(setting.workers._running[worker].reserved for worker in range(3))
-        assert not told.exists()
+        assert not log.exists()
 
     run(test, home)
 
@@ -242,12 +242,12 @@ def test_a_worker_is_started_from_nothing_where_no_reserve_is_ready(home: Path) 
 def test_one_that_dies_while_it_prepares_is_told_once_and_the_next_prepares_less(
     home: Path, what: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told = trouble(home, what)
+    log = trouble(home, what)
 
     async def test(setting: Setting) -> None:
         await setting.begin()
         await setting.until_ready()
-        assert told.exists()
+        assert log.exists()
         assert setting.reserve._depth is Depth.BACKENDS
         worker = setting.workers.pids()[0]
         assert not setting.heard.deaths, "the worker has nothing to do with it"
@@ -263,11 +263,11 @@ def test_one_that_dies_while_it_prepares_is_told_once_and_the_next_prepares_less
 
 
 def test_one_that_hangs_while_it_prepares_is_ended(home: Path, caplog: pytest.LogCaptureFixture) -> None:
-    told = trouble(home, "time.sleep(1000)")
+    log = trouble(home, "time.sleep(1000)")
 
     async def test(setting: Setting) -> None:
         await setting.begin()
-        await until(told.exists)
+        await until(log.exists)
         hung = setting.reserve.pid
         assert setting.reserve.take(SPEC.place) is None, "it is not ready"
         setting.reserve._hung()

@@ -181,7 +181,7 @@ def any_batch(draw: st.DrawFn) -> tuple[int, list[BatchMember], list[Any]]:
 @given(st.lists(st.tuples(st.integers(0, 40 * MS), any_batch()), min_size=1, max_size=6))
 def test_native_code_says_and_writes_what_python_does(batches: list[Any]) -> None:
     before = World.natively
-    found = []
+    outcomes = []
     for World.natively in (False, True):
         loads = [(0, LoadModel(number, plain_files(files), [1])) for number, files in enumerate(SEVERAL)]
         script: list[tuple[int, Order]] = [*loads, (1_000 * MS, Stop())]
@@ -189,9 +189,9 @@ def test_native_code_says_and_writes_what_python_does(batches: list[Any]) -> Non
             script.append((at, RunBatch(number, model, packed(members), 0, shapes or None)))
         world = World(script)
         world.memory.view[:] = np.random.default_rng(1).bytes(len(world.memory.view))
-        found.append((world.serve(), bytes(world.memory.view)))
+        outcomes.append((world.serve(), bytes(world.memory.view)))
     World.natively = before
-    assert found[0] == found[1]
+    assert outcomes[0] == outcomes[1]
 
 
 def test_a_timed_model_needs_no_python(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,7 +54,7 @@ class World:
         self.now = 0
         self._work = work
         self._late = late
-        self._script = sorted(script, key=lambda told: told[0])
+        self._script = sorted(script, key=lambda entry: entry[0])
         self._loaded = threading.Event()
         self._loaded.set()
         self.memory = SharedMemory.create(1 << 16)
@@ -106,12 +106,12 @@ class World:
         buffer[: len(packet)] = packet
         return len(packet)
 
-    def watch(self, descriptor: int, heard: Heard) -> Wait:
+    def watch(self, descriptor: int, hear: Heard) -> Wait:
         def wait(instant: int, ready: Ready | None = None) -> bool:
             if ready is not None:
-                return self._wait_for(ready, lambda: heard(instant))
+                return self._wait_for(ready, lambda: hear(instant))
             while self._script and max(self.now, self._script[0][0]) < instant:
-                if heard(instant):
+                if hear(instant):
                     return False
             if self.now < instant:
                 self.now = instant + self._late
@@ -119,10 +119,10 @@ class World:
 
         return wait
 
-    def _wait_for(self, ready: Ready, heard: Callable[[], bool]) -> bool:
+    def _wait_for(self, ready: Ready, hear: Callable[[], bool]) -> bool:
         while not ready():
             if self._script and self._script[0][0] <= self.now:
-                heard()
+                hear()
             else:
                 self.now += 10 * US
         self.now += self._late

@@ -48,8 +48,8 @@ def scenario(**changes: Any) -> Scenario:
     return parse({**SCENARIO, **changes}, planning=True)
 
 
-def posed(made: Scenario) -> Problem:
-    return halved(plans.problem(made))
+def posed(case: Scenario) -> Problem:
+    return halved(plans.problem(case))
 
 
 def everywhere(problem: Problem) -> Plan:
@@ -86,18 +86,18 @@ def same(one: ServingRecord, other: ServingRecord) -> bool:
     pairs: list[tuple[Any, Any]] = [(one.requests, other.requests), (one.batches, other.batches)]
     columns = [(getattr(a, f.name), getattr(b, f.name)) for a, b in pairs for f in fields(a)]
     alike = all(a.dtype == b.dtype and np.array_equal(a, b) for a, b in columns)
-    told = [
+    runs = [
         (r.policy, r.setup, r.seed, tuple(r.reasons), r.warmup, r.duration, r.engine) for r in (one, other)
     ]
-    return alike and told[0] == told[1]
+    return alike and runs[0] == runs[1]
 
 
 @pytest.mark.parametrize("policy", ["deferred", "astrarium", "eager", "shepherd"])
 @pytest.mark.parametrize("engine", ["native", "python"])
 def test_every_model_everywhere_is_the_plain_run(policy: str, engine: Any) -> None:
     workload = {**SCENARIO["workload"], "duration": "1s"}
-    made = scenario(policy={"name": policy}, workload=workload)
-    assert same(run_planned(made, everywhere(posed(made)), engine=engine).record, run(made, engine))
+    case = scenario(policy={"name": policy}, workload=workload)
+    assert same(run_planned(case, everywhere(posed(case)), engine=engine).record, run(case, engine))
 
 
 def test_every_model_everywhere_is_the_plain_run_on_two_kinds() -> None:
@@ -108,14 +108,14 @@ def test_every_model_everywhere_is_the_plain_run_on_two_kinds() -> None:
         **SCENARIO["models"],
         "bert": {**SCENARIO["models"]["bert"], "profile": {"kinds": {"T4": slow, "A100": fast}}},
     }
-    made = scenario(cluster={"gpus": groups}, models=models)
-    assert same(run_planned(made, everywhere(posed(made))).record, run(made))
+    case = scenario(cluster={"gpus": groups}, models=models)
+    assert same(run_planned(case, everywhere(posed(case))).record, run(case))
 
 
-def check_books(done: PlannedRun, made: Scenario) -> None:
+def check_books(done: PlannedRun, case: Scenario) -> None:
     """Every request ends once, in the cell that it went to, in a batch of its own model."""
     record = done.record
-    arrivals = build.arrivals(made)
+    arrivals = build.arrivals(case)
     requests = record.requests
     batches = record.batches
     assert np.array_equal(requests.arrival, arrivals.time)
@@ -137,9 +137,9 @@ def check_books(done: PlannedRun, made: Scenario) -> None:
 
 @pytest.mark.parametrize("policy", ["deferred", "astrarium", "nexus", "clipper"])
 def test_every_request_ends_once(policy: str) -> None:
-    made = scenario(policy={"name": policy})
-    done = run_planned(made, APART)
-    check_books(done, made)
+    case = scenario(policy={"name": policy})
+    done = run_planned(case, APART)
+    check_books(done, case)
     summary = summarize(done.record)
     assert summary.models["alex"].outcomes.dropped == summary.models["alex"].requests > 0
     assert summary.dropped_reasons[NO_REPLICA] == summary.models["alex"].requests
@@ -147,19 +147,19 @@ def test_every_request_ends_once(policy: str) -> None:
 
 
 def test_a_plan_without_replicas_answers_nobody() -> None:
-    made = scenario()
-    problem = posed(made)
+    case = scenario()
+    problem = posed(case)
     nothing = Plan("", (), {0: "", 1: "", 2: ""})
-    done = run_planned(made, nothing, problem)
+    done = run_planned(case, nothing, problem)
     assert (done.record.requests.outcome == Outcome.DROPPED).all()
     assert done.parts == ()
     assert summarize(done.record).attainment == 0
-    assert PlanJudge(made, problem)(nothing, problem.requests) == [0.0, 0.0, 0.0]
+    assert PlanJudge(case, problem)(nothing, problem.requests) == [0.0, 0.0, 0.0]
 
 
 def test_replicas_stay_within_their_gpus_and_limits() -> None:
-    made = scenario()
-    batches = run_planned(made, APART).record.batches
+    case = scenario()
+    batches = run_planned(case, APART).record.batches
     homes = {(replica.model, replica.gpus[0]): replica.batch for replica in APART.replicas}
     rows = zip(batches.model.tolist(), batches.gpu.tolist(), batches.size.tolist(), strict=True)
     seen: dict[tuple[int, int], int] = {}
@@ -170,16 +170,16 @@ def test_replicas_stay_within_their_gpus_and_limits() -> None:
 
 
 def test_the_same_again() -> None:
-    made = scenario()
-    assert same(run_planned(made, APART).record, run_planned(made, APART).record)
-    problem = posed(made)
-    assert same(run_planned(made, BESIDE, problem).record, run_planned(made, BESIDE, problem).record)
+    case = scenario()
+    assert same(run_planned(case, APART).record, run_planned(case, APART).record)
+    problem = posed(case)
+    assert same(run_planned(case, BESIDE, problem).record, run_planned(case, BESIDE, problem).record)
 
 
 def test_arrivals_are_divided_as_the_routes_say() -> None:
-    made = scenario()
-    problem = posed(made)
-    done = run_planned(made, APART, problem)
+    case = scenario()
+    problem = posed(case)
+    done = run_planned(case, APART, problem)
     routes = Routes.of(APART, problem)
     total = np.bincount(done.record.requests.model, minlength=3)
     for place, part in enumerate(done.parts):
@@ -195,10 +195,10 @@ def test_a_cell_knows_its_own_kind_of_gpu() -> None:
     models = {"bert": {"profile": {"kinds": kinds}, "slo": "50ms", "memory": "4GiB"}}
     groups = [{"kind": "T4", "count": 1, "memory": "10GiB"}, {"kind": "A100", "count": 1, "memory": "9GiB"}]
     workload = {**SCENARIO["workload"], "rate": "20/s"}
-    made = scenario(
+    case = scenario(
         models=models, cluster={"gpus": groups}, workload=workload, policy={"name": "eager"}, network={}
     )
-    done = run_planned(made, Plan("", (Replica(0, (1,), batch=4),)))
+    done = run_planned(case, Plan("", (Replica(0, (1,), batch=4),)))
     batches = done.record.batches
     assert set(batches.gpu.tolist()) == {1}
     assert set((batches.finished - batches.started)[batches.size == 1].tolist()) == {3 * MILLISECOND}
@@ -207,12 +207,12 @@ def test_a_cell_knows_its_own_kind_of_gpu() -> None:
 
 
 def test_shared_gpus_have_worker_queues() -> None:
-    made = scenario()
-    problem = posed(made)
-    done = run_planned(made, BESIDE, problem)
-    check_books(done, made)
-    told = [(part.run_by, part.cell.gpus, part.cell.limits) for part in done.parts]
-    assert told == [
+    case = scenario()
+    problem = posed(case)
+    done = run_planned(case, BESIDE, problem)
+    check_books(done, case)
+    parts = [(part.run_by, part.cell.gpus, part.cell.limits) for part in done.parts]
+    assert parts == [
         ("deferred", (3,), ((2, 8),)),
         ("worker queues", (0, 1), ((0, 8),)),
         ("worker queues", (2,), ((1, 4), (2, 4))),
@@ -226,9 +226,9 @@ def test_shared_gpus_have_worker_queues() -> None:
 
 def test_worker_queues_feel_the_network() -> None:
     workload = {**SCENARIO["workload"], "rate": {"bert": "5/s", "vgg": "0/s", "alex": "0/s"}}
-    made = scenario(workload=workload)
+    case = scenario(workload=workload)
     plan = Plan("", (Replica(0, (0,), batch=8, share=0.5),), {1: "", 2: ""})
-    requests = run_planned(made, plan, posed(made)).record.requests
+    requests = run_planned(case, plan, posed(case)).record.requests
     latency = requests.done - requests.arrival
     # 6 ms on a whole GPU, 12 on half of one; 100 + 20 us there, 50 us back
     assert int(np.median(latency)) == 12 * MILLISECOND + 170_000
@@ -237,9 +237,9 @@ def test_worker_queues_feel_the_network() -> None:
 
 def test_who_cannot_be_answered_in_time_is_dropped_by_worker_queues() -> None:
     workload = {**SCENARIO["workload"], "rate": {"bert": "900/s", "vgg": "0/s", "alex": "0/s"}}
-    made = scenario(workload=workload)
-    done = run_planned(made, Plan("", (Replica(0, (0,), batch=8, share=0.5),), {1: "", 2: ""}), posed(made))
-    check_books(done, made)
+    case = scenario(workload=workload)
+    done = run_planned(case, Plan("", (Replica(0, (0,), batch=8, share=0.5),), {1: "", 2: ""}), posed(case))
+    check_books(done, case)
     summary = summarize(done.record)
     assert summary.outcomes.dropped == summary.dropped_reasons["expired"] > 0
     # on half a GPU: batches of 4, which take 24 ms, so that who just missed one finds the next in time
@@ -250,13 +250,13 @@ def test_who_cannot_be_answered_in_time_is_dropped_by_worker_queues() -> None:
 def test_replicas_that_have_the_same_gpus_whole_share_them() -> None:
     """Each of the two could do with them alone; together they ask for much more than there is."""
     rates = {"bert": "500/s", "vgg": "500/s", "alex": "0/s"}
-    made = scenario(workload={**SCENARIO["workload"], "rate": rates})
-    problem = posed(made)
+    case = scenario(workload={**SCENARIO["workload"], "rate": rates})
+    problem = posed(case)
     pair = (Replica(0, (0, 1), HALVES, batch=8), Replica(1, (0, 1), HALVES, batch=8))
     for one in pair:
-        alone = run_planned(made, Plan("", (one,), {1 - one.model: "", 2: ""}), problem).record
+        alone = run_planned(case, Plan("", (one,), {1 - one.model: "", 2: ""}), problem).record
         assert list(summarize(alone).models.values())[one.model].attainment == pytest.approx(1, abs=0.1)
-    both = summarize(run_planned(made, Plan("", pair, {2: ""}), problem).record)
+    both = summarize(run_planned(case, Plan("", pair, {2: ""}), problem).record)
     # half of 2 b + 4 ms and of b + 5 ms, in batches of 8: what a request takes of a stage
     costs = {"bert": 0.010 / 8, "vgg": 0.0065 / 8}
     work = sum(both.models[name].goodput_rate * cost for name, cost in costs.items())
@@ -273,11 +273,11 @@ class Doubling:
 
 
 def test_company_slows_and_time_counts_once() -> None:
-    made = scenario()
-    problem = posed(made)
+    case = scenario()
+    problem = posed(case)
     slowing = Doubling()
-    calm = run_planned(made, BESIDE, problem)
-    slowed = run_planned(made, BESIDE, problem, interference=as_interference(slowing))
+    calm = run_planned(case, BESIDE, problem)
+    slowed = run_planned(case, BESIDE, problem, interference=as_interference(slowing))
     good = [summarize(done.record).models["vgg"].goodput_rate for done in (calm, slowed)]
     assert good[1] < good[0]
     span: Time = slowed.record.duration - slowed.record.warmup
@@ -292,18 +292,18 @@ def test_company_slows_and_time_counts_once() -> None:
 
 
 def as_interference(slowing: Any) -> Interference:
-    found: Interference = slowing
-    return found
+    interference: Interference = slowing
+    return interference
 
 
 def test_dynamic_models_in_cells() -> None:
     models = {**SCENARIO["models"], "alex": {**SCENARIO["models"]["alex"], **DYNAMIC, "slo": "60ms"}}
-    made = scenario(models=models, policy={"name": "orloj"})
-    assert same(run_planned(made, everywhere(posed(made))).record, run(made))
-    check_books(run_planned(made, APART), made)
+    case = scenario(models=models, policy={"name": "orloj"})
+    assert same(run_planned(case, everywhere(posed(case))).record, run(case))
+    check_books(run_planned(case, APART), case)
     shared = Plan("", (Replica(2, (0,), share=0.5),), {0: "", 1: ""})
     with pytest.raises(InputError, match=r"models\.alex\.profile"):
-        run_planned(made, shared)
+        run_planned(case, shared)
 
 
 def test_a_plan_that_is_impossible_is_refused() -> None:
@@ -316,22 +316,22 @@ def test_a_plan_that_is_impossible_is_refused() -> None:
 
 @pytest.mark.parametrize("plan", [APART, BESIDE])
 def test_the_judge_says_what_the_run_says(plan: Plan) -> None:
-    made = scenario()
-    problem = posed(made)
-    arrivals = build.arrivals(made)
+    case = scenario()
+    problem = posed(case)
+    arrivals = build.arrivals(case)
     requests = msgspec.structs.replace(
         problem.requests, times=tuple(arrivals.time.tolist()), models=tuple(arrivals.model.tolist())
     )
-    summary = summarize(run_planned(made, plan, problem).record)
-    found = PlanJudge(made, problem, warmup=made.workload.warmup)(plan, requests)
-    assert list(found) == [summary.models[name].attainment for name in made.models]
+    summary = summarize(run_planned(case, plan, problem).record)
+    judgement = PlanJudge(case, problem, warmup=case.workload.warmup)(plan, requests)
+    assert list(judgement) == [summary.models[name].attainment for name in case.models]
 
 
 def test_the_judge_remembers_cells(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = scenario()
-    problem = posed(made)
+    case = scenario()
+    problem = posed(case)
     ran = []
-    asked = PlanJudge(made, problem)
+    judge = PlanJudge(case, problem)
     original = Routes.run
 
     def counted(self: Routes, place: int, *rest: Any) -> Any:
@@ -339,52 +339,52 @@ def test_the_judge_remembers_cells(monkeypatch: pytest.MonkeyPatch) -> None:
         return original(self, place, *rest)
 
     monkeypatch.setattr(Routes, "run", counted)
-    first = asked(APART, problem.requests)
+    first = judge(APART, problem.requests)
     assert ran == [0, 1, 2]
     moved = Plan(
         "",
         tuple(msgspec.structs.replace(one, gpus=(3 - one.gpus[0],)) for one in APART.replicas),
         APART.missing,
     )
-    assert sorted(asked(moved, problem.requests)) != [0.0] * 3
+    assert sorted(judge(moved, problem.requests)) != [0.0] * 3
     ran.clear()
-    assert asked(APART, problem.requests) == first
+    assert judge(APART, problem.requests) == first
     more = Plan("", (*APART.replicas, Replica(2, (3,), batch=4)))
-    assert asked(more, problem.requests)[:2] == first[:2]
+    assert judge(more, problem.requests)[:2] == first[:2]
     assert ran == [3]  # the others are as they were
-    queued = asked(BESIDE, problem.requests)
+    queued = judge(BESIDE, problem.requests)
     ran.clear()
     explained = tuple(msgspec.structs.replace(one, why="better words") for one in BESIDE.replicas)
-    assert asked(Plan("", explained), problem.requests) == queued
+    assert judge(Plan("", explained), problem.requests) == queued
     assert ran == []  # words change nothing
-    other = plans.problem(made.with_seed(77)).requests
-    assert asked(APART, other) != first
-    assert asked(APART, other) == PlanJudge(made, problem)(APART, other)
+    other = plans.problem(case.with_seed(77)).requests
+    assert judge(APART, other) != first
+    assert judge(APART, other) == PlanJudge(case, problem)(APART, other)
 
 
 def test_a_model_nobody_asks_for_is_content() -> None:
-    made = scenario(workload={**SCENARIO["workload"], "rate": {"bert": "5/s", "vgg": "0/s", "alex": "9/s"}})
-    problem = posed(made)
-    assert PlanJudge(made, problem)(APART, problem.requests) == [1.0, 1.0, 0.0]
+    case = scenario(workload={**SCENARIO["workload"], "rate": {"bert": "5/s", "vgg": "0/s", "alex": "9/s"}})
+    problem = posed(case)
+    assert PlanJudge(case, problem)(APART, problem.requests) == [1.0, 1.0, 0.0]
 
 
 def test_cells_in_numbers() -> None:
-    made = scenario()
-    done = run_planned(made, APART)
-    found = summarize_plan("by hand", 4, {"alex": "no room"}, done.parts, done.record)
-    assert [(cell.gpus, cell.models) for cell in found.cells] == [
+    case = scenario()
+    done = run_planned(case, APART)
+    plan_summary = summarize_plan("by hand", 4, {"alex": "no room"}, done.parts, done.record)
+    assert [(cell.gpus, cell.models) for cell in plan_summary.cells] == [
         ([0], {"bert": 8}),
         ([1], {"bert": 8, "vgg": 4}),
         ([2], {"vgg": 4}),
     ]
     summary = summarize(done.record)
-    in_time = sum(cell.goodput_rate for cell in found.cells)
+    in_time = sum(cell.goodput_rate for cell in plan_summary.cells)
     assert in_time == pytest.approx(summary.goodput_rate)
     lost = summary.models["alex"].requests
-    assert sum(cell.requests for cell in found.cells) == summary.requests - lost
-    assert len(found.gpu_busy) == 4
-    assert found.gpu_busy[3] == 0
-    assert np.mean(found.gpu_busy) == pytest.approx(summary.gpus.busy_fraction)
+    assert sum(cell.requests for cell in plan_summary.cells) == summary.requests - lost
+    assert len(plan_summary.gpu_busy) == 4
+    assert plan_summary.gpu_busy[3] == 0
+    assert np.mean(plan_summary.gpu_busy) == pytest.approx(summary.gpus.busy_fraction)
 
 
 def test_ranges() -> None:

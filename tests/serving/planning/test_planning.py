@@ -72,12 +72,12 @@ def test_the_fewest_gpus_are_those_of_the_arithmetic() -> None:
     assert (answer.chosen.gpus, answer.chosen.met) == (4, True)
     busy = [use.busy for use in uses(answer.chosen.plan, answer.chosen.problem)]
     assert busy == pytest.approx([3.5 / 4] * 4, rel=0.01)
-    found = answer.growth
-    assert found is not None
-    assert found.breaks is not None
-    assert found.carries <= 1.2  # 400/s are all that four can do, and one in a hundred may be late
-    assert found.breaks > 4 / 3.5
-    assert (found.first, "even if every batch were full" in found.why) == (0, True)
+    growth_of_load = answer.growth
+    assert growth_of_load is not None
+    assert growth_of_load.breaks is not None
+    assert growth_of_load.carries <= 1.2  # 400/s are all that four can do, and one in a hundred may be late
+    assert growth_of_load.breaks > 4 / 3.5
+    assert (growth_of_load.first, "even if every batch were full" in growth_of_load.why) == (0, True)
 
 
 @pytest.mark.parametrize("needed", [1, 2, 3, 7, 13, 16])
@@ -85,13 +85,13 @@ def test_the_search_finds_the_smallest_size_that_is_enough(needed: int) -> None:
     easy = scenario(workload={"arrivals": "uniform", "rate": "10/s", "duration": "1s"})
     watch = PlanningWatch()
     planning = Planning(easy, REPLICATION, PlanningGoals(make_judge=enough_with(needed)), watch)
-    found = planning.fewest()
-    assert found is not None
-    assert found.gpus == needed
+    fewest = planning.fewest()
+    assert fewest is not None
+    assert fewest.gpus == needed
     tried = [attempt.gpus for attempt in watch.attempts]
     assert needed == 1 or needed - 1 in tried
     assert len(tried) == len(set(tried)) <= 9
-    assert watch.best is found
+    assert watch.best is fewest
 
 
 def test_where_no_number_is_enough_the_search_ends() -> None:
@@ -137,12 +137,12 @@ MIXED = {  # B is twice as fast as A, and the only one that is large enough for 
 def test_of_unequal_gpus_those_are_taken_that_do(slow: int, gpus: list[int], busy: float) -> None:
     """At 5 and 10 ms on a B, 50/s and 30/s keep 0.55 of one busy, 50/s and 120/s 1.45."""
     workload = {"arrivals": "poisson", "rate": {"quick": "50/s", "slow": f"{slow}/s"}, "duration": "10s"}
-    found = Planning(
+    fewest = Planning(
         scenario(**MIXED, workload=workload), Choice("planner"), PlanningGoals(), PlanningWatch()
     ).fewest()
-    assert found is not None
-    assert [gpu.id for gpu in found.problem.gpus] == gpus
-    assert sum(use.busy for use in found.uses) == pytest.approx(busy, rel=0.01)
+    assert fewest is not None
+    assert [gpu.id for gpu in fewest.problem.gpus] == gpus
+    assert sum(use.busy for use in fewest.uses) == pytest.approx(busy, rel=0.01)
 
 
 def test_an_objective_longer_than_the_run_does_not_hide_an_overload() -> None:
@@ -165,9 +165,9 @@ def test_a_model_that_is_seldom_asked_for_is_worth_more_gpus() -> None:
     def make(scenario: Scenario, problem: Problem, *_: Any) -> Judge:
         return lambda plan, requests: [1.0, min(1.0, len(problem.gpus) / 16)]
 
-    found = Planning(scenario(**rare), REPLICATION, PlanningGoals(make_judge=make), PlanningWatch()).fewest()
-    assert found is not None
-    assert found.gpus == 16
+    fewest = Planning(scenario(**rare), REPLICATION, PlanningGoals(make_judge=make), PlanningWatch()).fewest()
+    assert fewest is not None
+    assert fewest.gpus == 16
 
 
 def test_no_more_gpus_are_used_than_may_be_tried() -> None:
@@ -238,8 +238,8 @@ def test_a_trace_is_planned_from_its_history_and_judged_by_what_came_after(trace
     assert max(posed.requests.times) < 2 * SECOND
     draws = load.fresh()
     assert len(draws) == 3
-    assert sum(len(each.times) for each in draws) == 286 + 20
-    assert all(max(each.times) < SECOND for each in draws)
+    assert sum(len(draw.times) for draw in draws) == 286 + 20
+    assert all(max(draw.times) < SECOND for draw in draws)
 
 
 def test_reasons_are_told_for_the_load_that_judged(traced: Scenario) -> None:
@@ -279,24 +279,24 @@ def test_one_model_may_grow_more_than_all() -> None:
 
 
 def test_the_router_divides_a_grown_load_anew() -> None:
-    asked: list[list[float]] = []
+    rates_seen: list[list[float]] = []
 
     def make(scenario: Scenario, problem: Problem, *_: Any) -> Judge:
-        asked.append([model.rate for model in problem.models])
+        rates_seen.append([model.rate for model in problem.models])
         return lambda plan, requests: [1.0 for _ in problem.models]
 
     planning = Planning(scenario(**TWO), REPLICATION, PlanningGoals(make_judge=make), PlanningWatch())
     growth(planning, planning.attempt(2), 0)
-    assert asked[1:3] == [[50, 40], [100, 40]]
+    assert rates_seen[1:3] == [[50, 40], [100, 40]]
 
 
 def test_a_model_without_a_replica_breaks_first_and_says_what_it_takes() -> None:
     planning = Planning(scenario(**TWO), REPLICATION, PlanningGoals(), PlanningWatch())
     attempt = planning.attempt(1)
     assert len(attempt.plan.missing) == 1
-    found = growth(planning, attempt)
-    assert (found.carries, found.first) == (0.0, next(iter(attempt.plan.missing)))
-    assert found.why.startswith("it has no replica: ")
+    growth_of_load = growth(planning, attempt)
+    assert (growth_of_load.carries, growth_of_load.first) == (0.0, next(iter(attempt.plan.missing)))
+    assert growth_of_load.why.startswith("it has no replica: ")
 
 
 def interrupted_after(judgements: int) -> Callable[..., Judge]:
@@ -348,11 +348,11 @@ def test_an_interrupt_after_the_answer_keeps_the_answer() -> None:
 
 
 def test_rivals_stand_on_as_many_gpus_and_the_same_requests() -> None:
-    heard: list[PlacementRequests] = []
+    judged: list[PlacementRequests] = []
 
     def make(scenario: Scenario, problem: Problem, *_: Any) -> Judge:
         def judge(plan: Plan, requests: PlacementRequests) -> Sequence[float]:
-            heard.append(requests)
+            judged.append(requests)
             return enough_with(3)(scenario, problem)(plan, requests)
 
         return judge
@@ -367,12 +367,12 @@ def test_rivals_stand_on_as_many_gpus_and_the_same_requests() -> None:
     )
     assert answer.chosen is not None
     assert not answer.chosen.met
-    assert [each.gpus for each in (answer.fewest, rival.fewest) if each is not None] == [3, 3]
-    assert len(set(heard)) == 3
+    assert [fewest.gpus for fewest in (answer.fewest, rival.fewest) if fewest is not None] == [3, 3]
+    assert len(set(judged)) == 3
 
 
 @pytest.mark.parametrize(
-    ("made", "field"),
+    ("make", "field"),
     [
         (lambda: placement_policy(Choice("planer")), "--policy"),
         (lambda: placement_policy(Choice("alpaserve", {"beem": 2})), "-p beem"),
@@ -383,9 +383,9 @@ def test_rivals_stand_on_as_many_gpus_and_the_same_requests() -> None:
         (lambda: interference_named("ignitor"), "--interference"),
     ],
 )
-def test_what_cannot_be_planned_is_named(made: Callable[[], object], field: str) -> None:
+def test_what_cannot_be_planned_is_named(make: Callable[[], object], field: str) -> None:
     with pytest.raises(InputError) as caught:
-        made()
+        make()
     assert caught.value.field == field
 
 
@@ -400,8 +400,8 @@ def test_what_was_measured_comes_by_name() -> None:
     assert [bool(model.demands) for model in known.models] == [True, True, True, False]
     assert measured_on_v100s(vision("A100")) == vision("A100")
     igniter, slowing = interference_named("igniter")
-    found = igniter(vision("A100"))
-    assert [model.igniter is not None for model in found.models] == [True, True, True, False]
+    problem = igniter(vision("A100"))
+    assert [model.igniter is not None for model in problem.models] == [True, True, True, False]
     assert slowing is not None
     with pytest.raises(InputError, match="alexnet, resnet50, vgg19, ssd"):
         igniter(plans.problem(scenario()))
@@ -426,9 +426,11 @@ def test_waiting_is_explained_by_the_batch_and_by_those_who_take_turns() -> None
         load = with_rates(problem, [model.rate * factor for model in problem.models])
         return reason(Attempt(1, load, plan, None, 0.99), load.models[0])
 
-    told = told_at(0.1)
-    assert told.startswith("GPU 0 would be 13% busy: requests wait too long. A batch of 1 takes 10.0 ms of ")
-    assert told.endswith("; slow by turns with it takes up to 20.0 ms")
+    message = told_at(0.1)
+    assert message.startswith(
+        "GPU 0 would be 13% busy: requests wait too long. A batch of 1 takes 10.0 ms of "
+    )
+    assert message.endswith("; slow by turns with it takes up to 20.0 ms")
     assert "130% busy even if" in told_at(1.0)
 
 
@@ -442,7 +444,7 @@ def test_measured_slowdowns_come_from_a_file(tmp_path: Path) -> None:
     problem = known(vision())
     from astrarium.placement.interference import Tenant
 
-    tenants = [Tenant(each.model, each.batch, each.share) for each in halves.replicas]
+    tenants = [Tenant(replica.model, replica.batch, replica.share) for replica in halves.replicas]
     assert slowing(problem).slowdowns(problem.gpus[0], tenants) == (1.0, 1.5)
 
 
@@ -452,17 +454,17 @@ def test_a_picture_of_turns_shares_and_pipelines(tmp_path: Path) -> None:
         Replica(0, (0,)), Replica(1, (0,)), Replica(0, (1,), share=0.25), Replica(1, (1,), share=0.5),
         Replica(1, (2, 3), PIPELINE), Replica(0, (2, 3), PIPELINE),
     )  # fmt: skip
-    found = uses(Plan("by hand", replicas), problem)
-    assert [len(use.replicas) for use in found] == [2, 2, 2, 2, 0]
-    assert [use.divided for use in found] == [False, True, False, False, False]
-    assert found[4].busy == 0
-    assert found[2].busy == pytest.approx(found[3].busy)
+    report = uses(Plan("by hand", replicas), problem)
+    assert [len(use.replicas) for use in report] == [2, 2, 2, 2, 0]
+    assert [use.divided for use in report] == [False, True, False, False, False]
+    assert report[4].busy == 0
+    assert report[2].busy == pytest.approx(report[3].busy)
     rates = {0: 0.0, 1: 0.0}
-    for use in found:  # what each replica works, turned back into requests, is all that comes
-        for each in use.replicas:
-            alone = 10e-3 if each.replica.model == 0 else 20e-3
-            seconds = alone / each.replica.share if each.replica.shape == ALONE else alone
-            rates[each.replica.model] += each.busy / seconds
+    for use in report:  # what each replica works, turned back into requests, is all that comes
+        for use_of_replica in use.replicas:
+            alone = 10e-3 if use_of_replica.replica.model == 0 else 20e-3
+            seconds = alone / use_of_replica.replica.share if use_of_replica.replica.shape == ALONE else alone
+            rates[use_of_replica.replica.model] += use_of_replica.busy / seconds
     assert rates == {0: pytest.approx(50, rel=0.01), 1: pytest.approx(40, rel=0.01)}
-    draw_placement(found, ["quick", "slow"], tmp_path / "placement.png", "by hand")
+    draw_placement(report, ["quick", "slow"], tmp_path / "placement.png", "by hand")
     assert (tmp_path / "placement.png").stat().st_size > 5000

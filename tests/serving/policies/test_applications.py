@@ -35,7 +35,7 @@ from astrarium.testing.serving.audit import audit
 from astrarium.testing.serving.cases import Case, cluster, linear_model
 from astrarium.testing.serving.outcomes import all_in_time
 from tests.support.cases import run_case
-from tests.support.rival_runs import MS, Desk, ms
+from tests.support.rival_runs import MS, SteppedPolicy, ms
 
 
 def model(*means: float, slo: float = 200, c0: float = 2, c1: float = 0.2, max_batch: int = 8) -> ModelSpec:
@@ -53,16 +53,16 @@ def attended(
     of: ModelSpec, rates: Sequence[float], seconds: float = 2.0, lines: str = "grouped"
 ) -> Applications:
     """After so many requests per second of each application, evenly."""
-    made = applications(of, lines)
+    queues = applications(of, lines)
     came = [
         (round(number * SECOND / rate), place)
         for place, rate in enumerate(rates)
         for number in range(int(rate * seconds))
     ]
     for at, place in sorted(came):
-        made.arrived(at, place)
-    made.times.refreshed(round(seconds * SECOND))
-    return made
+        queues.arrived(at, place)
+    queues.times.refreshed(round(seconds * SECOND))
+    return queues
 
 
 def partitions(ranked: Sequence[int]) -> Iterator[list[Group]]:
@@ -82,10 +82,10 @@ def test_the_cut_is_the_best_of_all(data: st.DataObject, count: int) -> None:
     groups = sorted({group for cut in every for group in cut})
     prices = data.draw(st.lists(st.integers(0, 9), min_size=len(groups), max_size=len(groups)))
     cost = dict(zip(groups, map(float, prices), strict=True))
-    found = cheapest_cut(ranked, cost.__getitem__)
-    assert found in every
+    best_cut = cheapest_cut(ranked, cost.__getitem__)
+    assert best_cut in every
     best = min((sum(map(cost.__getitem__, cut)), len(cut)) for cut in every)
-    assert (sum(map(cost.__getitem__, found)), len(found)) == best
+    assert (sum(map(cost.__getitem__, best_cut)), len(best_cut)) == best
 
 
 def test_at_first_all_stand_together_unless_told_apart() -> None:
@@ -97,56 +97,56 @@ def test_at_first_all_stand_together_unless_told_apart() -> None:
 
 @pytest.mark.parametrize("rate", [1, 20, 200])
 def test_alike_applications_stay_together(rate: float) -> None:
-    made = attended(model(10, 10.2, 9.9), [rate] * 3)
-    assert not made.regroup(2 * SECOND)
-    assert made.groups == [(0, 1, 2)]
+    queues = attended(model(10, 10.2, 9.9), [rate] * 3)
+    assert not queues.regroup(2 * SECOND)
+    assert queues.groups == [(0, 1, 2)]
 
 
 @pytest.mark.parametrize("rate", [20, 200])
 def test_ten_times_as_long_stands_apart(rate: float) -> None:
     """By mean time, not by number."""
-    made = attended(model(40, 4, 40, 4), [rate] * 4)
-    assert made.regroup(2 * SECOND)
-    assert made.groups == [(1, 3), (0, 2)]
-    assert not made.regroup(2 * SECOND)  # there is nothing left to gain
+    queues = attended(model(40, 4, 40, 4), [rate] * 4)
+    assert queues.regroup(2 * SECOND)
+    assert queues.groups == [(1, 3), (0, 2)]
+    assert not queues.regroup(2 * SECOND)  # there is nothing left to gain
 
 
 def test_few_long_ones_among_short_are_not_worth_a_line_if_launches_cost_more() -> None:
     """A launch of 30 ms, and hardly more for a request that is three times as long."""
-    made = attended(model(4, 12, c0=30, c1=0.05, slo=300), [30, 30])
-    assert not made.regroup(2 * SECOND)
-    assert made.groups == [(0, 1)]
+    queues = attended(model(4, 12, c0=30, c1=0.05, slo=300), [30, 30])
+    assert not queues.regroup(2 * SECOND)
+    assert queues.groups == [(0, 1)]
 
 
 @pytest.mark.parametrize("rates", [(218, 215, 281, 129), (230, 6, 136, 218), (33, 47, 91, 13)])
 def test_equal_applications_share_a_line_whatever_their_rates(rates: Sequence[float]) -> None:
     """What separate queues would seem to save here is rounding."""
-    made = attended(model(4, 40, 4, 40), rates)
-    assert made.regroup(2 * SECOND)
-    assert made.groups == [(0, 2), (1, 3)]
+    queues = attended(model(4, 40, 4, 40), rates)
+    assert queues.regroup(2 * SECOND)
+    assert queues.groups == [(0, 2), (1, 3)]
 
 
 def test_lines_come_together_again_when_the_times_do() -> None:
-    made = attended(model(4, 40), [100, 100])
-    assert made.regroup(2 * SECOND)
-    assert made.groups == [(0,), (1,)]
+    queues = attended(model(4, 40), [100, 100])
+    assert queues.regroup(2 * SECOND)
+    assert queues.groups == [(0,), (1,)]
     for number in range(2000):
-        made.times.measured(2 * SECOND + number, 1, ms(4))
-        made.times.measured(2 * SECOND + number, 0, ms(4))
+        queues.times.measured(2 * SECOND + number, 1, ms(4))
+        queues.times.measured(2 * SECOND + number, 0, ms(4))
     later = 80 * SECOND
     for step in range(500):
-        made.arrived(later + step * 10 * MS, step % 2)
-    assert made.times.refreshed(later + 5 * SECOND)
-    assert made.regroup(later + 5 * SECOND)
-    assert made.groups == [(0, 1)]
+        queues.arrived(later + step * 10 * MS, step % 2)
+    assert queues.times.refreshed(later + 5 * SECOND)
+    assert queues.regroup(later + 5 * SECOND)
+    assert queues.groups == [(0, 1)]
 
 
 @pytest.mark.parametrize("lines", ["application", "model"])
 def test_fixed_queues_never_change(lines: str) -> None:
-    made = attended(model(4, 40, 4.1), [100, 100, 100], lines=lines)
-    before = list(made.groups)
-    assert not made.regroup(2 * SECOND)
-    assert made.groups == before
+    queues = attended(model(4, 40, 4.1), [100, 100, 100], lines=lines)
+    before = list(queues.groups)
+    assert not queues.regroup(2 * SECOND)
+    assert queues.groups == before
 
 
 def test_before_anybody_has_come_nothing_is_worth_moving_for() -> None:
@@ -154,17 +154,17 @@ def test_before_anybody_has_come_nothing_is_worth_moving_for() -> None:
 
 
 def test_one_application_has_nothing_to_cut() -> None:
-    made = attended(model(4), [100])
-    assert not made.regroup(2 * SECOND)
-    assert made.groups == [(0,)]
+    queues = attended(model(4), [100])
+    assert not queues.regroup(2 * SECOND)
+    assert queues.groups == [(0,)]
 
 
 def test_a_group_is_planned_with_a_time_that_most_batches_keep() -> None:
     """As many as promised, of batches drawn from the same samples."""
     singles = [tuple(range(ms(low), ms(high), 20_000)) for low, high in ((3, 9), (20, 45))]
     table = linear_model(MS, MS, 200 * MS, 8).latency
-    made = attended(ModelSpec(0, "m", 200 * MS, table, DynamicSpec(ms(2), 0.2, tuple(singles))), [150, 50])
-    planned = made.table((0, 1))
+    queues = attended(ModelSpec(0, "m", 200 * MS, table, DynamicSpec(ms(2), 0.2, tuple(singles))), [150, 50])
+    planned = queues.table((0, 1))
     chance = np.random.default_rng(1)
     assert (planned[0], planned[-1], len(planned)) == (0, FOREVER, len(table))
     assert planned == sorted(planned)
@@ -176,11 +176,11 @@ def test_a_group_is_planned_with_a_time_that_most_batches_keep() -> None:
 
 
 def test_a_line_of_short_requests_is_planned_with_short_times() -> None:
-    made = attended(model(4, 40), [100, 100])
-    assert made.table((0,))[4] == pytest.approx(
+    queues = attended(model(4, 40), [100, 100])
+    assert queues.table((0,))[4] == pytest.approx(
         ms(2 + 0.2 * 4 * 4), rel=0.2
     )  # in bins of more than a millisecond
-    assert made.table((1,))[4] == pytest.approx(ms(2 + 0.2 * 4 * 40), rel=0.1)
+    assert queues.table((1,))[4] == pytest.approx(ms(2 + 0.2 * 4 * 40), rel=0.1)
 
 
 def test_without_samples_the_table_of_the_model_is_believed() -> None:
@@ -199,11 +199,11 @@ def test_too_few_samples_of_a_group_stand_back_for_all() -> None:
 
 
 def test_a_mixture_weighs_by_traffic() -> None:
-    made = attended(model(4, 40), [300, 100])
-    below = made.times.mixture((0, 1))
+    queues = attended(model(4, 40), [300, 100])
+    below = queues.times.mixture((0, 1))
     assert below[len(below) // 2] == pytest.approx(601 / 802)  # one more of each than has come
-    assert made.times.mixture((0,))[len(below) // 2] == 1
-    assert made.times.mixture((1,))[len(below) // 2] == 0
+    assert queues.times.mixture((0,))[len(below) // 2] == 1
+    assert queues.times.mixture((1,))[len(below) // 2] == 0
 
 
 @pytest.mark.parametrize(("chance", "time"), [(0.25, 25), (0.5, 30), (0.75, 45), (1.0, 50)])
@@ -285,20 +285,20 @@ def test_evenly_spaced_requests_have_no_dispersion_and_batches_of_ten_have_ten_t
     assert RateMeter().rate() == 0
 
 
-def desk(*means: float, slo: float = 20_000, gpus: int = 1, **parameters: Any) -> Desk:
-    return Desk("astrarium", cluster([model(*means, slo=slo)], gpus), **parameters)
+def stepped(*means: float, slo: float = 20_000, gpus: int = 1, **parameters: Any) -> SteppedPolicy:
+    return SteppedPolicy("astrarium", cluster([model(*means, slo=slo)], gpus), **parameters)
 
 
 def ask(id_: int, at: float, due: float, application: int) -> Event:
     return RequestArrived(Request(id_, 0, ms(at), ms(due), application))
 
 
-def waiting_by_queue(at: Desk) -> list[list[int]]:
+def waiting_by_queue(at: SteppedPolicy) -> list[list[int]]:
     """Who waits in which queue, those without anybody left out."""
     return [[request.id for request in queue.requests] for queue in at.policy._queues if queue.requests]
 
 
-def wait(at: Desk, applications: int, seconds: float = 1.5, every: float = 10) -> None:
+def wait(at: SteppedPolicy, applications: int, seconds: float = 1.5, every: float = 10) -> None:
     """Requests of each application in turn, with deadlines in no order, and no GPU to take them."""
     at.hear(0, GpuLeft(0))
     for number in range(int(seconds * 1000 / every)):
@@ -307,7 +307,7 @@ def wait(at: Desk, applications: int, seconds: float = 1.5, every: float = 10) -
 
 
 def test_forming_lines_anew_loses_nobody_and_keeps_the_order() -> None:
-    at = desk(4, 40, 4)
+    at = stepped(4, 40, 4)
     wait(at, 3, seconds=0.9)
     assert len(waiting_by_queue(at)) == 1
     wait_on = [ask(number, number * 10, 20_000 - number * 37 % 1000, number % 3) for number in range(90, 150)]
@@ -326,7 +326,7 @@ def test_forming_lines_anew_loses_nobody_and_keeps_the_order() -> None:
 
 
 def test_lines_of_the_new_groups_know_their_rates() -> None:
-    at = desk(4, 40, 4)
+    at = stepped(4, 40, 4)
     wait(at, 3)
     whole = sum(queue.meter.window()[0] for queue in at.policy._queues)
     assert whole == pytest.approx(150, abs=6)  # the bin being filled is not in it
@@ -337,7 +337,7 @@ def test_lines_of_the_new_groups_know_their_rates() -> None:
 
 @pytest.mark.parametrize(("kind", "count"), [("application", 3), ("model", 1), ("grouped", 2)])
 def test_what_the_lines_are_made_of_can_be_chosen(kind: str, count: int) -> None:
-    at = desk(4, 40, 4, lines=kind)
+    at = stepped(4, 40, 4, lines=kind)
     wait(at, 3)
     assert len(waiting_by_queue(at)) == count
     if kind == "application":
@@ -358,7 +358,7 @@ def test_everybody_is_served_once_there_is_a_gpu_again() -> None:
 
 
 def test_what_the_profiler_measured_is_planned_with() -> None:
-    at = desk(4, 4, slo=100)
+    at = stepped(4, 4, slo=100)
     assert at.policy._queues[0].latency[1] == pytest.approx(ms(2 + 0.2 * 4), rel=0.05)
     at.hear(0, GpuLeft(0))
     at.hear(1, ask(0, 1, 60_000, 0))
@@ -369,7 +369,7 @@ def test_what_the_profiler_measured_is_planned_with() -> None:
 
 def test_a_static_model_beside_a_dynamic_one_has_one_queue() -> None:
     static = linear_model(MS, 5 * MS, 100 * MS, 8)
-    at = Desk("astrarium", cluster([static, model(4, 40), static], 1), lines="application")
+    at = SteppedPolicy("astrarium", cluster([static, model(4, 40), static], 1), lines="application")
     assert len(at.policy._queues) == 4
     places = [
         at.policy.index_of(Request(0, of, 0, 1, application))

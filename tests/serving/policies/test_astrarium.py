@@ -35,7 +35,7 @@ from astrarium.serving.state import ServingState
 from astrarium.testing.serving.cases import Case, Run, cluster, linear_model, with_truth
 from astrarium.testing.serving.strategies import NO_DELAY, cases, gpu_changes
 from tests.support.cases import run_case
-from tests.support.rival_runs import Desk, bad_rate, ms, resnet50, simulated
+from tests.support.rival_runs import SteppedPolicy, bad_rate, ms, resnet50, simulated
 
 
 def model(slo: float = 40, max_batch: int = 8) -> ModelSpec:
@@ -43,8 +43,10 @@ def model(slo: float = 40, max_batch: int = 8) -> ModelSpec:
     return linear_model(ms(1), ms(5), ms(slo), max_batch)
 
 
-def desk(*models: ModelSpec, gpus: int = 1, network: Network | None = None, **parameters: Any) -> Desk:
-    return Desk("astrarium", cluster(models or [model()], gpus, network), **parameters)
+def stepped(
+    *models: ModelSpec, gpus: int = 1, network: Network | None = None, **parameters: Any
+) -> SteppedPolicy:
+    return SteppedPolicy("astrarium", cluster(models or [model()], gpus, network), **parameters)
 
 
 def run(case: Case, **parameters: Any) -> Run:
@@ -73,7 +75,7 @@ def test_a_line_gathers_as_a_window_does(
 @pytest.mark.parametrize("gpus", [1, 2])
 def test_on_idle_gpus_a_lone_request_leaves_at_once(gpus: int) -> None:
     """Whatever the model, at the start and when rates have been measured."""
-    at = desk(model(slo=12), model(slo=200), model(), gpus=gpus)
+    at = stepped(model(slo=12), model(slo=200), model(), gpus=gpus)
     for number in range(60):
         now = 40 * number
         assert at.arrive(now, number, model=number % 3) == [Dispatch(0, (number,), ms(now))]
@@ -100,7 +102,7 @@ def test_preferring_few_gpus_fewer_are_used() -> None:
 
 def test_preferring_few_gpus_a_lone_request_waits_four_fifths_of_the_way() -> None:
     """Due at 12, it could be joined until 12 - l(2) = 5."""
-    at = desk(model(slo=12), prefer="few-gpus")
+    at = stepped(model(slo=12), prefer="few-gpus")
     assert at.arrive(0, 0) == []
     assert at.timers == {"wake": ms(4)}
     assert at.wake("wake") == [Dispatch(0, (0,), ms(4))]
@@ -108,25 +110,25 @@ def test_preferring_few_gpus_a_lone_request_waits_four_fifths_of_the_way() -> No
 
 @pytest.mark.parametrize(("patience", "opens"), [(0.5, 2.5), (1.0, 5.0)])
 def test_a_given_patience_is_a_share_of_the_way(patience: float, opens: float) -> None:
-    at = desk(model(slo=12), patience=patience)
+    at = stepped(model(slo=12), patience=patience)
     assert at.arrive(0, 0) == []
     assert at.timers == {"wake": ms(opens)}
     assert at.wake("wake") == [Dispatch(0, (0,), ms(opens))]
 
 
 def test_without_patience_a_request_leaves_at_once() -> None:
-    assert desk(patience=0.0).arrive(0, 0) == [Dispatch(0, (0,), 0)]
+    assert stepped(patience=0.0).arrive(0, 0) == [Dispatch(0, (0,), 0)]
 
 
 def test_a_full_batch_never_waits() -> None:
     for patience in (None, 0.0, 0.5, 1.0):
-        assert desk(patience=patience).arrive(0, *range(8)) == [Dispatch(0, tuple(range(8)), 0)]
+        assert stepped(patience=patience).arrive(0, *range(8)) == [Dispatch(0, tuple(range(8)), 0)]
 
 
 def test_the_way_begins_at_the_heads_arrival_and_ends_a_network_delay_early() -> None:
     """Due at 11 on the GPU, l(2) = 7 and an input of 0.25: frontrun is 3.75, of which 0.8 are 3.0; the order
     takes 1.25."""
-    at = desk(model(slo=12), network=Network(ms(1), ms(0.25), ms(1)), prefer="few-gpus")
+    at = stepped(model(slo=12), network=Network(ms(1), ms(0.25), ms(1)), prefer="few-gpus")
     at.arrive(0, 0)
     assert at.timers == {"wake": ms(3.0 - 1.25)}
     assert at.wake("wake") == [Dispatch(0, (0,), ms(3.0))]
@@ -159,7 +161,7 @@ def test_without_patience_no_gpu_idles_while_requests_wait(case: Case, lookahead
     run_case(case, policy, state=Busy(case.setup))
 
 
-def crowded(at: Desk, second: float = 2) -> None:
+def crowded(at: SteppedPolicy, second: float = 2) -> None:
     """GPU 0 is busy until 13, GPU 1 (where there is one) until 13 after *second*. Request 1 can be saved
     alone at 13, and in no larger batch; seven others together if they leave by 16, due at 28."""
     assert len(at.arrive(0, *range(100, 108))) == 1
@@ -169,7 +171,7 @@ def crowded(at: Desk, second: float = 2) -> None:
     at.arrive(5, *range(2, 9), slo=23)
 
 
-def first_drop(at: Desk) -> tuple[Time, list[Action]]:
+def first_drop(at: SteppedPolicy) -> tuple[Time, list[Action]]:
     """When somebody is given up, and who, if nothing happens before."""
     while True:
         now = at.timers["wake"]
@@ -178,24 +180,24 @@ def first_drop(at: Desk) -> tuple[Time, list[Action]]:
 
 
 def test_nobody_is_given_up_before_a_gpu_is_at_hand() -> None:
-    at = desk()
+    at = stepped()
     crowded(at)
     while at.timers["wake"] < ms(13):
         assert at.wake("wake") == []
-    deferred = Desk("deferred", at.setup)
+    deferred = SteppedPolicy("deferred", at.setup)
     crowded(deferred)
     assert first_drop(deferred) == (ms(19.5 - 12) + 1, [Drop(1, SACRIFICED)])
 
 
 def test_a_head_is_given_up_for_those_that_a_later_gpu_would_lose() -> None:
     """After request 1 alone the GPU is free at 19, where only four of the seven could be done in time."""
-    at = desk()
+    at = stepped()
     crowded(at)
     assert at.finish(13, 0) == [Drop(1, SACRIFICED), Dispatch(0, tuple(range(2, 9)), ms(13))]
 
 
 def test_nobody_is_given_up_if_another_gpu_is_soon_free() -> None:
-    at = desk(gpus=2)
+    at = stepped(gpus=2)
     crowded(at)
     assert at.finish(13, 0) == [Dispatch(0, (1,), ms(13))]
     (sent,) = at.finish(15, 1, started=2)
@@ -203,7 +205,7 @@ def test_nobody_is_given_up_if_another_gpu_is_soon_free() -> None:
 
 
 def test_another_gpu_that_is_free_too_late_does_not_help() -> None:
-    at = desk(gpus=2)
+    at = stepped(gpus=2)
     crowded(at, second=4.9)  # until 17.9, where two of the seven would be lost
     assert at.finish(13, 0)[0] == Drop(1, SACRIFICED)
 
@@ -211,7 +213,7 @@ def test_another_gpu_that_is_free_too_late_does_not_help() -> None:
 def test_other_open_lines_are_expected_to_take_the_next_gpus_first() -> None:
     """As where another GPU is soon free, but a second model has a candidate that may leave: the next GPU is
     its, and ours the one at 19."""
-    at = desk(model(), model(slo=200), gpus=2, patience=0.0)
+    at = stepped(model(), model(slo=200), gpus=2, patience=0.0)
     crowded(at)
     at.arrive(6, 300, model=1)
     assert at.finish(13, 0) == [Drop(1, SACRIFICED), Dispatch(0, tuple(range(2, 9)), ms(13))]
@@ -219,17 +221,17 @@ def test_other_open_lines_are_expected_to_take_the_next_gpus_first() -> None:
 
 def test_without_lookahead_heads_are_given_up_at_once() -> None:
     """As soon as they stand in the way of a batch that is large enough to hold for, here six."""
-    at = desk(lookahead=False)
+    at = stepped(lookahead=False)
     crowded(at)
     assert first_drop(at) == (ms(19.5 - 11) + 1, [Drop(1, SACRIFICED)])
 
 
 def test_a_blocked_candidate_takes_the_first_gpu_however_patient() -> None:
     """Behind a head that stands in the way, it may leave at once; without it, not before 28 - l(8) = 15."""
-    at = desk(patience=1.0)
+    at = stepped(patience=1.0)
     crowded(at)
     assert at.finish(13, 0)[-1] == Dispatch(0, tuple(range(2, 9)), ms(13))
-    alone = desk(patience=1.0)
+    alone = stepped(patience=1.0)
     alone.arrive(0, *range(100, 108))
     alone.arrive(5, *range(2, 9), slo=23)
     assert alone.finish(13, 0) == []
@@ -237,7 +239,7 @@ def test_a_blocked_candidate_takes_the_first_gpu_however_patient() -> None:
 
 
 def test_the_hopeless_are_dropped_at_the_first_moment_it_is_certain() -> None:
-    at = desk()
+    at = stepped()
     at.arrive(0, *range(100, 108))
     assert at.arrive(1, 1, slo=5.99) == [Drop(1, EXPIRED)]
     at.arrive(1, 2, slo=11)  # due at 12: it must leave by 6
@@ -248,7 +250,7 @@ def test_the_hopeless_are_dropped_at_the_first_moment_it_is_certain() -> None:
 def test_overload_insists_on_the_target(overload: float, expected: tuple[int, int]) -> None:
     """Seven of a target of eight are enough, although two are left who will be late for the next GPU; in
     overload, the one that stands in the way of a larger batch goes."""
-    at = desk()
+    at = stepped()
     at.arrive(0, *range(100, 108))
     at.arrive(5, 1, slo=20)  # due at 25: with six others at 13
     at.arrive(5, *range(2, 10), slo=22)
@@ -263,7 +265,7 @@ def test_overload_insists_on_the_target(overload: float, expected: tuple[int, in
 
 def test_many_losses_are_noticed_as_overload_and_forgotten_when_they_are_over() -> None:
     """Two come at a time: requests that came evenly would leave no doubt that all of the target pays."""
-    at = desk(model(slo=80), patience=0.0)
+    at = stepped(model(slo=80), patience=0.0)
     queue = at.policy._queues[0]
     for number in range(0, 700, 2):
         now = 10 * number
@@ -354,5 +356,5 @@ def test_bad_parameters_are_refused_by_name(parameters: dict[str, Any], field: s
 
 
 def build_policy(raw: dict[str, Any]) -> None:
-    found = parse(raw)
-    build.policy(found, build.setup(found))
+    case = parse(raw)
+    build.policy(case, build.setup(case))

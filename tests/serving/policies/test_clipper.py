@@ -9,22 +9,22 @@ import pytest
 from astrarium.serving.contract import EXPIRED, BatchFailed, BatchFinished, Dispatch, Drop, GpuJoined, GpuLeft
 from astrarium.serving.ledger import Outcome
 from astrarium.testing.serving.cases import cluster, linear_model
-from tests.support.rival_runs import MS, Desk, bad_rate, inception_resnet, ms, resnet50, simulated
+from tests.support.rival_runs import MS, SteppedPolicy, bad_rate, inception_resnet, ms, resnet50, simulated
 
 MODEL = linear_model(1 * MS, 5 * MS, 25 * MS, max_batch=5)
 
 
-def desk(gpus: int = 1, models: int = 1, **parameters: Any) -> Desk:
-    return Desk("clipper", cluster([MODEL] * models, gpus), **parameters)
+def stepped(gpus: int = 1, models: int = 1, **parameters: Any) -> SteppedPolicy:
+    return SteppedPolicy("clipper", cluster([MODEL] * models, gpus), **parameters)
 
 
-def limit(at: Desk, gpu: int = 0, model: int = 0) -> float:
-    found: float = at.policy.limits[gpu][model]
-    return found
+def limit(at: SteppedPolicy, gpu: int = 0, model: int = 0) -> float:
+    value: float = at.policy.limits[gpu][model]
+    return value
 
 
 def test_requests_go_to_the_replicas_in_rotation_whatever_waits_there() -> None:
-    at = desk(gpus=2)
+    at = stepped(gpus=2)
     assert at.arrive(0, 0, 1) == [Dispatch(0, (0,), 0), Dispatch(1, (1,), 0)]
     at.finish(6, 1)
     assert at.arrive(6.5, 2) == []  # its turn is on GPU 0, which is busy
@@ -33,7 +33,7 @@ def test_requests_go_to_the_replicas_in_rotation_whatever_waits_there() -> None:
 
 
 def test_a_full_batch_in_time_raises_the_batch_size() -> None:
-    at = desk()
+    at = stepped()
     at.arrive(0, 0)
     at.arrive(1, 1, 2, 3, 4)
     assert at.finish(6, 0) == [Dispatch(0, (1, 2), ms(6))]
@@ -42,7 +42,7 @@ def test_a_full_batch_in_time_raises_the_batch_size() -> None:
 
 
 def test_a_batch_that_is_not_full_says_nothing() -> None:
-    at = desk()
+    at = stepped()
     at.arrive(0, 0)
     at.finish(6, 0)
     at.arrive(7, 1)
@@ -51,7 +51,7 @@ def test_a_batch_that_is_not_full_says_nothing() -> None:
 
 
 def test_a_batch_over_the_objective_cuts_the_size_by_a_tenth() -> None:
-    at = desk(increase=4.0)
+    at = stepped(increase=4.0)
     at.arrive(0, 0)
     at.finish(6, 0)
     assert limit(at) == 5
@@ -61,14 +61,14 @@ def test_a_batch_over_the_objective_cuts_the_size_by_a_tenth() -> None:
 
 
 def test_the_objective_is_a_share_of_the_slo() -> None:
-    at = desk(objective=0.2, increase=3.0)
+    at = stepped(objective=0.2, increase=3.0)
     at.arrive(0, 0)
     at.finish(6, 0)  # over 5 ms, but a size cannot be less than one
     assert limit(at) == 1
 
 
 def test_total_latency_counts_from_the_oldest_arrival() -> None:
-    at = desk(latency="total", increase=2.0)
+    at = stepped(latency="total", increase=2.0)
     at.arrive(0, 0)
     at.finish(6, 0)
     assert limit(at) == 3
@@ -85,21 +85,21 @@ def test_total_latency_counts_from_the_oldest_arrival() -> None:
 
 
 def test_the_size_stays_within_the_profile() -> None:
-    at = desk(increase=100.0)
+    at = stepped(increase=100.0)
     at.arrive(0, 0)
     at.finish(6, 0)
     assert at.arrive(7, *range(1, 9)) == [Dispatch(0, (1, 2, 3, 4, 5), ms(7))]
 
 
 def test_every_replica_learns_for_itself() -> None:
-    at = desk(gpus=2)
+    at = stepped(gpus=2)
     at.arrive(0, 0)
     at.finish(6, 0)
     assert (limit(at, 0), limit(at, 1)) == (2, 1)
 
 
 def test_news_heard_twice_counts_once() -> None:
-    at = desk()
+    at = stepped()
     at.arrive(0, 0)
     at.finish(6, 0)
     at.hear(7, BatchFinished(0, 0, 0))
@@ -107,7 +107,7 @@ def test_news_heard_twice_counts_once() -> None:
 
 
 def test_only_what_has_expired_is_dropped() -> None:
-    at = desk()
+    at = stepped()
     at.arrive(0, 0)
     at.hear(0, *at.requests(0, [1], slo=6), *at.requests(0, [2], slo=6.1))
     assert at.finish(6, 0) == [Drop(1, EXPIRED), Dispatch(0, (2,), ms(6))]
@@ -116,7 +116,7 @@ def test_only_what_has_expired_is_dropped() -> None:
 
 
 def test_models_take_turns_on_a_gpu() -> None:
-    at = desk(models=2)
+    at = stepped(models=2)
     at.arrive(0, 0)
     at.arrive(1, 1, 2, 3)
     at.arrive(2, 4, model=1)
@@ -126,7 +126,7 @@ def test_models_take_turns_on_a_gpu() -> None:
 
 
 def test_the_queue_of_a_gpu_that_leaves_moves_to_the_others() -> None:
-    at = desk(gpus=2)
+    at = stepped(gpus=2)
     at.arrive(0, 0, 1)
     at.arrive(1, 2, 3)
     assert at.hear(2, GpuLeft(0)) == []  # request 0 failed with it, 2 now waits on GPU 1
@@ -135,7 +135,7 @@ def test_the_queue_of_a_gpu_that_leaves_moves_to_the_others() -> None:
 
 
 def test_a_gpu_that_comes_back_starts_from_one() -> None:
-    at = desk(gpus=2)
+    at = stepped(gpus=2)
     at.arrive(0, 0)
     at.finish(6, 0)
     at.hear(7, GpuLeft(0))
@@ -144,7 +144,7 @@ def test_a_gpu_that_comes_back_starts_from_one() -> None:
 
 
 def test_after_a_failure_the_next_batch_runs() -> None:
-    at = desk()
+    at = stepped()
     at.arrive(0, 0)
     at.arrive(1, 1)
     assert at.hear(3, BatchFailed(0, 0, "out of memory")) == [Dispatch(0, (1,), ms(3))]
@@ -152,7 +152,7 @@ def test_after_a_failure_the_next_batch_runs() -> None:
 
 
 def test_without_gpus_requests_wait_for_one_until_it_is_too_late() -> None:
-    at = desk()
+    at = stepped()
     at.hear(0, GpuLeft(0))
     assert at.arrive(1, 0) == []
     assert at.hear(3, GpuJoined(0)) == [Dispatch(0, (0,), ms(3))]

@@ -21,18 +21,18 @@ from astrarium.serving.contract import (
 from astrarium.serving.ledger import Outcome
 from astrarium.serving.policies.clockwork import ModelCandidates
 from astrarium.testing.serving.cases import cluster, linear_model
-from tests.support.rival_runs import MS, Desk, bad_rate, inception_resnet, ms, resnet50, simulated
+from tests.support.rival_runs import MS, SteppedPolicy, bad_rate, inception_resnet, ms, resnet50, simulated
 
 MODEL = linear_model(1 * MS, 5 * MS, 25 * MS, max_batch=20)  # with the buffer, D = arrival + 20 ms
 
 
-def desk(gpus: int = 1, **parameters: Any) -> Desk:
-    return Desk("clockwork", cluster([MODEL], gpus), **parameters)
+def stepped(gpus: int = 1, **parameters: Any) -> SteppedPolicy:
+    return SteppedPolicy("clockwork", cluster([MODEL], gpus), **parameters)
 
 
-def full_gpu() -> Desk:
+def full_gpu() -> SteppedPolicy:
     """One GPU whose timeline ends at 12 ms, seen from 1 ms: more than 10 ms ahead."""
-    at = desk()
+    at = stepped()
     assert at.arrive(0, 0) == [Dispatch(0, (0,), 0)]
     assert at.arrive(1, 1) == [Dispatch(0, (1,), ms(6))]
     return at
@@ -56,7 +56,7 @@ def test_what_has_pooled_leaves_as_the_largest_batch_that_can_be_filled() -> Non
 
 
 def test_without_looking_ahead_the_gpu_must_be_idle() -> None:
-    at = desk(ahead="0ms")
+    at = stepped(ahead="0ms")
     at.arrive(0, 0)
     assert at.arrive(1, 1) == []
     assert at.finish(6, 0) == [Dispatch(0, (1,), ms(6))]
@@ -77,7 +77,7 @@ def test_a_size_that_cannot_be_filled_ends_the_climb() -> None:
 
 
 def test_powers_of_two_are_the_only_sizes_where_asked() -> None:
-    at = desk(ahead="0ms", sizes="powers_of_two")
+    at = stepped(ahead="0ms", sizes="powers_of_two")
     at.arrive(0, 0)
     at.arrive(0.1, 1, 2, 3)
     assert at.finish(6, 0) == [Dispatch(0, (1, 2), ms(6))]
@@ -99,7 +99,7 @@ def test_a_deadline_met_to_the_nanosecond_is_met() -> None:
 def test_the_model_that_must_start_soonest_goes_first() -> None:
     urgent = linear_model(1 * MS, 5 * MS, 40 * MS, max_batch=20)
     large = linear_model(1 * MS, 15 * MS, 45 * MS, max_batch=20)  # latest moment: 40 - 16 < 35 - 6
-    at = Desk("clockwork", cluster([urgent, large], 1), ahead="0ms")
+    at = SteppedPolicy("clockwork", cluster([urgent, large], 1), ahead="0ms")
     at.arrive(0, 0)
     at.hear(0, *at.requests(0, [1]), *at.requests(0, [2], model=1))
     assert at.finish(6, 0) == [Dispatch(0, (2,), ms(6))]
@@ -109,14 +109,14 @@ def test_any_size_makes_a_model_urgent() -> None:
     # Two of the first model could start until 35 - 7 ms, one of the second until 35.1 - 7 = 28.1 ms.
     first = linear_model(1 * MS, 5 * MS, 40 * MS, max_batch=20)
     second = linear_model(1 * MS, 6 * MS, ms(40.1), max_batch=20)
-    at = Desk("clockwork", cluster([first, second], 1), ahead="0ms")
+    at = SteppedPolicy("clockwork", cluster([first, second], 1), ahead="0ms")
     at.arrive(0, 0)
     at.hear(0, *at.requests(0, [1, 2]), *at.requests(0, [3], model=1))
     assert at.finish(6, 0) == [Dispatch(0, (1, 2), ms(6))]
 
 
 def test_the_gpu_that_is_free_first_is_taken_and_then_the_smallest_id() -> None:
-    at = desk(gpus=3)
+    at = stepped(gpus=3)
     assert at.arrive(0, 0) == [Dispatch(0, (0,), 0)]
     assert at.arrive(1, 1) == [Dispatch(1, (1,), ms(1))]
     assert at.finish(6, 0) == []
@@ -124,7 +124,7 @@ def test_the_gpu_that_is_free_first_is_taken_and_then_the_smallest_id() -> None:
 
 
 def test_a_batch_that_ends_early_leaves_the_gpu_free() -> None:
-    at = desk(ahead="0ms")
+    at = stepped(ahead="0ms")
     at.arrive(0, 0)
     at.arrive(1, 1)
     assert at.finish(3, 0) == [Dispatch(0, (1,), ms(3))]
@@ -137,7 +137,7 @@ def test_a_batch_that_ends_late_lengthens_the_timeline() -> None:
 
 
 def test_a_gpu_that_overruns_is_given_nothing_until_it_is_heard_of() -> None:
-    at = desk(gpus=1, ahead="0ms")
+    at = stepped(gpus=1, ahead="0ms")
     at.arrive(0, 0)
     assert at.arrive(6.5, 1) == []
     assert at.finish(7, 0) == [Dispatch(0, (1,), ms(7))]
@@ -145,7 +145,7 @@ def test_a_gpu_that_overruns_is_given_nothing_until_it_is_heard_of() -> None:
 
 def test_a_batch_behind_an_overrun_runs_unless_it_has_a_window() -> None:
     patient = full_gpu()
-    strict = desk(window="2ms")
+    strict = stepped(window="2ms")
     strict.arrive(0, 0)
     strict.arrive(1, 1)  # planned for 6 ms
     assert patient.finish(8.1, 0) == []
@@ -153,7 +153,7 @@ def test_a_batch_behind_an_overrun_runs_unless_it_has_a_window() -> None:
 
 
 def test_a_batch_that_begins_within_its_window_runs() -> None:
-    at = desk(window="2ms")
+    at = stepped(window="2ms")
     at.arrive(0, 0)
     at.arrive(1, 1)
     assert at.finish(8, 0) == []
@@ -161,7 +161,7 @@ def test_a_batch_that_begins_within_its_window_runs() -> None:
 
 
 def test_after_a_refusal_the_next_batch_runs_so_that_every_other_one_fails() -> None:
-    at = desk(window="2ms")
+    at = stepped(window="2ms")
     at.arrive(0, 0)
     at.arrive(1, 1)
     at.arrive(1.5, 2)
@@ -171,14 +171,14 @@ def test_after_a_refusal_the_next_batch_runs_so_that_every_other_one_fails() -> 
 
 
 def test_a_batch_sent_to_an_idle_gpu_has_no_window_to_miss() -> None:
-    at = desk(window="0ms")
+    at = stepped(window="0ms")
     at.arrive(0, 0)
     assert at.finish(9, 0) == []
     assert at.arrive(20, 1) == [Dispatch(0, (1,), ms(20))]
 
 
 def test_without_gpus_requests_wait_for_one_until_it_is_too_late() -> None:
-    at = desk()
+    at = stepped()
     at.hear(0, GpuLeft(0))
     assert at.arrive(1, 0) == []
     assert at.hear(3, GpuJoined(0)) == [Dispatch(0, (0,), ms(3))]
@@ -190,11 +190,11 @@ def test_without_gpus_requests_wait_for_one_until_it_is_too_late() -> None:
 
 def test_network_delays_are_part_of_the_timeline() -> None:
     setup = cluster([MODEL], 1, Network(ms(1), ms(0.5), ms(2)))
-    at = Desk("clockwork", setup, ahead="0ms", buffer="0ms")
+    at = SteppedPolicy("clockwork", setup, ahead="0ms", buffer="0ms")
     assert at.arrive(0, 0) == [Dispatch(0, (0,), ms(1.5))]
     at.arrive(1, 1, 2)
     assert at.finish(7.5, 0) == [Dispatch(0, (1, 2), ms(9.5))]
-    late = Desk("clockwork", setup, ahead="0ms", buffer="0ms")
+    late = SteppedPolicy("clockwork", setup, ahead="0ms", buffer="0ms")
     assert late.arrive(0, 0, slo=9.4) == [Drop(0, EXPIRED)]  # 1.5 to get there, 6 to run, 2 to answer
     assert late.arrive(0, 1, slo=9.5) == [Dispatch(0, (1,), ms(1.5))]
 
@@ -217,7 +217,7 @@ def test_an_arrival_costs_one_look_at_one_model(monkeypatch: pytest.MonkeyPatch)
 def test_a_duration_without_its_unit_is_refused(field: str) -> None:
     wrong: dict[str, Any] = {field: "10"}
     with pytest.raises(InputError, match=field):
-        desk(**wrong)
+        stepped(**wrong)
 
 
 def test_goodput_is_that_of_batches_of_one() -> None:

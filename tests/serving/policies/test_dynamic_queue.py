@@ -31,7 +31,7 @@ from astrarium.serving.report.summary import measured_requests
 from astrarium.serving.scenario import Scenario, load
 from astrarium.testing.serving.cases import cluster, linear_model
 from tests.support.paths import ROOT
-from tests.support.rival_runs import MS, Desk, ms
+from tests.support.rival_runs import MS, SteppedPolicy, ms
 
 EXAMPLES = ROOT / "examples"
 
@@ -59,8 +59,8 @@ def test_the_longest_of_many_batches_give_the_times_of_single_requests(sizes: tu
     edges = list(range(0, 1001, 50))
     among = chance.integers(sizes[0], sizes[1] + 1, 4000).tolist()
     longest = [(int(chance.integers(0, 1000, size).max()), size) for size in among]
-    found = cdf_by_longest(longest, edges)
-    assert found[8:] == pytest.approx(list(np.linspace(0, 1, 21)[8:]), abs=0.03)  # below, few are seen
+    chances = cdf_by_longest(longest, edges)
+    assert chances[8:] == pytest.approx(list(np.linspace(0, 1, 21)[8:]), abs=0.03)  # below, few are seen
     assert cdf((time for time, _ in longest), edges)[10] < 0.4  # taken for single ones they are too long
 
 
@@ -104,58 +104,58 @@ def test_who_is_unknown_stands_alone() -> None:
 
 def queue(of: ModelSpec, waiting: Sequence[tuple[int, float]]) -> DynamicQueue:
     """*waiting*: application and deadline; the batch would be all of them."""
-    made = DynamicQueue(of, Network(), Astrarium.Parameters(), learnt(of))
+    filled = DynamicQueue(of, Network(), Astrarium.Parameters(), learnt(of))
     for id_, (application, due) in enumerate(waiting):
-        made.insert(Request(id_, 0, 0, ms(due), application))
-    made.size = len(waiting)
-    return made
+        filled.insert(Request(id_, 0, 0, ms(due), application))
+    filled.size = len(waiting)
+    return filled
 
 
-def left(made: DynamicQueue) -> list[int]:
-    return [request.id for request in made.pop_batch()]
+def left(waiting: DynamicQueue) -> list[int]:
+    return [request.id for request in waiting.pop_batch()]
 
 
 def test_who_would_make_the_first_one_late_stays() -> None:
     """With the long one a batch of two takes 10 + 0.2 * 100, without it 10 + 0.3 * 10."""
-    made = queue(model(10, 100), [(0, 20), (1, 60), (0, 70), (0, 80)])
-    made.choose(0, 0)
-    assert made.size == 3
-    assert made.planned() == pytest.approx(ms(13), abs=MS)  # in bins of 3 ms
-    assert left(made) == [0, 2, 3]
-    assert [request.id for request in made.requests] == [1]
-    assert made.deadlines == [ms(60)]
+    waiting = queue(model(10, 100), [(0, 20), (1, 60), (0, 70), (0, 80)])
+    waiting.choose(0, 0)
+    assert waiting.size == 3
+    assert waiting.planned() == pytest.approx(ms(13), abs=MS)  # in bins of 3 ms
+    assert left(waiting) == [0, 2, 3]
+    assert [request.id for request in waiting.requests] == [1]
+    assert waiting.deadlines == [ms(60)]
 
 
 def test_everybody_leaves_who_fits_and_no_more_than_the_model_takes() -> None:
-    made = queue(model(10, 100), [(0, 60), (1, 60), (0, 70), (0, 80), (0, 80)])
-    made.choose(0, 0)
-    assert left(made) == [0, 1, 2, 3]
+    waiting = queue(model(10, 100), [(0, 60), (1, 60), (0, 70), (0, 80), (0, 80)])
+    waiting.choose(0, 0)
+    assert left(waiting) == [0, 1, 2, 3]
 
 
 def test_nobody_leaves_who_would_take_longer_in_company_than_alone() -> None:
     """The long one alone takes 11; it would make the three short ones, 1 + 0.3 * 10, take 1 + 0.4 * 100."""
-    made = queue(model(10, 100, c0=1), [(0, 90), (0, 90), (0, 90), (1, 90), (0, 90)])
-    made.choose(0, 0)
-    assert left(made) == [0, 1, 2, 4]
+    waiting = queue(model(10, 100, c0=1), [(0, 90), (0, 90), (0, 90), (1, 90), (0, 90)])
+    waiting.choose(0, 0)
+    assert left(waiting) == [0, 1, 2, 4]
 
 
 def test_who_is_too_late_by_its_own_times_goes_as_planned() -> None:
-    made = queue(model(10, 100), [(1, 15), (0, 70)])
-    made.choose(0, 0)
-    assert made.size == 2
-    assert made.planned() == made.latency[2]
-    assert left(made) == [0, 1]
+    waiting = queue(model(10, 100), [(1, 15), (0, 70)])
+    waiting.choose(0, 0)
+    assert waiting.size == 2
+    assert waiting.planned() == waiting.latency[2]
+    assert left(waiting) == [0, 1]
 
 
 @pytest.mark.parametrize("lookahead", [True, False])
 def test_the_policy_sends_who_fits(lookahead: bool) -> None:
-    at = Desk("astrarium", cluster([model(10, 100)], 1), lookahead=lookahead, patience=0)
+    at = SteppedPolicy("astrarium", cluster([model(10, 100)], 1), lookahead=lookahead, patience=0)
     arrivals = [RequestArrived(Request(id_, 0, 0, ms(21), int(id_ == 1))) for id_ in range(3)]
     assert at.hear(0, *arrivals)[0] == Dispatch(0, (0, 2), 0)
 
 
 def test_batches_that_never_end_are_forgotten() -> None:
-    at = Desk("astrarium", cluster([model(10)], 2), patience=0)
+    at = SteppedPolicy("astrarium", cluster([model(10)], 2), patience=0)
     at.hear(0, RequestArrived(Request(0, 0, 0, ms(90), 0)))
     at.hear(1, RequestArrived(Request(1, 0, ms(1), ms(90), 0)))
     assert len(at.policy._running) == 2
@@ -188,13 +188,13 @@ def test_unknown_and_drifting_times_are_served_better_than_by_orloj(file: str, c
 @pytest.mark.parametrize("start", [0, 100 * SECOND])
 def test_what_is_known_beforehand_counts_as_heard_at_the_first_request(start: Time) -> None:
     of = model(20)
-    made = Applications(of, learnt(of), "grouped")
-    made.arrived(start, 0)
-    made.times.refreshed(start)
+    queues = Applications(of, learnt(of), "grouped")
+    queues.arrived(start, 0)
+    queues.times.refreshed(start)
     planned = []
     for now in (start + 2 * SECOND, start + 11 * SECOND):
         for _ in range(FEWEST):
-            made.times.measured(now, 0, ms(10))
-        made.times.refreshed(now)
-        planned.append(made.table((0,))[1])
+            queues.times.measured(now, 0, ms(10))
+        queues.times.refreshed(now)
+        planned.append(queues.table((0,))[1])
     assert planned == pytest.approx([ms(12), ms(11)], rel=0.01)

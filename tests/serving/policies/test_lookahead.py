@@ -56,9 +56,9 @@ def test_the_size_tried_decides_when_the_gpu_is_back() -> None:
 def test_of_equal_losses_the_earlier_deadline_is_served() -> None:
     """Served alone, one of two behind is lost at 13 (only one is done by 20); dropped, one is lost too."""
     enough = QUIET._replace(enough=2)
-    found = give_up(backlog(6, 19, 20), enough, 0, 0, 0, again(13))
+    lost = give_up(backlog(6, 19, 20), enough, 0, 0, 0, again(13))
     assert losses(backlog(6, 19, 20), enough, 0, 1, [13]) == 1
-    assert found == (0, 1)
+    assert lost == (0, 1)
 
 
 def test_a_batch_that_is_enough_needs_no_thought() -> None:

@@ -32,7 +32,7 @@ from astrarium.serving.policies.nexus.plan import (
     whole,
 )
 from astrarium.testing.serving.cases import cluster, linear_model
-from tests.support.rival_runs import MS, Desk, bad_rate, inception_resnet, ms, resnet50, simulated
+from tests.support.rival_runs import MS, SteppedPolicy, bad_rate, inception_resnet, ms, resnet50, simulated
 
 MODEL = linear_model(1 * MS, 5 * MS, 25 * MS, max_batch=20)  # two batches of six fit in 23 ms
 
@@ -130,12 +130,12 @@ class TestRing:
         assert all(one != other for one, other in pairwise(picks))
 
 
-def desk(gpus: int = 1, models: tuple[ModelSpec, ...] = (MODEL,), **parameters: Any) -> Desk:
-    return Desk("nexus", cluster(models, gpus), **parameters)
+def stepped(gpus: int = 1, models: tuple[ModelSpec, ...] = (MODEL,), **parameters: Any) -> SteppedPolicy:
+    return SteppedPolicy("nexus", cluster(models, gpus), **parameters)
 
 
 def test_requests_rotate_and_a_gpu_never_waits() -> None:
-    at = desk(gpus=2)
+    at = stepped(gpus=2)
     assert at.arrive(0, 0) == [Dispatch(0, (0,), 0)]
     assert at.arrive(1, 1) == [Dispatch(1, (1,), ms(1))]
     assert at.arrive(2, 2) == []
@@ -143,14 +143,14 @@ def test_requests_rotate_and_a_gpu_never_waits() -> None:
 
 
 def test_no_more_than_the_planned_batch_is_taken() -> None:
-    at = desk()
+    at = stepped()
     at.arrive(0, 0)
     at.arrive(1, *range(1, 9))
     assert at.finish(6, 0) == [Dispatch(0, (1, 2, 3, 4, 5, 6), ms(6))]
 
 
 def test_heads_that_would_be_late_in_the_planned_batch_are_dropped() -> None:
-    at = desk()
+    at = stepped()
     at.arrive(0, 0)
     # Six from 6 ms on end at 17 ms; request 1 could have been in time alone, request 2 in no way.
     at.hear(1, *at.requests(1, [1], slo=15.9), *at.requests(1, [2], slo=10.9), *at.requests(1, range(3, 9)))
@@ -159,7 +159,7 @@ def test_heads_that_would_be_late_in_the_planned_batch_are_dropped() -> None:
 
 
 def test_with_fewer_left_the_batch_is_shorter_and_more_is_in_time() -> None:
-    at = desk()
+    at = stepped()
     at.arrive(0, 0)
     # Three from 6 ms on end at 14 ms: request 1 is dropped. Two end at 13 ms: request 2 is in time.
     at.hear(1, *at.requests(1, [1], slo=11.9), *at.requests(1, [2], slo=12.5), *at.requests(1, [3]))
@@ -168,7 +168,7 @@ def test_with_fewer_left_the_batch_is_shorter_and_more_is_in_time() -> None:
 
 def test_models_take_turns_on_a_gpu() -> None:
     two = (MODEL, linear_model(1 * MS, 5 * MS, 25 * MS, max_batch=20))
-    at = desk(models=two)
+    at = stepped(models=two)
     at.arrive(0, 0)
     at.arrive(1, 1, 2, 3, 4)
     at.arrive(2, 5, model=1)
@@ -180,8 +180,8 @@ def test_models_take_turns_on_a_gpu() -> None:
 
 
 def test_uncoordinated_frontends_may_choose_the_same_gpu() -> None:
-    alone = desk(gpus=4)
-    together = desk(gpus=4, frontends=3)
+    alone = stepped(gpus=4)
+    together = stepped(gpus=4, frontends=3)
     alone.arrive(0, *range(12))
     together.arrive(0, *range(12))
     assert _bound(alone) == [3, 3, 3, 3]
@@ -189,7 +189,7 @@ def test_uncoordinated_frontends_may_choose_the_same_gpu() -> None:
     assert max(_bound(together)) > 3
 
 
-def _bound(at: Desk) -> list[int]:
+def _bound(at: SteppedPolicy) -> list[int]:
     """Requests on each GPU, running or waiting."""
     running = [sum(len(batch.requests) for batch in gpu.batches) for gpu in at.state.gpus]
     waiting = [sum(map(len, backend.queues.values())) for backend in at.policy._gpu_queues]
@@ -198,7 +198,7 @@ def _bound(at: Desk) -> list[int]:
 
 def test_the_first_plan_is_for_equal_rates_and_the_next_for_measured_ones() -> None:
     small = linear_model(1 * MS, 5 * MS, 25 * MS, max_batch=20)
-    at = desk(gpus=4, models=(MODEL, small))
+    at = stepped(gpus=4, models=(MODEL, small))
     assert _replicas(at) == [2, 2]
     at.arrive(0, *range(80))
     assert at.timers["epoch"] == SECOND
@@ -207,13 +207,13 @@ def test_the_first_plan_is_for_equal_rates_and_the_next_for_measured_ones() -> N
     assert _replicas(at) == [4, 1]  # with rates of 80 to 10, the second model needs half a GPU
 
 
-def _replicas(at: Desk) -> list[int]:
+def _replicas(at: SteppedPolicy) -> list[int]:
     """For each model, the GPUs on which it is planned."""
     return [sum(model in planned for planned in at.policy._batches) for model in range(len(at.setup.models))]
 
 
 def test_epochs_end_when_requests_do() -> None:
-    at = desk(epoch="2s")
+    at = stepped(epoch="2s")
     at.arrive(5, 0)
     assert at.timers["epoch"] == ms(1005)
     at.finish(11, 0)
@@ -225,7 +225,7 @@ def test_epochs_end_when_requests_do() -> None:
 
 
 def test_the_queue_of_a_gpu_that_leaves_moves_to_the_others() -> None:
-    at = desk(gpus=2)
+    at = stepped(gpus=2)
     at.arrive(0, 0, 1)
     at.arrive(1, 2, 3)
     assert at.hear(2, GpuLeft(0)) == []
@@ -234,7 +234,7 @@ def test_the_queue_of_a_gpu_that_leaves_moves_to_the_others() -> None:
 
 
 def test_without_gpus_requests_wait_for_one_until_it_is_too_late() -> None:
-    at = desk()
+    at = stepped()
     at.hear(0, GpuLeft(0))
     assert at.arrive(1, 0) == []
     assert at.hear(3, GpuJoined(0)) == [Dispatch(0, (0,), ms(3))]
@@ -245,7 +245,7 @@ def test_without_gpus_requests_wait_for_one_until_it_is_too_late() -> None:
 
 
 def test_network_delays_count() -> None:
-    at = Desk("nexus", cluster([MODEL], 1, Network(ms(1), ms(0.5), ms(2))))
+    at = SteppedPolicy("nexus", cluster([MODEL], 1, Network(ms(1), ms(0.5), ms(2))))
     assert at.arrive(0, 0) == [Dispatch(0, (0,), ms(1.5))]
     at.arrive(1, *range(1, 9))
     # Two batches of four, each 3 ms on the way and 9 ms at work, would not fit in 23 ms: three do.
@@ -256,7 +256,7 @@ def test_network_delays_count() -> None:
 def test_bad_durations_are_refused(field: str, value: str) -> None:
     wrong: dict[str, Any] = {field: value}
     with pytest.raises(InputError, match=field):
-        desk(**wrong)
+        stepped(**wrong)
 
 
 def test_goodput() -> None:

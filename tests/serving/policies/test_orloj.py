@@ -30,7 +30,7 @@ from astrarium.serving.scenario import Scenario, load
 from astrarium.testing.serving.cases import cluster, linear_model
 from tests.support.orloj_runs import played, scenario
 from tests.support.paths import ROOT
-from tests.support.rival_runs import MS, Desk, ms, resnet50, simulated
+from tests.support.rival_runs import MS, SteppedPolicy, ms, resnet50, simulated
 
 EXAMPLES = ROOT / "examples"
 
@@ -40,19 +40,21 @@ def static(slo: float = 100, alpha: float = 1, beta: float = 9, max_batch: int =
     return linear_model(ms(alpha), ms(beta), ms(slo), max_batch)
 
 
-def desk(*models: ModelSpec, gpus: int = 1, network: Network | None = None, **parameters: Any) -> Desk:
-    return Desk("orloj", cluster(models or [static()], gpus, network), **parameters)
+def stepped(
+    *models: ModelSpec, gpus: int = 1, network: Network | None = None, **parameters: Any
+) -> SteppedPolicy:
+    return SteppedPolicy("orloj", cluster(models or [static()], gpus, network), **parameters)
 
 
-def busy(desk: Desk, until: float = 10) -> None:
+def busy(stepped: SteppedPolicy, until: float = 10) -> None:
     """The first GPU runs request 1000 until then."""
-    assert desk.arrive(0, 1000) == [Dispatch(0, (1000,))]
-    assert desk.setup.models[0].latency[1] == ms(until)
+    assert stepped.arrive(0, 1000) == [Dispatch(0, (1000,))]
+    assert stepped.setup.models[0].latency[1] == ms(until)
 
 
 @pytest.mark.parametrize(("waiting", "sent"), [(1, 1), (2, 2), (3, 2), (4, 4), (7, 4), (8, 8), (20, 8)])
 def test_of_equally_urgent_sizes_the_largest_that_can_be_filled_goes(waiting: int, sent: int) -> None:
-    at = desk()
+    at = stepped()
     busy(at)
     at.arrive(1, *range(waiting))
     assert at.finish(10, 0) == [Dispatch(0, tuple(range(sent)))]
@@ -60,7 +62,7 @@ def test_of_equally_urgent_sizes_the_largest_that_can_be_filled_goes(waiting: in
 
 def test_the_size_with_the_most_urgent_request_goes() -> None:
     """One request can only be saved alone: its deadline is the earliest, so that size is chosen."""
-    at = desk()
+    at = stepped()
     busy(at)
     at.arrive(1, 1, 2, 3, 4)
     at.arrive(2, 5, slo=18.5)  # due at 20.5: at 10 it has 10.5 left, enough for one and not for two
@@ -69,7 +71,7 @@ def test_the_size_with_the_most_urgent_request_goes() -> None:
 
 
 def test_the_latest_deadline_first_is_the_largest_batch_that_can_be_filled() -> None:
-    at = desk(order="latest")
+    at = stepped(order="latest")
     busy(at)
     at.arrive(1, 1, 2, 3, 4)
     at.arrive(2, 5, slo=18.5)  # as above
@@ -78,7 +80,7 @@ def test_the_latest_deadline_first_is_the_largest_batch_that_can_be_filled() -> 
 
 @pytest.mark.parametrize("order", ["earliest", "latest"])
 def test_among_models_the_earliest_deadline_always_goes_first(order: str) -> None:
-    at = desk(static(slo=100), static(slo=60), order=order)
+    at = stepped(static(slo=100), static(slo=60), order=order)
     wave = [*at.requests(0, range(8), model=0), *at.requests(0, [8, 9, 10], model=1)]
     assert at.hear(0, *wave) == [Dispatch(0, (8, 9))]
 
@@ -93,12 +95,12 @@ def test_static_load_is_kept_up_with_by_large_batches() -> None:
 
 
 def test_a_request_is_left_out_of_batches_that_would_be_too_late_for_it() -> None:
-    at = desk(batch_sizes=(1, 2))
+    at = stepped(batch_sizes=(1, 2))
     busy(at)
     at.arrive(1, 1, 2, 3, slo=59)
     at.arrive(1, 4, slo=19.999)  # due at 20.999: a hair less than a batch of two takes
     assert at.finish(10, 0) == [Dispatch(0, (4,))]
-    at = desk(batch_sizes=(1, 2))
+    at = stepped(batch_sizes=(1, 2))
     busy(at)
     at.arrive(1, 1, 2, 3, slo=59)
     at.arrive(1, 4, slo=20)  # due at 21
@@ -106,24 +108,24 @@ def test_a_request_is_left_out_of_batches_that_would_be_too_late_for_it() -> Non
 
 
 def test_network_delays_count() -> None:
-    at = desk(static(max_batch=2), network=Network(ms(1), ms(0.5), ms(2)))
+    at = stepped(static(max_batch=2), network=Network(ms(1), ms(0.5), ms(2)))
     at.arrive(0, 1000)  # until 11.5
     at.arrive(1, 1, 2, slo=25.5)  # a pair: 2 ms before its 11 ms, 2 after: at 11.5 it ends at 26.5
     assert at.finish(11.5, 0) == [Dispatch(0, (1, 2))]
-    at = desk(static(max_batch=2), network=Network(ms(1), ms(0.5), ms(2)))
+    at = stepped(static(max_batch=2), network=Network(ms(1), ms(0.5), ms(2)))
     at.arrive(0, 1000)
     at.arrive(1, 1, 2, slo=25.49)
     assert at.finish(11.5, 0) == [Dispatch(0, (1,))]
 
 
 def test_the_most_urgent_model_goes_first_and_every_idle_gpu_gets_a_batch() -> None:
-    at = desk(static(slo=100), static(slo=60), gpus=3)
+    at = stepped(static(slo=100), static(slo=60), gpus=3)
     wave = [*at.requests(0, [0, 1, 2], model=0), *at.requests(0, [3, 4], model=1)]
     assert at.hear(0, *wave) == [Dispatch(0, (3, 4)), Dispatch(1, (0, 1)), Dispatch(2, (2,))]
 
 
 def test_chosen_batch_sizes() -> None:
-    at = desk(static(max_batch=8), batch_sizes=(1, 3, 9))
+    at = stepped(static(max_batch=8), batch_sizes=(1, 3, 9))
     busy(at)
     at.arrive(1, *range(8))
     assert at.finish(10, 0) == [Dispatch(0, (0, 1, 2))]
@@ -134,7 +136,7 @@ def test_chosen_batch_sizes() -> None:
 
 
 def test_what_no_size_can_save_is_dropped_at_the_first_moment_it_is_certain() -> None:
-    at = desk()
+    at = stepped()
     busy(at)
     at.arrive(1, 1, slo=18.5)  # due at 19.5: it must leave by 9.5
     assert at.timers == {"drop": ms(9.5) + 1}
@@ -147,7 +149,7 @@ def test_what_no_size_can_save_is_dropped_at_the_first_moment_it_is_certain() ->
 
 
 def test_one_that_is_hopeless_from_the_start_is_dropped_at_once() -> None:
-    at = desk()
+    at = stepped()
     assert at.arrive(0, 1, slo=9.99) == [Drop(1, EXPIRED)]
     assert at.arrive(0, 2, slo=10) == [Dispatch(0, (2,))]
 
@@ -167,7 +169,7 @@ def test_short_requests_go_before_long_ones_that_are_as_urgent() -> None:
     """Told apart by their own application's time; to the mixture they look alike."""
     model = dynamic([4.0, 6.0] * 50, [30.0, 40.0] * 50, slo=200)
     for members, first in (("own", 3), ("mixture", 1)):
-        at = desk(model, members=members, batch_sizes=(1,))
+        at = stepped(model, members=members, batch_sizes=(1,))
         at.hear(0, ask(1000, 0, 200))
         at.hear(1, ask(1, 1, 160, application=1), ask(2, 1, 160, application=1), ask(3, 1, 160))
         assert at.finish(10, 0) == [Dispatch(0, (first,))]
@@ -176,21 +178,21 @@ def test_short_requests_go_before_long_ones_that_are_as_urgent() -> None:
 def test_a_lost_cause_is_passed_over_for_one_that_can_be_saved() -> None:
     """Half of the batches take 10 ms and half 50: what has 35 ms left is in time with the short half only."""
     model = dynamic([10.0] * 50 + [50.0] * 50, slo=200)
-    at = desk(model, batch_sizes=(1,), bins=40, b=0.05)
+    at = stepped(model, batch_sizes=(1,), bins=40, b=0.05)
     at.hear(0, ask(1000, 0, 200))
     at.hear(1, ask(1, 1, 45), ask(2, 1, 61))  # the mean is 30 ms: both are still in the queue
     assert at.finish(10, 0) == [Dispatch(0, (2,))]
 
 
 def test_a_cold_start_believes_the_table() -> None:
-    at = desk(dynamic([], []))
+    at = stepped(dynamic([], []))
     assert at.arrive(0, 1, slo=9.99) == [Drop(1, EXPIRED)]
     at.hear(1, *(RequestProfiled(900 + n, 0, 0, ms(4)) for n in range(10)))
     assert at.arrive(2, 2, slo=4.1) == [Dispatch(0, (2,))]
 
 
 def test_who_waits_is_judged_by_what_was_learnt_last() -> None:
-    at = desk(dynamic([4.0] * 10), refresh=Duration(ms(5)))
+    at = stepped(dynamic([4.0] * 10), refresh=Duration(ms(5)))
     at.hear(0, ask(1000, 0, 200))
     at.hear(1, ask(1, 1, 30))
     assert at.timers["drop"] == pytest.approx(ms(26), abs=1000)
@@ -222,13 +224,13 @@ def test_a_cold_start_ends_where_knowledge_from_the_start_would() -> None:
 def test_knowing_the_distribution_pays() -> None:
     """Against the same policy that believes in one number, and against a policy made for static models."""
 
-    def in_time(found: Scenario) -> float:
-        return float((run(found).requests.outcome == Outcome.IN_TIME).mean())
+    def in_time(case: Scenario) -> float:
+        return float((run(case).requests.outcome == Outcome.IN_TIME).mean())
 
-    found = scenario(duration="40s", rate=110, slo=120)
+    case = scenario(duration="40s", rate=110, slo=120)
     blind = scenario(duration="40s", rate=110, slo=120, profiling={"share": 0.0, "history": 0})
-    assert in_time(found) > in_time(blind) + 0.02
-    assert in_time(found) > in_time(found.with_policy("clockwork")) + 0.02
+    assert in_time(case) > in_time(blind) + 0.02
+    assert in_time(case) > in_time(case.with_policy("clockwork")) + 0.02
 
 
 @pytest.mark.parametrize("name", ["cold_start", "drift"])

@@ -148,12 +148,12 @@ class CheckedQueue(HullQueue):
         self.naive.remove(id)
 
     def best(self, slope: float) -> int:
-        found = super().best(slope)
+        best = super().best(slope)
         expected = self.naive.best(slope)
-        alpha, beta = self.naive.points[found]
+        alpha, beta = self.naive.points[best]
         rounding = 1e-12 * (abs(alpha) * slope + abs(beta))
-        assert self.naive.score(found, slope) >= self.naive.score(expected, slope) - rounding
-        return found
+        assert self.naive.score(best, slope) >= self.naive.score(expected, slope) - rounding
+        return best
 
 
 class Checked(Orloj):
@@ -163,10 +163,10 @@ class Checked(Orloj):
 @BOUNDED
 @given(case=CASES)
 def test_the_hull_finds_who_everybody_would_find(case: dict[str, Any]) -> None:
-    found = scenario_of(case)
-    _, _, steps = played(found, Checked)
+    world = scenario_of(case)
+    _, _, steps = played(world, Checked)
     if case["b"] >= 1e-4:  # scores of a tiny rate are nearly equal: rounding may choose between them
-        assert played(found, Naive)[2] == steps
+        assert played(world, Naive)[2] == steps
 
 
 class Impatient(Orloj):
@@ -176,14 +176,14 @@ class Impatient(Orloj):
 @BOUNDED
 @given(case=CASES)
 def test_moving_the_base_changes_no_decision(case: dict[str, Any]) -> None:
-    found = scenario_of({**case, "b": 1e-4})
-    _, _, often = played(found, Impatient)
-    _, _, never = played(found)
+    world = scenario_of({**case, "b": 1e-4})
+    _, _, often = played(world, Impatient)
+    _, _, never = played(world)
     assert often == never
 
 
 def test_the_base_moves_before_scores_overflow() -> None:
-    found = scenario(policy={"b": 1.0}, rate=200, duration="3s")  # e^3000 if it did not
-    policy, _, steps = played(found)
+    case = scenario(policy={"b": 1.0}, rate=200, duration="3s")  # e^3000 if it did not
+    policy, _, steps = played(case)
     assert policy._base > SECOND
     assert sum(isinstance(action, Dispatch) for step in steps for action in step.actions) > 50

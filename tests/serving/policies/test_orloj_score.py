@@ -89,24 +89,30 @@ def test_a_point_stands_until_its_milestone_and_no_longer(
 def test_milestones_are_where_what_is_left_falls_below_an_edge() -> None:
     table = ScoreTable(made((4, 6, 8, 10), (0.5, 0.25, 0.25)), 0.1)
     due = 100
-    heard = []
+    milestones_seen = []
     now = 0
     while now < FOREVER:
         now = table.point(now, due, 0).milestone
-        heard.append(now)
-    assert heard == [91, 93, 95, 97, FOREVER]
+        milestones_seen.append(now)
+    assert milestones_seen == [91, 93, 95, 97, FOREVER]
 
 
 def test_empty_bins_have_no_milestones_between_them() -> None:
     time = made((2, 4, 6, 8, 10, 12), (0.0, 0.5, 0.0, 0.0, 0.5))
     table = ScoreTable(time, 0.1)
     due = 100
-    heard = []
+    milestones_seen = []
     now = 0
     while now < FOREVER:
         now = table.point(now, due, 0).milestone
-        heard.append(now)
-    assert heard == [89, 91, 95, 97, FOREVER]  # 12, 10, 6 and 4; 8 is inside the gap, 2 before everything
+        milestones_seen.append(now)
+    assert milestones_seen == [
+        89,
+        91,
+        95,
+        97,
+        FOREVER,
+    ]  # 12, 10, 6 and 4; 8 is inside the gap, 2 before everything
     for left in range(14):
         assert score(table, 100 - left, due, 0.1) == pytest.approx(by_definition(time, left, 0.1), abs=1e-3)
 

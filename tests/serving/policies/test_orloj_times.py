@@ -47,17 +47,17 @@ def test_a_batch_takes_what_its_longest_member_takes(size: int, application: int
         times.arrived(0, int(number % 4 == 0))  # three short ones for each long one
     assert times.refreshed(SECOND) is False  # `refresh` counts from the first time that it is asked
     assert times.refreshed(2 * SECOND)
-    found = times.batch(size, application)
+    distribution = times.batch(size, application)
     chance = Random(7)
     batches = []
     for _ in range(20_000):
         kinds = [int(chance.random() < 0.25) for _ in range(size)]
         kinds[0] = kinds[0] if application is None else application
         batches.append(2 * MS + 0.3 * size * max(chance.choice((SHORT, LONG)[kind]) for kind in kinds))
-    assert found.mean == pytest.approx(sum(batches) / len(batches), rel=0.02)
+    assert distribution.mean == pytest.approx(sum(batches) / len(batches), rel=0.02)
     for percent in (0.1, 0.5, 0.9):
         moment = sorted(batches)[int(percent * len(batches))]
-        assert share_under(found, moment) == pytest.approx(percent, abs=0.03)
+        assert share_under(distribution, moment) == pytest.approx(percent, abs=0.03)
 
 
 def test_chances_are_a_product_of_cdfs() -> None:
@@ -76,18 +76,18 @@ def test_chances_are_a_product_of_cdfs() -> None:
 def test_chances_add_up_and_larger_batches_take_longer(size: int) -> None:
     times = learnt(model(SHORT, LONG))
     for application in (None, 0, 1):
-        found = times.batch(size, application)
-        assert sum(found.chances) == pytest.approx(1)
-        assert min(found.chances) >= 0
-        assert list(found.edges) == sorted(set(found.edges))
-        assert found.mean > times.batch(max(1, size // 2), application).mean or size == 1
+        distribution = times.batch(size, application)
+        assert sum(distribution.chances) == pytest.approx(1)
+        assert min(distribution.chances) >= 0
+        assert list(distribution.edges) == sorted(set(distribution.edges))
+        assert distribution.mean > times.batch(max(1, size // 2), application).mean or size == 1
 
 
 def test_times_that_never_differ() -> None:
-    found = learnt(model([10 * MS] * 50)).batch(4)
-    assert found.chances == (1.0,)
-    assert found.edges[0] == 14 * MS
-    assert found.mean - 14 * MS < 1000
+    distribution = learnt(model([10 * MS] * 50)).batch(4)
+    assert distribution.chances == (1.0,)
+    assert distribution.edges[0] == 14 * MS
+    assert distribution.mean - 14 * MS < 1000
 
 
 def test_a_grid_has_no_bin_narrower_than_a_microsecond() -> None:
@@ -164,12 +164,12 @@ def test_the_last_knowledge_is_never_forgotten() -> None:
 
 def test_distributions_are_made_anew_at_most_once_in_a_while() -> None:
     times = learnt(model([10 * MS] * 100, c0=0, c1=1.0))
-    made = []
+    distributions = []
     for now in range(0, 5 * SECOND, 100 * MS):
         times.measured(now, 0, 50 * MS)
         if times.refreshed(now):
-            made.append(now)
-    assert made == [SECOND, 2 * SECOND, 3 * SECOND, 4 * SECOND]
+            distributions.append(now)
+    assert distributions == [SECOND, 2 * SECOND, 3 * SECOND, 4 * SECOND]
 
 
 def test_without_news_nothing_is_made_anew() -> None:

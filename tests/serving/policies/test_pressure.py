@@ -97,14 +97,14 @@ def test_demand_has_a_mean_and_a_deviation() -> None:
 @pytest.mark.parametrize(("gpus", "price"), [(8, 0.0), (4, True), (3, True), (2, math.inf)])
 def test_the_price_is_the_lowest_at_which_demand_with_its_reserve_fits(gpus: int, price: float) -> None:
     """In batches of one, 6.5 GPUs and two times 0.65 for the reserve; of ten, 2 and two times 0.2."""
-    found = climate([demand()], gpus, 0.0)
-    assert found.noise == pytest.approx(0.2 / gpus)
+    weather = climate([demand()], gpus, 0.0)
+    assert weather.noise == pytest.approx(0.2 / gpus)
     if price is not True:
-        assert found.price == price
+        assert weather.price == price
         return
-    assert 0 < found.price < 20
-    assert fits([demand()], found.price, gpus)
-    assert not fits([demand()], found.price * 0.999, gpus)
+    assert 0 < weather.price < 20
+    assert fits([demand()], weather.price, gpus)
+    assert not fits([demand()], weather.price * 0.999, gpus)
 
 
 @pytest.mark.parametrize(("lost", "overload"), [(0.0, 0), (0.02, 0), (0.035, 0.5), (0.05, 1), (0.4, 1)])
@@ -124,7 +124,7 @@ def test_more_demand_is_dearer_and_more_gpus_are_not(
     before = climate(several, gpus, lost)
     after = climate([*several, one], gpus, lost)
     relieved = climate([*several, one], gpus + 1, lost)
-    slack = 1e-5 * (1.0 + max((each.highest_price for each in [*several, one]), default=0.0))
+    slack = 1e-5 * (1.0 + max((asked_for.highest_price for asked_for in [*several, one]), default=0.0))
     assert before.price <= after.price + slack
     assert relieved.price <= after.price + slack
     assert before.noise <= after.noise + 1e-12
@@ -194,11 +194,11 @@ def test_a_small_target_is_kept_nearly_whole(target: int, part: float, expected:
 def test_a_share_lies_between_the_part_and_the_whole(
     target: int, part: float, doubt: float, less: float
 ) -> None:
-    found = share(target, part, doubt)
-    assert 1 <= found <= target
-    assert found >= part * target - 0.5
-    assert found <= share(target + 1, part, doubt)
-    assert found <= share(target, part, max(0.0, doubt - less))
+    part_of = share(target, part, doubt)
+    assert 1 <= part_of <= target
+    assert part_of >= part * target - 0.5
+    assert part_of <= share(target + 1, part, doubt)
+    assert part_of <= share(target, part, max(0.0, doubt - less))
 
 
 @pytest.mark.parametrize(
@@ -208,9 +208,9 @@ def test_doubt_leaves_time_to_find_a_gpu_and_asks_for_less_than_the_target(
     noise: float, patience: float, hold: int, enough: int
 ) -> None:
     """A target of 20; 71 would be worth waiting for with a noise of 0.01."""
-    found = stance(demand(target=20), Climate(math.inf, 0.0, noise))
-    assert found.patience == pytest.approx(patience, abs=0.001)
-    assert (found.hold, found.enough) == (hold, enough)
+    attitude = stance(demand(target=20), Climate(math.inf, 0.0, noise))
+    assert attitude.patience == pytest.approx(patience, abs=0.001)
+    assert (attitude.hold, attitude.enough) == (hold, enough)
 
 
 def test_nothing_known_is_doubtful_and_overload_is_not() -> None:
@@ -226,8 +226,8 @@ def test_wasted_time_has_a_price_where_gpu_time_has() -> None:
 
 @given(one=loads, weather=climates)
 def test_what_is_held_for_is_no_more_than_what_is_enough(one: Demand, weather: Climate) -> None:
-    found = stance(one, weather)
-    assert 1 <= found.hold <= found.enough <= one.target
-    assert found.price >= 0
-    assert 1 - pressure.REST <= found.patience <= 1
-    assert 0 <= found.wait <= FOREVER
+    attitude = stance(one, weather)
+    assert 1 <= attitude.hold <= attitude.enough <= one.target
+    assert attitude.price >= 0
+    assert 1 - pressure.REST <= attitude.patience <= 1
+    assert 0 <= attitude.wait <= FOREVER

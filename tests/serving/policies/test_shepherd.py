@@ -20,25 +20,27 @@ from astrarium.serving.contract import (
 from astrarium.serving.ledger import Fate
 from astrarium.serving.policies.shepherd import Shepherd
 from astrarium.testing.serving.cases import cluster, linear_model
-from tests.support.rival_runs import MS, Desk, bad_rate, inception_resnet, ms, resnet50, simulated
+from tests.support.rival_runs import MS, SteppedPolicy, bad_rate, inception_resnet, ms, resnet50, simulated
 
 MODEL = linear_model(1 * MS, 5 * MS, 25 * MS, max_batch=20)
 SLOW = linear_model(1 * MS, 5 * MS, 100 * MS, max_batch=20, name="slow")
 
 
-def desk(gpus: int = 1, models: int = 1, cost: float = 0, **parameters: Any) -> Desk:
-    return Desk("shepherd", cluster([MODEL] + [SLOW] * (models - 1), gpus, cost=ms(cost)), **parameters)
+def stepped(gpus: int = 1, models: int = 1, cost: float = 0, **parameters: Any) -> SteppedPolicy:
+    return SteppedPolicy(
+        "shepherd", cluster([MODEL] + [SLOW] * (models - 1), gpus, cost=ms(cost)), **parameters
+    )
 
 
 def test_idle_gpus_are_used_at_once_smallest_id_first() -> None:
-    at = desk(gpus=2)
+    at = stepped(gpus=2)
     assert at.arrive(0, 0) == [Dispatch(0, (0,), 0)]
     assert at.arrive(1, 1) == [Dispatch(1, (1,), ms(1))]
     assert at.arrive(2, 2) == []
 
 
 def test_a_free_gpu_runs_all_that_meets_the_oldest_deadline() -> None:
-    at = desk(preempt=False)
+    at = stepped(preempt=False)
     at.arrive(0, 0)
     at.arrive(0, 1, slo=13.5)  # from 6 ms on: seven requests would take 12 ms, two 7, three 8
     at.arrive(1, 2, 3)
@@ -47,7 +49,7 @@ def test_a_free_gpu_runs_all_that_meets_the_oldest_deadline() -> None:
 
 
 def test_heads_that_cannot_be_met_are_purged() -> None:
-    at = desk(preempt=False)
+    at = stepped(preempt=False)
     at.arrive(0, 0)
     at.arrive(0, 1, slo=11.9)
     at.arrive(1, 2)
@@ -55,7 +57,7 @@ def test_heads_that_cannot_be_met_are_purged() -> None:
 
 
 def test_with_the_fault_a_lost_head_blocks_its_model_until_all_are_lost() -> None:
-    at = desk(preempt=False, purge="tail")
+    at = stepped(preempt=False, purge="tail")
     at.arrive(0, 0)
     at.arrive(0, 1, slo=11.9)
     at.arrive(1, 2)  # due at 26 ms: lost from 20 ms on, when even alone it would take until then
@@ -65,35 +67,35 @@ def test_with_the_fault_a_lost_head_blocks_its_model_until_all_are_lost() -> Non
 
 
 def test_a_deadline_met_to_the_nanosecond_is_met() -> None:
-    at = desk(preempt=False)
+    at = stepped(preempt=False)
     at.arrive(0, 0)
     at.arrive(0, 1, slo=12)
     assert at.finish(6, 0) == [Dispatch(0, (1,), ms(6))]
 
 
 def test_the_largest_candidate_of_all_models_goes_first() -> None:
-    at = desk(models=3, preempt=False)
+    at = stepped(models=3, preempt=False)
     at.arrive(0, 0)
     at.hear(1, *at.requests(1, [1]), *at.requests(1, [2, 3], model=2), *at.requests(1, [4], model=1))
     assert at.finish(6, 0) == [Dispatch(0, (2, 3), ms(6))]
 
 
 def test_of_equally_large_candidates_the_most_urgent_goes_first() -> None:
-    at = desk(models=3, preempt=False)
+    at = stepped(models=3, preempt=False)
     at.arrive(0, 0)
     at.hear(1, *at.requests(1, [1], model=1, slo=50), *at.requests(1, [2], model=2, slo=49))
     assert at.finish(6, 0) == [Dispatch(0, (2,), ms(6))]
 
 
 def test_three_times_as_large_preempts_and_contains_the_old_batch() -> None:
-    at = desk()
+    at = stepped()
     at.arrive(0, 0)
     assert at.arrive(1, 1) == []
     assert at.arrive(2, 2) == [Preempt(0), Dispatch(0, (0, 1, 2), ms(2))]
 
 
 def test_another_model_must_bring_all_three() -> None:
-    at = desk(models=2)
+    at = stepped(models=2)
     at.arrive(0, 0)
     assert at.arrive(1, 1, 2, model=1) == []
     assert at.arrive(2, 3, model=1) == [Preempt(0), Dispatch(0, (1, 2, 3), ms(2))]
@@ -103,14 +105,14 @@ def test_another_model_must_bring_all_three() -> None:
 
 
 def test_the_old_deadline_bounds_the_batch_that_continues_it() -> None:
-    at = desk()
+    at = stepped()
     at.arrive(0, 0, slo=9.9)  # three from 2 ms on would end at 10 ms
     at.arrive(1, 1)
     assert at.arrive(2, 2) == []
 
 
 def test_the_factor_is_a_parameter() -> None:
-    at = desk(preemption=2)
+    at = stepped(preemption=2)
     at.arrive(0, 0)
     assert at.arrive(1, 1) == [Preempt(0), Dispatch(0, (0, 1), ms(1))]
     with pytest.raises(msgspec.ValidationError):
@@ -118,19 +120,19 @@ def test_the_factor_is_a_parameter() -> None:
 
 
 def test_preemption_can_be_turned_off() -> None:
-    at = desk(preempt=False)
+    at = stepped(preempt=False)
     at.arrive(0, 0)
     assert at.arrive(1, *range(1, 10)) == []
 
 
 def test_idle_gpus_come_before_preemption() -> None:
-    at = desk(gpus=2, models=2)
+    at = stepped(gpus=2, models=2)
     at.arrive(0, 0)
     assert at.arrive(1, 1, 2, 3, model=1) == [Dispatch(1, (1, 2, 3), ms(1))]
 
 
 def test_what_was_cancelled_challenges_in_its_turn() -> None:
-    at = desk(gpus=2, models=3)
+    at = stepped(gpus=2, models=3)
     assert at.arrive(0, 1, 2, 3, model=1) == [Dispatch(0, (1, 2, 3), 0)]
     assert at.arrive(0, 4) == [Dispatch(1, (4,), 0)]
     assert at.arrive(1, *range(10, 19), model=2) == [
@@ -142,7 +144,7 @@ def test_what_was_cancelled_challenges_in_its_turn() -> None:
 
 
 def test_recovery_delays_the_new_batch_and_forbids_another_preemption() -> None:
-    at = desk(cost=2)
+    at = stepped(cost=2)
     at.arrive(0, 0)
     at.arrive(1, 1)
     assert at.arrive(2, 2) == [Preempt(0), Dispatch(0, (0, 1, 2), ms(2 + 2))]
@@ -152,7 +154,7 @@ def test_recovery_delays_the_new_batch_and_forbids_another_preemption() -> None:
 
 
 def test_recovery_counts_against_the_deadline() -> None:
-    at = desk(cost=2)
+    at = stepped(cost=2)
     at.arrive(0, 0, slo=11.9)  # 2 + 2 + 8 ms
     at.arrive(1, 1)
     assert at.arrive(2, 2) == []
@@ -174,7 +176,7 @@ def test_lost_work_is_in_the_books() -> None:
 
 
 def test_without_gpus_requests_wait_for_one_until_it_is_too_late() -> None:
-    at = desk()
+    at = stepped()
     at.hear(0, GpuLeft(0))
     assert at.arrive(1, 0) == []
     assert at.hear(3, GpuJoined(0)) == [Dispatch(0, (0,), ms(3))]
@@ -185,9 +187,9 @@ def test_without_gpus_requests_wait_for_one_until_it_is_too_late() -> None:
 
 
 def test_network_delays_count() -> None:
-    at = Desk("shepherd", cluster([MODEL], 1, Network(ms(1), ms(0.5), ms(2))))
+    at = SteppedPolicy("shepherd", cluster([MODEL], 1, Network(ms(1), ms(0.5), ms(2))))
     assert at.arrive(0, 0) == [Dispatch(0, (0,), ms(1.5))]
-    other = Desk("shepherd", cluster([MODEL], 1, Network(ms(1), ms(0.5), ms(2))))
+    other = SteppedPolicy("shepherd", cluster([MODEL], 1, Network(ms(1), ms(0.5), ms(2))))
     assert other.arrive(0, 0, slo=9.4) == [Drop(0, EXPIRED)]
 
 

@@ -44,25 +44,25 @@ def test_over_time_against_loops() -> None:
     record = simulated("eager", rate=2500.0)
     window = SECOND // 2
     step = SECOND // 4
-    found = advice_over_time(record, window, step)
-    assert found.time.tolist() == [step * i for i in range(1, 9)]
+    advice = advice_over_time(record, window, step)
+    assert advice.time.tolist() == [step * i for i in range(1, 9)]
     done = record.requests.done.tolist()
     outcome = record.requests.outcome.tolist()
     batches = record.batches
-    for i, end in enumerate(found.time.tolist()):
+    for i, end in enumerate(advice.time.tolist()):
         start = max(end - window, 0)
         ended = [o for at, o in zip(done, outcome, strict=True) if start <= at < end]
-        assert found.bad_rate[i] == pytest.approx(1 - ended.count(Outcome.IN_TIME) / len(ended))
+        assert advice.bad_rate[i] == pytest.approx(1 - ended.count(Outcome.IN_TIME) / len(ended))
         busy = [0, 0, 0]
         for gpu, a, b in zip(batches.gpu, batches.started, batches.finished, strict=True):
             busy[gpu] += max(0, min(int(b), end) - max(int(a), start))
-        assert found.idle_fraction[i] == pytest.approx(1 - sum(busy) / (3 * (end - start)))
-        assert found.used[i] == sum(time > 0 for time in busy)
-        assert found.allocate[i] == pytest.approx(advise(3, float(found.bad_rate[i]), 0.0).allocate)
-    assert found.allocate.max() > 0
+        assert advice.idle_fraction[i] == pytest.approx(1 - sum(busy) / (3 * (end - start)))
+        assert advice.used[i] == sum(time > 0 for time in busy)
+        assert advice.allocate[i] == pytest.approx(advise(3, float(advice.bad_rate[i]), 0.0).allocate)
+    assert advice.allocate.max() > 0
 
 
 def test_a_quiet_window_gives_everything_back() -> None:
-    found = advice_over_time(by_hand(), 5 * MILLISECOND, 5 * MILLISECOND)
-    assert (found.bad_rate[0], found.used[0], found.release[0]) == (0, 0, 2)
-    assert found.used.max() == 1  # GPU 1 begins after GPU 0 has ended
+    advice = advice_over_time(by_hand(), 5 * MILLISECOND, 5 * MILLISECOND)
+    assert (advice.bad_rate[0], advice.used[0], advice.release[0]) == (0, 0, 2)
+    assert advice.used.max() == 1  # GPU 1 begins after GPU 0 has ended

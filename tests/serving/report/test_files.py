@@ -105,10 +105,10 @@ def test_lost_batches_say_so_and_do_not_overlap() -> None:
 
 def test_latency_curve_ends_at_the_answered_share() -> None:
     record = simulated("eager", rate=2500.0)
-    found = summarize(record).outcomes
+    outcomes = summarize(record).outcomes
     for relative in (False, True):
         curve = latency_cdf(record, relative)
-        assert curve.y[-1] == pytest.approx(100 * (found.in_time + found.late) / found.total)
+        assert curve.y[-1] == pytest.approx(100 * (outcomes.in_time + outcomes.late) / outcomes.total)
         assert (np.diff(curve.y) >= 0).all()
     assert latency_cdf(record, True).x[-1] <= 100.0001  # nobody is late here
 
@@ -116,8 +116,10 @@ def test_latency_curve_ends_at_the_answered_share() -> None:
 def test_shares_and_losses_add_up() -> None:
     record = simulated(slower=1.15, rate=1200.0)
     assert batch_size_shares(record).y.sum() == pytest.approx(100)
-    found = summarize(record).outcomes
-    assert sum(losses(record).values()) == pytest.approx(100 * (found.total - found.in_time) / found.total)
+    outcomes = summarize(record).outcomes
+    assert sum(losses(record).values()) == pytest.approx(
+        100 * (outcomes.total - outcomes.in_time) / outcomes.total
+    )
     assert losses(record)["late"] > 0
 
 

@@ -54,29 +54,32 @@ def count(requests: list[dict[str, int]], outcome: Outcome) -> int:
 
 
 def test_outcomes_and_rates(record: ServingRecord) -> None:
-    found = summarize(record)
+    summary = summarize(record)
     expected = measured(record)
     span = (record.duration - record.warmup) / 1e9
-    assert found.requests == len(expected) > 500
-    assert found.outcomes.in_time == count(expected, Outcome.IN_TIME)
-    assert found.outcomes.late == count(expected, Outcome.LATE)
-    assert found.outcomes.dropped == count(expected, Outcome.DROPPED)
-    assert found.outcomes.failed == count(expected, Outcome.FAILED)
-    assert found.attainment == pytest.approx(found.outcomes.in_time / len(expected))
-    assert found.offered_rate == pytest.approx(len(expected) / span)
-    assert found.goodput_rate == pytest.approx(found.outcomes.in_time / span)
+    assert summary.requests == len(expected) > 500
+    assert summary.outcomes.in_time == count(expected, Outcome.IN_TIME)
+    assert summary.outcomes.late == count(expected, Outcome.LATE)
+    assert summary.outcomes.dropped == count(expected, Outcome.DROPPED)
+    assert summary.outcomes.failed == count(expected, Outcome.FAILED)
+    assert summary.attainment == pytest.approx(summary.outcomes.in_time / len(expected))
+    assert summary.offered_rate == pytest.approx(len(expected) / span)
+    assert summary.goodput_rate == pytest.approx(summary.outcomes.in_time / span)
 
 
 def test_the_runs_show_every_outcome() -> None:
     """Or the loops above would compare zeros with zeros."""
-    found = [summarize(simulated(**arguments)).outcomes for arguments in RUNS.values()]
+    summaries = [summarize(simulated(**arguments)).outcomes for arguments in RUNS.values()]
     for name in ("in_time", "late", "dropped", "failed"):
-        assert any(getattr(outcomes, name) > 0 for outcomes in found), name
+        assert any(getattr(outcomes, name) > 0 for outcomes in summaries), name
 
 
 def test_reasons(record: ServingRecord) -> None:
-    found = summarize(record)
-    for outcome, counts in ((Outcome.DROPPED, found.dropped_reasons), (Outcome.FAILED, found.failed_reasons)):
+    summary = summarize(record)
+    for outcome, counts in (
+        (Outcome.DROPPED, summary.dropped_reasons),
+        (Outcome.FAILED, summary.failed_reasons),
+    ):
         expected: dict[str, int] = {}
         for row in measured(record):
             if row["outcome"] == outcome:
@@ -86,14 +89,14 @@ def test_reasons(record: ServingRecord) -> None:
 
 
 def test_models(record: ServingRecord) -> None:
-    found = summarize(record)
+    summary = summarize(record)
     batches = rows(record.batches)
     for index, spec in enumerate(record.setup.models):
         mine = [row for row in measured(record) if row["model"] == index]
         answered = [row for row in mine if row["outcome"] in (Outcome.IN_TIME, Outcome.LATE)]
         latencies = [row["done"] - row["arrival"] for row in answered]
         sizes = [batches[number]["size"] for number in {row["batch"] for row in answered}]
-        model = found.models[spec.name]
+        model = summary.models[spec.name]
         assert model.requests == len(mine)
         assert model.p50_ms == nearest_rank(latencies, 50)
         assert model.p99_ms == nearest_rank(latencies, 99)
@@ -104,14 +107,14 @@ def test_models(record: ServingRecord) -> None:
             assert model.mean_batch == pytest.approx(sum(sizes) / len(sizes))
         else:
             assert model.attainment is model.p50_ms is model.p99_ms is model.mean_batch is None
-    worst = min(m.attainment for m in found.models.values() if m.attainment is not None)
-    assert found.worst is not None
-    assert found.worst.attainment == worst
-    assert found.models[found.worst.model].attainment == worst
+    worst = min(m.attainment for m in summary.models.values() if m.attainment is not None)
+    assert summary.worst is not None
+    assert summary.worst.attainment == worst
+    assert summary.models[summary.worst.model].attainment == worst
 
 
 def test_gpu_time(record: ServingRecord) -> None:
-    found = summarize(record).gpus
+    gpus = summarize(record).gpus
     busy = [0] * len(record.setup.gpus)
     free = [0] * len(busy)
     for row in rows(record.batches):
@@ -122,26 +125,26 @@ def test_gpu_time(record: ServingRecord) -> None:
         inside = min(row["finished"], record.duration) - max(start, record.warmup)
         busy[row["gpu"]] += max(inside, 0)
     available = len(busy) * (record.duration - record.warmup)
-    assert found.busy_fraction == pytest.approx(sum(busy) / available)
-    assert found.idle_fraction == pytest.approx(1 - sum(busy) / available)
-    assert found.used == sum(time > 0 for time in busy)
-    assert (found.count, found.wasted_fraction) == (3, 0)
+    assert gpus.busy_fraction == pytest.approx(sum(busy) / available)
+    assert gpus.idle_fraction == pytest.approx(1 - sum(busy) / available)
+    assert gpus.used == sum(time > 0 for time in busy)
+    assert (gpus.count, gpus.wasted_fraction) == (3, 0)
 
 
 def test_by_hand() -> None:
-    found = summarize(by_hand())
-    assert found.requests == 5  # request 0 came in the warm-up
-    assert (found.outcomes.in_time, found.outcomes.late) == (2, 1)
-    assert (found.dropped_reasons, found.failed_reasons) == ({"expired": 1}, {"GPU 1 left": 1})
-    model = found.models["model0"]
+    summary = summarize(by_hand())
+    assert summary.requests == 5  # request 0 came in the warm-up
+    assert (summary.outcomes.in_time, summary.outcomes.late) == (2, 1)
+    assert (summary.dropped_reasons, summary.failed_reasons) == ({"expired": 1}, {"GPU 1 left": 1})
+    model = summary.models["model0"]
     assert (model.p50_ms, model.p99_ms) == (37, 50)  # of 10, 37 and 50
     assert model.mean_batch == pytest.approx((2 + 1 + 1) / 3)
     # GPU 0: 20-30, 40-50 lost with 5 of recovery, 55-75; GPU 1: 80-100
-    assert found.gpus.busy_fraction == pytest.approx((10 + 15 + 20 + 20) / 160)
-    assert found.gpus.wasted_fraction == pytest.approx(15 / 160)
-    assert found.autoscale.bad_rate == pytest.approx(3 / 5)
-    assert found.autoscale.allocate == pytest.approx(2 * 0.6 / 0.4)
-    assert found.autoscale.release == 0
+    assert summary.gpus.busy_fraction == pytest.approx((10 + 15 + 20 + 20) / 160)
+    assert summary.gpus.wasted_fraction == pytest.approx(15 / 160)
+    assert summary.autoscale.bad_rate == pytest.approx(3 / 5)
+    assert summary.autoscale.allocate == pytest.approx(2 * 0.6 / 0.4)
+    assert summary.autoscale.release == 0
 
 
 def test_names_are_an_interface() -> None:
@@ -171,12 +174,12 @@ def test_a_run_without_requests_is_null_and_no_crash() -> None:
     tiny = np.empty(0, np.int8)
     requests = Requests(none, none, small, small, tiny, tiny, none, none)
     batches = Batches(small, small, small, none, none, none, tiny)
-    found = summarize(ServingRecord("none", setup(), 0, requests, batches, ("",), 0, SECOND))
-    assert found.attainment is None
-    assert found.worst is None
-    assert (found.offered_rate, found.gpus.used, found.gpus.idle_fraction) == (0, 0, 1)
-    assert found.autoscale.release == 3
-    assert msgspec.json.decode(msgspec.json.encode(found))["models"]["model0"]["p99_ms"] is None
+    summary = summarize(ServingRecord("none", setup(), 0, requests, batches, ("",), 0, SECOND))
+    assert summary.attainment is None
+    assert summary.worst is None
+    assert (summary.offered_rate, summary.gpus.used, summary.gpus.idle_fraction) == (0, 0, 1)
+    assert summary.autoscale.release == 3
+    assert msgspec.json.decode(msgspec.json.encode(summary))["models"]["model0"]["p99_ms"] is None
 
 
 def test_an_open_request_breaks_the_books() -> None:
@@ -190,8 +193,8 @@ def test_an_open_request_breaks_the_books() -> None:
 @pytest.mark.parametrize("size", [1, 2, 3, 99, 100, 101, 1000])
 def test_percentiles_are_nearest_ranks(size: int) -> None:
     values = np.random.default_rng(size).integers(0, 50, size) * MILLISECOND
-    found = percentiles(values, (1, 50, 99, 100))
-    assert found == tuple(nearest_rank(values.tolist(), p) for p in (1, 50, 99, 100))
+    levels = percentiles(values, (1, 50, 99, 100))
+    assert levels == tuple(nearest_rank(values.tolist(), p) for p in (1, 50, 99, 100))
 
 
 def test_a_million_requests_take_as_many_steps_as_a_few() -> None:

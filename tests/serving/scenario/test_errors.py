@@ -169,8 +169,8 @@ def test_an_estimate_that_misses_the_objective_alone(tmp_path: Path) -> None:
 
 def test_bad_samples_name_field_file_and_line(tmp_path: Path) -> None:
     (tmp_path / "bad.csv").write_text("1.5\nsoon\n")
-    told = r"chat\.time\.samples: expected a number of ms.*, at line 2 of .*bad\.csv \(got 'soon'\)"
-    with pytest.raises(InputError, match=told):
+    message = r"chat\.time\.samples: expected a number of ms.*, at line 2 of .*bad\.csv \(got 'soon'\)"
+    with pytest.raises(InputError, match=message):
         load(tmp_path, ISSUE, DYNAMIC % "{samples: bad.csv}")
 
 
@@ -203,9 +203,9 @@ APPLICATIONS = [
 
 
 def test_shares_sum_to_one(tmp_path: Path) -> None:
-    given = "{a: {share: 0.9, time: {constant: 1ms}}, b: {share: 0.5, time: {constant: 1ms}}}"
+    applications = "{a: {share: 0.9, time: {constant: 1ms}}, b: {share: 0.5, time: {constant: 1ms}}}"
     with pytest.raises(InputError, match=r"shares that sum to 1, or equal ones") as caught:
-        load(tmp_path, ISSUE, f"models.resnet50.profile={{dynamic: {{applications: {given}}}}}")
+        load(tmp_path, ISSUE, f"models.resnet50.profile={{dynamic: {{applications: {applications}}}}}")
     assert caught.value.field == "models.resnet50.profile.dynamic.applications"
 
 
@@ -221,16 +221,16 @@ def test_bad_applications(tmp_path: Path, application: str, field: str, right: s
 
 def test_changes_of_an_application_stand_in_order(tmp_path: Path) -> None:
     changes = "[{at: 5s, time: {constant: 2ms}}, {at: 5s, time: {constant: 3ms}}]"
-    given = f"{{dynamic: {{applications: {{chat: {{time: {{constant: 1ms}}, changes: {changes}}}}}}}}}"
+    profile = f"{{dynamic: {{applications: {{chat: {{time: {{constant: 1ms}}, changes: {changes}}}}}}}}}"
     with pytest.raises(InputError, match=r"changes\[1\]\.at: expected a moment after 5s"):
-        load(tmp_path, ISSUE, f"models.resnet50.profile={given}")
+        load(tmp_path, ISSUE, f"models.resnet50.profile={profile}")
 
 
 @pytest.mark.parametrize("number", ["0", "-1", ".nan", ".inf", "1.0e+300"])
 def test_a_batch_factor_beyond_reason(tmp_path: Path, number: str) -> None:
-    given = f"{{dynamic: {{applications: {{chat: {{time: {{constant: 1ms}}}}}}, c1: {number}}}}}"
+    profile = f"{{dynamic: {{applications: {{chat: {{time: {{constant: 1ms}}}}}}, c1: {number}}}}}"
     with pytest.raises(InputError, match=r"profile\.dynamic\.c1: expected a (finite )?number"):
-        load(tmp_path, ISSUE, f"models.resnet50.profile={given}")
+        load(tmp_path, ISSUE, f"models.resnet50.profile={profile}")
 
 
 BAD_TRACES = [

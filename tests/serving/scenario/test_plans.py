@@ -86,28 +86,28 @@ def test_requests_to_plan_with_are_alike_but_not_the_same(problem: Problem) -> N
 
 def test_rates_are_means_over_the_duration() -> None:
     workload = {**SCENARIO["workload"], "changes": [{"at": "5s", "rate": {"bert": "60/s"}}]}
-    found = plans.problem(parse(changed(workload=workload), planning=True))
-    assert [model.rate for model in found.models] == [40.0, 30.0]
+    plan = plans.problem(parse(changed(workload=workload), planning=True))
+    assert [model.rate for model in plan.models] == [40.0, 30.0]
 
 
 def test_a_trace_is_counted_and_not_planned_with(tmp_path: Path) -> None:
     (tmp_path / "trace.csv").write_text("time_s,model\n0,bert\n1,vgg\n2,vgg\n3,vgg\n")
     workload = {"arrivals": "trace", "file": "trace.csv", "duration": "4s"}
-    found = plans.problem(parse(changed(workload=workload), base=tmp_path, planning=True))
-    assert [model.rate for model in found.models] == [0.25, 0.75]
-    assert found.requests.times == ()
+    plan = plans.problem(parse(changed(workload=workload), base=tmp_path, planning=True))
+    assert [model.rate for model in plan.models] == [0.25, 0.75]
+    assert plan.requests.times == ()
 
 
 def test_models_that_do_not_fit_together_can_be_planned() -> None:
     tight = changed(cluster={"gpus": 2, "kind": "A100", "memory": "8GiB"})
     with pytest.raises(InputError, match="every model lives on every GPU"):
         parse(tight)
-    found = plans.problem(parse(tight, planning=True))
+    tight_problem = plans.problem(parse(tight, planning=True))
     factory: Any = placement_policies.get("selective-replication")
-    plan = factory(factory.Parameters()).place(found, Search())
-    check(plan, found)
+    plan = factory(factory.Parameters()).place(tight_problem, Search())
+    check(plan, tight_problem)
     assert not plan.missing
-    assert plans.parse(plans.plain(plan, found), found) == plan
+    assert plans.parse(plans.plain(plan, tight_problem), tight_problem) == plan
 
 
 @pytest.mark.parametrize(
@@ -174,8 +174,8 @@ def test_a_plan_goes_by_names_not_by_numbers(problem: Problem) -> None:
     """The same plan, used with a scenario that lists its models the other way round."""
     turned = changed(models=dict(reversed(SCENARIO["models"].items())))
     other = halved(plans.problem(parse(turned, planning=True)))
-    found = plans.parse(plans.plain(PLAN, problem), other)
-    assert [replica.model for replica in found.replicas] == [1, 1, 0]
+    plan = plans.parse(plans.plain(PLAN, problem), other)
+    assert [replica.model for replica in plan.replicas] == [1, 1, 0]
 
 
 RIGHT: dict[str, Any] = {
@@ -185,7 +185,7 @@ RIGHT: dict[str, Any] = {
 
 
 def edited(place: int, **changes: Any) -> dict[str, Any]:
-    replicas = [dict(each) for each in RIGHT["replicas"]]
+    replicas = [dict(replica) for replica in RIGHT["replicas"]]
     replicas[place].update(changes)
     return {**RIGHT, "replicas": replicas}
 
@@ -293,7 +293,7 @@ def test_a_model_says_itself_how_it_can_be_spread() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "part", "told"),
+    ("shape", "part", "message"),
     [
         ("two", {"profile": {"table": ["4ms"]}, "memory": "1GiB"}, r"parallel\.two: expected a shape"),
         ("op1pp1", {"profile": {"table": ["4ms"]}, "memory": "1GiB"}, "several GPUs, such as op1pp2"),
@@ -302,6 +302,6 @@ def test_a_model_says_itself_how_it_can_be_spread() -> None:
         ("op1pp2", {"profile": {"kinds": BY_KIND}, "memory": "1GiB"}, "zoo, linear or a table"),
     ],
 )
-def test_what_is_wrong_about_a_spread_is_named(shape: str, part: Any, told: str) -> None:
-    with pytest.raises(InputError, match=told):
+def test_what_is_wrong_about_a_spread_is_named(shape: str, part: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
         parse(with_parallel({shape: part}), planning=True)

@@ -21,8 +21,8 @@ def home(tmp_path: Path) -> Path:
 
 def test_a_profile_may_stand_in_a_file(home: Path) -> None:
     (home / "real.profile.yaml").write_text("# measured\ntable: {1: 3ms, 4: 6ms}\n")
-    found = load(home, "models.real.profile=real.profile.yaml")
-    assert build.setup(found).models[1].latency[:5] == (0, 3 * MS, 4 * MS, 5 * MS, 6 * MS)
+    scenario = load(home, "models.real.profile=real.profile.yaml")
+    assert build.setup(scenario).models[1].latency[:5] == (0, 3 * MS, 4 * MS, 5 * MS, 6 * MS)
     (home / "real.profile.yaml").write_text("other.yaml")
     with pytest.raises(InputError, match="not with another file's name"):
         load(home, "models.real.profile=real.profile.yaml")
@@ -68,6 +68,6 @@ def test_what_cannot_be_edited_safely_is_left_to_the_person(text: str) -> None:
 
 
 def test_the_hooks_of_a_model_may_be_copied(home: Path) -> None:
-    found = load(home, "models.real.copies=2")
-    copies: list[Any] = [found.models[f"real-{place}"] for place in range(2)]
+    scenario = load(home, "models.real.copies=2")
+    copies: list[Any] = [scenario.models[f"real-{place}"] for place in range(2)]
     assert copies[0] == copies[1]

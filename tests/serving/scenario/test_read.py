@@ -75,46 +75,46 @@ def load(tmp_path: Path, text: str, *overrides: str) -> Scenario:
 
 
 def test_the_file_of_the_issue(tmp_path: Path) -> None:
-    found = load(tmp_path, ISSUE)
-    setup = build.setup(found)
+    served = load(tmp_path, ISSUE)
+    setup = build.setup(served)
     assert len(setup.gpus) == 8
     assert setup.network == Network(0, 0, 0)
     (model,) = setup.models
     assert (model.name, model.slo, model.max_batch) == ("resnet50", 25 * MS, 18)
     assert model.latency[:2] == (0, 6_125_000)
     assert model.latency[-1] == FOREVER
-    assert (found.duration, found.workload.warmup, found.seed) == (30 * SECOND, 2 * SECOND, 1)
-    assert found.total_rate == 5000
-    assert len(build.arrivals(found)) == pytest.approx(150_000, rel=0.02)
-    assert type(build.policy(found, setup)).__name__ == "Deferred"
+    assert (served.duration, served.workload.warmup, served.seed) == (30 * SECOND, 2 * SECOND, 1)
+    assert served.total_rate == 5000
+    assert len(build.arrivals(served)) == pytest.approx(150_000, rel=0.02)
+    assert type(build.policy(served, setup)).__name__ == "Deferred"
 
 
 def test_its_other_profile(tmp_path: Path) -> None:
-    found = load(tmp_path, ISSUE, "models.resnet50.profile=zoo:1080Ti/ResNet50")
-    assert found.models["resnet50"].profile == Linear(Duration(2_050_000), Duration(5_378_000))
+    served = load(tmp_path, ISSUE, "models.resnet50.profile=zoo:1080Ti/ResNet50")
+    assert served.models["resnet50"].profile == Linear(Duration(2_050_000), Duration(5_378_000))
 
 
 @pytest.mark.parametrize("text", [ISSUE, EVERYTHING], ids=["issue", "everything"])
 def test_what_is_written_loads_back_equal(tmp_path: Path, text: str) -> None:
-    found = load(tmp_path, text)
+    served = load(tmp_path, text)
     elsewhere = tmp_path / "elsewhere" / "resolved.yaml"
     elsewhere.parent.mkdir()
-    elsewhere.write_text(found.to_yaml())
+    elsewhere.write_text(served.to_yaml())
     again = scenario.load(elsewhere)
-    assert again == found
-    assert build.setup(again) == build.setup(found)
+    assert again == served
+    assert build.setup(again) == build.setup(served)
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_examples_load_run_and_round_trip(path: Path) -> None:
     planned = path.stem == "plan"  # its models do not fit on one GPU all together
-    found = scenario.load(path, planning=planned)
-    setup = build.setup(found, placed=planned)
-    arrivals = build.arrivals(found)
-    assert len(arrivals) == pytest.approx(found.total_rate * found.duration / SECOND, rel=0.1)
-    assert build.truth(found, setup, arrivals)
-    assert build.policy(found, setup)
-    assert scenario.parse(yaml.safe_load(found.to_yaml()), planning=planned) == found
+    served = scenario.load(path, planning=planned)
+    setup = build.setup(served, placed=planned)
+    arrivals = build.arrivals(served)
+    assert len(arrivals) == pytest.approx(served.total_rate * served.duration / SECOND, rel=0.1)
+    assert build.truth(served, setup, arrivals)
+    assert build.policy(served, setup)
+    assert scenario.parse(yaml.safe_load(served.to_yaml()), planning=planned) == served
 
 
 def test_there_are_examples() -> None:
@@ -134,8 +134,8 @@ def test_gpus_are_numbered_in_order(tmp_path: Path) -> None:
 
 
 def test_the_short_form_of_a_cluster(tmp_path: Path) -> None:
-    found = load(tmp_path, ISSUE, "cluster={gpus: 4, kind: A100, memory: 40GiB, nodes: 2}")
-    gpus = build.setup(found).gpus
+    served = load(tmp_path, ISSUE, "cluster={gpus: 4, kind: A100, memory: 40GiB, nodes: 2}")
+    gpus = build.setup(served).gpus
     assert [(gpu.kind, gpu.memory, gpu.node) for gpu in gpus] == [
         ("A100", 40 * 2**30, node) for node in (0, 0, 1, 1)
     ]
@@ -143,10 +143,10 @@ def test_the_short_form_of_a_cluster(tmp_path: Path) -> None:
 
 def test_zoo_and_copies(tmp_path: Path) -> None:
     assert len(load(tmp_path, ISSUE, "models=zoo:A100").models) == 37
-    found = load(tmp_path, EVERYTHING)
-    assert list(found.models)[:2] == ["linear-0", "linear-1"]
-    assert found.models["linear-0"].slo == 20 * MS  # the zoo's
-    assert build.setup(found).models[0].max_batch == 7
+    served = load(tmp_path, EVERYTHING)
+    assert list(served.models)[:2] == ["linear-0", "linear-1"]
+    assert served.models["linear-0"].slo == 20 * MS  # the zoo's
+    assert build.setup(served).models[0].max_batch == 7
 
 
 def test_tables_are_cut_at_the_objective(tmp_path: Path) -> None:
@@ -157,11 +157,11 @@ def test_tables_are_cut_at_the_objective(tmp_path: Path) -> None:
 
 
 def test_policies_see_the_slowest_kind_and_the_world_each_its_own(tmp_path: Path) -> None:
-    found = load(tmp_path, EVERYTHING)
-    setup = build.setup(found)
+    served = load(tmp_path, EVERYTHING)
+    setup = build.setup(served)
     mixed = next(model for model in setup.models if model.name == "mixed")
     assert mixed.latency[1] == 10_000_001
-    kind_of_gpu, tables = build.truth_tables(found, setup)
+    kind_of_gpu, tables = build.truth_tables(served, setup)
     assert kind_of_gpu == [0, 0, 0, 1]
     assert tables[0][mixed.index][1] < tables[1][mixed.index][1] == mixed.latency[1]
     for kind in tables:
@@ -169,30 +169,30 @@ def test_policies_see_the_slowest_kind_and_the_world_each_its_own(tmp_path: Path
 
 
 def test_static_models_get_a_table_of_the_truth(tmp_path: Path) -> None:
-    found = load(tmp_path, ISSUE)
-    setup = build.setup(found)
-    truth = build.truth(found, setup, build.arrivals(found))
+    served = load(tmp_path, ISSUE)
+    setup = build.setup(served)
+    truth = build.truth(served, setup, build.arrivals(served))
     assert isinstance(truth, TableTruth)
     assert truth.execution(Batch(0, 0, 7, [Request(0, 0, 0, 0)] * 2, 0)) == 7_178_000
 
 
 def test_dynamic_batches_last_as_long_as_their_longest_request(tmp_path: Path) -> None:
-    found = load(tmp_path, EVERYTHING)
-    setup = build.setup(found)
-    arrivals = build.arrivals(found)
-    index = list(found.models).index("dynamic")
+    served = load(tmp_path, EVERYTHING)
+    setup = build.setup(served)
+    arrivals = build.arrivals(served)
+    index = list(served.models).index("dynamic")
     assert (arrivals.work[arrivals.model == index] > 0).all()
     assert not arrivals.work[arrivals.model != index].any()
     ids = np.flatnonzero(arrivals.model == index)[:3].tolist()
     batch = Batch(0, index, 0, [Request(id_, index, 0, 0) for id_ in ids], 0)
     longest = max(int(arrivals.work[id_]) for id_ in ids)
-    assert build.truth(found, setup, arrivals).execution(batch) == MS + round(0.25 * 3 * longest)
+    assert build.truth(served, setup, arrivals).execution(batch) == MS + round(0.25 * 3 * longest)
 
 
 def test_applications_come_in_their_shares(tmp_path: Path) -> None:
-    found = load(tmp_path, EVERYTHING, "workload.rate=20000/s", "workload.changes=[]")
-    arrivals = build.arrivals(found)
-    index = list(found.models).index("dynamic")
+    served = load(tmp_path, EVERYTHING, "workload.rate=20000/s", "workload.changes=[]")
+    arrivals = build.arrivals(served)
+    index = list(served.models).index("dynamic")
     counts = np.bincount(arrivals.application[arrivals.model == index])
     assert counts / counts.sum() == pytest.approx(np.array([0.4, 0.1, 0.1, 0.1, 0.1, 0.1, 0.1]), abs=0.02)
     constant = arrivals.work[(arrivals.model == index) & (arrivals.application == 6)]
@@ -200,28 +200,28 @@ def test_applications_come_in_their_shares(tmp_path: Path) -> None:
 
 
 def test_estimates_grow_with_the_batch(tmp_path: Path) -> None:
-    found = load(tmp_path, EVERYTHING)
-    assert isinstance(found.models["dynamic"].profile, Dynamic)
-    latency = build.setup(found).models[-1].latency
+    served = load(tmp_path, EVERYTHING)
+    assert isinstance(served.models["dynamic"].profile, Dynamic)
+    latency = build.setup(served).models[-1].latency
     assert len(latency) > 10
     assert all(low <= high for low, high in pairwise(latency))
 
 
 def test_with_policy_seed_and_rate(tmp_path: Path) -> None:
-    found = load(tmp_path, ISSUE)
-    assert found.with_policy("timeout", timeout="5ms").policy.parameters == {"timeout": "5ms"}
-    assert found.with_seed(9).seed == 9
-    assert found.with_rate(4321.5).workload.rate == 4321.5
-    assert found.policy.name == "deferred"
+    served = load(tmp_path, ISSUE)
+    assert served.with_policy("timeout", timeout="5ms").policy.parameters == {"timeout": "5ms"}
+    assert served.with_seed(9).seed == 9
+    assert served.with_rate(4321.5).workload.rate == 4321.5
+    assert served.policy.name == "deferred"
 
 
 def test_with_rate_scales_every_rate(tmp_path: Path) -> None:
     by_name = "workload.rate={a: 10/s, b: 30/s}"
     models = "models={a: {profile: zoo:A100/VGG16}, b: {profile: zoo:A100/VGG16}}"
     changes = "workload.changes=[{at: 15s, rate: 120/s}]"
-    found = load(tmp_path, ISSUE, by_name, models, changes)
-    assert found.total_rate == 80
-    twice = found.with_rate(160)
+    served = load(tmp_path, ISSUE, by_name, models, changes)
+    assert served.total_rate == 80
+    twice = served.with_rate(160)
     assert twice.total_rate == pytest.approx(160)
     assert twice.workload.rate == {"a": 20.0, "b": 60.0}
     assert twice.workload.changes[0].rate == 240.0
@@ -246,11 +246,11 @@ def test_overrides(tmp_path: Path, override: str, holds: Any) -> None:
 
 
 def test_overrides_reach_into_lists_zoos_and_dotted_names(tmp_path: Path) -> None:
-    found = load(tmp_path, EVERYTHING, "workload.changes[0].rate=20/s", "cluster.gpus.1.count=4")
-    assert found.workload.changes[0].rate == Rate(20)
-    assert found.cluster.size == 7
-    found = load(tmp_path, ISSUE, "models=zoo:A100", "models.ResNet50.slo=40ms")
-    assert (len(found.models), found.models["ResNet50"].slo) == (37, 40 * MS)
+    served = load(tmp_path, EVERYTHING, "workload.changes[0].rate=20/s", "cluster.gpus.1.count=4")
+    assert served.workload.changes[0].rate == Rate(20)
+    assert served.cluster.size == 7
+    served = load(tmp_path, ISSUE, "models=zoo:A100", "models.ResNet50.slo=40ms")
+    assert (len(served.models), served.models["ResNet50"].slo) == (37, 40 * MS)
     dotted = ISSUE.replace("resnet50:", "v1.5:")
     assert load(tmp_path, dotted, "models.v1.5.slo=40ms").models["v1.5"].slo == 40 * MS
 
@@ -272,10 +272,10 @@ TRACE = ISSUE.replace("poisson, rate: 5000/s, duration: 30s, warmup: 2s", "trace
 )
 def test_traces(tmp_path: Path, name: str, text: str) -> None:
     (tmp_path / name).write_text(text)
-    found = load(tmp_path, TRACE, f"workload.file={name}")
-    assert found.duration == 40 * MS + 1  # arrivals stop before it: the last one counts
-    assert found.total_rate == pytest.approx(75)
-    arrivals = build.arrivals(found)
+    served = load(tmp_path, TRACE, f"workload.file={name}")
+    assert served.duration == 40 * MS + 1  # arrivals stop before it: the last one counts
+    assert served.total_rate == pytest.approx(75)
+    arrivals = build.arrivals(served)
     assert arrivals.time.tolist() == [1_500_000, 1_500_000, 40 * MS]
     shorter = load(tmp_path, TRACE, f"workload.file={name}", "workload.duration=30ms")
     assert len(build.arrivals(shorter)) == 2
@@ -284,8 +284,8 @@ def test_traces(tmp_path: Path, name: str, text: str) -> None:
 def test_a_trace_may_name_applications_or_leave_them_to_chance(tmp_path: Path) -> None:
     rows = "".join(f"{number},dynamic,{'c' if number % 2 else ''}\n" for number in range(200))
     (tmp_path / "trace.csv").write_text("time_ms,model,application\n" + rows)
-    found = load(tmp_path, EVERYTHING, "workload={arrivals: trace, file: trace.csv}")
-    arrivals = build.arrivals(found)
+    served = load(tmp_path, EVERYTHING, "workload={arrivals: trace, file: trace.csv}")
+    arrivals = build.arrivals(served)
     assert (arrivals.application[1::2] == 2).all()
     assert len(set(arrivals.application[::2].tolist())) > 3
     assert (arrivals.work > 0).all()

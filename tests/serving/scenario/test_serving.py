@@ -31,8 +31,8 @@ def home(tmp_path: Path) -> Path:
 
 
 def test_every_field_arrives(home: Path) -> None:
-    found = load(home)
-    real = found.models["real"]
+    served = load(home)
+    real = served.models["real"]
     assert real.backend.name == "python"
     assert real.backend.options == {"model": f"{home}/code.py:Model", "factor": 2, "sizes": [1, 2]}
     assert [(spec.name, spec.datatype, spec.shape) for spec in real.inputs] == [
@@ -42,30 +42,30 @@ def test_every_field_arrives(home: Path) -> None:
     assert real.preprocess == f"{home}/code.py:prepare"
     assert (real.accepts[0].name, real.accepts[0].finite, real.inputs[0].values) == ("RAW", True, (-1, 0.5))
     assert real.priorities == {1: 5 * MS, 2: 100 * MS}
-    assert (real.loaded, found.models["emulated"].loaded) == (True, False)
-    assert found.models["short"].backend.options == {"model": f"{home}/net.onnx"}
-    server = found.server
+    assert (real.loaded, served.models["emulated"].loaded) == (True, False)
+    assert served.models["short"].backend.options == {"model": f"{home}/net.onnx"}
+    server = served.server
     assert (server.http, server.grpc, server.queue, server.log) == (0, None, 5, "json")
     assert (server.payload, server.memory) == (2**20, 2 * 2**20)
     assert server.record == f"{home}/run.trace"
 
 
 def test_what_is_written_loads_back_equal(home: Path, tmp_path: Path) -> None:
-    found = load(home)
+    served = load(home)
     elsewhere = tmp_path / "elsewhere.yaml"
-    elsewhere.write_text(found.to_yaml())
-    assert scenario.load(elsewhere) == found
+    elsewhere.write_text(served.to_yaml())
+    assert scenario.load(elsewhere) == served
 
 
 def test_what_is_left_out_has_a_default(tmp_path: Path) -> None:
     plain = {"cluster": {"gpus": 1}, "models": {"m": {"profile": "zoo:A100/VGG16"}}}
-    found = scenario.parse(plain, serving=True)
-    model = found.models["m"]
+    served = scenario.parse(plain, serving=True)
+    model = served.models["m"]
     assert (model.backend.name, model.inputs, model.priorities, model.loaded) == ("emulated", (), {}, True)
-    assert found.server == ServerOptions()
-    assert (found.server.http, found.server.grpc, found.server.host) == (8000, 8001, "127.0.0.1")
-    assert set(yaml.safe_load(found.to_yaml())) == {"cluster", "models", "policy", "seed"}
-    assert scenario.parse(yaml.safe_load(found.to_yaml()), serving=True) == found
+    assert served.server == ServerOptions()
+    assert (served.server.http, served.server.grpc, served.server.host) == (8000, 8001, "127.0.0.1")
+    assert set(yaml.safe_load(served.to_yaml())) == {"cluster", "models", "policy", "seed"}
+    assert scenario.parse(yaml.safe_load(served.to_yaml()), serving=True) == served
 
 
 def test_only_serving_does_without_a_workload(home: Path) -> None:
@@ -182,11 +182,11 @@ def test_the_files_of_a_server_matter_to_who_serves(home: Path, override: str, f
 
 
 def test_workers_are_told_the_speed_of_their_gpu(home: Path) -> None:
-    found = load(home)
-    tables = {kind: model_files(found, kind)[0].options["table"] for kind in ("A100", "T4")}
+    served = load(home)
+    tables = {kind: model_files(served, kind)[0].options["table"] for kind in ("A100", "T4")}
     assert tables == {"A100": [0, 2 * MS, 3 * MS], "T4": [0, 4 * MS, 6 * MS]}
     with pytest.raises(InputError, match="kind: expected a kind of GPU in the cluster: one of A100, T4"):
-        model_files(found, "H100")
+        model_files(served, "H100")
 
 
 def test_workers_are_told_which_backend_and_tensors(home: Path) -> None:
@@ -198,20 +198,20 @@ def test_workers_are_told_which_backend_and_tensors(home: Path) -> None:
 
 
 def test_dynamic_models_are_told_times_to_draw_from(home: Path) -> None:
-    found = load(home)
-    varied = model_files(found, "A100")[3].options["dynamic"]
+    served = load(home)
+    varied = model_files(served, "A100")[3].options["dynamic"]
     assert (varied["c0"], varied["c1"], varied["seed"]) == (MS, 0.5, 0)
     first, second = varied["applications"]
     assert set(first) == {2 * MS}
     assert sum(second) / len(second) == pytest.approx(9 * MS, rel=0.01)
-    again = model_files(found.with_seed(5), "A100")[3].options["dynamic"]["applications"]
+    again = model_files(served.with_seed(5), "A100")[3].options["dynamic"]["applications"]
     assert again[1] != second
 
 
 def test_as_many_sizes_as_the_policies_know(home: Path) -> None:
-    found = load(home)
-    known = [model.max_batch for model in build.setup(found).models]
-    assert [files.max_batch for files in model_files(found, "T4")] == known
+    served = load(home)
+    known = [model.max_batch for model in build.setup(served).models]
+    assert [files.max_batch for files in model_files(served, "T4")] == known
 
 
 def test_the_datatypes_are_those_of_the_engine() -> None:
@@ -231,5 +231,5 @@ def test_the_example_simulates_without_the_packages_it_is_served_with() -> None:
 
 
 def test_the_example_keeps_its_objectives() -> None:
-    found = run(scenario.load(EXAMPLE)).requests
-    assert (found.outcome == 1).mean() > 0.99
+    requests = run(scenario.load(EXAMPLE)).requests
+    assert (requests.outcome == 1).mean() > 0.99

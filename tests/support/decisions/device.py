@@ -23,9 +23,9 @@ from tests.support.decisions.scenarios import EXAMPLES, SEED, one_of
 
 
 def jobs_example() -> JobScenario:
-    found = levels.load(EXAMPLES / "jobs.yaml", SEED)
-    assert isinstance(found, JobScenario)
-    return found
+    case = levels.load(EXAMPLES / "jobs.yaml", SEED)
+    assert isinstance(case, JobScenario)
+    return case
 
 
 def drawn_jobs(seed: int) -> JobScenario:

@@ -104,8 +104,8 @@ def variants(
     names: Iterable[str], others: Iterable[tuple[str, Parameters]]
 ) -> dict[str, tuple[str, Parameters]]:
     """By label: each policy as it is, and *others* with parameters."""
-    found: dict[str, tuple[str, Parameters]] = {name: (name, {}) for name in names}
+    chosen: dict[str, tuple[str, Parameters]] = {name: (name, {}) for name in names}
     for name, parameters in others:
         label = ",".join(f"{key}={value}" for key, value in parameters.items())
-        found[f"{name}:{label}"] = (name, parameters)
-    return found
+        chosen[f"{name}:{label}"] = (name, parameters)
+    return chosen

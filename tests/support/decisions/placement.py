@@ -43,16 +43,16 @@ def random_problem(seed: int) -> Problem:
         )
         for index in range(6)
     )
-    return Problem(models, gpus(4), drawn_requests(draw, [each.rate for each in models]))
+    return Problem(models, gpus(4), drawn_requests(draw, [spec.rate for spec in models]))
 
 
 def drawn_requests(draw: Random, rates: list[float], seconds: int = 20) -> PlacementRequests:
-    found = [
+    drawn = [
         (draw.randrange(seconds * SECOND), index)
         for index, rate in enumerate(rates)
         for _ in range(int(rate * seconds))
     ]
-    times, models = zip(*sorted(found), strict=True)
+    times, models = zip(*sorted(drawn), strict=True)
     return PlacementRequests(times, models)
 
 
@@ -84,10 +84,10 @@ def placed(name: str, parameters: Parameters, problem: Problem, search: Search) 
 def replicas(plan: Plan) -> Rows:
     assert plan.replicas, f"a plan of {plan.policy} without a replica tells nothing: {plan.missing}"
     rows: Rows = [
-        ["replica", each.model, each.gpus, each.shape.stages, each.shape.operators, each.batch]
-        for each in plan.replicas
+        ["replica", replica.model, replica.gpus, replica.shape.stages, replica.shape.operators, replica.batch]
+        for replica in plan.replicas
     ]
-    rows += [["share", rounded(each.share)] for each in plan.replicas]
+    rows += [["share", rounded(replica.share)] for replica in plan.replicas]
     expected = None if plan.attainment is None else rounded(plan.attainment)
     return [*rows, ["missing", sorted(plan.missing)], ["attainment", expected]]
 

@@ -39,8 +39,8 @@ def served_example(name: str, requests: int = 500) -> Scenario:
         return scenario
     end = int(min(scenario.duration, requests * SECOND / scenario.total_rate))
     changes = tuple(
-        msgspec.structs.replace(each, at=Duration(each.at * end // scenario.duration))
-        for each in scenario.workload.changes
+        msgspec.structs.replace(change, at=Duration(change.at * end // scenario.duration))
+        for change in scenario.workload.changes
     )
     workload = msgspec.structs.replace(
         scenario.workload, duration=Duration(end), warmup=Duration(0), changes=changes

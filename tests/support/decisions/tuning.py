@@ -101,8 +101,16 @@ def trials(record: TuningRecord) -> Rows:
          row.ended, int(row.outcome)]
         for row in record.rows
     ]  # fmt: skip
-    for each in record.candidates:
-        rows.append(["candidate", each.number, each.source, int(each.standing), _plain(each.values)])
+    for candidate in record.candidates:
+        rows.append(
+            [
+                "candidate",
+                candidate.number,
+                candidate.source,
+                int(candidate.standing),
+                _plain(candidate.values),
+            ]
+        )
     return rows
 
 

@@ -48,26 +48,26 @@ def placed(problem: Problem, **parameters: object) -> Plan:
 def predictions(plan: Plan, problem: Problem) -> list[tuple[Replica, PlacedModel, Prediction]]:
     """By iGniter's model, from nothing but the plan."""
     models = {model.index: model for model in problem.models}
-    found = []
+    predicted = []
     for gpu in problem.gpus:
         company = list(plan.on_gpu(gpu.id))
         traits = [models[replica.model].igniter for replica in company]
-        assert all(each is not None for each in traits)
+        assert all(trait is not None for trait in traits)
         loads = [
-            TenantLoad(each, replica.batch, replica.share * 100)
-            for each, replica in zip(traits, company, strict=True)
-            if each is not None
+            TenantLoad(neighbour, replica.batch, replica.share * 100)
+            for neighbour, replica in zip(traits, company, strict=True)
+            if neighbour is not None
         ]
         expected = predict(gpu.igniter or GpuTraits(), loads)
-        found += [(r, models[r.model], e) for r, e in zip(company, expected, strict=True)]
-    return found
+        predicted += [(r, models[r.model], e) for r, e in zip(company, expected, strict=True)]
+    return predicted
 
 
 def uniform(problem: Problem, duration: Time) -> PlacementRequests:
     """Requests of each model at a constant gap."""
-    found = sorted(
+    arrivals = sorted(
         (round(number * SECOND / model.rate), model.index)
         for model in problem.models
         for number in range(int(model.rate * duration / SECOND))
     )
-    return PlacementRequests(tuple(at for at, _ in found), tuple(model for _, model in found))
+    return PlacementRequests(tuple(at for at, _ in arrivals), tuple(model for _, model in arrivals))

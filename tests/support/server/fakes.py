@@ -129,7 +129,9 @@ class FakeService:
         return self._echoed(call)
 
     def _echoed(self, call: InferCall) -> InferAnswer:
-        outputs = [Tensor(f"OUT_{each.name}", *each[1:3], memoryview(each.data)) for each in call.inputs]
+        outputs = [
+            Tensor(f"OUT_{tensor.name}", *tensor[1:3], memoryview(tensor.data)) for tensor in call.inputs
+        ]
         now = monotonic_ns()
         stages = Stages(call.received, now, now + 2000, now + 5000, now + 9000, now + 10000)
         self.held += 1
@@ -209,11 +211,11 @@ class FakeFront:
     async def _answer(self, number: int, model: int, rows: int, *more: Any) -> None:
         _, received, _, block, replies, room, shapes, timeout_us, priority, application, patience = more
         card = self._service.models[self._names[model]]
-        found = tensors_at(self._memory, block, card.inputs, shapes)
-        given = [Tensor(one[0], one[1], tuple(one[2]), bytes(one.data)) for one in found]
+        views = tensors_at(self._memory, block, card.inputs, shapes)
+        tensors = [Tensor(one[0], one[1], tuple(one[2]), bytes(one.data)) for one in views]
         timeout = timeout_us * 1000 or None
         wished = timeout, priority, application, patience or None
-        call = InferCall(card.name, given, rows, received, *wished)
+        call = InferCall(card.name, tensors, rows, received, *wished)
         answer = await self._service.infer(call)
         shapes = []
         for row, contents in enumerate(zip(*(_by_row(one, rows) for one in answer.outputs), strict=True)):
@@ -258,14 +260,14 @@ class LoopbackFront:
 
     async def popped(self, count: int = 1) -> list[Any]:
         """That many tickets, which are then ours to end."""
-        found: list[Any] = []
+        calls: list[Any] = []
 
         def enough() -> bool:
-            found.extend(self.loopback.pop())
-            return len(found) >= count
+            calls.extend(self.loopback.pop())
+            return len(calls) >= count
 
         await until(enough)
-        return found
+        return calls
 
 
 def _refuses(model: str) -> str:
@@ -326,12 +328,12 @@ async def serving(
     front = FakeFront(service, threads) if way == "native" and not tls else None
     http = await serve_http(service, Address(), limits, security, front)
     grpc = await serve_grpc(service, Address(), limits, security, front)
-    networks = [each for each in (http.network, grpc) if isinstance(each, NativeThreads)]
+    networks = [network for network in (http.network, grpc) if isinstance(network, NativeThreads)]
 
     def look() -> None:
-        for each in networks:
-            each.look()
-            each.settle()
+        for network in networks:
+            network.look()
+            network.settle()
 
     service.changed = look
     try:

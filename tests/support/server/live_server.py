@@ -66,12 +66,12 @@ def serving(scenario: Path, *options: str) -> Iterator[Server]:
         [*command, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=_environment()
     )
     try:
-        said = _until_it_says(process, "curl")
-        http = re.search(r"https?://([\d.]+:\d+)", said)
-        grpc = re.search(r"gRPC +([\d.]+:\d+)", said)
+        text = _until_it_says(process, "curl")
+        http = re.search(r"https?://([\d.]+:\d+)", text)
+        grpc = re.search(r"gRPC +([\d.]+:\d+)", text)
         assert http is not None
         assert grpc is not None
-        yield Server(process, http[1], grpc[1], said)
+        yield Server(process, http[1], grpc[1], text)
     finally:
         process.kill()
         process.communicate(timeout=PATIENCE)
@@ -86,14 +86,14 @@ def eventually(holds: object, what: str) -> None:
 
 
 def _until_it_says(process: subprocess.Popen[str], word: str) -> str:
-    said = ""
+    text = ""
     assert process.stdout is not None
     for line in process.stdout:
-        said += line
+        text += line
         if word in line:
-            return said
+            return text
     assert process.stderr is not None
-    raise AssertionError(f"the server ended: {said}{process.stderr.read()}")
+    raise AssertionError(f"the server ended: {text}{process.stderr.read()}")
 
 
 def _is_reserve(pid: int) -> bool:

@@ -65,11 +65,11 @@ async def running(
     assert http.network is not None
     if not by_hand:
         front.loopback.start()
-    found = Running(front, http.network, http.port)
+    server = Running(front, http.network, http.port)
     try:
-        yield found
+        yield server
     finally:
-        found.leave()
+        server.leave()
         await http.stop(grace=1.0)
         front.loopback.stop()
 

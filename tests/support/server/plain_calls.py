@@ -94,8 +94,8 @@ class NetworkThread:
             if calls := self.loopback.pop():
                 [(number, model, rows, _, _, _, *more)] = calls
                 self.network.synchronize()
-                found = Read(line, number, model, rows, *more)
-                return self.drop(found, "more") if self.network.held() else found
+                call = Read(line, number, model, rows, *more)
+                return self.drop(call, "more") if self.network.held() else call
             for kind, connection, _, why, *_ in self.network.passed():
                 if kind == _front.DATA:
                     self.network.abort(connection)
@@ -130,12 +130,12 @@ class NetworkThread:
 
     def tensors(self, call: Read) -> list[tuple[tuple[int, ...], bytes]]:
         """Where they were placed: shapes and bytes in the order of the card."""
-        found = []
+        tensors = []
         at = call.block
         for shape, size in call.shapes:
-            found.append((tuple(shape), bytes(self.memory[at : at + size])))
+            tensors.append((tuple(shape), bytes(self.memory[at : at + size])))
             at += aligned(size)
-        return found
+        return tensors
 
     def answer(self, call: Read, shapes: Any) -> bytes:
         """What its client is sent, if each row of the answer has these shapes."""
@@ -162,9 +162,9 @@ def the_thread() -> NetworkThread:
     return NetworkThread()
 
 
-def taken(found: Read | str) -> Read:
-    assert isinstance(found, Read), found
-    return found
+def taken(call: Read | str) -> Read:
+    assert isinstance(call, Read), call
+    return call
 
 
 def request(body: bytes, model: str = "fp32", *lines: str) -> bytes:
@@ -213,14 +213,14 @@ class LongWay:
 
 
 def same(thread: NetworkThread, call: Read, data: bytes) -> None:
-    asked = LongWay(data).asked()
+    long_way = LongWay(data).asked()
     tensors = thread.tensors(call)
     thread.drop(call)
-    assert CARDS[call.model].name == asked.call.model
-    assert call.rows == asked.call.rows
-    assert call.timeout_us * 1000 == (asked.call.timeout or 0)
-    assert (call.priority, call.application) == (asked.call.priority, asked.call.application)
-    placed = [(one.shape, bytes(one.data)) for one in asked.call.inputs]
+    assert CARDS[call.model].name == long_way.call.model
+    assert call.rows == long_way.call.rows
+    assert call.timeout_us * 1000 == (long_way.call.timeout or 0)
+    assert (call.priority, call.application) == (long_way.call.priority, long_way.call.application)
+    placed = [(one.shape, bytes(one.data)) for one in long_way.call.inputs]
     assert tensors == placed
 
 

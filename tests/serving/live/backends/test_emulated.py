@@ -41,12 +41,12 @@ def batch(size: int, length: int = 3, applications: list[int] | None = None) -> 
     return Batch(size, {"INPUT": values}, applications or [0] * size)
 
 
-def duration(model: EmulatedModel, given: Batch) -> tuple[int, int, Result]:
+def duration(model: EmulatedModel, requests: Batch) -> tuple[int, int, Result]:
     """Bounds on how long the model meant to take: the clock runs on between reading it here and there."""
     clock = Clock()
     model.wait_until = clock
     before = time.monotonic_ns()
-    result = model.run(given)
+    result = model.run(requests)
     after = time.monotonic_ns()
     (instant,) = clock.instants
     return instant - after, instant - before, result
@@ -66,16 +66,16 @@ def test_a_batch_beyond_the_table_fails(size: int) -> None:
 
 def test_it_answers_with_what_it_was_sent() -> None:
     model = emulated(table=[0, 1, 2])
-    given = batch(2)
+    sent = batch(2)
     assert [spec.name for spec in (*model.inputs, *model.outputs)] == ["INPUT", "OUTPUT"]
-    assert model.run(given).outputs["OUTPUT"] is given.inputs["INPUT"]
+    assert model.run(sent).outputs["OUTPUT"] is sent.inputs["INPUT"]
 
 
 def test_an_echo_has_each_items_own_length() -> None:
     items = [np.ones(2, np.float32), np.ones(5, np.float32)]
     padded = Batch(2, {"INPUT": stack(items)}, (), {"INPUT": [(2,), (5,)]})
-    found = emulated(table=[0, 1, 2]).run(padded).outputs["OUTPUT"]
-    assert [np.asarray(item).tolist() for item in found] == [item.tolist() for item in items]
+    outputs = emulated(table=[0, 1, 2]).run(padded).outputs["OUTPUT"]
+    assert [np.asarray(item).tolist() for item in outputs] == [item.tolist() for item in items]
 
 
 def test_outputs_that_no_input_resembles_are_zeros() -> None:
@@ -83,9 +83,9 @@ def test_outputs_that_no_input_resembles_are_zeros() -> None:
     files = ModelFiles("m", "emulated", {"table": [0, 1, 1]}, (FLOATS,), outputs)
     model = EmulatedModel(files, Place())
     model.wait_until = Clock()
-    found = model.run(Batch(2, {"X": np.ones((2, 3), np.float32)})).outputs
-    assert np.asarray(found["CLASS"]).tolist() == [0, 0]
-    assert np.asarray(found["BOX"]).shape == (2, 1, 4)
+    output = model.run(Batch(2, {"X": np.ones((2, 3), np.float32)})).outputs
+    assert np.asarray(output["CLASS"]).tolist() == [0, 0]
+    assert np.asarray(output["BOX"]).shape == (2, 1, 4)
 
 
 def test_an_interrupted_batch_has_no_answer() -> None:
@@ -96,11 +96,11 @@ def test_an_interrupted_batch_has_no_answer() -> None:
 @pytest.mark.parametrize(("free", "began"), [(0, 40), (39, 40), (41, 41)])
 def test_a_launched_batch_begins_when_the_gpu_is_free(free: int, began: int) -> None:
     clock = Clock()
-    given = batch(2)
-    result, *times = emulated(clock, table=[0, 5, 7]).launch(given, not_before=40).wait(free)
+    sent = batch(2)
+    result, *times = emulated(clock, table=[0, 5, 7]).launch(sent, not_before=40).wait(free)
     assert times == [began, began + 7]
     assert clock.instants == [began + 7]
-    assert result.outputs["OUTPUT"] is given.inputs["INPUT"]
+    assert result.outputs["OUTPUT"] is sent.inputs["INPUT"]
 
 
 def test_a_launched_batch_can_be_stopped() -> None:

@@ -52,23 +52,23 @@ def test_a_batch_of_any_size_runs(tmp_path: Path) -> None:
     model = load(write(tmp_path / "m.onnx", ["batch", 2]))
     model.warm_up([1, 4])
     for size in (1, 3, 8):
-        given = np.arange(size * 2, dtype=np.float32).reshape(size, 2)
-        assert (model.run(Batch(size, {"X": given})).outputs["Y"] == -given).all()
+        values = np.arange(size * 2, dtype=np.float32).reshape(size, 2)
+        assert (model.run(Batch(size, {"X": values})).outputs["Y"] == -values).all()
     model.close()
 
 
 def test_answers_follow_the_length_of_each_item(tmp_path: Path) -> None:
     model = load(write(tmp_path / "m.onnx", ["batch", "length"]))
     padded = np.array([[1, 2, 0], [3, 4, 5]], np.float32)
-    found = model.run(Batch(2, {"X": padded}, (), {"X": [(2,), (3,)]})).outputs["Y"]
-    assert [item.tolist() for item in found] == [[-1, -2], [-3, -4, -5]]
+    outputs = model.run(Batch(2, {"X": padded}, (), {"X": [(2,), (3,)]})).outputs["Y"]
+    assert [item.tolist() for item in outputs] == [[-1, -2], [-3, -4, -5]]
 
 
 def test_texts_go_in_and_come_out_as_bytes(tmp_path: Path) -> None:
     model = load(write(tmp_path / "m.onnx", ["batch", 1], "Identity", "STRING"))
     assert model.inputs[0].datatype == "BYTES"
-    found = model.run(Batch(1, {"X": np.array([["größer".encode()]], object)})).outputs["Y"]
-    assert found.tolist() == [["größer"]]
+    outputs = model.run(Batch(1, {"X": np.array([["größer".encode()]], object)})).outputs["Y"]
+    assert outputs.tolist() == [["größer"]]
 
 
 @pytest.mark.parametrize("shape", [[1, 2], [4, 2]])
@@ -81,8 +81,8 @@ def test_a_fixed_first_dimension_is_refused(tmp_path: Path, shape: list[Any]) ->
 def test_such_a_model_runs_item_by_item_if_told(tmp_path: Path, shape: list[Any], item: Any) -> None:
     model = load(write(tmp_path / "m.onnx", shape), batched=False)
     assert model.inputs == (TensorSpec("X", "FP32", item),)
-    given = np.arange(3 * np.prod(item), dtype=np.float32).reshape(3, *item)
-    assert (model.run(Batch(3, {"X": given})).outputs["Y"] == -given).all()
+    values = np.arange(3 * np.prod(item), dtype=np.float32).reshape(3, *item)
+    assert (model.run(Batch(3, {"X": values})).outputs["Y"] == -values).all()
 
 
 def test_declared_tensors_may_be_narrower_and_fewer(tmp_path: Path) -> None:
@@ -119,9 +119,9 @@ def test_declared_tensors_must_be_those_of_the_file(
     ],
 )
 def test_options_are_checked_before_anything_is_loaded(tmp_path: Path, options: Any, field: str) -> None:
-    given = {"model": str(write(tmp_path / "m.onnx", ["batch", 2])), **options}
+    chosen = {"model": str(write(tmp_path / "m.onnx", ["batch", 2])), **options}
     with pytest.raises(InputError) as caught:
-        checked_options(ModelFiles("m", "onnx", given, base=tmp_path))
+        checked_options(ModelFiles("m", "onnx", chosen, base=tmp_path))
     assert caught.value.field == field
 
 
@@ -148,9 +148,9 @@ def test_the_digits_of_the_examples_are_read() -> None:
     assert model.inputs == (TensorSpec("IMAGE", "FP32", (64,)),)
     assert model.outputs == (TensorSpec("PROBABILITIES", "FP32", (10,)),)
     rows = np.loadtxt(MODELS / "digits.csv", delimiter=",")
-    found = model.run(Batch(50, {"IMAGE": rows[:, 1:].astype(np.float32)})).outputs["PROBABILITIES"]
-    assert found.sum(axis=1) == pytest.approx(1, abs=1e-5)
-    assert (found.argmax(axis=1) == rows[:, 0]).sum() >= 48
+    outputs = model.run(Batch(50, {"IMAGE": rows[:, 1:].astype(np.float32)})).outputs["PROBABILITIES"]
+    assert outputs.sum(axis=1) == pytest.approx(1, abs=1e-5)
+    assert (outputs.argmax(axis=1) == rows[:, 0]).sum() >= 48
 
 
 def test_the_request_of_the_examples_is_the_first_of_them() -> None:
@@ -158,6 +158,6 @@ def test_the_request_of_the_examples_is_the_first_of_them() -> None:
     assert (tensor["name"], tensor["datatype"], tensor["shape"]) == ("IMAGE", "FP32", [1, 64])
     label, *pixels = np.loadtxt(MODELS / "digits.csv", delimiter=",")[0].tolist()
     assert tensor["data"] == pixels
-    given = np.array([tensor["data"]], np.float32)
-    found = load(MODELS / "digits.onnx").run(Batch(1, {"IMAGE": given})).outputs["PROBABILITIES"]
-    assert found.argmax() == label
+    values = np.array([tensor["data"]], np.float32)
+    loaded = load(MODELS / "digits.onnx").run(Batch(1, {"IMAGE": values})).outputs["PROBABILITIES"]
+    assert loaded.argmax() == label

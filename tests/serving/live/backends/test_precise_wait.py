@@ -34,17 +34,17 @@ def test_a_wait_can_be_interrupted_by_what_arrives() -> None:
 def test_other_news_does_not_end_a_wait() -> None:
     reading, writing = os.pipe()
     os.write(writing, b"go on")
-    heard: list[bytes] = []
+    messages: list[bytes] = []
 
     def interrupted(until: int) -> bool:
         assert until == instant
-        heard.append(os.read(reading, 5))
+        messages.append(os.read(reading, 5))
         return False
 
     instant = time.monotonic_ns() + 20 * MS
     assert precise_wait.watching(reading, interrupted)(instant)
     assert time.monotonic_ns() >= instant
-    assert heard == [b"go on"]
+    assert messages == [b"go on"]
     os.close(reading)
     os.close(writing)
 

@@ -82,20 +82,20 @@ def test_a_class_is_constructed_once_with_the_options(home: Path) -> None:
 
 def test_a_tuple_is_in_the_order_of_the_outputs(home: Path) -> None:
     outputs = (TensorSpec("SUM", "FP32", ()), TensorSpec("MOST", "FP32", ()))
-    found = python(home, "both", outputs=outputs).run(ROWS).outputs
-    assert (found["SUM"].tolist(), found["MOST"].tolist()) == ([3, 7], [2, 4])
+    output = python(home, "both", outputs=outputs).run(ROWS).outputs
+    assert (output["SUM"].tolist(), output["MOST"].tolist()) == ([3, 7], [2, 4])
 
 
 def test_a_dictionary_may_hold_more_than_was_promised(home: Path) -> None:
-    found = python(home, "by_name", outputs=(TensorSpec("TOTAL", "FP32", ()),)).run(ROWS).outputs
-    assert list(found) == ["TOTAL"]
+    outputs = python(home, "by_name", outputs=(TensorSpec("TOTAL", "FP32", ()),)).run(ROWS).outputs
+    assert list(outputs) == ["TOTAL"]
 
 
 def test_texts_arrive_as_bytes(home: Path) -> None:
     text = TensorSpec("TEXT", "BYTES", (1,))
     model = python(home, "upper", text, (TensorSpec("Y", "BYTES", (1,)),))
-    found = model.run(Batch(1, {"TEXT": np.array([[b"hello"]], object)})).outputs
-    assert found["Y"].tolist() == [[b"HELLO"]]
+    outputs = model.run(Batch(1, {"TEXT": np.array([[b"hello"]], object)})).outputs
+    assert outputs["Y"].tolist() == [[b"HELLO"]]
 
 
 def test_an_error_names_the_file_and_line(home: Path) -> None:
@@ -109,7 +109,7 @@ def test_an_error_inside_a_library_names_the_line_that_called_it(home: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("name", "spec", "told"),
+    ("name", "spec", "message"),
     [
         ("double", TensorSpec("Y", "FP32", (3,)), r"the shape \[2, 2\] instead of \[2, 3\]"),
         ("double", TensorSpec("Y", "INT32", (2,)), "the type float32 instead of INT32"),
@@ -117,13 +117,13 @@ def test_an_error_inside_a_library_names_the_line_that_called_it(home: Path) -> 
         ("both", TensorSpec("Y", "FP32", ()), "2 outputs instead of 1: Y"),
     ],
 )
-def test_a_broken_promise_fails_the_batch(home: Path, name: str, spec: TensorSpec, told: str) -> None:
-    with pytest.raises(ModelFailed, match=told):
+def test_a_broken_promise_fails_the_batch(home: Path, name: str, spec: TensorSpec, message: str) -> None:
+    with pytest.raises(ModelFailed, match=message):
         python(home, name, outputs=(spec,)).run(ROWS)
 
 
 @pytest.mark.parametrize(
-    ("reference", "told"),
+    ("reference", "message"),
     [
         ("code.py:nothing", "a name that stands in"),
         ("code.py", "file.py:NAME or package.module:NAME"),
@@ -134,10 +134,10 @@ def test_a_broken_promise_fails_the_batch(home: Path, name: str, spec: TensorSpe
         ("bad.py:f", r"bad.py:2: NameError: name 'oops' is not defined"),
     ],
 )
-def test_code_that_is_not_there(home: Path, reference: str, told: str) -> None:
+def test_code_that_is_not_there(home: Path, reference: str, message: str) -> None:
     (home / "bad.py").write_text("import math\noops\n")
     files = ModelFiles("m", "python", {"model": reference}, (FLOATS,), (FLOATS,), base=home)
-    with pytest.raises(InputError, match=told):
+    with pytest.raises(InputError, match=message):
         backends.get("python")(files, Place())
 
 
@@ -185,10 +185,10 @@ def test_the_language_model_of_the_examples() -> None:
         "¿Dónde está mi paraguas?",
         "Dove hai messo il mio ombrello?",
     ]
-    given = np.array([[text.encode()] for text in texts], object)
-    found = model.run(Batch(5, {"TEXT": given})).outputs
-    assert [row[0] for row in found["LANGUAGE"]] == [b"en", b"de", b"fr", b"es", b"it"]
-    assert (np.asarray(found["CONFIDENCE"]) > 0.5).all()
+    values = np.array([[text.encode()] for text in texts], object)
+    output = model.run(Batch(5, {"TEXT": values})).outputs
+    assert [row[0] for row in output["LANGUAGE"]] == [b"en", b"de", b"fr", b"es", b"it"]
+    assert (np.asarray(output["CONFIDENCE"]) > 0.5).all()
 
 
 def test_preparing_imports_what_the_code_imports_and_runs_none_of_it(

@@ -28,9 +28,9 @@ def test_items_of_unequal_rank_are_refused() -> None:
 
 
 def test_an_output_that_follows_its_input_is_cut_back() -> None:
-    found = split(np.arange(24).reshape(2, 4, 3), (-1, 3), [(2,), (4,)])
-    assert found is not None
-    assert [item.shape for item in found] == [(2, 3), (4, 3)]
+    items = split(np.arange(24).reshape(2, 4, 3), (-1, 3), [(2,), (4,)])
+    assert items is not None
+    assert [item.shape for item in items] == [(2, 3), (4, 3)]
 
 
 @pytest.mark.parametrize("declared", [(4,), (-1,)])

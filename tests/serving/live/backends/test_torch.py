@@ -25,8 +25,8 @@ def home(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def export(home: Path, name: str = "net.pt2", **given: Any) -> str:
-    shapes = given.pop("shapes", ({0: torch.export.Dim("batch", min=1, max=512)},))
+def export(home: Path, name: str = "net.pt2", **keywords: Any) -> str:
+    shapes = keywords.pop("shapes", ({0: torch.export.Dim("batch", min=1, max=512)},))
     program = torch.export.export(net(home), (torch.zeros(2, 4),), dynamic_shapes=shapes)
     torch.export.save(program, str(home / name))
     return name
@@ -47,10 +47,10 @@ def test_every_form_gives_the_numbers_of_the_module(home: Path, form: str) -> No
     assert model.outputs == (TensorSpec("OUTPUT", "FP32", (3,)),)
     model.warm_up([1, 2])
     for size in (1, 3, 8):
-        given = rows(size)
+        batch = rows(size)
         with torch.no_grad():
-            wanted = net(home)(torch.from_numpy(given.inputs["x"])).numpy()
-        assert model.run(given).outputs["OUTPUT"] == pytest.approx(wanted, abs=1e-6)
+            wanted = net(home)(torch.from_numpy(batch.inputs["x"])).numpy()
+        assert model.run(batch).outputs["OUTPUT"] == pytest.approx(wanted, abs=1e-6)
     model.close()
 
 
@@ -69,9 +69,9 @@ def test_keywords_of_an_exported_program_are_kept(home: Path) -> None:
             return x * scale
 
     batch = torch.export.Dim("batch", min=1, max=64)
-    given = {"scale": torch.ones(2, 4)}
+    keywords = {"scale": torch.ones(2, 4)}
     program = torch.export.export(
-        Sum(), (torch.ones(2, 4),), kwargs=given, dynamic_shapes={"x": {0: batch}, "scale": {0: batch}}
+        Sum(), (torch.ones(2, 4),), kwargs=keywords, dynamic_shapes={"x": {0: batch}, "scale": {0: batch}}
     )
     torch.export.save(program, str(home / "sum.pt2"))
     model = load(home, "sum.pt2", inputs=())
@@ -83,17 +83,17 @@ def test_outputs_are_found_out_by_trying(home: Path) -> None:
     inputs = (TensorSpec("tokens", "INT64", (-1,)), TensorSpec("scale", "FP64", ()))
     model = load(home, "net.py:Two", inputs)
     assert model.outputs == (TensorSpec("TAGS", "INT64", (-1,)), TensorSpec("MEAN", "FP64", ()))
-    given = {"tokens": np.array([[1, 2, 0], [3, 4, 5]]), "scale": np.array([1.0, 2.0])}
-    found = model.run(Batch(2, given, (), {"tokens": [(2,), (3,)]})).outputs
-    assert [item.tolist() for item in found["TAGS"]] == [[2, 4], [6, 8, 10]]
-    assert found["MEAN"].tolist() == [1.0, 8.0]
+    arrays = {"tokens": np.array([[1, 2, 0], [3, 4, 5]]), "scale": np.array([1.0, 2.0])}
+    outputs = model.run(Batch(2, arrays, (), {"tokens": [(2,), (3,)]})).outputs
+    assert [item.tolist() for item in outputs["TAGS"]] == [[2, 4], [6, 8, 10]]
+    assert outputs["MEAN"].tolist() == [1.0, 8.0]
 
 
 def test_declared_outputs_are_chosen_by_name(home: Path) -> None:
     inputs = (TensorSpec("tokens", "INT64", (2,)), TensorSpec("scale", "FP32", ()))
     model = load(home, "net.py:Two", inputs, (TensorSpec("MEAN", "FP32", ()),))
-    given = {"tokens": np.array([[1, 3]]), "scale": np.array([1], np.float32)}
-    assert {name: value.tolist() for name, value in model.run(Batch(1, given)).outputs.items()} == {
+    arrays = {"tokens": np.array([[1, 3]]), "scale": np.array([1], np.float32)}
+    assert {name: value.tolist() for name, value in model.run(Batch(1, arrays)).outputs.items()} == {
         "MEAN": [2]
     }
 
@@ -107,25 +107,25 @@ def test_lower_precision_stays_close(home: Path, dtype: str, comes_back: str, cl
     model = load(home, "net.py:Net", dtype=dtype)
     assert model.outputs[0].datatype == comes_back
     exact = load(home, "net.py:Net").run(rows(5)).outputs["OUTPUT"]
-    found = model.run(rows(5)).outputs["OUTPUT"]
-    assert found.astype(np.float32) == pytest.approx(exact, abs=close)
-    assert not (found == exact).all()
+    outputs = model.run(rows(5)).outputs["OUTPUT"]
+    assert outputs.astype(np.float32) == pytest.approx(exact, abs=close)
+    assert not (outputs == exact).all()
 
 
 def test_bf16_comes_and_goes_as_its_bits(home: Path) -> None:
-    given = TensorSpec("x", BF16, (4,))
+    spec = TensorSpec("x", BF16, (4,))
     outputs = (TensorSpec("OUTPUT", BF16, (3,)),)
-    model = load(home, "net.py:Net", (given,), outputs, dtype="bf16")
+    model = load(home, "net.py:Net", (spec,), outputs, dtype="bf16")
     exact = load(home, "net.py:Net").run(rows(5)).outputs["OUTPUT"]
-    found = model.run(Batch(5, {"x": to_bfloat16(rows(5).inputs["x"])})).outputs["OUTPUT"]
-    assert found.dtype == DATATYPES[BF16]
-    assert (found.view(np.uint16).astype(np.uint32) << 16).view(np.float32) == pytest.approx(exact, abs=5e-2)
+    output = model.run(Batch(5, {"x": to_bfloat16(rows(5).inputs["x"])})).outputs["OUTPUT"]
+    assert output.dtype == DATATYPES[BF16]
+    assert (output.view(np.uint16).astype(np.uint32) << 16).view(np.float32) == pytest.approx(exact, abs=5e-2)
 
 
 def test_memory_that_cannot_be_written_is_no_obstacle(home: Path) -> None:
-    given = rows(2)
-    given.inputs["x"].flags.writeable = False
-    load(home, "net.py:Net").run(given)
+    batch = rows(2)
+    batch.inputs["x"].flags.writeable = False
+    load(home, "net.py:Net").run(batch)
 
 
 def test_an_error_names_the_line_of_the_model(home: Path) -> None:
@@ -148,16 +148,16 @@ BAD: list[tuple[str, dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("model", "options", "told"), BAD)
+@pytest.mark.parametrize(("model", "options", "message"), BAD)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_what_cannot_be_loaded(
-    home: Path, model: str, options: dict[str, Any], told: str, caplog: pytest.LogCaptureFixture
+    home: Path, model: str, options: dict[str, Any], message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     for name in ("bad.pt2", "bad.pt"):
         (home / name).write_text("hello")
     with zipfile.ZipFile(home / "zip.pt2", "w") as archive:
         archive.writestr("a", "b")
-    with pytest.raises(InputError, match=told) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         load(home, model, **options)
     assert not caplog.records  # what PyTorch has to say is in the error
     assert len(caught.value.expected) < 300
@@ -183,9 +183,9 @@ def test_a_gpu_that_is_not_there(home: Path) -> None:
     ],
 )
 def test_options_are_checked_before_anything_is_loaded(home: Path, options: Any, field: str) -> None:
-    given = {"model": "net.py:Net", **options}
+    chosen = {"model": "net.py:Net", **options}
     with pytest.raises(InputError) as caught:
-        checked_options(ModelFiles("m", "torch", given, (X,), base=home))
+        checked_options(ModelFiles("m", "torch", chosen, (X,), base=home))
     assert caught.value.field == field
 
 

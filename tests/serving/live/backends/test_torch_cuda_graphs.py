@@ -186,8 +186,8 @@ def host_clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def check(cuda: CudaRunner, size: int) -> None:
-    given = rows(size).inputs["x"]
-    assert cuda.run([given], size)["Y"].tolist() == (given * 2).tolist()
+    batch = rows(size).inputs["x"]
+    assert cuda.run([batch], size)["Y"].tolist() == (batch * 2).tolist()
 
 
 def test_a_batch_runs_in_the_smallest_graph_that_has_room() -> None:
@@ -438,16 +438,16 @@ def test_a_partial_model_does_the_rest_later(home: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(torch_backend, "package", lambda *names: fake)
     monkeypatch.setattr(torch_backend.programs, "built", lambda *given: None)
     monkeypatch.setattr(torch_backend.programs, "placed", lambda *given: Program(model, (X,)))
-    made: Any = backends.get("torch")(files(home, "net.py:Net", outputs=(Y,)), Place(device="cuda:0"))
+    partial: Any = backends.get("torch")(files(home, "net.py:Net", outputs=(Y,)), Place(device="cuda:0"))
     with pytest.warns(UserWarning, match="launched by Python"):
-        made.warm_up([1, 2, 4, 8])
-    assert made.partial
-    assert sorted(made._runner._graphs) == [1, 2, 8]
+        partial.warm_up([1, 2, 4, 8])
+    assert partial.partial
+    assert sorted(partial._runner._graphs) == [1, 2, 8]
     model.calls.clear()
-    assert list(made.rest()) == [4, 6, 3]
-    assert not made.partial
+    assert list(partial.rest()) == [4, 6, 3]
+    assert not partial.partial
     assert list(dict.fromkeys(model.calls)) == [4, 6, 3]
-    assert {"imports", "context", "build", "weights", "graphs"} <= made.phases.keys()
+    assert {"imports", "context", "build", "weights", "graphs"} <= partial.phases.keys()
 
 
 def test_what_was_prepared_is_loaded_once_unless_its_file_has_changed(home: Path) -> None:
