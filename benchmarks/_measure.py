@@ -39,7 +39,8 @@ class Row:
 
     @property
     def ratio(self) -> float | None:
-        """How many times better than the bar; of nothing at all where less is better, there is no telling."""
+        """Return how many times better than the bar; of nothing at all where less is better, there is no
+        telling."""
         if self.bar is None or (self.less_is_better and self.median <= 0):
             return None
         return self.bar / self.median if self.less_is_better else self.median / self.bar
@@ -64,7 +65,7 @@ def child(*command: str) -> Cost:
 
 
 def astrarium(*arguments: str) -> Cost:
-    """The command line of this Python's installation."""
+    """Return the command line of this Python's installation."""
     return child(str(Path(sys.executable).with_name("astrarium")), *arguments)
 
 
@@ -112,7 +113,7 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def number(value: float) -> str:
-    """Three digits that matter, and as many zeros as it takes."""
+    """Return a number with three digits that matter, and as many zeros as it takes."""
     if value == 0 or abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.3g}"

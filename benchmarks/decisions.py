@@ -47,7 +47,7 @@ def us(what: str, ns: list[Any], bar: float | None = None) -> Row:
 
 
 def scenario(load: Load, seed: int) -> Scenario:
-    """Four applications of two modes each."""
+    """Return a scenario of four applications of two modes each."""
     applications = {
         f"application-{number}": {"time": {"modes": [mode(5 + 3 * number, 1), mode(20 + 5 * number, 3)]}}
         for number in range(4)
@@ -69,7 +69,7 @@ def mode(mean: int, std: int) -> dict[str, str]:
 
 
 def counted(scenario: Scenario) -> npt.NDArray[np.int64]:
-    """Nanoseconds of each decision that sent a batch and found about 1000 requests waiting."""
+    """Return the nanoseconds of each decision that sent a batch and found about 1000 requests waiting."""
     columns = timed_columns(scenario)
     waiting = pending(columns, build.arrivals(scenario).time)
     ns: npt.NDArray[np.int64] = columns["decision_ns"]
@@ -77,7 +77,8 @@ def counted(scenario: Scenario) -> npt.NDArray[np.int64]:
 
 
 def pending(columns: Any, arrival: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """How many had come by each decision, less those that were sent before it or dropped by then."""
+    """Return how many requests had come by each decision, less those that were sent before it or dropped by
+    then."""
     at = columns["decision_at"]
     sent = np.concatenate([[0], np.cumsum(columns["batch_size"])])
     before = np.searchsorted(columns["batch_dispatched"], at, "left")

@@ -37,7 +37,7 @@ def measure(repeats: int) -> list[Row]:
 
 
 def rows_at(pending: int, costs: dict[str, list[float]]) -> list[Row]:
-    """Costs in us, and in ns over the square of the logarithm."""
+    """Return costs in us, and in ns over the square of the logarithm."""
     rows = []
     for name, values in costs.items():
         bar = BAR if pending == BAR_AT and "insertion" in name else None
@@ -70,7 +70,7 @@ def above_all(generator: np.random.Generator, points: Floats, count: int) -> Flo
 
 
 def steps_of_worst(pending: int) -> float:
-    """How often an insertion above all others looks at two subtrees, counted in the Python twin."""
+    """Return how often an insertion above all others looks at two subtrees, counted in the Python twin."""
     generator = np.random.default_rng(0)
     points = orloj_points(generator, pending)
     queue = hull.HullQueue()
@@ -84,7 +84,7 @@ def steps_of_worst(pending: int) -> float:
 
 
 def orloj_points(generator: np.random.Generator, count: int) -> Floats:
-    """Requests of four applications, in batches of 8, with deadlines all over the SLO."""
+    """Return requests of four applications, in batches of 8, with deadlines all over the SLO."""
     tables = [ScoreTable(batch_time(generator), RATE) for _ in range(4)]
     kinds = generator.integers(0, 4, count)
     dues = generator.integers(SECOND, SLO, count)
@@ -102,7 +102,7 @@ def batch_time(generator: np.random.Generator) -> BatchTime:
 
 
 def churn(points: Floats, more: Floats) -> tuple[float, float]:
-    """us for an insertion and a removal, of a tenth more (at least ten), over and over."""
+    """Return the us for an insertion and a removal, of a tenth more (at least ten), over and over."""
     queue = HullQueue()
     queue.insert_all(0, points)
     first = len(points)
@@ -122,7 +122,7 @@ def query(points: Floats, slopes: Floats) -> float:
 
 
 def sorting(points: Floats, slopes: Floats) -> float:
-    """A queue without a hull: all scores computed and sorted, to find the first of them."""
+    """Do as a queue without a hull would: compute and sort all scores, to find the first."""
     sampled = slopes[: max(10, STEPS // len(points))]
     return timed(lambda: [order[0] for order in orders(points, sampled)]) / len(sampled) / 1000
 
@@ -133,7 +133,7 @@ def orders(points: Floats, slopes: Floats) -> Iterator[npt.NDArray[np.intp]]:
 
 
 def timed(work: Callable[[], object]) -> int:
-    """Nanoseconds of this thread's CPU time."""
+    """Return the nanoseconds of this thread's CPU time that the work takes."""
     began = time.thread_time_ns()
     work()
     return time.thread_time_ns() - began

@@ -48,7 +48,8 @@ def measure(repeats: int) -> list[Row]:
 
 
 def ratio(engine: str, load: Load, requests: int, seed: int) -> float:
-    """Of requests per CPU-second; arrivals are made before the clock starts, and who goes first changes."""
+    """Return the ratio of requests per CPU-second; arrivals are made before the clock starts, and who goes
+    first changes."""
     spent = {}
     for policy in ("astrarium", "deferred")[:: 1 if seed % 2 else -1]:
         scenario = scenario_of(load, policy, requests, seed)

@@ -119,7 +119,7 @@ def scored(layout: GroupLayout, workload: TrimmedRequests) -> object:
 
 
 def whole(layout: GroupLayout, workload: TrimmedRequests) -> object:
-    """The latency of every request, attainment by model, mean and 99th percentile."""
+    """Return the latency of every request, attainment by model, mean and 99th percentile."""
     return statistics(simulate_groups(layout, workload), workload)
 
 

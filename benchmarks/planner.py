@@ -112,7 +112,8 @@ def whole_gpu_times(gpu: GpuTraits, model: ModelTraits, max_batch: int = 64) -> 
 
 
 def compared(what: str, problem: Problem, rivals: Sequence[str], repeats: int) -> list[Row]:
-    """With Poisson requests; whoever has no share of its own divides the GPU evenly with others at work."""
+    """Compare on Poisson requests; whoever has no share of its own divides the GPU evenly with others at
+    work."""
     draws = [fresh(problem, seed) for seed in range(repeats)]
     plans = {name: planned(name, problem) for name in (*rivals, "planner")}
     values = {name: [attained(problem, plan, requests) for requests in draws] for name, plan in plans.items()}
@@ -140,7 +141,7 @@ def in_groups(what: str, case: Case, repeats: int) -> list[Row]:
 
 
 def for_the_policy(repeats: int, gpus: int = 6) -> list[Row]:
-    """The same planner with and without the judge of the scenario's batching policy."""
+    """Compare the same planner with and without the judge of the scenario's batching policy."""
     scenario = sized(parse(SHOP, planning=True), gpus)
     whole = plans.problem(scenario)
     problem = msgspec.structs.replace(whole, gpus=whole.gpus[:gpus])

@@ -34,7 +34,7 @@ def measure(repeats: int) -> list[Row]:
 
 
 def speed(scenario: Scenario, engine: Literal["python", "native"]) -> float:
-    """Requests per CPU-second, arrivals included."""
+    """Return requests per CPU-second, arrivals included."""
     began = time.process_time()
     record = run(scenario, engine)
     return len(record.requests.arrival) / (time.process_time() - began)

@@ -100,7 +100,7 @@ def circumstances(day: date, load_before: float) -> dict[str, Any]:
 
 
 def installed(name: str) -> str:
-    """The version of a package; a machine may have it on its path only."""
+    """Return the version of a package; a machine may have it on its path only."""
     try:
         return version(name)
     except PackageNotFoundError:
@@ -108,7 +108,7 @@ def installed(name: str) -> str:
 
 
 def cpu() -> str:
-    """The processor with its family and model numbers: virtual machines often give no better name."""
+    """Return the processor with its family and model numbers: virtual machines often give no better name."""
     facts: dict[str, str] = {}
     for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
         name, _, value = line.partition(":")

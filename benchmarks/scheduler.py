@@ -61,7 +61,7 @@ class Fleet:
         return f"{self.models} models, {self.gpus} GPUs, {self.rate:,.0f} requests/s"
 
     def one_thread(self) -> float:
-        """The CPU-seconds of the simulator's native loop: the scheduler, and GPUs that are objects."""
+        """Return the CPU-seconds of the simulator's native loop: the scheduler, and GPUs that are objects."""
         cpu = time.process_time()
         _simulator.simulate_serving(
             self._setup, self._truth, self._parameters, *self._columns, self._work, 0, []

@@ -87,7 +87,7 @@ def an_hour_later(before: Subclusters, division: Division, limits: Limits, seed:
 
 
 def random_for(problem: Subclusters, cpu_s: float, seed: int) -> Timed:
-    """As many draws as fit in that time, judged by a first few."""
+    """Search by as many draws as fit in that time, judged by a first few."""
     sample = 500
     pace = timed(lambda: draw(problem, sample, seed)).cpu_s / sample
     return timed(lambda: draw(problem, max(1, int(cpu_s / pace)), seed))

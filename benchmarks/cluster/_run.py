@@ -48,7 +48,7 @@ def philly(gpus: int, jobs: int) -> Iterator[tuple[Time, Event]]:
 
 
 def run(kind: str, gpus: int, jobs: int, policy: str) -> int:
-    """How many ended."""
+    """Return how many jobs ended."""
     machines = [(0, MachineJoined(Machine(id=n, gpus=8, rack=n % 16, slot=4))) for n in range(gpus // 8)]
     arrivals = {"shockwave": shockwave, "philly": philly}[kind](gpus, jobs)
     state = ClusterState()

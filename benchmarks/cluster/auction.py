@@ -59,7 +59,7 @@ CASES = (
 
 
 def measure(repeats: int) -> list[Row]:
-    """Another set of apps each time; fewer times where places or odd sizes make it slow."""
+    """Measure another set of apps each time; fewer times where places or odd sizes make it slow."""
     auction(*drawn(CASES[2], 0))  # loads the solver
     real = [row for workload in (1, 2) for held in HELD for row in of_agents(workload, held, repeats)]
     return real + [row for case in CASES for row in rows(case, repeats if plain(case) else min(3, repeats))]
@@ -132,7 +132,7 @@ def bid(rng: Random, bidder: int, case: Case, goods: Sequence[FreeMachine]) -> B
 
 
 def patterns(app: App, sizes: Sequence[int], free: int) -> Iterator[BidOption]:
-    """Every number of gangs, in pieces up to every size: the smaller the pieces, the slower."""
+    """Yield every number of gangs, in pieces up to every size: the smaller the pieces, the slower."""
     for gpus in (app.gang * count for count in COUNTS if app.gang * count <= min(app.demand, free)):
         for largest in sizes:
             pieces = cut(gpus, [size for size in sizes if size <= largest])
@@ -151,7 +151,7 @@ def cut(gpus: int, sizes: Sequence[int]) -> list[int]:
 
 
 def placed(rng: Random, option: BidOption, app: App, goods: Sequence[FreeMachine]) -> Iterator[BidOption]:
-    """In one rack, and beside what the app has on two machines: a little better."""
+    """Yield places in one rack, and beside what the app has on two machines: a little better."""
     if len(option.pieces) > 1:
         yield option._replace(one_rack=True, rho=option.rho * 0.97)
     for machine in rng.sample(goods, 2) if app.held else ():

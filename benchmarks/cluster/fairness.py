@@ -82,13 +82,13 @@ def played(named: str, apps: Sequence[DrawnApp], options: argparse.Namespace) ->
     size = state.floor.size
     lives = [row.ended - row.arrived for row in rows]
     return Outcome(
-        _rhos(rows, size, "share"),
-        _rhos(rows, size, "equation-1"),
-        _rhos(rows, size, "demand"),
-        sum(row.service for row in rows) / HOUR,
-        median(lives) / HOUR,
-        mean(lives) / HOUR,
-        sum(lives) / max(row.ended for row in rows),
+        share=_rhos(rows, size, "share"),
+        equation_1=_rhos(rows, size, "equation-1"),
+        demand=_rhos(rows, size, "demand"),
+        gpu_hours=sum(row.service for row in rows) / HOUR,
+        life=median(lives) / HOUR,
+        mean=mean(lives) / HOUR,
+        apps=sum(lives) / max(row.ended for row in rows),
     )
 
 
@@ -100,7 +100,7 @@ def _policy(named: str, scattered: bool) -> Any:
 
 
 def _anywhere(now: Time, row: AppRow, count: int, offer: Any) -> list[int]:
-    """As a policy that is blind to places: any GPUs, even where the app's jobs stood elsewhere."""
+    """Pick as a policy does that is blind to places: any GPUs, even where the app's jobs stood elsewhere."""
     free = sorted(offer.state.free - offer.taken)
     return [
         free[int(place)] for place in stream(1, "scattered", now, row.app.id).permutation(len(free))[:count]
@@ -119,7 +119,9 @@ def _rhos(rows: Sequence[AppRow], size: int, definition: Definition) -> list[flo
 def _line(policy: str, outcomes: Sequence[Outcome]) -> str:
     p90 = median(outcome.share[int(0.9 * len(outcome.share))] for outcome in outcomes)
     middle = median(median(outcome.share) for outcome in outcomes)
-    share, equation_1, demand = ([outcome[kind][-1] for outcome in outcomes] for kind in range(3))
+    share = [outcome.share[-1] for outcome in outcomes]
+    equation_1 = [outcome.equation_1[-1] for outcome in outcomes]
+    demand = [outcome.demand[-1] for outcome in outcomes]
     return (
         f"{policy:28} {_spread(share):>24} {p90:6.2f} {middle:7.2f} {_spread(equation_1):>24}"
         f" {_spread(demand):>24}"

@@ -102,7 +102,7 @@ def _rows_of(case: Case, costs: Sequence[Cost]) -> list[Row]:
 
 
 def extent() -> Extent:
-    """From the command line, which then has what all benchmarks have."""
+    """Take the extent out of the command line, which then has what all benchmarks have."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--all", action="store_true")

@@ -38,7 +38,7 @@ class Clock:
 
 
 def read_order(kind: type[T], words: list[str]) -> T:
-    """`2.0 rate=200` as a window of that kind: the defaults of its fields say what types they have."""
+    """Read `2.0 rate=200` as a window of that kind; the types are those of its fields' defaults."""
     if not words:
         raise ValueError("go: expected the seconds of the window")
     known = {field.name: type(field.default) for field in fields(kind)}  # type: ignore[arg-type]
@@ -61,14 +61,14 @@ def number(kind: type, name: str, text: str) -> Any:
 
 
 def own_stdout() -> TextIO:
-    """The real stdout, for answers only: whatever else is printed in this process goes to stderr."""
+    """Return the real stdout, for answers only: whatever else is printed in this process goes to stderr."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     return answers
 
 
 def obey(orders: TextIO, answers: TextIO, handlers: dict[str, Handler], facts: dict[str, Any]) -> None:
-    """Until quit, or the end of the input: whoever started us has gone then."""
+    """Obey until quit, or the end of the input: whoever started us has gone then."""
     print("ready", json.dumps(facts), file=answers, flush=True)
     for line in iter(orders.readline, ""):
         verb, *words = line.split() or [""]
@@ -112,7 +112,7 @@ class Responder:
         return torch.cuda.stream(self._stream) if self._stream else nullcontext()
 
     def send(self) -> None:
-        """Everything of one request, without waiting for it."""
+        """Launch everything of one request, without waiting for it."""
         with torch.no_grad(), self.on_stream():
             for buffer, arrived in zip(self._inputs, self._arrived, strict=True):
                 buffer.copy_(arrived, non_blocking=True)
@@ -162,7 +162,7 @@ class Marks:
         self._base = time.monotonic_ns()  # when the first event passed, give or take a few microseconds
 
     def mark(self) -> None:
-        """After the work that the current stream holds so far."""
+        """Note the moment after the work that the current stream holds so far."""
         if self._cuda:
             event = torch.cuda.Event(enable_timing=True)
             event.record()
@@ -171,7 +171,7 @@ class Marks:
             self._times.append(time.monotonic_ns())
 
     def moments(self) -> list[int]:
-        """Of all marks, the first included, in monotonic nanoseconds; waits for the last."""
+        """Return the moments of all marks, in monotonic nanoseconds; it waits for the last."""
         if not self._cuda:
             return self._times
         self._events[-1].synchronize()

@@ -26,7 +26,7 @@ class LoopWindow:
 
 
 def progress(ends: list[int], moment: int) -> float:
-    """Iterations done by then, the one under way in part. `ends[0]` is when the first began."""
+    """Return the iterations done by then, the one under way in part. `ends[0]` is when the first began."""
     done = sum(end <= moment for end in ends) - 1
     if done < 0 or done == len(ends) - 1:
         return max(0.0, done)
@@ -34,7 +34,7 @@ def progress(ends: list[int], moment: int) -> float:
 
 
 def counted(ends: list[int], start: int, stop: int) -> dict[str, Any]:
-    """What was done from start to stop, and how long each iteration took that ended there."""
+    """Return what was done from start to stop, and how long each iteration took that ended there."""
     inside = [now - before for before, now in pairwise(ends) if start < now <= stop]
     iterations = progress(ends, stop) - progress(ends, start)
     rate = iterations * 1e9 / (stop - start)
@@ -69,7 +69,8 @@ class Training:
 
 
 def place(part: torch.Tensor, device: str, feed: str) -> torch.Tensor:
-    """Where the data waits: on the GPU, or in pinned memory of the host to be copied in every iteration."""
+    """Return where the data waits: on the GPU, or in pinned memory of the host to be copied in every
+    iteration."""
     if feed == "device":
         return part.to(device)
     return part.pin_memory() if device == "cuda" else part

@@ -21,7 +21,7 @@ KINDS = ("poisson", "uniform", "apollo")
 
 
 def arrivals(kind: str, rate: float, seconds: float, seed: int, trace: list[float] | None) -> list[int]:
-    """All arrivals of a window at *rate* requests a second; *trace* (milliseconds) is for apollo."""
+    """Return all arrivals of a window at *rate* requests a second; *trace* (milliseconds) is for apollo."""
     if kind not in KINDS:
         raise ValueError(f"arrivals: expected one of closed, {', '.join(KINDS)} (got {kind!r})")
     if rate <= 0:
@@ -52,14 +52,14 @@ def poisson(seed: int) -> Iterator[float]:
 
 
 def uniform(seed: int) -> Iterator[float]:
-    """Evenly spaced, from a random moment on."""
+    """Return arrivals that are evenly spaced, from a random moment on."""
     yield Random(seed).random()
     while True:
         yield 1.0
 
 
 def replayed(trace: list[float], seed: int) -> Iterator[float]:
-    """The gaps of the trace, round and round, from a place that the seed picks."""
+    """Repeat the gaps of the trace, from a place that the seed picks."""
     gaps = [after - before for before, after in pairwise(trace)]
     mean = fmean(gaps)
     place = Random(seed).randrange(len(gaps))
@@ -67,7 +67,8 @@ def replayed(trace: list[float], seed: int) -> Iterator[float]:
 
 
 def read_trace(path: Path, stream: str = "") -> list[float]:
-    """`{"arrivals_ms": [...]}`, or several lists by name: one of these streams, or all of them merged."""
+    """Read `{"arrivals_ms": [...]}`, or several lists by name: one of these streams, or all of them
+    merged."""
     try:
         arrivals = json.loads(path.read_text(encoding="utf-8"))["arrivals_ms"]
     except (OSError, ValueError, KeyError, TypeError) as problem:
@@ -138,7 +139,7 @@ def closed(start: int, end: int, respond: Callable[[], Any], clock: Clock) -> Se
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest value that this share of all does not exceed."""
+    """Return the smallest value that this share of all does not exceed."""
     return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]
 
 
@@ -219,7 +220,7 @@ class Server:
         }
 
     def _measured(self) -> float:
-        """What a request takes when nobody else is there: the median of some, one after the other."""
+        """Return what a request takes when nobody else is there: the median of some, one after the other."""
         times = []
         for _ in range(CALIBRATING):
             begun = self._clock.now()

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import gated
 from pair import (
@@ -44,10 +44,20 @@ from astrarium.core.errors import AstrariumError
 # The pairs of each experiment: the program and the models of high priority, and those of best effort.
 INFERENCE = "resnet50:4,resnet101:4,mobilenet_v2:4,bert_base:2,transformer:4"
 TRAINING = "resnet50:32,resnet101:64,bert_base:8,mobilenet_v2:64"
+BESIDE = "resnet50:4,resnet101:4,mobilenet_v2:4,bert_base:2"
+
+
+class Experiment(NamedTuple):
+    hp_kind: str
+    hp_models: str
+    be_kind: str
+    be_models: str
+
+
 EXPERIMENTS = {
-    "inference-training": ("serve", INFERENCE, "train", TRAINING),
-    "inference-inference": ("serve", INFERENCE, "infer", "resnet50:4,resnet101:4,mobilenet_v2:4,bert_base:2"),
-    "training-training": ("train", TRAINING, "train", TRAINING),
+    "inference-training": Experiment("serve", INFERENCE, "train", TRAINING),
+    "inference-inference": Experiment("serve", INFERENCE, "infer", BESIDE),
+    "training-training": Experiment("train", TRAINING, "train", TRAINING),
 }
 
 
@@ -97,7 +107,7 @@ class Cell:
 
 
 def read_specs(kind: str, text: str, options: Sequence[str] = ()) -> list[Spec]:
-    """`model:batch,model:batch`"""
+    """Read `model:batch,model:batch`."""
     specs = []
     for word in text.split(","):
         model, _, batch = word.strip().partition(":")
@@ -114,7 +124,8 @@ def loads(specs: Sequence[Spec], arrivals: Sequence[str], busy: Sequence[float])
 
 
 def cells(of: Sequence[Load], be: Sequence[Spec], policies: Sequence[Policy], seed: int) -> list[Cell]:
-    """Pairs in random order, so that no drift of the machine favours one; the policies of a pair together."""
+    """Return pairs in random order, so that no drift of the machine favours one; the policies of a pair
+    together."""
     pairs = list(product(of, be))
     Random(seed).shuffle(pairs)
     return [Cell(load, other, policy) for load, other in pairs for policy in policies]
@@ -149,7 +160,7 @@ class Bench:
         return Row(*cell.key, hp_alone, shared[hp], be_alone, shared[be])
 
     def _once(self, key: Load | Spec, client: Client, order: str) -> Outcome:
-        """Now and then anew: the machine is not the same all the time."""
+        """Measure a client alone, now and then anew: the machine is not the same all the time."""
         when, outcome = self._alone.get(key, (-AGAIN, {}))
         if self._measured - when >= AGAIN:
             self._policy(NEUTRAL)
@@ -164,7 +175,7 @@ class Bench:
         return f"rate={rate:.3f} arrivals={load.arrivals} seed={load.seed(self._options.seed)}"
 
     def _service(self, spec: Spec) -> float:
-        """Measured now, while nobody else works: at the start all clients were warming up at once."""
+        """Measure it now, while nobody else works: at the start all clients were warming up at once."""
         if spec not in self._service_ms:
             self._policy(NEUTRAL)
             self._hp[spec].order("calibrate")
@@ -198,19 +209,27 @@ def parser() -> argparse.ArgumentParser:
     return chosen
 
 
-def planned(options: Any) -> tuple[list[Spec], list[Spec], list[Cell]]:
-    """Clients of high priority, of best effort, and what is left to measure of their pairs."""
-    hp_kind, hp_default, be_kind, be_default = EXPERIMENTS[options.experiment]
-    if hp_kind == "serve" and "apollo" in options.arrivals and not options.trace:
+class Work(NamedTuple):
+    """What is left to measure, and the clients of high priority and of best effort that it needs."""
+
+    hp: list[Spec]
+    be: list[Spec]
+    cells: list[Cell]
+
+
+def planned(options: Any) -> Work:
+    experiment = EXPERIMENTS[options.experiment]
+    if experiment.hp_kind == "serve" and "apollo" in options.arrivals and not options.trace:
         raise ValueError("arrivals: apollo needs --trace FILE (or choose --arrivals poisson)")
-    hp = read_specs(hp_kind, options.hp or hp_default, client_options(hp_kind, options))
-    be = read_specs(be_kind, options.be or be_default, ["--device", options.device])
+    hp_options = client_options(experiment.hp_kind, options)
+    hp = read_specs(experiment.hp_kind, options.hp or experiment.hp_models, hp_options)
+    be = read_specs(experiment.be_kind, options.be or experiment.be_models, ["--device", options.device])
     names = options.policies or ["plain" if options.ungated else "astrarium"]
     of = loads(hp, options.arrivals.split(","), [float(share) for share in options.busy.split(",")])
     all_cells = cells(of, be, [Policy.read(name) for name in names], options.seed)
     done = {row.key for row in read(options.out)}
     left = [cell for cell in all_cells if cell.key not in done]
-    return used(hp, [cell.load.hp for cell in left]), used(be, [cell.be for cell in left]), left
+    return Work(used(hp, [cell.load.hp for cell in left]), used(be, [cell.be for cell in left]), left)
 
 
 def used(specs: Sequence[Spec], needed: Sequence[Spec]) -> list[Spec]:
@@ -225,25 +244,24 @@ def client_options(kind: str, options: Any) -> list[str]:
 
 
 def placed(specs: Sequence[Spec], role: str, options: Any) -> list[Spec]:
-    """The same clients, under the gate if there is one."""
+    """Return the same clients, under the gate if there is one."""
     if options.ungated:
         return list(specs)
     return [replace(spec, environment=gated.environment(role, options.board)) for spec in specs]
 
 
 def run(options: Any) -> None:
-    hp, be, left = planned(options)
-    if not left:
+    work = planned(options)
+    if not work.cells:
         return
     until = time.monotonic() + options.budget
-    started = [*placed(hp, "latency", options), *placed(be, "best-effort", options)]
-    say(f"{len(left)} windows; starting {len(started)} clients")
+    started = [*placed(work.hp, "latency", options), *placed(work.be, "best-effort", options)]
+    say(f"{len(work.cells)} windows; starting {len(started)} clients")
     with running(started) as clients:
         say(f"ready, {sum(client.facts['memory_gib'] for client in clients):.1f} GiB reserved")
-        first = clients[: len(hp)]
-        rest = clients[len(hp) :]
-        bench = Bench(dict(zip(hp, first, strict=True)), dict(zip(be, rest, strict=True)), options)
-        measure_all(bench, left, options.out, until)
+        hp_clients = dict(zip(work.hp, clients[: len(work.hp)], strict=True))
+        be_clients = dict(zip(work.be, clients[len(work.hp) :], strict=True))
+        measure_all(Bench(hp_clients, be_clients, options), work.cells, options.out, until)
 
 
 def measure_all(bench: Bench, left: Sequence[Cell], out: Path, until: float) -> None:

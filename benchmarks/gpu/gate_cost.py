@@ -41,7 +41,7 @@ def cases(options: Any) -> list[Case]:
 
 
 def compared(case: Case, options: Any) -> tuple[str, str, str, str]:
-    """Both under MPS where there is one: what that costs is not the gate's."""
+    """Compare both under MPS where there is one: what that costs is not the gate's."""
     under = gated.environment(case.role, options.board)
     plain = {name: value for name, value in under.items() if name.startswith("CUDA_MPS")}
     [server] = read_specs("serve", options.company, ["--device", options.device])

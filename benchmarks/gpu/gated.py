@@ -26,7 +26,8 @@ def board_path(board: str) -> Path:
 
 
 def environment(role: str, board: str) -> dict[str, str]:
-    """What to add to the environment of a client, so that it is gated. Role: latency or best-effort."""
+    """Return what to add to the environment of a client, so that it is gated. Role: latency or
+    best-effort."""
     home = library.private_home()
     gate = library.prepared(library.gate_library(), find_driver(), home)
     carried = {**os.environ, **mps.start(home, os.environ).variables}
@@ -38,5 +39,5 @@ def environment(role: str, board: str) -> dict[str, str]:
 
 
 def set_policy(board: str, name: str, **knobs: float) -> None:
-    """From now on, clients of this board share the GPU by this policy."""
+    """Have clients of this board share the GPU by this policy from now on."""
     Board(board_path(board)).change(name, {**UNLESS_SAID, **knobs})

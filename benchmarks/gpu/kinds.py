@@ -44,7 +44,7 @@ class Counted(NamedTuple):
 
 
 def run(purpose: str, model: str, batch: int) -> None:
-    """In the process that is counted: one iteration, after some that warm up."""
+    """Run one iteration, after some that warm up, in the process that is counted."""
     import record
     import torch
 

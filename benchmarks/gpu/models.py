@@ -155,14 +155,14 @@ class Workload:
     """What somebody who asked the module wants to know, of what it gave."""
 
     def module(self, device: Device = "cpu", seed: int = 0) -> nn.Module:
-        """A fresh network, made where it will live; the same seed gives the same random weights."""
+        """Return a fresh network, made where it will live; the same seed gives the same random weights."""
         on_gpu = torch.device(device).type == "cuda"
         with torch.random.fork_rng([torch.cuda.current_device()] if on_gpu else []), torch.device(device):
             torch.manual_seed(seed)
             return self.network()
 
     def batch(self, size: int, device: Device = "cpu", seed: int = 0) -> Batch:
-        """Made on the CPU, so that all devices see the same numbers."""
+        """Return a batch that is made on the CPU, so that all devices see the same numbers."""
         if size < 1:
             raise ValueError(f"batch size: expected at least 1 (got {size})")
         inputs, targets = self.data(size, torch.Generator().manual_seed(seed))
@@ -205,14 +205,14 @@ def token_loss(output: Tensor, targets: Tensor) -> Tensor:
 
 
 def vae_loss(output: tuple[Tensor, Tensor, Tensor], pixels: Tensor) -> Tensor:
-    """What the decoder got wrong, and how far the codes are from a standard normal distribution."""
+    """Return what the decoder got wrong, and how far the codes are from a standard normal distribution."""
     drawn, mean, log_variance = output
     divergence = -0.5 * (1 + log_variance - mean.square() - log_variance.exp()).sum()
     return F.binary_cross_entropy(drawn, pixels, reduction="sum") + divergence
 
 
 def tiny() -> nn.Module:
-    """For tests: a few microseconds of work with a convolution and a normalization in it."""
+    """Return a network for tests: microseconds of work, with a convolution and a normalization in it."""
     layers = [nn.Conv2d(3, 8, 3, 2), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
     return nn.Sequential(*layers, nn.Linear(8, 10))
 

@@ -54,12 +54,13 @@ class Row:
 
     @property
     def serves(self) -> bool:
-        """Whether the high-priority client is judged by latency; else by its iterations."""
+        """Return whether the high-priority client is judged by latency; else by its iterations."""
         return self.hp_alone["kind"] == "serve"
 
     @property
     def hp_cost(self) -> float:
-        """How many times worse off the high-priority client is than alone: in its p99, or in its pace."""
+        """Return how many times worse off the high-priority client is than alone: in its p99, or in its
+        pace."""
         if self.serves:
             return self.hp_shared["p99_ms"] / self.hp_alone["p99_ms"]
         return self.hp_alone["per_second"] / self.hp_shared["per_second"]
@@ -74,29 +75,29 @@ class Row:
 
     @property
     def busy_share(self) -> float:
-        """The part of the time that the requests of the window would take, one after the other, alone."""
+        """Return the part of the time that the requests of the window would take one by one, alone."""
         alone = self.hp_alone
         return (alone["count"] + alone["unserved"]) * alone["service_ms"] / 1000 / alone["seconds"]
 
     @property
     def left(self) -> float:
-        """What perfect time-sharing would leave to best effort."""
+        """Return what perfect time-sharing would leave to best effort."""
         return max(0.0, 1 - self.busy_share) if self.serves else max(0.0, 1 - 1 / self.hp_cost)
 
     @property
     def total(self) -> float:
-        """Both shares of the GPU: above one, sharing did more work than taking turns would."""
+        """Return both shares of the GPU: above one, sharing did more work than taking turns would."""
         return (self.busy_share if self.serves else 1 / self.hp_cost) + self.be_share
 
 
 def append(path: Path, row: Row) -> None:
-    """At once, so that a run that is cut short keeps what it has."""
+    """Write a row at once, so that a run that is cut short keeps what it has."""
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(asdict(row)) + "\n")
 
 
 def read(path: Path) -> list[Row]:
-    """All whole lines; the last one may have been cut."""
+    """Return the rows of all whole lines; the last one may have been cut."""
     rows = []
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
         try:
@@ -124,7 +125,7 @@ def settled(rows: Sequence[Row]) -> list[Row]:
 
 
 def distinct(outcomes: Sequence[Outcome]) -> list[Outcome]:
-    """Several rows may hold the same measurement."""
+    """Return each measurement once: several rows may hold the same."""
     return [outcome for index, outcome in enumerate(outcomes) if outcome not in outcomes[:index]]
 
 
@@ -146,7 +147,7 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """One line for each kind of pair and policy, the cheapest for the high-priority client first."""
+    """Return a line for each kind of pair and policy, the cheapest for the high-priority client first."""
     groups: dict[tuple[str, str], list[Row]] = {}
     for row in rows:
         groups.setdefault((row.kinds, row.policy), []).append(row)
@@ -172,7 +173,7 @@ def mean(rows: Sequence[Row], of: Callable[[Row], float]) -> float:
 
 
 def aligned(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """As Markdown, which is a table on a terminal too."""
+    """Return the table as Markdown, which is one on a terminal too."""
     widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
     bordered = [header, ["-" * width for width in widths], *rows]
     return "\n".join("| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in bordered)
@@ -230,7 +231,7 @@ class Client:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def ready(self, patience_s: float = START_S) -> dict[str, Any]:
-        """What the client says of itself once it is warm."""
+        """Return what the client says of itself once it is warm."""
         word, _, facts = self._line(patience_s, "get ready").partition(" ")
         if word != "ready":
             raise self._failed(f"said {word!r} where 'ready' was expected")
@@ -288,7 +289,7 @@ class Client:
 
 @contextmanager
 def running(specs: Sequence[Spec], patience_s: float = START_S) -> Iterator[list[Client]]:
-    """All of them started at once and warm; one that awaits an order takes nothing of the GPU but memory."""
+    """Hand out warm clients, started at once; one that awaits an order takes only memory of the GPU."""
     clients: list[Client] = []
     with tempfile.TemporaryDirectory() as folder:
         try:
@@ -305,7 +306,7 @@ def running(specs: Sequence[Spec], patience_s: float = START_S) -> Iterator[list
 
 
 def window(orders: Mapping[Client, str], seconds: float, lead_s: float = 0.0) -> dict[Client, dict[str, Any]]:
-    """All these clients at work in the same seconds; what each of them says of it."""
+    """Have all these clients work in the same seconds; return what each of them says of it."""
     at = time.monotonic_ns() + HEAD_START_NS + int(lead_s * 1e9)
     for client, words in orders.items():
         client.order(f"go {seconds} at={at} {words}")

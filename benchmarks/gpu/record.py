@@ -45,7 +45,7 @@ def inference(model: str, batch: int) -> Callable[[], None]:
 
 
 def phase_ends() -> None:
-    """Nobody need listen."""
+    """Do nothing: nobody need listen."""
     with suppress(NotUnderTheGate):
         phase_end()
 

@@ -59,7 +59,7 @@ def shortened(row: Row) -> dict[str, Any]:
 
 
 def shown(words: list[str]) -> list[str]:
-    """Files by their names: where they lay is nobody's business."""
+    """Return words with files by their names: where they lay is nobody's business."""
     return [Path(word).name if "/" in word else word for word in words]
 
 

@@ -38,7 +38,8 @@ def normalization(batch: int) -> Kernel:
 
 
 def took(first: Kernel, second: Kernel, streams: tuple[torch.cuda.Stream, torch.cuda.Stream]) -> float:
-    """Milliseconds for a pair, launched while the GPU sleeps so that both are there when it wakes."""
+    """Return the milliseconds of a pair, launched while the GPU sleeps so that both are there when it
+    wakes."""
     begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     main = torch.cuda.current_stream()
     torch.cuda.synchronize()

@@ -44,7 +44,7 @@ class Vae(nn.Module):
 
 
 def conv_norm(inward: int, outward: int, kernel: int, stride: int = 1, groups: int = 1) -> list[nn.Module]:
-    """A convolution that keeps the size (at stride 1), and its batch normalization."""
+    """Return a convolution that keeps the size (at stride 1), and its batch normalization."""
     convolution = nn.Conv2d(inward, outward, kernel, stride, kernel // 2, groups=groups, bias=False)
     return [convolution, nn.BatchNorm2d(outward)]
 

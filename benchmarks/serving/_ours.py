@@ -17,7 +17,7 @@ LINE = re.compile(r"^(\w+)(?:\{(.*)\})? (\S+)$")
 
 
 def metrics(url: str, headers: Mapping[str, str] = MappingProxyType({})) -> dict[str, float]:
-    """Each metric summed over its labels (`name`), and by each label alone (`name{label="value"}`)."""
+    """Return each metric summed over its labels (`name`), and by each label alone (`name{label="value"}`)."""
     request = urllib.request.Request(f"{url}/metrics", headers=dict(headers))
     with urllib.request.urlopen(request, timeout=10) as reply:
         lines = reply.read().decode().splitlines()
@@ -36,13 +36,14 @@ def grown(before: dict[str, float], after: dict[str, float]) -> dict[str, float]
 
 
 def workers(server: Running) -> list[Stat]:
-    """Its worker processes, one for each GPU, oldest first; the one in reserve is none of them."""
+    """Return the worker processes of a server, one for each GPU, oldest first; the one in reserve is none of
+    them."""
     processes = [process for process in server.tree.stats() if "live.worker" in command_line(process.pid)]
     return [process for process in processes if not is_reserve(process.pid)]
 
 
 def is_reserve(pid: int) -> bool:
-    """Whether a worker process has no place yet: neither among its arguments nor in its name."""
+    """Return whether a worker process has no place yet: neither among its arguments nor in its name."""
     try:
         name = Path(f"/proc/{pid}/comm").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -58,7 +59,7 @@ def command_line(pid: int) -> str:
 
 
 def reached(server: Running, gpus: int, known: float | None) -> float:
-    """The goodput that shares are taken of: as given, or by a quick search now."""
+    """Return the goodput that shares are taken of: as given, or by a quick search now."""
     if known:
         return known
     rate = goodput(server, 300.0 * gpus, Plan(seconds=4.0, tolerance=0.03, repeats=1)).median

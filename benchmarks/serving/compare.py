@@ -80,7 +80,7 @@ def measured(peer: Peer, gpus: int, options: argparse.Namespace) -> Outcome:
 
 
 def chosen(peer: Peer, gpus: int, options: argparse.Namespace) -> tuple[Settings, float]:
-    """The best settings and a first guess of the goodput with them."""
+    """Return the best settings and a first guess of the goodput with them."""
     if options.settings:
         rows = json.loads(options.settings.read_text(encoding="utf-8"))["servers"]
         known = {row["gpus"]: row for row in rows if row["server"] == peer.name and row["gpus"] <= gpus}
@@ -122,7 +122,7 @@ def outcome(
 
 
 def promise(peer: Peer, gpus: int) -> float | None:
-    """Of the simulator, which knows no server but ours."""
+    """Return what the simulator promises; it knows no server but ours."""
     if not isinstance(peer, Ours):
         return None
     with tempfile.TemporaryDirectory() as folder:

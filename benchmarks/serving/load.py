@@ -203,7 +203,7 @@ def _result(rate: float, facts: dict[str, object]) -> Result:
 
 
 def generator(source: Path = SOURCE) -> Path:
-    """The compiled generator of this source; another source makes another file."""
+    """Return the compiled generator of this source; another source makes another file."""
     text = source.read_bytes() + " ".join(COMPILER).encode()
     binary = CACHE / f"{source.stem}-{hashlib.sha256(text).hexdigest()[:12]}"
     if not binary.exists():

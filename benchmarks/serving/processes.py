@@ -23,7 +23,7 @@ class Stat(NamedTuple):
 
 
 def stat(pid: int) -> Stat | None:
-    """None if there is no such process (any more)."""
+    """Return the state of a process; none if there is no such process (any more)."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
@@ -36,7 +36,7 @@ def stat(pid: int) -> Stat | None:
 
 
 def descendants(root: int) -> list[int]:
-    """All processes below *root*, parents before their children."""
+    """Return all processes below *root*, parents before their children."""
     children: dict[int, list[int]] = {}
     for folder in os.listdir("/proc"):
         if folder.isdigit() and (process := stat(int(folder))):
@@ -73,7 +73,7 @@ class Tree:
         return [process for pid in descendants(self._keeper.pid) if (process := stat(pid))]
 
     def cpu_s(self) -> float:
-        """Of all processes, dead ones included if their parents waited for them."""
+        """Return the CPU seconds of all processes, dead ones included if their parents waited for them."""
         keeper = stat(self._keeper.pid)
         return sum(s.cpu_s + s.waited_s for s in self.stats()) + (keeper.waited_s if keeper else 0.0)
 

@@ -79,7 +79,7 @@ def about(name: str, memory: list[tuple[float, float]]) -> list[Row]:
 
 
 def slope(memory: list[tuple[float, float]]) -> float:
-    """Least squares, in megabytes a minute, over what comes after the beginning."""
+    """Return the slope by least squares, in megabytes a minute, of what comes after the beginning."""
     settled = memory[int(SETTLED * len(memory)) :]
     middle = sum(at for at, _ in settled) / len(settled)
     level = sum(size for _, size in settled) / len(settled)

@@ -42,7 +42,8 @@ class SmallNet(nn.Sequential):
 
 @cache
 def pictures(device: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """With their classes. A pattern for each class, hidden in noise; the same for every trial."""
+    """Return pictures with their classes. A pattern for each class, hidden in noise; the same for every
+    trial."""
     chance = torch.Generator(device).manual_seed(7)
     patterns = torch.randn(CLASSES, 3, SIZE, SIZE, generator=chance, device=device)
     labels = torch.randint(CLASSES, (TRAINED + TESTED,), generator=chance, device=device)

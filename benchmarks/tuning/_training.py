@@ -72,7 +72,8 @@ def build(values: dict[str, Any], workers: Workers) -> Training:
 
 
 def trainable() -> Any:
-    """A class of Ray Tune that trains the same, from the same seeds, and can be used again for others."""
+    """Return a class of Ray Tune that trains the same, from the same seeds, and can be used again for
+    others."""
     from ray import tune
 
     class Trainable(tune.Trainable):

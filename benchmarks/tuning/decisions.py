@@ -56,7 +56,7 @@ def several_groups() -> list[tuple[Time, Event]]:
 
 
 def decided(arrivals: list[tuple[Time, Event]]) -> list[float]:
-    """Milliseconds of every decision."""
+    """Return the milliseconds of every decision."""
     policy = Timed()
     engine: Engine[Any, Any, Any] = Engine(TuningState(SECOND, REAL), policy)
     simulate(engine, [(0, GpusChanged(tuple(range(GPUS)))), *arrivals], TuningWorld(lambda _: REAL, SECOND))

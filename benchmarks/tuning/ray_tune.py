@@ -63,7 +63,7 @@ def timed(search: Callable[[str], float]) -> Run:
 
 
 def between(seen: Sequence[Iteration]) -> list[float]:
-    """From the end of a rung to the first iteration of the next."""
+    """Return the seconds from the end of each rung to the first iteration of the next."""
     ends = [max(iteration.ended for iteration in seen if iteration.number == rung) for rung in RUNGS[:-1]]
     starts = [
         min(iteration.began for iteration in seen if iteration.number == rung + 1) for rung in RUNGS[:-1]
@@ -137,7 +137,7 @@ def configurations() -> list[dict[str, Any]]:
 
 @contextmanager
 def cluster() -> Iterator[None]:
-    """Of one machine, with GPUs that are not there."""
+    """Hand out a Ray cluster of one machine, with GPUs that are not there."""
     os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # Ray then stays on the loopback device
     os.environ["RAY_AIR_NEW_OUTPUT"] = os.environ["RAY_DEDUP_LOGS"] = "0"
     os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(RUNGS[-1])  # a bracket waits for none that comes later

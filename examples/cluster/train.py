@@ -59,7 +59,7 @@ def train(steps: int, seed: int, pause: float) -> None:
 
 
 def chances(world: int) -> list[torch.Tensor]:
-    """What each process would draw next."""
+    """Return what each process would draw next."""
     mine = torch.get_rng_state()
     if world == 1:
         return [mine]

@@ -35,7 +35,7 @@ def load_digits() -> tuple[Floats, Ints]:
 
 
 def shifted(images: Floats, generator: np.random.Generator) -> Floats:
-    """Half of the images moved by one pixel to some side: more digits than were drawn."""
+    """Return images of which half are moved by one pixel to some side: more digits than were drawn."""
     squares = images.reshape(-1, 8, 8)
     axis = generator.integers(1, 3)
     step = generator.choice([-1, 1])
@@ -63,7 +63,7 @@ def forward(weights: Weights, images: Floats) -> tuple[Floats, Floats]:
 
 
 def gradients(weights: Weights, images: Floats, labels: Ints) -> Weights:
-    """Of the cross entropy, with a little weight decay."""
+    """Return the gradients of the cross entropy, with a little weight decay."""
     hidden, chances = forward(weights, images)
     wrong = chances.copy()
     wrong[np.arange(len(labels)), labels] -= 1

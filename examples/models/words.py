@@ -54,7 +54,7 @@ def pairs(text: str) -> Iterator[str]:
 
 
 def learned(text: str) -> dict[str, float]:
-    """The logarithm of each pair's chance; "" stands for one that was never seen."""
+    """Return the logarithm of each pair's chance; "" stands for one that was never seen."""
     counts = Counter(pairs(text))
     total = counts.total() + 1000  # as if every one of 1000 pairs had been seen once more
     return {"": math.log(1 / total), **{pair: math.log((n + 1) / total) for pair, n in counts.items()}}
@@ -64,7 +64,7 @@ PROFILES = [learned(text) for text in SENTENCES.values()]
 
 
 def chances(text: str) -> list[float]:
-    """Of each language, in the order of LANGUAGES."""
+    """Return the chance of each language, in the order of LANGUAGES."""
     own = list(pairs(text))
     scores = [sum(profile.get(pair, profile[""]) for pair in own) for profile in PROFILES]
     powers = [math.exp(score - max(scores)) for score in scores]

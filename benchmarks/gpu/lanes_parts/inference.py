@@ -97,7 +97,8 @@ def _resident(stage: Stage, policy: str, models: list[Model]) -> list[Row]:
 
 
 def _under_load(stage: Stage, model: Model, number: int, count: int, start: float) -> list[float]:
-    """Times from when a request came, whether or not the model was still busy with the one before it."""
+    """Return times from when a request came, whether or not the model was still busy with the one before
+    it."""
     chance = random.Random(number)
     at = 0.0
     latencies = list[float]()

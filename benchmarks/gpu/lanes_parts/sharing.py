@@ -56,7 +56,7 @@ def _pair(stage: Stage, pair: tuple[tuple[str, int], ...]) -> list[Row]:
 
 
 def _turns(stage: Stage, jobs: list[Trainer], count: int) -> tuple[list[Mark], dict[int, str]]:
-    """All marks of the turns, and the jobs' names."""
+    """Return all marks of the turns, and the jobs' names."""
     gpu, backend = stage.marked("fair")
     all_there = threading.Barrier(len(jobs))
 
@@ -74,14 +74,14 @@ def _turns(stage: Stage, jobs: list[Trainer], count: int) -> tuple[list[Mark], d
 
 
 def _slower(marks: list[Mark], alone: dict[int, float]) -> float:
-    """Percent, over the time in which both were there."""
+    """Return by how many percent, over the time in which both were there."""
     both = _while_both([mark for mark in marks if mark.begins])
     expected = sum(alone[mark.job] for mark in both[:-1])
     return 100 * ((both[-1].at - both[0].at) / 1e9 / expected - 1) if expected else 0.0
 
 
 def _while_both(begins: list[Mark]) -> list[Mark]:
-    """From when the second has come to when the first has gone."""
+    """Return the marks from when the second has come to when the first has gone."""
     jobs = {mark.job for mark in begins}
     first = max(next(mark.at for mark in begins if mark.job == job) for job in jobs)
     last = min(max(mark.at for mark in begins if mark.job == job) for job in jobs)
@@ -89,7 +89,8 @@ def _while_both(begins: list[Mark]) -> list[Mark]:
 
 
 def _gaps(marks: list[Mark], first: int = 0) -> list[tuple[float, float]]:
-    """From the end of a job's turn to the beginning of another's: on the host and on the GPU, in ms."""
+    """Return times from the end of a job's turn to the beginning of another's: on the host and on the GPU, in
+    ms."""
     gaps = []
     turns: Counter[int] = Counter()
     for end, begin in pairwise(marks):

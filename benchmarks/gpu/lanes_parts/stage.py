@@ -21,7 +21,7 @@ PRETENDED = Needs(1 << 20, 1 << 20, 1_000_000)
 
 
 class CpuEvent:
-    """As a CUDA event with timing."""
+    """A host clock with the methods of a CUDA event with timing."""
 
     at = 0
 
@@ -102,7 +102,7 @@ class Stage:
 
     @contextmanager
     def tidy(self) -> Iterator[None]:
-        """What a part has made is gone before the next one."""
+        """Give the memory that a part has used back at its end, before the next one."""
         yield
         if not self.pretend:
             torch.cuda.synchronize()
@@ -134,7 +134,7 @@ def in_thread(work: Callable[[], T]) -> T:
 
 
 def together(work: list[Callable[[], T]]) -> list[T]:
-    """Each in a thread of its own; the first error is raised when all have ended."""
+    """Run each in a thread of its own; the first error is raised when all have ended."""
     results: dict[int, T] = {}
     errors: list[BaseException] = []
 
@@ -155,7 +155,7 @@ def together(work: list[Callable[[], T]]) -> list[T]:
 
 
 def timed(stage: Stage, step: Callable[[], None], iterations: int) -> float:
-    """Seconds for each iteration, after some to warm up."""
+    """Return the seconds of each iteration, after some to warm up."""
     for _ in range(WARM):
         step()
     stage.sync()
@@ -176,5 +176,5 @@ def say(text: str) -> None:
 
 
 def plain_time(stage: Stage, job: Trainer) -> float:
-    """Seconds of an iteration in a plain loop."""
+    """Return the seconds of an iteration in a plain loop."""
     return timed(stage, job.step, stage.count(40))

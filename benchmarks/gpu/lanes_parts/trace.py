@@ -26,7 +26,7 @@ class Arrival:
 
 
 def shortest_first(stage: Stage) -> list[Row]:
-    """The mean time from arrival to completion, FIFO over SRTF, of the same jobs."""
+    """Measure the mean time from arrival to completion, FIFO over SRTF, of the same jobs."""
     jobs = [stage.trainer(*KINDS[number % len(KINDS)]) for number in range(JOBS)]
     times = {job.name: plain_time(stage, job) for job in jobs[: len(KINDS)]}
     ratios = []

@@ -70,7 +70,7 @@ class Trial:
 
 
 def packed(stage: Stage) -> list[Row]:
-    """The time until all trials are done, FIFO over PACK."""
+    """Measure the time until all trials are done, FIFO over PACK."""
     rows = []
     for kind, count in (("eager", EAGER_ITERATIONS), ("CUDA graphs", GRAPH_ITERATIONS)):
         with stage.tidy():

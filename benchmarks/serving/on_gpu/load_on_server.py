@@ -24,7 +24,7 @@ TIMES = (2.0, 3.0)  # of the goodput: overload
 
 
 def served(peer: Peer, guess: float, plan: Plan, settings: Settings | None = None) -> dict[str, Any]:
-    """What one server does: quiet, at its goodput, below it and beyond."""
+    """Measure one server: quiet, at its goodput, below it and beyond."""
     with peer.running(1, settings or peer.settings[0]) as server:
         offer(server.url, server.templates, 500.0, 2.0, plan.slo_ms)  # everything has been touched once
         quiet = usable(server, QUIET, plan, 5)

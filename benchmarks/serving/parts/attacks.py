@@ -85,7 +85,7 @@ def reset_attack() -> bytes:
 
 
 def attack(port: int, data: bytes, connections: int, seconds: float) -> int:
-    """Attack for so long; how many connections that took."""
+    """Attack for so long; return how many connections that took."""
     end = time.monotonic() + seconds
     counts = [0] * connections
     threads = [

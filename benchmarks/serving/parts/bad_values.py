@@ -229,7 +229,7 @@ def outages(records: Records) -> list[float]:
 
 
 def outages_end(records: Records, number: int) -> float:
-    """When the first *number* outages were over."""
+    """Return when the first *number* outages were over."""
     ended = [after for _, after in gaps(records)][:number]
     return max(ended, default=0.0) + 1.0
 

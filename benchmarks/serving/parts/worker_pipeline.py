@@ -140,7 +140,7 @@ def _dtype(model: Model) -> Any:
 
 
 class Case(NamedTuple):
-    """A case is what a row of the table is about."""
+    """What each row of the table differs in; the models have a table each."""
 
     size: int
     values: int
@@ -262,12 +262,12 @@ def show(measurements: list[Measurement], single: dict[str, list[float]], modes:
 def serve(mode: str, arguments: list[str]) -> None:
     """Be a worker; without `launch` the models of this process run batch after batch."""
     if mode != "native":
-        CudaRunner.hand_over = lambda *arguments_of: None  # type: ignore[method-assign]
+        CudaRunner.hand_over = lambda *_: None  # type: ignore[method-assign]
     if mode == "run":
         prepare = TorchModel.__init__
 
-        def prepare_to_run(self: TorchModel, *arguments_of: Any) -> None:
-            prepare(self, *arguments_of)
+        def prepare_to_run(self: TorchModel, *arguments: Any) -> None:
+            prepare(self, *arguments)
             self.__dict__.pop("launch", None)
             self.__dict__.pop("in_flight", None)
 

@@ -24,7 +24,7 @@ PACKAGES: dict[str, tuple[str, ...]] = {
 
 
 def python(name: str) -> Path:
-    """The interpreter of a peer's environment, which is made if it is not there."""
+    """Return the interpreter of a peer's environment, which is made if it is not there."""
     folder = HOME / name
     if not (folder / COMPLETE).exists():
         make(name)
@@ -48,7 +48,7 @@ def make(name: str) -> None:
 
 
 def versions(name: str) -> dict[str, str]:
-    """Of the packages that the table names, for the results."""
+    """Return the versions of the packages that the table names, for the results."""
     libraries = (HOME / name / "lib").glob("python*/site-packages")
     installed = {d.name: d.version for d in distributions(path=[str(folder) for folder in libraries])}
     wanted = [re.split(r"[\[<>=]", package)[0] for package in PACKAGES[name]]

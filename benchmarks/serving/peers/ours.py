@@ -71,7 +71,7 @@ class Ours(Peer):
         return {"astrarium": astrarium.__version__, **others}
 
     def promised_goodput(self, gpus: int, folder: Path) -> float:
-        """What the simulator says that the policy reaches with this many GPUs."""
+        """Return what the simulator says that the policy reaches with this many GPUs."""
         path = folder / f"promise-{gpus}.yaml"
         path.write_text(self.scenario(gpus), encoding="utf-8")
         command = [*COMMAND, "goodput", str(path), "--json", "--no-folder"]

@@ -75,7 +75,7 @@ class Peer(ABC):
     settings: tuple[Settings, ...] = grid()  # what tuning tries
 
     def candidates(self, gpus: int) -> tuple[Settings, ...]:
-        """What tuning tries with so many GPUs."""
+        """Return the settings that tuning tries with so many GPUs."""
         return self.settings
 
     @abstractmethod
@@ -88,7 +88,7 @@ class Peer(ABC):
         return (self.template(),)
 
     def variables(self, place: Place) -> dict[str, str]:
-        """Of the environment that it needs beyond ours."""
+        """Return what the server needs in its environment beyond ours."""
         return {}
 
     def clear(self, processes: list[int]) -> None:  # noqa: B027 (most have nothing to do)
@@ -103,7 +103,7 @@ class Peer(ABC):
 
     @contextmanager
     def running(self, gpus: int, settings: Settings) -> Iterator[Running]:
-        """A server that has answered; it and all its processes are gone afterwards."""
+        """Hand out a server that has answered; it and all its processes are gone afterwards."""
         with tempfile.TemporaryDirectory(prefix=f"bench-{self.name}-") as folder:
             place = Place(free_port(), free_port(), Path(folder))
             command = self.command(place, gpus, settings)
@@ -135,7 +135,7 @@ class Answer(NamedTuple):
 
 
 def ask(url: str, template: Template, patience_s: float = 5.0) -> Answer:
-    """One request on a connection of its own."""
+    """Send one request on a connection of its own."""
     address = urlsplit(url)
     connection = http.client.HTTPConnection(str(address.hostname), address.port, timeout=patience_s)
     began = time.monotonic()
@@ -166,7 +166,7 @@ def until_ready(server: Running, patience_s: float) -> None:
 
 
 def until_quiet(server: Running, patience_s: float = 30.0, quick_s: float = 0.05) -> None:
-    """Until what an earlier load left behind is gone: three quick answers in a row."""
+    """Wait until what an earlier load left behind is gone: three quick answers in a row."""
     end = time.monotonic() + patience_s
     in_a_row = 0
     while in_a_row < 3 and time.monotonic() < end:

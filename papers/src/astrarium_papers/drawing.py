@@ -20,7 +20,7 @@ SYSTEM_COLORS = {
 
 
 def axes_row(count: int, width: float = 5.0, height: float = 3.6) -> tuple[Any, list[Any]]:
-    """A figure with *count* axes side by side."""
+    """Return a figure with *count* axes side by side."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -34,7 +34,7 @@ def axes_row(count: int, width: float = 5.0, height: float = 3.6) -> tuple[Any, 
 
 
 def axes_grid(count: int, columns: int, width: float = 3.2, height: float = 2.6) -> tuple[Any, list[Any]]:
-    """A figure with *count* axes in rows of *columns* that share both axes; none stands empty."""
+    """Return a figure with *count* axes in rows of *columns* that share both axes; none is empty."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -51,7 +51,7 @@ def axes_grid(count: int, columns: int, width: float = 3.2, height: float = 2.6)
 
 
 def axes_column(count: int, width: float = 8.0, height: float = 2.2) -> tuple[Any, list[Any]]:
-    """A figure with *count* axes below one another that share their x axis."""
+    """Return a figure with *count* axes below one another that share their x axis."""
     import matplotlib
 
     matplotlib.use("Agg")

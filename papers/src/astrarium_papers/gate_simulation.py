@@ -69,7 +69,6 @@ class Outcome(msgspec.Struct, frozen=True):
 class Run(msgspec.Struct, frozen=True):
     clients: list[Outcome]
     usage: dict[str, float]  # means over the run: sms, compute, memory
-    learnt: dict[str, Any]
 
 
 def share(parties: Sequence[Party], sharing: Sharing, duration: Time, warmup: Time = 0) -> Run:
@@ -90,9 +89,7 @@ def share(parties: Sequence[Party], sharing: Sharing, duration: Time, warmup: Ti
         _outcome(party, client, duration, warmup)
         for party, client in zip(parties, columns["clients"], strict=True)
     ]
-    after = columns["knobs"]
-    learnt = {name: getattr(after, name) for name in ("latency", "sm_threshold", "harm")}
-    return Run(outcomes, dict(columns["usage"]), learnt)
+    return Run(outcomes, dict(columns["usage"]))
 
 
 def alone(

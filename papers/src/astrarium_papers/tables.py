@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def reproduction_tables(reproduction: Reproduction) -> list[Table]:
-    """What the paper printed beside what we measure, and what it says of shapes."""
+    """Return what the paper printed beside what we measure, and what it says of shapes."""
     numbers = plain_table("what", "paper", "ours", "ours/paper", "verdict", "note")
     numbers.title = f"{reproduction.name}: {reproduction.title}"
     if reproduction.skipped:

@@ -87,8 +87,9 @@ def _rows(data: dict[str, Any]) -> list[Row]:
 
 
 def _most(data: dict[str, Any], ways: str, knob: str, rival: str, paper: float) -> list[Row]:
-    """One row with the largest gain of the sets; the note has them all. Where that is a bound, for the rival
-    meets 99 % nowhere, there is nothing to agree with; where AlpaServe does on no set, there is no row."""
+    """Return one row with the largest gain of the sets; the note has them all. Where that is a bound, for the
+    rival meets 99 % nowhere, there is nothing to agree with; where AlpaServe does on no set, there is no
+    row."""
     panels = {name: panel for name, panel in data["panels"].items() if name.endswith(f"/{knob}")}
     gains = {name: gain(panel, ways, ALPASERVE, rival) for name, panel in panels.items()}
     known = [of_set for of_set in gains.values() if of_set is not None]
@@ -146,7 +147,7 @@ def _below_its_time(data: dict[str, Any], ways: str) -> Claim:
 
 
 def _widest(shapes: dict[str, int]) -> int:
-    """GPUs that share an operator, in the most common shape."""
+    """Return how many GPUs share an operator, in the most common shape."""
     if not shapes:
         return 0
     common = max(shapes, key=lambda shape: (shapes[shape], shape))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -24,7 +24,6 @@ from astrarium_papers.markdown import table
 PLACE = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 Data = Mapping[str, Any]
-Lines = Iterable[Sequence[str]]
 
 
 def fill(page: str, results: Mapping[str, Data]) -> str:

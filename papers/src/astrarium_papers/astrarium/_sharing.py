@@ -104,7 +104,7 @@ class Bench:
 
 
 def p99(outcome: Outcome) -> float:
-    """The smallest latency that 99 % do not exceed, as the benchmark has it."""
+    """Return the smallest latency that 99 % do not exceed, as the benchmark has it."""
     return float(np.percentile(outcome.latency_ms, 99, method="inverted_cdf"))
 
 

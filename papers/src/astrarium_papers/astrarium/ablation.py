@@ -37,7 +37,7 @@ Make = Callable[[dict[str, Any]], Scenario]
 
 
 def columns(effort: Effort) -> dict[str, Make]:
-    """What goodput is measured on: a scenario for each policy."""
+    """Return what goodput is measured on: by column, a scenario for each policy."""
     few = [FEW_GPUS[0], FEW_GPUS[2]]
     settings = effort.pick(few[:1], [*TABLE2_ROWS, _shorter_zoo(), *few])
     makers = {setting.name: _make(setting, effort) for setting in settings}
@@ -123,7 +123,7 @@ def _best_other(goodputs: Mapping[str, float]) -> tuple[str, float]:
 
 
 def draw(data: dict[str, Any], path: Path) -> None:
-    """What is left of the full policy's goodput: a row for each variant, a column for each setting."""
+    """Draw what is left of the full policy's goodput: a row for each variant, a column for each setting."""
     from astrarium_papers.drawing import axes_row, save
 
     figure, (axis,) = axes_row(1, 11, 4)

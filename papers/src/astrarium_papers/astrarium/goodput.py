@@ -57,7 +57,7 @@ def _claim(setting: Setting, data: Goodputs) -> Claim:
 
 
 def draw(data: dict[str, Any], path: Path) -> None:
-    """Bars as shares of the best of the others."""
+    """Draw bars as shares of the best of the others."""
     from astrarium_papers.drawing import axes_row, save
 
     figure, (axis,) = axes_row(1, 9, 4)

@@ -73,7 +73,7 @@ def planned(system: System, problem: Problem, effort: Effort) -> Plan:
 
 
 def judge(problem: Problem) -> Judge:
-    """What becomes of a plan in the thesis's cluster."""
+    """Return a judge, who says what becomes of a plan in the thesis's cluster."""
 
     def judged(plan: Plan, requests: PlacementRequests) -> list[float]:
         attained = (model.attainment for model in travelled(problem, plan, requests, warmup=0).models)
@@ -99,7 +99,7 @@ def travelled(problem: Problem, plan: Plan, requests: PlacementRequests, warmup:
     return evaluate(problem, plan, requests, interference, warmup=warmup, path=path(problem))
 
 
-def goodputs(problem: Problem, requests: PlacementRequests, evaluation: Evaluation) -> dict[str, float]:
+def goodputs(requests: PlacementRequests, evaluation: Evaluation) -> dict[str, float]:
     """Return requests in time, by model, for each second in which its client was at work."""
     ends = dict(zip(requests.models, requests.times, strict=True))  # the last of each
     return {
@@ -130,11 +130,11 @@ def stands(plan: Plan, problem: Problem) -> list[list[tuple[str, int]]]:
 
 
 def bar(system: System, problem: Problem, requests: PlacementRequests, effort: Effort) -> dict[str, Any]:
-    """One bar of a figure, as plain data."""
+    """Return one bar of a figure, as plain data."""
     plan = planned(system, problem, effort)
     evaluation = travelled(problem, plan, requests)
     return {
-        "goodput": goodputs(problem, requests, evaluation),
+        "goodput": goodputs(requests, evaluation),
         "placement": stands(plan, problem),
         "promised": plan.attainment,
         "execution_ms": {

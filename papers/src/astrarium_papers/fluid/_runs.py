@@ -36,7 +36,7 @@ NO_NUMBER = "drawn, not printed"
 
 
 class Spread(NamedTuple):
-    """One number over seeds."""
+    """A number that was measured with several seeds."""
 
     mean: float
     deviation: float

@@ -44,7 +44,7 @@ def spread(data: Mapping[str, Any], model: str, system: str) -> float:
 
 
 def p99_bars(data: Mapping[str, Any], axis: Any, colors: Mapping[str, str]) -> None:
-    """Bars as the paper draws them: a group for each latency model, the mean over the clients beside."""
+    """Draw bars as the paper does: a group for each latency model, the mean over the clients beside."""
     systems = ["Ideal", *next(iter(data.values()))]
     width = 0.8 / len(systems)
     for place, system in enumerate(systems):
@@ -65,7 +65,7 @@ def _bar(by_system: Mapping[str, Any], system: str) -> tuple[float, float]:
 
 
 def throughput_bars(data: Mapping[str, Any], axis: Any, colors: Mapping[str, str]) -> None:
-    """The latency client's throughput with the best-effort one's on top."""
+    """Draw the latency client's throughput with the best-effort one's on top."""
     systems = list(next(iter(data.values())))
     width = 0.8 / len(systems)
     for place, system in enumerate(systems):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from astrarium_papers.findings import Effort, Findings, Row
 from astrarium_papers.orion import _inference
@@ -34,15 +35,21 @@ def run(effort: Effort) -> Findings:
     return Findings(rows, _inference.claims(data, long_kernels=_inference.LONG_KERNELS), data)
 
 
-def _sizes(effort: Effort) -> tuple[Any, Any, Any]:
-    models = effort.pick(("resnet50",), VISION)
-    others = effort.pick(("mobilenetv2", "bert"), MODELS)
-    return models, others, effort.pick(6, SECONDS)
+class Size(NamedTuple):
+    models: Sequence[str]
+    others: Sequence[str]
+    seconds: float
+
+
+def _size(effort: Effort) -> Size:
+    quick = Size(("resnet50",), ("mobilenetv2", "bert"), 6)
+    size: Size = effort.pick(quick, Size(VISION, MODELS, SECONDS))
+    return size
 
 
 def _measured(kernels: Kernels, effort: Effort) -> Any:
-    models, others, seconds = _sizes(effort)
-    return _inference.beside_training(kernels, models, others, kernels.apollo, seconds, effort)
+    size = _size(effort)
+    return _inference.beside_training(kernels, size.models, size.others, kernels.apollo, size.seconds, effort)
 
 
 def _rows(data: Any) -> list[Row]:
@@ -58,9 +65,9 @@ def _unhurried(effort: Effort) -> list[Row]:
     """Return rows where the GPU is faster than the paper's and the car is not."""
     if CHOSEN == V100:
         return []
-    models, others, seconds = _sizes(effort)
+    size = _size(effort)
     some = {system: SYSTEMS[system] for system in ("Orion", "Astrarium")}
-    data = _inference.beside_training(CHOSEN, models, others, own_pace, seconds, effort, some)
+    data = _inference.beside_training(CHOSEN, size.models, size.others, own_pace, size.seconds, effort, some)
     return [
         Row(
             f"{system}, trace at its own pace: p99 over ideal, mean",

@@ -112,7 +112,7 @@ def _by_model(jobs: list[Job], value: Callable[[Job], float]) -> dict[str, float
 
 
 def gpus_for(models: list[salus.SalusWorkload], fit: Callable[[list[salus.SalusWorkload]], bool]) -> int:
-    """The largest first, each on the first GPU where it fits beside those that are there."""
+    """Place the largest first, each on the first GPU where it fits beside those that are there."""
     gpus: list[list[salus.SalusWorkload]] = []
     for model in sorted(models, key=lambda candidate: candidate.peak, reverse=True):
         roomy = [gpu for gpu in gpus if fit([*gpu, model])]
@@ -128,7 +128,7 @@ def _as_processes(models: list[salus.SalusWorkload]) -> bool:
 
 
 def _in_one_lane(models: list[salus.SalusWorkload]) -> bool:
-    """The safety condition."""
+    """Return whether the safety condition holds."""
     return sum(model.persistent for model in models) + max(model.ephemeral for model in models) <= MEMORY
 
 

@@ -53,7 +53,7 @@ class Case(NamedTuple):
 
 
 def members(gpu: str, which: str) -> list[str]:
-    """The models of a zoo that belong to Mixed, Strong or Weak."""
+    """Return the models of a zoo that belong to Mixed, Strong or Weak."""
     profiles = {name: zoo.lookup(gpu, name) for name in zoo.models(gpu)}
     strong = [name for name, profile in profiles.items() if profile.beta > STRONG * profile.alpha]
     if which == "Strong":

@@ -195,7 +195,7 @@ def _scores(record: ClusterRecord) -> dict[float, tuple[int, float]]:
 
 
 class Over(NamedTuple):
-    """One number over seeds."""
+    """A number that was measured with several seeds."""
 
     median: float
     least: float

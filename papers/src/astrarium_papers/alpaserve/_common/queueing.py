@@ -9,26 +9,26 @@ from math import sqrt
 
 
 def waiting(rate: float, time: float) -> float:
-    """The mean wait before a server with one fixed time (M/D/1)."""
+    """Return the mean wait before a server with one fixed time (M/D/1)."""
     busy = rate * time
     return rate * time**2 / (2 * (1 - busy)) if busy < 1 else float("inf")
 
 
 def simple(rate: float, time: float, share: float = 0.5) -> float:
-    """The mean latency where each model has a GPU; *share* of the requests are for the first one."""
+    """Return the mean latency where each model has a GPU; *share* of the requests are for the first."""
     waits = (part * waiting(part * rate, time) for part in (share, 1 - share))
     return time + sum(waits)
 
 
 def pipeline(rate: float, latency: float, slowest: float) -> float:
-    """The mean latency of a pipeline that serves both: requests wait as if for its slowest stage alone."""
+    """Return the mean latency of a pipeline for both: requests wait as if for its slowest stage alone."""
     return latency + waiting(rate, slowest)
 
 
 def most_communication(load: float, share: float = 0.5) -> float:
-    """The overhead, as a factor on each stage, at which a pipeline of two equal stages is as slow as the
-    simple placement: the smaller root of 3 u a^2 - (8 + 4 u w) a + 8 w = 0, u being the load and w the simple
-    placement's latency."""
+    """Return the overhead, as a factor on each stage, at which a pipeline of two equal stages is as slow as
+    the simple placement: the smaller root of 3 u a^2 - (8 + 4 u w) a + 8 w = 0, u being the load and w the
+    simple placement's latency."""
     latency = simple(load, 1.0, share)
     half = 4 + 2 * load * latency
     return 8 * latency / (half + sqrt(half**2 - 24 * load * latency))

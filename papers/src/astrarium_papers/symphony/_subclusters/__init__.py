@@ -116,16 +116,15 @@ def divide(task: Subclusters, effort: Effort = USUAL) -> Division:
     swaps = Swaps(figures, first_division(figures), effort.swaps)
     swaps.run()
     if len(task.members) * task.parts <= effort.exact:
-        assignment, nodes, optimal = rounds.whole(figures, swaps.assignment, effort.nodes)
+        search = rounds.whole(figures, swaps.assignment, effort.nodes)
     else:
-        assignment, nodes = rounds.by_rounds(figures, swaps.assignment, effort)
-        optimal = False
-    if not figures.allowed(assignment):
-        again = Swaps(figures, limits.rescued(figures, assignment, effort.nodes), effort.swaps)
-        again.run()
-        assignment = again.assignment
-        nodes = nodes + again.tried
-    return figures.division(assignment, swaps.tried + nodes, optimal)
+        search = rounds.by_rounds(figures, swaps.assignment, effort)
+    tried = swaps.tried + search.nodes
+    if figures.allowed(search.assignment):
+        return figures.division(search.assignment, tried, search.optimal)
+    again = Swaps(figures, limits.rescued(figures, search.assignment, effort.nodes), effort.swaps)
+    again.run()
+    return figures.division(again.assignment, tried + again.tried, search.optimal)
 
 
 def random_search(task: Subclusters, tries: int, chance: Chance) -> Division | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from astrarium_papers.symphony._subclusters import Effort
@@ -13,8 +15,14 @@ MODELS_A_ROUND = 18
 CHOICES_A_ROUND = 500
 
 
-def whole(figures: Figures, start: Places, nodes: int) -> tuple[Places, int, bool]:
-    """Return the better of *start* and what the program finds, nodes, and whether it is the best there is."""
+class Search(NamedTuple):
+    assignment: Places  # the best that was met, the one it began with included
+    nodes: int  # of all programs that were solved for it
+    optimal: bool  # proven
+
+
+def whole(figures: Figures, start: Places, nodes: int) -> Search:
+    """Search all assignments at once."""
     program = Program(figures, start, np.arange(len(start)), np.arange(figures.parts))
     program.balance()
     if (figures.today == NOWHERE).all():
@@ -23,10 +31,10 @@ def whole(figures: Figures, start: Places, nodes: int) -> tuple[Places, int, boo
     better = solved.assignment is not None and figures.merit(solved.assignment) < figures.merit(start)
     chosen = solved.assignment if better and solved.assignment is not None else start
     proven = solved.optimal and solved.assignment is not None and figures.allowed(solved.assignment)
-    return chosen, solved.nodes, figures.allowed(chosen) and (proven or solved.infeasible)
+    return Search(chosen, solved.nodes, figures.allowed(chosen) and (proven or solved.infeasible))
 
 
-def by_rounds(figures: Figures, start: Places, effort: Effort) -> tuple[Places, int]:
+def by_rounds(figures: Figures, start: Places, effort: Effort) -> Search:
     """Again and again, some models are divided anew: nodes bound no root, so the programs must be small."""
     best = start
     spent = 0
@@ -43,7 +51,7 @@ def by_rounds(figures: Figures, start: Places, effort: Effort) -> tuple[Places, 
         spent += solved.nodes
         if solved.assignment is not None and figures.merit(solved.assignment) < figures.merit(best):
             best = solved.assignment
-    return best, spent
+    return Search(best, spent, False)
 
 
 def _worth_moving(figures: Figures, start: Places) -> Places:

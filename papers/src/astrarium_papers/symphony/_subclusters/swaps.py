@@ -7,6 +7,7 @@ while the largest deviation alone would not move as long as two parts share it.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 
@@ -41,6 +42,14 @@ def _cost_of_joining(figures: Figures, assignment: Places, place: int) -> Floats
     return cost
 
 
+class Exchange(NamedTuple):
+    """The best exchange of a pair of parts: a model of each, or of one alone where the other is negative."""
+
+    gain: float
+    left: int
+    right: int
+
+
 class Swaps:
     """Steepest descent. The best exchange of each pair of parts is kept until one of the two changes."""
 
@@ -50,7 +59,7 @@ class Swaps:
         self._most = most
         self.tried = 1
         parts = figures.parts
-        self._best: dict[tuple[int, int], tuple[float, int, int]] = {}
+        self._best: dict[tuple[int, int], Exchange] = {}
         self._pairs = [(first, second) for first in range(parts) for second in range(first + 1, parts)]
 
     def run(self) -> None:
@@ -70,11 +79,11 @@ class Swaps:
     def _step(self) -> bool:
         """Make the best exchange that is known; where moves are scarce it may be too much by now."""
         while self._best:
-            pair = max(self._best, key=lambda pair: (self._best[pair][0], -pair[0], -pair[1]))
-            gain, left, right = self._best[pair]
-            if gain <= LEAST_GAIN:
+            pair = max(self._best, key=lambda pair: (self._best[pair].gain, -pair[0], -pair[1]))
+            exchange = self._best[pair]
+            if exchange.gain <= LEAST_GAIN:
                 return False
-            if not self._exchanged(pair, left, right):
+            if not self._exchanged(pair, exchange):
                 self._look_at(pair)
                 continue
             for stale in self._pairs:
@@ -89,14 +98,14 @@ class Swaps:
             return False
         for pair in self._pairs:
             self._look_at(pair)
-        return any(gain > LEAST_GAIN for gain, *_ in self._best.values())
+        return any(exchange.gain > LEAST_GAIN for exchange in self._best.values())
 
-    def _exchanged(self, pair: tuple[int, int], left: int, right: int) -> bool:
+    def _exchanged(self, pair: tuple[int, int], exchange: Exchange) -> bool:
         changed = self.assignment.copy()
-        if left >= 0:
-            changed[left] = pair[1]
-        if right >= 0:
-            changed[right] = pair[0]
+        if exchange.left >= 0:
+            changed[exchange.left] = pair[1]
+        if exchange.right >= 0:
+            changed[exchange.right] = pair[0]
         if not self.figures.few_moves(changed):
             return False
         self.assignment = changed
@@ -109,7 +118,7 @@ class Swaps:
         gains = self._gains(pair, left, right)
         self.tried += gains.size
         row, column = divmod(int(np.argmax(gains)), len(right))
-        self._best[pair] = float(gains[row, column]), int(left[row]), int(right[column])
+        self._best[pair] = Exchange(float(gains[row, column]), int(left[row]), int(right[column]))
 
     def _gains(self, pair: tuple[int, int], left: Places, right: Places) -> Floats:
         before = self._cost(pair, left[-1:], right[-1:])
